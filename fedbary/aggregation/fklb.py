@@ -1,0 +1,23 @@
+"""FKLB, forward-KL barycentre, moments matched to the mixture Σ w N(m_k, v_k).
+
+m = Σ w m_k and v = Σ w v_k + Σ w m_k² − m²: argmin_q Σ w_k KL(p_k || q).
+"""
+
+from torch import Tensor
+
+from fedbary.aggregation.rule import Rule
+
+
+def inverse(mean: Tensor, var: Tensor, square: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the moments; the spread of the means never lowers the variance below EAA's."""
+    spread = (square - mean.square()).clamp(min=0)
+    return mean, (var + spread).log()
+
+
+RULE = Rule(
+    "FKLB",
+    forward=lambda mean, log_var: (mean, log_var.exp(), mean.square()),
+    inverse=inverse,
+    powers=(1, 1, 1),
+    centred=True,
+)

@@ -1,0 +1,43 @@
+"""What an aggregation rule is: a mean of Gaussians in other coordinates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A weighted sum of Gaussians N(m_k, v_k) in the coordinates of a chart F.
+
+    The aggregate is F⁻¹(Σ w_k^p F(m_k, log v_k)), the weights w_k summing to 1. With every power
+    p at 1 it is a quasi-arithmetic mean (BA-BFL, eqs. 9-10). Both functions are element-wise on
+    tensors of one shape and floating dtype, and must not change their arguments.
+
+    Parameters
+    ----------
+    name : str
+        The name it goes by in `RULES`.
+    forward : callable
+        F: (mean, log_var) to a tuple of coordinates.
+    inverse : callable
+        F⁻¹: the summed coordinates to (mean, log_var).
+    powers : tuple of int
+        The power of the weight for each coordinate.
+    centred : bool
+        Whether sums run relative to the first client's mean and in float64, for a chart whose
+        inverse subtracts sums of squared means. Shifting all means must then shift the aggregate.
+    """
+
+    name: str
+    forward: Callable[[Tensor, Tensor], tuple[Tensor, ...]]
+    inverse: Callable[..., tuple[Tensor, Tensor]]
+    powers: tuple[int, ...] = (1, 1)
+    centred: bool = False
+
+    @property
+    def is_mean(self) -> bool:
+        """Whether equal posteriors aggregate to themselves: no power differs from 1."""
+        return all(power == 1 for power in self.powers)

@@ -1,0 +1,212 @@
+"""Typed settings: simulation.yaml, a preset, and what the command line says, in this order."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from fedbary.errors import SettingError
+
+DEFAULTS = Path(__file__).resolve().parents[1] / "simulation.yaml"
+"""The file of every default, beside the package in a clone and in the Flower bundle."""
+
+Positive = Field(gt=0, allow_inf_nan=False)
+NotNegative = Field(ge=0, allow_inf_nan=False)
+
+
+class Settings(BaseModel):
+    """Every setting of a run; simulation.yaml says what each means and holds the defaults."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    clients: int = Field(ge=1)
+    participation: float = Field(gt=0, le=1)
+    min_replies: int = Field(ge=1)
+    round_timeout: float = Positive
+
+    dataset: str
+    data_dir: str
+    download: bool
+    partition: str
+    alpha: float = Positive
+    classes_per_client: int = Field(ge=1)
+    min_examples: int = Field(ge=1)
+    holdout: float = Field(ge=0, lt=1)
+
+    bayesian_layers: int = Field(ge=0, le=5)
+    init_log_var: float = Field(ge=-40, le=40)
+
+    inference: str
+    prior: Literal["normal", "global"]
+    prior_std: float = Positive
+    kl_weight: float = NotNegative
+    local_epochs: int = Field(ge=1)
+    batch_size: int = Field(ge=1)
+    lr: float = Positive
+    momentum: float = Field(ge=0, lt=1)
+    weight_decay: float = NotNegative
+    log_var_lr: float = NotNegative
+
+    rule: str
+    rounds: int = Field(ge=1)
+
+    evaluate_on: Literal["test", "validation"]
+    samples: int = Field(ge=1)
+    ece_bins: int = Field(ge=1)
+    evaluate_clients: int = Field(ge=0)
+
+    seed: int = Field(ge=0, lt=2**63)
+    engine: Literal["ray", "inline"]
+    device: Literal["auto", "cpu", "cuda"]
+    cpus_per_client: int = Field(ge=1)
+    gpus_per_client: Literal["auto"] | float
+    output: str
+    protocol: str
+
+    def measures_clients(self, server_round: int) -> bool:
+        """Whether fairness is measured in a round: every `evaluate_clients`-th and the last."""
+        every = self.evaluate_clients
+        return every > 0 and (server_round % every == 0 or server_round == self.rounds)
+
+    @field_validator("rule", "dataset", "inference", "partition")
+    @classmethod
+    def _is_registered(cls, value: str, info: Any) -> str:
+        allowed = registered(info.field_name)
+        if value not in allowed and not (info.field_name == "dataset" and value.endswith(".npz")):
+            also = " or the path of an .npz file" if info.field_name == "dataset" else ""
+            raise SettingError(info.field_name, value, ", ".join(allowed) + also)
+        return value
+
+    @field_validator("gpus_per_client")
+    @classmethod
+    def _is_share(cls, value: str | float) -> str | float:
+        if isinstance(value, float) and not (math.isfinite(value) and value >= 0):
+            raise SettingError("gpus_per_client", value, "auto, or a number from 0 up")
+        return value
+
+
+def registered(setting: str) -> tuple[str, ...]:
+    """Names that a setting with a registry may hold: rule, dataset, inference, partition."""
+    if setting == "rule":
+        from fedbary.aggregation import RULES
+
+        return tuple(RULES)
+    if setting == "dataset":
+        from fedbary.data import names
+
+        return names()
+    if setting == "inference":
+        from fedbary.inference import INFERENCE
+
+        return INFERENCE
+    from fedbary.partition import PARTITIONS
+
+    return PARTITIONS
+
+
+def resolve(overrides: Mapping[str, Any], file: Path = DEFAULTS) -> Settings:
+    """Return the settings of a run.
+
+    The order, the later over the earlier: simulation.yaml; `file`, where it is another; the preset
+    named by `protocol`; `overrides`.
+
+    Parameters
+    ----------
+    overrides
+        Settings by name, as from a command line; strings are converted.
+    file
+        A YAML file of settings; it may name only some.
+
+    Raises
+    ------
+    SettingError
+        If the file cannot be read, a key or preset is unknown, or a value is not allowed.
+    """
+    values = _read(DEFAULTS)
+    protocols = values.pop("protocols")
+    if file.resolve() != DEFAULTS:
+        own = _read(file)
+        protocols |= own.pop("protocols", None) or {}
+        values |= own
+    protocol = overrides.get("protocol", values.get("protocol"))
+    if protocol != "none":
+        if protocol not in protocols:
+            raise SettingError("protocol", protocol, ", ".join(["none", *protocols]))
+        values |= protocols[protocol]
+    values |= overrides
+    for key in values:
+        if key not in Settings.model_fields:
+            close = difflib.get_close_matches(str(key), Settings.model_fields, n=1)
+            hint = f"{close[0]}, perhaps" if close else ", ".join(Settings.model_fields)
+            raise SettingError("unknown setting", key, hint)
+    try:
+        return Settings(**values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        cause = first.get("ctx", {}).get("error")
+        if isinstance(cause, SettingError):
+            raise cause from None
+        name = str(first["loc"][0])
+        raise SettingError(name, first["input"], _allowed(name)) from None
+
+
+def resolve_run_config(run_config: Mapping[str, Any]) -> Settings:
+    """Return the settings of a Flower run.
+
+    pyproject.toml has to list the keys that `flwr run --run-config` may set; there they hold "",
+    which means: as simulation.yaml says.
+    """
+    return resolve({key: value for key, value in run_config.items() if value != ""})
+
+
+def parse_overrides(words: list[str]) -> dict[str, Any]:
+    """Return {key: value} for words of the form key=value, the values read as YAML."""
+    overrides = {}
+    for word in words:
+        key, separator, value = word.partition("=")
+        if not separator or not key:
+            raise SettingError("argument", word, "key=value")
+        try:
+            overrides[key] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            overrides[key] = value
+    return overrides
+
+
+def _allowed(setting: str) -> str:
+    """Say in words what a setting may hold, from its type and bounds."""
+    field = Settings.model_fields[setting]
+    if get_origin(field.annotation) is Literal:
+        return ", ".join(get_args(field.annotation))
+    kinds: dict[object, str] = {
+        int: "a whole number",
+        float: "a number",
+        bool: "true or false",
+        str: "a text",
+    }
+    bounds = {"gt": "above", "ge": "from", "lt": "below", "le": "to"}
+    words = [kinds.get(field.annotation or str, "auto, or a number from 0 up")]
+    for constraint in field.metadata:
+        for name, word in bounds.items():
+            if hasattr(constraint, name):
+                words.append(f"{word} {getattr(constraint, name):g}")
+    return " ".join(words)
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        values = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise SettingError("settings file", str(file), "the path of a YAML file") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        reason = " ".join(str(error).split())
+        raise SettingError("settings file", str(file), f"readable YAML ({reason})") from None
+    if not isinstance(values, dict):
+        raise SettingError("settings file", str(file), "lines of the form key: value")
+    return values

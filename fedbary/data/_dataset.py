@@ -1,0 +1,172 @@
+"""What a data set is, and the checks that turn four arrays into one."""
+
+import zipfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedbary.errors import SettingError
+
+ARRAYS = ("x_train", "y_train", "x_test", "y_test")
+MIN_SIDE, MAX_SIDE = 8, 64
+UNREADABLE = (
+    OSError,
+    RuntimeError,
+    ValueError,
+    AssertionError,
+    EOFError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+"""What readers raise for files that are absent, damaged or of another kind."""
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """A classification data set held as contiguous tensors.
+
+    Attributes
+    ----------
+    name : str
+        The name it was loaded by.
+    x_train, x_test : Tensor
+        Images, (N, C, H, W): uint8 in 0..255, or float32 as given. `inputs` makes a batch of
+        either into what a network takes.
+    y_train, y_test : Tensor
+        Labels, (N,), int64 in 0..num_classes-1.
+    num_classes : int
+        The largest label of both splits, plus one.
+    augment : bool
+        Whether training batches are cropped and flipped at random, see `batch_source`.
+    """
+
+    name: str
+    x_train: Tensor
+    y_train: Tensor
+    x_test: Tensor
+    y_test: Tensor
+    num_classes: int
+    augment: bool = False
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of an image."""
+        channels, height, width = self.x_train.shape[1:]
+        return channels, height, width
+
+
+def from_arrays(
+    name: str, arrays: Mapping[str, Any], source: str, augment: bool = False
+) -> Dataset:
+    """Return the data set that four arrays describe.
+
+    Parameters
+    ----------
+    name : str
+        The name of the data set.
+    arrays : Mapping
+        ``x_train`` and ``x_test``: N×H×W (one channel), N×H×W×C or N×C×H×W, of uint8 or floats,
+        with C either 1 or 3 and H, W in 8..64. As no side is below 8, an axis of length 1 or 3 is
+        the channels; the last is looked at first. ``y_train`` and ``y_test``: N integers from 0.
+    source : str
+        Where the arrays are from, named in errors.
+    augment : bool
+        Whether training batches are to be augmented.
+
+    Raises
+    ------
+    SettingError
+        An array is missing, has another shape, type or length, or holds a value not allowed.
+    """
+    missing = [array for array in ARRAYS if array not in arrays]
+    if missing:
+        raise SettingError(source, f"no {', '.join(missing)}", f"the arrays {', '.join(ARRAYS)}")
+    x_train, x_test = (_images(arrays[x], f"{source}: {x}") for x in ("x_train", "x_test"))
+    y_train, y_test = (_labels(arrays[y], f"{source}: {y}") for y in ("y_train", "y_test"))
+    for split, x, y in (("train", x_train, y_train), ("test", x_test, y_test)):
+        if len(x) != len(y):
+            held = f"{len(x)} images and {len(y)} labels"
+            raise SettingError(f"{source}: {split}", held, "a label for every image")
+    if (x_train.shape[1:], x_train.dtype) != (x_test.shape[1:], x_test.dtype):
+        held = f"{_describe(x_train)} and {_describe(x_test)}"
+        raise SettingError(f"{source}: x_train and x_test", held, "images of one shape and type")
+    num_classes = 1 + int(max(y_train.max(), y_test.max()))
+    if not 2 <= num_classes <= max(2, len(y_train)):
+        allowed = "at least 2 classes, and no more than there are training examples"
+        raise SettingError(f"{source}: labels", f"0 to {num_classes - 1}", allowed)
+    return Dataset(name, x_train, y_train, x_test, y_test, num_classes, augment)
+
+
+def read_npz(name: str, path: Path, augment: bool = False) -> Dataset:
+    """Return the data set in an ``.npz`` file, laid out as `from_arrays` says.
+
+    Arrays of other names are left unread; pickled objects are refused.
+
+    Raises
+    ------
+    SettingError
+        The file is absent or unreadable, or `from_arrays` refuses what it holds.
+    """
+    if not path.is_file():
+        raise SettingError("dataset", name, f"the path of an .npz file; there is none at {path}")
+    try:
+        with path.open("rb") as file:
+            archive = np.load(file, allow_pickle=False)
+            if isinstance(archive, np.ndarray):
+                raise ValueError("a single array")
+            arrays = {array: archive[array] for array in ARRAYS if array in archive.files}
+    except UNREADABLE as error:
+        allowed = "a file that numpy.savez wrote, without pickled objects"
+        raise SettingError(str(path), first_line(error), allowed) from error
+    return from_arrays(name, arrays, str(path), augment)
+
+
+def first_line(error: Exception) -> str:
+    """Return what an error says, in one line."""
+    return (str(error) or type(error).__name__).splitlines()[0]
+
+
+def _images(array: Any, source: str) -> Tensor:
+    images = np.asarray(array)
+    if images.dtype != np.uint8:
+        if images.dtype.kind != "f":
+            raise SettingError(source, str(images.dtype), "uint8 or a float type")
+        with np.errstate(over="ignore"):
+            images = images.astype(np.float32, copy=False)
+        if not np.isfinite(images).all():
+            raise SettingError(source, "a value that is not finite", "finite float32 values")
+    shape = images.shape
+    if images.ndim == 3:
+        images = images[:, None]
+    elif images.ndim == 4 and shape[-1] in (1, 3):
+        images = images.transpose(0, 3, 1, 2)
+    sides = images.shape[2:]
+    right = images.ndim == 4 and images.shape[1] in (1, 3) and len(images) > 0
+    if not right or min(sides) < MIN_SIDE or max(sides) > MAX_SIDE:
+        allowed = (
+            "N×H×W, N×H×W×C or N×C×H×W with N at least 1, C 1 or 3, "
+            f"H and W {MIN_SIDE} to {MAX_SIDE}"
+        )
+        raise SettingError(source, "×".join(map(str, shape)), allowed)
+    return torch.from_numpy(np.ascontiguousarray(images))
+
+
+def _labels(array: Any, source: str) -> Tensor:
+    labels = np.asarray(array)
+    if labels.ndim != 1 or labels.dtype.kind not in "iu":
+        held = f"{labels.dtype} of {labels.ndim} dimensions"
+        raise SettingError(source, held, "one dimension of integers")
+    labels = labels.astype(np.int64)
+    if labels.size and labels.min() < 0:
+        raise SettingError(source, int(labels.min()), "labels from 0 up")
+    return torch.from_numpy(labels)
+
+
+def _describe(images: Tensor) -> str:
+    return f"{'×'.join(map(str, images.shape[1:]))} {images.dtype}".replace("torch.", "")

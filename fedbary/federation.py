@@ -1,0 +1,107 @@
+"""The experiment's data and model as the settings describe them, made once per process.
+
+Server and clients compute the same split from the same settings; no data travel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedbary.config import Settings
+from fedbary.data import Dataset, load
+from fedbary.errors import SettingError
+from fedbary.models import BayesianCNN
+from fedbary.partition import partition, split_holdout
+from fedbary.seeds import derive_seed
+
+VALIDATION_FRACTION = 0.1
+
+
+@dataclass(frozen=True, eq=False)
+class Shard:
+    """One client's data, on its device: what it trains on, and what it holds out."""
+
+    x: Tensor
+    y: Tensor
+    x_held_out: Tensor
+    y_held_out: Tensor
+
+
+def torch_device(settings: Settings) -> torch.device:
+    """Return the device to work on: for `auto` a GPU where there is one."""
+    if settings.device == "cuda" and not torch.cuda.is_available():
+        raise SettingError("device", "cuda", "auto or cpu, as there is no GPU that PyTorch can use")
+    if settings.device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(settings.device)
+
+
+def load_dataset(settings: Settings) -> Dataset:
+    """Return the data set, read once per process."""
+    return load(settings.dataset, Path(settings.data_dir), settings.download)
+
+
+def _pool(settings: Settings) -> tuple[np.ndarray, np.ndarray]:
+    """Training indices that clients may hold, and those kept for validation (none for `test`)."""
+    count = len(load_dataset(settings).y_train)
+    if settings.evaluate_on == "test":
+        return np.arange(count), np.arange(0)
+    order = np.random.default_rng(derive_seed(settings.seed, "validation")).permutation(count)
+    kept = int(count * VALIDATION_FRACTION)
+    return np.sort(order[kept:]), np.sort(order[:kept])
+
+
+@lru_cache(maxsize=4)
+def evaluation_data(settings: Settings) -> tuple[Tensor, Tensor]:
+    """Images and labels, on the device, on which the server and the clients score models."""
+    dataset, device = load_dataset(settings), torch_device(settings)
+    if settings.evaluate_on == "test":
+        return dataset.x_test.to(device), dataset.y_test.to(device)
+    kept = torch.from_numpy(_pool(settings)[1])
+    return dataset.x_train[kept].to(device), dataset.y_train[kept].to(device)
+
+
+@lru_cache(maxsize=4)
+def client_indices(settings: Settings, clients: int) -> tuple[np.ndarray, ...]:
+    """For each client the indices of its training examples, largest client first."""
+    pool, _ = _pool(settings)
+    labels = load_dataset(settings).y_train.numpy()[pool]
+    parts = partition(
+        labels,
+        settings.partition,
+        clients,
+        derive_seed(settings.seed, "partition"),
+        alpha=settings.alpha,
+        classes_per_client=settings.classes_per_client,
+        min_examples=settings.min_examples,
+    )
+    return tuple(pool[part] for part in parts)
+
+
+@lru_cache(maxsize=1024)
+def client_shard(settings: Settings, clients: int, client: int) -> Shard:
+    """Return one client's tensors, on its device, made once per process."""
+    indices = client_indices(settings, clients)[client]
+    seed = derive_seed(settings.seed, "holdout", client)
+    train, held_out = (torch.from_numpy(i) for i in split_holdout(indices, settings.holdout, seed))
+    dataset, device = load_dataset(settings), torch_device(settings)
+    return Shard(
+        dataset.x_train[train].to(device),
+        dataset.y_train[train].to(device),
+        dataset.x_train[held_out].to(device),
+        dataset.y_train[held_out].to(device),
+    )
+
+
+def make_model(settings: Settings) -> BayesianCNN:
+    """Return the network for the data set on the device, initialised from the seed."""
+    dataset = load_dataset(settings)
+    model = BayesianCNN(dataset.shape, dataset.num_classes, settings.bayesian_layers)
+    model.reset(settings.init_log_var, derive_seed(settings.seed, "model"))
+    return model.to(torch_device(settings))

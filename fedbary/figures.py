@@ -1,0 +1,159 @@
+"""Pictures of a run: learning curves, who holds what, reliability."""
+
+from collections.abc import Mapping, Sequence
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedbary.metrics import Reliability
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
+
+BLUE, RED, GREEN, ORANGE, SKY, GREY = (
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#E69F00",
+    "#56B4E9",
+    "#7F7F7F",
+)
+DPI = 160
+ANNOTATED_CELLS = 150
+
+
+def learning_curves(rounds: Sequence[Mapping[str, Any]], path: Path | str) -> None:
+    """Draw accuracy, NLL and ECE of the global model over the rounds, three panels.
+
+    Parameters
+    ----------
+    rounds : sequence of mapping
+        One per round: ``round`` and any of ``accuracy`` (fraction), ``nll`` (nats), ``ece``
+        (fraction). A value that is absent, None or not finite is skipped.
+    path : Path or str
+        The picture to write; its suffix says the format.
+    """
+    figure = _figure(10, 3.1)
+    panels = (
+        ("accuracy", 100, "Accuracy (%)", BLUE),
+        ("nll", 1, "Negative log-likelihood (nats)", RED),
+        ("ece", 100, "Expected calibration error (%)", GREEN),
+    )
+    for axes, (key, scale, label, color) in zip(figure.subplots(1, 3), panels, strict=True):
+        known = [(entry["round"], entry.get(key)) for entry in rounds]
+        points = [(at, scale * y) for at, y in known if y is not None and isfinite(y)]
+        x, y = zip(*points, strict=True) if points else ((), ())
+        axes.plot(x, y, color=color, marker="o" if len(x) <= 30 else None, markersize=4)
+        axes.set(xlabel="Round", ylabel=label)
+        _whole_numbers(axes.xaxis)
+        axes.grid(alpha=0.3)
+        _open_frame(axes)
+        if not points:
+            axes.set(xticks=[], yticks=[])
+            axes.text(0.5, 0.5, "no values", transform=axes.transAxes, ha="center", color=GREY)
+    figure.savefig(path, dpi=DPI)
+
+
+def partition_heatmap(counts: np.ndarray, path: Path | str) -> None:
+    """Draw how many examples of each class each client holds.
+
+    Parameters
+    ----------
+    counts : ndarray
+        Examples, (clients, classes), as `fedbary.partition.label_counts` returns them. Up to 150
+        cells bear their number.
+    path : Path or str
+        The picture to write; its suffix says the format.
+    """
+    clients, classes = counts.shape
+    numbered = counts.size <= ANNOTATED_CELLS
+    height = 0.32 * clients if numbered else max(4.0, 0.07 * clients)
+    figure = _figure(max(4.0, 1.8 + 0.55 * classes), max(3.0, 1.1 + height))
+    axes = figure.subplots()
+    image = axes.imshow(np.ma.masked_equal(counts, 0), cmap="YlGnBu", aspect="auto", vmin=1)
+    axes.set_facecolor("lightgrey")
+    axes.set(xlabel="Class", ylabel="Client (largest first)")
+    axes.set_xticks(range(classes))
+    _whole_numbers(axes.yaxis)
+    figure.colorbar(image, label="Training examples (grey: none)", pad=0.02)
+    if numbered:
+        axes.set_yticks(range(clients))
+        dark = counts.max() / 2
+        for (client, label), count in np.ndenumerate(counts):
+            color = "white" if count > dark else "black"
+            axes.text(label, client, f"{count}", ha="center", va="center", size=7, color=color)
+    figure.savefig(path, dpi=DPI)
+
+
+def reliability_diagram(reliability: Reliability, path: Path | str, title: str) -> None:
+    """Draw accuracy against confidence bin by bin, and how many predictions each bin holds.
+
+    A bar reaches from 0 to the accuracy of its bin; the stretch between accuracy and mean
+    confidence is orange where confidence is too high, light blue where it is too low.
+
+    Parameters
+    ----------
+    reliability : Reliability
+        As `fedbary.metrics.reliability` returns it. Confidences of exactly 1 are drawn with the
+        last bin.
+    path : Path or str
+        The picture to write; its suffix says the format.
+    title : str
+        Heading; the expected calibration error is added.
+    """
+    count, accuracy, confidence = _drawn_bins(reliability)
+    share = 100 * count / count.sum()
+    width = 1 / len(count)
+    centre = (np.arange(len(count)) + 0.5) * width
+
+    figure = _figure(4.2, 5.2)
+    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+    both = np.minimum(accuracy, confidence)
+    bars = (
+        (both, 0, BLUE, "Accuracy"),
+        (confidence - both, both, ORANGE, "Overconfident by"),
+        (accuracy - both, both, SKY, "Underconfident by"),
+    )
+    for height, bottom, color, label in bars:
+        upper.bar(centre, height, width, bottom, color=color, label=label)
+    upper.plot([0, 1], [0, 1], "--", color="black", linewidth=1, label="Perfect calibration")
+    upper.set(xlim=(0, 1), ylim=(0, 1), ylabel="Accuracy (fraction)")
+    upper.set_title(f"{title}\nECE {100 * reliability.ece:.2f} %", size=11)
+    upper.legend(loc="upper left", fontsize=8)
+    lower.bar(centre, share, width, color=GREY)
+    lower.set(xlabel="Confidence (fraction)", ylabel="Predictions (%)")
+    for axes in (upper, lower):
+        axes.grid(alpha=0.3)
+        axes.set_axisbelow(True)
+        _open_frame(axes)
+    figure.savefig(path, dpi=DPI)
+
+
+def _drawn_bins(reliability: Reliability) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return count, accuracy and confidence per bin, the certain predictions in the last."""
+    count = reliability.count
+    sums = np.stack([count, count * reliability.accuracy, count * reliability.confidence])
+    sums[:, -2] += sums[:, -1]
+    total, correct, confident = sums[:, :-1]
+    size = np.maximum(total, 1)
+    return total, correct / size, confident / size
+
+
+def _figure(width: float, height: float) -> "Figure":
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def _whole_numbers(axis: "Axis") -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axis.set_major_locator(MaxNLocator("auto", integer=True, min_n_ticks=1))
+
+
+def _open_frame(axes: "Axes") -> None:
+    axes.spines[["top", "right"]].set_visible(False)

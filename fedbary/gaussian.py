@@ -1,0 +1,173 @@
+"""Posteriors over a model's tensors: mean-field Gaussians beside deterministic tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+MEAN_SUFFIX = "_mean"
+LOG_VAR_SUFFIX = "_log_var"
+
+
+@dataclass(frozen=True, eq=False)
+class Posterior:
+    """A model's tensors by name, each a mean, some of them with a log-variance.
+
+    A tensor with a log-variance is N(mean, diag(exp(log_var))); one without is deterministic (a
+    point mass), or a buffer if it is not floating.
+
+    Parameters
+    ----------
+    mean : Mapping[str, Tensor]
+        Every tensor of the model, buffers included, in the model's order.
+    log_var : Mapping[str, Tensor]
+        The natural logarithm of the variance of each Gaussian tensor: its names are some of
+        `mean`'s, its shapes the same.
+
+    Raises
+    ------
+    ValueError
+        If a log-variance has no mean, another shape than its mean, or either is not floating.
+    """
+
+    mean: Mapping[str, Tensor]
+    log_var: Mapping[str, Tensor]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "mean", dict(self.mean))
+        object.__setattr__(self, "log_var", dict(self.log_var))
+        for name, log_var in self.log_var.items():
+            mean = self.mean.get(name)
+            if mean is None:
+                raise ValueError(f"tensor {name!r} has a log-variance but no mean")
+            if mean.shape != log_var.shape:
+                raise ValueError(
+                    f"tensor {name!r}: the mean has shape {tuple(mean.shape)}, "
+                    f"the log-variance {tuple(log_var.shape)}"
+                )
+            if not (mean.is_floating_point() and log_var.is_floating_point()):
+                raise ValueError(
+                    f"tensor {name!r} is Gaussian but not floating: the mean is {mean.dtype}, "
+                    f"the log-variance {log_var.dtype}"
+                )
+
+    @classmethod
+    def from_state_dict(cls, state: Mapping[str, Tensor]) -> Posterior:
+        """Read a state dict in which ``<name>_mean`` stands beside ``<name>_log_var``.
+
+        A key that ends in ``_mean`` without such a partner (a batch norm's ``running_mean``) is a
+        deterministic tensor under its own name, like every other key.
+
+        Raises
+        ------
+        ValueError
+            If a ``_log_var`` has no ``_mean``, or if a key already bears the name of a pair.
+        """
+        mean: dict[str, Tensor] = {}
+        log_var: dict[str, Tensor] = {}
+        for key, tensor in state.items():
+            if key.endswith(LOG_VAR_SUFFIX):
+                name = key.removesuffix(LOG_VAR_SUFFIX)
+                if name + MEAN_SUFFIX not in state:
+                    raise ValueError(f"{key!r} has no {name + MEAN_SUFFIX!r} beside it")
+                log_var[name] = tensor
+                continue
+            name = key.removesuffix(MEAN_SUFFIX)
+            if name + LOG_VAR_SUFFIX not in state:
+                name = key
+            if name in mean:
+                raise ValueError(f"two tensors of the state dict are named {name!r}")
+            mean[name] = tensor
+        return cls(mean, log_var)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Write the state dict that `from_state_dict` reads, each pair side by side.
+
+        Raises
+        ------
+        ValueError
+            If two tensors would bear the same key.
+        """
+        state: dict[str, Tensor] = {}
+        for name, mean in self.mean.items():
+            if name in self.log_var:
+                pair = {name + MEAN_SUFFIX: mean, name + LOG_VAR_SUFFIX: self.log_var[name]}
+            else:
+                pair = {name: mean}
+            if twice := state.keys() & pair.keys():
+                raise ValueError(f"two tensors of the posterior have the key {min(twice)!r}")
+            state |= pair
+        return state
+
+
+def kl_divergence(q: Posterior, p: Posterior) -> float:
+    """Kullback-Leibler divergence KL(q || p) in nats, summed over the Gaussian tensors.
+
+    Per weight, ½ [log(v_p / v_q) + v_q / v_p + (m_q − m_p)² / v_p − 1], accumulated in float64.
+    Deterministic tensors have no density and are left out. Which way it runs matters: RKLB is
+    argmin_q Σ w_k KL(q || p_k), FKLB is argmin_q Σ w_k KL(p_k || q); swap the arguments for the
+    other direction.
+
+    Raises
+    ------
+    ValueError
+        If the posteriors differ in names or shapes.
+    """
+    _require_same_layout(q, p)
+    total = 0.0
+    for name, q_log_var in q.log_var.items():
+        p_log_var = p.log_var[name].double()
+        log_ratio = q_log_var.double() - p_log_var
+        offset = q.mean[name].double() - p.mean[name].double()
+        nats = torch.expm1(log_ratio) - log_ratio + offset.square() * torch.exp(-p_log_var)
+        total += 0.5 * nats.sum().item()
+    return total
+
+
+def wasserstein2_squared(q: Posterior, p: Posterior) -> float:
+    """Squared Wasserstein-2 distance, summed over all floating tensors.
+
+    Per weight, (m_q − m_p)² + (√v_q − √v_p)², accumulated in float64; deterministic floating
+    tensors are point masses (v = 0), integer and bool buffers are left out.
+
+    Raises
+    ------
+    ValueError
+        If the posteriors differ in names or shapes.
+    """
+    _require_same_layout(q, p)
+    total = 0.0
+    for name, mean in q.mean.items():
+        if mean.is_floating_point():
+            total += (mean.double() - p.mean[name].double()).square().sum().item()
+    for name, log_var in q.log_var.items():
+        std_q, std_p = (0.5 * log_var.double()).exp(), (0.5 * p.log_var[name].double()).exp()
+        total += (std_q - std_p).square().sum().item()
+    return total
+
+
+def layout_difference(posterior: Posterior, reference: Posterior) -> str | None:
+    """Say in what tensor two posteriors' names or shapes first differ; None if they agree."""
+    for part, tensors, expected in (
+        ("mean", posterior.mean, reference.mean),
+        ("log-variance", posterior.log_var, reference.log_var),
+    ):
+        if missing := expected.keys() - tensors.keys():
+            return f"the {part} of tensor {min(missing)!r} is missing"
+        if extra := tensors.keys() - expected.keys():
+            return f"the {part} of tensor {min(extra)!r} is not expected"
+        for name, tensor in tensors.items():
+            if tensor.shape != expected[name].shape:
+                return (
+                    f"the {part} of tensor {name!r} has shape {tuple(tensor.shape)}, "
+                    f"not {tuple(expected[name].shape)}"
+                )
+    return None
+
+
+def _require_same_layout(q: Posterior, p: Posterior) -> None:
+    if difference := layout_difference(q, p):
+        raise ValueError(f"the posteriors differ: in the first, {difference}")

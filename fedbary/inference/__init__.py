@@ -1,0 +1,79 @@
+"""Local inference: from the global posterior and a client's data to that client's posterior.
+
+A method is a module of this package with one function
+
+    fit(model, x, y, prior, training, seed, augment=False, nll=cross_entropy) -> dict[str, float]
+
+which trains `model` in place, starting from the posterior it holds. The module's name is the
+method's name in the settings; nothing else has to be registered.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Protocol
+
+from torch import Tensor, nn
+
+from fedbary.errors import SettingError
+from fedbary.gaussian import Posterior
+
+Prior = Posterior | float
+"""A prior: a posterior (the previous global one, say), or the standard deviation of N(0, std²)."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a client trains.
+
+    Parameters
+    ----------
+    epochs, batch_size
+        Passes over the client's data, and examples a step.
+    lr, momentum, weight_decay
+        SGD of the means and of the deterministic tensors.
+    log_var_lr
+        Adam's rate for the log-variances, in log units a step; 0 freezes them.
+    kl_weight
+        Weight of KL(q‖prior)/n_k beside the mean negative log-likelihood.
+    """
+
+    epochs: int = 1
+    batch_size: int = 64
+    lr: float = 0.01
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    log_var_lr: float = 0.01
+    kl_weight: float = 1.0
+
+
+class Fit(Protocol):
+    """The one signature of local methods."""
+
+    def __call__(
+        self,
+        model: nn.Module,
+        x: Tensor,
+        y: Tensor,
+        prior: Prior,
+        training: Training,
+        seed: int,
+        augment: bool = False,
+        nll: Callable[[Tensor, Tensor], Tensor] = ...,
+    ) -> dict[str, float]:
+        """Train `model` in place on (x, y) and return metrics of the fit."""
+
+
+INFERENCE = tuple(sorted(module.name for module in pkgutil.iter_modules(__path__)))
+"""Names of the local methods."""
+
+
+def local_method(name: str) -> Fit:
+    """Return the local method of that name; a SettingError lists the names if there is none."""
+    if name not in INFERENCE:
+        raise SettingError("inference", name, ", ".join(INFERENCE))
+    fit: Fit = import_module(f"{__name__}.{name}").fit
+    return fit

@@ -1,0 +1,149 @@
+"""Mean-field variational inference by stochastic gradients.
+
+The client minimises the negative evidence lower bound per example,
+
+    NELBO(q) = E_q[mean NLL] + kl_weight · KL(q ‖ prior) / n_k,
+
+over the means and log-variances of its Gaussian tensors, one draw of the weights a step;
+deterministic tensors train along. Means take SGD with momentum. The gradient of a log-variance
+is of order 1/n_k, so SGD at the means' rate would leave the log-variances where they start; they
+take Adam, whose step does not depend on the gradient's scale. The KL is not built as a graph:
+
+    ∂KL/∂m = (m − m₀)/v₀,      ∂KL/∂(log v) = ½ (v/v₀ − 1).
+
+References: Blundell et al. 2015 (Bayes by backprop); Kingma, Salimans and Welling 2015 (local
+reparameterisation); BA-BFL (Jamoussi et al.), eq. 3.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Generator, Tensor, nn
+from torch.nn import functional
+
+from fedbary.data import batch_source, inputs
+from fedbary.gaussian import Posterior
+from fedbary.inference import Prior, Training
+
+BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-16
+"""Adam's decay rates; its epsilon is tiny because gradients of order 1e-7 are ordinary here."""
+
+
+class _Flat:
+    """Parameters and gradients as one vector each, of which the module's tensors become views.
+
+    The vector holds each parameter in its own memory order, so channels-last weights stay so.
+    """
+
+    def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
+        self.layout = [(parameter.shape, parameter.stride()) for parameter in parameters]
+        self.value = self.pack(parameters)
+        self.grad = torch.zeros_like(self.value)
+        views = zip(self._views(self.value), self._views(self.grad), strict=True)
+        for parameter, (value, grad) in zip(parameters, views, strict=True):
+            parameter.data = value
+            parameter.grad = grad
+
+    def pack(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Copy tensors of the parameters' shapes into a new vector of this layout."""
+        like = tensors[0] if tensors else torch.empty(0)
+        vector = like.new_empty(sum(shape.numel() for shape, _ in self.layout))
+        for view, tensor in zip(self._views(vector), tensors, strict=True):
+            view.copy_(tensor.detach())
+        return vector
+
+    def _views(self, vector: Tensor) -> list[Tensor]:
+        views, start = [], 0
+        for shape, stride in self.layout:
+            views.append(vector.as_strided(shape, stride, start))
+            start += shape.numel()
+        return views
+
+
+def fit(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    prior: Prior,
+    training: Training,
+    seed: int,
+    augment: bool = False,
+    nll: Callable[[Tensor, Tensor], Tensor] = functional.cross_entropy,
+) -> dict[str, float]:
+    """Minimise the NELBO over the model's posterior, in place; the module's text has the formulas.
+
+    Parameters
+    ----------
+    model
+        Called as `model(images, generator)`; `<name>_mean` and `<name>_log_var` make a Gaussian.
+    x, y
+        The client's images (n_k, C, H, W), uint8 or float, and labels (n_k,), on its device.
+    prior
+        The prior of the Gaussian tensors: a `Posterior` with their names, or the std of N(0, std²).
+    training
+        Epochs, rates, the weight of the KL.
+    seed
+        Source of the order of the examples, of the augmentation and of the draws.
+    augment
+        Whether to crop and flip the batches (see `fedbary.data.batch_source`).
+    nll
+        Mean negative log-likelihood of (outputs, targets).
+
+    Returns
+    -------
+    dict
+        `train_nll`, the mean over the last epoch in nats, and `kl`, KL(q ‖ prior) after it in nats.
+    """
+    named = dict(model.named_parameters())
+    names = [name[: -len("_log_var")] for name in named if name.endswith("_log_var")]
+    gaussian = {f"{name}{part}" for name in names for part in ("_mean", "_log_var")}
+    means = [named[f"{name}_mean"] for name in names]
+    num_gaussian = sum(parameter.numel() for parameter in means)
+    points = _Flat([*means, *(p for name, p in named.items() if name not in gaussian)])
+    log_vars = _Flat([named[f"{name}_log_var"] for name in names])
+    mean, mean_grad = points.value[:num_gaussian], points.grad[:num_gaussian]
+    prior_mean: Tensor | float
+    prior_precision: Tensor | float
+    if isinstance(prior, Posterior):
+        prior_mean = log_vars.pack([prior.mean[name] for name in names])
+        prior_precision = log_vars.pack([prior.log_var[name] for name in names]).neg().exp()
+    else:
+        prior_mean, prior_precision = 0.0, prior**-2
+
+    order = Generator().manual_seed(seed)
+    noise = Generator(x.device).manual_seed(seed)
+    take = batch_source(x, augment)
+    kl_scale = training.kl_weight / len(x)
+    velocity = torch.zeros_like(points.value)
+    first, second = torch.zeros_like(log_vars.value), torch.zeros_like(log_vars.value)
+    step = 0
+    model.train()
+    for _ in range(training.epochs):
+        total = torch.zeros((), device=x.device)
+        for indices in torch.randperm(len(x), generator=order).split(training.batch_size):
+            step += 1
+            points.grad.zero_()
+            log_vars.grad.zero_()
+            loss = nll(model(inputs(take(indices, order)), noise), y[indices.to(y.device)])
+            loss.backward()
+            total += loss.detach() * len(indices)
+            if names:
+                mean_grad.add_((mean - prior_mean) * prior_precision, alpha=kl_scale)
+            points.grad.add_(points.value, alpha=training.weight_decay)
+            velocity.mul_(training.momentum).add_(points.grad)
+            points.value.sub_(velocity, alpha=training.lr)
+            if names and training.log_var_lr > 0:
+                ratio = log_vars.value.exp().mul_(prior_precision)
+                grad = log_vars.grad.add_(ratio.sub_(1), alpha=0.5 * kl_scale)
+                first.lerp_(grad, 1 - BETA1)
+                second.mul_(BETA2).addcmul_(grad, grad, value=1 - BETA2)
+                scale = training.log_var_lr * math.sqrt(1 - BETA2**step) / (1 - BETA1**step)
+                log_vars.value.addcdiv_(first, second.sqrt().add_(EPSILON), value=-scale)
+    model.zero_grad(set_to_none=True)
+    ratio = log_vars.value.exp() * prior_precision
+    squares = (mean - prior_mean).square() * prior_precision
+    kl = 0.5 * (ratio - 1 - ratio.log() + squares).double().sum()
+    return {"train_nll": float(total / len(x)), "kl": float(kl)}

@@ -1,0 +1,172 @@
+"""Variational layers: Gaussian weights, deterministic bias.
+
+A layer keeps its weight as `weight_mean` and `weight_log_var` (log of the variance), names by which
+`fedbary.Posterior` knows that the tensor is Gaussian. The bias is a point, as in the papers' code.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Generator, Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+TINY = 1e-30
+"""Added to an output's variance: its square root needs a gradient where all inputs are 0."""
+
+
+def normal_like(tensor: Tensor, generator: Generator | None) -> Tensor:
+    """Return standard normal noise of a tensor's shape, dtype and device."""
+    return torch.empty_like(tensor).normal_(generator=generator)
+
+
+class _SampledLinear(torch.autograd.Function):
+    """x ↦ N(x Mᵀ + b, x² Vᵀ) sampled per output, with the gradients written out.
+
+    Written out they share one exponential and need no temporary of the weight's size beyond the
+    gradients, which is what keeps a variational step close to a plain one.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: torch.autograd.function.FunctionCtx,
+        x: Tensor,
+        mean: Tensor,
+        log_var: Tensor,
+        bias: Tensor,
+        generator: Generator | None,
+    ) -> Tensor:
+        var = log_var.exp()
+        x_squared = x.square()
+        std = torch.addmm(x.new_tensor(TINY), x_squared, var.t()).sqrt_()
+        noise = normal_like(std, generator)
+        out = torch.addmm(bias, x, mean.t()).addcmul_(std, noise)
+        ctx.save_for_backward(x, x_squared, mean, var, std, noise)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad: Tensor):  # type: ignore[no-untyped-def]
+        x, x_squared, mean, var, std, noise = ctx.saved_tensors
+        grad_var = (grad * noise).div_(std)  # twice the gradient of the outputs' variance
+        grad_x = None
+        if ctx.needs_input_grad[0]:
+            grad_x = (grad @ mean).addcmul_(grad_var @ var, x)
+        grad_log_var = torch.addmm(var, grad_var.t(), x_squared, beta=0, alpha=0.5).mul_(var)
+        return grad_x, grad.t() @ x, grad_log_var, grad.sum(0), None
+
+
+class VariationalLinear(nn.Module):
+    """A linear layer with weights N(mean, exp(log_var)) and a deterministic bias.
+
+    Training samples the outputs, not the weights (local reparameterisation, Kingma, Salimans and
+    Welling 2015): y = x Mᵀ + b + √(x² Vᵀ) ε, one ε per example and output.
+
+    Parameters
+    ----------
+    in_features, out_features
+        Sizes of the input and of the output.
+    """
+
+    def __init__(self, in_features: int, out_features: int) -> None:
+        super().__init__()
+        self.weight_mean = nn.Parameter(torch.empty(out_features, in_features))
+        self.weight_log_var = nn.Parameter(torch.empty(out_features, in_features))
+        self.bias = nn.Parameter(torch.empty(out_features))
+
+    def forward(self, x: Tensor, generator: Generator | None = None) -> Tensor:
+        """Return the sampled output (batch, out_features) for x (batch, in_features)."""
+        sampled: Tensor = _SampledLinear.apply(
+            x, self.weight_mean, self.weight_log_var, self.bias, generator
+        )
+        return sampled
+
+    def forward_with(self, x: Tensor, weights: Tensor) -> Tensor:
+        """Return outputs (samples, batch, out) under drawn weights (samples, out, in).
+
+        x is (1 or samples, batch, in).
+        """
+        if x.shape[0] == 1:
+            samples, out_features, in_features = weights.shape
+            flat = functional.linear(x[0], weights.reshape(-1, in_features))
+            return flat.view(-1, samples, out_features).transpose(0, 1) + self.bias
+        return torch.baddbmm(self.bias.view(1, 1, -1), x, weights.transpose(1, 2))
+
+
+class VariationalConv2d(nn.Module):
+    """A 2-d convolution with weights N(mean, exp(log_var)) and a deterministic bias.
+
+    Training draws one weight per step: W = mean + exp(log_var / 2) ε.
+
+    Parameters
+    ----------
+    in_channels, out_channels
+        Numbers of channels.
+    kernel_size, padding
+        Side of the square kernel, and the zeros added on each side, in pixels.
+    """
+
+    def __init__(
+        self, in_channels: int, out_channels: int, kernel_size: int, padding: int = 0
+    ) -> None:
+        super().__init__()
+        shape = (out_channels, in_channels, kernel_size, kernel_size)
+        self.padding = padding
+        self.weight_mean = nn.Parameter(torch.empty(shape))
+        self.weight_log_var = nn.Parameter(torch.empty(shape))
+        self.bias = nn.Parameter(torch.empty(out_channels))
+
+    def forward(self, x: Tensor, generator: Generator | None = None) -> Tensor:
+        """Return sampled outputs (batch, out_channels, h, w) for x (batch, in_channels, H, W)."""
+        std = (0.5 * self.weight_log_var).exp()
+        weight = torch.addcmul(self.weight_mean, std, normal_like(std, generator))
+        return functional.conv2d(x, weight, self.bias, padding=self.padding)
+
+    def forward_with(self, x: Tensor, weights: Tensor) -> Tensor:
+        """Return outputs (samples, batch, out, h, w) under drawn weights (samples, out, in, k, k).
+
+        x is (1 or samples, batch, in, H, W); all draws are one grouped convolution.
+        """
+        groups, batch = x.shape[:2]
+        samples, out_channels = weights.shape[:2]
+        stacked = x.transpose(0, 1).reshape(batch, -1, *x.shape[3:])
+        out = functional.conv2d(
+            stacked,
+            weights.reshape(-1, *weights.shape[2:]),
+            self.bias.repeat(samples),
+            padding=self.padding,
+            groups=groups,
+        )
+        return out.view(batch, samples, out_channels, *out.shape[2:]).transpose(0, 1)
+
+
+VARIATIONAL = (VariationalLinear, VariationalConv2d)
+
+
+def sample_weights(
+    layer: VariationalLinear | VariationalConv2d, samples: int, generator: Generator | None
+) -> Tensor:
+    """Draw (samples, *weight shape) from a layer's posterior."""
+    std = (0.5 * layer.weight_log_var).exp()
+    noise = std.new_empty((samples, *std.shape)).normal_(generator=generator)
+    return torch.addcmul(layer.weight_mean, std, noise)
+
+
+def reset_layer(layer: nn.Module, init_log_var: float, generator: Generator) -> None:
+    """Initialise a layer's tensors from `generator`.
+
+    Variational weights: means from N(0, 1/fan_in), log-variances constant, as in the papers' code.
+    Plain weights and every bias: PyTorch's defaults, uniform in ±1/√fan_in.
+    """
+    weight = layer.weight_mean if isinstance(layer, VARIATIONAL) else layer.weight
+    assert isinstance(weight, Tensor) and isinstance(layer.bias, Tensor)
+    bound = 1 / math.sqrt(weight[0].numel())
+    with torch.no_grad():
+        if isinstance(layer, VARIATIONAL):
+            layer.weight_mean.normal_(0.0, bound, generator=generator)
+            layer.weight_log_var.fill_(init_log_var)
+        else:
+            weight.uniform_(-bound, bound, generator=generator)
+        layer.bias.uniform_(-bound, bound, generator=generator)

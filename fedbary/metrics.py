@@ -1,0 +1,146 @@
+"""How good, how calibrated and how fair predictions are."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedbary.errors import SettingError
+
+
+def evaluate(probs: Tensor, labels: Tensor, ece_bins: int = 15) -> dict[str, float]:
+    """Score predicted class probabilities.
+
+    - ``accuracy``: the fraction whose most probable class is the label;
+    - ``nll``: mean of −log(p_y + 1e-8), in nats, the offset being that of the papers' code;
+    - ``ece``: expected calibration error, Σ_b n_b/N |acc_b − conf_b| over equal bins of the
+      largest probability (l1, a fraction), as torchmetrics computes it;
+    - ``brier``: mean of Σ_c (p_c − 1[y = c])², in [0, 2].
+
+    Parameters
+    ----------
+    probs : Tensor
+        Probabilities, (N, C), floats, rows summing to one.
+    labels : Tensor
+        Classes, (N,), int64 in 0..C-1.
+    ece_bins : int
+        Bins of the calibration error, at least 1.
+
+    Raises
+    ------
+    ValueError
+        The probabilities are none (NaN, say), or the shapes do not match.
+    SettingError
+        ``ece_bins`` is below 1.
+
+    References
+    ----------
+    Guo et al., On Calibration of Modern Neural Networks, ICML 2017; Brier, Verification of
+    Forecasts Expressed in Terms of Probability, 1950.
+    """
+    from torchmetrics.functional.classification import (
+        multiclass_accuracy,
+        multiclass_calibration_error,
+    )
+
+    probs = _checked(probs, labels, ece_bins)
+    classes = probs.shape[1]
+    accuracy = multiclass_accuracy(probs, labels, classes, average="micro", validate_args=False)
+    ece = multiclass_calibration_error(
+        probs, labels, classes, n_bins=ece_bins, norm="l1", validate_args=False
+    )
+    of_label = probs.gather(1, labels[:, None]).double()
+    brier = probs.double().square().sum(1) - 2 * of_label[:, 0] + 1
+    return {
+        "accuracy": float(accuracy),
+        "nll": float(-(of_label + 1e-8).log().mean()),
+        "ece": float(ece),
+        "brier": float(brier.mean()),
+    }
+
+
+@dataclass(frozen=True, eq=False)
+class Reliability:
+    """Confidence against accuracy, bin by bin.
+
+    Attributes
+    ----------
+    confidence, accuracy : ndarray
+        Means over the examples of a bin, fractions, 0 where it is empty; (bins + 1,).
+    count : ndarray
+        Examples of a bin, (bins + 1,).
+
+    Bin b holds confidences in [b/bins, (b+1)/bins). The last, one more than was asked for, holds
+    those of exactly 1: torchmetrics keeps them apart, and only so is `ece` its value.
+    """
+
+    confidence: np.ndarray
+    accuracy: np.ndarray
+    count: np.ndarray
+
+    @property
+    def ece(self) -> float:
+        """Expected calibration error, Σ_b n_b/N |acc_b − conf_b|, a fraction."""
+        gaps = np.abs(self.accuracy - self.confidence)
+        return float((self.count * gaps).sum() / self.count.sum())
+
+
+def reliability(probs: Tensor, labels: Tensor, bins: int = 15) -> Reliability:
+    """Return mean confidence, accuracy and count per bin of the largest probability.
+
+    Parameters and errors are those of `evaluate`; so is the calibration error of the result.
+    """
+    confidence, predicted = _checked(probs, labels, bins).max(1)
+    edges = torch.linspace(0, 1, bins + 1, device=confidence.device)
+    index = (torch.bucketize(confidence, edges, right=True) - 1).cpu().numpy()
+    count = np.bincount(index, minlength=bins + 1)
+    means = [
+        np.bincount(index, values.cpu().numpy(), bins + 1) / np.maximum(count, 1)
+        for values in (confidence, predicted.eq(labels))
+    ]
+    return Reliability(means[0], means[1], count)
+
+
+def fairness(accuracies: Sequence[float], weights: Sequence[float]) -> dict[str, float]:
+    """Summarise how accuracy is spread over the clients.
+
+    ``weighted_accuracy`` is Σ w_k a_k / Σ w_k, ``worst10_accuracy`` the plain mean over the worst
+    tenth of the clients, rounded up to whole clients (the image protocol of BA-BFL).
+
+    Parameters
+    ----------
+    accuracies : sequence of float
+        Accuracy per client, (K,), fractions.
+    weights : sequence of float
+        Weight per client, (K,), at least 0 and not all 0; examples held, say.
+
+    Raises
+    ------
+    ValueError
+        There is no client, the lengths differ, or a value is not finite or a weight negative.
+    """
+    a, w = np.asarray(accuracies, dtype=float), np.asarray(weights, dtype=float)
+    if a.ndim != 1 or a.size == 0 or a.shape != w.shape:
+        raise ValueError(f"one accuracy and one weight per client; got {a.shape} and {w.shape}")
+    if not (np.isfinite(a).all() and np.isfinite(w).all() and w.min() >= 0 and w.sum() > 0):
+        raise ValueError("accuracies must be finite, weights finite, at least 0 and not all 0")
+    worst = np.sort(a)[: -(-a.size // 10)]
+    return {"weighted_accuracy": float(w @ a / w.sum()), "worst10_accuracy": float(worst.mean())}
+
+
+def _checked(probs: Tensor, labels: Tensor, bins: int) -> Tensor:
+    """Return probabilities as float32 in [0, 1]: torchmetrics takes a row beyond for logits."""
+    if bins < 1:
+        raise SettingError("ece_bins", bins, "an integer of at least 1")
+    if probs.ndim != 2 or labels.shape != probs.shape[:1] or probs.numel() == 0:
+        shapes = f"{tuple(probs.shape)} and {tuple(labels.shape)}"
+        raise ValueError(f"probs must be (N, C) and labels (N,) with N at least 1; got {shapes}")
+    if not probs.isfinite().all():
+        bad = int((~probs.isfinite()).any(1).sum())
+        raise ValueError(f"probs hold NaN or infinity in {bad} of {len(probs)} rows")
+    probs = probs.float()
+    if probs.min() < -1e-4 or (probs.sum(1) - 1).abs().max() > 1e-2:
+        raise ValueError("probs are no probabilities: rows must be at least 0 and sum to 1")
+    return probs.clamp(0, 1)

@@ -1,0 +1,212 @@
+"""Who holds what: the training examples dealt to the clients."""
+
+from collections.abc import Callable
+from math import isfinite
+
+import numpy as np
+
+from fedbary.errors import SettingError
+
+PARTITIONS = ("dirichlet", "iid", "classes", "quantity")
+DRAWS = 1000
+
+
+def partition(
+    labels: np.ndarray,
+    scheme: str,
+    clients: int,
+    seed: int,
+    *,
+    alpha: float = 0.5,
+    classes_per_client: int = 2,
+    min_examples: int = 10,
+) -> list[np.ndarray]:
+    """Deal every example to exactly one client.
+
+    Schemes, for N examples and K clients:
+
+    ``dirichlet``
+        The image protocol of BA-BFL: class by class, shares from Dirichlet(alpha); the share of a
+        client that already holds N/K examples or more is 0 and the others are renormalised; all
+        is redrawn until every client has ``min_examples``.
+    ``iid``
+        Examples shuffled and dealt evenly; sizes differ by one at most.
+    ``classes``
+        Each client gets ``classes_per_client`` classes, drawn so that every class has a client and
+        classes have equally many (give or take one); a class is divided evenly among its clients.
+    ``quantity``
+        Every client gets ``min_examples``, the rest follows shares from Dirichlet(alpha); labels
+        are iid.
+
+    Parameters
+    ----------
+    labels : ndarray
+        Labels, (N,), integers.
+    scheme : str
+        One of `PARTITIONS`.
+    clients : int
+        K, the number of clients.
+    seed : int
+        The same seed deals the same way.
+    alpha : float
+        Concentration of the Dirichlet shares (``dirichlet``, ``quantity``): the smaller, the more
+        the clients differ.
+    classes_per_client : int
+        Classes of a client (``classes``).
+    min_examples : int
+        The least number of examples of a client.
+
+    Returns
+    -------
+    list of ndarray
+        K index arrays into ``labels``, disjoint, together all of 0..N-1, each in ascending order.
+        **Clients are numbered by size, the largest first**: a simulation serves clients in that
+        order, and starting the longest work first keeps a round short.
+
+    Raises
+    ------
+    SettingError
+        A setting is out of its range, or no such deal exists or was found.
+
+    References
+    ----------
+    The shares and the N/K rule are those of the public code of BA-BFL and of Q. Li et al.,
+    Federated Learning on Non-IID Data Silos, ICDE 2022.
+    """
+    if scheme not in PARTITIONS:
+        raise SettingError("partition", scheme, ", ".join(PARTITIONS))
+    classes, class_sizes = np.unique(labels, return_inverse=True, return_counts=True)[1:]
+    total = len(classes)
+    _check(clients >= 1, "clients", clients, "an integer of at least 1")
+    _check(min_examples >= 1, "min_examples", min_examples, "an integer of at least 1")
+    most = f"at most the {total} training examples divided by min_examples={min_examples}"
+    _check(clients * min_examples <= total, "clients", clients, most)
+    rng = np.random.default_rng(seed)
+
+    if scheme in ("dirichlet", "quantity"):
+        _check(isfinite(alpha) and alpha > 0, "alpha", alpha, "a finite number above 0")
+    if scheme == "iid":
+        owner = rng.permutation(np.arange(total) % clients)
+    elif scheme == "quantity":
+        shares = rng.dirichlet(np.full(clients, alpha))
+        sizes = min_examples + _cut(shares, total - clients * min_examples)
+        owner = rng.permutation(np.repeat(np.arange(clients), sizes))
+    elif scheme == "dirichlet":
+        table = _redraw(
+            lambda: _dirichlet_table(class_sizes, clients, alpha, rng),
+            min_examples,
+            ("alpha", alpha, f"a larger alpha, fewer clients than {clients}"),
+        )
+        owner = _owner(classes, table, rng)
+    else:
+        least = -(-len(class_sizes) // clients)
+        _check(
+            least <= classes_per_client <= len(class_sizes),
+            "classes_per_client",
+            classes_per_client,
+            f"{least} to {len(class_sizes)} for {len(class_sizes)} classes and {clients} clients",
+        )
+        table = _redraw(
+            lambda: _classes_table(class_sizes, clients, classes_per_client, rng),
+            min_examples,
+            ("classes_per_client", classes_per_client, f"more, fewer clients than {clients}"),
+        )
+        owner = _owner(classes, table, rng)
+    sizes = np.bincount(owner, minlength=clients)
+    parts = np.split(np.argsort(owner, kind="stable"), np.cumsum(sizes)[:-1])
+    return [parts[client] for client in np.argsort(-sizes, kind="stable")]
+
+
+def label_counts(labels: np.ndarray, parts: list[np.ndarray], num_classes: int) -> np.ndarray:
+    """Return how many examples of each class each client holds, (clients, classes) integers."""
+    return np.stack([np.bincount(labels[part], minlength=num_classes) for part in parts])
+
+
+def split_holdout(indices: np.ndarray, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Set a random share of a client's examples aside.
+
+    Parameters
+    ----------
+    indices : ndarray
+        The client's examples, (n,).
+    fraction : float
+        The share to hold out, in [0, 1), rounded to whole examples. Above 0, and given two
+        examples or more, both sides get one at least.
+    seed : int
+        The same seed splits the same way.
+
+    Returns
+    -------
+    train, held_out : ndarray
+        The two sides, disjoint, each in the order of ``indices``.
+
+    Raises
+    ------
+    SettingError
+        The fraction is out of its range.
+    """
+    _check(0 <= fraction < 1, "holdout", fraction, "a fraction from 0 up to, not including, 1")
+    aside = np.zeros(len(indices), dtype=bool)
+    if fraction > 0 and len(indices) > 1:
+        count = min(max(round(fraction * len(indices)), 1), len(indices) - 1)
+        aside[np.random.default_rng(seed).permutation(len(indices))[:count]] = True
+    return indices[~aside], indices[aside]
+
+
+def _check(holds: bool, setting: str, value: object, allowed: str) -> None:
+    if not holds:
+        raise SettingError(setting, value, allowed)
+
+
+def _cut(shares: np.ndarray, total: int) -> np.ndarray:
+    """Return whole numbers in proportion to shares that sum to one, the rest to the last."""
+    edges = (np.cumsum(shares)[:-1] * total).astype(np.int64)
+    return np.diff(edges, prepend=0, append=total)
+
+
+def _redraw(
+    draw: Callable[[], np.ndarray], min_examples: int, remedy: tuple[str, object, str]
+) -> np.ndarray:
+    """Return the first (classes, clients) table that gives every client enough examples."""
+    for _ in range(DRAWS):
+        table = draw()
+        if table.sum(0).min() >= min_examples:
+            return table
+    setting, value, allowed = remedy
+    least = f"or a min_examples below {min_examples}: {DRAWS} draws left a client with too few"
+    raise SettingError(setting, value, f"{allowed}, {least}")
+
+
+def _dirichlet_table(
+    class_sizes: np.ndarray, clients: int, alpha: float, rng: np.random.Generator
+) -> np.ndarray:
+    # Dirichlet shares with some set to 0 and renormalised are Dirichlet shares of the others;
+    # drawn as such they cannot all underflow to 0.
+    table = np.zeros((len(class_sizes), clients), dtype=np.int64)
+    held = np.zeros(clients, dtype=np.int64)
+    for row, size in zip(table, class_sizes, strict=True):
+        below = held * clients < class_sizes.sum()
+        row[below] = _cut(rng.dirichlet(np.full(below.sum(), alpha)), size)
+        held += row
+    return table
+
+
+def _classes_table(
+    class_sizes: np.ndarray, clients: int, classes_per_client: int, rng: np.random.Generator
+) -> np.ndarray:
+    holds = np.zeros((len(class_sizes), clients), dtype=bool)
+    for client in range(clients):
+        fewest_first = np.lexsort((rng.random(len(class_sizes)), holds.sum(1)))
+        holds[fewest_first[:classes_per_client], client] = True
+    rank = holds.cumsum(1) - 1
+    even, left = np.divmod(class_sizes, holds.sum(1))
+    return np.where(holds, even[:, None] + (rank < left[:, None]), 0)
+
+
+def _owner(classes: np.ndarray, table: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Return the client of every example, (N,), dealing each class as the table says."""
+    shuffled = rng.permutation(len(classes))
+    by_class = shuffled[np.argsort(classes[shuffled], kind="stable")]
+    owner = np.empty(len(classes), dtype=np.int64)
+    owner[by_class] = np.repeat(np.tile(np.arange(table.shape[1]), len(table)), table.ravel())
+    return owner

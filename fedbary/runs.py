@@ -1,0 +1,112 @@
+"""The run folder: settings, metrics round by round, the final posterior, pictures."""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+import subprocess
+import time
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from safetensors.torch import save_file
+from torch import Tensor
+
+from fedbary import Posterior, __version__, figures
+from fedbary.config import Settings
+from fedbary.errors import SettingError
+from fedbary.metrics import reliability
+
+PACKAGES = ("flwr", "torch", "torchvision", "numpy", "ray")
+
+
+def run_folder(settings: Settings, base: Path) -> Path:
+    """Return the run's folder, absolute: `output`, or for auto a new name under base/runs."""
+    if settings.output != "auto":
+        return (base / Path(settings.output).expanduser()).resolve()
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    data = Path(settings.dataset).stem
+    name = f"{stamp}-{data}-{settings.rule}-n{settings.bayesian_layers}-seed{settings.seed}"
+    return (base / "runs" / name).resolve()
+
+
+def require_new(folder: Path) -> None:
+    """Raise a SettingError if the folder exists: a run never writes over another."""
+    if folder.exists():
+        raise SettingError("output", str(folder), "a folder that does not exist yet")
+
+
+class RunFolder:
+    """Writes a run's results as they come; what is written stays, however the run ends.
+
+    - `settings.yaml`: every resolved setting, the versions and the git commit;
+    - `metrics.jsonl`: one line per round, flushed;
+    - `posterior.safetensors`: the final posterior, `<name>_mean` and `<name>_log_var`;
+    - `partition.png`, `learning-curves.png`, `reliability.png`.
+    """
+
+    def __init__(self, folder: Path, settings: Settings) -> None:
+        require_new(folder)
+        folder.mkdir(parents=True)
+        self.path = folder
+        self.rounds: list[dict[str, Any]] = []
+        provenance = {"fedbary": __version__, "python": platform.python_version()}
+        provenance |= {package: _version(package) for package in PACKAGES}
+        content = {
+            "settings": settings.model_dump(),
+            "versions": provenance,
+            "commit": git_commit(),
+            "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        }
+        (folder / "settings.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
+
+    def add_round(self, metrics: dict[str, Any]) -> None:
+        """Append one round's metrics to metrics.jsonl; values that are not finite become null."""
+        self.rounds.append(metrics)
+        with open(self.path / "metrics.jsonl", "a", encoding="utf-8") as file:
+            file.write(json.dumps(_finite(metrics), allow_nan=False) + "\n")
+
+    def draw_partition(self, counts: np.ndarray) -> None:
+        """Draw how many examples of each class each client holds (clients × classes)."""
+        figures.partition_heatmap(counts, self.path / "partition.png")
+
+    def finish(self, posterior: Posterior, probs: Tensor, labels: Tensor, bins: int) -> None:
+        """Write the final posterior and draw the learning curves and the reliability diagram."""
+        state = {name: tensor.contiguous() for name, tensor in posterior.state_dict().items()}
+        save_file(state, self.path / "posterior.safetensors")
+        figures.learning_curves(self.rounds, self.path / "learning-curves.png")
+        diagram = reliability(probs, labels, bins)
+        figures.reliability_diagram(
+            diagram, self.path / "reliability.png", f"Final model, ECE {diagram.ece:.2%}"
+        )
+
+
+def git_commit() -> str:
+    """Return the commit of the clone in the working directory, -dirty if changed; or unknown."""
+    if not (Path.cwd() / "simulation.yaml").exists():
+        return "unknown"
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+    return done.stdout.strip()
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

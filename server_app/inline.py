@@ -1,0 +1,131 @@
+"""The same two apps in one process, without Ray: `python -m server_app.inline settings.yaml`.
+
+For breakpoints, tests, many short runs, and a machine whose one GPU is best used by one process.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.common.constant import ErrorCode
+from flwr.serverapp import Grid
+from flwr.supercore.run import Run
+
+from fedbary.config import Settings, resolve
+from fedbary.errors import SettingError
+
+
+class InlineGrid(Grid):
+    """A federation in this process: a message is answered by calling the ClientApp.
+
+    Parameters
+    ----------
+    client_app
+        Called as `client_app(message, context)`; an exception becomes an error reply.
+    clients
+        Number of nodes, with partition ids 0…clients−1.
+    run_config
+        The run config that each client's context carries.
+    """
+
+    def __init__(
+        self, client_app: ClientApp, clients: int, run_config: dict[str, str | int | float | bool]
+    ) -> None:
+        self._client_app = client_app
+        self._run = Run.create_empty(run_id=1)
+        self._message_ids = itertools.count(1)
+        self._replies: dict[str, Message] = {}
+        self._contexts = {
+            partition + 1: Context(
+                run_id=1,
+                node_id=partition + 1,
+                node_config={"partition-id": partition, "num-partitions": clients},
+                state=RecordDict(),
+                run_config=run_config,
+            )
+            for partition in range(clients)
+        }
+
+    def set_run(self, run: Run) -> None:
+        """Set the run."""
+        self._run = run
+
+    @property
+    def run(self) -> Run:
+        """The run."""
+        return self._run
+
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        """Return a message to a node."""
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Return the ids of all nodes."""
+        return list(self._contexts)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Answer messages at once; the replies wait to be pulled."""
+        message_ids = []
+        for message in messages:
+            message_id = str(next(self._message_ids))
+            message.metadata.__dict__["_message_id"] = message_id
+            self._replies[message_id] = self._answer(message)
+            message_ids.append(message_id)
+        return message_ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Hand the replies over, each once."""
+        return [self._replies.pop(i) for i in message_ids if i in self._replies]
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """Answer messages and return the replies."""
+        return self.pull_messages(self.push_messages(messages))
+
+    def _answer(self, message: Message) -> Message:
+        received = copy.copy(message)
+        received.__dict__["_content"] = copy.deepcopy(message.content)
+        try:
+            return self._client_app(received, self._contexts[message.metadata.dst_node_id])
+        except Exception as error:  # noqa: BLE001 - the reply carries it, as from a remote client
+            reason = f"{type(error).__name__}: {error}"
+            failure = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason)
+            return Message(failure, reply_to=message)
+
+
+def run_inline(settings: Settings, folder: Path) -> None:
+    """Run the server app against the client app in this process; results go to `folder`."""
+    from client_app import app
+    from server_app import run
+
+    grid = InlineGrid(app, settings.clients, settings.model_dump())
+    run(grid, settings, folder)
+
+
+def main() -> None:
+    """Run the settings file that the command line names."""
+    from fedbary.runs import run_folder
+
+    try:
+        settings = resolve({}, Path(sys.argv[1]))
+        run_inline(settings, run_folder(settings, Path.cwd()))
+    except SettingError as error:
+        sys.exit(f"fedbary: {error}")
+
+
+if __name__ == "__main__":
+    main()

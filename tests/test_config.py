@@ -1,0 +1,125 @@
+"""Settings: one place of defaults, a fixed order of precedence, errors of one line."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fedbary.config import DEFAULTS, Settings, parse_overrides, resolve, resolve_run_config
+from fedbary.errors import SettingError
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def test_simulation_yaml_names_every_setting_and_no_other():
+    values = yaml.safe_load(DEFAULTS.read_text())
+    values.pop("protocols")
+    assert set(values) == set(Settings.model_fields)
+
+
+def test_pyproject_lists_every_setting_and_is_no_second_place_of_defaults():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    config = project["tool"]["flwr"]["app"]["config"]
+    assert config == dict.fromkeys(Settings.model_fields, "")
+    assert "federations" not in project["tool"]["flwr"]
+
+
+def test_no_setting_has_a_default_in_code():
+    assert all(field.is_required() for field in Settings.model_fields.values())
+
+
+def test_later_sources_override_earlier_ones(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("rounds: 7\nlocal_epochs: 3\nece_bins: 20\nprotocol: paper\n")
+    settings = resolve({"rounds": 2}, file)
+    assert settings.rounds == 2  # the command line, over the preset
+    assert settings.local_epochs == 50  # the preset, over the file
+    assert settings.clients == 10  # simulation.yaml
+    assert resolve({"protocol": "none"}, file).ece_bins == 20  # the file, over simulation.yaml
+
+
+def test_a_file_may_bring_presets_of_its_own(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("protocols:\n  tiny: {rounds: 1, samples: 2}\n")
+    assert resolve({"protocol": "tiny"}, file).samples == 2
+
+
+def test_the_paper_preset_is_the_image_protocol():
+    paper = resolve({"protocol": "paper"})
+    protocol = {
+        "clients": 10, "participation": 1.0, "partition": "dirichlet", "alpha": 0.5,
+        "rounds": 50, "local_epochs": 50, "lr": 0.01, "momentum": 0.9, "weight_decay": 1e-5,
+        "batch_size": 64, "init_log_var": -9.0, "prior": "normal", "prior_std": 1.0,
+        "samples": 10, "ece_bins": 100, "holdout": 0.0, "kl_weight": 1.0, "min_examples": 10,
+    }  # fmt: skip
+    assert protocol.items() <= paper.model_dump().items()
+
+
+def test_empty_run_config_values_mean_the_file():
+    run_config = {**dict.fromkeys(Settings.model_fields, ""), "rule": "WB", "rounds": 3}
+    assert resolve_run_config(run_config) == resolve({"rule": "WB", "rounds": 3})
+
+
+def test_command_line_words_become_typed_values():
+    words = ["lr=1e-3", "rule=WB", "download=false", "rounds=3", "output=a=b"]
+    settings = resolve(parse_overrides(words))
+    assert (settings.lr, settings.rule, settings.download) == (1e-3, "WB", False)
+    assert (settings.rounds, settings.output) == (3, "a=b")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        ({"rule": "RKBL"}, ("rule", "RKBL", "RKLB, WB")),
+        ({"dataset": "mnist"}, ("dataset", "mnist", "digits")),
+        ({"partition": "dirichelt"}, ("partition", "dirichelt", "dirichlet")),
+        ({"inference": "laplace"}, ("inference", "laplace", "variational")),
+        ({"ruel": "WB"}, ("ruel", "rule")),
+        ({"protocol": "papr"}, ("protocol", "papr", "none, paper, short")),
+        ({"bayesian_layers": 6}, ("bayesian_layers", "6", "0 to 5")),
+        ({"bayesian_layers": -1}, ("bayesian_layers", "-1", "0 to 5")),
+        ({"alpha": 0}, ("alpha", "0", "above 0")),
+        ({"alpha": float("nan")}, ("alpha", "nan", "above 0")),
+        ({"rounds": 0}, ("rounds", "0", "from 1")),
+        ({"rounds": "many"}, ("rounds", "many", "whole number")),
+        ({"rounds": None}, ("rounds", "None", "whole number")),
+        ({"participation": 1.5}, ("participation", "1.5", "to 1")),
+        ({"prior": "flat"}, ("prior", "flat", "normal, global")),
+        ({"gpus_per_client": -1.0}, ("gpus_per_client", "-1", "auto")),
+        ({"gpus_per_client": "all"}, ("gpus_per_client", "all", "auto")),
+        ({"engine": "spark"}, ("engine", "spark", "ray, inline")),
+    ],
+)
+def test_errors_are_one_line_with_the_setting_its_value_and_what_is_allowed(overrides, said):
+    with pytest.raises(SettingError) as caught:
+        resolve(overrides)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert all(part in message for part in said)
+
+
+@pytest.mark.parametrize("content", ["- a\n- b\n", "rounds: [1\n", "", "\x00"])
+def test_files_that_are_no_settings_are_refused_by_name(tmp_path, content):
+    file = tmp_path / "broken.yaml"
+    file.write_text(content)
+    with pytest.raises(SettingError, match="broken.yaml"):
+        resolve({}, file)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(SettingError, match="absent.yaml"):
+        resolve({}, tmp_path / "absent.yaml")
+
+
+@pytest.mark.parametrize("word", ["rounds", "=3"])
+def test_words_that_set_nothing_are_refused(word):
+    with pytest.raises(SettingError, match="key=value"):
+        parse_overrides([word])
+
+
+def test_fairness_is_measured_every_so_many_rounds_and_in_the_last():
+    settings = resolve({"rounds": 7, "evaluate_clients": 3})
+    assert [r for r in range(1, 8) if settings.measures_clients(r)] == [3, 6, 7]
+    never = resolve({"rounds": 7, "evaluate_clients": 0})
+    assert not any(never.measures_clients(r) for r in range(1, 8))

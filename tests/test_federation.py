@@ -1,0 +1,64 @@
+"""Data and model of a run follow from its settings alone."""
+
+import numpy as np
+import torch
+
+from fedbary.config import resolve
+from fedbary.federation import (
+    client_indices,
+    client_shard,
+    evaluation_data,
+    load_dataset,
+    make_model,
+)
+from fedbary.seeds import derive_seed
+
+
+def test_shards_hold_what_the_split_deals_and_keep_a_part_out():
+    settings = resolve({"holdout": 0.25})
+    dataset = load_dataset(settings)
+    total = 0
+    for client, indices in enumerate(client_indices(settings, 10)):
+        shard = client_shard(settings, 10, client)
+        total += len(indices)
+        assert len(shard.y) + len(shard.y_held_out) == len(indices)
+        assert abs(len(shard.y_held_out) - 0.25 * len(indices)) <= 1
+        held = torch.cat([shard.x, shard.x_held_out]).flatten(1)
+        given = dataset.x_train[indices].flatten(1)
+        rows = [np.sort(x.numpy(), axis=0) for x in (held, given)]
+        assert np.array_equal(*rows)
+    assert total == len(dataset.y_train)
+
+
+def test_validation_examples_are_kept_from_every_client_and_from_the_test_set():
+    test, validation = resolve({}), resolve({"evaluate_on": "validation"})
+    assert torch.equal(evaluation_data(test)[0], load_dataset(test).x_test)
+    dealt = np.concatenate(client_indices(validation, 10))
+    count = len(load_dataset(test).y_train)
+    kept = np.setdiff1d(np.arange(count), dealt)
+    assert len(kept) == count // 10
+    x, y = evaluation_data(validation)
+    assert torch.equal(x, load_dataset(test).x_train[kept])
+    assert torch.equal(y, load_dataset(test).y_train[kept])
+
+
+def test_seeds_decide_split_and_model():
+    one, same, other = (client_indices(resolve({"seed": s}), 10) for s in (0, 0, 1))
+    assert all(np.array_equal(a, b) for a, b in zip(one, same, strict=True))
+    assert not all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+    states = [make_model(resolve({"seed": s})).state_dict() for s in (0, 0, 1)]
+    assert torch.equal(states[0]["fc1.weight_mean"], states[1]["fc1.weight_mean"])
+    assert not torch.equal(states[0]["fc1.weight_mean"], states[2]["fc1.weight_mean"])
+
+
+def test_derived_seeds_differ_by_purpose_client_and_round_and_never_change():
+    seeds = {
+        derive_seed(seed, purpose, client, server_round)
+        for seed in range(3)
+        for purpose in ("train", "predict")
+        for client in range(5)
+        for server_round in range(5)
+    }
+    assert len(seeds) == 150
+    assert all(0 <= seed < 2**63 for seed in seeds)
+    assert derive_seed(0, "train", 3, 7) == 1153376108076600667
