@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
-from logging import ERROR, INFO
+from collections.abc import Iterator
+from contextlib import contextmanager
+from logging import ERROR, INFO, LogRecord
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from flwr.app import ArrayRecord, Context, MetricRecord, RecordDict
-from flwr.common.logger import log
+from flwr.supercore.logger import FLOWER_LOGGER as logger
+from flwr.supercore.logger import log
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 
@@ -62,15 +65,33 @@ def run(grid: Grid, settings: Settings, folder: Path) -> None:
         choose_evaluators=evaluators,
     )
     recorder.strategy = strategy
-    strategy.start(
-        grid,
-        ArrayRecord(make_model(settings).state_dict()),
-        settings.rounds,
-        timeout=settings.round_timeout,
-        evaluate_fn=recorder.on_round,
-    )
+    with only_our_lines():
+        strategy.start(
+            grid,
+            ArrayRecord(make_model(settings).state_dict()),
+            settings.rounds,
+            timeout=settings.round_timeout,
+            evaluate_fn=recorder.on_round,
+        )
     results.finish(recorder.posterior, recorder.probs, recorder.labels, settings.ece_bins)
     log(INFO, "Results: %s", folder)
+
+
+@contextmanager
+def only_our_lines() -> Iterator[None]:
+    """Keep Flower's own account of each round out of the log, for one line a round instead.
+
+    Warnings and errors stay, whoever logs them.
+    """
+
+    def ours(record: LogRecord) -> bool:
+        return record.levelno > INFO or "server_app" in Path(record.pathname).parts
+
+    logger.addFilter(ours)
+    try:
+        yield
+    finally:
+        logger.removeFilter(ours)
 
 
 class Recorder:
@@ -134,7 +155,7 @@ class Recorder:
             "seconds": seconds,
             "skipped": server_round > 0 and "admitted" not in self.round,
             "log_var": {name: float(v.mean()) for name, v in self.posterior.log_var.items()},
-            "refused": [r.reason for r in refusals if r.server_round == server_round],
+            "refused": [r.reason for r in refusals if r.round == server_round],
             **self.round,
         }
         self.round = {}

@@ -16,13 +16,18 @@ from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
+from flwr.supercore.task_identity import TaskIdentity
 
 from fedbary.config import Settings, resolve
 from fedbary.errors import SettingError
 
+RUN_ID, SERVER_NODE_ID = 1, 1
+
 
 class InlineGrid(Grid):
     """A federation in this process: a message is answered by calling the ClientApp.
+
+    Messages carry the identity of the process's task, which Flower's launchers set and this sets.
 
     Parameters
     ----------
@@ -37,14 +42,15 @@ class InlineGrid(Grid):
     def __init__(
         self, client_app: ClientApp, clients: int, run_config: dict[str, str | int | float | bool]
     ) -> None:
+        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = RUN_ID, SERVER_NODE_ID, 1
         self._client_app = client_app
-        self._run = Run.create_empty(run_id=1)
+        self._run = Run.create_empty(run_id=RUN_ID)
         self._message_ids = itertools.count(1)
         self._replies: dict[str, Message] = {}
         self._contexts = {
-            partition + 1: Context(
-                run_id=1,
-                node_id=partition + 1,
+            SERVER_NODE_ID + 1 + partition: Context(
+                run_id=RUN_ID,
+                node_id=SERVER_NODE_ID + 1 + partition,
                 node_config={"partition-id": partition, "num-partitions": clients},
                 state=RecordDict(),
                 run_config=run_config,

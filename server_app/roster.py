@@ -8,7 +8,7 @@ from logging import INFO, WARNING
 
 import numpy as np
 from flwr.app import Message, MessageType, RecordDict
-from flwr.common.logger import log
+from flwr.supercore import log
 from flwr.serverapp import Grid
 
 from fedbary.config import Settings

@@ -1,0 +1,66 @@
+"""The command line: mistakes end in one line and a non-zero exit, and write nothing."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+FEDBARY = str(Path(sys.executable).parent / "fedbary")
+
+
+def fedbary(*words, cwd):
+    return subprocess.run(
+        [FEDBARY, *words], cwd=cwd, capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["rule=RKBL"], ["rule", "RKBL", "RKLB"]),
+        (["rounds=0"], ["rounds", "0", "from 1"]),
+        (["absent.yaml"], ["absent.yaml"]),
+        (["dataset=mine.npz"], ["mine.npz"]),
+        (["dataset=fashionmnist", "data_dir=empty", "download=false"], ["fashionmnist", "empty"]),
+        (["min_examples=1000"], ["min_examples", "1000"]),
+        (["partition=classes", "classes_per_client=11"], ["classes_per_client", "11"]),
+        (["output=."], ["output", "does not exist"]),
+    ],
+)
+def test_a_mistake_is_one_line_on_stderr_and_writes_nothing(tmp_path, words, said):
+    done = fedbary("simulate", *words, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1, done.stderr
+    assert all(part in lines[0] for part in said), lines[0]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_help_says_what_can_be_given(tmp_path):
+    done = fedbary("simulate", "--help", cwd=tmp_path)
+    assert done.returncode == 0
+    assert "KEY=VALUE" in done.stdout
+
+
+def test_an_own_npz_runs_and_a_second_run_does_not_overwrite_it(tmp_path):
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, 90)
+    images = rng.integers(0, 60, (90, 9, 9), dtype=np.uint8)
+    images[np.arange(90), labels * 3] += 150
+    np.savez(
+        tmp_path / "mine.npz",
+        x_train=images[:60], y_train=labels[:60], x_test=images[60:], y_test=labels[60:],
+    )  # fmt: skip
+    words = ["simulate", "dataset=mine.npz", "engine=inline", "clients=2", "rounds=1", "output=out"]
+    words += ["local_epochs=1", "min_examples=2"]
+    first = fedbary(*words, cwd=tmp_path)
+    assert first.returncode == 0, first.stderr
+    assert first.stdout.strip().endswith(str(tmp_path / "out"))
+    before = {path: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    second = fedbary(*words, cwd=tmp_path)
+    assert second.returncode == 2
+    assert "output" in second.stderr
+    assert {path: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
