@@ -1,0 +1,36 @@
+"""Flower strategies that aggregate Gaussian posteriors, one class per rule.
+
+Every rule in `fedbary.aggregation.RULES` has its class here by its name; only that of FedAvg, a
+name Flower has taken, is `strategy_for("FedAvg")`.
+"""
+
+from fedbary.aggregation import RULES
+
+from .admission import Refusal
+from .conventions import CONVENTIONS, Convention
+from .methods import AALV, EAA, FKLB, GAA, RKLB, WB, strategy_for
+from .records import aggregate_records, arrays_from_posterior, posterior_from_arrays
+from .strategy import PosteriorStrategy
+
+__all__ = [
+    "AALV",
+    "CONVENTIONS",
+    "EAA",
+    "FKLB",
+    "GAA",
+    "RKLB",
+    "WB",
+    "Convention",
+    "PosteriorStrategy",
+    "Refusal",
+    "aggregate_records",
+    "arrays_from_posterior",
+    "posterior_from_arrays",
+    "strategy_for",
+]
+
+
+def __getattr__(name: str) -> type[PosteriorStrategy]:
+    if name in RULES and name != "FedAvg":
+        return strategy_for(name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

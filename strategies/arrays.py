@@ -1,0 +1,82 @@
+"""Flower's arrays as tensors: read without a copy, written once."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from io import BytesIO
+
+import numpy as np
+import torch
+from flwr.app import Array
+from numpy.lib import format as npy
+from torch import Tensor
+
+_STYPE = "numpy.ndarray"
+_READ_HEADER = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+
+
+def tensor_from_array(array: Array) -> Tensor:
+    """View an array's bytes as a contiguous tensor, without a copy where that is possible.
+
+    The tensor shares the bytes and must not be written to. Nothing is ever unpickled.
+
+    Raises
+    ------
+    ValueError
+        If the bytes are not those of one array of numbers.
+    """
+    if array.stype != _STYPE:
+        raise ValueError(f"its serialisation is {array.stype!r}, not {_STYPE!r}")
+    stream = BytesIO(array.data)
+    try:
+        shape, fortran_order, dtype = _READ_HEADER[npy.read_magic(stream)](stream)
+    except Exception as error:  # numpy's parser raises many kinds on hostile bytes
+        raise ValueError(f"its header cannot be read ({error})") from error
+    if dtype.kind not in "biufc":
+        raise ValueError(f"its dtype is {str(dtype)!r}, not one of numbers")
+    start = stream.tell()
+    size = start + math.prod(shape) * dtype.itemsize
+    if len(array.data) != size:
+        raise ValueError(f"it has {len(array.data)} bytes where its header asks for {size}")
+    values = np.ndarray(shape, dtype, array.data, start, order="F" if fortran_order else "C")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(np.require(values, dtype.newbyteorder("="), ["C", "A"]))
+
+
+def array_from_tensor(tensor: Tensor) -> Array:
+    """Store a tensor as an array."""
+    blank = BlankArray(tensor)
+    blank.flat.copy_(tensor.detach().reshape(-1))
+    return blank.filled()
+
+
+class BlankArray:
+    """An array to be, with a tensor's shape and dtype, whose bytes are written in place.
+
+    Write its values, in C order, to `flat`, then take the array by `filled`.
+    """
+
+    def __init__(self, like: Tensor) -> None:
+        self._shape = tuple(like.shape)
+        self._dtype = np.dtype(str(like.dtype).removeprefix("torch."))
+        header = BytesIO()
+        npy.write_array_header_1_0(
+            header,
+            {
+                "descr": npy.dtype_to_descr(self._dtype),
+                "fortran_order": False,
+                "shape": self._shape,
+            },
+        )
+        start = header.tell()
+        self._stream = BytesIO(bytes(start + like.numel() * self._dtype.itemsize))
+        self._stream.write(header.getvalue())
+        values = np.frombuffer(self._stream.getbuffer(), self._dtype, offset=start)
+        self.flat = torch.from_numpy(values)
+
+    def filled(self) -> Array:
+        """Return the array, without a copy where nothing else refers to `flat`, and drop `flat`."""
+        del self.flat
+        return Array(str(self._dtype), self._shape, _STYPE, self._stream.getvalue())

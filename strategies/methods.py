@@ -1,0 +1,64 @@
+"""The methods: one strategy class per aggregation rule."""
+
+from __future__ import annotations
+
+from fedbary.aggregation import RULES, rule_named
+
+from .strategy import PosteriorStrategy
+
+
+class RKLB(PosteriorStrategy):
+    """Reverse-KL barycentre: 1/v = Σ w / v_k, m = v Σ w m_k / v_k (BA-BFL, eq. 7)."""
+
+    rule = RULES["RKLB"]
+
+
+class WB(PosteriorStrategy):
+    """Wasserstein-2 barycentre: m = Σ w m_k, √v = Σ w √v_k (BA-BFL, eq. 8)."""
+
+    rule = RULES["WB"]
+
+
+class EAA(PosteriorStrategy):
+    """Empirical arithmetic average: m = Σ w m_k, v = Σ w v_k."""
+
+    rule = RULES["EAA"]
+
+
+class GAA(PosteriorStrategy):
+    """Gaussian arithmetic average, the law of Σ w X_k: m = Σ w m_k, v = Σ w² v_k."""
+
+    rule = RULES["GAA"]
+
+
+class AALV(PosteriorStrategy):
+    """Arithmetic average of log-variances: m = Σ w m_k, log v = Σ w log v_k."""
+
+    rule = RULES["AALV"]
+
+
+class FKLB(PosteriorStrategy):
+    """Forward-KL barycentre: m = Σ w m_k, v = Σ w (v_k + m_k²) − m²."""
+
+    rule = RULES["FKLB"]
+
+
+_CLASSES: dict[str, type[PosteriorStrategy]] = {
+    method.rule.name: method for method in (RKLB, WB, EAA, GAA, AALV, FKLB)
+}
+
+
+def strategy_for(rule_name: str) -> type[PosteriorStrategy]:
+    """Return the strategy class of a rule in `RULES`, one and the same at every call.
+
+    Raises
+    ------
+    SettingError
+        If there is no such rule; the message lists the names.
+    """
+    rule = rule_named(rule_name)
+    if rule_name not in _CLASSES:
+        doc = f"Flower strategy that aggregates posteriors under the rule {rule_name}."
+        members = {"rule": rule, "__doc__": doc, "__module__": __name__}
+        _CLASSES[rule_name] = type(rule_name, (PosteriorStrategy,), members)
+    return _CLASSES[rule_name]

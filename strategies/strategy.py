@@ -1,0 +1,224 @@
+"""The Flower strategy that aggregates posteriors: FedAvg's rounds with a rule and a gate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from logging import INFO, WARNING
+from typing import Any, ClassVar, cast
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg
+from flwr.supercore import log
+
+from fedbary.aggregation import Rule
+from fedbary.errors import SettingError
+
+from .admission import Refusal, evaluate_refusal, metric_refusals, train_refusal
+from .conventions import Convention, convention_named
+from .records import aggregate_records
+
+SKIPPED_KEY = "skipped"
+"""The metric, 1, of a round whose replies were too few: the global arrays stay as they were."""
+
+_Choose = Callable[[int], list[int]]
+
+
+class PosteriorStrategy(FedAvg):
+    """Flower's FedAvg with a barycentre of posteriors for the mean, and admission of replies.
+
+    A reply that `admission` refuses never stops a run: it is left out, logged, and kept in
+    `refusals`; the aggregate is that of the other replies, whatever order they come in. A
+    subclass names the `rule`; `strategy_for` makes one from a rule's name.
+
+    Parameters
+    ----------
+    *args, **kwargs
+        Those of `flwr.serverapp.strategy.FedAvg`, in its order.
+    convention : str or Convention
+        Which arrays are Gaussian and the unit of their scales: a name in `CONVENTIONS`, or one's
+        own.
+    min_replies : int
+        With fewer admitted training replies the global arrays stay as they were, and the round's
+        train metrics are ``{"skipped": 1}``.
+    choose_nodes : callable, optional
+        From the server round, the ids of the nodes that train, in the order of sending, in place
+        of Flower's sampling, which no seed reproduces.
+    choose_evaluators : callable, optional
+        The same for evaluation.
+
+    Raises
+    ------
+    SettingError
+        If the convention is unknown or `min_replies` is below 1.
+    """
+
+    rule: ClassVar[Rule]
+
+    def __init__(
+        self,
+        *args: Any,
+        convention: str | Convention = "fedbary",
+        min_replies: int = 1,
+        choose_nodes: _Choose | None = None,
+        choose_evaluators: _Choose | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        if min_replies < 1:
+            raise SettingError("min_replies", min_replies, "1 or more")
+        self.convention = convention_named(convention)
+        self.min_replies = min_replies
+        self.choose_nodes = choose_nodes
+        self.choose_evaluators = choose_evaluators
+        self.refusals: list[Refusal] = []
+        self._global_arrays: ArrayRecord | None = None
+
+    def summary(self) -> None:
+        """Log the rule, the convention and the minimum of replies, then FedAvg's settings."""
+        log(INFO, "\t├──> Posteriors:")
+        log(INFO, "\t│\t├──Rule: %s", self.rule.name)
+        log(INFO, "\t│\t├──Convention: %s", self.convention)
+        log(INFO, "\t│\t└──Minimum replies: %d", self.min_replies)
+        super().summary()
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Send the global arrays to the nodes that train, and remember them for admission.
+
+        Raises
+        ------
+        ValueError
+            If the global arrays hold a scale without its mean.
+        """
+        self._global_arrays = arrays
+        gaussian = len(self.convention.pairs(arrays.keys()))
+        log(INFO, "configure_train: %d of %d arrays are Gaussian means", gaussian, len(arrays))
+        if self.choose_nodes is None:
+            return super().configure_train(server_round, arrays, config, grid)
+        nodes = self.choose_nodes(server_round)
+        return self._messages(server_round, arrays, config, nodes, MessageType.TRAIN)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Aggregate the admitted replies' posteriors under the rule, and their metrics.
+
+        The reference for admission is what `configure_train` sent; where that was never called,
+        the first reply that is sound in itself.
+
+        Returns
+        -------
+        arrays : ArrayRecord or None
+            The aggregate; None, for which Flower keeps the old arrays, if the round is skipped.
+        metrics : MetricRecord
+            By `train_metrics_aggr_fn`; of a skipped round ``{"skipped": 1}``.
+        """
+        replies = list(replies)
+        reference = self._global_arrays
+        if reference is None:
+            reference = self._first_sound(replies)
+        refusals = [
+            train_refusal(reply, reference, self.convention, self.weighted_by_key)
+            for reply in replies
+        ]
+        admitted = self._admitted(server_round, replies, refusals)
+        if len(admitted) < self.min_replies:
+            log(
+                WARNING,
+                "aggregate_train: round %d is skipped: %d replies admitted, %d needed",
+                server_round,
+                len(admitted),
+                self.min_replies,
+            )
+            return None, MetricRecord({SKIPPED_KEY: 1})
+        arrays = aggregate_records(
+            self.rule,
+            [next(iter(reply.content.array_records.values())) for reply in admitted],
+            [self._weight(reply) for reply in admitted],
+            self.convention,
+        )
+        usual = []
+        for reply, reason in zip(admitted, metric_refusals(admitted), strict=True):
+            if reason is None:
+                usual.append(reply.content)
+            else:
+                log(WARNING, "aggregate_train: metrics left out: %s", reason)
+        return arrays, self.train_metrics_aggr_fn(usual, self.weighted_by_key)
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Send the global arrays to the nodes that evaluate."""
+        if self.choose_evaluators is None:
+            return super().configure_evaluate(server_round, arrays, config, grid)
+        nodes = self.choose_evaluators(server_round)
+        return self._messages(server_round, arrays, config, nodes, MessageType.EVALUATE)
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Aggregate the admitted replies' metrics; None if there are none.
+
+        A reply whose metrics are not those of most others is refused too.
+        """
+        replies = list(replies)
+        refusals = [evaluate_refusal(reply, self.weighted_by_key) for reply in replies]
+        weighed = self._admitted(server_round, replies, refusals)
+        admitted = self._admitted(server_round, weighed, metric_refusals(weighed))
+        if not admitted:
+            return None
+        contents = [reply.content for reply in admitted]
+        return self.evaluate_metrics_aggr_fn(contents, self.weighted_by_key)
+
+    def _messages(
+        self,
+        server_round: int,
+        arrays: ArrayRecord,
+        config: ConfigRecord,
+        node_ids: list[int],
+        message_type: str,
+    ) -> Iterable[Message]:
+        config["server-round"] = server_round
+        record = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: config})
+        return self._construct_messages(record, node_ids, message_type)
+
+    def _admitted(
+        self, server_round: int, replies: Sequence[Message], reasons: Sequence[str | None]
+    ) -> list[Message]:
+        """Record the refusals; return the other replies in an order that content alone sets."""
+        admitted = []
+        for reply, reason in zip(replies, reasons, strict=True):
+            if reason is None:
+                admitted.append(reply)
+            else:
+                log(WARNING, "Round %d, reply refused: %s", server_round, reason)
+                refusal = Refusal(server_round, reply.metadata.src_node_id, reason)
+                self.refusals.append(refusal)
+        return sorted(admitted, key=self._content_order)
+
+    def _content_order(self, reply: Message) -> tuple[float, list[bytes], str]:
+        records = reply.content.array_records.values()
+        data = [record[key].data for record in records for key in sorted(record)]
+        return self._weight(reply), data, repr(sorted(self._metrics(reply).items()))
+
+    def _weight(self, reply: Message) -> float:
+        return float(cast(float, self._metrics(reply)[self.weighted_by_key]))
+
+    @staticmethod
+    def _metrics(reply: Message) -> MetricRecord:
+        return next(iter(reply.content.metric_records.values()))
+
+    def _first_sound(self, replies: Sequence[Message]) -> ArrayRecord:
+        """Return the arrays of the first reply that its own arrays as the reference admit."""
+        carrying = [
+            (reply, record)
+            for reply in replies
+            if reply.has_content()
+            for record in reply.content.array_records.values()
+        ]
+        for reply, record in carrying:
+            if train_refusal(reply, record, self.convention, self.weighted_by_key) is None:
+                return record
+        return carrying[0][1] if carrying else ArrayRecord()
