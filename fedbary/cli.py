@@ -11,12 +11,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated
 from urllib.error import URLError
 from urllib.request import urlopen
 
+import psutil
 import typer
 import yaml
 
@@ -73,6 +74,7 @@ def simulate(
 
 def main() -> None:
     """Run the command line; a bad setting ends it with one line and exit code 2."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         app()
     except SettingError as error:
@@ -146,15 +148,13 @@ def _run_flower(settings: Settings, root: Path) -> None:
 
 
 def _environment(home: Path) -> dict[str, str]:
-    """Return an environment where Flower has its own home and ports and installs nothing."""
-    http_port, control_port = _free_ports(2)
+    """Return an environment where Flower has its own home and port and installs nothing."""
     tools = str(Path(sys.executable).parent)
     return {
         **os.environ,
         "PATH": os.pathsep.join([tools, os.environ.get("PATH", "")]),
         "FLWR_HOME": str(home),
-        "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(http_port),
-        "FLWR_LOCAL_CONTROL_API_PORT": str(control_port),
+        "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(_free_port()),
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "FLWR_TELEMETRY_ENABLED": "0",
@@ -166,9 +166,8 @@ def _environment(home: Path) -> dict[str, str]:
 def _superlink(environment: dict[str, str], root: Path, home: Path) -> Iterator[None]:
     """Run a SuperLink with the simulation runtime, and stop it and all it started at the end."""
     port = environment["FLWR_LOCAL_SUPERLINK_HTTP_API_PORT"]
-    control = f"127.0.0.1:{environment['FLWR_LOCAL_CONTROL_API_PORT']}"
     command = [_tool("flower-superlink"), "--insecure", "--simulation", "--isolation", "subprocess"]
-    command += ["--host", "127.0.0.1", "--port", port, "--control-api-address", control]
+    command += ["--host", "127.0.0.1", "--port", port]
     log = home / "superlink.log"
     with open(log, "wb") as output:
         process = subprocess.Popen(
@@ -192,16 +191,21 @@ def _superlink(environment: dict[str, str], root: Path, home: Path) -> Iterator[
         _stop(process)
 
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End the process group: first asked, then killed."""
-    for name in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            os.killpg(process.pid, name)
-            process.wait(STOP_SECONDS)
-        except ProcessLookupError:
-            return
-        except subprocess.TimeoutExpired:
-            continue
+def _stop(superlink: subprocess.Popen[bytes]) -> None:
+    """End the SuperLink and all that it started, Ray too: first asked, then killed."""
+    started = psutil.Process(superlink.pid).children(recursive=True)
+    superlink.terminate()
+    for process in started:
+        with suppress(psutil.NoSuchProcess):
+            process.terminate()
+    _, alive = psutil.wait_procs(started, STOP_SECONDS)
+    for process in alive:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    try:
+        superlink.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        superlink.kill()
 
 
 def _is_healthy(port: str) -> bool:
@@ -228,12 +232,9 @@ def _tool(name: str) -> str:
     return str(Path(sys.executable).parent / name)
 
 
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
 
 
 def _gpu_share(settings: Settings) -> float:

@@ -48,17 +48,16 @@ def gather(grid: Grid, timeout: float) -> list[Member]:
     refused: dict[int, str] = {}
     expected = 1
     while len(members) + len(refused) < expected:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            answered = len(members) + len(refused)
+            raise RuntimeError(f"{answered} of {expected} nodes answered in {timeout:g} seconds")
         new = [n for n in grid.get_node_ids() if n not in members and n not in refused]
         if not new:
-            if time.monotonic() > deadline:
-                answered = len(members) + len(refused)
-                raise RuntimeError(
-                    f"{answered} of {expected} nodes came within {timeout:g} seconds"
-                )
             time.sleep(POLL_SECONDS)
             continue
         queries = [Message(RecordDict(), node, MessageType.QUERY) for node in new]
-        for reply in grid.send_and_receive(queries, timeout=timeout):
+        for reply in grid.send_and_receive(queries, timeout=left):
             node = reply.metadata.src_node_id
             if reply.has_error():
                 refused[node] = str(reply.error.reason).strip().splitlines()[-1]

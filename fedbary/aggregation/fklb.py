@@ -5,7 +5,7 @@ m = Σ w m_k and v = Σ w v_k + Σ w m_k² − m²: argmin_q Σ w_k KL(p_k || q)
 
 from torch import Tensor
 
-from fedbary.aggregation.rule import Rule
+from fedbary.aggregation.rule import Rule, variance_power
 
 
 def inverse(mean: Tensor, var: Tensor, square: Tensor) -> tuple[Tensor, Tensor]:
@@ -16,7 +16,7 @@ def inverse(mean: Tensor, var: Tensor, square: Tensor) -> tuple[Tensor, Tensor]:
 
 RULE = Rule(
     "FKLB",
-    forward=lambda mean, log_var: (mean, log_var.exp(), mean.square()),
+    forward=lambda mean, log_var: (mean, variance_power(log_var, 1), mean.square()),
     inverse=inverse,
     powers=(1, 1, 1),
     centred=True,

@@ -5,12 +5,12 @@ The product of the posteriors to the powers w_k, and argmin_q Σ w_k KL(q || p_k
 
 from torch import Tensor
 
-from fedbary.aggregation.rule import Rule
+from fedbary.aggregation.rule import Rule, variance_power
 
 
 def forward(mean: Tensor, log_var: Tensor) -> tuple[Tensor, Tensor]:
     """Return the natural parameters (m / v, 1 / v)."""
-    precision = (-log_var).exp()
+    precision = variance_power(log_var, -1)
     return mean * precision, precision
 
 
