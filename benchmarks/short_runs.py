@@ -1,6 +1,6 @@
-"""Run and tabulate FedAvg, and RKLB and WB at n = 3, over seeds 0-2, at 10 rounds × 5 local epochs.
+"""Run and tabulate FedAvg, and RKLB and WB at n = 3: seeds 0-2, 10 rounds × 5 local epochs.
 
-Each run is `fedbary simulate engine=inline protocol=short …`, two at a time; runs that are finished are
+Each run is `fedbary simulate engine=inline protocol=short …`, two at a time; finished runs are
 kept, so the script goes on after an interruption. The table's numbers are computed from the
 final posteriors, on the test set, and printed as mean ± standard deviation over the seeds.
 

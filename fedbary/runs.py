@@ -80,9 +80,7 @@ class RunFolder:
         save_file(state, self.path / "posterior.safetensors")
         figures.learning_curves(self.rounds, self.path / "learning-curves.png")
         diagram = reliability(probs, labels, bins)
-        figures.reliability_diagram(
-            diagram, self.path / "reliability.png", f"Final model, ECE {diagram.ece:.2%}"
-        )
+        figures.reliability_diagram(diagram, self.path / "reliability.png", "Final global model")
 
 
 def git_commit() -> str:

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 from flwr.app import ArrayRecord, Context, MetricRecord, RecordDict
-from flwr.supercore.logger import FLOWER_LOGGER as logger
-from flwr.supercore.logger import log
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
+from flwr.supercore.logger import FLOWER_LOGGER as logger
+from flwr.supercore.logger import log
 
 from fedbary import Posterior
 from fedbary.config import Settings, resolve_run_config
@@ -50,14 +50,12 @@ def run(grid: Grid, settings: Settings, folder: Path) -> None:
     members = gather(grid, settings.round_timeout)
     results.draw_partition(np.array([member.label_counts for member in members]))
     recorder = Recorder(settings, results)
-    measures_held_out = settings.holdout > 0 and settings.evaluate_clients > 0
-    everyone = [member.node_id for member in members]
 
     def evaluators(server_round: int) -> list[int]:
-        return everyone if settings.measures_clients(server_round) else []
+        held_out = settings.holdout > 0 and settings.measures_clients(server_round)
+        return [member.node_id for member in members] if held_out else []
 
     strategy = strategy_for(settings.rule)(
-        fraction_evaluate=1.0 if measures_held_out else 0.0,
         min_replies=settings.min_replies,
         train_metrics_aggr_fn=recorder.on_train,
         evaluate_metrics_aggr_fn=recorder.on_evaluate,

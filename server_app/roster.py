@@ -8,8 +8,8 @@ from logging import INFO, WARNING
 
 import numpy as np
 from flwr.app import Message, MessageType, RecordDict
-from flwr.supercore import log
 from flwr.serverapp import Grid
+from flwr.supercore import log
 
 from fedbary.config import Settings
 from fedbary.seeds import derive_seed

@@ -102,8 +102,8 @@ def metric_refusals(replies: Sequence[Message]) -> list[str | None]:
 def _form(reply: Message) -> tuple[tuple[str, int | None], ...]:
     metrics = next(iter(reply.content.metric_records.values()))
     return tuple(
-        (key, len(metrics[key]) if isinstance(metrics[key], list) else None)
-        for key in sorted(metrics)
+        (key, len(value) if isinstance(value, list) else None)
+        for key, value in sorted(metrics.items())
     )
 
 

@@ -13,6 +13,11 @@ from numpy.lib import format as npy
 from torch import Tensor
 
 _STYPE = "numpy.ndarray"
+
+with warnings.catch_warnings():  # torch warns of read-only memory once a process: let it be here
+    warnings.simplefilter("ignore")
+    torch.from_numpy(np.frombuffer(b"\0", np.uint8))
+
 _READ_HEADER = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 
@@ -40,9 +45,7 @@ def tensor_from_array(array: Array) -> Tensor:
     if len(array.data) != size:
         raise ValueError(f"it has {len(array.data)} bytes where its header asks for {size}")
     values = np.ndarray(shape, dtype, array.data, start, order="F" if fortran_order else "C")
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        return torch.from_numpy(np.require(values, dtype.newbyteorder("="), ["C", "A"]))
+    return torch.from_numpy(np.require(values, dtype.newbyteorder("="), ["C", "A"]))
 
 
 def array_from_tensor(tensor: Tensor) -> Array:

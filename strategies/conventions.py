@@ -75,14 +75,15 @@ class Convention:
         ValueError
             If a key reads like a scale but has no mean: it would be averaged as a plain weight.
         """
-        pairs = {}
-        for scale_key in keys:
-            if (parts := _parts(self.scale, scale_key)) is None:
-                continue
-            mean_key = "".join(_interleave(self.mean.split("*"), parts))
-            if mean_key not in keys:
+        means = {
+            key: "".join(_interleave(self.mean.split("*"), parts))
+            for key in keys
+            if (parts := _parts(self.scale, key)) is not None
+        }
+        pairs = {mean_key: scale_key for scale_key, mean_key in means.items() if mean_key in keys}
+        for scale_key, mean_key in means.items():
+            if mean_key not in pairs and scale_key not in pairs:
                 raise ValueError(f"array {scale_key!r} is a scale without its mean {mean_key!r}")
-            pairs[mean_key] = scale_key
         return pairs
 
     def name(self, mean_key: str) -> str:
@@ -113,10 +114,12 @@ CONVENTIONS: Mapping[str, Convention] = MappingProxyType(
         "bayesian-torch": Convention("*mu_*", "*rho_*", "rho"),
         "torchbnn": Convention("*_mu", "*_log_sigma", "log_std"),
         "blitz": Convention("*mu", "*rho", "rho"),
+        "pyro": Convention("*locs.*_unconstrained", "*scales.*_unconstrained", "rho"),
         "scale": Convention("*loc", "*scale", "std"),
     }
 )
-"""The conventions that go by a name."""
+"""The conventions that go by a name: "pyro" is the state dict of an AutoNormal guide, and "blitz"
+takes in the samplers' duplicates of the parameters, which thus stay equal to them."""
 
 
 def convention_named(convention: str | Convention) -> Convention:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Sequence
+from concurrent.futures import Executor
 
 import torch
 from flwr.app import Array, ArrayRecord
@@ -16,6 +15,7 @@ from fedbary.gaussian import Posterior
 
 from .arrays import BlankArray, array_from_tensor, tensor_from_array
 from .conventions import Convention
+from .workers import workers
 
 
 def posterior_from_arrays(record: ArrayRecord, convention: Convention) -> Posterior:
@@ -98,7 +98,7 @@ def aggregate_records(
     shares = normalised(weights)
     pairs = convention.pairs(records[0].keys())
     arrays: dict[str, Array] = {}
-    with _workers() as pool:
+    with workers() as pool:
         for key in _means(records[0], pairs):
             keys = [key, pairs[key]] if key in pairs else [key]
             tensors = [[tensor_from_array(record[k]) for k in keys] for record in records]
@@ -125,37 +125,23 @@ def _aggregate_tensor(
 ) -> list[Array]:
     """Aggregate one tensor, given as each client's [mean, scale], or [mean] if deterministic."""
     results = [BlankArray(tensor) for tensor in clients[0]]
+    pieces = [[tensor.view(-1).split(PIECE) for tensor in tensors] for tensors in clients]
     dtype = torch.float32
     for tensor in clients[0]:
         dtype = torch.promote_types(dtype, tensor.dtype)
 
-    def aggregate_piece(start: int) -> None:
-        piece = slice(start, start + PIECE)
+    def aggregate_piece(i: int) -> None:
         sums = Sums(rule, dtype)
-        for tensors, share in zip(clients, shares, strict=True):
-            mean, *scale = (tensor.view(-1)[piece] for tensor in tensors)
+        for client, share in zip(pieces, shares, strict=True):
+            mean, *scale = (tensor[i] for tensor in client)
             log_var = convention.to_log_var(scale[0].to(dtype)) if scale else None
             sums.add(mean, log_var, share)
         mean, log_var = sums.finish()
+        piece = slice(i * PIECE, (i + 1) * PIECE)
         results[0].flat[piece] = mean
         if log_var is not None:
             results[1].flat[piece] = convention.from_log_var(log_var)
 
-    for _ in pool.map(aggregate_piece, range(0, clients[0][0].numel(), PIECE)):
+    for _ in pool.map(aggregate_piece, range(len(pieces[0][0]))):
         pass
     return [result.filled() for result in results]
-
-
-@contextmanager
-def _workers() -> Iterator[Executor]:
-    """Give as many threads as torch has, each of which uses torch with one.
-
-    Pieces in parallel wait for one another once a tensor; torch's own threads do so at every
-    operation, which on a busy machine takes many times as long.
-    """
-    threads = torch.get_num_threads()
-    try:
-        with ThreadPoolExecutor(threads, initializer=lambda: torch.set_num_threads(1)) as pool:
-            yield pool
-    finally:
-        torch.set_num_threads(threads)

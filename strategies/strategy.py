@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import repeat
 from logging import INFO, WARNING
 from typing import Any, ClassVar, cast
 
@@ -17,6 +18,7 @@ from fedbary.errors import SettingError
 from .admission import Refusal, evaluate_refusal, metric_refusals, train_refusal
 from .conventions import Convention, convention_named
 from .records import aggregate_records
+from .workers import workers
 
 SKIPPED_KEY = "skipped"
 """The metric, 1, of a round whose replies were too few: the global arrays stay as they were."""
@@ -119,10 +121,8 @@ class PosteriorStrategy(FedAvg):
         reference = self._global_arrays
         if reference is None:
             reference = self._first_sound(replies)
-        refusals = [
-            train_refusal(reply, reference, self.convention, self.weighted_by_key)
-            for reply in replies
-        ]
+        with workers() as pool:
+            refusals = list(pool.map(self._train_refusal, replies, repeat(reference)))
         admitted = self._admitted(server_round, replies, refusals)
         if len(admitted) < self.min_replies:
             log(
@@ -184,6 +184,9 @@ class PosteriorStrategy(FedAvg):
         record = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: config})
         return self._construct_messages(record, node_ids, message_type)
 
+    def _train_refusal(self, reply: Message, reference: ArrayRecord) -> str | None:
+        return train_refusal(reply, reference, self.convention, self.weighted_by_key)
+
     def _admitted(
         self, server_round: int, replies: Sequence[Message], reasons: Sequence[str | None]
     ) -> list[Message]:
@@ -219,6 +222,6 @@ class PosteriorStrategy(FedAvg):
             for record in reply.content.array_records.values()
         ]
         for reply, record in carrying:
-            if train_refusal(reply, record, self.convention, self.weighted_by_key) is None:
+            if self._train_refusal(reply, record) is None:
                 return record
         return carrying[0][1] if carrying else ArrayRecord()

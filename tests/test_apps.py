@@ -18,7 +18,8 @@ from server_app.inline import InlineGrid, run_inline
 from server_app.roster import gather, participants
 
 QUICK = {
-    "clients": 3, "rounds": 2, "local_epochs": 1, "samples": 3, "bayesian_layers": 2, "engine": "inline",
+    "engine": "inline", "clients": 3, "rounds": 2, "local_epochs": 1, "samples": 3,
+    "bayesian_layers": 2,
 }  # fmt: skip
 
 
@@ -89,6 +90,14 @@ def test_measuring_more_or_less_does_not_change_the_model(finished, tmp_path):
     run_inline(settings(evaluate_clients=0, samples=7), tmp_path / "run")
     assert same(posterior(finished), posterior(tmp_path / "run"))
     assert "local_models" not in lines(tmp_path / "run")[1]
+
+
+def test_clients_that_hold_nothing_out_are_not_asked_to_evaluate(tmp_path):
+    run_inline(settings(holdout=0.0), tmp_path / "run")
+    for line in lines(tmp_path / "run")[1:]:
+        assert line["refused"] == []
+        assert "held_out" not in line
+        assert "local_models" in line
 
 
 @pytest.mark.parametrize("rule", ["FedAvg", "EAA", "GAA", "AALV", "RKLB", "WB", "FKLB"])

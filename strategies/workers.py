@@ -1,0 +1,24 @@
+"""Threads for work on many large tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager
+
+import torch
+
+
+@contextmanager
+def workers() -> Iterator[Executor]:
+    """Give as many threads as torch has, each of which uses torch with one.
+
+    They meet at the end of their work; torch's own threads meet at every operation, which on a
+    busy machine takes many times as long.
+    """
+    threads = torch.get_num_threads()
+    try:
+        with ThreadPoolExecutor(threads, initializer=lambda: torch.set_num_threads(1)) as pool:
+            yield pool
+    finally:
+        torch.set_num_threads(threads)

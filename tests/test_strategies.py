@@ -1,0 +1,289 @@
+import inspect
+import itertools
+import logging
+import math
+import random
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAvg
+from strategies_replies import failure, raw, reply, state
+
+import strategies
+from fedbary.aggregation import RULES, rule_named
+from fedbary.errors import SettingError
+from server_app.inline import InlineGrid
+from strategies import (
+    CONVENTIONS,
+    RKLB,
+    Convention,
+    PosteriorStrategy,
+    aggregate_records,
+    strategy_for,
+)
+
+GLOBAL = ArrayRecord(state(0))
+
+
+@pytest.fixture
+def warned(monkeypatch):
+    """The messages of Flower's logger at WARNING."""
+    lines = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: lines.append(record.getMessage())
+    logger = logging.getLogger("flwr")
+    monkeypatch.setattr(logger, "handlers", [handler])
+    return lines
+
+
+def started(strategy=None, arrays=GLOBAL):
+    """A strategy that has sent the global arrays, to nobody."""
+    strategy = strategy or RKLB()
+    strategy.choose_nodes = lambda server_round: []
+    assert strategy.configure_train(1, arrays, ConfigRecord(), None) == []
+    return strategy
+
+
+def spoilt(node_id: int, **metrics) -> Message:
+    bad = state(node_id) | {"fc.weight_mean": torch.full((4, 3), math.nan)}
+    return reply(node_id, bad, **metrics)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_every_rule_has_a_class_that_aggregates_by_it(rule):
+    cls = strategy_for(rule)
+    assert issubclass(cls, PosteriorStrategy)
+    assert cls is strategy_for(rule)
+    assert cls.__name__ == rule
+    assert cls.__doc__
+    replies = [reply(k) for k in (1, 2, 3)]
+    arrays, metrics = started(cls()).aggregate_train(1, replies)
+    records = [ArrayRecord(state(k)) for k in (1, 2, 3)]
+    expected = aggregate_records(rule_named(rule), records, [2, 3, 4], CONVENTIONS["fedbary"])
+    assert raw(arrays) == raw(expected)
+    assert list(arrays) == list(GLOBAL)
+    assert metrics == MetricRecord({})
+
+
+def test_the_classes_go_by_their_names():
+    assert {strategies.RKLB, strategies.WB, strategies.FKLB} <= {*map(strategy_for, RULES)}
+    with pytest.raises(AttributeError, match="FedAvg"):
+        _ = strategies.FedAvg
+    with pytest.raises(SettingError, match="rule: 'Krum' is not allowed"):
+        strategy_for("Krum")
+
+
+def test_the_arguments_are_fedavg_s_in_its_order():
+    names = [name for name in inspect.signature(FedAvg).parameters]
+    values = [
+        0.5,
+        0.25,
+        3,
+        4,
+        5,
+        "w",
+        "a",
+        "c",
+        lambda *_: MetricRecord(),
+        lambda *_: MetricRecord(),
+    ]
+    ours = RKLB(*values, convention="blitz", min_replies=2)
+    for name, value in zip(names, values, strict=True):
+        assert getattr(ours, name) == value
+    by_name = RKLB(**dict(zip(names, values, strict=True)))
+    assert by_name.min_available_nodes == 5
+    assert (ours.convention, ours.min_replies) == (CONVENTIONS["blitz"], 2)
+    with pytest.raises(TypeError):
+        RKLB(*values, "fedbary")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [({"min_replies": 0}, "min_replies: 0"), ({"convention": "x"}, "convention: 'x'")],
+)
+def test_settings_without_sense_are_errors(arguments, message):
+    with pytest.raises(SettingError, match=message):
+        RKLB(**arguments)
+
+
+def test_the_aggregate_is_that_of_the_admitted_alone(warned):
+    good = [reply(k, loss=float(k)) for k in (1, 2, 3)]
+    bad = [
+        spoilt(4, partition_id=9, loss=1.0),
+        failure(5, "out of memory"),
+        reply(6, num_examples=-1, loss=1.0),
+        reply(7, {"w": torch.zeros(1)}, loss=1.0),
+    ]
+    strategy, pure = started(), started()
+    arrays, metrics = strategy.aggregate_train(3, [bad[0], good[0], *bad[1:], *good[1:]])
+    expected_arrays, expected_metrics = pure.aggregate_train(3, good)
+    assert raw(arrays) == raw(expected_arrays)
+    assert metrics == expected_metrics
+    assert metrics["loss"] == pytest.approx((2 * 1 + 3 * 2 + 4 * 3) / 9)
+    assert [(r.round, r.node_id) for r in strategy.refusals] == [(3, 4), (3, 5), (3, 6), (3, 7)]
+    assert strategy.refusals[0].reason.startswith("node 4 (partition 9): array 'fc.weight_mean'")
+    assert warned == [f"Round 3, reply refused: {r.reason}" for r in strategy.refusals]
+    assert not pure.refusals
+
+
+def test_neither_the_order_of_replies_nor_their_nodes_change_a_byte():
+    contents = [reply(k, num_examples=10 + k % 2, loss=0.1 * k) for k in range(1, 6)]
+    results = set()
+    for seed, order in enumerate(itertools.islice(itertools.permutations(contents), 0, None, 7)):
+        nodes = random.Random(seed).sample(range(100, 200), 5)
+        replies = [
+            Message(message.content, metadata=failure(node, "").metadata)
+            for message, node in zip(order, nodes, strict=True)
+        ]
+        arrays, metrics = started(strategy_for("FedAvg")()).aggregate_train(1, replies)
+        evaluation = started().aggregate_evaluate(1, replies)
+        results.add((*raw(arrays).values(), repr(metrics), repr(evaluation)))
+    assert len(results) == 1
+
+
+def test_a_round_with_too_few_replies_is_skipped(warned):
+    strategy = started(RKLB(min_replies=3))
+    result = strategy.aggregate_train(2, [reply(1), spoilt(2), reply(3)])
+    assert result == (None, MetricRecord({"skipped": 1}))
+    assert warned[-1] == "aggregate_train: round 2 is skipped: 2 replies admitted, 3 needed"
+    assert strategy.aggregate_train(3, [])[0] is None
+    assert strategy.aggregate_train(4, iter([reply(1), reply(2), reply(3)]))[0] is not None
+
+
+def test_metrics_unlike_the_others_do_not_stop_a_round(warned):
+    replies = [reply(1, loss=1.0), reply(2, loss=3.0), reply(3, loss=[1.0], more=2)]
+    strategy = started()
+    arrays, metrics = strategy.aggregate_train(1, replies)
+    assert raw(arrays) == raw(started().aggregate_train(1, [reply(k) for k in (1, 2, 3)])[0])
+    assert dict(metrics) == pytest.approx({"loss": (2 * 1.0 + 3 * 3.0) / 5})
+    assert not strategy.refusals
+    assert warned[0].startswith(
+        "aggregate_train: metrics left out: node 3: its metrics are loss[1]"
+    )
+
+
+def test_evaluation_refuses_what_it_cannot_average(warned):
+    strategy = RKLB()
+    bad = [
+        failure(4, "gone"),
+        reply(5, num_examples=None, loss=1.0),
+        reply(6, num_examples=math.nan, loss=1.0),
+        reply(7, accuracy=1.0),
+    ]
+    good = [reply(1, loss=1.0), reply(2, loss=3.0)]
+    metrics = strategy.aggregate_evaluate(2, [*bad, *good])
+    assert dict(metrics) == pytest.approx({"loss": (2 * 1.0 + 3 * 3.0) / 5})
+    assert sorted(r.node_id for r in strategy.refusals) == [4, 5, 6, 7]
+    assert len(warned) == 4
+    assert RKLB().aggregate_evaluate(1, bad[:1]) is None
+    assert RKLB().aggregate_evaluate(1, []) is None
+
+
+def test_the_metrics_functions_see_the_admitted_replies():
+    seen = []
+
+    def count(records, key):
+        seen.append((sorted(r["metrics"][key] for r in records), key))
+        return MetricRecord({"clients": len(records)})
+
+    strategy = started(RKLB(train_metrics_aggr_fn=count, evaluate_metrics_aggr_fn=count))
+    assert strategy.aggregate_train(1, [reply(1), spoilt(2), reply(3)])[1]["clients"] == 2
+    assert strategy.aggregate_evaluate(1, [reply(1), failure(2, "")])["clients"] == 1
+    assert seen == [([2, 4], "num-examples"), ([2], "num-examples")]
+
+
+def test_without_configure_train_the_first_sound_reply_is_the_reference():
+    strategy = RKLB()
+    arrays, _ = strategy.aggregate_train(1, [failure(9, ""), spoilt(1), reply(2), reply(3)])
+    assert raw(arrays) == raw(started().aggregate_train(1, [reply(2), reply(3)])[0])
+    assert [r.node_id for r in strategy.refusals] == [9, 1]
+    assert RKLB().aggregate_train(1, [spoilt(1)])[0] is None
+    assert RKLB().aggregate_train(1, [failure(1, "")])[0] is None
+
+
+def test_the_caller_may_choose_the_nodes():
+    chosen = {"choose_nodes": lambda r: [30 + r, 10], "choose_evaluators": lambda r: [20]}
+    strategy = RKLB(fraction_evaluate=0.5, **chosen)
+    InlineGrid(ClientApp(), 1, {})
+    for configure, kind, nodes in (
+        (strategy.configure_train, "train", [32, 10]),
+        (strategy.configure_evaluate, "evaluate", [20]),
+    ):
+        messages = list(configure(2, GLOBAL, ConfigRecord({"lr": 0.1}), None))
+        assert [message.metadata.dst_node_id for message in messages] == nodes
+        assert {message.metadata.message_type for message in messages} == {kind}
+        assert messages[0].content["config"] == ConfigRecord({"lr": 0.1, "server-round": 2})
+        assert raw(messages[0].content["arrays"]) == raw(GLOBAL)
+
+
+def test_a_global_model_with_an_orphaned_scale_is_an_error_at_once():
+    with pytest.raises(ValueError, match="'w_log_var' is a scale without its mean"):
+        started(arrays=ArrayRecord({"w_log_var": torch.zeros(1)}))
+
+
+def test_the_summary_names_rule_and_convention(caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
+    with caplog.at_level(logging.INFO, "flwr"):
+        RKLB(convention=Convention("*.m", "*.s", "std"), min_replies=2).summary()
+    assert "Rule: RKLB" in caplog.text
+    assert "Convention: Convention(mean='*.m', scale='*.s', unit='std')" in caplog.text
+    assert "Minimum replies: 2" in caplog.text
+    assert "Minimum nodes: train" in caplog.text
+
+
+def client_app(faulty: int, round_of_fault: int) -> ClientApp:
+    """Clients that move every mean a third of the way to their partition id; one sends NaN once."""
+    app = ClientApp()
+
+    @app.train()
+    def train(message, context):
+        arrays = message.content["arrays"].to_torch_state_dict()
+        partition = context.node_config["partition-id"]
+        if (partition, message.content["config"]["server-round"]) == (faulty, round_of_fault):
+            if faulty == 0:
+                raise RuntimeError("broken")
+            arrays["w_mean"].fill_(math.nan)
+        arrays["w_mean"] += (partition - arrays["w_mean"]) / 3
+        metrics = MetricRecord({"num-examples": 1 + partition, "partition-id": partition})
+        content = {"arrays": ArrayRecord(arrays), "metrics": metrics}
+        return Message(RecordDict(content), reply_to=message)
+
+    @app.evaluate()
+    def evaluate(message, context):
+        w = message.content["arrays"]["w_mean"].numpy().mean()
+        metrics = MetricRecord({"num-examples": 1, "w": float(w)})
+        return Message(RecordDict({"metrics": metrics}), reply_to=message)
+
+    return app
+
+
+@pytest.mark.parametrize("faulty", [0, 2])
+def test_a_run_outlives_a_faulty_client(faulty):
+    grid = InlineGrid(client_app(faulty, round_of_fault=2), 4, {})
+    initial = ArrayRecord({"w_mean": torch.zeros(3), "w_log_var": torch.full((3,), -2.0)})
+    strategy = RKLB()
+    result = strategy.start(grid, initial, num_rounds=3)
+
+    expected, weights = 0.0, np.arange(1.0, 5)
+    for server_round in (1, 2, 3):
+        present = [k for k in range(4) if (k, server_round) != (faulty, 2)]
+        replies = [expected + (k - expected) / 3 for k in present]
+        expected = np.average(replies, weights=weights[present])
+        assert result.evaluate_metrics_clientapp[server_round]["w"] == pytest.approx(expected)
+    np.testing.assert_allclose(result.arrays["w_mean"].numpy(), expected, rtol=1e-6)
+    np.testing.assert_allclose(result.arrays["w_log_var"].numpy(), -2, rtol=1e-6)
+    ((refused),) = strategy.refusals
+    assert refused.round == 2
+    assert ("broken" if faulty == 0 else "(partition 2)") in refused.reason
+
+
+def test_a_skipped_round_keeps_the_global_model():
+    grid = InlineGrid(client_app(1, round_of_fault=2), 2, {})
+    initial = ArrayRecord({"w_mean": torch.zeros(3), "w_log_var": torch.full((3,), -2.0)})
+    result = strategy_for("WB")(min_replies=2).start(grid, initial, num_rounds=2)
+    assert result.train_metrics_clientapp[2] == MetricRecord({"skipped": 1})
+    first, second = (result.evaluate_metrics_clientapp[r]["w"] for r in (1, 2))
+    assert first == second == pytest.approx(2 / 9)

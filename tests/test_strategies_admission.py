@@ -1,0 +1,192 @@
+import io
+import math
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, MetricRecord
+from strategies_replies import failure, reply, state
+
+from strategies import CONVENTIONS, Convention
+from strategies.admission import evaluate_refusal, metric_refusals, train_refusal
+
+REFERENCE = ArrayRecord(state(0))
+FEDBARY = CONVENTIONS["fedbary"]
+
+
+def reason(message, reference=REFERENCE, convention=FEDBARY):
+    return train_refusal(message, reference, convention, "num-examples")
+
+
+def with_array(key: str, array) -> ArrayRecord:
+    record = ArrayRecord(state(1))
+    record[key] = array if isinstance(array, Array) else Array(array)
+    return record
+
+
+def with_bytes(data: bytes) -> ArrayRecord:
+    return with_array("conv.weight", Array("float32", (2, 3), "numpy.ndarray", data))
+
+
+def npy(array, allow_pickle=False) -> bytes:
+    stream = io.BytesIO()
+    np.save(stream, array, allow_pickle=allow_pickle)
+    return stream.getvalue()
+
+
+class Bomb:
+    def __reduce__(self):
+        return exec, ("raise SystemExit('unpickled')",)
+
+
+FULL = np.full((4, 3), -4, np.float32)
+SOUND = npy(np.zeros((2, 3), np.float32))
+
+
+def changed(base, index, value):
+    array = base.copy()
+    array[index] = value
+    return array
+
+
+def test_a_sound_reply_is_admitted():
+    assert reason(reply(5)) is None
+    assert reason(reply(5, partition_id=3, loss=[1.0, 2.0])) is None
+    assert evaluate_refusal(reply(5), "num-examples") is None
+
+
+@pytest.mark.parametrize("limit", [-40, 40])
+def test_the_limits_themselves_are_admitted(limit):
+    assert reason(reply(1, with_array("fc.weight_log_var", np.full((4, 3), limit, "f4")))) is None
+
+
+@pytest.mark.parametrize("unit", ["log_var", "log_std", "std", "rho"])
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("log_var", [-40.0, 40.0])
+def test_the_limits_hold_in_every_unit(unit, dtype, log_var):
+    convention = Convention("*_m", "*_s", unit)
+
+    def record(log_var):
+        scale = convention.from_log_var(torch.tensor([log_var], dtype=torch.float64)).numpy()
+        return ArrayRecord({"w_m": Array(np.zeros(1, dtype)), "w_s": Array(scale.astype(dtype))})
+
+    assert reason(reply(1, record(log_var)), record(0.0), convention) is None
+    beyond = reason(reply(1, record(log_var * 1.001)), record(0.0), convention)
+    assert "'w_s': its log-variances run from" in beyond
+
+
+@pytest.mark.parametrize("std", [0.0, -1.0])
+def test_a_std_that_is_not_positive_is_refused(std):
+    convention = CONVENTIONS["scale"]
+    good, bad = (
+        ArrayRecord({"loc": torch.zeros(2), "scale": torch.tensor([1.0, last])})
+        for last in (1.0, std)
+    )
+    assert "'scale': its log-variances run from" in reason(reply(1, bad), good, convention)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "said"),
+    [
+        (with_array("conv.weight", np.full((2, 3), np.nan, "f4")), "'conv.weight': .*not finite"),
+        (with_array("fc.weight_mean", changed(FULL, (3, 2), np.inf)), "_mean': .*not finite"),
+        (with_array("fc.weight_mean", changed(FULL, (0, 0), -np.inf)), "_mean': .*not finite"),
+        (with_array("fc.weight_log_var", changed(FULL, (1, 1), np.nan)), "_log_var': .*not finite"),
+        (
+            with_array("fc.weight_log_var", changed(FULL, (1, 1), 41)),
+            "from -4 to 41, allowed .*-40",
+        ),
+        (with_array("fc.weight_log_var", changed(FULL, (1, 1), -40.1)), "from -40.1 to -4,"),
+        (with_array("fc.scalar_log_var", np.array(50, "f4")), "'fc.scalar_log_var': .*from 50 to"),
+        (with_array("fc.scalar_mean", np.zeros((1,), "f4")), r"its shape is \(1,\), not \(\)"),
+        (with_array("conv.weight", np.zeros((3, 2), "f4")), r"its shape is \(3, 2\), not \(2, 3\)"),
+        (with_array("conv.weight", np.zeros((2, 3), "f8")), "its dtype is torch.float64, not"),
+        (
+            with_array("bn.num_batches_tracked", np.array(1.0)),
+            "'bn.num_batches_tracked': its dtype",
+        ),
+        (with_array("new", np.zeros(1)), "array 'new' is not the global model's"),
+        (ArrayRecord({}), "array 'bn.num_batches_tracked' is missing"),
+        (with_bytes(b""), "'conv.weight': its header cannot be read"),
+        (with_bytes(b"\x93NUMPY\x01\x00\x10\x00{'descr': ((((((("), "its header cannot be read"),
+        (with_bytes(b"\x93NUMPY\x09\x00" + SOUND[8:]), "its header cannot be read"),
+        (with_bytes(SOUND[:-1]), "it has 151 bytes where its header asks for 152"),
+        (with_bytes(SOUND + b"0"), "it has 153 bytes where its header asks for 152"),
+        (with_bytes(npy(np.array([Bomb()], object), allow_pickle=True)), "its dtype is 'object'"),
+        (with_bytes(pickle.dumps(Bomb())), "its header cannot be read"),
+        (with_bytes(npy(np.zeros((2, 3), "f4,i4"))), "its dtype is"),
+        (with_bytes(npy(np.zeros((2, 3), "M8[s]"))), "its dtype is"),
+        (
+            with_array("conv.weight", Array("float32", (2, 3), "pickle", SOUND)),
+            "'pickle', not 'num",
+        ),
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused(arrays, said):
+    import re
+
+    refusal = reason(reply(12, arrays, partition_id=3))
+    assert refusal.startswith("node 12 (partition 3): array ")
+    assert re.search(said, refusal)
+    assert "\n" not in refusal
+
+
+@pytest.mark.parametrize(
+    ("weight", "said"),
+    [
+        (None, "no metric 'num-examples'"),
+        ([1, 2], r"'num-examples' is \[1, 2\], not a positive finite number"),
+        (0, "is 0,"),
+        (-3, "is -3,"),
+        (math.nan, "is nan,"),
+        (math.inf, "is inf,"),
+        (10**400, "not a positive finite number"),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused(weight, said):
+    message = reply(12, num_examples=weight, loss=1.0)
+    for refusal in (reason(message), evaluate_refusal(message, "num-examples")):
+        assert refusal.startswith("node 12: ")
+        assert said.replace("\\", "") in refusal
+
+
+def test_errors_are_refused_in_one_line():
+    message = failure(12, "Traceback:\n  boom\n" + "x" * 1000)
+    for refusal in (reason(message), evaluate_refusal(message, "num-examples")):
+        assert refusal.startswith("node 12: replied with error 2: Traceback: boom xxx")
+        assert len(refusal) < 300
+    assert reason(failure(3, None)) == "node 3: replied with error 2: None"
+
+
+def test_a_reply_needs_one_record_of_each_kind():
+    two, none = reply(1), reply(1)
+    two.content["more"] = ArrayRecord(state(1))
+    del none.content["arrays"]
+    assert reason(two) == "node 1: 2 ArrayRecords, not one"
+    assert reason(none) == "node 1: 0 ArrayRecords, not one"
+    two, none = reply(1), reply(1)
+    two.content["more"] = MetricRecord({"num-examples": 1})
+    del none.content["metrics"]
+    assert reason(two) == "node 1: 2 MetricRecords, not one"
+    assert evaluate_refusal(none, "num-examples") == "node 1: 0 MetricRecords, not one"
+
+
+def test_half_precision_and_empty_arrays_are_checked_too():
+    good = ArrayRecord({"h_mean": torch.ones(2).half(), "h_log_var": torch.ones(2).half()})
+    bad = ArrayRecord({"h_mean": torch.ones(2).half(), "h_log_var": torch.full((2,), 64.0).half()})
+    assert reason(reply(1, good), good) is None
+    assert "from 64 to 64" in reason(reply(1, bad), good)
+    empty = ArrayRecord({"e": torch.empty(0, 3)})
+    assert reason(reply(1, empty), empty) is None
+
+
+def test_metrics_unlike_most_others_are_told():
+    replies = [reply(1, a=1.0), reply(2, a=1.0, b=2), reply(3, a=1), reply(4, a=[1.0, 2.0])]
+    assert metric_refusals(replies) == [
+        None,
+        "node 2: its metrics are a, b, num-examples, not a, num-examples",
+        None,
+        "node 4: its metrics are a[2], num-examples, not a, num-examples",
+    ]
+    assert metric_refusals([]) == []
