@@ -10,11 +10,16 @@ import math
 
 import torch
 from torch import Generator, Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-TINY = 1e-30
-"""Added to an output's variance: its square root needs a gradient where all inputs are 0."""
+LOG2_E = 1 / math.log(2)
+MIN_STD = 1e-15
+"""Least standard deviation of an output, by which its gradient divides; inputs may all be 0."""
+
+
+def variance(log_var: Tensor) -> Tensor:
+    """Return exp(log_var), through base 2, which takes PyTorch half the time on a CPU."""
+    return (log_var * LOG2_E).exp2_()
 
 
 def normal_like(tensor: Tensor, generator: Generator | None) -> Tensor:
@@ -38,19 +43,18 @@ class _SampledLinear(torch.autograd.Function):
         bias: Tensor,
         generator: Generator | None,
     ) -> Tensor:
-        var = log_var.exp()
+        var = variance(log_var)
         x_squared = x.square()
-        std = torch.addmm(x.new_tensor(TINY), x_squared, var.t()).sqrt_()
+        std = (x_squared @ var.t()).sqrt_().clamp_min_(MIN_STD)
         noise = normal_like(std, generator)
         out = torch.addmm(bias, x, mean.t()).addcmul_(std, noise)
-        ctx.save_for_backward(x, x_squared, mean, var, std, noise)
+        ctx.save_for_backward(x, x_squared, mean, var, noise.div_(std))
         return out
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, grad: Tensor):  # type: ignore[no-untyped-def]
-        x, x_squared, mean, var, std, noise = ctx.saved_tensors
-        grad_var = (grad * noise).div_(std)  # twice the gradient of the outputs' variance
+        x, x_squared, mean, var, noise_over_std = ctx.saved_tensors
+        grad_var = grad * noise_over_std  # twice the gradient of the outputs' variance
         grad_x = None
         if ctx.needs_input_grad[0]:
             grad_x = (grad @ mean).addcmul_(grad_var @ var, x)

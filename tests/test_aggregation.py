@@ -166,8 +166,8 @@ def test_the_limit_of_no_variance_is_the_weighted_mean(rule, federation):
     mean, log_var = run(rule, m, lv - 60, w, torch.float64)
     deterministic = [Posterior({"w": torch.as_tensor(a).double()}, {}) for a in m]
     limit = aggregate(rule, deterministic, w.tolist())
-    np.testing.assert_allclose(mean, limit.mean["w"], rtol=1e-12)
-    np.testing.assert_allclose(mean, np.average(m.astype(float), 0, w), rtol=1e-12, atol=1e-15)
+    np.testing.assert_allclose(mean, limit.mean["w"], rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(mean, np.average(m.astype(float), 0, w), rtol=1e-12, atol=1e-12)
     assert not limit.log_var
     if rule != "FKLB":
         assert (log_var < -59).all()
@@ -247,6 +247,22 @@ def test_float32_sums_of_many_clients_keep_float32_accuracy(rule, clients):
     expected_mean, expected_log_var = reference(rule, m.astype(float), lv.astype(float), w)
     np.testing.assert_allclose(mean, expected_mean, rtol=2e-6)
     np.testing.assert_allclose(log_var, expected_log_var, rtol=2e-6, atol=2e-6)
+
+
+def test_float32_errors_do_not_pile_up_with_the_clients():
+    clients = 20_000
+    sums = Sums(RULES["EAA"], torch.float32)
+    mean, log_var = torch.tensor([0.1, 0.7]), torch.tensor([-3.0, 2.0])
+    for _ in range(clients):
+        sums.add(mean, log_var, 1 / clients)
+    torch.testing.assert_close(sums.finish(), (mean, log_var), rtol=4e-7, atol=0)
+
+
+def test_fklb_is_finite_where_rounding_makes_the_spread_negative():
+    means = np.linspace(0, 3, 1001)
+    clients = [gaussian(means * k, np.full(1001, -40), torch.float64) for k in (0, 1, 1)]
+    _, log_var = moments(aggregate("FKLB", clients, [1e-18, 0.3, 0.7]))
+    assert (log_var >= -40 - 1e-12).all()
 
 
 def model(seed: int) -> Posterior:

@@ -27,6 +27,7 @@ from torch.nn import functional
 from fedbary.data import batch_source, inputs
 from fedbary.gaussian import Posterior
 from fedbary.inference import Prior, Training
+from fedbary.layers import variance
 
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-16
 """Adam's decay rates; its epsilon is tiny because gradients of order 1e-7 are ordinary here."""
@@ -136,7 +137,7 @@ def fit(
             velocity.mul_(training.momentum).add_(points.grad)
             points.value.sub_(velocity, alpha=training.lr)
             if names and training.log_var_lr > 0:
-                ratio = log_vars.value.exp().mul_(prior_precision)
+                ratio = variance(log_vars.value).mul_(prior_precision)
                 grad = log_vars.grad.add_(ratio.sub_(1), alpha=0.5 * kl_scale)
                 first.lerp_(grad, 1 - BETA1)
                 second.mul_(BETA2).addcmul_(grad, grad, value=1 - BETA2)
