@@ -2,7 +2,8 @@
 
 Each run is `fedbary simulate engine=inline protocol=short …`, two at a time; finished runs are
 kept, so the script goes on after an interruption. The table's numbers are computed from the
-final posteriors, on the test set, and printed as mean ± standard deviation over the seeds.
+final posteriors, on the test set, and printed as mean ± standard deviation over
+the seeds; RESULTS/scores.csv has them run by run.
 
     python benchmarks/short_runs.py RESULTS data_dir=DATA
 """
@@ -10,6 +11,7 @@ final posteriors, on the test set, and printed as mean ± standard deviation ove
 from __future__ import annotations
 
 import argparse
+import csv
 import itertools
 import shutil
 import subprocess
@@ -86,13 +88,20 @@ def main() -> None:
         for dataset, seed, (rule, layers) in grid:
             pool.submit(run, args.results, dataset, rule, layers, seed, args.settings)
     print(f"| data set | method | {' | '.join(COLUMNS)} |\n|---|---|{'---|' * len(COLUMNS)}")
+    table = [["data set", "rule", "bayesian_layers", "seed", *COLUMNS]]
     for dataset, (rule, layers) in itertools.product(args.datasets, METHODS):
-        targets = [folder(args.results, dataset, rule, layers, seed) for seed in SEEDS]
-        done = [scores(t) for t in targets if (t / "posterior.safetensors").exists()]
+        done = []
+        for seed in SEEDS:
+            target = folder(args.results, dataset, rule, layers, seed)
+            if (target / "posterior.safetensors").exists():
+                done.append(scores(target))
+                table.append([dataset, rule, layers, seed, *done[-1].values()])
         if done:
             cells = [np.array([row[column] for row in done]) for column in COLUMNS]
             text = " | ".join(f"{c.mean():.4g} ± {c.std(ddof=len(c) > 1):.2g}" for c in cells)
             print(f"| {dataset} | {rule}, n = {layers} ({len(done)} seeds) | {text} |")
+    with open(args.results / "scores.csv", "w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows(table)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Dependencies run one way: client_app, server_app → strategies → fedbary; Flower stays outside it."""
+"""Dependencies run one way: client_app, server_app → strategies → fedbary, and no Flower there."""
 
 import ast
 from pathlib import Path
