@@ -21,8 +21,9 @@ import psutil
 import typer
 import yaml
 
-from fedbary.config import DEFAULTS, Settings, parse_overrides, resolve
-from fedbary.errors import SettingError
+from fedbary.config import DEFAULTS, ROOT, Settings, parse_overrides, resolve
+from fedbary.errors import RunError, SettingError
+from fedbary.runs import CLONE_VARIABLE, require_new, run_folder
 
 SUPERLINK_SECONDS = 60
 STOP_SECONDS = 15
@@ -53,10 +54,11 @@ def simulate(
     `fedbary simulate mine.yaml dataset=fashionmnist protocol=short`. The settings and their
     defaults stand in simulation.yaml. The results' folder is printed at the end.
     """
+    if not (ROOT / "server_app").is_dir():
+        raise RunError("simulate needs a clone of fedbary, installed with pip install --editable")
     words = list(arguments or [])
     file = Path(words.pop(0)) if words and "=" not in words[0] else DEFAULTS
     settings = resolve(parse_overrides(words), file)
-    root = _app_root()
     folder = _checked(settings)
     settings = settings.model_copy(
         update={
@@ -66,9 +68,9 @@ def simulate(
         }
     )
     run = _run_inline if settings.engine == "inline" else _run_flower
-    run(settings, root)
+    run(settings)
     if not (folder / "posterior.safetensors").exists():
-        raise SettingError("run", "it ended without a result", "see the messages above")
+        raise RunError("the run ended without a result; the messages above say why")
     print(f"Results: {folder}")
 
 
@@ -77,8 +79,8 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         app()
-    except SettingError as error:
-        sys.exit(_say(str(error), 2))
+    except (SettingError, RunError) as error:
+        sys.exit(_say(str(error), 2 if isinstance(error, SettingError) else 1))
     except KeyboardInterrupt:
         sys.exit(_say("stopped", 130))
 
@@ -88,21 +90,12 @@ def _say(text: str, code: int) -> int:
     return code
 
 
-def _app_root() -> Path:
-    """Return the clone that holds the Flower app: the package's own, or the working directory."""
-    for root in (DEFAULTS.parent, Path.cwd()):
-        if (root / "server_app").is_dir() and (root / "pyproject.toml").is_file():
-            return root
-    raise SettingError("working directory", str(Path.cwd()), "a clone of fedbary")
-
-
 def _checked(settings: Settings) -> Path:
     """Find every mistake that can be found before the start, and return the run's folder.
 
     Loading the data set here also downloads it once, before several clients would.
     """
     from fedbary.federation import client_indices, load_dataset, torch_device
-    from fedbary.runs import require_new, run_folder
 
     folder = run_folder(settings, Path.cwd())
     require_new(folder)
@@ -117,17 +110,17 @@ def _absolute(dataset: str) -> str:
     return str(path.resolve()) if dataset.endswith(".npz") and path.exists() else dataset
 
 
-def _run_inline(settings: Settings, root: Path) -> None:
+def _run_inline(settings: Settings) -> None:
     with tempfile.TemporaryDirectory(prefix="fedbary-") as scratch:
         file = Path(scratch) / "settings.yaml"
         file.write_text(yaml.safe_dump(settings.model_dump()))
         command = [sys.executable, "-m", "server_app.inline", str(file)]
-        code = subprocess.run(command, cwd=root, check=False).returncode
+        code = subprocess.run(command, cwd=ROOT, check=False).returncode
     if code != 0:
         raise SystemExit(code)
 
 
-def _run_flower(settings: Settings, root: Path) -> None:
+def _run_flower(settings: Settings) -> None:
     with tempfile.TemporaryDirectory(prefix="fedbary-") as scratch:
         home = Path(scratch)
         environment = _environment(home)
@@ -138,13 +131,13 @@ def _run_flower(settings: Settings, root: Path) -> None:
             f"client-resources-num-cpus={settings.cpus_per_client} "
             f"client-resources-num-gpus={_gpu_share(settings)}"
         )
-        with _superlink(environment, root, home):
-            command = [_tool("flwr"), "run", str(root), "local", "--stream"]
+        with _superlink(environment, home):
+            command = [_tool("flwr"), "run", str(ROOT), "local", "--stream"]
             command += ["--federation-config", federation, "--run-config", str(run_config)]
-            code = subprocess.run(command, cwd=root, env=environment, check=False).returncode
-            status = _last_status(environment, root)
+            code = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
+            status = _last_status(environment)
         if code != 0 or status != "finished:completed":
-            raise SettingError("run", status, "finished:completed; the messages above say why")
+            raise RunError(f"the run ended as {status}; the messages above say why")
 
 
 def _environment(home: Path) -> dict[str, str]:
@@ -152,6 +145,7 @@ def _environment(home: Path) -> dict[str, str]:
     tools = str(Path(sys.executable).parent)
     return {
         **os.environ,
+        CLONE_VARIABLE: str(ROOT),
         "PATH": os.pathsep.join([tools, os.environ.get("PATH", "")]),
         "FLWR_HOME": str(home),
         "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(_free_port()),
@@ -163,7 +157,7 @@ def _environment(home: Path) -> dict[str, str]:
 
 
 @contextmanager
-def _superlink(environment: dict[str, str], root: Path, home: Path) -> Iterator[None]:
+def _superlink(environment: dict[str, str], home: Path) -> Iterator[None]:
     """Run a SuperLink with the simulation runtime, and stop it and all it started at the end."""
     port = environment["FLWR_LOCAL_SUPERLINK_HTTP_API_PORT"]
     command = [_tool("flower-superlink"), "--insecure", "--simulation", "--isolation", "subprocess"]
@@ -172,7 +166,7 @@ def _superlink(environment: dict[str, str], root: Path, home: Path) -> Iterator[
     with open(log, "wb") as output:
         process = subprocess.Popen(
             command,
-            cwd=root,
+            cwd=ROOT,
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -184,7 +178,7 @@ def _superlink(environment: dict[str, str], root: Path, home: Path) -> Iterator[
         while not _is_healthy(port):
             if process.poll() is not None or time.monotonic() > deadline:
                 last = log.read_text(errors="replace").strip().splitlines()[-1:]
-                raise SettingError("SuperLink", " ".join(last), "a SuperLink that starts")
+                raise RunError(f"Flower's SuperLink did not start: {' '.join(last)}")
             time.sleep(0.1)
         yield
     finally:
@@ -193,6 +187,8 @@ def _superlink(environment: dict[str, str], root: Path, home: Path) -> Iterator[
 
 def _stop(superlink: subprocess.Popen[bytes]) -> None:
     """End the SuperLink and all that it started, Ray too: first asked, then killed."""
+    if superlink.poll() is not None:
+        return
     started = psutil.Process(superlink.pid).children(recursive=True)
     superlink.terminate()
     for process in started:
@@ -216,11 +212,11 @@ def _is_healthy(port: str) -> bool:
         return False
 
 
-def _last_status(environment: dict[str, str], root: Path) -> str:
+def _last_status(environment: dict[str, str]) -> str:
     """Return the newest run's status; `flwr run --stream` ends with 0 whatever happened."""
     command = [_tool("flwr"), "list", "local", "--format", "json"]
     done = subprocess.run(
-        command, cwd=root, env=environment, capture_output=True, text=True, check=False
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )
     try:
         return str(json.loads(done.stdout)["runs"][0]["status"])

@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from fedbary.errors import SettingError
 
-DEFAULTS = Path(__file__).resolve().parents[1] / "simulation.yaml"
-"""The file of every default, beside the package in a clone and in the Flower bundle."""
+ROOT = Path(__file__).resolve().parents[1]
+"""The clone, or the Flower app's bundle, that this package lies in."""
+
+DEFAULTS = ROOT / "simulation.yaml"
+"""The file of every default."""
 
 Positive = Field(gt=0, allow_inf_nan=False)
 NotNegative = Field(ge=0, allow_inf_nan=False)
@@ -74,6 +77,18 @@ class Settings(BaseModel):
         every = self.evaluate_clients
         return every > 0 and (server_round % every == 0 or server_round == self.rounds)
 
+    @property
+    def participants(self) -> int:
+        """Number of clients that train in a round."""
+        return max(1, round(self.participation * self.clients))
+
+    @model_validator(mode="after")
+    def _can_be_admitted(self) -> Settings:
+        if self.min_replies > self.participants:
+            allowed = f"from 1 to the {self.participants} clients that train in a round"
+            raise SettingError("min_replies", self.min_replies, allowed)
+        return self
+
     @field_validator("rule", "dataset", "inference", "partition")
     @classmethod
     def _is_registered(cls, value: str, info: Any) -> str:
@@ -132,14 +147,24 @@ def resolve(overrides: Mapping[str, Any], file: Path = DEFAULTS) -> Settings:
     protocols = values.pop("protocols")
     if file.resolve() != DEFAULTS:
         own = _read(file)
-        protocols |= own.pop("protocols", None) or {}
+        protocols |= _protocols(own.pop("protocols", {}), file)
         values |= own
-    protocol = overrides.get("protocol", values.get("protocol"))
+    protocol = overrides.get("protocol", values["protocol"])
     if protocol != "none":
-        if protocol not in protocols:
+        if not isinstance(protocol, str) or protocol not in protocols:
             raise SettingError("protocol", protocol, ", ".join(["none", *protocols]))
         values |= protocols[protocol]
-    values |= overrides
+    return validated({**values, **overrides})
+
+
+def validated(values: Mapping[str, Any]) -> Settings:
+    """Return settings of which every one is given; no preset is applied to them.
+
+    Raises
+    ------
+    SettingError
+        If a key is unknown or a value is not allowed.
+    """
     for key in values:
         if key not in Settings.model_fields:
             close = difflib.get_close_matches(str(key), Settings.model_fields, n=1)
@@ -160,23 +185,29 @@ def resolve_run_config(run_config: Mapping[str, Any]) -> Settings:
     """Return the settings of a Flower run.
 
     pyproject.toml has to list the keys that `flwr run --run-config` may set; there they hold "",
-    which means: as simulation.yaml says.
+    which means: as simulation.yaml says. A run config that gives every setting is taken as it is.
     """
-    return resolve({key: value for key, value in run_config.items() if value != ""})
+    given = {key: value for key, value in run_config.items() if value != ""}
+    return validated(given) if given.keys() == Settings.model_fields.keys() else resolve(given)
 
 
 def parse_overrides(words: list[str]) -> dict[str, Any]:
-    """Return {key: value} for words of the form key=value, the values read as YAML."""
+    """Return {key: value} for words of the form key=value; the settings' types convert values."""
     overrides = {}
     for word in words:
         key, separator, value = word.partition("=")
         if not separator or not key:
             raise SettingError("argument", word, "key=value")
-        try:
-            overrides[key] = yaml.safe_load(value)
-        except yaml.YAMLError:
-            overrides[key] = value
+        overrides[key] = value
     return overrides
+
+
+def _protocols(presets: Any, file: Path) -> dict[str, dict[str, Any]]:
+    if isinstance(presets, dict) and all(isinstance(preset, dict) for preset in presets.values()):
+        return presets
+    raise SettingError(
+        f"{file}: protocols", presets, "names, each with lines of the form key: value"
+    )
 
 
 def _allowed(setting: str) -> str:

@@ -1,4 +1,4 @@
-"""The one error a user's input can raise."""
+"""The errors that end a command with one line instead of a traceback."""
 
 
 class SettingError(ValueError):
@@ -15,3 +15,7 @@ class SettingError(ValueError):
 
     def __reduce__(self) -> tuple[type["SettingError"], tuple[str, object, str]]:
         return SettingError, (self.setting, self.value, self.allowed)
+
+
+class RunError(RuntimeError):
+    """A run could not be started or ended without a result; the message is one line."""

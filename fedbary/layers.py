@@ -12,14 +12,10 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional
 
-LOG2_E = 1 / math.log(2)
+from fedbary.gaussian import variance_power
+
 MIN_STD = 1e-15
 """Least standard deviation of an output, by which its gradient divides; inputs may all be 0."""
-
-
-def variance(log_var: Tensor) -> Tensor:
-    """Return exp(log_var), through base 2, which takes PyTorch half the time on a CPU."""
-    return (log_var * LOG2_E).exp2_()
 
 
 def normal_like(tensor: Tensor, generator: Generator | None) -> Tensor:
@@ -43,7 +39,7 @@ class _SampledLinear(torch.autograd.Function):
         bias: Tensor,
         generator: Generator | None,
     ) -> Tensor:
-        var = variance(log_var)
+        var = variance_power(log_var, 1)
         x_squared = x.square()
         std = (x_squared @ var.t()).sqrt_().clamp_min_(MIN_STD)
         noise = normal_like(std, generator)
@@ -124,7 +120,7 @@ class VariationalConv2d(nn.Module):
 
     def forward(self, x: Tensor, generator: Generator | None = None) -> Tensor:
         """Return sampled outputs (batch, out_channels, h, w) for x (batch, in_channels, H, W)."""
-        std = (0.5 * self.weight_log_var).exp()
+        std = variance_power(self.weight_log_var, 0.5)
         weight = torch.addcmul(self.weight_mean, std, normal_like(std, generator))
         return functional.conv2d(x, weight, self.bias, padding=self.padding)
 
@@ -153,7 +149,7 @@ def sample_weights(
     layer: VariationalLinear | VariationalConv2d, samples: int, generator: Generator | None
 ) -> Tensor:
     """Draw (samples, *weight shape) from a layer's posterior."""
-    std = (0.5 * layer.weight_log_var).exp()
+    std = variance_power(layer.weight_log_var, 0.5)
     noise = std.new_empty((samples, *std.shape)).normal_(generator=generator)
     return torch.addcmul(layer.weight_mean, std, noise)
 

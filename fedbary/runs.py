@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import platform
 import subprocess
 import time
@@ -17,9 +18,13 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from fedbary import Posterior, __version__, figures
-from fedbary.config import Settings
+from fedbary.config import ROOT, Settings
 from fedbary.errors import SettingError
+from fedbary.federation import torch_device
 from fedbary.metrics import reliability
+
+CLONE_VARIABLE = "FEDBARY_CLONE"
+"""Environment variable by which the command tells the server app which clone it runs."""
 
 PACKAGES = ("flwr", "torch", "torchvision", "numpy", "ray")
 
@@ -43,13 +48,13 @@ def require_new(folder: Path) -> None:
 class RunFolder:
     """Writes a run's results as they come; what is written stays, however the run ends.
 
-    - `settings.yaml`: every resolved setting, the versions and the git commit;
+    - `settings.yaml`: every resolved setting, nodes, device, versions and git commit;
     - `metrics.jsonl`: one line per round, flushed;
     - `posterior.safetensors`: the final posterior, `<name>_mean` and `<name>_log_var`;
     - `partition.png`, `learning-curves.png`, `reliability.png`.
     """
 
-    def __init__(self, folder: Path, settings: Settings) -> None:
+    def __init__(self, folder: Path, settings: Settings, nodes: int) -> None:
         require_new(folder)
         folder.mkdir(parents=True)
         self.path = folder
@@ -58,8 +63,10 @@ class RunFolder:
         provenance |= {package: _version(package) for package in PACKAGES}
         content = {
             "settings": settings.model_dump(),
+            "nodes": nodes,
+            "device": str(torch_device(settings)),
             "versions": provenance,
-            "commit": git_commit(),
+            "commit": git_commit(ROOT),
             "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         }
         (folder / "settings.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
@@ -83,15 +90,21 @@ class RunFolder:
         figures.reliability_diagram(diagram, self.path / "reliability.png", "Final global model")
 
 
-def git_commit() -> str:
-    """Return the commit of the clone in the working directory, -dirty if changed; or unknown."""
-    if not (Path.cwd() / "simulation.yaml").exists():
-        return "unknown"
+def git_commit(root: Path) -> str:
+    """Return the commit of the code in `root`, with -dirty if it was changed.
+
+    A Flower app's bundle has no history: there it is the commit of the clone that
+    `fedbary simulate` bundled, or, from a bare `flwr run`, unknown and the bundle's name.
+    """
+    launched_from = os.environ.get(CLONE_VARIABLE)
+    clone = Path(launched_from) if launched_from else root
     command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+        done = subprocess.run(
+            command, cwd=clone, capture_output=True, text=True, timeout=10, check=True
+        )
     except (OSError, subprocess.SubprocessError):
-        return "unknown"
+        return f"unknown, {clone.name}"
     return done.stdout.strip()
 
 

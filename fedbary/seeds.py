@@ -12,5 +12,5 @@ def derive_seed(seed: int, purpose: str, *indices: int) -> int:
 
     The same arguments give the same seed on every machine; different ones give unrelated seeds.
     """
-    entropy = [seed, zlib.crc32(purpose.encode()), *indices]
+    entropy = [seed, zlib.crc32(purpose.encode()), len(indices), *indices]
     return int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0] >> np.uint64(1))

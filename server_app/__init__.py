@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,12 +20,12 @@ from flwr.supercore.logger import log
 
 from fedbary import Posterior
 from fedbary.config import Settings, resolve_run_config
-from fedbary.errors import SettingError
+from fedbary.errors import RunError, SettingError
 from fedbary.federation import evaluation_data, load_dataset, make_model
 from fedbary.metrics import evaluate as score
 from fedbary.metrics import fairness
 from fedbary.prediction import predict
-from fedbary.runs import RunFolder, run_folder
+from fedbary.runs import RunFolder, require_new, run_folder
 from fedbary.seeds import derive_seed
 from server_app.roster import gather, participants
 from strategies import PosteriorStrategy, strategy_for
@@ -38,16 +39,17 @@ def main(grid: Grid, context: Context) -> None:
     try:
         settings = resolve_run_config(context.run_config)
         run(grid, settings, run_folder(settings, Path.cwd()))
-    except SettingError as error:
+    except (SettingError, RunError) as error:
         log(ERROR, "fedbary: %s", error)
         raise
 
 
 def run(grid: Grid, settings: Settings, folder: Path) -> None:
     """Train a federation and write its results to `folder`, which must not exist yet."""
+    require_new(folder)
     load_dataset(settings)
-    results = RunFolder(folder, settings)
     members = gather(grid, settings.round_timeout)
+    results = RunFolder(folder, settings, len(members))
     results.draw_partition(np.array([member.label_counts for member in members]))
     recorder = Recorder(settings, results)
 
@@ -71,6 +73,8 @@ def run(grid: Grid, settings: Settings, folder: Path) -> None:
             timeout=settings.round_timeout,
             evaluate_fn=recorder.on_round,
         )
+    if all(line["skipped"] for line in results.rounds[1:]):
+        raise RunError(f"every round was skipped; metrics.jsonl in {folder} says why")
     results.finish(recorder.posterior, recorder.probs, recorder.labels, settings.ece_bins)
     log(INFO, "Results: %s", folder)
 
@@ -117,7 +121,6 @@ class Recorder:
     def on_train(self, replies: list[RecordDict], weight_key: str) -> MetricRecord:
         """Take the training metrics: their weighted means, and each client's own."""
         clients = _metrics(replies)
-        self.round["admitted"] = len(clients)
         self.round["clients"] = clients
         weights = [client[weight_key] for client in clients]
         if "local-accuracy" in clients[0]:
@@ -140,20 +143,21 @@ class Recorder:
         seed = derive_seed(self.settings.seed, "predict-global", server_round)
         generator = torch.Generator(device).manual_seed(seed)
         self.probs = predict(self.model, self.images, self.settings.samples, generator)
-        scores = score(self.probs, self.labels, self.settings.ece_bins)
+        scores = dict.fromkeys(("accuracy", "nll", "ece", "brier"), math.nan)
+        if self.probs.isfinite().all():
+            scores = score(self.probs, self.labels, self.settings.ece_bins)
         now = time.perf_counter()
         seconds, self.last = now - self.last, now
         left = (now - self.started) / max(server_round, 1) * (self.settings.rounds - server_round)
         if server_round == 0:
             self.started = now
-        refusals = self.strategy.refusals if self.strategy else []
         line = {
             "round": server_round,
             **scores,
             "seconds": seconds,
-            "skipped": server_round > 0 and "admitted" not in self.round,
             "log_var": {name: float(v.mean()) for name, v in self.posterior.log_var.items()},
-            "refused": [r.reason for r in refusals if r.round == server_round],
+            "skipped": server_round > 0 and "clients" not in self.round,
+            **self._replies(server_round),
             **self.round,
         }
         self.round = {}
@@ -171,6 +175,15 @@ class Recorder:
             "  skipped" if line["skipped"] else "",
         )
         return MetricRecord({**scores})
+
+    def _replies(self, server_round: int) -> dict[str, Any]:
+        if self.strategy is None or server_round == 0:
+            return {}
+        refusals = self.strategy.refusals
+        return {
+            "admitted": self.strategy.num_admitted,
+            "refused": [refusal.reason for refusal in refusals if refusal.round == server_round],
+        }
 
 
 def _metrics(replies: list[RecordDict]) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+import yaml
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
@@ -18,8 +19,8 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedbary.config import Settings, resolve
-from fedbary.errors import SettingError
+from fedbary.config import Settings, validated
+from fedbary.errors import RunError, SettingError
 
 RUN_ID, SERVER_NODE_ID = 1, 1
 
@@ -127,9 +128,9 @@ def main() -> None:
     from fedbary.runs import run_folder
 
     try:
-        settings = resolve({}, Path(sys.argv[1]))
+        settings = validated(yaml.safe_load(Path(sys.argv[1]).read_text(encoding="utf-8")))
         run_inline(settings, run_folder(settings, Path.cwd()))
-    except SettingError as error:
+    except (SettingError, RunError) as error:
         sys.exit(f"fedbary: {error}")
 
 

@@ -12,9 +12,13 @@ from flwr.serverapp import Grid
 from flwr.supercore import log
 
 from fedbary.config import Settings
+from fedbary.errors import RunError
 from fedbary.seeds import derive_seed
 
 POLL_SECONDS = 0.2
+
+GRACE_SECONDS = 5.0
+"""How long to wait for further nodes when all that came cannot take part."""
 
 
 @dataclass(frozen=True)
@@ -40,19 +44,19 @@ def gather(grid: Grid, timeout: float) -> list[Member]:
 
     Raises
     ------
-    RuntimeError
+    RunError
         If the nodes are not there, or none gives a valid answer, within `timeout` seconds.
     """
     deadline = time.monotonic() + timeout
     members: dict[int, Member] = {}
     refused: dict[int, str] = {}
-    expected = 1
-    while len(members) + len(refused) < expected:
-        left = deadline - time.monotonic()
-        if left <= 0:
-            answered = len(members) + len(refused)
-            raise RuntimeError(f"{answered} of {expected} nodes answered in {timeout:g} seconds")
-        new = [n for n in grid.get_node_ids() if n not in members and n not in refused]
+    expected = 0
+    while not members or len(members) + len(refused) < expected:
+        new = [node for node in grid.get_node_ids() if node not in members and node not in refused]
+        if refused and not members and not new:
+            deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
+        if (left := deadline - time.monotonic()) <= 0:
+            raise RunError(_nobody(len(members), expected, timeout, refused))
         if not new:
             time.sleep(POLL_SECONDS)
             continue
@@ -60,7 +64,7 @@ def gather(grid: Grid, timeout: float) -> list[Member]:
         for reply in grid.send_and_receive(queries, timeout=left):
             node = reply.metadata.src_node_id
             if reply.has_error():
-                refused[node] = str(reply.error.reason).strip().splitlines()[-1]
+                refused[node] = " ".join(str(reply.error.reason).split())
                 log(WARNING, "Node %d is left out: %s", node, refused[node])
                 continue
             metrics = reply.content.metric_records["metrics"]
@@ -71,10 +75,14 @@ def gather(grid: Grid, timeout: float) -> list[Member]:
                 [int(count) for count in metrics["label-counts"]],  # type: ignore[union-attr]
             )
             expected = max(expected, int(metrics["num-partitions"]))  # type: ignore[arg-type]
-    if not members:
-        raise RuntimeError(f"no node can take part: {'; '.join(refused.values())}")
     log(INFO, "%d of %d nodes take part", len(members), expected)
     return sorted(members.values(), key=lambda member: member.partition)
+
+
+def _nobody(members: int, expected: int, timeout: float, refused: dict[int, str]) -> str:
+    if refused and not members:
+        return f"no node can take part: {next(iter(refused.values()))}"
+    return f"{members} of {expected or 'the'} nodes answered within {timeout:g} seconds"
 
 
 def participants(members: list[Member], settings: Settings, server_round: int) -> list[int]:

@@ -45,7 +45,18 @@ def tensor_from_array(array: Array) -> Tensor:
     if len(array.data) != size:
         raise ValueError(f"it has {len(array.data)} bytes where its header asks for {size}")
     values = np.ndarray(shape, dtype, array.data, start, order="F" if fortran_order else "C")
-    return torch.from_numpy(np.require(values, dtype.newbyteorder("="), ["C", "A"]))
+    try:
+        return torch.from_numpy(np.require(values, dtype.newbyteorder("="), ["C", "A"]))
+    except TypeError as error:
+        raise ValueError(f"its dtype is {str(dtype)!r}, which PyTorch does not have") from error
+
+
+def is_finite(array: Array) -> bool:
+    """Whether an array holds neither NaN nor infinity."""
+    tensor = tensor_from_array(array)
+    if tensor.numel() == 0 or not tensor.is_floating_point():
+        return True
+    return bool(torch.stack(torch.aminmax(tensor)).isfinite().all())
 
 
 def array_from_tensor(tensor: Tensor) -> Array:

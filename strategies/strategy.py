@@ -16,6 +16,7 @@ from fedbary.aggregation import Rule
 from fedbary.errors import SettingError
 
 from .admission import Refusal, evaluate_refusal, metric_refusals, train_refusal
+from .arrays import is_finite
 from .conventions import Convention, convention_named
 from .records import aggregate_records
 from .workers import workers
@@ -74,6 +75,7 @@ class PosteriorStrategy(FedAvg):
         self.choose_nodes = choose_nodes
         self.choose_evaluators = choose_evaluators
         self.refusals: list[Refusal] = []
+        self.num_admitted = 0
         self._global_arrays: ArrayRecord | None = None
 
     def summary(self) -> None:
@@ -96,7 +98,8 @@ class PosteriorStrategy(FedAvg):
         """
         self._global_arrays = arrays
         gaussian = len(self.convention.pairs(arrays.keys()))
-        log(INFO, "configure_train: %d of %d arrays are Gaussian means", gaussian, len(arrays))
+        level = INFO if gaussian else WARNING
+        log(level, "configure_train: %d of %d arrays are Gaussian means", gaussian, len(arrays))
         if self.choose_nodes is None:
             return super().configure_train(server_round, arrays, config, grid)
         nodes = self.choose_nodes(server_round)
@@ -124,21 +127,19 @@ class PosteriorStrategy(FedAvg):
         with workers() as pool:
             refusals = list(pool.map(self._train_refusal, replies, repeat(reference)))
         admitted = self._admitted(server_round, replies, refusals)
+        self.num_admitted = len(admitted)
         if len(admitted) < self.min_replies:
-            log(
-                WARNING,
-                "aggregate_train: round %d is skipped: %d replies admitted, %d needed",
-                server_round,
-                len(admitted),
-                self.min_replies,
+            return self._skip(
+                server_round, f"{len(admitted)} replies admitted, {self.min_replies} needed"
             )
-            return None, MetricRecord({SKIPPED_KEY: 1})
         arrays = aggregate_records(
             self.rule,
             [next(iter(reply.content.array_records.values())) for reply in admitted],
             [self._weight(reply) for reply in admitted],
             self.convention,
         )
+        if not all(is_finite(array) for array in arrays.values()):
+            return self._skip(server_round, "the aggregate is not finite")
         usual = []
         for reply, reason in zip(admitted, metric_refusals(admitted), strict=True):
             if reason is None:
@@ -146,6 +147,10 @@ class PosteriorStrategy(FedAvg):
             else:
                 log(WARNING, "aggregate_train: metrics left out: %s", reason)
         return arrays, self.train_metrics_aggr_fn(usual, self.weighted_by_key)
+
+    def _skip(self, server_round: int, reason: str) -> tuple[None, MetricRecord]:
+        log(WARNING, "aggregate_train: round %d is skipped: %s", server_round, reason)
+        return None, MetricRecord({SKIPPED_KEY: 1})
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 import client_app
 from fedbary.config import resolve
-from fedbary.errors import SettingError
+from fedbary.errors import RunError, SettingError
 from fedbary.federation import make_model
 from server_app import run
 from server_app.inline import InlineGrid, run_inline
@@ -55,6 +55,8 @@ def test_a_run_folder_holds_settings_metrics_posterior_and_pictures(finished):
     assert resolve(written["settings"]) == settings()
     assert {"fedbary", "flwr", "torch", "numpy", "ray", "python"} <= written["versions"].keys()
     assert written["commit"]
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    assert (written["nodes"], written["device"]) == (3, device)
 
 
 def test_every_round_is_a_line_with_global_and_client_metrics(finished):
@@ -128,7 +130,7 @@ def test_every_rule_runs_and_the_first_round_is_its_aggregate(rule, tmp_path):
 
 
 def test_part_of_the_clients_train_chosen_by_the_seed(tmp_path):
-    chosen = settings(clients=5, participation=0.4, rounds=3, min_examples=5)
+    chosen = settings(clients=5, participation=0.4, rounds=4, min_examples=5)
     trained = []
     for name in ("one", "two"):
         run_inline(chosen, tmp_path / name)
@@ -188,11 +190,27 @@ def test_a_client_that_fails_is_named_and_the_others_go_on(tmp_path):
         assert "disk of 1 is full" in line["refused"][0]
 
 
-def test_with_too_few_replies_rounds_are_skipped_and_the_model_stays(tmp_path):
-    chosen = settings(min_replies=2)
-    run(grid_with(failing({0, 2}), chosen), chosen, tmp_path / "run")
-    assert [line["skipped"] for line in lines(tmp_path / "run")] == [False, True, True]
-    assert same(posterior(tmp_path / "run"), make_model(chosen).state_dict())
+def test_a_round_with_too_few_replies_is_skipped_and_leaves_the_model_as_it_was(tmp_path):
+    chosen = settings(min_replies=2, local_epochs=1)
+    calls = []
+
+    def answer(partition, call):
+        calls.append(partition)
+        return failing({0, 2} if len(calls) <= 3 else ())(partition, call)
+
+    run(grid_with(answer, chosen), chosen, tmp_path / "run")
+    before, skipped, trained = lines(tmp_path / "run")
+    assert [line["skipped"] for line in (before, skipped, trained)] == [False, True, False]
+    assert (skipped["admitted"], len(skipped["refused"])) == (1, 2)
+    assert skipped["log_var"] == before["log_var"] != trained["log_var"]
+
+
+def test_a_run_in_which_no_round_counts_is_an_error_and_leaves_no_posterior(tmp_path):
+    chosen = settings()
+    with pytest.raises(RunError, match="every round was skipped"):
+        run(grid_with(failing({0, 1, 2}), chosen), chosen, tmp_path / "run")
+    assert len(lines(tmp_path / "run")) == 3
+    assert not (tmp_path / "run" / "posterior.safetensors").exists()
 
 
 def test_what_is_written_stays_when_a_run_is_cut_off(tmp_path):
@@ -240,11 +258,23 @@ def test_waiting_ends_with_an_error_that_counts_the_nodes():
     grid = InlineGrid(client_app.app, 3, chosen.model_dump())
     two = list(grid.get_node_ids())[:2]
     grid.get_node_ids = lambda: two
-    with pytest.raises(RuntimeError, match="2 of 3 nodes"):
+    with pytest.raises(RunError, match="2 of 3 nodes"):
         gather(grid, timeout=0.5)
 
 
-def test_a_node_without_data_is_left_out(tmp_path):
+def test_if_no_node_can_take_part_the_reason_is_given_without_waiting_for_the_timeout():
+    chosen = settings()
+    app = ClientApp()
+
+    @app.query()
+    def query(message, context):
+        raise SettingError("data_dir", "/none", "a folder that exists")
+
+    with pytest.raises(RunError, match="no node can take part: .*data_dir"):
+        gather(InlineGrid(app, 3, chosen.model_dump()), timeout=3600)
+
+
+def test_a_node_without_data_is_left_out():
     chosen = settings()
     app = ClientApp()
 

@@ -54,11 +54,12 @@ def test_an_own_npz_runs_and_a_second_run_does_not_overwrite_it(tmp_path):
         tmp_path / "mine.npz",
         x_train=images[:60], y_train=labels[:60], x_test=images[60:], y_test=labels[60:],
     )  # fmt: skip
-    words = ["simulate", "dataset=mine.npz", "engine=inline", "clients=2", "rounds=1", "output=out"]
-    words += ["local_epochs=1", "min_examples=2"]
+    words = ["simulate", "dataset=mine.npz", "engine=inline", "clients=2", "output=out"]
+    words += ["protocol=short", "rounds=1", "local_epochs=1", "min_examples=2"]
     first = fedbary(*words, cwd=tmp_path)
     assert first.returncode == 0, first.stderr
     assert first.stdout.strip().endswith(str(tmp_path / "out"))
+    assert len((tmp_path / "out" / "metrics.jsonl").read_text().splitlines()) == 2
     before = {path: path.read_bytes() for path in (tmp_path / "out").iterdir()}
     second = fedbary(*words, cwd=tmp_path)
     assert second.returncode == 2

@@ -6,7 +6,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fedbary.config import DEFAULTS, Settings, parse_overrides, resolve, resolve_run_config
+from fedbary.config import (
+    DEFAULTS,
+    Settings,
+    parse_overrides,
+    resolve,
+    resolve_run_config,
+    validated,
+)
 from fedbary.errors import SettingError
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -50,7 +57,7 @@ def test_the_paper_preset_is_the_image_protocol():
     protocol = {
         "clients": 10, "participation": 1.0, "partition": "dirichlet", "alpha": 0.5,
         "rounds": 50, "local_epochs": 50, "lr": 0.01, "momentum": 0.9, "weight_decay": 1e-5,
-        "batch_size": 64, "init_log_var": -9.0, "prior": "normal", "prior_std": 1.0,
+        "batch_size": 64, "init_log_var": -8.0, "prior": "normal", "prior_std": 1.0,
         "samples": 10, "ece_bins": 100, "holdout": 0.0, "kl_weight": 1.0, "min_examples": 10,
     }  # fmt: skip
     assert protocol.items() <= paper.model_dump().items()
@@ -62,10 +69,13 @@ def test_empty_run_config_values_mean_the_file():
 
 
 def test_command_line_words_become_typed_values():
-    words = ["lr=1e-3", "rule=WB", "download=false", "rounds=3", "output=a=b"]
+    words = ["lr=1e-3", "rule=WB", "download=false", "rounds=3", "output=2024"]
+    words += ["gpus_per_client=0.5"]
     settings = resolve(parse_overrides(words))
     assert (settings.lr, settings.rule, settings.download) == (1e-3, "WB", False)
-    assert (settings.rounds, settings.output) == (3, "a=b")
+    assert (settings.rounds, settings.output) == (3, "2024")
+    assert settings.gpus_per_client == 0.5
+    assert parse_overrides(["output=a=b"]) == {"output": "a=b"}
 
 
 @pytest.mark.parametrize(
@@ -88,6 +98,8 @@ def test_command_line_words_become_typed_values():
         ({"prior": "flat"}, ("prior", "flat", "normal, global")),
         ({"gpus_per_client": -1.0}, ("gpus_per_client", "-1", "auto")),
         ({"gpus_per_client": "all"}, ("gpus_per_client", "all", "auto")),
+        ({"min_replies": 11}, ("min_replies", "11", "10 clients")),
+        ({"protocol": ["paper"]}, ("protocol", "paper", "none, paper, short")),
         ({"engine": "spark"}, ("engine", "spark", "ray, inline")),
     ],
 )
@@ -97,6 +109,23 @@ def test_errors_are_one_line_with_the_setting_its_value_and_what_is_allowed(over
     message = str(caught.value)
     assert "\n" not in message
     assert all(part in message for part in said)
+
+
+def test_settings_that_are_complete_pass_through_flower_and_files_unchanged(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("protocols:\n  tiny: {rounds: 1, lr: 0.2}\n")
+    settings = resolve({"protocol": "tiny", "lr": 0.5}, file)
+    assert (settings.rounds, settings.lr) == (1, 0.5)
+    assert resolve_run_config(settings.model_dump()) == settings
+    assert validated(yaml.safe_load(yaml.safe_dump(settings.model_dump()))) == settings
+
+
+@pytest.mark.parametrize("protocols", ["3", "[a]", "{mine: 1}", "{mine: }"])
+def test_presets_of_another_form_are_refused(tmp_path, protocols):
+    file = tmp_path / "mine.yaml"
+    file.write_text(f"protocols: {protocols}\n")
+    with pytest.raises(SettingError, match="mine.yaml: protocols"):
+        resolve({"protocol": "mine"}, file)
 
 
 @pytest.mark.parametrize("content", ["- a\n- b\n", "rounds: [1\n", "", "\x00"])

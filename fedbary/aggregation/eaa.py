@@ -1,6 +1,7 @@
 """EAA, empirical arithmetic average: m = Σ w m_k, v = Σ w v_k."""
 
-from fedbary.aggregation.rule import Rule, variance_power
+from fedbary.aggregation.rule import Rule
+from fedbary.gaussian import variance_power
 
 RULE = Rule(
     "EAA",

@@ -5,7 +5,8 @@ m = Σ w m_k and v = Σ w v_k + Σ w m_k² − m²: argmin_q Σ w_k KL(p_k || q)
 
 from torch import Tensor
 
-from fedbary.aggregation.rule import Rule, variance_power
+from fedbary.aggregation.rule import Rule
+from fedbary.gaussian import variance_power
 
 
 def inverse(mean: Tensor, var: Tensor, square: Tensor) -> tuple[Tensor, Tensor]:

@@ -5,7 +5,8 @@ The product of the posteriors to the powers w_k, and argmin_q Σ w_k KL(q || p_k
 
 from torch import Tensor
 
-from fedbary.aggregation.rule import Rule, variance_power
+from fedbary.aggregation.rule import Rule
+from fedbary.gaussian import variance_power
 
 
 def forward(mean: Tensor, log_var: Tensor) -> tuple[Tensor, Tensor]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -42,8 +41,3 @@ class Rule:
     def is_mean(self) -> bool:
         """Whether equal posteriors aggregate to themselves: no power differs from 1."""
         return all(power == 1 for power in self.powers)
-
-
-def variance_power(log_var: Tensor, power: float) -> Tensor:
-    """Return v to a power, exp(power · log v), through base 2: half the time of torch's exp."""
-    return (log_var * (power / math.log(2))).exp2_()

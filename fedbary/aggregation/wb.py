@@ -1,6 +1,7 @@
 """WB, Wasserstein-2 barycentre: m = Σ w m_k, √v = Σ w √v_k (BA-BFL, eq. 8)."""
 
-from fedbary.aggregation.rule import Rule, variance_power
+from fedbary.aggregation.rule import Rule
+from fedbary.gaussian import variance_power
 
 RULE = Rule(
     "WB",

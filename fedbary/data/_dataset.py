@@ -41,7 +41,7 @@ class Dataset:
     y_train, y_test : Tensor
         Labels, (N,), int64 in 0..num_classes-1.
     num_classes : int
-        The largest label of both splits, plus one.
+        The largest training label, plus one.
     augment : bool
         Whether training batches are cropped and flipped at random, see `batch_source`.
     """
@@ -96,7 +96,10 @@ def from_arrays(
     if (x_train.shape[1:], x_train.dtype) != (x_test.shape[1:], x_test.dtype):
         held = f"{_describe(x_train)} and {_describe(x_test)}"
         raise SettingError(f"{source}: x_train and x_test", held, "images of one shape and type")
-    num_classes = 1 + int(max(y_train.max(), y_test.max()))
+    num_classes = 1 + int(y_train.max())
+    if len(y_test) and y_test.max() >= num_classes:
+        allowed = f"labels of the training set, 0 to {num_classes - 1}"
+        raise SettingError(f"{source}: y_test", int(y_test.max()), allowed)
     if not 2 <= num_classes <= max(2, len(y_train)):
         allowed = "at least 2 classes, and no more than there are training examples"
         raise SettingError(f"{source}: labels", f"0 to {num_classes - 1}", allowed)

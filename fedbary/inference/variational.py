@@ -25,9 +25,9 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional
 
 from fedbary.data import batch_source, inputs
-from fedbary.gaussian import Posterior
+from fedbary.gaussian import LOG_VAR_SUFFIX, MEAN_SUFFIX, Posterior, variance_power
 from fedbary.inference import Prior, Training
-from fedbary.layers import variance
+from fedbary.seeds import derive_seed
 
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-16
 """Adam's decay rates; its epsilon is tiny because gradients of order 1e-7 are ordinary here."""
@@ -39,7 +39,8 @@ class _Flat:
     The vector holds each parameter in its own memory order, so channels-last weights stay so.
     """
 
-    def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
+    def __init__(self, parameters: Sequence[nn.Parameter], like: Tensor) -> None:
+        self.like = like
         self.layout = [(parameter.shape, parameter.stride()) for parameter in parameters]
         self.value = self.pack(parameters)
         self.grad = torch.zeros_like(self.value)
@@ -50,8 +51,7 @@ class _Flat:
 
     def pack(self, tensors: Sequence[Tensor]) -> Tensor:
         """Copy tensors of the parameters' shapes into a new vector of this layout."""
-        like = tensors[0] if tensors else torch.empty(0)
-        vector = like.new_empty(sum(shape.numel() for shape, _ in self.layout))
+        vector = self.like.new_empty(sum(shape.numel() for shape, _ in self.layout))
         for view, tensor in zip(self._views(vector), tensors, strict=True):
             view.copy_(tensor.detach())
         return vector
@@ -99,12 +99,13 @@ def fit(
         `train_nll`, the mean over the last epoch in nats, and `kl`, KL(q ‖ prior) after it in nats.
     """
     named = dict(model.named_parameters())
-    names = [name[: -len("_log_var")] for name in named if name.endswith("_log_var")]
-    gaussian = {f"{name}{part}" for name in names for part in ("_mean", "_log_var")}
-    means = [named[f"{name}_mean"] for name in names]
+    names = [n.removesuffix(LOG_VAR_SUFFIX) for n in named if n.endswith(LOG_VAR_SUFFIX)]
+    gaussian = {name + suffix for name in names for suffix in (MEAN_SUFFIX, LOG_VAR_SUFFIX)}
+    means = [named[name + MEAN_SUFFIX] for name in names]
     num_gaussian = sum(parameter.numel() for parameter in means)
-    points = _Flat([*means, *(p for name, p in named.items() if name not in gaussian)])
-    log_vars = _Flat([named[f"{name}_log_var"] for name in names])
+    like = next(iter(named.values())).detach()
+    points = _Flat([*means, *(p for name, p in named.items() if name not in gaussian)], like)
+    log_vars = _Flat([named[name + LOG_VAR_SUFFIX] for name in names], like)
     mean, mean_grad = points.value[:num_gaussian], points.grad[:num_gaussian]
     prior_mean: Tensor | float
     prior_precision: Tensor | float
@@ -115,7 +116,7 @@ def fit(
         prior_mean, prior_precision = 0.0, prior**-2
 
     order = Generator().manual_seed(seed)
-    noise = Generator(x.device).manual_seed(seed)
+    noise = Generator(x.device).manual_seed(derive_seed(seed, "noise"))
     take = batch_source(x, augment)
     kl_scale = training.kl_weight / len(x)
     velocity = torch.zeros_like(points.value)
@@ -137,7 +138,7 @@ def fit(
             velocity.mul_(training.momentum).add_(points.grad)
             points.value.sub_(velocity, alpha=training.lr)
             if names and training.log_var_lr > 0:
-                ratio = variance(log_vars.value).mul_(prior_precision)
+                ratio = variance_power(log_vars.value, 1).mul_(prior_precision)
                 grad = log_vars.grad.add_(ratio.sub_(1), alpha=0.5 * kl_scale)
                 first.lerp_(grad, 1 - BETA1)
                 second.mul_(BETA2).addcmul_(grad, grad, value=1 - BETA2)

@@ -1,0 +1,36 @@
+"""Gaussians of one tensor, and the rules' formulas in float64, for the aggregation tests."""
+
+import numpy as np
+import torch
+
+from fedbary.gaussian import Posterior
+
+
+def gaussian(mean, log_var, dtype=torch.float32) -> Posterior:
+    return Posterior(
+        {"w": torch.as_tensor(mean, dtype=dtype)}, {"w": torch.as_tensor(log_var, dtype=dtype)}
+    )
+
+
+def moments(p: Posterior) -> tuple[np.ndarray, np.ndarray]:
+    return p.mean["w"].double().numpy(), p.log_var["w"].double().numpy()
+
+
+def reference(rule: str, m: np.ndarray, lv: np.ndarray, w: np.ndarray):
+    """The formulas of the papers, in float64, on arrays [clients, weights]: mean and log-var."""
+    w = (w / w.sum())[:, None]
+    v = np.exp(lv)
+    mean = (w * m).sum(0)
+    if rule == "RKLB":
+        precision = (w / v).sum(0)
+        return (w * m / v).sum(0) / precision, -np.log(precision)
+    if rule == "FKLB":
+        return mean, np.log((w * v).sum(0) + (w * (m - mean) ** 2).sum(0))
+    log_var = {
+        "EAA": lambda: np.log((w * v).sum(0)),
+        "GAA": lambda: np.log((w**2 * v).sum(0)),
+        "AALV": lambda: (w * lv).sum(0),
+        "FedAvg": lambda: (w * lv).sum(0),
+        "WB": lambda: 2 * np.log((w * np.sqrt(v)).sum(0)),
+    }
+    return mean, log_var[rule]()
