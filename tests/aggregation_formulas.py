@@ -3,6 +3,7 @@
 import numpy as np
 import torch
 
+from fedbary.aggregation import RULES
 from fedbary.gaussian import Posterior
 
 
@@ -17,7 +18,10 @@ def moments(p: Posterior) -> tuple[np.ndarray, np.ndarray]:
 
 
 def reference(rule: str, m: np.ndarray, lv: np.ndarray, w: np.ndarray):
-    """The formulas of the papers, in float64, on arrays [clients, weights]: mean and log-var."""
+    """The formulas of the papers, in float64, on arrays [clients, weights]: mean and log-var.
+
+    A rule without a formula here is held to its own chart, summed in float64.
+    """
     w = (w / w.sum())[:, None]
     v = np.exp(lv)
     mean = (w * m).sum(0)
@@ -33,4 +37,9 @@ def reference(rule: str, m: np.ndarray, lv: np.ndarray, w: np.ndarray):
         "FedAvg": lambda: (w * lv).sum(0),
         "WB": lambda: 2 * np.log((w * np.sqrt(v)).sum(0)),
     }
+    if rule not in log_var:
+        coordinates = RULES[rule].forward(torch.from_numpy(m), torch.from_numpy(lv))
+        pairs = zip(coordinates, RULES[rule].powers, strict=True)
+        sums = [(torch.from_numpy(w) ** power * x).sum(0) for x, power in pairs]
+        return tuple(x.numpy() for x in RULES[rule].inverse(*sums))
     return mean, log_var[rule]()
