@@ -106,19 +106,23 @@ def fit(
     like = next(iter(named.values())).detach()
     points = _Flat([*means, *(p for name, p in named.items() if name not in gaussian)], like)
     log_vars = _Flat([named[name + LOG_VAR_SUFFIX] for name in names], like)
-    mean, mean_grad = points.value[:num_gaussian], points.grad[:num_gaussian]
-    prior_mean: Tensor | float
-    prior_precision: Tensor | float
+    mean = points.value[:num_gaussian]
     if isinstance(prior, Posterior):
         prior_mean = log_vars.pack([prior.mean[name] for name in names])
-        prior_precision = log_vars.pack([prior.log_var[name] for name in names]).neg().exp()
+        prior_precision = log_vars.pack([prior.log_var[name] for name in names]).neg_().exp_()
     else:
-        prior_mean, prior_precision = 0.0, prior**-2
+        prior_mean = torch.zeros_like(mean)
+        prior_precision = torch.full_like(mean, prior**-2)
 
     order = Generator().manual_seed(seed)
     noise = Generator(x.device).manual_seed(derive_seed(seed, "noise"))
     take = batch_source(x, augment)
     kl_scale = training.kl_weight / len(x)
+    decay = torch.full_like(points.value, training.weight_decay)
+    decay[:num_gaussian] += kl_scale * prior_precision
+    pull = torch.zeros_like(points.value)
+    pull[:num_gaussian] = kl_scale * prior_precision * prior_mean
+    half_precision = 0.5 * kl_scale * prior_precision
     velocity = torch.zeros_like(points.value)
     first, second = torch.zeros_like(log_vars.value), torch.zeros_like(log_vars.value)
     step = 0
@@ -128,18 +132,16 @@ def fit(
         for indices in torch.randperm(len(x), generator=order).split(training.batch_size):
             step += 1
             points.grad.zero_()
-            log_vars.grad.zero_()
+            log_vars.grad.fill_(-0.5 * kl_scale)
             loss = nll(model(inputs(take(indices, order)), noise), y[indices.to(y.device)])
             loss.backward()
             total += loss.detach() * len(indices)
-            if names:
-                mean_grad.add_((mean - prior_mean) * prior_precision, alpha=kl_scale)
-            points.grad.add_(points.value, alpha=training.weight_decay)
+            points.grad.addcmul_(points.value, decay).sub_(pull)
             velocity.mul_(training.momentum).add_(points.grad)
             points.value.sub_(velocity, alpha=training.lr)
             if names and training.log_var_lr > 0:
-                ratio = variance_power(log_vars.value, 1).mul_(prior_precision)
-                grad = log_vars.grad.add_(ratio.sub_(1), alpha=0.5 * kl_scale)
+                var = variance_power(log_vars.value, 1)
+                grad = log_vars.grad.addcmul_(var, half_precision)
                 first.lerp_(grad, 1 - BETA1)
                 second.mul_(BETA2).addcmul_(grad, grad, value=1 - BETA2)
                 scale = training.log_var_lr * math.sqrt(1 - BETA2**step) / (1 - BETA1**step)
