@@ -99,6 +99,7 @@ def test_a_std_that_is_not_positive_is_refused(std):
         ),
         (with_array("fc.weight_log_var", changed(FULL, (1, 1), -40.1)), "from -40.1 to -4,"),
         (with_array("fc.scalar_log_var", np.array(50, "f4")), "'fc.scalar_log_var': .*from 50 to"),
+        (with_array("conv.weight", np.zeros((2, 3), "g")), "'conv.weight': its dtype is .*PyTorch"),
         (with_array("fc.scalar_mean", np.zeros((1,), "f4")), r"its shape is \(1,\), not \(\)"),
         (with_array("conv.weight", np.zeros((3, 2), "f4")), r"its shape is \(3, 2\), not \(2, 3\)"),
         (with_array("conv.weight", np.zeros((2, 3), "f8")), "its dtype is torch.float64, not"),
