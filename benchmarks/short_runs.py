@@ -63,7 +63,7 @@ def scores(target: Path) -> dict[str, float]:
     images, labels = evaluation_data(settings)
     seed = derive_seed(settings.seed, "predict-global", settings.rounds)
     generator = torch.Generator(images.device).manual_seed(seed)
-    probs = predict(model, images, settings.samples, generator)
+    probs = predict(model, images, settings.samples, generator).probs
     few, many = (evaluate(probs, labels, bins) for bins in (15, 100))
     return {
         "accuracy": 100 * few["accuracy"],

@@ -61,7 +61,7 @@ def train(message: Message, context: Context) -> Message:
     training = Training(
         epochs=settings.local_epochs,
         batch_size=settings.batch_size,
-        lr=settings.lr,
+        lr=settings.lr_of(server_round),
         momentum=settings.momentum,
         weight_decay=settings.weight_decay,
         log_var_lr=settings.log_var_lr,
@@ -142,5 +142,5 @@ def _score(
     device = next(model.parameters()).device
     seed = derive_seed(settings.seed, "predict", client, server_round)
     generator = torch.Generator(device).manual_seed(seed)
-    probs = predict(model, x, settings.samples, generator)
-    return score(probs, y, settings.ece_bins)
+    prediction = predict(model, x, settings.samples, generator)
+    return score(prediction.probs, y, settings.ece_bins)

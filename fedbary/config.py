@@ -52,6 +52,7 @@ class Settings(BaseModel):
     local_epochs: int = Field(ge=1)
     batch_size: int = Field(ge=1)
     lr: float = Positive
+    lr_schedule: Literal["constant", "cosine"]
     momentum: float = Field(ge=0, lt=1)
     weight_decay: float = NotNegative
     log_var_lr: float = NotNegative
@@ -60,6 +61,7 @@ class Settings(BaseModel):
     rounds: int = Field(ge=1)
 
     evaluate_on: Literal["test", "validation"]
+    ood_dataset: str
     samples: int = Field(ge=1)
     ece_bins: int = Field(ge=1)
     evaluate_clients: int = Field(ge=0)
@@ -77,6 +79,12 @@ class Settings(BaseModel):
         every = self.evaluate_clients
         return every > 0 and (server_round % every == 0 or server_round == self.rounds)
 
+    def lr_of(self, server_round: int) -> float:
+        """Return the rate of the means in a round; cosine: lr · ½ (1 + cos(π (t − 1)/rounds))."""
+        if self.lr_schedule == "constant":
+            return self.lr
+        return self.lr * 0.5 * (1 + math.cos(math.pi * (server_round - 1) / self.rounds))
+
     @property
     def participants(self) -> int:
         """Number of clients that train in a round."""
@@ -89,12 +97,13 @@ class Settings(BaseModel):
             raise SettingError("min_replies", self.min_replies, allowed)
         return self
 
-    @field_validator("rule", "dataset", "inference", "partition")
+    @field_validator("rule", "dataset", "ood_dataset", "inference", "partition")
     @classmethod
     def _is_registered(cls, value: str, info: Any) -> str:
         allowed = registered(info.field_name)
-        if value not in allowed and not (info.field_name == "dataset" and value.endswith(".npz")):
-            also = " or the path of an .npz file" if info.field_name == "dataset" else ""
+        takes_file = info.field_name in ("dataset", "ood_dataset")
+        if value not in allowed and not (takes_file and value.endswith(".npz")):
+            also = " or the path of an .npz file" if takes_file else ""
             raise SettingError(info.field_name, value, ", ".join(allowed) + also)
         return value
 
@@ -107,15 +116,15 @@ class Settings(BaseModel):
 
 
 def registered(setting: str) -> tuple[str, ...]:
-    """Names that a setting with a registry may hold: rule, dataset, inference, partition."""
+    """Names that a setting with a registry may hold."""
     if setting == "rule":
         from fedbary.aggregation import RULES
 
         return tuple(RULES)
-    if setting == "dataset":
+    if setting in ("dataset", "ood_dataset"):
         from fedbary.data import names
 
-        return names()
+        return names() if setting == "dataset" else ("none", *names())
     if setting == "inference":
         from fedbary.inference import INFERENCE
 

@@ -12,15 +12,19 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from fedbary.config import Settings
-from fedbary.data import Dataset, load
+from fedbary.data import Dataset, inputs, load
 from fedbary.errors import SettingError
 from fedbary.models import BayesianCNN
 from fedbary.partition import partition, split_holdout
 from fedbary.seeds import derive_seed
 
 VALIDATION_FRACTION = 0.1
+
+LUMINANCE = (0.299, 0.587, 0.114)
+"""Weights of red, green and blue in an image's luminance, ITU-R BT.601."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +69,23 @@ def evaluation_data(settings: Settings) -> tuple[Tensor, Tensor]:
         return dataset.x_test.to(device), dataset.y_test.to(device)
     kept = torch.from_numpy(_pool(settings)[1])
     return dataset.x_train[kept].to(device), dataset.y_train[kept].to(device)
+
+
+@lru_cache(maxsize=4)
+def ood_images(settings: Settings) -> Tensor | None:
+    """Test images of `ood_dataset` in the shape of the data set, on the device; None for none.
+
+    They are resized bilinearly; colours become their luminance, or grey becomes three channels.
+    """
+    if settings.ood_dataset == "none":
+        return None
+    other = load(settings.ood_dataset, Path(settings.data_dir), settings.download)
+    channels, height, width = load_dataset(settings).shape
+    images = inputs(other.x_test)
+    if images.shape[1] > channels:
+        images = (images * images.new_tensor(LUMINANCE).view(1, 3, 1, 1)).sum(1, keepdim=True)
+    images = functional.interpolate(images, (height, width), mode="bilinear", antialias=True)
+    return images.expand(-1, channels, -1, -1).contiguous().to(torch_device(settings))
 
 
 @lru_cache(maxsize=4)

@@ -130,6 +130,46 @@ def fairness(accuracies: Sequence[float], weights: Sequence[float]) -> dict[str,
     return {"weighted_accuracy": float(w @ a / w.sum()), "worst10_accuracy": float(worst.mean())}
 
 
+def auroc(in_distribution: Tensor, out_of_distribution: Tensor) -> float | None:
+    """Say how well a score tells unfamiliar inputs: P(score out > score in), ties counted half.
+
+    1 is perfect, ½ chance; None where all scores are equal, which tells nothing (the mutual
+    information of a single network, say).
+
+    Parameters
+    ----------
+    in_distribution, out_of_distribution : Tensor
+        Uncertainty of each input, (N,) and (M,), higher for the more unfamiliar.
+    """
+    from sklearn.metrics import roc_auc_score
+
+    scores = torch.cat([in_distribution, out_of_distribution]).double().cpu().numpy()
+    if np.ptp(scores) == 0:
+        return None
+    labels = np.repeat([0, 1], [len(in_distribution), len(out_of_distribution)])
+    return float(roc_auc_score(labels, scores))
+
+
+def accuracy_after_rejection(
+    probs: Tensor, labels: Tensor, uncertainty: Tensor, rejected: Sequence[float]
+) -> list[float]:
+    """Return the accuracy on what is left when the most uncertain fraction is put aside.
+
+    Parameters
+    ----------
+    probs, labels : Tensor
+        Probabilities (N, C) and classes (N,).
+    uncertainty : Tensor
+        What is rejected first is where this is highest, (N,); ties go in the inputs' order.
+    rejected : sequence of float
+        Fractions in [0, 1); at least one input is always kept.
+    """
+    order = uncertainty.argsort(stable=True)
+    correct = (probs.argmax(1) == labels)[order].double().cumsum(0)
+    kept = [max(1, round(len(labels) * (1 - fraction))) for fraction in rejected]
+    return [float(correct[count - 1] / count) for count in kept]
+
+
 def _checked(probs: Tensor, labels: Tensor, bins: int) -> Tensor:
     """Return probabilities as float32 in [0, 1]: torchmetrics takes a row beyond for logits."""
     if bins < 1:

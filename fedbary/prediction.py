@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Generator, Tensor
 
@@ -9,11 +11,40 @@ from fedbary.data import inputs
 from fedbary.models import BayesianCNN
 
 
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """Class probabilities, and how much of their uncertainty is the data's own.
+
+    The entropy of the mean of the drawn networks' answers splits in two (Depeweg et al. 2018):
+    H[mean_s p_s] = mean_s H[p_s] + I(y; θ), aleatoric and epistemic.
+
+    Attributes
+    ----------
+    probs : Tensor
+        Mean probabilities over the drawn networks, (N, classes).
+    aleatoric : Tensor
+        Mean over the networks of the entropy of each one's answer, (N,), in nats.
+    """
+
+    probs: Tensor
+    aleatoric: Tensor
+
+    @property
+    def entropy(self) -> Tensor:
+        """Entropy of the mean probabilities, (N,), in nats: the total uncertainty."""
+        return torch.special.entr(self.probs).sum(-1)
+
+    @property
+    def epistemic(self) -> Tensor:
+        """Mutual information of label and weights, (N,), in nats: what more data would remove."""
+        return (self.entropy - self.aleatoric).clamp_min(0)
+
+
 @torch.inference_mode()
 def predict(
     model: BayesianCNN, x: Tensor, samples: int, generator: Generator, batch_size: int = 500
-) -> Tensor:
-    """Class probabilities (N, classes), the mean softmax of `samples` networks.
+) -> Prediction:
+    """Predict by the mean softmax of `samples` networks.
 
     The networks are drawn once, so that the answer for an image does not depend on the images
     beside it. For each batch the deterministic trunk runs once and all networks' heads in one pass.
@@ -34,9 +65,10 @@ def predict(
     """
     device = next(model.parameters()).device
     weights = model.sample_head(samples, generator)
-    batches = []
+    probs, aleatoric = [], []
     for batch in x.split(batch_size):
         features = model.trunk(inputs(batch.to(device)))
-        logits = model.head_logits(features, weights)
-        batches.append(logits.softmax(-1).mean(0))
-    return torch.cat(batches)
+        drawn = model.head_logits(features, weights).softmax(-1)
+        probs.append(drawn.mean(0))
+        aleatoric.append(torch.special.entr(drawn).sum(-1).mean(0))
+    return Prediction(torch.cat(probs), torch.cat(aleatoric))

@@ -48,13 +48,23 @@ def require_new(folder: Path) -> None:
 class RunFolder:
     """Writes a run's results as they come; what is written stays, however the run ends.
 
-    - `settings.yaml`: every resolved setting, nodes, device, versions and git commit;
+    - `settings.yaml`: every resolved setting, who holds what, device, versions and git commit;
     - `metrics.jsonl`: one line per round, flushed;
-    - `posterior.safetensors`: the final posterior, `<name>_mean` and `<name>_log_var`;
-    - `partition.png`, `learning-curves.png`, `reliability.png`.
+    - `partition.png`, `learning-curves.png`, `reliability.png`;
+    - `posterior.safetensors`: the final posterior, `<name>_mean` and `<name>_log_var`. It is
+      written last and at once: where it stands, the run is whole.
+
+    Parameters
+    ----------
+    folder
+        The folder to make.
+    settings
+        The run's settings.
+    label_counts
+        For each client the number of its examples of each class.
     """
 
-    def __init__(self, folder: Path, settings: Settings, nodes: int) -> None:
+    def __init__(self, folder: Path, settings: Settings, label_counts: list[list[int]]) -> None:
         require_new(folder)
         folder.mkdir(parents=True)
         self.path = folder
@@ -63,13 +73,16 @@ class RunFolder:
         provenance |= {package: _version(package) for package in PACKAGES}
         content = {
             "settings": settings.model_dump(),
-            "nodes": nodes,
+            "nodes": len(label_counts),
             "device": str(torch_device(settings)),
             "versions": provenance,
             "commit": git_commit(ROOT),
             "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         }
-        (folder / "settings.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
+        text = yaml.safe_dump(content, sort_keys=False)
+        counts = yaml.safe_dump({"label_counts": label_counts}, default_flow_style=None)
+        (folder / "settings.yaml").write_text(text + counts)
+        figures.partition_heatmap(np.array(label_counts), folder / "partition.png")
 
     def add_round(self, metrics: dict[str, Any]) -> None:
         """Append one round's metrics to metrics.jsonl; values that are not finite become null."""
@@ -77,17 +90,14 @@ class RunFolder:
         with open(self.path / "metrics.jsonl", "a", encoding="utf-8") as file:
             file.write(json.dumps(_finite(metrics), allow_nan=False) + "\n")
 
-    def draw_partition(self, counts: np.ndarray) -> None:
-        """Draw how many examples of each class each client holds (clients × classes)."""
-        figures.partition_heatmap(counts, self.path / "partition.png")
-
     def finish(self, posterior: Posterior, probs: Tensor, labels: Tensor, bins: int) -> None:
-        """Write the final posterior and draw the learning curves and the reliability diagram."""
-        state = {name: tensor.contiguous() for name, tensor in posterior.state_dict().items()}
-        save_file(state, self.path / "posterior.safetensors")
+        """Draw the learning curves and the reliability diagram, and write the final posterior."""
         figures.learning_curves(self.rounds, self.path / "learning-curves.png")
         diagram = reliability(probs, labels, bins)
         figures.reliability_diagram(diagram, self.path / "reliability.png", "Final global model")
+        state = {name: tensor.contiguous() for name, tensor in posterior.state_dict().items()}
+        save_file(state, self.path / "posterior.partial")
+        os.replace(self.path / "posterior.partial", self.path / "posterior.safetensors")
 
 
 def git_commit(root: Path) -> str:

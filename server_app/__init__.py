@@ -10,7 +10,6 @@ from logging import ERROR, INFO, LogRecord
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from flwr.app import ArrayRecord, Context, MetricRecord, RecordDict
 from flwr.serverapp import Grid, ServerApp
@@ -21,14 +20,20 @@ from flwr.supercore.logger import log
 from fedbary import Posterior
 from fedbary.config import Settings, resolve_run_config
 from fedbary.errors import RunError, SettingError
-from fedbary.federation import evaluation_data, load_dataset, make_model
+from fedbary.federation import evaluation_data, load_dataset, make_model, ood_images
+from fedbary.metrics import accuracy_after_rejection, auroc, fairness
 from fedbary.metrics import evaluate as score
-from fedbary.metrics import fairness
-from fedbary.prediction import predict
+from fedbary.prediction import Prediction, predict
 from fedbary.runs import RunFolder, require_new, run_folder
 from fedbary.seeds import derive_seed
 from server_app.roster import gather, participants
 from strategies import PosteriorStrategy, strategy_for
+
+ECE_BINS = (15, 100)
+"""The numbers of bins in use: most papers' and BA-BFL's; both are recorded beside `ece_bins`."""
+
+REJECTED = tuple(tenth / 10 for tenth in range(10))
+"""Fractions of the test set that are rejected, most uncertain first."""
 
 app = ServerApp()
 
@@ -49,8 +54,7 @@ def run(grid: Grid, settings: Settings, folder: Path) -> None:
     require_new(folder)
     load_dataset(settings)
     members = gather(grid, settings.round_timeout)
-    results = RunFolder(folder, settings, len(members))
-    results.draw_partition(np.array([member.label_counts for member in members]))
+    results = RunFolder(folder, settings, [member.label_counts for member in members])
     recorder = Recorder(settings, results)
 
     def evaluators(server_round: int) -> list[int]:
@@ -75,7 +79,9 @@ def run(grid: Grid, settings: Settings, folder: Path) -> None:
         )
     if all(line["skipped"] for line in results.rounds[1:]):
         raise RunError(f"every round was skipped; metrics.jsonl in {folder} says why")
-    results.finish(recorder.posterior, recorder.probs, recorder.labels, settings.ece_bins)
+    results.finish(
+        recorder.posterior, recorder.prediction.probs, recorder.labels, settings.ece_bins
+    )
     log(INFO, "Results: %s", folder)
 
 
@@ -109,7 +115,7 @@ class Recorder:
         self.strategy: PosteriorStrategy | None = None
         self.model = make_model(settings)
         self.images, self.labels = evaluation_data(settings)
-        self.probs = torch.empty(0)
+        self.prediction = Prediction(torch.empty(0), torch.empty(0))
         self.round: dict[str, Any] = {}
         self.started = self.last = time.perf_counter()
 
@@ -122,6 +128,7 @@ class Recorder:
         """Take the training metrics: their weighted means, and each client's own."""
         clients = _metrics(replies)
         self.round["clients"] = clients
+        self.round["log_var_spread"] = _log_var_spread(replies)
         weights = [client[weight_key] for client in clients]
         if "local-accuracy" in clients[0]:
             accuracies = [client["local-accuracy"] for client in clients]
@@ -139,13 +146,11 @@ class Recorder:
     def on_round(self, server_round: int, arrays: ArrayRecord) -> MetricRecord:
         """Score the global model and record the round."""
         self.model.load_state_dict(arrays.to_torch_state_dict())
-        device = self.images.device
-        seed = derive_seed(self.settings.seed, "predict-global", server_round)
-        generator = torch.Generator(device).manual_seed(seed)
-        self.probs = predict(self.model, self.images, self.settings.samples, generator)
+        self.prediction = self._predict(self.images, server_round)
         scores = dict.fromkeys(("accuracy", "nll", "ece", "brier"), math.nan)
-        if self.probs.isfinite().all():
-            scores = score(self.probs, self.labels, self.settings.ece_bins)
+        if self.prediction.probs.isfinite().all():
+            scores = score(self.prediction.probs, self.labels, self.settings.ece_bins)
+            self.round |= self._beyond(server_round)
         now = time.perf_counter()
         seconds, self.last = now - self.last, now
         left = (now - self.started) / max(server_round, 1) * (self.settings.rounds - server_round)
@@ -176,6 +181,40 @@ class Recorder:
         )
         return MetricRecord({**scores})
 
+    def _predict(self, images: torch.Tensor, server_round: int) -> Prediction:
+        seed = derive_seed(self.settings.seed, "predict-global", server_round)
+        generator = torch.Generator(images.device).manual_seed(seed)
+        return predict(self.model, images, self.settings.samples, generator)
+
+    def _beyond(self, server_round: int) -> dict[str, Any]:
+        """Return the ECE in the usual bins and the split of uncertainty; at the end more.
+
+        That is what the uncertainty is worth: accuracy after rejection, detection of foreign data.
+        """
+        here = self.prediction
+        line: dict[str, Any] = {
+            f"ece_{bins}": score(here.probs, self.labels, bins)["ece"] for bins in ECE_BINS
+        }
+        line["uncertainty"] = {
+            "entropy": float(here.entropy.mean()),
+            "aleatoric": float(here.aleatoric.mean()),
+            "epistemic": float(here.epistemic.mean()),
+        }
+        if server_round < self.settings.rounds:
+            return line
+        kept = accuracy_after_rejection(here.probs, self.labels, here.entropy, REJECTED)
+        line["rejection"] = {
+            f"{fraction:.1f}": value for fraction, value in zip(REJECTED, kept, strict=True)
+        }
+        foreign = ood_images(self.settings)
+        if foreign is not None:
+            there = self._predict(foreign, server_round)
+            line["ood"] = {
+                "auroc_entropy": auroc(here.entropy, there.entropy),
+                "auroc_epistemic": auroc(here.epistemic, there.epistemic),
+            }
+        return line
+
     def _replies(self, server_round: int) -> dict[str, Any]:
         if self.strategy is None or server_round == 0:
             return {}
@@ -184,6 +223,24 @@ class Recorder:
             "admitted": self.strategy.num_admitted,
             "refused": [refusal.reason for refusal in refusals if refusal.round == server_round],
         }
+
+
+def _log_var_spread(replies: list[RecordDict]) -> dict[str, float]:
+    """Return how far apart the clients' log-variances lie, per tensor, in nats.
+
+    It is their standard deviation over the clients, averaged over the weights; nothing without
+    Gaussians or with one client.
+    """
+    if len(replies) < 2:
+        return {}
+    posteriors = [
+        Posterior.from_state_dict(next(iter(reply.array_records.values())).to_torch_state_dict())
+        for reply in replies
+    ]
+    return {
+        name: float(torch.stack([p.log_var[name] for p in posteriors]).std(0).mean())
+        for name in posteriors[0].log_var
+    }
 
 
 def _metrics(replies: list[RecordDict]) -> list[dict[str, Any]]:

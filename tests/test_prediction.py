@@ -17,7 +17,7 @@ def model(n, log_var=-3.0):
 @pytest.mark.parametrize("n", range(6))
 def test_it_is_the_mean_softmax_of_the_drawn_networks(n):
     net, x = model(n), torch.rand(9, 1, 12, 12)
-    probs = predict(net, x, 7, Generator().manual_seed(1))
+    probs = predict(net, x, 7, Generator().manual_seed(1)).probs
     with torch.inference_mode():
         weights = net.sample_head(7, Generator().manual_seed(1))
         expected = net.head_logits(net.trunk(x), weights).softmax(-1).mean(0)
@@ -27,23 +27,24 @@ def test_it_is_the_mean_softmax_of_the_drawn_networks(n):
 
 def test_an_image_is_judged_alike_whatever_stands_beside_it():
     net, x = model(3), torch.rand(10, 1, 12, 12)
-    whole = predict(net, x, 5, Generator().manual_seed(1))
-    parts = predict(net, x, 5, Generator().manual_seed(1), batch_size=3)
+    whole = predict(net, x, 5, Generator().manual_seed(1)).probs
+    parts = predict(net, x, 5, Generator().manual_seed(1), batch_size=3).probs
     torch.testing.assert_close(whole, parts)
 
 
 def test_uint8_images_are_scaled_to_one():
     net, x = model(2), torch.randint(0, 256, (4, 1, 12, 12), dtype=torch.uint8)
-    ours = predict(net, x, 3, Generator().manual_seed(1))
-    scaled = predict(net, x.float() / 255, 3, Generator().manual_seed(1))
+    ours = predict(net, x, 3, Generator().manual_seed(1)).probs
+    scaled = predict(net, x.float() / 255, 3, Generator().manual_seed(1)).probs
     torch.testing.assert_close(ours, scaled)
 
 
 def test_more_samples_approach_the_posterior_predictive():
     net, x = model(3, log_var=-2.0), torch.rand(10, 1, 12, 12)
-    truth = predict(net, x, 5_000, Generator().manual_seed(2), batch_size=5)
+    truth = predict(net, x, 5_000, Generator().manual_seed(2), batch_size=5).probs
     errors = [
-        (predict(net, x, s, Generator().manual_seed(1)) - truth).abs().mean() for s in (4, 200)
+        (predict(net, x, s, Generator().manual_seed(1)).probs - truth).abs().mean()
+        for s in (4, 200)
     ]
     assert errors[1] < errors[0] / 4
 
@@ -51,5 +52,5 @@ def test_more_samples_approach_the_posterior_predictive():
 def test_no_gradient_and_no_change_of_the_model():
     net, x = model(3), torch.rand(2, 1, 12, 12)
     before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
-    assert not predict(net, x, 2, Generator().manual_seed(0)).requires_grad
+    assert not predict(net, x, 2, Generator().manual_seed(0)).probs.requires_grad
     assert all(torch.equal(tensor, before[name]) for name, tensor in net.state_dict().items())
