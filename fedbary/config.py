@@ -42,6 +42,7 @@ class Settings(BaseModel):
     min_examples: int = Field(ge=1)
     holdout: float = Field(ge=0, lt=1)
 
+    pixels: Literal["unit", "signed"]
     bayesian_layers: int = Field(ge=0, le=5)
     init_log_var: float = Field(ge=-40, le=40)
 
@@ -152,10 +153,10 @@ def resolve(overrides: Mapping[str, Any], file: Path = DEFAULTS) -> Settings:
     SettingError
         If the file cannot be read, a key or preset is unknown, or a value is not allowed.
     """
-    values = _read(DEFAULTS)
+    values = read_yaml(DEFAULTS)
     protocols = values.pop("protocols")
     if file.resolve() != DEFAULTS:
-        own = _read(file)
+        own = read_yaml(file)
         protocols |= _protocols(own.pop("protocols", {}), file)
         values |= own
     protocol = overrides.get("protocol", values["protocol"])
@@ -239,7 +240,8 @@ def _allowed(setting: str) -> str:
     return " ".join(words)
 
 
-def _read(file: Path) -> dict[str, Any]:
+def read_yaml(file: Path) -> dict[str, Any]:
+    """Return what a YAML file says under names; a SettingError names the file if it cannot."""
     try:
         values = yaml.safe_load(file.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -123,6 +123,8 @@ def client_shard(settings: Settings, clients: int, client: int) -> Shard:
 def make_model(settings: Settings) -> BayesianCNN:
     """Return the network for the data set on the device, initialised from the seed."""
     dataset = load_dataset(settings)
-    model = BayesianCNN(dataset.shape, dataset.num_classes, settings.bayesian_layers)
+    model = BayesianCNN(
+        dataset.shape, dataset.num_classes, settings.bayesian_layers, settings.pixels == "signed"
+    )
     model.reset(settings.init_log_var, derive_seed(settings.seed, "model"))
     return model.to(torch_device(settings))

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from math import isfinite
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,7 +25,7 @@ DPI = 160
 ANNOTATED_CELLS = 150
 
 
-def learning_curves(rounds: Sequence[Mapping[str, Any]], path: Path | str) -> None:
+def learning_curves(rounds: Sequence[Mapping[str, Any]]) -> "Figure":
     """Draw accuracy, NLL and ECE of the global model over the rounds, three panels.
 
     Parameters
@@ -34,8 +33,6 @@ def learning_curves(rounds: Sequence[Mapping[str, Any]], path: Path | str) -> No
     rounds : sequence of mapping
         One per round: ``round`` and any of ``accuracy`` (fraction), ``nll`` (nats), ``ece``
         (fraction). A value that is absent, None or not finite is skipped.
-    path : Path or str
-        The picture to write; its suffix says the format.
     """
     figure = _figure(10, 3.1)
     panels = (
@@ -55,10 +52,10 @@ def learning_curves(rounds: Sequence[Mapping[str, Any]], path: Path | str) -> No
         if not points:
             axes.set(xticks=[], yticks=[])
             axes.text(0.5, 0.5, "no values", transform=axes.transAxes, ha="center", color=GREY)
-    figure.savefig(path, dpi=DPI)
+    return figure
 
 
-def partition_heatmap(counts: np.ndarray, path: Path | str) -> None:
+def partition_heatmap(counts: np.ndarray) -> "Figure":
     """Draw how many examples of each class each client holds.
 
     Parameters
@@ -66,8 +63,6 @@ def partition_heatmap(counts: np.ndarray, path: Path | str) -> None:
     counts : ndarray
         Examples, (clients, classes), as `fedbary.partition.label_counts` returns them. Up to 150
         cells bear their number.
-    path : Path or str
-        The picture to write; its suffix says the format.
     """
     clients, classes = counts.shape
     numbered = counts.size <= ANNOTATED_CELLS
@@ -86,10 +81,10 @@ def partition_heatmap(counts: np.ndarray, path: Path | str) -> None:
         for (client, label), count in np.ndenumerate(counts):
             color = "white" if count > dark else "black"
             axes.text(label, client, f"{count}", ha="center", va="center", size=7, color=color)
-    figure.savefig(path, dpi=DPI)
+    return figure
 
 
-def reliability_diagram(reliability: Reliability, path: Path | str, title: str) -> None:
+def reliability_diagram(reliability: Reliability, title: str) -> "Figure":
     """Draw accuracy against confidence bin by bin, and how many predictions each bin holds.
 
     A bar reaches from 0 to the accuracy of its bin; the stretch between accuracy and mean
@@ -100,8 +95,6 @@ def reliability_diagram(reliability: Reliability, path: Path | str, title: str) 
     reliability : Reliability
         As `fedbary.metrics.reliability` returns it. Confidences of exactly 1 are drawn with the
         last bin.
-    path : Path or str
-        The picture to write; its suffix says the format.
     title : str
         Heading; the expected calibration error is added.
     """
@@ -130,7 +123,7 @@ def reliability_diagram(reliability: Reliability, path: Path | str, title: str) 
         axes.grid(alpha=0.3)
         axes.set_axisbelow(True)
         _open_frame(axes)
-    figure.savefig(path, dpi=DPI)
+    return figure
 
 
 def _drawn_bins(reliability: Reliability) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

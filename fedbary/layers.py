@@ -37,7 +37,7 @@ class _SampledLinear(torch.autograd.Function):
         mean: Tensor,
         log_var: Tensor,
         bias: Tensor,
-        generator: Generator | None,
+        generator: Generator,
     ) -> Tensor:
         var = variance_power(log_var, 1)
         x_squared = x.square()
@@ -77,7 +77,12 @@ class VariationalLinear(nn.Module):
         self.bias = nn.Parameter(torch.empty(out_features))
 
     def forward(self, x: Tensor, generator: Generator | None = None) -> Tensor:
-        """Return the sampled output (batch, out_features) for x (batch, in_features)."""
+        """Return the sampled output (batch, out_features) for x (batch, in_features).
+
+        Without a generator nothing is sampled: the weights are their means.
+        """
+        if generator is None:
+            return functional.linear(x, self.weight_mean, self.bias)
         sampled: Tensor = _SampledLinear.apply(
             x, self.weight_mean, self.weight_log_var, self.bias, generator
         )
@@ -119,9 +124,14 @@ class VariationalConv2d(nn.Module):
         self.bias = nn.Parameter(torch.empty(out_channels))
 
     def forward(self, x: Tensor, generator: Generator | None = None) -> Tensor:
-        """Return sampled outputs (batch, out_channels, h, w) for x (batch, in_channels, H, W)."""
-        std = variance_power(self.weight_log_var, 0.5)
-        weight = torch.addcmul(self.weight_mean, std, normal_like(std, generator))
+        """Return sampled outputs (batch, out_channels, h, w) for x (batch, in_channels, H, W).
+
+        Without a generator nothing is sampled: the weights are their means.
+        """
+        weight: Tensor = self.weight_mean
+        if generator is not None:
+            std = variance_power(self.weight_log_var, 0.5)
+            weight = torch.addcmul(weight, std, normal_like(std, generator))
         return functional.conv2d(x, weight, self.bias, padding=self.padding)
 
     def forward_with(self, x: Tensor, weights: Tensor) -> Tensor:

@@ -43,6 +43,8 @@ class BayesianCNN(nn.Module):
         Number of outputs, at least 2.
     bayesian_layers
         n ∈ {0, …, 5}: how many of the last layers have Gaussian weights; 0 is a plain CNN.
+    signed_pixels
+        Whether the first layer sees 2x − 1 of its input x, in [-1, 1] for images in [0, 1].
 
     Raises
     ------
@@ -50,7 +52,13 @@ class BayesianCNN(nn.Module):
         If one of them is out of its range.
     """
 
-    def __init__(self, shape: tuple[int, int, int], num_classes: int, bayesian_layers: int) -> None:
+    def __init__(
+        self,
+        shape: tuple[int, int, int],
+        num_classes: int,
+        bayesian_layers: int,
+        signed_pixels: bool = False,
+    ) -> None:
         super().__init__()
         channels, height, width = shape
         if bayesian_layers not in range(len(LAYERS) + 1):
@@ -64,6 +72,7 @@ class BayesianCNN(nn.Module):
         features = 16
         for side in (height, width):
             features *= ((side - shrink) // 2 - shrink) // 2
+        self.signed_pixels = signed_pixels
         self.num_trunk = len(LAYERS) - bayesian_layers
         convolutions = {"conv1": (channels, 6), "conv2": (6, 16)}
         linears = {"fc1": (features, 120), "fc2": (120, 84), "fc3": (84, num_classes)}
@@ -90,7 +99,10 @@ class BayesianCNN(nn.Module):
             reset_layer(layer, init_log_var, generator)
 
     def forward(self, x: Tensor, generator: Generator | None = None) -> Tensor:
-        """Return logits (batch, classes) of one draw of the weights for images (batch, C, H, W)."""
+        """Return logits (batch, classes) of one draw of the weights for images (batch, C, H, W).
+
+        Without a generator: of the weights' means.
+        """
         x = self.trunk(x)
         for index in range(self.num_trunk, len(LAYERS)):
             x = self._between(index, self._modules[LAYERS[index]](x, generator))  # type: ignore[misc]
@@ -99,6 +111,8 @@ class BayesianCNN(nn.Module):
     def trunk(self, x: Tensor) -> Tensor:
         """Return the features that the deterministic layers make of images (batch, C, H, W)."""
         x = x.contiguous(memory_format=torch.channels_last)
+        if self.signed_pixels:
+            x = 2 * x - 1
         for index in range(self.num_trunk):
             x = self._between(index, self._modules[LAYERS[index]](x))  # type: ignore[misc]
         return x

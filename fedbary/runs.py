@@ -10,7 +10,7 @@ import subprocess
 import time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import yaml
@@ -23,8 +23,13 @@ from fedbary.errors import SettingError
 from fedbary.federation import torch_device
 from fedbary.metrics import reliability
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 CLONE_VARIABLE = "FEDBARY_CLONE"
 """Environment variable by which the command tells the server app which clone it runs."""
+
+POSTERIOR = "posterior.safetensors"
 
 PACKAGES = ("flwr", "torch", "torchvision", "numpy", "ray")
 
@@ -43,6 +48,11 @@ def require_new(folder: Path) -> None:
     """Raise a SettingError if the folder exists: a run never writes over another."""
     if folder.exists():
         raise SettingError("output", str(folder), "a folder that does not exist yet")
+
+
+def is_whole(folder: Path) -> bool:
+    """Whether the folder holds a run that came to its end."""
+    return (folder / POSTERIOR).exists()
 
 
 class RunFolder:
@@ -82,7 +92,7 @@ class RunFolder:
         text = yaml.safe_dump(content, sort_keys=False)
         counts = yaml.safe_dump({"label_counts": label_counts}, default_flow_style=None)
         (folder / "settings.yaml").write_text(text + counts)
-        figures.partition_heatmap(np.array(label_counts), folder / "partition.png")
+        self._save(figures.partition_heatmap(np.array(label_counts)), "partition")
 
     def add_round(self, metrics: dict[str, Any]) -> None:
         """Append one round's metrics to metrics.jsonl; values that are not finite become null."""
@@ -92,12 +102,15 @@ class RunFolder:
 
     def finish(self, posterior: Posterior, probs: Tensor, labels: Tensor, bins: int) -> None:
         """Draw the learning curves and the reliability diagram, and write the final posterior."""
-        figures.learning_curves(self.rounds, self.path / "learning-curves.png")
+        self._save(figures.learning_curves(self.rounds), "learning-curves")
         diagram = reliability(probs, labels, bins)
-        figures.reliability_diagram(diagram, self.path / "reliability.png", "Final global model")
+        self._save(figures.reliability_diagram(diagram, "Final global model"), "reliability")
         state = {name: tensor.contiguous() for name, tensor in posterior.state_dict().items()}
         save_file(state, self.path / "posterior.partial")
-        os.replace(self.path / "posterior.partial", self.path / "posterior.safetensors")
+        os.replace(self.path / "posterior.partial", self.path / POSTERIOR)
+
+    def _save(self, figure: Figure, name: str) -> None:
+        figure.savefig(self.path / f"{name}.png", dpi=figures.DPI)
 
 
 def git_commit(root: Path) -> str:

@@ -9,7 +9,7 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from fedbary import cli
+from fedbary import launch
 
 ROOT = Path(__file__).resolve().parents[1]
 BIN = Path(sys.executable).parent
@@ -55,11 +55,11 @@ def test_a_run_that_fails_exits_with_an_error(tmp_path):
 
 
 def test_plain_flwr_run_takes_the_federation_as_it_is_and_run_config_over_the_file(tmp_path):
-    environment = cli._environment(tmp_path)
+    environment = launch.flower_environment(tmp_path)
     output = tmp_path / "run"
     config = f'rule="WB" rounds=1 local_epochs=1 samples=2 output="{output}"'
     command = [str(BIN / "flwr"), "run", str(ROOT), "local", "--stream", "--run-config", config]
-    with cli._superlink(environment, tmp_path):
+    with launch.superlink(environment, tmp_path):
         subprocess.run(command, cwd=ROOT, env=environment, timeout=240, check=True)
     settings = yaml.safe_load((output / "settings.yaml").read_text())["settings"]
     assert (settings["rule"], settings["rounds"]) == ("WB", 1)

@@ -90,3 +90,12 @@ def test_pooling_before_relu_changes_nothing():
     before = functional.relu(functional.max_pool2d(x, 2))
     after = functional.max_pool2d(functional.relu(x), 2)
     assert torch.equal(before, after)
+
+
+def test_signed_pixels_are_seen_from_minus_one_to_one():
+    x = torch.rand(3, 1, 12, 12)
+    plain, signed = BayesianCNN((1, 12, 12), 4, 2), BayesianCNN((1, 12, 12), 4, 2, True)
+    for net in (plain, signed):
+        net.reset(-5.0, seed=0)
+    torch.testing.assert_close(signed.trunk(x), plain.trunk(2 * x - 1))
+    torch.testing.assert_close(signed(x), plain(2 * x - 1))

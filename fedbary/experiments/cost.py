@@ -1,0 +1,82 @@
+"""How long a run takes on this machine: from like runs that are done, else from a few steps."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+
+import pandas as pd
+import torch
+
+from fedbary.config import Settings
+from fedbary.errors import SettingError
+
+STEPS = 12
+START_SECONDS = 5.0
+"""What importing PyTorch and Flower takes, and reading the data."""
+
+ROUND_OVERHEAD = 1.15
+"""What a round takes over its clients' training: aggregation and evaluation."""
+
+
+class Cost:
+    """Estimates of runs' seconds.
+
+    Parameters
+    ----------
+    done
+        Rows of runs that were made, one table each.
+    """
+
+    def __init__(self, done: Sequence[pd.DataFrame]) -> None:
+        self._known: dict[tuple[object, ...], float] = {}
+        for rows in done:
+            first = rows.iloc[0]
+            passes = first["local_epochs"] * first["rounds"] * first["participation"]
+            self._known[_like(first)] = float(rows["seconds"].sum() / passes)
+
+    def seconds(self, settings: Settings) -> float | None:
+        """Return a run's seconds; None if its data are not here to try a few steps."""
+        passes = settings.local_epochs * settings.rounds * settings.participation
+        key = _like(pd.Series(settings.model_dump()))
+        if key not in self._known:
+            measured = _seconds_of_an_epoch(settings)
+            if measured is None:
+                return None
+            self._known[key] = measured
+        return START_SECONDS + self._known[key] * passes
+
+
+def _like(row: pd.Series) -> tuple[object, ...]:
+    keys = ("dataset", "bayesian_layers", "batch_size", "inference", "engine")
+    return tuple(row[key] for key in keys)
+
+
+def _seconds_of_an_epoch(settings: Settings) -> float | None:
+    """Train a few steps as a client does, and scale to one pass over all the training data."""
+    from fedbary.federation import load_dataset, make_model
+    from fedbary.inference import Training, local_method
+
+    try:
+        dataset = load_dataset(settings.model_copy(update={"download": False}))
+    except SettingError:
+        return None
+    model = make_model(settings)
+    device = next(model.parameters()).device
+    count = min(STEPS * settings.batch_size, len(dataset.y_train))
+    x, y = dataset.x_train[:count].to(device), dataset.y_train[:count].to(device)
+    training = Training(batch_size=settings.batch_size, kl_weight=settings.kl_weight)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(settings.cpus_per_client)
+    try:
+        for _ in range(2):
+            start = time.perf_counter()
+            local_method(settings.inference)(model, x, y, settings.prior_std, training, seed=0)
+            seconds = time.perf_counter() - start
+    finally:
+        torch.set_num_threads(threads)
+    at_once = 1
+    if settings.engine == "ray":
+        at_once = max(1, (os.cpu_count() or 1) // settings.cpus_per_client)
+    return seconds * len(dataset.y_train) / count * ROUND_OVERHEAD / at_once

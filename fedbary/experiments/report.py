@@ -1,0 +1,500 @@
+"""The report of an experiment from its table alone: the papers' tables and figures, and more."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fedbary import comparison_figures as pictures
+from fedbary import figures
+from fedbary.aggregation import RULES
+from fedbary.errors import SettingError
+from fedbary.experiments.document import Document
+from fedbary.experiments.grid import NAMING, differing
+from fedbary.experiments.published import published
+from fedbary.experiments.sweep import duration
+from fedbary.experiments.table import read_about, read_table, settings_of
+from fedbary.stats import SignedRank, signed_rank
+
+DATASETS = {
+    "fashionmnist": "Fashion-MNIST",
+    "cifar10": "CIFAR-10",
+    "svhn": "SVHN",
+    "digits": "Digits",
+}
+"""How data sets are written; another is written as it is named."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A column of the table, and how it is shown."""
+
+    column: str
+    label: str
+    scale: float = 1.0
+    decimals: int = 3
+    lower_is_better: bool = True
+    published: str = ""
+
+    def show(self, values: Iterable[float]) -> str:
+        """Return mean ± standard deviation of values as they are in the table."""
+        found = np.array([value for value in values if value == value], dtype=float) * self.scale
+        if not len(found):
+            return "–"
+        text = f"{found.mean():.{self.decimals}f}"
+        return f"{text} ± {found.std(ddof=1):.{self.decimals}f}" if len(found) > 1 else text
+
+
+ACCURACY = Metric("accuracy", "Accuracy %", 100, 2, False, "accuracy")
+ECE_15 = Metric("ece_15", "ECE %, 15 bins", 100, 2)
+ECE_100 = Metric("ece_100", "ECE %, 100 bins", 100, 2, True, "ece")
+NLL = Metric("nll", "NLL", 1, 3, True, "nll")
+MAIN = (ACCURACY, ECE_15, ECE_100, NLL)
+FAIRNESS = (
+    Metric("local_models.weighted_accuracy", "Weighted mean of the clients' accuracies, %", 100, 2),
+    Metric(
+        "local_models.worst10_accuracy", "Accuracy of the worst tenth of the clients, %", 100, 2
+    ),
+)
+UNCERTAINTY = (
+    Metric("uncertainty.entropy", "Total, nats"),
+    Metric("uncertainty.aleatoric", "Aleatoric, nats"),
+    Metric("uncertainty.epistemic", "Epistemic, nats", decimals=4),
+)
+DETECTION = (
+    Metric("ood.auroc_entropy", "AUROC % of entropy", 100, 2, False),
+    Metric("ood.auroc_epistemic", "AUROC % of mutual information", 100, 2, False),
+)
+REJECTED = ("0.0", "0.1", "0.2", "0.3", "0.5")
+
+
+def write_report(results: Path) -> Path:
+    """Write `report.html`, `report.md` and `figures/` from a results folder's table.
+
+    Returns
+    -------
+    Path
+        The HTML page.
+
+    Raises
+    ------
+    SettingError
+        If there is no table of this version, or no run in it.
+    """
+    table = read_table(results)
+    if table.empty:
+        raise SettingError("results", str(results), "a folder whose table holds a finished run")
+    Report(table, results).write()
+    return results / "report.html"
+
+
+class Report:
+    """Sections of a report; each takes what it shows from the table's last rounds.
+
+    Parameters
+    ----------
+    table
+        As `read_table` returns it.
+    folder
+        Where the report goes.
+    """
+
+    def __init__(self, table: pd.DataFrame, folder: Path) -> None:
+        self.table = table
+        last = table[table["round"] == table["rounds"]].copy()
+        last["order"] = [list(RULES).index(r) if r in RULES else len(RULES) for r in last["rule"]]
+        trained = table[table["round"] > 0].groupby("run")["seconds"]
+        last["seconds"] = last["run"].map(trained.median())
+        last["duration"] = last["run"].map(table.groupby("run")["seconds"].sum())
+        settings = settings_of(last)
+        self.varied = differing(settings.to_dict("records"))
+        last["variant"] = [
+            ", ".join(f"{key}={_plain(row[key])}" for key in self.varied)
+            for row in settings.to_dict("records")
+        ]
+        self.last = last.sort_values(["bayesian_layers", "order"], kind="stable")
+        self.folder = folder
+        self.about = read_about(folder)
+        self.document = Document(folder, self.about.get("title") or folder.resolve().name)
+
+    def write(self) -> None:
+        """Write the whole report."""
+        self.introduction()
+        self.main_tables()
+        self.rules_compared()
+        self.layers()
+        self.fairness_and_time()
+        self.uncertainty()
+        self.variances()
+        self.background()
+        self.runs()
+        self.document.write()
+
+    def introduction(self) -> None:
+        """Say what was run and how to read it."""
+        document = self.document
+        if about := self.about.get("about"):
+            document.text(about)
+        shared = settings_of(self.last).iloc[0]
+        document.text(
+            f"""{len(self.last)} runs. In each, {shared["clients"]} clients hold a data set between
+            them, each fits the network to its own part, and a **rule** makes one model of their
+            answers; that is a round. The last *n* of the network's five layers hold a Gaussian
+            for every weight, the others a number; FedAvg has n = 0. All numbers are of the global
+            model after the last round, on {_where(self.last)}, as mean ± standard deviation over
+            the seeds ({_listed(self.last["seed"])})."""
+        )
+        document.text(
+            """**Accuracy** is the share of right answers. **ECE**, the expected calibration
+            error, is how far confidence and accuracy lie apart: 0 is a model that is right in
+            80 % of the cases in which it is 80 % sure. **NLL** is the mean negative
+            log-likelihood of the true class in nats; it counts both. For both less is better."""
+        )
+
+    def main_tables(self) -> None:
+        """Add accuracy, ECE and NLL by data set, n and rule, beside the papers' numbers."""
+        document = self.document
+        document.heading("How good, how calibrated")
+        if any(published(d, 0, "FedAvg", "nll")[0] > 0 for d in self.last["dataset"].unique()):
+            document.text(
+                f"""*Paper* is what BA-BFL prints in its Table 1 (50 rounds × 50 local epochs,
+                ECE over 100 bins, ± standard deviation over seeds 0-2); *Δ* is our mean minus
+                theirs. Here it was {_lengths(self.last)}. **Bold** is the best mean of the
+                whole table, <u>underlined</u> the best among the rules at the same n."""
+            )
+        else:
+            document.text(
+                """**Bold** is the best mean of the whole table, <u>underlined</u> the best
+                among the rules at the same n."""
+            )
+        for dataset, rows in _grouped(self.last, "dataset"):
+            document.heading(_name(dataset), 3)
+            document.table(*self._main_table(dataset, rows))
+
+    def _main_table(
+        self, dataset: str, rows: pd.DataFrame
+    ) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        groups = [(key, group) for key, group in _grouped(rows, "variant", "bayesian_layers")]
+        cells = [
+            (variant, n, rule, runs)
+            for (variant, n), group in groups
+            for rule, runs in _grouped(group, "rule")
+        ]
+        header = ["n", "rule", "seeds"]
+        columns = []
+        for metric in MAIN:
+            means = [metric.scale * runs[metric.column].mean() for *_, runs in cells]
+            shown = [metric.show(runs[metric.column]) for *_, runs in cells]
+            shown = _marked(metric, means, shown, [(variant, n) for variant, n, *_ in cells])
+            header.append(metric.label)
+            columns.append(shown)
+            if not metric.published:
+                continue
+            paper = [published(dataset, n, rule, metric.published) for _, n, rule, _ in cells]
+            if np.isfinite([mean for mean, _ in paper]).any():
+                header += ["*paper*", "*Δ*"]
+                places = 2
+                columns.append(
+                    [f"{m:.{places}f} ± {s:.{places}f}" if m == m else "" for m, s in paper]
+                )
+                columns.append(
+                    [
+                        f"{ours - theirs:+.{places}f}" if theirs == theirs else ""
+                        for ours, (theirs, _) in zip(means, paper, strict=True)
+                    ]
+                )
+        first = [[str(n), rule, str(len(runs))] for _, n, rule, runs in cells]
+        if self.varied:
+            header.insert(0, ", ".join(self.varied))
+            first = [[cell[0], *row] for cell, row in zip(cells, first, strict=True)]
+        body = [[*row, *(column[index] for column in columns)] for index, row in enumerate(first)]
+        return header, body
+
+    def rules_compared(self) -> None:
+        """Add the Bayesian signed-rank test of every pair of rules."""
+        rules = [rule for rule in self._rules() if (self.last["rule"] == rule).any()]
+        pairs = [
+            (variant, one, other, shared)
+            for variant, rows in _grouped(self.last, "variant")
+            for one, other in itertools.combinations(rules, 2)
+            if len(shared := _paired(rows, one, other)) > 1
+        ]
+        if not pairs:
+            return
+        document = self.document
+        document.heading("Does the rule matter?")
+        document.text(
+            """The Bayesian signed-rank test (Benavoli et al. 2017, by the library baycomp)
+            compares two rules over all points that both have: data set, n and seed. It gives
+            the probability that the first is better, that both are practically equal, and that
+            the second is better. Practically equal means a difference within the ROPE, as in
+            the paper the 25th percentile of the absolute differences. By that choice a quarter
+            of the differences lie within it however small they all are: look at the ROPE and at
+            the mean difference too."""
+        )
+        for metric in (NLL, ECE_15, ACCURACY):
+            document.heading(metric.label, 3)
+            tests = [
+                signed_rank(
+                    metric.scale * shared[f"{metric.column}_one"],
+                    metric.scale * shared[f"{metric.column}_other"],
+                    metric.lower_is_better,
+                )
+                for *_, shared in pairs
+            ]
+            rows = []
+            for (variant, one, other, shared), test in zip(pairs, tests, strict=True):
+                gap = metric.scale * (
+                    shared[f"{metric.column}_one"] - shared[f"{metric.column}_other"]
+                )
+                rows.append(
+                    [
+                        *([variant] if self.varied else []),
+                        one,
+                        other,
+                        f"{test.first:.3f}",
+                        f"{test.equal:.3f}",
+                        f"{test.second:.3f}",
+                        f"{test.rope:.2g}",
+                        f"{gap.mean():+.{metric.decimals + 1}f}",
+                        str(len(shared)),
+                    ]
+                )
+            header = ["first", "second", "P(first better)", "P(equal)", "P(second better)"]
+            header += ["ROPE", "mean of first − second", "points"]
+            document.table([*([", ".join(self.varied)] if self.varied else []), *header], rows)
+            if metric is NLL and not self.varied:
+                self._triangles(pairs, tests)
+
+    def _triangles(
+        self, pairs: Sequence[tuple[str, str, str, pd.DataFrame]], tests: Sequence[SignedRank]
+    ) -> None:
+        named = {(one, other): test for (_, one, other, _), test in zip(pairs, tests, strict=True)}
+        self.document.figure(
+            "triangles",
+            pictures.triangles(named),
+            """The signed-rank test on the NLL, pair by pair: each point is a draw from the
+            posterior; the nearer it lies to a corner, the more probable is that corner's
+            answer.""",
+        )
+
+    def _rules(self) -> list[str]:
+        known = [rule for rule in RULES if rule != "FedAvg"]
+        return [*known, *sorted(set(self.last["rule"]) - set(RULES))]
+
+    def layers(self) -> None:
+        """Add ECE and NLL against n."""
+        self.document.heading("More Bayesian layers")
+        self._against_layers(
+            "ece-nll",
+            (ECE_15, NLL),
+            "ECE and NLL against n: mean and standard deviation over seeds.",
+        )
+
+    def fairness_and_time(self) -> None:
+        """Add both fairness measures and the seconds of a round against n."""
+        self.document.heading("Clients' own models, and time")
+        self.document.text(
+            """Fairness is measured on the clients' models as they leave for the server, each on
+            the whole test set: the mean weighted by what they hold, and the worst tenth of
+            them."""
+        )
+        self._against_layers("fairness", FAIRNESS, "Both fairness measures against n.")
+        self._against_layers(
+            "seconds",
+            (Metric("seconds", "Seconds a round"),),
+            """Median seconds of a round against n, evaluation of the global model included. Runs
+            beside each other on one machine slow each other down, so compare with care.""",
+        )
+
+    def _against_layers(self, name: str, metrics: Sequence[Metric], caption: str) -> None:
+        shown = [m for m in metrics if m.column in self.last and self.last[m.column].notna().any()]
+        for number, (variant, rows) in enumerate(_grouped(self.last, "variant")):
+            if shown:
+                data = rows.assign(dataset=rows["dataset"].map(_name), n=rows["bayesian_layers"])
+                columns = [(metric.column, metric.label, metric.scale) for metric in shown]
+                figure = pictures.lines_by_group(data, columns)
+                suffix = f"-{number}" if self.varied else ""
+                self.document.figure(name + suffix, figure, f"{caption} {variant}")
+
+    def uncertainty(self) -> None:
+        """Add the split of uncertainty, detection of foreign data and accuracy after rejection."""
+        document = self.document
+        document.heading("What the uncertainty is worth")
+        document.text(
+            """The entropy of a prediction splits into the entropy that the drawn networks have
+            on average (**aleatoric**: the data's own ambiguity) and the mutual information of
+            label and weights (**epistemic**: what more data would remove). A model that knows
+            what it does not know is more uncertain on images of another kind than it was
+            trained on: **AUROC** is the probability that a foreign image gets the higher value;
+            50 % is chance. A single network (n = 0) has no mutual information."""
+        )
+        for dataset, rows in _grouped(self.last, "dataset"):
+            document.heading(_name(dataset), 3)
+            foreign = rows["ood_dataset"].iloc[0]
+            shown = list(UNCERTAINTY)
+            if DETECTION[0].column in rows and rows[DETECTION[0].column].notna().any():
+                document.text(f"Foreign images: the test images of {_name(foreign)}, resized.")
+                shown += DETECTION
+            shown += [
+                Metric(
+                    f"rejection.{part}", f"Accuracy %, {int(100 * float(part))} % rejected", 100, 2
+                )
+                for part in REJECTED[1:]
+            ]
+            body = [
+                [
+                    *([variant] if self.varied else []),
+                    str(n),
+                    rule,
+                    *(m.show(runs[m.column]) if m.column in runs else "–" for m in shown),
+                ]
+                for (variant, n, rule), runs in _grouped(rows, "variant", "bayesian_layers", "rule")
+            ]
+            header = ["n", "rule", *(metric.label for metric in shown)]
+            document.table([*([", ".join(self.varied)] if self.varied else []), *header], body)
+        if not self.varied:
+            document.figure(
+                "rejection",
+                pictures.rejection_curves(_rejections(self.last)),
+                f"""Accuracy on what is left when the most uncertain predictions, by entropy,
+                are put aside: mean and standard deviation over seeds, FedAvg and the rules at n
+                = {self.last["bayesian_layers"].max()}.""",
+            )
+
+    def variances(self) -> None:
+        """Add the layers' log-variances and how far apart the clients' lie."""
+        spread = [c for c in self.last if c.startswith("log_var_spread.")]
+        if not spread:
+            return
+        document = self.document
+        document.heading("The variances")
+        document.text(
+            """Rules can differ only where the clients' variances do. Per layer: the mean
+            log-variance of the global posterior, and in parentheses how far apart the clients'
+            log-variances lie in the last round (their standard deviation over the clients,
+            averaged over the weights). Where that is 0, RKLB, WB, EAA and AALV give the same
+            posterior."""
+        )
+        layers = [column.removeprefix("log_var_spread.") for column in spread]
+        body = []
+        for (dataset, variant, n, rule), runs in _grouped(
+            self.last[self.last["bayesian_layers"] > 0],
+            "dataset", "variant", "bayesian_layers", "rule",
+        ):  # fmt: skip
+            cells = []
+            for layer in layers:
+                level, apart = runs[f"log_var.{layer}"], runs[f"log_var_spread.{layer}"]
+                known = level.notna().any()
+                cells.append(f"{level.mean():.2f} ({apart.mean():.3f})" if known else "")
+            body.append([_name(dataset), *([variant] if self.varied else []), str(n), rule, *cells])
+        varied = [", ".join(self.varied)] if self.varied else []
+        document.table(["data set", *varied, "n", "rule", *layers], body)
+
+    def background(self) -> None:
+        """Add the toy picture of the rules and who holds what."""
+        document = self.document
+        document.heading("Background")
+        document.figure(
+            "toy",
+            pictures.toy_barycentres(),
+            """Two clients' posteriors over one weight, N(0, 1) and N(2, 0.25), and what each
+            rule makes of them with equal weights.""",
+        )
+        for dataset, rows in _grouped(self.table[self.table["round"] == 0], "dataset"):
+            row = rows.sort_values("seed").iloc[0]
+            document.figure(
+                f"partition-{dataset}",
+                figures.partition_heatmap(np.array(json.loads(row["label_counts"]))),
+                f"Who holds what: {_name(dataset)}, seed {row['seed']}.",
+            )
+
+    def runs(self) -> None:
+        """Add what every run was made with."""
+        document = self.document
+        document.heading("Settings, versions, runs")
+        settings = settings_of(self.last).assign(
+            **{c: self.last[c] for c in self.last if c.startswith("versions.") or c == "device"}
+        )
+        same = {key: settings[key].iloc[0] for key in settings if settings[key].nunique() == 1}
+        rows = [[f"`{key}`", _plain(value)] for key, value in same.items()]
+        document.table(["setting or version", "in every run"], rows, "Common to all runs")
+        other = [key for key in settings if key not in same and key not in NAMING]
+        body = [
+            [f"`{row['run']}`", *(_plain(row[key]) for key in other), row["commit"], row["started"],
+             duration(row["duration"])]
+            for row in self.last.to_dict("records")
+        ]  # fmt: skip
+        header = ["run", *(f"`{key}`" for key in other), "commit", "started", "took"]
+        document.table(header, body, f"All {len(body)} runs")
+
+
+def _marked(
+    metric: Metric, means: Sequence[float], shown: Sequence[str], groups: Sequence[object]
+) -> list[str]:
+    """Embolden the best cell of a column and underline the best of each group; ties share."""
+    sign = 1 if metric.lower_is_better else -1
+    rounded = [sign * round(mean, metric.decimals) for mean in means]
+    marked = []
+    for value, text, group in zip(rounded, shown, groups, strict=True):
+        rivals = [v for v, g in zip(rounded, groups, strict=True) if g == group]
+        if len(rivals) > 1 and value == min(rivals):
+            text = f"<u>{text}</u>"
+        marked.append(f"**{text}**" if value == min(rounded) else text)
+    return marked
+
+
+def _paired(rows: pd.DataFrame, one: str, other: str) -> pd.DataFrame:
+    keys = ["dataset", "bayesian_layers", "seed"]
+    sides = [rows[rows["rule"] == rule] for rule in (one, other)]
+    columns = [*keys, *(metric.column for metric in MAIN)]
+    merged = sides[0][columns].merge(sides[1][columns], on=keys, suffixes=("_one", "_other"))
+    return merged.dropna()
+
+
+def _rejections(last: pd.DataFrame) -> pd.DataFrame:
+    """Return accuracies after rejection in long form, of FedAvg and of the largest n."""
+    largest = last["bayesian_layers"].isin((0, last["bayesian_layers"].max()))
+    columns = [column for column in last if column.startswith("rejection.")]
+    kept = last.loc[largest, ["dataset", "rule", "seed", *columns]]
+    long = kept.melt(["dataset", "rule", "seed"], var_name="rejected", value_name="accuracy")
+    long["rejected"] = long["rejected"].str.removeprefix("rejection.").astype(float)
+    return long.assign(dataset=long["dataset"].map(_name))
+
+
+def _grouped(rows: pd.DataFrame, *keys: str) -> Iterable[tuple[Any, pd.DataFrame]]:
+    for key, group in rows.groupby(list(keys), sort=False):
+        yield (key[0] if len(keys) == 1 else key), group
+
+
+def _name(dataset: object) -> str:
+    return DATASETS.get(str(dataset), str(dataset))
+
+
+def _plain(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _listed(values: pd.Series) -> str:
+    return ", ".join(str(value) for value in sorted(values.unique()))
+
+
+def _where(last: pd.DataFrame) -> str:
+    tests = last["evaluate_on"].unique()
+    names = {
+        "test": "the test set",
+        "validation": "a tenth of the training set kept from all clients",
+    }
+    return " or ".join(names[test] for test in tests)
+
+
+def _lengths(last: pd.DataFrame) -> str:
+    found = sorted({(row.rounds, row.local_epochs) for row in last.itertuples()})
+    return ", or ".join(f"{rounds} rounds × {epochs} local epochs" for rounds, epochs in found)

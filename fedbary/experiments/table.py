@@ -1,0 +1,155 @@
+"""The tidy table of an experiment: a row per run and round, read by anything that reads CSV.
+
+The columns are, in this order: `format`; `run`, its name; every setting; where and when it was
+made (`device`, `commit`, `started`, `versions.*`); `round` and what was measured in it. A name
+with dots is a value within a group: `local_models.worst10_accuracy`, `ood.auroc_entropy`,
+`rejection.0.1` (accuracy with a tenth rejected), `log_var.fc1.weight` (mean log-variance).
+`label_counts`, in round 0, is who holds what: JSON, a list of counts by class for each client.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import yaml
+
+from fedbary.config import Settings, read_yaml
+from fedbary.errors import SettingError
+
+FORMAT = 1
+"""Raised whenever a column changes its meaning."""
+
+TABLE = "results.csv"
+ABOUT = "about.yaml"
+
+DIGITS = 6
+"""Significant digits of a number in the table."""
+
+PER_CLIENT = ("clients", "refused")
+
+
+def read_run(name: str, folder: Path) -> pd.DataFrame:
+    """Return the rows of a run that is whole, from its folder."""
+    content = yaml.safe_load((folder / "settings.yaml").read_text(encoding="utf-8"))
+    made = {key: content[key] for key in ("device", "commit", "started")}
+    fixed = {
+        "format": FORMAT,
+        "run": name,
+        **_public(content["settings"]),
+        **made,
+        **_flat({"versions": content["versions"]}),
+    }
+    rows = []
+    for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
+        metrics = json.loads(line)
+        row = {**fixed, "round": metrics.pop("round"), **_flat(metrics)}
+        if row["round"] == 0:
+            row["label_counts"] = json.dumps(content["label_counts"], separators=(",", ":"))
+        if "clients" in metrics:
+            row["train_seconds"] = sum(client["train-seconds"] for client in metrics["clients"])
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def read_table(results: Path) -> pd.DataFrame:
+    """Return the table of a results folder.
+
+    Raises
+    ------
+    SettingError
+        If there is none, it is damaged, or another version of fedbary with another format wrote it.
+    """
+    file = results / TABLE
+    try:
+        table = pd.read_csv(file, dtype={"run": str}, keep_default_na=False, na_values=[""])
+    except FileNotFoundError:
+        raise SettingError("results", str(results), f"a folder with {TABLE}") from None
+    except (OSError, ValueError) as error:
+        raise _damaged(file, " ".join(str(error).split())) from None
+    if "format" in table and (table["format"] != FORMAT).any():
+        other = table.loc[table["format"] != FORMAT, "format"].astype(str).iloc[0]
+        allowed = f"format {FORMAT}; report on it with the version of fedbary that wrote it"
+        raise SettingError(f"{file}: format", other, allowed)
+    for column in ("format", "run", "round", "rounds"):
+        if column not in table:
+            raise _damaged(file, f"it has no column {column}")
+    unfinished = table.groupby("run")[["round", "rounds"]].max()
+    unfinished = unfinished[unfinished["round"] < unfinished["rounds"]]
+    if len(unfinished):
+        raise _damaged(file, f"the rounds of {unfinished.index[0]} are not all there")
+    return table
+
+
+def write_table(results: Path, runs: Sequence[pd.DataFrame]) -> None:
+    """Write the runs' rows as the folder's table, at once: an interruption leaves the old one."""
+    table = pd.concat(runs, ignore_index=True)
+    last = [column for column in ("label_counts",) if column in table]
+    table = table[[column for column in table if column not in last] + last]
+    partial = results / f"{TABLE}.partial"
+    table.to_csv(partial, index=False, float_format=f"%.{DIGITS}g")
+    os.replace(partial, results / TABLE)
+
+
+def write_about(results: Path, title: str, about: str) -> None:
+    """Write what the experiment is called and compares, for the report's heading."""
+    text = yaml.safe_dump({"title": title, "about": about}, allow_unicode=True, sort_keys=False)
+    (results / ABOUT).write_text(text, encoding="utf-8")
+
+
+def read_about(results: Path) -> dict[str, str]:
+    """Return the `title` and the `about` that `write_about` wrote; nothing if it did not."""
+    file = results / ABOUT
+    return read_yaml(file) if file.exists() else {}
+
+
+def settings_of(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the settings' columns of a table."""
+    return table[[column for column in Settings.model_fields if column in table]]
+
+
+def differing_setting(rows: pd.DataFrame, settings: Mapping[str, Any]) -> str | None:
+    """Return the first setting that the table has for a run with another value; None if none.
+
+    Settings that the table does not know are passed over: what made its numbers had none such.
+    """
+    row = rows.iloc[0]
+    for key, value in settings.items():
+        if key in row.index and str(row[key]) != str(value):
+            try:
+                same = float(row[key]) == float(value)
+            except (TypeError, ValueError):
+                same = False
+            if not same:
+                return key
+    return None
+
+
+def _public(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out what tells of one machine's folders; a data set given as a file keeps its name."""
+    kept = {k: v for k, v in settings.items() if k not in ("output", "data_dir")}
+    for key in ("dataset", "ood_dataset"):
+        if str(kept[key]).endswith(".npz"):
+            kept[key] = Path(kept[key]).name
+    return kept
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        if key in PER_CLIENT:
+            continue
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def _damaged(file: Path, reason: str) -> SettingError:
+    allowed = f"a whole table; move it away and sweep again to gather it from runs/ ({reason})"
+    return SettingError("results", str(file), allowed)

@@ -1,0 +1,231 @@
+"""Start a simulated federation: in one process, or on a SuperLink of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+from urllib.error import URLError
+from urllib.request import urlopen
+
+import psutil
+import yaml
+
+from fedbary.config import ROOT, Settings
+from fedbary.errors import RunError
+from fedbary.runs import CLONE_VARIABLE, is_whole, require_new
+
+SUPERLINK_SECONDS = 60
+STOP_SECONDS = 15
+
+
+def launch(settings: Settings, log: IO[str] | None = None) -> None:
+    """Run a simulation to its end; the results lie in the folder `output`.
+
+    Parameters
+    ----------
+    settings
+        The run's settings; paths in them are absolute.
+    log
+        Where the run's own lines go; None: to this process's output.
+
+    Raises
+    ------
+    RunError
+        If the run ends without a whole result.
+    """
+    if not (ROOT / "server_app").is_dir():
+        raise RunError("simulate needs a clone of fedbary, installed with pip install --editable")
+    run = _run_inline if settings.engine == "inline" else _run_flower
+    run(settings, log)
+    if not is_whole(Path(settings.output)):
+        raise RunError("the run ended without a result; the messages above say why")
+
+
+def prepare(settings: Settings, folder: Path) -> Settings:
+    """Find every mistake that can be found before the start; return settings with absolute paths.
+
+    Loading the data sets here also downloads them once, before several clients would.
+
+    Raises
+    ------
+    SettingError
+        If the folder exists, or the device, the data or the split cannot be had.
+    """
+    from fedbary.federation import client_indices, load_dataset, ood_images, torch_device
+
+    require_new(folder)
+    torch_device(settings)
+    load_dataset(settings)
+    ood_images(settings)
+    client_indices(settings, settings.clients)
+    return settings.model_copy(
+        update={
+            "output": str(folder),
+            "data_dir": str(Path(settings.data_dir).expanduser().resolve()),
+            "dataset": _absolute(settings.dataset),
+            "ood_dataset": _absolute(settings.ood_dataset),
+        }
+    )
+
+
+def _absolute(dataset: str) -> str:
+    path = Path(dataset).expanduser()
+    return str(path.resolve()) if dataset.endswith(".npz") and path.exists() else dataset
+
+
+def stop(processes: list[psutil.Process]) -> None:
+    """End processes: first asked, then killed."""
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.terminate()
+    _, alive = psutil.wait_procs(processes, STOP_SECONDS)
+    for process in alive:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+def _run_inline(settings: Settings, log: IO[str] | None) -> None:
+    with tempfile.TemporaryDirectory(prefix="fedbary-") as scratch:
+        file = Path(scratch) / "settings.yaml"
+        file.write_text(yaml.safe_dump(settings.model_dump()))
+        command = [sys.executable, "-m", "server_app.inline", str(file)]
+        code = subprocess.run(command, cwd=ROOT, stdout=log, stderr=log, check=False).returncode
+    if code != 0:
+        raise RunError("the run failed; the messages above say why")
+
+
+def _run_flower(settings: Settings, log: IO[str] | None) -> None:
+    with tempfile.TemporaryDirectory(prefix="fedbary-") as scratch:
+        home = Path(scratch)
+        environment = flower_environment(home)
+        run_config = home / "run.toml"
+        run_config.write_text(_toml(settings.model_dump()))
+        federation = (
+            f"num-supernodes={settings.clients} "
+            f"client-resources-num-cpus={settings.cpus_per_client} "
+            f"client-resources-num-gpus={_gpu_share(settings)}"
+        )
+        with superlink(environment, home):
+            command = [_tool("flwr"), "run", str(ROOT), "local", "--stream"]
+            command += ["--federation-config", federation, "--run-config", str(run_config)]
+            done = subprocess.run(
+                command, cwd=ROOT, env=environment, stdout=log, stderr=log, check=False
+            )
+            status = _last_status(environment)
+        if done.returncode != 0 or status != "finished:completed":
+            raise RunError(f"the run ended as {status}; the messages above say why")
+
+
+def flower_environment(home: Path) -> dict[str, str]:
+    """Return an environment where Flower has its own home and port and installs nothing."""
+    tools = str(Path(sys.executable).parent)
+    return {
+        **os.environ,
+        CLONE_VARIABLE: str(ROOT),
+        "PATH": os.pathsep.join([tools, os.environ.get("PATH", "")]),
+        "FLWR_HOME": str(home),
+        "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(_free_port()),
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    }
+
+
+@contextmanager
+def superlink(environment: dict[str, str], home: Path) -> Iterator[None]:
+    """Run a SuperLink with the simulation runtime, and stop it and all it started at the end."""
+    port = environment["FLWR_LOCAL_SUPERLINK_HTTP_API_PORT"]
+    command = [_tool("flower-superlink"), "--insecure", "--simulation", "--isolation", "subprocess"]
+    command += ["--host", "127.0.0.1", "--port", port]
+    log = home / "superlink.log"
+    with open(log, "wb") as output:
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        deadline = time.monotonic() + SUPERLINK_SECONDS
+        while not _is_healthy(port):
+            if process.poll() is not None or time.monotonic() > deadline:
+                last = log.read_text(errors="replace").strip().splitlines()[-1:]
+                raise RunError(f"Flower's SuperLink did not start: {' '.join(last)}")
+            time.sleep(0.1)
+        yield
+    finally:
+        _stop(process)
+
+
+def _stop(superlink: subprocess.Popen[bytes]) -> None:
+    """End the SuperLink and all that it started, Ray too."""
+    if superlink.poll() is not None:
+        return
+    started = psutil.Process(superlink.pid).children(recursive=True)
+    superlink.terminate()
+    stop(started)
+    try:
+        superlink.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        superlink.kill()
+
+
+def _is_healthy(port: str) -> bool:
+    try:
+        with urlopen(f"http://127.0.0.1:{port}/health", timeout=1) as answer:
+            return bool(answer.status == 200)
+    except (URLError, OSError):
+        return False
+
+
+def _last_status(environment: dict[str, str]) -> str:
+    """Return the newest run's status; `flwr run --stream` ends with 0 whatever happened."""
+    command = [_tool("flwr"), "list", "local", "--format", "json"]
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    try:
+        return str(json.loads(done.stdout)["runs"][0]["status"])
+    except (ValueError, KeyError, IndexError):
+        return "unknown"
+
+
+def _tool(name: str) -> str:
+    return str(Path(sys.executable).parent / name)
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def _gpu_share(settings: Settings) -> float:
+    """Return the part of a GPU for each client: as many share it as the CPUs serve at once."""
+    if settings.gpus_per_client != "auto":
+        return float(settings.gpus_per_client)
+    from fedbary.federation import torch_device
+
+    if torch_device(settings).type != "cuda":
+        return 0.0
+    import torch
+
+    at_once = max(1, (os.cpu_count() or 1) // settings.cpus_per_client)
+    return min(1.0, torch.cuda.device_count() / min(settings.clients, at_once))
+
+
+def _toml(values: dict[str, str | int | float | bool]) -> str:
+    """Return flat settings as TOML; JSON writes strings, numbers and booleans the same way."""
+    return "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())

@@ -1,0 +1,211 @@
+"""A sweep goes on where it stopped, past what fails, and loses nothing. Runs are real ones."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import psutil
+import pytest
+import yaml
+
+from fedbary.config import resolve
+from fedbary.errors import SettingError
+from fedbary.experiments.cost import Cost
+from fedbary.experiments.table import FORMAT, TABLE, read_run, read_table, write_table
+
+FEDBARY = str(Path(sys.executable).parent / "fedbary")
+QUICK = {
+    "protocol": "short", "engine": "inline", "clients": 3, "rounds": 2, "local_epochs": 1,
+    "samples": 3, "evaluate_clients": 2, "ood_dataset": "digits",
+}  # fmt: skip
+
+
+def grid_file(folder, blocks, **settings):
+    file = folder / "tiny.yaml"
+    content = {"title": "Tiny", "about": "Text.", "settings": {**QUICK, **settings}, "grid": blocks}
+    file.write_text(yaml.safe_dump(content))
+    return file
+
+
+def fedbary(*words, cwd, **kwargs):
+    return subprocess.run(
+        [FEDBARY, *map(str, words)],
+        cwd=cwd, capture_output=True, text=True, timeout=300, check=False, **kwargs,
+    )  # fmt: skip
+
+
+BLOCKS = [
+    {"rule": "FedAvg", "bayesian_layers": 0, "seed": 0},
+    {"rule": "WB", "bayesian_layers": 2, "seed": 0, "min_examples": [10, 1000]},
+]
+GOOD, FAILS = "digits-WB-n2-min_examples=10-seed0", "digits-WB-n2-min_examples=1000-seed0"
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    """A results folder of two runs that ended and one that cannot start."""
+    folder = tmp_path_factory.mktemp("sweep")
+    done = fedbary("sweep", grid_file(folder, BLOCKS), "--results", "out", cwd=folder)
+    return folder, done
+
+
+def test_it_goes_on_past_a_failure_and_says_which(swept):
+    folder, done = swept
+    assert done.returncode == 1
+    assert f"failed: {FAILS}: clients: 3 is not allowed" in done.stdout
+    assert done.stderr.strip().splitlines()[-1].startswith("fedbary: 1 of 3 runs failed")
+    assert set(read_table(folder / "out")["run"]) == {"digits-FedAvg-n0-seed0", GOOD}
+
+
+def test_the_table_has_a_row_per_run_and_round_with_what_was_measured(swept):
+    folder, _ = swept
+    table = pd.read_csv(folder / "out" / TABLE)
+    assert len(table) == 2 * 3 and set(table["format"]) == {FORMAT}
+    lines = (folder / "out" / "runs" / GOOD / "metrics.jsonl").read_text().splitlines()
+    last = json.loads(lines[-1])
+    row = table[(table["run"] == GOOD) & (table["round"] == 2)].iloc[0]
+    assert row["accuracy"] == pytest.approx(last["accuracy"], rel=1e-5)
+    assert row["local_models.worst10_accuracy"] == pytest.approx(
+        last["local_models"]["worst10_accuracy"], rel=1e-5
+    )
+    assert row["rejection.0.0"] == pytest.approx(last["accuracy"], rel=1e-5)
+    assert row["ood.auroc_entropy"] == pytest.approx(0.5)  # the foreign images are its own
+    assert row["log_var_spread.fc3.weight"] > 0
+    assert row["uncertainty.entropy"] == pytest.approx(
+        row["uncertainty.aleatoric"] + row["uncertainty.epistemic"], abs=1e-4
+    )
+    counts = json.loads(
+        table[(table["run"] == GOOD) & (table["round"] == 0)]["label_counts"].iloc[0]
+    )
+    assert (len(counts), len(counts[0])) == (3, 10)
+    assert "output" not in table and "data_dir" not in table
+    assert str(folder) not in (folder / "out" / TABLE).read_text()
+
+
+def test_what_is_done_is_skipped_even_when_only_the_table_is_left(swept, tmp_path):
+    folder, _ = swept
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / TABLE).write_bytes((folder / "out" / TABLE).read_bytes())
+    before = (tmp_path / "out" / TABLE).read_bytes()
+    file = grid_file(tmp_path, BLOCKS[:1])
+    done = fedbary("sweep", file, "--results", "out", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "1 of 1 runs are done" in done.stdout
+    assert not (tmp_path / "out" / "runs").exists()
+    assert (tmp_path / "out" / TABLE).read_bytes() == before
+
+
+def test_other_settings_under_the_same_name_are_refused(swept):
+    folder, _ = swept
+    file = grid_file(folder, BLOCKS[:1])
+    before = (folder / "out" / TABLE).read_bytes()
+    done = fedbary("sweep", file, "lr=0.5", "--results", "out", cwd=folder)
+    assert done.returncode == 2
+    assert all(word in done.stderr for word in ("lr", "0.5", "0.01", "digits-FedAvg-n0-seed0"))
+    assert (folder / "out" / TABLE).read_bytes() == before
+
+
+def test_a_dry_run_lists_the_runs_and_writes_nothing(swept, tmp_path):
+    folder, _ = swept
+    file = grid_file(tmp_path, BLOCKS)
+    listed = fedbary("sweep", file, "--results", folder / "out", "--dry-run", cwd=tmp_path)
+    assert listed.returncode == 0, listed.stderr
+    states = {
+        line.split("│")[1].strip(): line for line in listed.stdout.splitlines() if "│" in line
+    }
+    assert "done" in states[GOOD] and "to do" in states[FAILS]
+    assert "1 of 3 runs to do" in listed.stdout
+    fresh = fedbary("sweep", file, "--dry-run", cwd=tmp_path)
+    assert "3 of 3 runs to do" in fresh.stdout
+    assert {path.name for path in tmp_path.iterdir()} == {"tiny.yaml"}
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
+def test_an_interrupted_sweep_goes_on_and_keeps_what_was_cut_off(tmp_path, sent):
+    file = grid_file(tmp_path, [{"rule": "WB", "bayesian_layers": 1, "seed": 0}], rounds=400)
+    name = "digits-WB-n1-seed0"
+    log = open(tmp_path / "sweep.log", "w")  # noqa: SIM115
+    with (
+        log,
+        subprocess.Popen(
+            [FEDBARY, "sweep", str(file), "--results", "out"], cwd=tmp_path, stdout=log, stderr=log
+        ) as process,
+    ):
+        metrics = tmp_path / "out" / "runs" / name / "metrics.jsonl"
+        deadline = time.monotonic() + 120
+        while not metrics.exists() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        children = psutil.Process(process.pid).children(recursive=True)
+        assert children and metrics.exists()
+        process.send_signal(sent)
+        process.wait(60)
+    grid_file(tmp_path, [{"rule": "WB", "bayesian_layers": 1, "seed": 0}], rounds=1)
+    if sent == signal.SIGKILL:
+        refused = fedbary("sweep", file, "--results", "out", cwd=tmp_path)
+        assert refused.returncode == 1 and "still at work" in refused.stdout
+        for child in children:
+            child.kill()
+    _, alive = psutil.wait_procs(children, 30)
+    assert not alive
+    again = fedbary("sweep", file, "--results", "out", cwd=tmp_path)
+    assert again.returncode == 0, again.stdout + again.stderr
+    runs = {path.name for path in (tmp_path / "out" / "runs").iterdir()}
+    assert runs == {name, f"{name}.interrupted-1"}
+    assert (tmp_path / "out" / "runs" / f"{name}.interrupted-1" / "metrics.jsonl").exists()
+    assert read_table(tmp_path / "out")["round"].max() == 1
+
+
+def small_table(tmp_path, **changes):
+    table = pd.DataFrame({"format": FORMAT, "run": "a", "rounds": 1, "round": [0, 1], "nll": 0.5})
+    write_table(tmp_path, [table.assign(**changes)])
+    return tmp_path / TABLE
+
+
+def test_a_table_of_another_version_is_refused(tmp_path):
+    small_table(tmp_path, format=FORMAT + 1)
+    with pytest.raises(SettingError, match=rf"format: '{FORMAT + 1}' .*format {FORMAT};"):
+        read_table(tmp_path)
+
+
+@pytest.mark.parametrize("damage", [b"", b"\x00\xff", b"a,b\n1,2\n"])
+def test_a_damaged_table_is_refused_and_left_alone(tmp_path, damage):
+    file = small_table(tmp_path)
+    file.write_bytes(damage)
+    with pytest.raises(SettingError, match="move it away"):
+        read_table(tmp_path)
+    assert file.read_bytes() == damage
+
+
+def test_a_table_cut_off_in_the_middle_is_refused(tmp_path):
+    file = small_table(tmp_path)
+    file.write_bytes(file.read_bytes().rsplit(b"\n", 2)[0])
+    with pytest.raises(SettingError, match="the rounds of a are not all there"):
+        read_table(tmp_path)
+
+
+def test_an_interrupted_write_leaves_the_old_table(tmp_path, monkeypatch):
+    file = small_table(tmp_path)
+    before = file.read_bytes()
+    monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        small_table(tmp_path, nll=0.1)
+    assert file.read_bytes() == before
+
+
+def test_the_time_of_a_run_is_taken_from_like_runs(swept):
+    folder, _ = swept
+    rows = read_run(GOOD, folder / "out" / "runs" / GOOD)
+    cost = Cost([rows.assign(seconds=30.0)])
+    like = resolve({**QUICK, "rule": "RKLB", "bayesian_layers": 2})
+    longer = like.model_copy(update={"rounds": 4})
+    assert cost.seconds(longer) - cost.seconds(like) == pytest.approx(90.0)
+
+
+def test_the_time_of_a_run_without_data_is_unknown(tmp_path):
+    settings = resolve({"dataset": "svhn", "data_dir": str(tmp_path)})
+    assert Cost([]).seconds(settings) is None
