@@ -59,6 +59,7 @@ class Settings(BaseModel):
     log_var_lr: float = NotNegative
 
     rule: str
+    server_momentum: float = Field(ge=0, lt=1)
     rounds: int = Field(ge=1)
 
     evaluate_on: Literal["test", "validation"]

@@ -63,6 +63,7 @@ def run(grid: Grid, settings: Settings, folder: Path) -> None:
 
     strategy = strategy_for(settings.rule)(
         min_replies=settings.min_replies,
+        server_momentum=settings.server_momentum,
         train_metrics_aggr_fn=recorder.on_train,
         evaluate_metrics_aggr_fn=recorder.on_evaluate,
         choose_nodes=lambda server_round: participants(members, settings, server_round),

@@ -18,6 +18,7 @@ from fedbary.errors import SettingError
 from .admission import Refusal, evaluate_refusal, metric_refusals, train_refusal
 from .arrays import is_finite
 from .conventions import Convention, convention_named
+from .momentum import ServerMomentum
 from .records import aggregate_records
 from .workers import workers
 
@@ -44,6 +45,8 @@ class PosteriorStrategy(FedAvg):
     min_replies : int
         With fewer admitted training replies the global arrays stay as they were, and the round's
         train metrics are ``{"skipped": 1}``.
+    server_momentum : float
+        From 0 to below 1; see `ServerMomentum`.
     choose_nodes : callable, optional
         From the server round, the ids of the nodes that train, in the order of sending, in place
         of Flower's sampling, which no seed reproduces.
@@ -53,7 +56,7 @@ class PosteriorStrategy(FedAvg):
     Raises
     ------
     SettingError
-        If the convention is unknown or `min_replies` is below 1.
+        If the convention is unknown, `min_replies` is below 1, or the momentum out of its range.
     """
 
     rule: ClassVar[Rule]
@@ -63,6 +66,7 @@ class PosteriorStrategy(FedAvg):
         *args: Any,
         convention: str | Convention = "fedbary",
         min_replies: int = 1,
+        server_momentum: float = 0.0,
         choose_nodes: _Choose | None = None,
         choose_evaluators: _Choose | None = None,
         **kwargs: Any,
@@ -72,6 +76,7 @@ class PosteriorStrategy(FedAvg):
             raise SettingError("min_replies", min_replies, "1 or more")
         self.convention = convention_named(convention)
         self.min_replies = min_replies
+        self.server_momentum = ServerMomentum(server_momentum)
         self.choose_nodes = choose_nodes
         self.choose_evaluators = choose_evaluators
         self.refusals: list[Refusal] = []
@@ -138,6 +143,8 @@ class PosteriorStrategy(FedAvg):
             [self._weight(reply) for reply in admitted],
             self.convention,
         )
+        scales = set(self.convention.pairs(arrays.keys()).values())
+        arrays = self.server_momentum.step(reference, arrays, scales)
         if not all(is_finite(array) for array in arrays.values()):
             return self._skip(server_round, "the aggregate is not finite")
         usual = []

@@ -71,7 +71,8 @@ class Document:
     def table(self, header: Sequence[str], rows: Sequence[Sequence[str]], folded: str = "") -> None:
         """Add a table; with `folded` it opens at a click on that text."""
         lines = [header, ["---"] * len(header), *rows]
-        table = "\n".join(f"| {' | '.join(cell or ' ' for cell in line)} |" for line in lines)
+        escaped = [[cell.replace("|", "\\|") or " " for cell in line] for line in lines]
+        table = "\n".join(f"| {' | '.join(line)} |" for line in escaped)
         if folded:
             table = f"<details><summary>{html.escape(folded)}</summary>\n\n{table}\n\n</details>"
         self._parts.append(table)

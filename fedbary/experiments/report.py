@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +14,24 @@ from fedbary import comparison_figures as pictures
 from fedbary import figures
 from fedbary.aggregation import RULES
 from fedbary.errors import SettingError
+from fedbary.experiments.cells import (
+    ACCURACY,
+    DETECTION,
+    ECE_15,
+    FAIRNESS,
+    MAIN,
+    NLL,
+    REJECTED,
+    UNCERTAINTY,
+    Metric,
+    marked,
+)
+from fedbary.experiments.comparison import Comparison, compare
 from fedbary.experiments.document import Document
 from fedbary.experiments.grid import NAMING, differing
 from fedbary.experiments.published import published
 from fedbary.experiments.sweep import duration
 from fedbary.experiments.table import read_about, read_table, settings_of
-from fedbary.stats import SignedRank, signed_rank
 
 DATASETS = {
     "fashionmnist": "Fashion-MNIST",
@@ -31,48 +41,8 @@ DATASETS = {
 }
 """How data sets are written; another is written as it is named."""
 
-
-@dataclass(frozen=True)
-class Metric:
-    """A column of the table, and how it is shown."""
-
-    column: str
-    label: str
-    scale: float = 1.0
-    decimals: int = 3
-    lower_is_better: bool = True
-    published: str = ""
-
-    def show(self, values: Iterable[float]) -> str:
-        """Return mean ± standard deviation of values as they are in the table."""
-        found = np.array([value for value in values if value == value], dtype=float) * self.scale
-        if not len(found):
-            return "–"
-        text = f"{found.mean():.{self.decimals}f}"
-        return f"{text} ± {found.std(ddof=1):.{self.decimals}f}" if len(found) > 1 else text
-
-
-ACCURACY = Metric("accuracy", "Accuracy %", 100, 2, False, "accuracy")
-ECE_15 = Metric("ece_15", "ECE %, 15 bins", 100, 2)
-ECE_100 = Metric("ece_100", "ECE %, 100 bins", 100, 2, True, "ece")
-NLL = Metric("nll", "NLL", 1, 3, True, "nll")
-MAIN = (ACCURACY, ECE_15, ECE_100, NLL)
-FAIRNESS = (
-    Metric("local_models.weighted_accuracy", "Weighted mean of the clients' accuracies, %", 100, 2),
-    Metric(
-        "local_models.worst10_accuracy", "Accuracy of the worst tenth of the clients, %", 100, 2
-    ),
-)
-UNCERTAINTY = (
-    Metric("uncertainty.entropy", "Total, nats"),
-    Metric("uncertainty.aleatoric", "Aleatoric, nats"),
-    Metric("uncertainty.epistemic", "Epistemic, nats", decimals=4),
-)
-DETECTION = (
-    Metric("ood.auroc_entropy", "AUROC % of entropy", 100, 2, False),
-    Metric("ood.auroc_epistemic", "AUROC % of mutual information", 100, 2, False),
-)
-REJECTED = ("0.0", "0.1", "0.2", "0.3", "0.5")
+DECIDED = 0.95
+"""The probability above which the test is taken to have decided."""
 
 
 def write_report(results: Path) -> Path:
@@ -120,7 +90,7 @@ class Report:
             for row in settings.to_dict("records")
         ]
         self.last = last.sort_values(["bayesian_layers", "order"], kind="stable")
-        self.folder = folder
+        self.variant_header = [", ".join(self.varied)] if self.varied else []
         self.about = read_about(folder)
         self.document = Document(folder, self.about.get("title") or folder.resolve().name)
 
@@ -192,7 +162,7 @@ class Report:
         for metric in MAIN:
             means = [metric.scale * runs[metric.column].mean() for *_, runs in cells]
             shown = [metric.show(runs[metric.column]) for *_, runs in cells]
-            shown = _marked(metric, means, shown, [(variant, n) for variant, n, *_ in cells])
+            shown = marked(metric, means, shown, [(variant, n) for variant, n, *_ in cells])
             header.append(metric.label)
             columns.append(shown)
             if not metric.published:
@@ -212,21 +182,15 @@ class Report:
                 )
         first = [[str(n), rule, str(len(runs))] for _, n, rule, runs in cells]
         if self.varied:
-            header.insert(0, ", ".join(self.varied))
+            header = [*self.variant_header, *header]
             first = [[cell[0], *row] for cell, row in zip(cells, first, strict=True)]
         body = [[*row, *(column[index] for column in columns)] for index, row in enumerate(first)]
         return header, body
 
     def rules_compared(self) -> None:
         """Add the Bayesian signed-rank test of every pair of rules."""
-        rules = [rule for rule in self._rules() if (self.last["rule"] == rule).any()]
-        pairs = [
-            (variant, one, other, shared)
-            for variant, rows in _grouped(self.last, "variant")
-            for one, other in itertools.combinations(rules, 2)
-            if len(shared := _paired(rows, one, other)) > 1
-        ]
-        if not pairs:
+        compared = {metric: compare(self.last, metric) for metric in (NLL, ECE_15, ACCURACY)}
+        if not compared[NLL]:
             return
         document = self.document
         document.heading("Does the rule matter?")
@@ -235,59 +199,69 @@ class Report:
             compares two rules over all points that both have: data set, n and seed. It gives
             the probability that the first is better, that both are practically equal, and that
             the second is better. Practically equal means a difference within the ROPE, as in
-            the paper the 25th percentile of the absolute differences. By that choice a quarter
-            of the differences lie within it however small they all are: look at the ROPE and at
-            the mean difference too."""
+            the paper the 25th percentile of the absolute differences. A ROPE taken from the data
+            shrinks with the differences: look at it and at the mean difference too."""
         )
-        for metric in (NLL, ECE_15, ACCURACY):
-            document.heading(metric.label, 3)
-            tests = [
-                signed_rank(
-                    metric.scale * shared[f"{metric.column}_one"],
-                    metric.scale * shared[f"{metric.column}_other"],
-                    metric.lower_is_better,
-                )
-                for *_, shared in pairs
+        if self.varied:
+            self._variants(compared)
+        else:
+            self.document.figure(
+                "triangles",
+                pictures.triangles({(c.first, c.second): c.test for c in compared[NLL]}),
+                """The test on the NLL, pair by pair: each point is a draw from the posterior; the
+                nearer it lies to a corner, the more probable is that corner's answer.""",
+            )
+        for metric, pairs in compared.items():
+            rows = [
+                [
+                    *([pair.variant] if self.varied else []),
+                    pair.first,
+                    pair.second,
+                    f"{pair.test.first:.3f}",
+                    f"{pair.test.equal:.3f}",
+                    f"{pair.test.second:.3f}",
+                    f"{pair.test.rope:.2g}",
+                    f"{pair.gap:+.{metric.decimals + 1}f}",
+                    str(pair.points),
+                ]
+                for pair in pairs
             ]
-            rows = []
-            for (variant, one, other, shared), test in zip(pairs, tests, strict=True):
-                gap = metric.scale * (
-                    shared[f"{metric.column}_one"] - shared[f"{metric.column}_other"]
-                )
-                rows.append(
-                    [
-                        *([variant] if self.varied else []),
-                        one,
-                        other,
-                        f"{test.first:.3f}",
-                        f"{test.equal:.3f}",
-                        f"{test.second:.3f}",
-                        f"{test.rope:.2g}",
-                        f"{gap.mean():+.{metric.decimals + 1}f}",
-                        str(len(shared)),
-                    ]
-                )
             header = ["first", "second", "P(first better)", "P(equal)", "P(second better)"]
             header += ["ROPE", "mean of first − second", "points"]
-            document.table([*([", ".join(self.varied)] if self.varied else []), *header], rows)
-            if metric is NLL and not self.varied:
-                self._triangles(pairs, tests)
+            folded = f"{metric.label}: all pairs" if self.varied else ""
+            if not folded:
+                document.heading(metric.label, 3)
+            document.table([*self.variant_header, *header], rows, folded)
 
-    def _triangles(
-        self, pairs: Sequence[tuple[str, str, str, pd.DataFrame]], tests: Sequence[SignedRank]
-    ) -> None:
-        named = {(one, other): test for (_, one, other, _), test in zip(pairs, tests, strict=True)}
-        self.document.figure(
-            "triangles",
-            pictures.triangles(named),
-            """The signed-rank test on the NLL, pair by pair: each point is a draw from the
-            posterior; the nearer it lies to a corner, the more probable is that corner's
-            answer.""",
+    def _variants(self, compared: Mapping[Metric, Sequence[Comparison]]) -> None:
+        """Add a row per variant: how far apart clients' variances and the rules' results lie."""
+        spread = [column for column in self.last if column.startswith("log_var_spread.")]
+        rows = []
+        for variant, runs in _grouped(self.last[self.last["bayesian_layers"] > 0], "variant"):
+            cells = [variant, f"{runs[spread].mean(axis=1).mean():.3f}"]
+            for metric, pairs in compared.items():
+                means = metric.scale * runs.groupby("rule")[metric.column].mean()
+                best, worst = means.idxmin(), means.idxmax()
+                if not metric.lower_is_better:
+                    best, worst = worst, best
+                cells.append(
+                    f"{means[best]:.{metric.decimals}f} ({best}) … "
+                    f"{means[worst]:.{metric.decimals}f} ({worst})"
+                )
+                here = [pair.test for pair in pairs if pair.variant == variant]
+                decided = sum(max(test.first, test.second) > DECIDED for test in here)
+                cells.append(f"{decided} of {len(here)}")
+            rows.append(cells)
+        header = [*self.variant_header, "clients' spread of log-variances"]
+        for metric in compared:
+            header += [f"{metric.label}: best … worst rule", "pairs decided"]
+        self.document.text(
+            f"""A row for each variant of the settings. The spread is the standard deviation of a
+            weight's log-variance over the clients in the last round, averaged over the weights: 0
+            is clients that hold the same variances. A pair of rules is decided if one is better
+            with probability above {DECIDED}."""
         )
-
-    def _rules(self) -> list[str]:
-        known = [rule for rule in RULES if rule != "FedAvg"]
-        return [*known, *sorted(set(self.last["rule"]) - set(RULES))]
+        self.document.table(header, rows)
 
     def layers(self) -> None:
         """Add ECE and NLL against n."""
@@ -359,7 +333,7 @@ class Report:
                 for (variant, n, rule), runs in _grouped(rows, "variant", "bayesian_layers", "rule")
             ]
             header = ["n", "rule", *(metric.label for metric in shown)]
-            document.table([*([", ".join(self.varied)] if self.varied else []), *header], body)
+            document.table([*self.variant_header, *header], body)
         if not self.varied:
             document.figure(
                 "rejection",
@@ -395,8 +369,7 @@ class Report:
                 known = level.notna().any()
                 cells.append(f"{level.mean():.2f} ({apart.mean():.3f})" if known else "")
             body.append([_name(dataset), *([variant] if self.varied else []), str(n), rule, *cells])
-        varied = [", ".join(self.varied)] if self.varied else []
-        document.table(["data set", *varied, "n", "rule", *layers], body)
+        document.table(["data set", *self.variant_header, "n", "rule", *layers], body)
 
     def background(self) -> None:
         """Add the toy picture of the rules and who holds what."""
@@ -434,29 +407,6 @@ class Report:
         ]  # fmt: skip
         header = ["run", *(f"`{key}`" for key in other), "commit", "started", "took"]
         document.table(header, body, f"All {len(body)} runs")
-
-
-def _marked(
-    metric: Metric, means: Sequence[float], shown: Sequence[str], groups: Sequence[object]
-) -> list[str]:
-    """Embolden the best cell of a column and underline the best of each group; ties share."""
-    sign = 1 if metric.lower_is_better else -1
-    rounded = [sign * round(mean, metric.decimals) for mean in means]
-    marked = []
-    for value, text, group in zip(rounded, shown, groups, strict=True):
-        rivals = [v for v, g in zip(rounded, groups, strict=True) if g == group]
-        if len(rivals) > 1 and value == min(rivals):
-            text = f"<u>{text}</u>"
-        marked.append(f"**{text}**" if value == min(rounded) else text)
-    return marked
-
-
-def _paired(rows: pd.DataFrame, one: str, other: str) -> pd.DataFrame:
-    keys = ["dataset", "bayesian_layers", "seed"]
-    sides = [rows[rows["rule"] == rule] for rule in (one, other)]
-    columns = [*keys, *(metric.column for metric in MAIN)]
-    merged = sides[0][columns].merge(sides[1][columns], on=keys, suffixes=("_one", "_other"))
-    return merged.dropna()
 
 
 def _rejections(last: pd.DataFrame) -> pd.DataFrame:

@@ -1,0 +1,66 @@
+"""What a report shows of the table: a column, how it is written, which of its values is best."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A column of the table, and how it is shown."""
+
+    column: str
+    label: str
+    scale: float = 1.0
+    decimals: int = 3
+    lower_is_better: bool = True
+    published: str = ""
+
+    def show(self, values: Iterable[float]) -> str:
+        """Return mean ± standard deviation of values as they are in the table."""
+        found = np.array([value for value in values if value == value], dtype=float) * self.scale
+        if not len(found):
+            return "–"
+        text = f"{found.mean():.{self.decimals}f}"
+        return f"{text} ± {found.std(ddof=1):.{self.decimals}f}" if len(found) > 1 else text
+
+
+ACCURACY = Metric("accuracy", "Accuracy %", 100, 2, False, "accuracy")
+ECE_15 = Metric("ece_15", "ECE %, 15 bins", 100, 2)
+ECE_100 = Metric("ece_100", "ECE %, 100 bins", 100, 2, True, "ece")
+NLL = Metric("nll", "NLL", 1, 3, True, "nll")
+MAIN = (ACCURACY, ECE_15, ECE_100, NLL)
+FAIRNESS = (
+    Metric("local_models.weighted_accuracy", "Weighted mean of the clients' accuracies, %", 100, 2),
+    Metric(
+        "local_models.worst10_accuracy", "Accuracy of the worst tenth of the clients, %", 100, 2
+    ),
+)
+UNCERTAINTY = (
+    Metric("uncertainty.entropy", "Total, nats"),
+    Metric("uncertainty.aleatoric", "Aleatoric, nats"),
+    Metric("uncertainty.epistemic", "Epistemic, nats", decimals=4),
+)
+DETECTION = (
+    Metric("ood.auroc_entropy", "AUROC % of entropy", 100, 2, False),
+    Metric("ood.auroc_epistemic", "AUROC % of mutual information", 100, 2, False),
+)
+REJECTED = ("0.0", "0.1", "0.2", "0.3", "0.5")
+
+
+def marked(
+    metric: Metric, means: Sequence[float], shown: Sequence[str], groups: Sequence[object]
+) -> list[str]:
+    """Embolden the best cell of a column and underline the best of each group; ties share."""
+    sign = 1 if metric.lower_is_better else -1
+    rounded = np.array([sign * round(mean, metric.decimals) for mean in means])
+    cells = []
+    for value, text, group in zip(rounded, shown, groups, strict=True):
+        rivals = rounded[[other == group for other in groups]]
+        if len(rivals) > 1 and value == np.nanmin(rivals):
+            text = f"<u>{text}</u>"
+        cells.append(f"**{text}**" if value == np.nanmin(rounded) else text)
+    return cells

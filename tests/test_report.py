@@ -1,0 +1,131 @@
+"""The report says what the table says, from the table alone; the smoke experiment is really run."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedbary.errors import SettingError
+from fedbary.experiments.cells import ACCURACY, NLL, marked
+from fedbary.experiments.document import Document
+from fedbary.experiments.published import published, table1
+from fedbary.experiments.report import write_report
+from fedbary.experiments.table import TABLE, read_table
+
+ROOT = Path(__file__).resolve().parents[1]
+FEDBARY = str(Path(sys.executable).parent / "fedbary")
+
+
+@pytest.fixture(scope="module")
+def smoke(tmp_path_factory):
+    """The smoke experiment's results and report, made by the two commands."""
+    results = tmp_path_factory.mktemp("smoke") / "out"
+    grid = ROOT / "experiments" / "smoke.yaml"
+    for words in (["sweep", grid, "--results", results], ["report", results]):
+        done = subprocess.run(
+            [FEDBARY, *map(str, words)], capture_output=True, text=True, timeout=900, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+    return results
+
+
+def cells(markdown, *first):
+    """The cells of the first table row that begins with these."""
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in markdown.splitlines()]
+    return next(row for row in rows if row[: len(first)] == list(first))
+
+
+def plain(cell):
+    return re.sub(r"\*\*|</?u>", "", cell)
+
+
+def test_a_cell_is_the_mean_and_deviation_over_the_seeds(smoke):
+    table = read_table(smoke)
+    last = table[(table["round"] == table["rounds"]) & (table["rule"] == "RKLB")]
+    last = last[last["bayesian_layers"] == 3]
+    row = [plain(cell) for cell in cells((smoke / "report.md").read_text(), "3", "RKLB")]
+    accuracy, nll = 100 * last["accuracy"], last["nll"]
+    assert row[2] == str(len(last))
+    assert row[3] == f"{accuracy.mean():.2f} ± {accuracy.std():.2f}"
+    assert row[-1] == f"{nll.mean():.3f} ± {nll.std():.3f}"
+
+
+def test_the_report_has_every_section_picture_and_run(smoke):
+    markdown = (smoke / "report.md").read_text()
+    assert markdown.startswith("# Smoke test on handwritten digits\n")
+    for name in ("triangles", "ece-nll", "fairness", "seconds", "rejection", "toy"):
+        assert f"(figures/{name}.png)" in markdown
+        assert (smoke / "figures" / f"{name}.png").stat().st_size > 5_000
+    assert all(f"`{name}`" in markdown for name in read_table(smoke)["run"].unique())
+
+
+def test_the_page_needs_no_other_file(smoke):
+    page = (smoke / "report.html").read_text()
+    sources = re.findall(r'(?:src|href)="([^"]*)"', page)
+    assert sources and all(source.startswith("data:image/png;base64,") for source in sources)
+    assert page.count("<table>") == (smoke / "report.md").read_text().count("| --- |\n")
+
+
+def test_the_table_alone_gives_the_same_report(smoke, tmp_path):
+    for name in (TABLE, "about.yaml"):
+        (tmp_path / name).write_bytes((smoke / name).read_bytes())
+    write_report(tmp_path)
+    for file in ["report.md", "report.html"]:
+        assert (tmp_path / file).read_bytes() == (smoke / file).read_bytes()
+
+
+def test_runs_that_differ_in_more_are_told_apart(smoke, tmp_path):
+    table = pd.read_csv(smoke / TABLE)
+    other = table.assign(run=table["run"] + "-x", kl_weight=0.1, accuracy=0.123)
+    pd.concat([table, other]).to_csv(tmp_path / TABLE, index=False)
+    write_report(tmp_path)
+    markdown = (tmp_path / "report.md").read_text()
+    assert "| kl_weight | n | rule |" in markdown
+    assert plain(cells(markdown, "kl_weight=0.1", "3", "WB")[4]) == "12.30 ± 0.00"
+
+
+def test_one_seed_has_no_deviation(smoke, tmp_path):
+    table = pd.read_csv(smoke / TABLE)
+    table[table["seed"] == 0].to_csv(tmp_path / TABLE, index=False)
+    write_report(tmp_path)
+    row = cells((tmp_path / "report.md").read_text(), "3", "WB")
+    assert row[2] == "1" and "±" not in row[3]
+
+
+def test_no_results_is_a_clear_error(tmp_path):
+    done = subprocess.run(
+        [FEDBARY, "report", str(tmp_path)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("fedbary: results:") and TABLE in done.stderr
+    with pytest.raises(SettingError):
+        write_report(tmp_path / "absent")
+
+
+def test_the_best_is_bold_and_the_best_of_a_group_underlined():
+    shown = ["a", "b", "c", "d"]
+    groups = [0, 1, 1, 1]
+    assert marked(NLL, [0.3, 0.2, 0.4, 0.2001], shown, groups) == [
+        "a", "**<u>b</u>**", "c", "**<u>d</u>**",
+    ]  # fmt: skip
+    assert marked(ACCURACY, [90.0, 80, 85, 70], shown, groups) == ["**a**", "b", "<u>c</u>", "d"]
+    assert marked(NLL, [np.nan, 0.2, 0.3, 0.4], shown, groups)[1] == "**<u>b</u>**"
+
+
+def test_the_papers_numbers_are_at_hand():
+    assert published("fashionmnist", 0, "FedAvg", "accuracy") == (87.88, 0.79)
+    assert published("cifar10", 3, "RKLB", "nll")[0] == 1.00
+    assert np.isnan(published("digits", 0, "FedAvg", "nll")[0])
+    assert len(table1()) == 3 * 3 * (1 + 5 * 3)
+
+
+def test_cells_may_hold_what_markdown_reads_otherwise(tmp_path):
+    document = Document(tmp_path, "A & B <c>")
+    document.table(["x"], [["a|b"]])
+    document.write()
+    page = (tmp_path / "report.html").read_text()
+    assert "<td>a|b</td>" in page and "<title>A &amp; B &lt;c&gt;</title>" in page

@@ -1,0 +1,67 @@
+"""The server's momentum is heavy ball on the means, whatever the rule, and leaves scales alone."""
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord
+
+from fedbary.errors import SettingError
+from strategies import RKLB
+from strategies.momentum import ServerMomentum
+
+RNG = np.random.default_rng(0)
+
+
+def record(values):
+    return ArrayRecord({key: Array(np.asarray(value)) for key, value in values.items()})
+
+
+def values(arrays):
+    return {key: array.numpy() for key, array in arrays.items()}
+
+
+def rounds(beta, count=4):
+    """Steps towards fixed targets: what the server holds after each round, and the targets."""
+    server = ServerMomentum(beta)
+    start = {
+        "w_mean": RNG.normal(size=(2, 3)),
+        "w_log_var": RNG.normal(size=(2, 3)),
+        "bias": RNG.normal(size=3),
+        "steps": np.arange(2),
+    }
+    targets = [
+        {key: value + (RNG.normal(size=value.shape) if value.dtype.kind == "f" else 1)
+         for key, value in start.items()}
+        for _ in range(count)
+    ]  # fmt: skip
+    held = [start]
+    for target in targets:
+        after = server.step(record(held[-1]), record(target), {"w_log_var"})
+        held.append(values(after))
+    return held, targets
+
+
+def test_means_and_points_follow_the_heavy_ball():
+    held, targets = rounds(0.7)
+    for key in ("w_mean", "bias"):
+        velocity = 0
+        for before, target, after in zip(held, targets, held[1:], strict=False):
+            velocity = 0.7 * velocity + target[key] - before[key]
+            np.testing.assert_allclose(after[key], before[key] + velocity)
+
+
+def test_scales_and_counters_are_the_rules_own():
+    held, targets = rounds(0.9)
+    for target, after in zip(targets, held[1:], strict=True):
+        assert np.array_equal(after["w_log_var"], target["w_log_var"])
+        assert np.array_equal(after["steps"], target["steps"])
+
+
+def test_without_momentum_the_aggregate_is_handed_on_untouched():
+    aggregate = record({"w": [1.0]})
+    assert ServerMomentum(0.0).step(record({"w": [0.0]}), aggregate, set()) is aggregate
+
+
+@pytest.mark.parametrize("beta", [-0.1, 1.0, float("nan")])
+def test_a_momentum_out_of_range_is_refused(beta):
+    with pytest.raises(SettingError, match="server_momentum"):
+        RKLB(server_momentum=beta)
