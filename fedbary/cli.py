@@ -68,7 +68,8 @@ def sweep(
     """Run a grid of simulations; what is done is skipped.
 
     Examples: `fedbary sweep experiments/smoke.yaml --dry-run`; `fedbary sweep
-    experiments/table1-short.yaml --only dataset=cifar10 --only bayesian_layers=0,3 jobs=2`.
+    experiments/table1-short.yaml --only dataset=cifar10 --only bayesian_layers=0,3 --jobs 2`.
+
     Each run has a folder under RESULTS/runs and a log under RESULTS/logs; RESULTS/results.csv is
     one table of them all. Stop it whenever you like, and start it again to go on.
     """

@@ -48,7 +48,7 @@ def learning_curves(rounds: Sequence[Mapping[str, Any]]) -> "Figure":
         axes.set(xlabel="Round", ylabel=label)
         _whole_numbers(axes.xaxis)
         axes.grid(alpha=0.3)
-        _open_frame(axes)
+        open_frame(axes)
         if not points:
             axes.set(xticks=[], yticks=[])
             axes.text(0.5, 0.5, "no values", transform=axes.transAxes, ha="center", color=GREY)
@@ -122,7 +122,7 @@ def reliability_diagram(reliability: Reliability, title: str) -> "Figure":
     for axes in (upper, lower):
         axes.grid(alpha=0.3)
         axes.set_axisbelow(True)
-        _open_frame(axes)
+        open_frame(axes)
     return figure
 
 
@@ -148,5 +148,6 @@ def _whole_numbers(axis: "Axis") -> None:
     axis.set_major_locator(MaxNLocator("auto", integer=True, min_n_ticks=1))
 
 
-def _open_frame(axes: "Axes") -> None:
+def open_frame(axes: "Axes") -> None:
+    """Leave out the upper and the right line of a frame."""
     axes.spines[["top", "right"]].set_visible(False)

@@ -152,3 +152,11 @@ def test_fairness_is_measured_every_so_many_rounds_and_in_the_last():
     assert [r for r in range(1, 8) if settings.measures_clients(r)] == [3, 6, 7]
     never = resolve({"rounds": 7, "evaluate_clients": 0})
     assert not any(never.measures_clients(r) for r in range(1, 8))
+
+
+def test_a_cosine_falls_from_the_rate_towards_nothing():
+    settings = resolve({"lr": 0.4, "lr_schedule": "cosine", "rounds": 4})
+    rates = [settings.lr_of(server_round) for server_round in (1, 2, 3, 4)]
+    assert rates[0] == 0.4 and rates[2] == pytest.approx(0.2)
+    assert rates == sorted(rates, reverse=True) and 0 < rates[3] < 0.1
+    assert {resolve({"lr": 0.4, "rounds": 4}).lr_of(t) for t in (1, 4)} == {0.4}

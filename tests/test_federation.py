@@ -1,6 +1,7 @@
 """Data and model of a run follow from its settings alone."""
 
 import numpy as np
+import pytest
 import torch
 
 from fedbary.config import resolve
@@ -10,6 +11,7 @@ from fedbary.federation import (
     evaluation_data,
     load_dataset,
     make_model,
+    ood_images,
 )
 from fedbary.seeds import derive_seed
 
@@ -62,3 +64,21 @@ def test_derived_seeds_differ_by_purpose_client_and_round_and_never_change():
     assert len(seeds) == 150
     assert all(0 <= seed < 2**63 for seed in seeds)
     assert derive_seed(0, "train", 3, 7) == 2021496061153313823
+
+
+def test_foreign_images_take_the_shape_of_the_data_set(tmp_path):
+    rng = np.random.default_rng(0)
+    arrays = {"y_train": np.arange(4) % 2, "y_test": np.arange(4) % 2}
+    colours = rng.integers(0, 256, (4, 12, 12, 3), dtype=np.uint8)
+    np.savez(tmp_path / "colour.npz", x_train=colours, x_test=colours, **arrays)
+    grey = {"dataset": "digits", "data_dir": str(tmp_path)}
+    as_grey = ood_images(resolve({**grey, "ood_dataset": "colour.npz"}))
+    assert as_grey.shape == (4, 1, 8, 8)
+    luminance = colours.astype(float) @ np.array([0.299, 0.587, 0.114]) / 255
+    assert as_grey.mean().item() == pytest.approx(luminance.mean(), abs=0.01)
+    as_colour = ood_images(
+        resolve({"dataset": "colour.npz", "data_dir": str(tmp_path), "ood_dataset": "digits"})
+    )
+    assert as_colour.shape[1:] == (3, 12, 12)
+    assert torch.equal(as_colour[:, 0], as_colour[:, 2])
+    assert ood_images(resolve(grey)) is None

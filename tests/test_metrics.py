@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedbary.errors import SettingError
-from fedbary.metrics import evaluate, fairness, reliability
+from fedbary.metrics import accuracy_after_rejection, auroc, evaluate, fairness, reliability
 
 
 def predictions(seed: int, n: int = 500, classes: int = 5, scale: float = 2.0):
@@ -209,3 +209,36 @@ def test_fairness_laws(rows_and_permuted):
 def test_fairness_of_what_is_no_federation(accuracies, weights):
     with pytest.raises(ValueError, match="accurac"):
         fairness(accuracies, weights)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.integers(0, 5), min_size=1, max_size=30),
+    st.lists(st.integers(0, 5), min_size=1, max_size=30),
+)
+def test_auroc_is_the_chance_that_the_foreign_input_scores_higher(inside, outside):
+    pairs = [(i < o) + 0.5 * (i == o) for i in inside for o in outside]
+    found = auroc(torch.tensor(inside).float(), torch.tensor(outside).float())
+    if len({*inside, *outside}) == 1:
+        assert found is None
+    else:
+        assert found == pytest.approx(sum(pairs) / len(pairs))
+
+
+def test_rejection_keeps_the_most_certain():
+    probs = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.6, 0.4], [0.7, 0.3]])
+    labels = torch.tensor([0, 0, 1, 1])
+    uncertainty = torch.tensor([0.1, 0.2, 0.4, 0.3])
+    rejected = (0.0, 0.25, 0.5, 0.75, 0.99)
+    found = accuracy_after_rejection(probs, labels, uncertainty, rejected)
+    assert found == pytest.approx([0.5, 2 / 3, 1, 1, 1])
+
+
+def test_rejection_at_random_changes_nothing_on_average():
+    generator = torch.Generator().manual_seed(0)
+    probs = torch.rand(20_000, 2, generator=generator)
+    labels = torch.randint(0, 2, (20_000,), generator=generator)
+    found = accuracy_after_rejection(
+        probs, labels, torch.rand(20_000, generator=generator), (0.0, 0.5, 0.9)
+    )
+    assert found == pytest.approx([0.5, 0.5, 0.5], abs=0.03)

@@ -54,3 +54,22 @@ def test_no_gradient_and_no_change_of_the_model():
     before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
     assert not predict(net, x, 2, Generator().manual_seed(0)).probs.requires_grad
     assert all(torch.equal(tensor, before[name]) for name, tensor in net.state_dict().items())
+
+
+def test_entropy_splits_into_aleatoric_and_epistemic():
+    net, x = model(3, log_var=-2.0), torch.rand(20, 1, 12, 12)
+    prediction = predict(net, x, 50, Generator().manual_seed(1), batch_size=7)
+    with torch.inference_mode():
+        drawn = net.head_logits(net.trunk(x), net.sample_head(50, Generator().manual_seed(1)))
+    probs = drawn.softmax(-1).double()
+    each = -(probs * probs.log()).sum(-1)
+    kl = (probs * (probs.log() - probs.mean(0).log())).sum(-1)
+    assert prediction.epistemic.min() > 0
+    torch.testing.assert_close(prediction.aleatoric.double(), each.mean(0), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(prediction.epistemic.double(), kl.mean(0), rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(prediction.entropy, prediction.aleatoric + prediction.epistemic)
+
+
+def test_a_single_network_has_no_epistemic_uncertainty():
+    prediction = predict(model(0), torch.rand(20, 1, 12, 12), 5, Generator().manual_seed(1))
+    assert prediction.epistemic.max() < 1e-6 < prediction.aleatoric.min()
