@@ -15,7 +15,7 @@ from flwr.clientapp import ClientApp
 
 from fedbary import Posterior
 from fedbary.config import Settings, resolve_run_config
-from fedbary.federation import client_shard, evaluation_data, load_dataset, make_model
+from fedbary.federation import augments, client_shard, evaluation_data, load_dataset, make_model
 from fedbary.inference import Training, local_method
 from fedbary.metrics import evaluate as score
 from fedbary.models import BayesianCNN
@@ -75,7 +75,7 @@ def train(message: Message, context: Context) -> Message:
         prior,
         training,
         derive_seed(settings.seed, "train", client, server_round),
-        augment=load_dataset(settings).augment,
+        augment=augments(settings),
     )
     metrics: dict[str, int | float] = {
         "num-examples": len(shard.y),

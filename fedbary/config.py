@@ -43,6 +43,7 @@ class Settings(BaseModel):
     holdout: float = Field(ge=0, lt=1)
 
     pixels: Literal["unit", "signed"]
+    augment: Literal["auto"] | bool
     bayesian_layers: int = Field(ge=0, le=5)
     init_log_var: float = Field(ge=-40, le=40)
 
@@ -232,6 +233,8 @@ def _allowed(setting: str) -> str:
         bool: "true or false",
         str: "a text",
     }
+    if field.annotation == Literal["auto"] | bool:
+        return "auto, true or false"
     bounds = {"gt": "above", "ge": "from", "lt": "below", "le": "to"}
     words = [kinds.get(field.annotation or str, "auto, or a number from 0 up")]
     for constraint in field.metadata:

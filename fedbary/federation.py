@@ -51,6 +51,11 @@ def load_dataset(settings: Settings) -> Dataset:
     return load(settings.dataset, Path(settings.data_dir), settings.download)
 
 
+def augments(settings: Settings) -> bool:
+    """Whether training images are cropped and flipped."""
+    return load_dataset(settings).augment if settings.augment == "auto" else settings.augment
+
+
 def _pool(settings: Settings) -> tuple[np.ndarray, np.ndarray]:
     """Training indices that clients may hold, and those kept for validation (none for `test`)."""
     count = len(load_dataset(settings).y_train)

@@ -6,6 +6,7 @@ import torch
 
 from fedbary.config import resolve
 from fedbary.federation import (
+    augments,
     client_indices,
     client_shard,
     evaluation_data,
@@ -82,3 +83,9 @@ def test_foreign_images_take_the_shape_of_the_data_set(tmp_path):
     assert as_colour.shape[1:] == (3, 12, 12)
     assert torch.equal(as_colour[:, 0], as_colour[:, 2])
     assert ood_images(resolve(grey)) is None
+
+
+def test_augmentation_is_the_data_sets_choice_unless_it_is_set():
+    assert augments(resolve({})) is False
+    assert augments(resolve({"augment": "true"})) is True
+    assert augments(resolve({"augment": False})) is False

@@ -34,10 +34,8 @@ ECE_100 = Metric("ece_100", "ECE %, 100 bins", 100, 2, True, "ece")
 NLL = Metric("nll", "NLL", 1, 3, True, "nll")
 MAIN = (ACCURACY, ECE_15, ECE_100, NLL)
 FAIRNESS = (
-    Metric("local_models.weighted_accuracy", "Weighted mean of the clients' accuracies, %", 100, 2),
-    Metric(
-        "local_models.worst10_accuracy", "Accuracy of the worst tenth of the clients, %", 100, 2
-    ),
+    Metric("local_models.weighted_accuracy", "Clients' weighted accuracy, %", 100, 2),
+    Metric("local_models.worst10_accuracy", "Worst tenth of the clients, %", 100, 2),
 )
 UNCERTAINTY = (
     Metric("uncertainty.entropy", "Total, nats"),
