@@ -110,6 +110,18 @@ def test_other_settings_under_the_same_name_are_refused(swept):
     assert (folder / "out" / TABLE).read_bytes() == before
 
 
+def test_a_setting_that_is_newer_than_a_run_does_not_undo_it(swept, tmp_path):
+    folder, _ = swept
+    (tmp_path / "out").mkdir()
+    table = pd.read_csv(folder / "out" / TABLE)
+    table.loc[table["rule"] == "FedAvg", "momentum"] = None
+    table.drop(columns="pixels").to_csv(tmp_path / "out" / TABLE, index=False)
+    file = grid_file(tmp_path, BLOCKS[:1])
+    done = fedbary("sweep", file, "--results", "out", "--dry-run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "0 of 1 runs to do" in done.stdout
+
+
 def test_a_dry_run_lists_the_runs_and_writes_nothing(swept, tmp_path):
     folder, _ = swept
     file = grid_file(tmp_path, BLOCKS)

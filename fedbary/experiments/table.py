@@ -115,9 +115,10 @@ def settings_of(table: pd.DataFrame) -> pd.DataFrame:
 def differing_setting(rows: pd.DataFrame, settings: Mapping[str, Any]) -> str | None:
     """Return the first setting that the table has for a run with another value; None if none.
 
-    Settings that the table does not know are passed over: what made its numbers had none such.
+    Settings that the table does not know of the run are passed over: an earlier version made its
+    numbers, which had none such.
     """
-    row = rows.iloc[0]
+    row = rows.iloc[0].dropna()
     for key, value in settings.items():
         if key in row.index and str(row[key]) != str(value):
             try:
