@@ -83,7 +83,7 @@ class Report:
         trained = table[table["round"] > 0].groupby("run")["seconds"]
         last["seconds"] = last["run"].map(trained.median())
         last["duration"] = last["run"].map(table.groupby("run")["seconds"].sum())
-        settings = settings_of(last)
+        settings = settings_of(last).astype(object).fillna("")
         self.varied = differing(settings.to_dict("records"))
         last["variant"] = [
             ", ".join(f"{key}={_plain(row[key])}" for key in self.varied)
