@@ -67,7 +67,9 @@ class Fit(Protocol):
         """Train `model` in place on (x, y) and return metrics of the fit."""
 
 
-INFERENCE = tuple(sorted(module.name for module in pkgutil.iter_modules(__path__)))
+INFERENCE = tuple(
+    sorted(m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_"))
+)
 """Names of the local methods."""
 
 

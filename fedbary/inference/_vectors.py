@@ -1,0 +1,169 @@
+"""What the local methods share: tensors and prior as vectors, SGD with momentum, the batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Generator, Tensor, nn
+
+from fedbary.data import batch_source, inputs
+from fedbary.errors import SettingError
+from fedbary.gaussian import LOG_VAR_SUFFIX, MEAN_SUFFIX, Posterior
+from fedbary.inference import Prior, Training
+from fedbary.seeds import derive_seed
+
+
+class Flat:
+    """Parameters and gradients as one vector each, of which the module's tensors become views.
+
+    The vector holds each parameter in its own memory order, so channels-last weights stay so.
+    """
+
+    def __init__(self, parameters: Sequence[nn.Parameter], like: Tensor) -> None:
+        self.like = like
+        self.layout = [(parameter.shape, parameter.stride()) for parameter in parameters]
+        self.value = self.pack(parameters)
+        self.grad = torch.zeros_like(self.value)
+        views = zip(self._views(self.value), self._views(self.grad), strict=True)
+        for parameter, (value, grad) in zip(parameters, views, strict=True):
+            parameter.data = value
+            parameter.grad = grad
+
+    def pack(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Copy tensors of the parameters' shapes into a new vector of this layout."""
+        vector = self.like.new_empty(sum(shape.numel() for shape, _ in self.layout))
+        for view, tensor in zip(self._views(vector), tensors, strict=True):
+            view.copy_(tensor.detach())
+        return vector
+
+    def _views(self, vector: Tensor) -> list[Tensor]:
+        views, start = [], 0
+        for shape, stride in self.layout:
+            views.append(vector.as_strided(shape, stride, start))
+            start += shape.numel()
+        return views
+
+
+class Vectors:
+    """A model's posterior, N(mean, exp(log_var)) and point tensors, and its prior, as vectors.
+
+    Attributes
+    ----------
+    points, log_vars
+        The means, then the deterministic tensors; the log-variances.
+    mean
+        The part of `points.value` that is means.
+    prior_mean, prior_precision
+        Of N(m₀, 1/s₀), per Gaussian weight.
+    """
+
+    def __init__(self, model: nn.Module, prior: Prior) -> None:
+        named = dict(model.named_parameters())
+        names = [n.removesuffix(LOG_VAR_SUFFIX) for n in named if n.endswith(LOG_VAR_SUFFIX)]
+        gaussian = {name + suffix for name in names for suffix in (MEAN_SUFFIX, LOG_VAR_SUFFIX)}
+        means = [named[name + MEAN_SUFFIX] for name in names]
+        like = next(iter(named.values())).detach()
+        self.points = Flat([*means, *(p for n, p in named.items() if n not in gaussian)], like)
+        self.log_vars = Flat([named[name + LOG_VAR_SUFFIX] for name in names], like)
+        self.mean = self.points.value[: len(self.log_vars.value)]
+        if isinstance(prior, Posterior):
+            self.prior_mean = self.log_vars.pack([prior.mean[name] for name in names])
+            prior_log_var = self.log_vars.pack([prior.log_var[name] for name in names])
+            self.prior_precision = prior_log_var.neg_().exp_()
+        else:
+            self.prior_mean = torch.zeros_like(self.mean)
+            self.prior_precision = torch.full_like(self.mean, prior**-2)
+
+    @contextmanager
+    def moved(self, offset: Tensor) -> Iterator[None]:
+        """Let the model's means be mean + offset within the block."""
+        mean = self.mean.clone()
+        self.mean.add_(offset)
+        try:
+            yield
+        finally:
+            self.mean.copy_(mean)
+
+    def kl(self) -> float:
+        """KL(q ‖ prior) of the Gaussian tensors, in nats."""
+        ratio = self.log_vars.value.exp() * self.prior_precision
+        squares = (self.mean - self.prior_mean).square() * self.prior_precision
+        return float(0.5 * (ratio - 1 - ratio.log() + squares).double().sum())
+
+
+class Momentum:
+    """SGD's velocity, u ← β u + gradient, for mean NLL + ½ decay ‖·‖² + kl_scale · KL(q ‖ prior).
+
+    The KL is the means' alone, (m − m₀) s₀ in the gradient; `weight_decay` is every tensor's.
+    """
+
+    def __init__(self, q: Vectors, training: Training, kl_scale: float) -> None:
+        self.points, self.momentum = q.points, training.momentum
+        self.decay = torch.full_like(q.points.value, training.weight_decay)
+        self.decay[: len(q.mean)] += kl_scale * q.prior_precision
+        self.pull = torch.zeros_like(q.points.value)
+        self.pull[: len(q.mean)] = kl_scale * q.prior_precision * q.prior_mean
+        self.velocity = torch.zeros_like(q.points.value)
+
+    def update(self) -> Tensor:
+        """Take in the gradient of the mean NLL, which is changed, and return the velocity."""
+        self.points.grad.addcmul_(self.points.value, self.decay).sub_(self.pull)
+        return self.velocity.mul_(self.momentum).add_(self.points.grad)
+
+
+class Batches:
+    """The (images, labels) of every step, in an order, with crops and with noise from one seed.
+
+    Attributes
+    ----------
+    noise
+        The generator of the draws.
+    mean_nll
+        Mean of the losses counted in the last epoch, in nats.
+    """
+
+    def __init__(self, x: Tensor, y: Tensor, training: Training, seed: int, augment: bool) -> None:
+        self.x, self.y, self.training = x, y, training
+        self.order = Generator().manual_seed(seed)
+        self.noise = Generator(x.device).manual_seed(derive_seed(seed, "noise"))
+        self.take = batch_source(x, augment)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for _ in range(self.training.epochs):
+            self.total = torch.zeros((), device=self.x.device)
+            for indices in torch.randperm(len(self.x), generator=self.order).split(
+                self.training.batch_size
+            ):
+                images = inputs(self.take(indices, self.order))
+                yield images, self.y[indices.to(self.y.device)]
+
+    def count(self, loss: Tensor, labels: Tensor) -> None:
+        """Add the mean loss of a batch to its epoch's."""
+        self.total += loss.detach() * len(labels)
+
+    @property
+    def mean_nll(self) -> float:
+        """Mean of the losses counted in the last epoch."""
+        return float(self.total / len(self.x))
+
+
+def effective_size(training: Training, num_examples: int) -> float:
+    """Return ess = n_k / kl_weight, by which a natural gradient multiplies the mean NLL.
+
+    Raises
+    ------
+    SettingError
+        If kl_weight is 0.
+    """
+    if training.kl_weight <= 0:
+        allowed = "above 0 for this local inference, as without a KL no variance is optimal"
+        raise SettingError("kl_weight", training.kl_weight, allowed)
+    return num_examples / training.kl_weight
+
+
+def scale_precision(log_var: Tensor, change: Tensor) -> None:
+    """Multiply precisions by 1 + δ + ½ δ² in place, δ = `change` (overwritten) held to [−1, 1]."""
+    change.clamp_(-1, 1)
+    log_var.sub_(change.addcmul_(change, change, value=0.5).log1p_())

@@ -1,0 +1,113 @@
+"""IVON, the improved variational online Newton method.
+
+The objective is that of `variational`,
+
+    NELBO(q) = E_q[mean NLL] + KL(q ‖ prior) / ess,      ess = n_k / kl_weight,
+
+and the variances are those of a Newton method: with h the expected curvature of the mean NLL and
+δ = s₀/ess what the prior N(m₀, 1/s₀) adds to it,
+
+    v = 1 / (ess (h + δ)).
+
+A step draws one ε per weight, shared by the batch, takes the gradient there, and estimates the
+curvature by Price's theorem:
+
+    θ = m + √v ε,      ĝ = ∇ mean NLL(θ),      ĥ = ĝ (θ − m) / v,
+    h ← h + ρ (ĥ − h) + ½ ρ² (ĥ − h)² / (h + δ),      ρ = 1 − β₂ = `log_var_lr`,
+    u ← β₁ u + ĝ + δ (m − m₀) + weight_decay · m,      β₁ = `momentum`,
+    m ← m − lr min(c / (h + δ), 10) u / (1 − β₁ᵗ),      c = the mean of h + δ over the weights.
+
+Published IVON is that with three differences. The factor c takes the place of its constant
+hess_init + δ: whatever the variances received, `lr` has SGD's meaning for a weight of mean
+curvature. No weight's rate exceeds 10 lr: h is noisy, and one weight taken for flat would blow
+up. And (ĥ − h) ρ / (h + δ) is held to [−1, 1], see `natural_gradient`. The deterministic tensors
+take SGD with momentum.
+
+The variance is all the state there is: h + δ = 1/(ess v) as received, so a round goes on where
+the last one ended. A received variance above the prior's, which some rules make of several, is
+h < 0, no harm as h + δ > 0; it comes down by itself, as every target s₀ + ess ĥ holds s₀. In h's
+recursion, times ess, one sees the precision's of `natural_gradient` with
+½ ĝ (θ − m) as the estimate of ∂E_q[mean NLL]/∂(log v): the code is the same.
+
+As the draw is shared by the batch, ĥ is noisy: in units of h + δ by about √(ess / batch_size),
+averaged over 1/ρ steps. For log-variances that are right to within one, ρ is at most
+2 batch_size / ess: 1/ρ is half of 1/kl_weight epochs. A larger ρ leaves them too low.
+
+Reference: Shen et al. 2024 (variational learning is effective for large deep networks), with
+Lin, Schmidt and Khan 2020 for the term in ρ².
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedbary.gaussian import variance_power
+from fedbary.inference import Prior, Training
+from fedbary.inference._vectors import (
+    Batches,
+    Momentum,
+    Vectors,
+    effective_size,
+    scale_precision,
+)
+from fedbary.layers import normal_like
+
+MAX_GAIN = 10.0
+"""What a weight's rate may be at most, in units of `lr`."""
+
+
+def fit(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    prior: Prior,
+    training: Training,
+    seed: int,
+    augment: bool = False,
+    nll: Callable[[Tensor, Tensor], Tensor] = functional.cross_entropy,
+) -> dict[str, float]:
+    """Minimise the NELBO over the model's posterior, in place; the module's text has the formulas.
+
+    Parameters and result are those of `fedbary.inference.variational.fit`, except:
+
+    Parameters
+    ----------
+    model
+        Called as `model(images)`, which must be the network of its means.
+    training
+        `momentum` is β₁, `log_var_lr` is 1 − β₂: 0 freezes the variances, and 1 is the most.
+
+    Raises
+    ------
+    SettingError
+        If `training.kl_weight` is 0: ess would be infinite and every variance 0.
+    """
+    ess = effective_size(training, len(x))
+    q, batches = Vectors(model, prior), Batches(x, y, training, seed, augment)
+    sgd = Momentum(q, training, 1 / ess)
+    points, log_var, num_gaussian = q.points, q.log_vars.value, len(q.mean)
+    half_precision = 0.5 / ess * q.prior_precision
+    model.train()
+    for step, (images, labels) in enumerate(batches, 1):
+        var = variance_power(log_var, 1)
+        offset = normal_like(var, batches.noise).mul_(var.sqrt())
+        points.grad.zero_()
+        with q.moved(offset):
+            loss = nll(model(images), labels)
+            loss.backward()
+        batches.count(loss, labels)
+        if training.log_var_lr > 0:
+            grad = offset.mul_(points.grad[:num_gaussian]).sub_(1 / ess).mul_(0.5)
+            grad.addcmul_(var, half_precision)
+            scale_precision(log_var, grad.mul_(2 * training.log_var_lr * ess))
+            var = variance_power(log_var, 1)
+        velocity = sgd.update()
+        points.value[num_gaussian:].sub_(velocity[num_gaussian:], alpha=training.lr)
+        gain = var.mul_(var.reciprocal().mean()).clamp_(max=MAX_GAIN)
+        rate = training.lr / (1 - training.momentum**step)
+        q.mean.addcmul_(velocity[:num_gaussian], gain, value=-rate)
+    model.zero_grad(set_to_none=True)
+    return {"train_nll": batches.mean_nll, "kl": q.kl()}

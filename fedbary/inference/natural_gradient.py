@@ -1,0 +1,85 @@
+"""Mean-field variational inference with the natural gradient for the variances.
+
+The objective, the draws and the means' SGD are those of `variational`,
+
+    NELBO(q) = E_q[mean NLL] + KL(q ‖ prior) / ess,      ess = n_k / kl_weight,
+
+but a variance follows its natural gradient, whose length the data set the scale of: with the
+precision s = 1/v, the prior's s₀ and g = ∂E_q[mean NLL]/∂(log v) the NELBO is least at
+
+    s* = s₀ + 2 ess g / v        (∂E/∂v = g/v),
+
+and a step moves a part ρ = `log_var_lr` of the way, G = s* − s, with the second-order term that
+keeps s positive whatever the noise in g:
+
+    s ← s + ρ G + ρ² G² / (2 s) = s (1 + δ + ½ δ²),      δ = ρ G / s = 2 ρ ess ∂NELBO/∂(log v).
+
+|δ| is at most 1: below −1 the parabola would turn back up, and from a variance e¹⁰ times the
+optimum's one step would pass it by far. A variance too large thus falls by up to a factor 2.5 a
+step; one too small grows by ρ in log units a step, as under Adam.
+
+ρ is also what averages the noise of one batch's g, over 1/ρ steps. With a fan-in of D that noise
+is, in units of s*, about √(ess / (D · batch_size)); see `ivon` for the same without the D.
+
+References: Khan and Rue 2023 (the Bayesian learning rule); Lin, Schmidt and Khan 2020 (the
+improved rule: the second-order term); Kingma, Salimans and Welling 2015 (local
+reparameterisation).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedbary.gaussian import variance_power
+from fedbary.inference import Prior, Training
+from fedbary.inference._vectors import (
+    Batches,
+    Momentum,
+    Vectors,
+    effective_size,
+    scale_precision,
+)
+
+
+def fit(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    prior: Prior,
+    training: Training,
+    seed: int,
+    augment: bool = False,
+    nll: Callable[[Tensor, Tensor], Tensor] = functional.cross_entropy,
+) -> dict[str, float]:
+    """Minimise the NELBO over the model's posterior, in place; the module's text has the formulas.
+
+    Parameters and result are those of `fedbary.inference.variational.fit`, except that
+    `training.log_var_lr` is ρ, the part of the way to its optimum that a precision moves in a
+    step: 0 freezes the variances, above 0 up to 1 trains them.
+
+    Raises
+    ------
+    SettingError
+        If `training.kl_weight` is 0: ess and with it the optimal precision would be infinite.
+    """
+    ess = effective_size(training, len(x))
+    q, batches = Vectors(model, prior), Batches(x, y, training, seed, augment)
+    sgd = Momentum(q, training, 1 / ess)
+    half_precision = 0.5 / ess * q.prior_precision
+    model.train()
+    for images, labels in batches:
+        q.points.grad.zero_()
+        q.log_vars.grad.fill_(-0.5 / ess)
+        loss = nll(model(images, batches.noise), labels)
+        loss.backward()
+        batches.count(loss, labels)
+        q.points.value.sub_(sgd.update(), alpha=training.lr)
+        if training.log_var_lr > 0:
+            var = variance_power(q.log_vars.value, 1)
+            grad = q.log_vars.grad.addcmul_(var, half_precision)
+            scale_precision(q.log_vars.value, grad.mul_(2 * training.log_var_lr * ess))
+    model.zero_grad(set_to_none=True)
+    return {"train_nll": batches.mean_nll, "kl": q.kl()}
