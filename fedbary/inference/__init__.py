@@ -5,7 +5,8 @@ A method is a module of this package with one function
     fit(model, x, y, prior, training, seed, augment=False, nll=cross_entropy) -> dict[str, float]
 
 which trains `model` in place, starting from the posterior it holds. The module's name is the
-method's name in the settings; nothing else has to be registered.
+method's name in the settings; nothing else has to be registered. A module whose name starts with
+an underscore is shared code.
 """
 
 from __future__ import annotations
@@ -36,9 +37,10 @@ class Training:
     lr, momentum, weight_decay
         SGD of the means and of the deterministic tensors.
     log_var_lr
-        Adam's rate for the log-variances, in log units a step; 0 freezes them.
+        About how far a log-variance that is much too small rises in a step: Adam's rate in
+        `variational`, in the others the part of the way that a precision moves; 0 freezes them.
     kl_weight
-        Weight of KL(q‖prior)/n_k beside the mean negative log-likelihood.
+        Weight of KL(q‖prior)/n_k beside the mean negative log-likelihood; 0 is for `variational`.
     """
 
     epochs: int = 1

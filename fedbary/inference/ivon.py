@@ -31,7 +31,8 @@ recursion, times ess, one sees the precision's of `natural_gradient` with
 
 As the draw is shared by the batch, ĥ is noisy: in units of h + δ by about √(ess / batch_size),
 averaged over 1/ρ steps. For log-variances that are right to within one, ρ is at most
-2 batch_size / ess: 1/ρ is half of 1/kl_weight epochs. A larger ρ leaves them too low.
+2 batch_size / ess: 1/ρ is half of 1/kl_weight epochs. A larger ρ leaves them too low. For the
+same reason variances start best well below the squared means', at e⁻⁷ to e⁻⁹.
 
 Reference: Shen et al. 2024 (variational learning is effective for large deep networks), with
 Lin, Schmidt and Khan 2020 for the term in ρ².
