@@ -78,7 +78,10 @@ def sweep(
     from fedbary.experiments import sweep as runner
     from fedbary.experiments.grid import read_experiment
 
-    kept = {key: value.split(",") for key, value in parse_overrides(only or []).items()}
+    kept: dict[str, list[str]] = {}
+    for word in only or []:
+        for key, value in parse_overrides([word]).items():
+            kept.setdefault(key, []).extend(value.split(","))
     grid = read_experiment(experiment, parse_overrides(arguments or []), kept)
     folder = results or Path("runs") / experiment.stem
     held = runner.Results.open(folder, grid)
@@ -89,7 +92,7 @@ def sweep(
         return
     failed = runner.sweep(grid, held, at_once, console)
     for name, reason in failed.items():
-        console.print(f"failed: {name}: {reason}")
+        console.print(f"failed: {name}: {reason}", markup=False)
     print(f"Results: {folder / runner.TABLE}")
     if failed:
         raise RunError(f"{len(failed)} of {len(grid.runs)} runs failed; sweep again to retry them")

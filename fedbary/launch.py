@@ -60,12 +60,14 @@ def prepare(settings: Settings, folder: Path) -> Settings:
     SettingError
         If the folder exists, or the device, the data or the split cannot be had.
     """
-    from fedbary.federation import client_indices, load_dataset, ood_images, torch_device
+    from fedbary.data import load
+    from fedbary.federation import client_indices, load_dataset, torch_device
 
     require_new(folder)
     torch_device(settings)
     load_dataset(settings)
-    ood_images(settings)
+    if settings.ood_dataset != "none":
+        load(settings.ood_dataset, Path(settings.data_dir), settings.download)
     client_indices(settings, settings.clients)
     return settings.model_copy(
         update={

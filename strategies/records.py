@@ -13,9 +13,16 @@ from fedbary.aggregation import Rule
 from fedbary.aggregation.sums import PIECE, Sums, normalised
 from fedbary.gaussian import Posterior
 
+from .admission import LOG_VAR_LIMIT
 from .arrays import BlankArray, array_from_tensor, tensor_from_array
 from .conventions import Convention
 from .workers import workers
+
+LARGEST_LOG_VAR = 0.99 * LOG_VAR_LIMIT
+"""Where an aggregate's log-variances end, so that clients that keep them are still admitted.
+
+GAA shrinks variances by Σ w² a round; left alone they would leave what is admitted.
+"""
 
 
 def posterior_from_arrays(record: ArrayRecord, convention: Convention) -> Posterior:
@@ -140,6 +147,7 @@ def _aggregate_tensor(
         piece = slice(i * PIECE, (i + 1) * PIECE)
         results[0].flat[piece] = mean
         if log_var is not None:
+            log_var.clamp_(-LARGEST_LOG_VAR, LARGEST_LOG_VAR)
             results[1].flat[piece] = convention.from_log_var(log_var)
 
     for _ in pool.map(aggregate_piece, range(len(pieces[0][0]))):

@@ -143,10 +143,10 @@ class PosteriorStrategy(FedAvg):
             [self._weight(reply) for reply in admitted],
             self.convention,
         )
-        scales = set(self.convention.pairs(arrays.keys()).values())
-        arrays = self.server_momentum.step(reference, arrays, scales)
         if not all(is_finite(array) for array in arrays.values()):
             return self._skip(server_round, "the aggregate is not finite")
+        scales = set(self.convention.pairs(arrays.keys()).values())
+        arrays = self.server_momentum.step(reference, arrays, scales)
         usual = []
         for reply, reason in zip(admitted, metric_refusals(admitted), strict=True):
             if reason is None:

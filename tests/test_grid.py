@@ -69,7 +69,9 @@ def test_bookkeeping_tells_no_runs_apart():
 
 def test_the_command_line_goes_over_the_file_and_can_take_a_part(tmp_path):
     assert {s.rounds for s in read(tmp_path, GRID, {"rounds": 7}).runs.values()} == {7}
-    part = read(tmp_path, GRID, only={"rule": ["WB"], "bayesian_layers": ["0", "3"]}).runs
+    part = read(
+        tmp_path, GRID, only={"kl_weight": ["1e-3"], "rule": ["WB"], "bayesian_layers": ["0", "3"]}
+    ).runs
     assert list(part) == ["digits-WB-n3-seed0", "digits-WB-n3-seed1"]
 
 
@@ -94,7 +96,7 @@ def test_a_mistake_names_the_file_and_the_place(tmp_path, change, said):
 def test_what_cannot_be_taken_from_the_command_line(tmp_path):
     with pytest.raises(SettingError, match="--only seed"):
         read(tmp_path, GRID, {"seed": 1})
-    with pytest.raises(SettingError, match="--only"):
+    with pytest.raises(SettingError, match="--only: 'rule=EAA'.*FedAvg,RKLB,WB"):
         read(tmp_path, GRID, only={"rule": ["EAA"]})
     with pytest.raises(SettingError, match="'rulle'"):
         read(tmp_path, GRID, only={"rulle": ["WB"]})

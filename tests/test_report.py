@@ -11,11 +11,13 @@ import pytest
 
 from fedbary.errors import SettingError
 from fedbary.experiments.cells import ACCURACY, NLL, marked
+from fedbary.experiments.comparison import TOGETHER, compare
 from fedbary.experiments.document import Document
 from fedbary.experiments.published import published, table1
 from fedbary.experiments.report import write_report
 from fedbary.experiments.table import TABLE, read_table
 
+RNG = np.random.default_rng(0)
 ROOT = Path(__file__).resolve().parents[1]
 FEDBARY = str(Path(sys.executable).parent / "fedbary")
 
@@ -129,3 +131,67 @@ def test_cells_may_hold_what_markdown_reads_otherwise(tmp_path):
     document.write()
     page = (tmp_path / "report.html").read_text()
     assert "<td>a|b</td>" in page and "<title>A &amp; B &lt;c&gt;</title>" in page
+
+
+def runs_of(rule, nll, layers=3, **others):
+    count = len(nll)
+    return pd.DataFrame(
+        {"variant": "", "dataset": "digits", "rule": rule, "bayesian_layers": layers,
+         "seed": range(count), "nll": nll, **others}
+    )  # fmt: skip
+
+
+def test_rules_are_compared_on_the_points_they_share_whatever_their_order():
+    good, bad = 0.3 + 0.01 * RNG.random(9), 0.5 + 0.1 * RNG.random(9)
+    one, other = runs_of("RKLB", good), runs_of("WB", bad).sample(frac=1, random_state=0)
+    last = pd.concat([one, other, runs_of("FedAvg", bad, 0), runs_of("EAA", good, 1)])
+    (found,) = compare(last, NLL)
+    assert (found.first, found.second, found.points) == ("RKLB", "WB", 9)
+    assert found.gap == pytest.approx((good - bad).mean())
+    assert found.test.first > 0.95 and found.test.second < 0.05
+
+
+def test_variants_are_compared_one_by_one_and_together():
+    tables = [
+        runs_of(rule, [level, level + 0.1], variant=variant)
+        for rule, level in (("RKLB", 0.1), ("WB", 0.2))
+        for variant in ("a", "b")
+    ]
+    found = {c.variant: c.points for c in compare(pd.concat(tables), NLL)}
+    assert found == {"a": 2, "b": 2, TOGETHER: 4}
+
+
+def test_a_run_that_diverged_is_no_part_of_a_best_mean(smoke, tmp_path):
+    table = pd.read_csv(smoke / TABLE)
+    end = (table["rule"] == "WB") & (table["bayesian_layers"] == 3) & (table["seed"] == 0)
+    table.loc[end, ["accuracy", "nll", "ece_15", "ece_100"]] = None
+    table.loc[end & (table["round"] == 1), "skipped"] = True
+    table.to_csv(tmp_path / TABLE, index=False)
+    write_report(tmp_path)
+    markdown = (tmp_path / "report.md").read_text()
+    assert cells(markdown, "3", "WB")[3] == "– (1 of 2 missing)"
+    assert "Rounds were skipped" in markdown and "`digits-WB-n3-seed0` (1)" in markdown
+
+
+def test_the_papers_numbers_stand_beside_ours(smoke, tmp_path):
+    table = pd.read_csv(smoke / TABLE)
+    last = table["round"] == table["rounds"]
+    table.loc[last, "accuracy"] = 0.9
+    table.assign(dataset="fashionmnist").to_csv(tmp_path / TABLE, index=False)
+    write_report(tmp_path)
+    row = cells((tmp_path / "report.md").read_text(), "3", "RKLB")
+    assert [plain(cell) for cell in row[3:6]] == ["90.00 ± 0.00", "87.77 ± 0.80", "+2.23"]
+
+
+def test_settings_that_differ_between_rules_are_pointed_out(smoke, tmp_path):
+    table = pd.read_csv(smoke / TABLE)
+    table.loc[table["rule"] == "WB", "lr"] = 0.5
+    table.to_csv(tmp_path / TABLE, index=False)
+    write_report(tmp_path)
+    assert "Not all runs on Digits have the same lr" in (tmp_path / "report.md").read_text()
+
+
+def test_a_table_without_what_is_needed_is_refused(smoke, tmp_path):
+    pd.read_csv(smoke / TABLE).drop(columns="ece_15").to_csv(tmp_path / TABLE, index=False)
+    with pytest.raises(SettingError, match="a column ece_15"):
+        write_report(tmp_path)

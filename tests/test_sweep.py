@@ -16,7 +16,16 @@ import yaml
 from fedbary.config import resolve
 from fedbary.errors import SettingError
 from fedbary.experiments.cost import Cost
-from fedbary.experiments.table import FORMAT, TABLE, read_run, read_table, write_table
+from fedbary.experiments.grid import Experiment
+from fedbary.experiments.sweep import Results
+from fedbary.experiments.table import (
+    FORMAT,
+    TABLE,
+    differing_setting,
+    read_run,
+    read_table,
+    write_table,
+)
 
 FEDBARY = str(Path(sys.executable).parent / "fedbary")
 QUICK = {
@@ -195,9 +204,35 @@ def test_a_damaged_table_is_refused_and_left_alone(tmp_path, damage):
 
 def test_a_table_cut_off_in_the_middle_is_refused(tmp_path):
     file = small_table(tmp_path)
-    file.write_bytes(file.read_bytes().rsplit(b"\n", 2)[0])
+    file.write_bytes(file.read_bytes().rsplit(b"\n", 2)[0] + b"\n")
     with pytest.raises(SettingError, match="the rounds of a are not all there"):
         read_table(tmp_path)
+
+
+def test_a_table_cut_off_within_a_line_is_refused(tmp_path):
+    file = small_table(tmp_path)
+    file.write_bytes(file.read_bytes()[:-3])
+    with pytest.raises(SettingError, match="its last line is cut off"):
+        read_table(tmp_path)
+
+
+def test_two_sweeps_of_a_folder_keep_each_others_runs(tmp_path):
+    nothing = Experiment("T", "", {})
+    first, second = (Results.open(tmp_path, nothing) for _ in range(2))
+    for results, name in ((first, "a"), (second, "b")):
+        results.done[name] = pd.DataFrame(
+            {"format": FORMAT, "run": name, "rounds": 1, "round": [0, 1], "nll": 0.5}
+        )
+        results.write()
+    assert set(read_table(tmp_path)["run"]) == {"a", "b"}
+
+
+def test_numbers_that_the_table_rounds_are_still_the_same_setting():
+    rows = pd.DataFrame({"lr": [0.0333333], "rule": ["WB"], "download": [True], "pixels": [None]})
+    same = {"lr": 1 / 30, "rule": "WB", "download": True, "pixels": "unit", "newer": 1}
+    assert differing_setting(rows, same) is None
+    assert differing_setting(rows, {**same, "lr": 0.0334}) == "lr"
+    assert differing_setting(rows, {**same, "rule": "EAA"}) == "rule"
 
 
 def test_an_interrupted_write_leaves_the_old_table(tmp_path, monkeypatch):

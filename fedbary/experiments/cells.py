@@ -20,10 +20,13 @@ class Metric:
     published: str = ""
 
     def show(self, values: Iterable[float]) -> str:
-        """Return mean ± standard deviation of values as they are in the table."""
-        found = np.array([value for value in values if value == value], dtype=float) * self.scale
-        if not len(found):
-            return "–"
+        """Return mean ± standard deviation of values as they are in the table.
+
+        Where one is missing there is no mean: what is left may be the better part.
+        """
+        found = np.array(list(values), dtype=float) * self.scale
+        if (lost := int(np.isnan(found).sum())) > 0:
+            return "–" if lost == len(found) else f"– ({lost} of {len(found)} missing)"
         text = f"{found.mean():.{self.decimals}f}"
         return f"{text} ± {found.std(ddof=1):.{self.decimals}f}" if len(found) > 1 else text
 
@@ -62,3 +65,12 @@ def marked(
             text = f"<u>{text}</u>"
         cells.append(f"**{text}**" if value == np.nanmin(rounded) else text)
     return cells
+
+
+def duration(seconds: float) -> str:
+    """Return seconds in the two largest units that say something."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

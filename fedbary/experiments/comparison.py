@@ -14,6 +14,9 @@ from fedbary.stats import SignedRank, signed_rank
 
 POINT = ["dataset", "bayesian_layers", "seed"]
 
+TOGETHER = "all together"
+"""The name under which the points of all variants are compared."""
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -33,6 +36,8 @@ class Comparison:
 def compare(last: pd.DataFrame, metric: Metric) -> list[Comparison]:
     """Compare every pair of rules that share at least two points, variant by variant.
 
+    Where there are several variants, the points of all together are compared too, as `TOGETHER`.
+
     Parameters
     ----------
     last
@@ -45,11 +50,16 @@ def compare(last: pd.DataFrame, metric: Metric) -> list[Comparison]:
 
 def _comparisons(last: pd.DataFrame, metric: Metric) -> Iterator[Comparison]:
     rules = [rule for rule in RULES if (last["rule"] == rule).any()]
-    columns = [*POINT, metric.column]
-    for variant, rows in last.groupby("variant", sort=False):
+    columns = [*POINT, "variant", metric.column]
+    variants = list(last.groupby("variant", sort=False))
+    if len(variants) > 1:
+        variants.append((TOGETHER, last))
+    for variant, rows in variants:
         for first, second in itertools.combinations(rules, 2):
             sides = [rows.loc[rows["rule"] == rule, columns] for rule in (first, second)]
-            shared = sides[0].merge(sides[1], on=POINT, suffixes=("_1", "_2")).dropna()
+            shared = (
+                sides[0].merge(sides[1], on=[*POINT, "variant"], suffixes=("_1", "_2")).dropna()
+            )
             if len(shared) < 2:
                 continue
             one, two = (metric.scale * shared[f"{metric.column}_{side}"] for side in (1, 2))

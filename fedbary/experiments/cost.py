@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import pandas as pd
 import torch
@@ -37,42 +38,41 @@ class Cost:
             self._known[_like(first)] = float(rows["seconds"].sum() / passes)
 
     def seconds(self, settings: Settings) -> float | None:
-        """Return a run's seconds; None if its data are not here to try a few steps."""
+        """Return a run's seconds; None if a few steps cannot be tried, for want of data say."""
         passes = settings.local_epochs * settings.rounds * settings.participation
         key = _like(pd.Series(settings.model_dump()))
         if key not in self._known:
-            measured = _seconds_of_an_epoch(settings)
-            if measured is None:
+            try:
+                self._known[key] = _seconds_of_an_epoch(settings)
+            except SettingError:
                 return None
-            self._known[key] = measured
         return START_SECONDS + self._known[key] * passes
 
 
 def _like(row: pd.Series) -> tuple[object, ...]:
-    keys = ("dataset", "bayesian_layers", "batch_size", "inference", "engine")
-    return tuple(row[key] for key in keys)
+    keys = ("bayesian_layers", "batch_size", "inference", "engine")
+    return Path(row["dataset"]).name, *(row[key] for key in keys)
 
 
-def _seconds_of_an_epoch(settings: Settings) -> float | None:
+def _seconds_of_an_epoch(settings: Settings) -> float:
     """Train a few steps as a client does, and scale to one pass over all the training data."""
-    from fedbary.federation import load_dataset, make_model
+    from fedbary.federation import augments, load_dataset, make_model
     from fedbary.inference import Training, local_method
 
-    try:
-        dataset = load_dataset(settings.model_copy(update={"download": False}))
-    except SettingError:
-        return None
+    settings = settings.model_copy(update={"download": False})
+    dataset = load_dataset(settings)
     model = make_model(settings)
     device = next(model.parameters()).device
     count = min(STEPS * settings.batch_size, len(dataset.y_train))
     x, y = dataset.x_train[:count].to(device), dataset.y_train[:count].to(device)
     training = Training(batch_size=settings.batch_size, kl_weight=settings.kl_weight)
+    fit = local_method(settings.inference)
     threads = torch.get_num_threads()
     torch.set_num_threads(settings.cpus_per_client)
     try:
         for _ in range(2):
             start = time.perf_counter()
-            local_method(settings.inference)(model, x, y, settings.prior_std, training, seed=0)
+            fit(model, x, y, settings.prior_std, training, seed=0, augment=augments(settings))
             seconds = time.perf_counter() - start
     finally:
         torch.set_num_threads(threads)

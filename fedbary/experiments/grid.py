@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -104,7 +104,7 @@ def read_experiment(
     named = _named(runs, file)
     kept = {name: settings for name, settings in named.items() if _is_kept(settings, only)}
     if not kept:
-        raise SettingError("--only", _words(only), "values that some run of the grid has")
+        raise SettingError("--only", _words(only), f"what some run has: {_present(runs, only)}")
     title = str(content.get("title") or file.stem)
     return Experiment(title, " ".join(str(content.get("about") or "").split()), kept)
 
@@ -153,10 +153,22 @@ def _is_kept(settings: Settings, only: Mapping[str, Sequence[str]]) -> bool:
     for key, values in only.items():
         if key not in Settings.model_fields:
             raise SettingError("--only", key, "a setting that the grid varies")
-        if str(getattr(settings, key)) not in values:
+        if not any(_is_same(getattr(settings, key), value) for value in values):
             return False
     return True
 
 
-def _words(only: Mapping[str, Sequence[str]]) -> str:
+def _is_same(value: Any, text: str) -> bool:
+    try:
+        return float(value) == float(text)
+    except ValueError:
+        return str(value).lower() == text.lower()
+
+
+def _present(runs: Sequence[Settings], only: Mapping[str, Sequence[str]]) -> str:
+    found = {key: dict.fromkeys(str(getattr(run, key)) for run in runs) for key in only}
+    return _words(found)
+
+
+def _words(only: Mapping[str, Iterable[str]]) -> str:
     return " ".join(f"{key}={','.join(values)}" for key, values in only.items())

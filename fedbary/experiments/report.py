@@ -24,14 +24,14 @@ from fedbary.experiments.cells import (
     REJECTED,
     UNCERTAINTY,
     Metric,
+    duration,
     marked,
 )
-from fedbary.experiments.comparison import Comparison, compare
+from fedbary.experiments.comparison import TOGETHER, Comparison, compare
 from fedbary.experiments.document import Document
-from fedbary.experiments.grid import NAMING, differing
+from fedbary.experiments.grid import BOOKKEEPING, NAMING, differing
 from fedbary.experiments.published import published
-from fedbary.experiments.sweep import duration
-from fedbary.experiments.table import read_about, read_table, settings_of
+from fedbary.experiments.table import TABLE, read_about, read_table, settings_of
 
 DATASETS = {
     "fashionmnist": "Fashion-MNIST",
@@ -41,8 +41,16 @@ DATASETS = {
 }
 """How data sets are written; another is written as it is named."""
 
+REQUIRED = (*NAMING, *(metric.column for metric in MAIN), "seconds", "evaluate_on", "ood_dataset")
+"""The columns without which there is nothing to tell."""
+
 DECIDED = 0.95
 """The probability above which the test is taken to have decided."""
+
+PARTLY = " (not recorded by some runs, of an earlier version)"
+
+ENOUGH = 6
+"""Points from which on it can: with fewer, the ROPE being a quartile, no data give more."""
 
 
 def write_report(results: Path) -> Path:
@@ -59,6 +67,10 @@ def write_report(results: Path) -> Path:
         If there is no table of this version, or no run in it.
     """
     table = read_table(results)
+    for column in REQUIRED:
+        if column not in table:
+            allowed = f"a table with a column {column}, as this version of fedbary writes it"
+            raise SettingError("results", str(results / TABLE), allowed)
     if table.empty:
         raise SettingError("results", str(results), "a folder whose table holds a finished run")
     Report(table, results).write()
@@ -97,6 +109,7 @@ class Report:
     def write(self) -> None:
         """Write the whole report."""
         self.introduction()
+        self.warnings()
         self.main_tables()
         self.rules_compared()
         self.layers()
@@ -125,8 +138,28 @@ class Report:
             """**Accuracy** is the share of right answers. **ECE**, the expected calibration
             error, is how far confidence and accuracy lie apart: 0 is a model that is right in
             80 % of the cases in which it is 80 % sure. **NLL** is the mean negative
-            log-likelihood of the true class in nats; it counts both. For both less is better."""
+            log-likelihood of the true class in nats: it punishes wrong answers, and most of
+            all confident ones. The lower ECE and NLL, the better."""
         )
+
+    def warnings(self) -> None:
+        """Say what a reader of the means should know: skipped rounds, settings that differ."""
+        skipped = self.table[self.table["round"] > 0].groupby("run")["skipped"].sum()
+        if (skipped > 0).any():
+            named = ", ".join(f"`{run}` ({n:.0f})" for run, n in skipped[skipped > 0].items())
+            self.document.text(
+                f"""**Rounds were skipped**, for want of replies that were admitted, in
+                {named}: their last round is not comparable with that of the other runs."""
+            )
+        for dataset, rows in _grouped(self.last, "dataset"):
+            settings = settings_of(rows)
+            known = BOOKKEEPING.union(NAMING, self.varied)
+            mixed = [k for k in settings if k not in known and settings[k].nunique() > 1]
+            if mixed:
+                self.document.text(
+                    f"""**Not all runs on {_name(dataset)} have the same {", ".join(mixed)}**;
+                    the list of all runs below has each one's."""
+                )
 
     def main_tables(self) -> None:
         """Add accuracy, ECE and NLL by data set, n and rule, beside the papers' numbers."""
@@ -160,7 +193,7 @@ class Report:
         header = ["n", "rule", "seeds"]
         columns = []
         for metric in MAIN:
-            means = [metric.scale * runs[metric.column].mean() for *_, runs in cells]
+            means = [metric.scale * runs[metric.column].mean(skipna=False) for *_, runs in cells]
             shown = [metric.show(runs[metric.column]) for *_, runs in cells]
             shown = marked(metric, means, shown, [(variant, n) for variant, n, *_ in cells])
             header.append(metric.label)
@@ -196,7 +229,8 @@ class Report:
         document.heading("Does the rule matter?")
         document.text(
             """The Bayesian signed-rank test (Benavoli et al. 2017, by the library baycomp)
-            compares two rules over all points that both have: data set, n and seed. It gives
+            compares two rules over all points that both have: data set, n and seed (FedAvg, with
+            n = 0, has none in common with the others). It gives
             the probability that the first is better, that both are practically equal, and that
             the second is better. Practically equal means a difference within the ROPE, as in
             the paper the 25th percentile of the absolute differences. A ROPE taken from the data
@@ -237,29 +271,32 @@ class Report:
         """Add a row per variant: how far apart clients' variances and the rules' results lie."""
         spread = [column for column in self.last if column.startswith("log_var_spread.")]
         rows = []
-        for variant, runs in _grouped(self.last[self.last["bayesian_layers"] > 0], "variant"):
+        bayesian = self.last[self.last["bayesian_layers"] > 0]
+        for variant, runs in [*_grouped(bayesian, "variant"), (TOGETHER, bayesian)]:
             cells = [variant, f"{runs[spread].mean(axis=1).mean():.3f}"]
             for metric, pairs in compared.items():
-                means = metric.scale * runs.groupby("rule")[metric.column].mean()
-                best, worst = means.idxmin(), means.idxmax()
-                if not metric.lower_is_better:
-                    best, worst = worst, best
-                cells.append(
-                    f"{means[best]:.{metric.decimals}f} ({best}) … "
-                    f"{means[worst]:.{metric.decimals}f} ({worst})"
-                )
-                here = [pair.test for pair in pairs if pair.variant == variant]
-                decided = sum(max(test.first, test.second) > DECIDED for test in here)
-                cells.append(f"{decided} of {len(here)}")
+                means = metric.scale * runs.groupby("rule")[metric.column].mean().dropna()
+                means = means.sort_values(ascending=metric.lower_is_better)
+                ends = [
+                    f"{means[r]:.{metric.decimals}f} ({r})"
+                    for r in means.index[[0, -1][: len(means)]]
+                ]
+                cells.append(" … ".join(ends))
+                here = [pair for pair in pairs if pair.variant == variant]
+                decided = sum(max(p.test.first, p.test.second) > DECIDED for p in here)
+                few = any(pair.points < ENOUGH for pair in here)
+                cells.append("too few points" if few else f"{decided} of {len(here)}")
             rows.append(cells)
         header = [*self.variant_header, "clients' spread of log-variances"]
         for metric in compared:
             header += [f"{metric.label}: best … worst rule", "pairs decided"]
         self.document.text(
-            f"""A row for each variant of the settings. The spread is the standard deviation of a
-            weight's log-variance over the clients in the last round, averaged over the weights: 0
-            is clients that hold the same variances. A pair of rules is decided if one is better
-            with probability above {DECIDED}."""
+            f"""A row for each variant of the settings, and one for the points of all of them
+            together. The spread is the standard deviation of a weight's log-variance over the
+            clients in the last round, averaged over weights and then layers: 0 is clients
+            that hold the same variances. A pair of rules is decided if one is better with
+            probability above {DECIDED}; fewer than {ENOUGH} points cannot decide, whatever
+            they are."""
         )
         self.document.table(header, rows)
 
@@ -291,7 +328,7 @@ class Report:
     def _against_layers(self, name: str, metrics: Sequence[Metric], caption: str) -> None:
         shown = [m for m in metrics if m.column in self.last and self.last[m.column].notna().any()]
         for number, (variant, rows) in enumerate(_grouped(self.last, "variant")):
-            if shown:
+            if shown and rows["bayesian_layers"].nunique() > 1:
                 data = rows.assign(dataset=rows["dataset"].map(_name), n=rows["bayesian_layers"])
                 columns = [(metric.column, metric.label, metric.scale) for metric in shown]
                 figure = pictures.lines_by_group(data, columns)
@@ -312,10 +349,14 @@ class Report:
         )
         for dataset, rows in _grouped(self.last, "dataset"):
             document.heading(_name(dataset), 3)
-            foreign = rows["ood_dataset"].iloc[0]
+            foreign = [
+                _name(name) for name in rows["ood_dataset"].dropna().unique() if name != "none"
+            ]
             shown = list(UNCERTAINTY)
             if DETECTION[0].column in rows and rows[DETECTION[0].column].notna().any():
-                document.text(f"Foreign images: the test images of {_name(foreign)}, resized.")
+                document.text(
+                    f"Foreign images: the test images of {' or '.join(foreign)}, resized."
+                )
                 shown += DETECTION
             shown += [
                 Metric(
@@ -351,11 +392,12 @@ class Report:
         document = self.document
         document.heading("The variances")
         document.text(
-            """Rules can differ only where the clients' variances do. Per layer: the mean
-            log-variance of the global posterior, and in parentheses how far apart the clients'
-            log-variances lie in the last round (their standard deviation over the clients,
-            averaged over the weights). Where that is 0, RKLB, WB, EAA and AALV give the same
-            posterior."""
+            """RKLB, WB, EAA and AALV can differ only where the clients' variances do; GAA and
+            FKLB make other variances even of equal ones. Per layer: the mean log-variance of
+            the global posterior, and in parentheses how far apart the clients' log-variances
+            lie in the last round (their standard deviation over the clients, averaged over
+            the weights). Where that is 0, those four rules give the same posterior up to
+            rounding, which training then amplifies."""
         )
         layers = [column.removeprefix("log_var_spread.") for column in spread]
         body = []
@@ -381,10 +423,11 @@ class Report:
             """Two clients' posteriors over one weight, N(0, 1) and N(2, 0.25), and what each
             rule makes of them with equal weights.""",
         )
-        for dataset, rows in _grouped(self.table[self.table["round"] == 0], "dataset"):
+        starts = self.table[self.table["round"] == 0]
+        for number, (dataset, rows) in enumerate(_grouped(starts, "dataset"), 1):
             row = rows.sort_values("seed").iloc[0]
             document.figure(
-                f"partition-{dataset}",
+                f"partition-{number}",
                 figures.partition_heatmap(np.array(json.loads(row["label_counts"]))),
                 f"Who holds what: {_name(dataset)}, seed {row['seed']}.",
             )
@@ -396,8 +439,12 @@ class Report:
         settings = settings_of(self.last).assign(
             **{c: self.last[c] for c in self.last if c.startswith("versions.") or c == "device"}
         )
-        same = {key: settings[key].iloc[0] for key in settings if settings[key].nunique() == 1}
-        rows = [[f"`{key}`", _plain(value)] for key, value in same.items()]
+        known = {key: settings[key].replace("", np.nan).dropna() for key in settings}
+        same = {key: values for key, values in known.items() if values.nunique() == 1}
+        rows = [
+            [f"`{key}`", _plain(values.iloc[0]) + (PARTLY if len(values) < len(settings) else "")]
+            for key, values in same.items()
+        ]
         document.table(["setting or version", "in every run"], rows, "Common to all runs")
         other = [key for key in settings if key not in same and key not in NAMING]
         body = [

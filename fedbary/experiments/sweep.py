@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,11 +20,13 @@ from rich.table import Table
 
 from fedbary.config import Settings
 from fedbary.errors import RunError, SettingError
+from fedbary.experiments.cells import duration
 from fedbary.experiments.cost import Cost
 from fedbary.experiments.grid import BOOKKEEPING, Experiment
 from fedbary.experiments.table import (
     TABLE,
     differing_setting,
+    public,
     read_run,
     read_table,
     write_about,
@@ -99,19 +100,20 @@ class Results:
         self.write()
 
     def write(self) -> None:
-        """Write the table."""
-        if self.done:
-            write_table(self.path, list(self.done.values()))
+        """Write the table, with what another sweep of the folder has added to it since."""
+        with _locked(self.path / ".lock", wait=True):
+            if (self.path / TABLE).exists():
+                for name, rows in read_table(self.path).groupby("run", sort=False):
+                    self.done.setdefault(str(name), rows)
+            if self.done:
+                write_table(self.path, list(self.done.values()))
 
     def _require_same(self, name: str, settings: Settings) -> None:
         wanted = settings.model_dump(exclude=set(BOOKKEEPING))
-        for key in ("dataset", "ood_dataset"):
-            if wanted[key].endswith(".npz"):
-                wanted[key] = Path(wanted[key]).name
         rows = self.done[name]
-        if (different := differing_setting(rows, wanted)) is not None:
+        if (different := differing_setting(rows, public(wanted))) is not None:
             has = rows.iloc[0][different]
-            allowed = f"{has!r}, with which {name} was run in {self.path}, or another --results"
+            allowed = f"{has}, with which {name} was run in {self.path}, or another --results"
             raise SettingError(different, wanted[different], allowed)
 
 
@@ -119,7 +121,8 @@ def default_jobs(experiment: Experiment) -> int:
     """Return how many runs go at once: a core for each, but one that uses Ray takes them all."""
     if any(settings.engine == "ray" for settings in experiment.runs.values()):
         return 1
-    return os.cpu_count() or 1
+    cores = max(settings.cpus_per_client for settings in experiment.runs.values())
+    return max(1, (os.cpu_count() or 1) // cores)
 
 
 def plan(experiment: Experiment, results: Results, jobs: int, console: Console) -> None:
@@ -155,37 +158,37 @@ def sweep(experiment: Experiment, results: Results, jobs: int, console: Console)
     cost = Cost(list(results.done.values()))
     weights = {name: cost.seconds(s) or 60.0 for name, s in todo.items()}
     failed: dict[str, str] = {}
-    with _progress(console) as progress, _runners(jobs) as pool:
+    with _progress(console) as progress, _runners(jobs, todo, results) as futures:
         meter = _Meter(progress, results, todo, weights, jobs)
-        futures: dict[Future[None], str] = {
-            pool.submit(_one, results, name, settings): name for name, settings in todo.items()
-        }
         for future in as_completed(futures):
             name = futures[future]
-            error = future.exception()
             meter.ended.add(name)
-            if error is None:
+            try:
+                future.result()
                 results.add(name)
-                console.print(f"{name}: {_score(results.done[name])}")
-            else:
-                failed[name] = str(error)
-                console.print(f"[red]{name}: failed[/]: {error}")
+                said = _score(results.done[name])
+            except Exception as error:  # noqa: BLE001 - the other runs go on
+                failed[name] = " ".join(str(error).split())
+                said = f"failed: {failed[name]}"
+            console.print(f"{name}: {said}", markup=False)
+        meter.update()
     return failed
 
 
-def duration(seconds: float) -> str:
-    """Return seconds in the two largest units that say something."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes} min"
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+_preparing = threading.Lock()
+"""Held while a run is prepared: its data are fetched once, not by every thread."""
 
 
-def _one(results: Results, name: str, settings: Settings) -> None:
+def _one(results: Results, name: str, settings: Settings, stopping: threading.Event) -> None:
     with _locked(results.log(name)) as log:
+        if is_whole(results.folder(name)):
+            return
         results.put_aside(name)
-        prepared = prepare(settings, results.folder(name).resolve())
+        log.truncate(0)
+        with _preparing:
+            prepared = prepare(settings, results.folder(name).resolve())
+        if stopping.is_set():
+            raise RunError("stopped before it began")
         try:
             launch(prepared, log)
         except RunError:
@@ -206,30 +209,41 @@ def _score(rows: pd.DataFrame) -> str:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[IO[str]]:
-    """Open a run's log, empty, locked for as long as any process has it as its output.
+def _locked(path: Path, wait: bool = False) -> Iterator[IO[str]]:
+    """Open a file to append to, locked for as long as any process has it open.
 
-    So a run whose sweep was killed cannot be started a second time while it is still at work.
+    A run's log is its process's output: a run whose sweep was killed cannot be started a second
+    time while it is still at work.
     """
-    with open(path, "a", encoding="utf-8") as log:
+    import fcntl
+
+    with open(path, "a", encoding="utf-8") as file:
         try:
-            fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
             raise RunError("another process is still at work on it") from None
-        log.truncate(0)
-        yield log
+        yield file
 
 
 @contextmanager
-def _runners(jobs: int) -> Iterator[ThreadPoolExecutor]:
-    """Give threads for runs; on the way out stop whatever still runs."""
+def _runners(
+    jobs: int, todo: dict[str, Settings], results: Results
+) -> Iterator[dict[Future[None], str]]:
+    """Start runs on threads, by name; on the way out stop whatever still runs."""
+    stopping = threading.Event()
     pool = ThreadPoolExecutor(jobs)
+    futures = {
+        pool.submit(_one, results, name, settings, stopping): name
+        for name, settings in todo.items()
+    }
     try:
-        yield pool
+        yield futures
     finally:
+        stopping.set()
         pool.shutdown(wait=False, cancel_futures=True)
-        stop(psutil.Process().children(recursive=True))
-        pool.shutdown(wait=True)
+        while wait(futures, timeout=0).not_done:
+            stop(psutil.Process().children(recursive=True))
+            wait(futures, timeout=POLL_SECONDS)
 
 
 @contextmanager
@@ -267,18 +281,22 @@ class _Meter:
         threading.Thread(target=self._watch, daemon=True).start()
 
     def _watch(self) -> None:
-        total = sum(self._weights.values())
         while len(self.ended) < len(self._todo):
-            done = sum(self._part(name) * weight for name, weight in self._weights.items())
-            elapsed = time.monotonic() - self._started
-            pace = elapsed / done if done > 0.02 * total else 1 / self._jobs
-            self._progress.update(
-                self._task,
-                completed=done,
-                description=f"{len(self.ended)} of {len(self._todo)} runs",
-                left=f"about {duration(pace * (total - done))} left",
-            )
+            self.update()
             time.sleep(POLL_SECONDS)
+
+    def update(self) -> None:
+        """Draw how far the runs are."""
+        total = sum(self._weights.values())
+        done = sum(self._part(name) * weight for name, weight in self._weights.items())
+        elapsed = time.monotonic() - self._started
+        pace = elapsed / done if done > 0.02 * total else 1 / self._jobs
+        self._progress.update(
+            self._task,
+            completed=done,
+            description=f"{len(self.ended)} of {len(self._todo)} runs",
+            left=f"about {duration(pace * (total - done))} left",
+        )
 
     def _part(self, name: str) -> float:
         if name in self.ended:

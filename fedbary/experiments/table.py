@@ -10,6 +10,7 @@ with dots is a value within a group: `local_models.worst10_accuracy`, `ood.auroc
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -40,7 +41,7 @@ def read_run(name: str, folder: Path) -> pd.DataFrame:
     fixed = {
         "format": FORMAT,
         "run": name,
-        **_public(content["settings"]),
+        **public(content["settings"]),
         **made,
         **_flat({"versions": content["versions"]}),
     }
@@ -66,9 +67,13 @@ def read_table(results: Path) -> pd.DataFrame:
     """
     file = results / TABLE
     try:
+        if not file.read_bytes().endswith(b"\n"):
+            raise _damaged(file, "its last line is cut off")
         table = pd.read_csv(file, dtype={"run": str}, keep_default_na=False, na_values=[""])
     except FileNotFoundError:
         raise SettingError("results", str(results), f"a folder with {TABLE}") from None
+    except SettingError:
+        raise
     except (OSError, ValueError) as error:
         raise _damaged(file, " ".join(str(error).split())) from None
     if "format" in table and (table["format"] != FORMAT).any():
@@ -122,7 +127,7 @@ def differing_setting(rows: pd.DataFrame, settings: Mapping[str, Any]) -> str | 
     for key, value in settings.items():
         if key in row.index and str(row[key]) != str(value):
             try:
-                same = float(row[key]) == float(value)
+                same = math.isclose(float(row[key]), float(value), rel_tol=10 ** (1 - DIGITS))
             except (TypeError, ValueError):
                 same = False
             if not same:
@@ -130,11 +135,11 @@ def differing_setting(rows: pd.DataFrame, settings: Mapping[str, Any]) -> str | 
     return None
 
 
-def _public(settings: Mapping[str, Any]) -> dict[str, Any]:
+def public(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Leave out what tells of one machine's folders; a data set given as a file keeps its name."""
     kept = {k: v for k, v in settings.items() if k not in ("output", "data_dir")}
     for key in ("dataset", "ood_dataset"):
-        if str(kept[key]).endswith(".npz"):
+        if str(kept.get(key)).endswith(".npz"):
             kept[key] = Path(kept[key]).name
     return kept
 
