@@ -113,7 +113,6 @@ class Report:
         self.main_tables()
         self.rules_compared()
         self.layers()
-        self.fairness_and_time()
         self.uncertainty()
         self.variances()
         self.background()
@@ -301,21 +300,20 @@ class Report:
         self.document.table(header, rows)
 
     def layers(self) -> None:
-        """Add ECE and NLL against n."""
+        """Add ECE, NLL, fairness and the time of a round against n, where several were run."""
+        if self.last.groupby("variant")["bayesian_layers"].nunique().max() < 2:
+            return
         self.document.heading("More Bayesian layers")
         self._against_layers(
             "ece-nll",
             (ECE_15, NLL),
             "ECE and NLL against n: mean and standard deviation over seeds.",
         )
-
-    def fairness_and_time(self) -> None:
-        """Add both fairness measures and the seconds of a round against n."""
         self.document.heading("Clients' own models, and time")
         self.document.text(
-            """Fairness is measured on the clients' models as they leave for the server, each on
-            the whole test set: the mean weighted by what they hold, and the worst tenth of
-            them."""
+            """Fairness is measured on the clients' models as they leave for the server, each on the
+            same examples as the global one: the mean weighted by what they hold, and the worst
+            tenth of them."""
         )
         self._against_layers("fairness", FAIRNESS, "Both fairness measures against n.")
         self._against_layers(
