@@ -18,6 +18,7 @@ from strategies import (
     arrays_from_posterior,
     posterior_from_arrays,
 )
+from strategies.admission import LOG_VAR_LIMIT
 from strategies.arrays import BlankArray, array_from_tensor, tensor_from_array
 from strategies.conventions import convention_named
 
@@ -305,3 +306,16 @@ def test_a_model_of_bayesian_torch_federates():
     var = sum(np.log1p(np.exp(rho)) ** 2 for rho in rhos) / 2
     got = models[0][0].rho_kernel.detach().double().numpy()
     np.testing.assert_allclose(np.log1p(np.exp(got)) ** 2, var, rtol=1e-5)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_variances_stay_within_what_is_admitted_however_many_the_rounds(rule):
+    """GAA alone would divide them by ten a round, and clients that keep them would be refused."""
+    fedbary = convention_named("fedbary")
+    held = ArrayRecord(
+        {"w_mean": Array(np.ones(3, np.float32)), "w_log_var": Array(np.full(3, -8, np.float32))}
+    )
+    for _ in range(50):
+        held = aggregate_records(rule_named(rule), [held] * 10, [1.0] * 10, fedbary)
+    log_var = held["w_log_var"].numpy()
+    assert np.isfinite(log_var).all() and (abs(log_var) <= LOG_VAR_LIMIT).all()

@@ -146,7 +146,7 @@ def test_a_dry_run_lists_the_runs_and_writes_nothing(swept, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"tiny.yaml"}
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGKILL])
 def test_an_interrupted_sweep_goes_on_and_keeps_what_was_cut_off(tmp_path, sent):
     file = grid_file(tmp_path, [{"rule": "WB", "bayesian_layers": 1, "seed": 0}], rounds=400)
     name = "digits-WB-n1-seed0"

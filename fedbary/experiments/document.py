@@ -31,7 +31,7 @@ table {{ border-collapse: collapse; margin: 1rem 0; font-size: .875rem;
         font-variant-numeric: tabular-nums }}
 th, td {{ padding: .2rem .6rem; border-bottom: 1px solid #e3e3e3; text-align: left;
          white-space: nowrap }}
-th {{ border-bottom: 2px solid #888; vertical-align: bottom }}
+th {{ border-bottom: 2px solid #888; vertical-align: bottom; white-space: normal }}
 img {{ max-width: 100%; height: auto }}
 code {{ font-size: .9em }}
 summary {{ cursor: pointer }}
