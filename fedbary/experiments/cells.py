@@ -49,7 +49,7 @@ DETECTION = (
     Metric("ood.auroc_entropy", "AUROC % of entropy", 100, 2, False),
     Metric("ood.auroc_epistemic", "AUROC % of mutual information", 100, 2, False),
 )
-REJECTED = ("0.0", "0.1", "0.2", "0.3", "0.5")
+REJECTED = ("0.1", "0.2", "0.3", "0.5")
 
 
 def marked(

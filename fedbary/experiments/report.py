@@ -47,10 +47,11 @@ REQUIRED = (*NAMING, *(metric.column for metric in MAIN), "seconds", "evaluate_o
 DECIDED = 0.95
 """The probability above which the test is taken to have decided."""
 
-PARTLY = " (not recorded by some runs, of an earlier version)"
-
 ENOUGH = 6
 """Points from which on it can: with fewer, the ROPE being a quartile, no data give more."""
+
+
+PARTLY = " (not recorded by some runs, of an earlier version)"
 
 
 def write_report(results: Path) -> Path:
@@ -360,7 +361,7 @@ class Report:
                 Metric(
                     f"rejection.{part}", f"Accuracy %, {int(100 * float(part))} % rejected", 100, 2
                 )
-                for part in REJECTED[1:]
+                for part in REJECTED
             ]
             body = [
                 [
