@@ -12,12 +12,33 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from fedbary.errors import SettingError
+from fedbary.task import parse_classes, parse_shape
 
 ROOT = Path(__file__).resolve().parents[1]
 """The clone, or the Flower app's bundle, that this package lies in."""
 
 DEFAULTS = ROOT / "simulation.yaml"
 """The file of every default."""
+
+BOOKKEEPING = frozenset(
+    {
+        "output",
+        "data_dir",
+        "download",
+        "engine",
+        "device",
+        "cpus_per_client",
+        "gpus_per_client",
+        "round_timeout",
+        "max_skipped",
+        "resume",
+        "protocol",
+    }
+)
+"""Settings that say where and how a run is made, not what comes out of it.
+
+A protocol is in the other settings.
+"""
 
 Positive = Field(gt=0, allow_inf_nan=False)
 NotNegative = Field(ge=0, allow_inf_nan=False)
@@ -31,9 +52,12 @@ class Settings(BaseModel):
     clients: int = Field(ge=1)
     participation: float = Field(gt=0, le=1)
     min_replies: int = Field(ge=1)
+    max_skipped: int = Field(ge=1)
     round_timeout: float = Positive
 
     dataset: str
+    classes: str
+    input_shape: str
     data_dir: str
     download: bool
     partition: str
@@ -75,6 +99,7 @@ class Settings(BaseModel):
     cpus_per_client: int = Field(ge=1)
     gpus_per_client: Literal["auto"] | float
     output: str
+    resume: Literal["none", "last", "previous"]
     protocol: str
 
     def measures_clients(self, server_round: int) -> bool:
@@ -99,6 +124,31 @@ class Settings(BaseModel):
             allowed = f"from 1 to the {self.participants} clients that train in a round"
             raise SettingError("min_replies", self.min_replies, allowed)
         return self
+
+    @model_validator(mode="after")
+    def _can_be_scored(self) -> Settings:
+        if self.dataset != "none":
+            return self
+        for key in ("classes", "input_shape"):
+            if getattr(self, key) == "auto":
+                raise SettingError(key, "auto", "not auto where dataset is none")
+        if self.ood_dataset != "none":
+            raise SettingError("ood_dataset", self.ood_dataset, "none where dataset is none")
+        return self
+
+    @field_validator("classes", mode="before")
+    @classmethod
+    def _are_classes(cls, value: Any) -> str:
+        if value != "auto":
+            parse_classes(str(value))
+        return str(value)
+
+    @field_validator("input_shape")
+    @classmethod
+    def _is_shape(cls, value: str) -> str:
+        if value != "auto":
+            parse_shape(value)
+        return value
 
     @field_validator("rule", "dataset", "ood_dataset", "inference", "partition")
     @classmethod
@@ -127,7 +177,7 @@ def registered(setting: str) -> tuple[str, ...]:
     if setting in ("dataset", "ood_dataset"):
         from fedbary.data import names
 
-        return names() if setting == "dataset" else ("none", *names())
+        return ("none", *names())
     if setting == "inference":
         from fedbary.inference import INFERENCE
 

@@ -83,6 +83,34 @@ def evaluate_refusal(reply: Message, weighted_by_key: str) -> str | None:
     return None
 
 
+def repeated(
+    question: str, replies: Sequence[Message], refusals: Sequence[str | None]
+) -> list[str | None]:
+    """Refuse, too, replies to another question, of a round before say, and second replies.
+
+    Parameters
+    ----------
+    question : str
+        The group that the messages were marked with; a reply to an unmarked one passes.
+    replies : sequence of Message
+        The round's replies.
+    refusals : sequence of str or None
+        Why each is refused already; a refused reply does not count as the node's first.
+    """
+    seen: set[int] = set()
+    reasons = []
+    for reply, reason in zip(replies, refusals, strict=True):
+        node_id, answered = reply.metadata.src_node_id, reply.metadata.group_id
+        if reason is None and answered not in ("", question):
+            reason = f"{_client(reply)}: late, it answers {answered!r}"
+        if reason is None and node_id in seen:
+            reason = f"{_client(reply)}: it has replied already"
+        if reason is None:
+            seen.add(node_id)
+        reasons.append(reason)
+    return reasons
+
+
 def metric_refusals(replies: Sequence[Message]) -> list[str | None]:
     """Say of each admitted reply why its metrics cannot be averaged with the others'.
 

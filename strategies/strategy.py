@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import repeat
 from logging import INFO, WARNING
 from typing import Any, ClassVar, cast
@@ -11,11 +11,12 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 from flwr.supercore import log
+from torch import Tensor
 
 from fedbary.aggregation import Rule
-from fedbary.errors import SettingError
+from fedbary.errors import RunError, SettingError
 
-from .admission import Refusal, evaluate_refusal, metric_refusals, train_refusal
+from .admission import Refusal, evaluate_refusal, metric_refusals, repeated, train_refusal
 from .arrays import is_finite
 from .conventions import Convention, convention_named
 from .momentum import ServerMomentum
@@ -45,6 +46,9 @@ class PosteriorStrategy(FedAvg):
     min_replies : int
         With fewer admitted training replies the global arrays stay as they were, and the round's
         train metrics are ``{"skipped": 1}``.
+    max_skipped : int, optional
+        After so many skipped rounds in a row the next ends the run with a RunError; by default
+        none does.
     server_momentum : float
         From 0 to below 1; see `ServerMomentum`.
     choose_nodes : callable, optional
@@ -56,7 +60,21 @@ class PosteriorStrategy(FedAvg):
     Raises
     ------
     SettingError
-        If the convention is unknown, `min_replies` is below 1, or the momentum out of its range.
+        If the convention is unknown, `min_replies` or `max_skipped` is below 1, or the momentum
+        out of its range.
+
+    Attributes
+    ----------
+    refusals : list of Refusal
+        Every reply that was left out, over all rounds.
+    admitted_nodes : list of int
+        The nodes whose metrics the metric aggregation functions are given, in that order; of a
+        skipped round none.
+    unanswered : set of int
+        The nodes that were to train in the last round and did not reply.
+    completed_rounds : int
+        Rounds of an earlier start that this one goes on from: Flower counts from 1, and this is
+        added to its count. See `load_state_dict`.
     """
 
     rule: ClassVar[Rule]
@@ -66,6 +84,7 @@ class PosteriorStrategy(FedAvg):
         *args: Any,
         convention: str | Convention = "fedbary",
         min_replies: int = 1,
+        max_skipped: int | None = None,
         server_momentum: float = 0.0,
         choose_nodes: _Choose | None = None,
         choose_evaluators: _Choose | None = None,
@@ -74,13 +93,21 @@ class PosteriorStrategy(FedAvg):
         super().__init__(*args, **kwargs)
         if min_replies < 1:
             raise SettingError("min_replies", min_replies, "1 or more")
+        if max_skipped is not None and max_skipped < 1:
+            raise SettingError("max_skipped", max_skipped, "1 or more, or None")
         self.convention = convention_named(convention)
         self.min_replies = min_replies
+        self.max_skipped = max_skipped
         self.server_momentum = ServerMomentum(server_momentum)
         self.choose_nodes = choose_nodes
         self.choose_evaluators = choose_evaluators
+        self.completed_rounds = 0
         self.refusals: list[Refusal] = []
         self.num_admitted = 0
+        self.admitted_nodes: list[int] = []
+        self.unanswered: set[int] = set()
+        self._asked: set[int] = set()
+        self._skipped: list[str] = []
         self._global_arrays: ArrayRecord | None = None
 
     def summary(self) -> None:
@@ -100,15 +127,23 @@ class PosteriorStrategy(FedAvg):
         ------
         ValueError
             If the global arrays hold a scale without its mean.
+        RunError
+            If the last `max_skipped` rounds were skipped.
         """
+        if len(self._skipped) == self.max_skipped:
+            raise RunError(f"{self.max_skipped} rounds in a row were skipped; {self._skipped[-1]}")
         self._global_arrays = arrays
         gaussian = len(self.convention.pairs(arrays.keys()))
         level = INFO if gaussian else WARNING
         log(level, "configure_train: %d of %d arrays are Gaussian means", gaussian, len(arrays))
+        server_round += self.completed_rounds
         if self.choose_nodes is None:
-            return super().configure_train(server_round, arrays, config, grid)
-        nodes = self.choose_nodes(server_round)
-        return self._messages(server_round, arrays, config, nodes, MessageType.TRAIN)
+            messages = list(super().configure_train(server_round, arrays, config, grid))
+        else:
+            nodes = self.choose_nodes(server_round)
+            messages = self._messages(server_round, arrays, config, nodes, MessageType.TRAIN)
+        self._asked = {message.metadata.dst_node_id for message in messages}
+        return messages
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -125,12 +160,16 @@ class PosteriorStrategy(FedAvg):
         metrics : MetricRecord
             By `train_metrics_aggr_fn`; of a skipped round ``{"skipped": 1}``.
         """
+        server_round += self.completed_rounds
         replies = list(replies)
+        self.unanswered = self._asked - {reply.metadata.src_node_id for reply in replies}
+        self.admitted_nodes = []
         reference = self._global_arrays
         if reference is None:
             reference = self._first_sound(replies)
         with workers() as pool:
             refusals = list(pool.map(self._train_refusal, replies, repeat(reference)))
+        refusals = repeated(_question(MessageType.TRAIN, server_round), replies, refusals)
         admitted = self._admitted(server_round, replies, refusals)
         self.num_admitted = len(admitted)
         if len(admitted) < self.min_replies:
@@ -147,22 +186,43 @@ class PosteriorStrategy(FedAvg):
             return self._skip(server_round, "the aggregate is not finite")
         scales = set(self.convention.pairs(arrays.keys()).values())
         arrays = self.server_momentum.step(reference, arrays, scales)
+        self._skipped = []
         usual = []
         for reply, reason in zip(admitted, metric_refusals(admitted), strict=True):
             if reason is None:
                 usual.append(reply.content)
+                self.admitted_nodes.append(reply.metadata.src_node_id)
             else:
                 log(WARNING, "aggregate_train: metrics left out: %s", reason)
         return arrays, self.train_metrics_aggr_fn(usual, self.weighted_by_key)
 
     def _skip(self, server_round: int, reason: str) -> tuple[None, MetricRecord]:
         log(WARNING, "aggregate_train: round %d is skipped: %s", server_round, reason)
+        self._skipped.append(f"round {server_round}: {reason}")
         return None, MetricRecord({SKIPPED_KEY: 1})
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return what, with the global arrays, is needed to go on after the last whole round."""
+        return {f"velocity.{key}": v for key, v in self.server_momentum.velocity.items()}
+
+    def load_state_dict(self, state: Mapping[str, Tensor], completed_rounds: int) -> None:
+        """Go on from a state of `state_dict` that was taken after so many rounds.
+
+        `start`, given the global arrays of that round and the number of rounds that are left,
+        then does what it would have done without the interruption.
+        """
+        self.completed_rounds = completed_rounds
+        self.server_momentum.velocity = {
+            key.removeprefix("velocity."): tensor.clone()
+            for key, tensor in state.items()
+            if key.startswith("velocity.")
+        }
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Send the global arrays to the nodes that evaluate."""
+        server_round += self.completed_rounds
         if self.choose_evaluators is None:
             return super().configure_evaluate(server_round, arrays, config, grid)
         nodes = self.choose_evaluators(server_round)
@@ -175,13 +235,16 @@ class PosteriorStrategy(FedAvg):
 
         A reply whose metrics are not those of most others is refused too.
         """
+        server_round += self.completed_rounds
         replies = list(replies)
         refusals = [evaluate_refusal(reply, self.weighted_by_key) for reply in replies]
+        refusals = repeated(_question(MessageType.EVALUATE, server_round), replies, refusals)
         weighed = self._admitted(server_round, replies, refusals)
         admitted = self._admitted(server_round, weighed, metric_refusals(weighed))
         if not admitted:
             return None
         contents = [reply.content for reply in admitted]
+        self.admitted_nodes = [reply.metadata.src_node_id for reply in admitted]
         return self.evaluate_metrics_aggr_fn(contents, self.weighted_by_key)
 
     def _messages(
@@ -191,10 +254,18 @@ class PosteriorStrategy(FedAvg):
         config: ConfigRecord,
         node_ids: list[int],
         message_type: str,
-    ) -> Iterable[Message]:
+    ) -> list[Message]:
         config["server-round"] = server_round
         record = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: config})
         return self._construct_messages(record, node_ids, message_type)
+
+    def _construct_messages(
+        self, record: RecordDict, node_ids: list[int], message_type: str
+    ) -> list[Message]:
+        """Make a message for each node, marked with what it asks, by which late replies show."""
+        server_round = record.config_records[self.configrecord_key]["server-round"]
+        group_id = _question(message_type, cast(int, server_round))
+        return [Message(record, node_id, message_type, group_id=group_id) for node_id in node_ids]
 
     def _train_refusal(self, reply: Message, reference: ArrayRecord) -> str | None:
         return train_refusal(reply, reference, self.convention, self.weighted_by_key)
@@ -237,3 +308,7 @@ class PosteriorStrategy(FedAvg):
             if self._train_refusal(reply, record) is None:
                 return record
         return carrying[0][1] if carrying else ArrayRecord()
+
+
+def _question(message_type: str, server_round: int) -> str:
+    return f"{message_type}, round {server_round}"
