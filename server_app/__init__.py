@@ -288,7 +288,7 @@ class Recorder:
         return {
             "admitted": self.strategy.num_admitted,
             "refused": [
-                f"{self.roster.name(refusal.node_id)}: {refusal.reason}"
+                ", ".join(filter(None, (self.roster.name(refusal.node_id), refusal.reason)))
                 for refusal in self.strategy.refusals
                 if refusal.round == server_round
             ],

@@ -76,10 +76,10 @@ class Roster:
         """The members by partition, then by name."""
         return sorted(self._members.values(), key=lambda m: (m.partition, m.name))
 
-    def name(self, node_id: int) -> str:
-        """Return what a node's site is called, as far as it is known."""
+    def name(self, node_id: int) -> str | None:
+        """Return what a member's site is called; None for a node that is none."""
         member = self._members.get(node_id)
-        return member.name if member else "unknown"
+        return member.name if member else None
 
     def gather(self) -> None:
         """Wait for the federation's nodes and ask each what it holds.

@@ -19,8 +19,8 @@ def settings(**changes):
 class Grid(InlineGrid):
     """An inline federation of which only the nodes in `online` are there, and some are mute."""
 
-    def __init__(self, app, chosen):
-        super().__init__(app, chosen.clients, chosen.model_dump())
+    def __init__(self, app, chosen, nodes=None):
+        super().__init__(app, nodes or chosen.clients, chosen.model_dump())
         self.online = list(super().get_node_ids())
         self.mute = set()
 
@@ -137,9 +137,8 @@ def test_a_node_that_comes_later_joins():
 
 def test_a_partition_is_held_by_one_node():
     chosen = settings()
-    grid, roster = roster_of(chosen)
-    contexts = grid._contexts
-    contexts[grid.online[2]].node_config["partition-id"] = 1
+    nodes = [{"partition-id": partition, "num-partitions": 3} for partition in (0, 1, 1)]
+    roster = Roster(Grid(client_app.app, chosen, nodes), chosen, task_of(chosen))
     roster.gather()
     assert [member.name for member in roster.members] == ["partition 0", "partition 1"]
 

@@ -141,10 +141,8 @@ def test_settings_without_a_data_set_need_classes_and_shape():
 
 
 def federation(chosen, paths):
-    grid = InlineGrid(client_app.app, len(paths), chosen.model_dump())
-    for context, path in zip(grid._contexts.values(), paths, strict=True):
-        context.node_config = {"data-path": str(path), "name": path.stem}
-    return grid
+    nodes = [{"data-path": str(path), "name": path.stem} for path in paths]
+    return InlineGrid(client_app.app, nodes, chosen.model_dump())
 
 
 def lines(folder):
