@@ -148,7 +148,8 @@ class PosteriorStrategy(FedAvg):
             )
         weights = [self._weight(reply) for reply in admitted]
         if self._wrapper is not None and not hides_each(self._wrapper, weights):
-            return self._skip(server_round, "a reply's share exceeds what the noise would hide")
+            share = f"1/{self._wrapper.num_sampled_clients}"
+            return self._skip(server_round, f"a reply has more than the share {share} of the mean")
         arrays = aggregate_records(
             self.rule,
             [next(iter(reply.content.array_records.values())) for reply in admitted],

@@ -111,8 +111,8 @@ def test_configs_reach_the_clients_as_with_fedprox():
     config = ConfigRecord({"proximal-mu": 0.25})
     ours = RKLB().start(grid(), initial(), num_rounds=1, train_config=config)
     theirs = FedProx(proximal_mu=0.25).start(grid(), initial(), num_rounds=1)
-    assert ours.train_metrics_clientapp[1]["proximal-mu"] == 0.25
-    assert theirs.train_metrics_clientapp[1]["proximal-mu"] == 0.25
+    assert ours.train_metrics_clientapp[1]["proximal-mu"] == pytest.approx(0.25)
+    assert theirs.train_metrics_clientapp[1]["proximal-mu"] == pytest.approx(0.25)
 
 
 def test_records_may_go_by_other_keys():
@@ -180,6 +180,14 @@ def test_local_differential_privacy_noises_what_is_aggregated():
         errors += [(noised.mean[name] - clean.mean[name]).flatten() for name in clean.mean]
         errors += [(noised.log_var[name] - clean.log_var[name]).flatten() for name in clean.log_var]
     assert float(torch.cat(errors).std()) == pytest.approx(std, rel=0.2)
+
+
+@pytest.mark.parametrize("mod", [fixedclipping_mod, LocalDpMod(1.0, 0.1, 10.0, 1e-5)])
+def test_flower_s_mods_turn_an_evaluation_into_an_error(mod):
+    strategy = RKLB()
+    config = ConfigRecord({"clipping_norm": 1.0})
+    strategy.start(grid(mods=[mod]), floating(initial()), num_rounds=1, train_config=config)
+    assert strategy.num_admitted == len(strategy.refusals) == CLIENTS
 
 
 def test_models_that_count_batches_pass_flower_s_local_privacy():
