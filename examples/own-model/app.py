@@ -43,7 +43,8 @@ def train(message, context):
 
 @server.main()
 def main(grid, context):
-    (x, y), net, noise = digits(slice(1200, None)), Net(), torch.Generator().manual_seed(1)
+    noise = torch.manual_seed(1)
+    (x, y), net = digits(slice(1200, None)), Net()
     strategy = RKLB(fraction_evaluate=0.0)
     result = strategy.start(grid, ArrayRecord(net.state_dict()), context.run_config["rounds"])
     net.load_state_dict(result.arrays.to_torch_state_dict())
