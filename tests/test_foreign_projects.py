@@ -69,7 +69,7 @@ def runs(environment, tmp_path_factory):
     done = subprocess.run(
         [str(environment), str(FOREIGN / "run.py"), str(home), *map(str, folders.values())],
         cwd=work, env={"PATH": "/usr/bin:/bin", "HOME": str(home), "OMP_NUM_THREADS": "1"},
-        capture_output=True, text=True, timeout=300, check=False,
+        capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return folders, done.stdout + done.stderr
