@@ -7,6 +7,7 @@ name Flower has taken, is `strategy_for("FedAvg")`.
 from fedbary.aggregation import RULES
 
 from .admission import Refusal
+from .charts import Chart, chart
 from .conventions import CONVENTIONS, Convention
 from .methods import AALV, EAA, FKLB, GAA, RKLB, WB, strategy_for
 from .records import aggregate_records, arrays_from_posterior, posterior_from_arrays
@@ -17,6 +18,7 @@ __all__ = [
     "CONVENTIONS",
     "EAA",
     "FKLB",
+    "Chart",
     "GAA",
     "RKLB",
     "WB",
@@ -25,6 +27,7 @@ __all__ = [
     "Refusal",
     "aggregate_records",
     "arrays_from_posterior",
+    "chart",
     "posterior_from_arrays",
     "strategy_for",
 ]

@@ -65,7 +65,7 @@ def train_refusal(
     try:
         if len(records) != 1:
             raise ValueError(f"{len(records)} ArrayRecords, not one")
-        _check_arrays(records[0], reference, convention)
+        check_arrays(records[0], reference, convention)
     except ValueError as error:
         return f"{_client(reply)}: {error}"
     return None
@@ -153,7 +153,12 @@ def _check_weight(reply: Message, weighted_by_key: str) -> None:
         raise ValueError(f"weight {weighted_by_key!r} is {weight}, not a positive finite number")
 
 
-def _check_arrays(record: ArrayRecord, reference: ArrayRecord, convention: Convention) -> None:
+def check_arrays(record: ArrayRecord, reference: ArrayRecord, convention: Convention) -> None:
+    """Raise a ValueError that names the first array which may not enter an aggregate.
+
+    Demanded are the reference's keys, shapes and dtypes, finite values, and log-variances within
+    ±40 whatever the unit of the scales.
+    """
     if missing := reference.keys() - record.keys():
         raise ValueError(f"array {min(missing)!r} is missing")
     if extra := record.keys() - reference.keys():

@@ -20,6 +20,7 @@ from .admission import Refusal, evaluate_refusal, metric_refusals, repeated, tra
 from .arrays import is_finite
 from .conventions import Convention, convention_named
 from .momentum import ServerMomentum
+from .privacy import Wrapper, driving_wrapper, hides_each, require_plain_mean
 from .records import aggregate_records
 from .workers import workers
 
@@ -34,7 +35,8 @@ class PosteriorStrategy(FedAvg):
 
     A reply that `admission` refuses never stops a run: it is left out, logged, and kept in
     `refusals`; the aggregate is that of the other replies, whatever order they come in. A
-    subclass names the `rule`; `strategy_for` makes one from a rule's name.
+    subclass names the `rule`; `strategy_for` makes one from a rule's name. Within Flower's
+    wrappers for differential privacy see `privacy`.
 
     Parameters
     ----------
@@ -109,6 +111,7 @@ class PosteriorStrategy(FedAvg):
         self._asked: set[int] = set()
         self._skipped: list[str] = []
         self._global_arrays: ArrayRecord | None = None
+        self._wrapper: Wrapper | None = None
 
     def summary(self) -> None:
         """Log the rule, the convention and the minimum of replies, then FedAvg's settings."""
@@ -129,10 +132,16 @@ class PosteriorStrategy(FedAvg):
             If the global arrays hold a scale without its mean.
         RunError
             If the last `max_skipped` rounds were skipped.
+        SettingError
+            If a wrapper for differential privacy drives a strategy it cannot make private.
         """
         if len(self._skipped) == self.max_skipped:
             raise RunError(f"{self.max_skipped} rounds in a row were skipped; {self._skipped[-1]}")
         self._global_arrays = arrays
+        self._wrapper = driving_wrapper()
+        if self._wrapper is not None:
+            momentum = self.server_momentum.beta
+            require_plain_mean(self._wrapper, self.rule, self.convention, momentum, arrays)
         gaussian = len(self.convention.pairs(arrays.keys()))
         level = INFO if gaussian else WARNING
         log(level, "configure_train: %d of %d arrays are Gaussian means", gaussian, len(arrays))
@@ -176,10 +185,14 @@ class PosteriorStrategy(FedAvg):
             return self._skip(
                 server_round, f"{len(admitted)} replies admitted, {self.min_replies} needed"
             )
+        weights = [self._weight(reply) for reply in admitted]
+        if self._wrapper is not None and not hides_each(self._wrapper, weights):
+            share = f"1/{self._wrapper.num_sampled_clients}"
+            return self._skip(server_round, f"a reply has more than the share {share} of the mean")
         arrays = aggregate_records(
             self.rule,
             [next(iter(reply.content.array_records.values())) for reply in admitted],
-            [self._weight(reply) for reply in admitted],
+            weights,
             self.convention,
         )
         if not all(is_finite(array) for array in arrays.values()):
