@@ -14,6 +14,7 @@ from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedbary import Posterior
+from fedbary.attacks import ATTACKS, hostile_clients
 from fedbary.config import Settings, resolve_run_config
 from fedbary.federation import augments, client_shard, evaluation_data, load_dataset, make_model
 from fedbary.inference import Training, local_method
@@ -88,9 +89,8 @@ def train(message: Message, context: Context) -> Message:
         x, y = evaluation_data(settings)
         for name, value in _score(model, x, y, settings, client, server_round).items():
             metrics[f"local-{name}"] = value
-    reply = RecordDict(
-        {"arrays": ArrayRecord(model.state_dict()), "metrics": MetricRecord({**metrics})}
-    )
+    arrays = ArrayRecord(_sent(model, message, settings, client, clients))
+    reply = RecordDict({"arrays": arrays, "metrics": MetricRecord({**metrics})})
     return Message(reply, reply_to=message)
 
 
@@ -129,6 +129,22 @@ def _received(message: Message, settings: Settings) -> BayesianCNN:
     model = _model(settings)
     model.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
     return model
+
+
+def _sent(
+    model: BayesianCNN, message: Message, settings: Settings, client: int, clients: int
+) -> dict[str, torch.Tensor]:
+    """Return the state that the client sends: the fitted one, or what its attack makes of it."""
+    fitted = model.state_dict()
+    hostile = hostile_clients(settings.hostile_fraction, clients, settings.seed)
+    if settings.attack == "none" or client not in hostile:
+        return fitted
+    received = message.content.array_records["arrays"].to_torch_state_dict()
+    posteriors = [
+        Posterior.from_state_dict({key: tensor.cpu() for key, tensor in state.items()})
+        for state in (received, fitted)
+    ]
+    return ATTACKS[settings.attack](*posteriors).state_dict()
 
 
 def _score(

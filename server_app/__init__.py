@@ -64,6 +64,8 @@ def run(grid: Grid, settings: Settings, folder: Path) -> None:
     strategy = strategy_for(settings.rule)(
         min_replies=settings.min_replies,
         server_momentum=settings.server_momentum,
+        trim_fraction=settings.trim_fraction,
+        max_precision_ratio=settings.precision_bound,
         train_metrics_aggr_fn=recorder.on_train,
         evaluate_metrics_aggr_fn=recorder.on_evaluate,
         choose_nodes=lambda server_round: participants(members, settings, server_round),
