@@ -69,11 +69,11 @@ def squared_distances(stack: Stack) -> Tensor:
     and far from 0 nothing is lost.
     """
     mean, log_var = stack
-    coordinates = [mean.double()]
+    points = mean.double()
     if log_var is not None:
-        coordinates.append((log_var.double() / 2).exp())
-    rows = [[(values - value).square().sum(1) for value in values] for values in coordinates]
-    return torch.stack([torch.stack(row) for row in rows]).sum(0).cpu()
+        points = torch.cat([points, (log_var.double() / 2).exp()], dim=1)
+    distances = torch.cdist(points, points, compute_mode="donot_use_mm_for_euclid_dist")
+    return distances.square().cpu()
 
 
 def stack_size(clients: int) -> int:
