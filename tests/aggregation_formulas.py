@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from scipy import stats
 
-from fedbary.aggregation import RULES
+from fedbary.aggregation import RULES, CoordinateRule
 from fedbary.gaussian import Posterior
 
 
@@ -44,10 +44,14 @@ ROBUST = {
 def reference(rule: str, m: np.ndarray, lv: np.ndarray, w: np.ndarray):
     """The formulas of the papers, in float64, on arrays [clients, weights]: mean and log-var.
 
-    A rule without a formula here is held to its own chart, summed in float64.
+    A rule without a formula here is held to its own functions, in float64.
     """
+    kind = RULES[rule]
     if rule in ROBUST:
         return ROBUST[rule](m, lv)
+    if isinstance(kind, CoordinateRule):
+        stacks, hostile = (torch.from_numpy(m), torch.from_numpy(lv)), kind.num_hostile(len(m))
+        return tuple(kind.across(stack, hostile).numpy() for stack in stacks)
     w = (w / w.sum())[:, None]
     v = np.exp(lv)
     mean = (w * m).sum(0)
@@ -64,8 +68,8 @@ def reference(rule: str, m: np.ndarray, lv: np.ndarray, w: np.ndarray):
         "WB": lambda: 2 * np.log((w * np.sqrt(v)).sum(0)),
     }
     if rule not in log_var:
-        coordinates = RULES[rule].forward(torch.from_numpy(m), torch.from_numpy(lv))
-        pairs = zip(coordinates, RULES[rule].powers, strict=True)
+        coordinates = kind.forward(torch.from_numpy(m), torch.from_numpy(lv))
+        pairs = zip(coordinates, kind.powers, strict=True)
         sums = [(torch.from_numpy(w) ** power * x).sum(0) for x, power in pairs]
-        return tuple(x.numpy() for x in RULES[rule].inverse(*sums))
+        return tuple(x.numpy() for x in kind.inverse(*sums))
     return mean, log_var[rule]()

@@ -53,9 +53,8 @@ def aggregate_stack(
     mean, log_var = stack
     if isinstance(rule, CoordinateRule):
         hostile = rule.num_hostile(len(mean))
-        return rule.across(mean, hostile), None if log_var is None else rule.across(
-            log_var, hostile
-        )
+        across = rule.across(mean, hostile)
+        return across, None if log_var is None else rule.across(log_var, hostile)
     sums = Sums(rule if isinstance(rule, Rule) else WB, mean.dtype)
     for k, weight in enumerate(weights):
         sums.add(mean[k], None if log_var is None else log_var[k], weight)
