@@ -15,6 +15,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from flwr.clientapp import ClientApp
 
 from fedbary import Posterior
+from fedbary.attacks import ATTACKS, hostile_clients
 from fedbary.config import Settings, resolve_run_config
 from fedbary.federation import Shard, augments, evaluation_data, make_model, site_shard
 from fedbary.inference import Training, local_method
@@ -88,9 +89,8 @@ def train(message: Message, context: Context) -> Message:
         x, y = evaluation_data(settings)
         for name, value in _score(model, x, y, job, server_round).items():
             metrics[f"local-{name}"] = value
-    reply = RecordDict(
-        {"arrays": ArrayRecord(model.state_dict()), "metrics": MetricRecord({**metrics})}
-    )
+    arrays = ArrayRecord(_sent(model, message, settings, client, clients))
+    reply = RecordDict({"arrays": arrays, "metrics": MetricRecord({**metrics})})
     return Message(reply, reply_to=message)
 
 
@@ -143,6 +143,22 @@ def _received(message: Message, job: Job) -> BayesianCNN:
     model = _model(job.settings, job.task)
     model.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
     return model
+
+
+def _sent(
+    model: BayesianCNN, message: Message, settings: Settings, client: int, clients: int
+) -> dict[str, torch.Tensor]:
+    """Return the state that the client sends: the fitted one, or what its attack makes of it."""
+    fitted = model.state_dict()
+    hostile = hostile_clients(settings.hostile_fraction, clients, settings.seed)
+    if settings.attack == "none" or client not in hostile:
+        return fitted
+    received = message.content.array_records["arrays"].to_torch_state_dict()
+    posteriors = [
+        Posterior.from_state_dict({key: tensor.cpu() for key, tensor in state.items()})
+        for state in (received, fitted)
+    ]
+    return ATTACKS[settings.attack](*posteriors).state_dict()
 
 
 def _score(

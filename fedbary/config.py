@@ -44,6 +44,14 @@ Positive = Field(gt=0, allow_inf_nan=False)
 NotNegative = Field(ge=0, allow_inf_nan=False)
 
 
+_EITHER = {
+    "augment": "auto, true or false",
+    "gpus_per_client": "auto, or a number from 0 up",
+    "max_precision_ratio": "none, or a number from 1 up",
+}
+"""What settings of two types may hold."""
+
+
 class Settings(BaseModel):
     """Every setting of a run; simulation.yaml says what each means and holds the defaults."""
 
@@ -85,6 +93,8 @@ class Settings(BaseModel):
 
     rule: str
     server_momentum: float = Field(ge=0, lt=1)
+    trim_fraction: float = Field(ge=0, lt=0.5)
+    max_precision_ratio: Literal["none"] | float
     rounds: int = Field(ge=1)
 
     evaluate_on: Literal["test", "validation"]
@@ -92,6 +102,9 @@ class Settings(BaseModel):
     samples: int = Field(ge=1)
     ece_bins: int = Field(ge=1)
     evaluate_clients: int = Field(ge=0)
+
+    attack: str
+    hostile_fraction: float = Field(ge=0, le=1)
 
     seed: int = Field(ge=0, lt=2**63)
     engine: Literal["ray", "inline"]
@@ -112,6 +125,11 @@ class Settings(BaseModel):
         if self.lr_schedule == "constant":
             return self.lr
         return self.lr * 0.5 * (1 + math.cos(math.pi * (server_round - 1) / self.rounds))
+
+    @property
+    def precision_bound(self) -> float | None:
+        """The largest ratio of a precision to the clients' median; None for none."""
+        return None if isinstance(self.max_precision_ratio, str) else self.max_precision_ratio
 
     @property
     def participants(self) -> int:
@@ -150,7 +168,7 @@ class Settings(BaseModel):
             parse_shape(value)
         return value
 
-    @field_validator("rule", "dataset", "ood_dataset", "inference", "partition")
+    @field_validator("rule", "dataset", "ood_dataset", "inference", "partition", "attack")
     @classmethod
     def _is_registered(cls, value: str, info: Any) -> str:
         allowed = registered(info.field_name)
@@ -164,7 +182,14 @@ class Settings(BaseModel):
     @classmethod
     def _is_share(cls, value: str | float) -> str | float:
         if isinstance(value, float) and not (math.isfinite(value) and value >= 0):
-            raise SettingError("gpus_per_client", value, "auto, or a number from 0 up")
+            raise SettingError("gpus_per_client", value, _EITHER["gpus_per_client"])
+        return value
+
+    @field_validator("max_precision_ratio")
+    @classmethod
+    def _is_ratio(cls, value: str | float) -> str | float:
+        if isinstance(value, float) and not 1 <= value < math.inf:
+            raise SettingError("max_precision_ratio", value, _EITHER["max_precision_ratio"])
         return value
 
 
@@ -182,6 +207,10 @@ def registered(setting: str) -> tuple[str, ...]:
         from fedbary.inference import INFERENCE
 
         return INFERENCE
+    if setting == "attack":
+        from fedbary.attacks import ATTACKS
+
+        return ("none", *ATTACKS)
     from fedbary.partition import PARTITIONS
 
     return PARTITIONS
@@ -283,10 +312,10 @@ def _allowed(setting: str) -> str:
         bool: "true or false",
         str: "a text",
     }
-    if field.annotation == Literal["auto"] | bool:
-        return "auto, true or false"
+    if setting in _EITHER:
+        return _EITHER[setting]
     bounds = {"gt": "above", "ge": "from", "lt": "below", "le": "to"}
-    words = [kinds.get(field.annotation or str, "auto, or a number from 0 up")]
+    words = [kinds[field.annotation]]
     for constraint in field.metadata:
         for name, word in bounds.items():
             if hasattr(constraint, name):

@@ -91,6 +91,8 @@ def run(grid: Grid, settings: Settings, folder: Path) -> None:
         min_replies=settings.min_replies,
         max_skipped=settings.max_skipped,
         server_momentum=settings.server_momentum,
+        trim_fraction=settings.trim_fraction,
+        max_precision_ratio=settings.precision_bound,
         train_metrics_aggr_fn=recorder.on_train,
         evaluate_metrics_aggr_fn=recorder.on_evaluate,
         choose_nodes=roster.participants,

@@ -9,7 +9,18 @@ from fedbary.aggregation import RULES
 from .admission import Refusal
 from .charts import Chart, chart
 from .conventions import CONVENTIONS, Convention
-from .methods import AALV, EAA, FKLB, GAA, RKLB, WB, strategy_for
+from .methods import (
+    AALV,
+    EAA,
+    FKLB,
+    GAA,
+    RKLB,
+    WB,
+    Median,
+    MultiKrum,
+    TrimmedMean,
+    strategy_for,
+)
 from .records import aggregate_records, arrays_from_posterior, posterior_from_arrays
 from .strategy import PosteriorStrategy
 
@@ -23,8 +34,11 @@ __all__ = [
     "RKLB",
     "WB",
     "Convention",
+    "Median",
+    "MultiKrum",
     "PosteriorStrategy",
     "Refusal",
+    "TrimmedMean",
     "aggregate_records",
     "arrays_from_posterior",
     "chart",

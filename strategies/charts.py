@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeGuard
 
 import torch
 from flwr.app import ArrayRecord, Context, Message, MessageType
 from flwr.clientapp.typing import ClientAppCallable
 from torch import Tensor
 
-from fedbary.aggregation import RULES, Rule, rule_named
+from fedbary.aggregation import RULES, RobustRule, Rule, rule_named
 from fedbary.errors import SettingError
 
 from .admission import check_arrays
@@ -40,10 +41,11 @@ def chart(rule: str, convention: str | Convention = "fedbary") -> Chart:
     SettingError
         If the rule is unknown or no mean, or the convention unknown.
     """
-    if not rule_named(rule).is_mean:
-        means = ", ".join(name for name, rule in RULES.items() if rule.is_mean)
+    chosen = rule_named(rule)
+    if not _is_chart(chosen):
+        means = ", ".join(name for name, other in RULES.items() if _is_chart(other))
         raise SettingError("rule", rule, f"the rules that are a mean: {means}")
-    return Chart(rule_named(rule), convention_named(convention))
+    return Chart(chosen, convention_named(convention))
 
 
 @dataclass(frozen=True)
@@ -181,6 +183,11 @@ class Chart:
             )
         log_var = log_var.clamp(-LARGEST_LOG_VAR, LARGEST_LOG_VAR)
         return mean, self.convention.from_log_var(log_var)
+
+
+def _is_chart(rule: Rule | RobustRule) -> TypeGuard[Rule]:
+    """Whether the rule is a mean in a chart of its own."""
+    return isinstance(rule, Rule) and rule.is_mean
 
 
 def _is_continuous(dtype: torch.dtype) -> bool:

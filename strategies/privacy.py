@@ -23,7 +23,7 @@ from flwr.serverapp.strategy import (
     DifferentialPrivacyServerSideFixedClipping,
 )
 
-from fedbary.aggregation import RULES, Rule
+from fedbary.aggregation import RULES, RobustRule, Rule
 from fedbary.aggregation.sums import normalised
 from fedbary.errors import SettingError
 
@@ -55,9 +55,10 @@ def driving_wrapper() -> Wrapper | None:
 
 def require_plain_mean(
     wrapper: Wrapper,
-    rule: Rule,
+    rule: Rule | RobustRule,
     convention: Convention,
     server_momentum: float,
+    max_precision_ratio: float | None,
     arrays: ArrayRecord,
 ) -> None:
     """Refuse a strategy whose aggregate a wrapper's noise would not hide a client in.
@@ -66,7 +67,8 @@ def require_plain_mean(
     ------
     SettingError
         If the aggregate is not the mean of the arrays as they are: another rule, momentum, which
-        repeats earlier aggregates without their noise, arrays that are not floating. Or if an
+        repeats earlier aggregates without their noise, a bound that depends on the other clients,
+        arrays that are not floating. Or if an
         array has no dimension: Flower's clipping, which works in place, leaves it as it is.
     """
     name = type(wrapper).__name__
@@ -76,6 +78,8 @@ def require_plain_mean(
         raise SettingError("rule", rule.name, f"within {name} {', '.join([*means, chart])}")
     if server_momentum != 0:
         raise SettingError("server_momentum", server_momentum, f"within {name} 0")
+    if max_precision_ratio is not None:
+        raise SettingError("max_precision_ratio", max_precision_ratio, f"within {name} None")
     for key, array in arrays.items():
         if not (tensor_from_array(array).is_floating_point() and array.shape):
             kind = f"{array.dtype} of shape {tuple(array.shape)}"
@@ -83,11 +87,14 @@ def require_plain_mean(
             raise SettingError("array", key, allowed)
 
 
-def averages_arrays(rule: Rule, convention: Convention) -> bool:
+def averages_arrays(rule: Rule | RobustRule, convention: Convention) -> bool:
     """Whether a rule's aggregate is Σ w_k x_k of the arrays x_k, whatever real numbers they hold.
 
-    Found out by aggregating three clients' arrays.
+    Found out by aggregating three clients' arrays; a robust rule, which may average three clients
+    but not ten, does not.
     """
+    if isinstance(rule, RobustRule):
+        return False
     generator = torch.Generator().manual_seed(0)
     keys = [pattern.replace("*", "x") for pattern in (convention.mean, convention.scale)]
     values = torch.randn(3, len(keys), 100, generator=generator)

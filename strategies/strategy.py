@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import repeat
 from logging import INFO, WARNING
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
@@ -13,7 +14,8 @@ from flwr.serverapp.strategy import FedAvg
 from flwr.supercore import log
 from torch import Tensor
 
-from fedbary.aggregation import Rule
+from fedbary.aggregation import RobustRule, Rule
+from fedbary.aggregation.bound import check_ratio
 from fedbary.errors import RunError, SettingError
 
 from .admission import Refusal, evaluate_refusal, metric_refusals, repeated, train_refusal
@@ -53,6 +55,14 @@ class PosteriorStrategy(FedAvg):
         none does.
     server_momentum : float
         From 0 to below 1; see `ServerMomentum`.
+    trim_fraction : float
+        For robust rules that assume a number of hostile clients, TrimmedMean and MultiKrum: the
+        part of a round's clients that may be hostile, from 0 to below ½. Other rules have no use
+        for it, and no protection by it.
+    max_precision_ratio : float, optional
+        Under any rule: the most that a client's precision of a weight may be of the median over
+        the clients, 1 or more; what is above counts as that much. See
+        `fedbary.aggregation.bound` for what it protects from and what not. None: no bound.
     choose_nodes : callable, optional
         From the server round, the ids of the nodes that train, in the order of sending, in place
         of Flower's sampling, which no seed reproduces.
@@ -62,8 +72,7 @@ class PosteriorStrategy(FedAvg):
     Raises
     ------
     SettingError
-        If the convention is unknown, `min_replies` or `max_skipped` is below 1, or the momentum
-        out of its range.
+        If the convention is unknown or another argument out of its range.
 
     Attributes
     ----------
@@ -79,7 +88,7 @@ class PosteriorStrategy(FedAvg):
         added to its count. See `load_state_dict`.
     """
 
-    rule: ClassVar[Rule]
+    rule: Rule | RobustRule
 
     def __init__(
         self,
@@ -88,6 +97,8 @@ class PosteriorStrategy(FedAvg):
         min_replies: int = 1,
         max_skipped: int | None = None,
         server_momentum: float = 0.0,
+        trim_fraction: float = 0.2,
+        max_precision_ratio: float | None = None,
         choose_nodes: _Choose | None = None,
         choose_evaluators: _Choose | None = None,
         **kwargs: Any,
@@ -101,6 +112,10 @@ class PosteriorStrategy(FedAvg):
         self.min_replies = min_replies
         self.max_skipped = max_skipped
         self.server_momentum = ServerMomentum(server_momentum)
+        if isinstance(self.rule, RobustRule):
+            self.rule = replace(self.rule, trim_fraction=trim_fraction)
+        check_ratio(max_precision_ratio)
+        self.max_precision_ratio = max_precision_ratio
         self.choose_nodes = choose_nodes
         self.choose_evaluators = choose_evaluators
         self.completed_rounds = 0
@@ -118,6 +133,10 @@ class PosteriorStrategy(FedAvg):
         log(INFO, "\t├──> Posteriors:")
         log(INFO, "\t│\t├──Rule: %s", self.rule.name)
         log(INFO, "\t│\t├──Convention: %s", self.convention)
+        if isinstance(self.rule, RobustRule):
+            log(INFO, "\t│\t├──Fraction of hostile clients: %g", self.rule.trim_fraction)
+        if self.max_precision_ratio is not None:
+            log(INFO, "\t│\t├──Maximum precision: %g × the median", self.max_precision_ratio)
         log(INFO, "\t│\t└──Minimum replies: %d", self.min_replies)
         super().summary()
 
@@ -140,8 +159,14 @@ class PosteriorStrategy(FedAvg):
         self._global_arrays = arrays
         self._wrapper = driving_wrapper()
         if self._wrapper is not None:
-            momentum = self.server_momentum.beta
-            require_plain_mean(self._wrapper, self.rule, self.convention, momentum, arrays)
+            require_plain_mean(
+                self._wrapper,
+                self.rule,
+                self.convention,
+                self.server_momentum.beta,
+                self.max_precision_ratio,
+                arrays,
+            )
         gaussian = len(self.convention.pairs(arrays.keys()))
         level = INFO if gaussian else WARNING
         log(level, "configure_train: %d of %d arrays are Gaussian means", gaussian, len(arrays))
@@ -189,12 +214,13 @@ class PosteriorStrategy(FedAvg):
         if self._wrapper is not None and not hides_each(self._wrapper, weights):
             share = f"1/{self._wrapper.num_sampled_clients}"
             return self._skip(server_round, f"a reply has more than the share {share} of the mean")
-        arrays = aggregate_records(
-            self.rule,
-            [next(iter(reply.content.array_records.values())) for reply in admitted],
-            weights,
-            self.convention,
-        )
+        records = [next(iter(reply.content.array_records.values())) for reply in admitted]
+        try:
+            arrays = aggregate_records(
+                self.rule, records, weights, self.convention, self.max_precision_ratio
+            )
+        except SettingError as error:  # too few clients for the rule
+            return self._skip(server_round, str(error))
         if not all(is_finite(array) for array in arrays.values()):
             return self._skip(server_round, "the aggregate is not finite")
         scales = set(self.convention.pairs(arrays.keys()).values())

@@ -10,6 +10,7 @@ from flwr.clientapp import ClientApp
 from safetensors.torch import load_file
 
 import client_app
+from fedbary.aggregation import RULES
 from fedbary.config import resolve
 from fedbary.errors import RunError, SettingError
 from fedbary.federation import make_model
@@ -105,7 +106,7 @@ def test_clients_that_hold_nothing_out_are_not_asked_to_evaluate(tmp_path):
         assert "local_models" in line
 
 
-@pytest.mark.parametrize("rule", ["FedAvg", "EAA", "GAA", "AALV", "RKLB", "WB", "FKLB"])
+@pytest.mark.parametrize("rule", RULES)
 def test_every_rule_runs_and_the_first_round_is_its_aggregate(rule, tmp_path):
     from fedbary import Posterior
     from fedbary.aggregation import aggregate

@@ -12,12 +12,12 @@ from flwr.serverapp.strategy import DifferentialPrivacyClientSideFixedClipping, 
 from strategies_clients import CLIENTS, checksum, grid, initial
 from strategies_replies import raw
 
-from fedbary.aggregation import RULES
+from fedbary.aggregation import RULES, Rule
 from fedbary.errors import SettingError
 from fedbary.models import BayesianCNN
 from strategies import chart, strategy_for
 
-MEANS = [name for name, rule in RULES.items() if rule.is_mean]
+MEANS = [name for name, rule in RULES.items() if isinstance(rule, Rule) and rule.is_mean]
 TOLERANCE = {torch.float32: 3e-6, torch.float64: 1e-13}
 
 
