@@ -89,7 +89,7 @@ def train(message: Message, context: Context) -> Message:
         x, y = evaluation_data(settings)
         for name, value in _score(model, x, y, job, server_round).items():
             metrics[f"local-{name}"] = value
-    arrays = ArrayRecord(_sent(model, message, settings, client, clients))
+    arrays = ArrayRecord(_sent(model, message, job))
     reply = RecordDict({"arrays": arrays, "metrics": MetricRecord({**metrics})})
     return Message(reply, reply_to=message)
 
@@ -145,13 +145,14 @@ def _received(message: Message, job: Job) -> BayesianCNN:
     return model
 
 
-def _sent(
-    model: BayesianCNN, message: Message, settings: Settings, client: int, clients: int
-) -> dict[str, torch.Tensor]:
-    """Return the state that the client sends: the fitted one, or what its attack makes of it."""
-    fitted = model.state_dict()
-    hostile = hostile_clients(settings.hostile_fraction, clients, settings.seed)
-    if settings.attack == "none" or client not in hostile:
+def _sent(model: BayesianCNN, message: Message, job: Job) -> dict[str, torch.Tensor]:
+    """Return the state that the client sends: the fitted one, or what its attack makes of it.
+
+    A site with data of its own never attacks, whatever the settings say.
+    """
+    fitted, settings, site = model.state_dict(), job.settings, job.site
+    hostile = hostile_clients(settings.hostile_fraction, site.partitions, settings.seed)
+    if settings.attack == "none" or site.partition not in hostile:
         return fitted
     received = message.content.array_records["arrays"].to_torch_state_dict()
     posteriors = [
