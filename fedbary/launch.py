@@ -200,17 +200,28 @@ def wait_for_superlink(
 
 
 def stop_tree(process: subprocess.Popen[bytes]) -> None:
-    """End a server and all that it started, Ray too."""
-    if process.poll() is not None:
-        return
-    started = psutil.Process(process.pid).children(recursive=True)
-    process.terminate()
-    stop(started)
+    """End a server and all that it started, Ray too, even if the server itself has ended.
+
+    It must have been started in a session of its own.
+    """
+    started = [other for other in psutil.process_iter() if _session(other) == process.pid]
+    with suppress(psutil.NoSuchProcess):
+        started += psutil.Process(process.pid).children(recursive=True)
+    if process.poll() is None:
+        process.terminate()
+    stop([other for other in started if other.pid != process.pid])
     try:
         process.wait(STOP_SECONDS)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+def _session(process: psutil.Process) -> int | None:
+    try:
+        return os.getsid(process.pid)
+    except OSError:
+        return None
 
 
 def _is_healthy(url: str, trusted: ssl.SSLContext | None) -> bool:

@@ -1,5 +1,6 @@
 """Real servers on loopback: TLS, keys, sites with their own files, and what happens to them."""
 
+import contextlib
 import json
 import os
 import re
@@ -14,7 +15,9 @@ import numpy as np
 import psutil
 import pytest
 import torch
+import yaml
 from PIL import Image
+from processes import MARK, marked, servers_of
 from safetensors.torch import load_file
 
 import client_app
@@ -29,23 +32,23 @@ from server_app.inline import InlineGrid
 
 ROOT = Path(__file__).resolve().parents[1]
 FEDBARY = Path(sys.executable).parent / "fedbary"
-SERVERS = ("flower-superlink", "flower-supernode", "flwr-serverapp", "flwr-clientapp")
 OWN = {
-    "dataset": "none", "classes": 10, "input_shape": "1x8x8", "clients": 3, "local_epochs": 1,
-    "samples": 3, "device": "cpu",
+    "dataset": "none", "classes": 10, "input_shape": "1x8x8", "clients": 4, "rounds": 3,
+    "local_epochs": 40, "evaluate_clients": 0, "device": "cpu",
 }  # fmt: skip
-
-
-def servers():
-    return {
-        process.pid
-        for process in psutil.process_iter(["cmdline"])
-        if any(server in word for word in process.info["cmdline"] or () for server in SERVERS)
-    }
 
 
 def lines(folder):
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def commands(process):
+    """The command lines of what a process has started, each as one text."""
+    found = []
+    for child in process.children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found.append(" ".join(child.cmdline()))
+    return found
 
 
 def wait_until(condition, seconds=120):
@@ -71,36 +74,13 @@ def sites(tmp_path_factory):
     return [folder / "a.npz", folder / "b.npz", folder / "c", folder / "d.npz"]
 
 
-def test_deployment_and_simulation_give_the_same_global_model(sites, tmp_path):
-    before, three = servers(), sites[:3]
-    words = [f"{key}={value}" for key, value in OWN.items() if key != "clients"]
-    words += [word for site in three for word in ("--site", str(site))]
-    done = subprocess.run(
-        [str(FEDBARY), "deploy", *words, "rounds=2", "output=deployed"],
-        cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.strip().endswith(str(tmp_path / "deployed"))
-    assert servers() == before
-
-    chosen = resolve({**OWN, "rounds": 2})
-    grid = InlineGrid(client_app.app, site_configs(three), chosen.model_dump())
-    run(grid, chosen, tmp_path / "simulated")
-    one, other = (
-        load_file(tmp_path / name / "posterior.safetensors") for name in ("deployed", "simulated")
-    )
-    assert one.keys() == other.keys()
-    assert all(torch.equal(one[name], other[name]) for name in one)
-    for a, b in zip(lines(tmp_path / "deployed"), lines(tmp_path / "simulated"), strict=True):
-        assert a["accuracy"] == b["accuracy"]
-
-
 def test_strangers_are_refused_and_a_killed_server_and_a_killed_site_do_not_end_the_federation(
-    sites, tmp_path
+    sites, tmp_path, monkeypatch
 ):
-    before, folder, output = servers(), tmp_path / "lab", tmp_path / "run"
+    monkeypatch.setenv(MARK, str(tmp_path))
+    folder, output = tmp_path / "lab", tmp_path / "run"
     folder.mkdir()
-    chosen = prepare(resolve({**OWN, "rounds": 3, "clients": 4, "local_epochs": 40}), output)
+    chosen = prepare(resolve(OWN), output)
     with lab(folder, site_configs(sites)) as federation:
         foreign = tmp_path / "foreign"
         foreign.mkdir()
@@ -110,32 +90,30 @@ def test_strangers_are_refused_and_a_killed_server_and_a_killed_site_do_not_end_
         federation.start_site("stranger", config, folder / "stranger.key")
         federation.start_site("deceived", config, folder / "site0.key", foreign / "ca.crt")
 
-        status = []
-        first = threading.Thread(target=lambda: status.append(federation.run(chosen)))
+        first = threading.Thread(target=federation.run, args=[chosen])
         first.start()
         wait_until((output / "checkpoint-0001.safetensors").exists)
         superlink = psutil.Process(federation.processes["superlink"].pid)
         for process in superlink.children(recursive=True):
             if any("flwr-serverapp" in word for word in process.cmdline()):
                 process.kill()
-        first.join()
-        assert status == ["finished:failed"]
-
-        again = chosen.model_copy(update={"resume": "last"})
+        again = chosen.model_copy(update={"resume": "last", "round_timeout": 40.0})
+        status = []
         second = threading.Thread(target=lambda: status.append(federation.run(again)))
         second.start()
         site = psutil.Process(federation.processes["site2"].pid)
         wait_until(lambda: "resumed" in (output / "settings.yaml").read_text())
-        busy = wait_until(lambda: site.children(recursive=True))
-        for process in (site, *busy):
+        wait_until(lambda: any("flwr-clientapp" in words for words in commands(site)))
+        for process in (site, *site.children(recursive=True)):
             process.kill()
         second.join()
-        assert status[1] == "finished:completed"
+        first.join()
+        assert status == ["finished:completed"]
 
         assert "Failed to activate SuperNode" in federation.log("stranger")
         assert "Attempted to register SuperNode" in federation.log("superlink")
         assert "CERTIFICATE_VERIFY_FAILED" in federation.log("deceived")
-    assert servers() == before
+    assert servers_of(tmp_path) == []
 
     rounds = lines(output)
     assert [line["round"] for line in rounds] == [0, 1, 2, 3]
@@ -147,8 +125,7 @@ def test_strangers_are_refused_and_a_killed_server_and_a_killed_site_do_not_end_
     assert not any(line["skipped"] for line in rounds)
 
 
-def test_the_walkthrough_of_the_readme_does_what_it_says(tmp_path):
-    before = servers()
+def test_the_walkthrough_of_the_readme_gives_the_global_model_of_the_simulation(tmp_path):
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     blocks = re.findall(r"<!-- walkthrough -->\n```bash\n(.*?)```", readme, re.DOTALL)
     assert len(blocks) == 5
@@ -163,7 +140,7 @@ def test_the_walkthrough_of_the_readme_does_what_it_says(tmp_path):
     script = script.replace("9092", str(free_port()))
     for port in ("9101", "9102", "9103"):
         script = script.replace(port, str(free_port()))
-    environment = {**os.environ, "PATH": f"{FEDBARY.parent}:{os.environ['PATH']}"}
+    environment = {**marked(tmp_path), "PATH": f"{FEDBARY.parent}:{os.environ['PATH']}"}
     with open(tmp_path / "output", "w+") as output:
         shell = subprocess.Popen(
             ["bash", "-c", script],
@@ -172,10 +149,8 @@ def test_the_walkthrough_of_the_readme_does_what_it_says(tmp_path):
         try:
             code = shell.wait(300)
         finally:
-            started = servers() - before
-            stop([psutil.Process(pid) for pid in started])
+            stop(servers_of(tmp_path))
         assert code == 0, (tmp_path / "output").read_text()
-    assert servers() == before
     assert json.loads((clone / "status.json").read_text())["runs"][0]["status"] == (
         "finished:completed"
     )
@@ -183,7 +158,20 @@ def test_the_walkthrough_of_the_readme_does_what_it_says(tmp_path):
     last = lines(results)[-1]
     assert [client["site"] for client in last["clients"]] == ["north", "south", "west"]
     assert last["accuracy"] > 0.3
-    assert (results / "posterior.safetensors").exists()
+
+    made = yaml.safe_load((results / "settings.yaml").read_text())["settings"]
+    nodes = [
+        {"data-path": str(clone / "sites" / file), "name": name}
+        for name, file in (("north", "north.npz"), ("south", "south.npz"), ("west", "west"))
+    ]
+    run(InlineGrid(client_app.app, nodes, made), resolve(made), tmp_path / "simulated")
+    one, other = (
+        load_file(folder / "posterior.safetensors") for folder in (results, tmp_path / "simulated")
+    )
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    for one, other in zip(lines(results), lines(tmp_path / "simulated"), strict=True):
+        assert one["accuracy"] == other["accuracy"]
 
 
 def test_sites_that_are_not_there_or_twice(sites, tmp_path):
@@ -193,12 +181,21 @@ def test_sites_that_are_not_there_or_twice(sites, tmp_path):
         site_configs([sites[0], sites[0]])
 
 
-def test_ctrl_c_stops_every_server(sites, tmp_path):
-    before = servers()
-    command = [str(FEDBARY), "deploy", "clients=2", "rounds=50", "output=run"]
+def test_deploy_trains_as_simulate_does_and_when_it_is_stopped_stops_every_server(tmp_path):
+    words = ["clients=2", "evaluate_clients=0", "device=cpu"]
+    command = [str(FEDBARY), "deploy", *words, "rounds=50", "output=deployed"]
     with open(tmp_path / "output", "w") as output:
-        process = subprocess.Popen(command, cwd=tmp_path, stdout=output, stderr=output)
-    wait_until((tmp_path / "run" / "metrics.jsonl").exists)
+        process = subprocess.Popen(
+            command, cwd=tmp_path, env=marked(tmp_path), stdout=output, stderr=output
+        )
+    wait_until((tmp_path / "deployed" / "checkpoint-0001.safetensors").exists)
+    assert servers_of(tmp_path)
     process.terminate()
     assert process.wait(60) == 130
-    assert servers() == before
+    assert servers_of(tmp_path) == []
+
+    simulate = [str(FEDBARY), "simulate", *words, "engine=inline", "rounds=1", "output=simulated"]
+    subprocess.run(simulate, cwd=tmp_path, check=True, timeout=120)
+    deployed = load_file(tmp_path / "deployed" / "checkpoint-0001.safetensors")
+    simulated = load_file(tmp_path / "simulated" / "posterior.safetensors")
+    assert all(torch.equal(deployed[f"arrays.{name}"], simulated[name]) for name in simulated)
