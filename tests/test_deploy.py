@@ -128,7 +128,7 @@ def test_strangers_are_refused_and_a_killed_server_and_a_killed_site_do_not_end_
 def test_the_walkthrough_of_the_readme_gives_the_global_model_of_the_simulation(tmp_path):
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     blocks = re.findall(r"<!-- walkthrough -->\n```bash\n(.*?)```", readme, re.DOTALL)
-    assert len(blocks) == 5
+    assert len(blocks) == 6
     clone = tmp_path / "clone"
     clone.mkdir()
     for part in ("client_app", "examples", "fedbary", "server_app", "strategies"):
@@ -136,7 +136,9 @@ def test_the_walkthrough_of_the_readme_gives_the_global_model_of_the_simulation(
         shutil.copytree(ROOT / part, clone / part, ignore=ignored)
     for part in ("pyproject.toml", "simulation.yaml", "README.md", "LICENSE"):
         shutil.copy(ROOT / part, clone)
-    script = "set -e\n" + "".join(blocks) + "flwr list ours --format json > status.json\n"
+    *blocks, end = blocks
+    script = "set -e\n" + "".join(blocks) + "flwr list ours --format json > status.json\n" + end
+    script += "wait\n"
     script = script.replace("9092", str(free_port()))
     for port in ("9101", "9102", "9103"):
         script = script.replace(port, str(free_port()))
@@ -148,6 +150,7 @@ def test_the_walkthrough_of_the_readme_gives_the_global_model_of_the_simulation(
         )  # fmt: skip
         try:
             code = shell.wait(300)
+            wait_until(lambda: servers_of(tmp_path) == [], 30)
         finally:
             stop(servers_of(tmp_path))
         assert code == 0, (tmp_path / "output").read_text()
