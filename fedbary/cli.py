@@ -36,11 +36,7 @@ def simulate(
     defaults stand in simulation.yaml. The results' folder is printed at the end.
     """
     settings = _settings(arguments)
-    if settings.dataset == "none":
-        raise SettingError("dataset", "none", "a data set; without one, deploy with --site")
-    prepared = prepare(settings, run_folder(settings, Path.cwd()))
-    launch(prepared)
-    print(f"Results: {prepared.output}")
+    _simulate(settings, run_folder(settings, Path.cwd()))
 
 
 @app.command()
@@ -55,9 +51,7 @@ def resume(
     The final model is that of a run without the interruption, bit for bit on a CPU.
     """
     made = {**read_settings(run), "resume": "previous" if previous else "last"}
-    prepared = prepare(validated(made), run.resolve())
-    launch(prepared)
-    print(f"Results: {prepared.output}")
+    _simulate(validated(made), run.resolve())
 
 
 @app.command()
@@ -159,6 +153,14 @@ def report(
     from fedbary.experiments.report import write_report
 
     print(f"Report: {write_report(results)}")
+
+
+def _simulate(settings: Settings, folder: Path) -> None:
+    if settings.dataset == "none":
+        raise SettingError("dataset", "none", "a data set; without one, deploy with --site")
+    prepared = prepare(settings, folder)
+    launch(prepared)
+    print(f"Results: {prepared.output}")
 
 
 def _settings(arguments: list[str] | None) -> Settings:

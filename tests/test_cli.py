@@ -1,11 +1,16 @@
 """The command line: mistakes end in one line and a non-zero exit, and write nothing."""
 
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file
 
 FEDBARY = str(Path(sys.executable).parent / "fedbary")
 
@@ -27,10 +32,32 @@ def fedbary(*words, cwd):
         (["min_examples=1000"], ["min_examples", "1000"]),
         (["partition=classes", "classes_per_client=11"], ["classes_per_client", "11"]),
         (["output=."], ["output", "does not exist"]),
+        (["dataset=none"], ["classes", "auto"]),
+        (["dataset=none", "classes=2", "input_shape=1x8x8"], ["dataset", "--site"]),
+        (["input_shape=1x9x9"], ["input_shape", "1x8x8"]),
+        (["classes=3"], ["classes", "10"]),
+        (["resume=last", "output=gone"], ["settings.yaml"]),
     ],
 )
 def test_a_mistake_is_one_line_on_stderr_and_writes_nothing(tmp_path, words, said):
-    done = fedbary("simulate", *words, cwd=tmp_path)
+    complains(tmp_path, ["simulate", *words], said)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["resume", "gone"], ["gone", "settings.yaml"]),
+        (["deploy", "rule=RKBL"], ["rule", "RKBL", "RKLB"]),
+        (["deploy", "--site", "gone.npz"], ["--site", "gone.npz"]),
+        (["deploy", "dataset=none", "classes=2", "input_shape=1x8x8"], ["dataset", "--site"]),
+    ],
+)
+def test_so_is_one_of_the_other_commands(tmp_path, words, said):
+    complains(tmp_path, words, said)
+
+
+def complains(tmp_path, words, said):
+    done = fedbary(*words, cwd=tmp_path)
     assert done.returncode == 2
     assert done.stdout == ""
     lines = done.stderr.strip().splitlines()
@@ -65,3 +92,22 @@ def test_an_own_npz_runs_and_a_second_run_does_not_overwrite_it(tmp_path):
     assert second.returncode == 2
     assert "output" in second.stderr
     assert {path: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
+
+
+def test_a_simulation_that_was_killed_is_resumed_by_its_folder(tmp_path):
+    words = ["engine=inline", "clients=2", "rounds=6", "local_epochs=1"]
+    whole = fedbary("simulate", *words, "output=whole", cwd=tmp_path)
+    assert whole.returncode == 0, whole.stderr
+    command = [FEDBARY, "simulate", *words, "output=killed"]
+    killed = subprocess.Popen(command, cwd=tmp_path, start_new_session=True)
+    while not (tmp_path / "killed" / "checkpoint-0001.safetensors").exists():
+        assert killed.poll() is None
+        time.sleep(0.01)
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.wait()
+    resumed = fedbary("resume", "killed", cwd=tmp_path)
+    assert resumed.returncode == 0, resumed.stderr
+    one, other = (load_file(tmp_path / n / "posterior.safetensors") for n in ("whole", "killed"))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    again = fedbary("resume", "killed", cwd=tmp_path)
+    assert again.returncode == 2 and "this one is whole" in again.stderr
