@@ -96,6 +96,18 @@ def load_checkpoint(folder: Path, which: str) -> Checkpoint:
     return Checkpoint(number, _part(tensors, "arrays."), _part(tensors, "strategy."))
 
 
+def has_checkpoint(folder: Path) -> bool:
+    """Whether the folder holds a checkpoint, of whatever round and condition."""
+    return bool(_files(folder))
+
+
+def drop_checkpoints_after(folder: Path, completed: int) -> None:
+    """Remove the checkpoints of later rounds, which a run that goes on writes anew."""
+    for file in _files(folder):
+        if _round(file) > completed:
+            file.unlink()
+
+
 def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {k.removeprefix(prefix): t for k, t in tensors.items() if k.startswith(prefix)}
 

@@ -14,6 +14,8 @@ from fedbary.errors import RunError, SettingError
 from fedbary.launch import launch, prepare
 from fedbary.runs import read_settings, run_folder
 
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
 app = typer.Typer(
     help="Bayesian federated learning with Flower.", add_completion=False, no_args_is_help=True
 )
@@ -81,7 +83,7 @@ def deploy(
     settings = _settings([*(arguments or []), *([f"clients={len(sites)}"] if sites else [])])
     if settings.dataset == "none" and not sites:
         raise SettingError("dataset", "none", "a data set, or --site with each site's data")
-    prepared = prepare(settings, run_folder(settings, Path.cwd()))
+    prepared = prepare(settings, run_folder(settings, Path.cwd()), own_data=bool(sites))
     run_lab(prepared, sites)
     print(f"Results: {prepared.output}")
 
@@ -171,13 +173,21 @@ def _settings(arguments: list[str] | None) -> Settings:
 
 def main() -> None:
     """Run the command line; a bad setting ends it with one line and exit code 2."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in STOPPING:
+        signal.signal(number, _stop_once)
     try:
         app()
     except (SettingError, RunError) as error:
         sys.exit(_say(str(error), 2 if isinstance(error, SettingError) else 1))
     except KeyboardInterrupt:
         sys.exit(_say("stopped", 130))
+
+
+def _stop_once(number: int, frame: object) -> None:
+    """End the command, and let it stop in peace what it has started."""
+    for other in STOPPING:
+        signal.signal(other, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 def _say(text: str, code: int) -> int:

@@ -19,12 +19,14 @@ from fedbary.launch import (
     flower_environment,
     flwr_run,
     free_port,
+    require_clone,
     stop_tree,
     to_toml,
     tool,
     wait_for_superlink,
 )
 from fedbary.runs import is_whole
+from fedbary.sites import LONGEST_NAME
 
 NodeConfig = Mapping[str, str | int]
 
@@ -50,13 +52,19 @@ def deploy(settings: Settings, sites: Sequence[Path], log: IO[str] | None = None
         If the run ends without a whole result; what the servers logged is kept, and the message
         says where.
     """
+    require_clone()
     configs = site_configs(sites) if sites else partition_configs(settings)
     folder = Path(tempfile.mkdtemp(prefix="fedbary-lab-"))
-    with lab(folder, configs) as servers:
-        status = servers.run(settings, log)
-    if status != "finished:completed" or not is_whole(Path(settings.output)):
-        raise RunError(f"the run ended as {status}; the servers' logs are kept in {folder}")
-    shutil.rmtree(folder)
+    try:
+        with lab(folder, configs) as servers:
+            status = servers.run(settings, log)
+        if status != "finished:completed" or not is_whole(Path(settings.output)):
+            logs = Path(tempfile.mkdtemp(prefix="fedbary-logs-"))
+            for file in folder.glob("*.log"):
+                shutil.copy(file, logs)
+            raise RunError(f"the run ended as {status}; the servers' logs are kept in {logs}")
+    finally:
+        shutil.rmtree(folder)
 
 
 def partition_configs(settings: Settings) -> list[NodeConfig]:
@@ -81,7 +89,12 @@ def site_configs(sites: Sequence[Path]) -> list[NodeConfig]:
             raise SettingError("--site", str(site), "an .npz file or a folder of images")
         if paths.count(path) > 1:
             raise SettingError("--site", str(site), "data of which no other site has the same")
-    return [{"data-path": str(path), "name": path.stem} for path in paths]
+    short, long = [path.stem for path in paths], [f"{p.parent.name}/{p.name}" for p in paths]
+    names = next((n for n in (short, long) if len(set(n)) == len(n)), [str(p) for p in paths])
+    return [
+        {"data-path": str(path), "name": name[-LONGEST_NAME:]}
+        for path, name in zip(paths, names, strict=True)
+    ]
 
 
 @dataclass
@@ -179,7 +192,8 @@ def lab(folder: Path, configs: Sequence[NodeConfig]) -> Iterator[Lab]:
     connection = {"address": address, "root-certificates": str(folder / "ca.crt")}
     (folder / "config.toml").write_text(f"[superlink.{LAB}]\n{to_toml(connection)}")
     try:
-        command = [tool("flower-superlink"), "--port", str(servers.port), "--enable-supernode-auth"]
+        command = [tool("flower-superlink"), "--host", "127.0.0.1", "--port", str(servers.port)]
+        command += ["--enable-supernode-auth"]
         command += ["--ssl-ca-certfile", str(folder / "ca.crt")]
         command += ["--ssl-certfile", str(folder / "server.crt")]
         command += ["--ssl-keyfile", str(folder / "server.key")]

@@ -20,10 +20,9 @@ from urllib.request import urlopen
 import psutil
 import yaml
 
-from fedbary.checkpoints import load_checkpoint
 from fedbary.config import ROOT, Settings
 from fedbary.errors import RunError
-from fedbary.runs import CLONE_VARIABLE, is_whole, require_new, require_resumable
+from fedbary.runs import CLONE_VARIABLE, checkpoint_to_resume, is_whole
 
 SUPERLINK_SECONDS = 60
 STOP_SECONDS = 15
@@ -44,18 +43,24 @@ def launch(settings: Settings, log: IO[str] | None = None) -> None:
     RunError
         If the run ends without a whole result.
     """
-    if not (ROOT / "server_app").is_dir():
-        raise RunError("simulate needs a clone of fedbary, installed with pip install --editable")
+    require_clone()
     run = _run_inline if settings.engine == "inline" else _run_flower
     run(settings, log)
     if not is_whole(Path(settings.output)):
         raise RunError("the run ended without a result; the messages above say why")
 
 
-def prepare(settings: Settings, folder: Path) -> Settings:
+def require_clone() -> None:
+    """Raise a RunError where the apps are not: a wheel brings the strategies alone."""
+    if not (ROOT / "server_app").is_dir():
+        raise RunError("this needs a clone of fedbary, installed with pip install --editable")
+
+
+def prepare(settings: Settings, folder: Path, own_data: bool = False) -> Settings:
     """Find every mistake that can be found before the start; return settings with absolute paths.
 
-    Loading the data sets here also downloads them once, before several clients would.
+    Loading the data sets here also downloads them once, before several clients would. With
+    `own_data` at the sites the data set is not dealt to them.
 
     Raises
     ------
@@ -70,7 +75,7 @@ def prepare(settings: Settings, folder: Path) -> Settings:
     task_of(settings)
     if settings.ood_dataset != "none":
         load(settings.ood_dataset, Path(settings.data_dir), settings.download)
-    if settings.dataset != "none":
+    if not own_data:
         client_indices(settings, settings.clients)
     prepared = settings.model_copy(
         update={
@@ -80,11 +85,7 @@ def prepare(settings: Settings, folder: Path) -> Settings:
             "ood_dataset": _absolute(settings.ood_dataset),
         }
     )
-    if prepared.resume == "none":
-        require_new(folder)
-    else:
-        require_resumable(folder, prepared)
-        load_checkpoint(folder, prepared.resume)
+    checkpoint_to_resume(folder, prepared)
     return prepared
 
 

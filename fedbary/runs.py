@@ -18,7 +18,13 @@ from safetensors.torch import save
 from torch import Tensor
 
 from fedbary import Posterior, __version__, figures
-from fedbary.checkpoints import write_whole
+from fedbary.checkpoints import (
+    Checkpoint,
+    drop_checkpoints_after,
+    has_checkpoint,
+    load_checkpoint,
+    write_whole,
+)
 from fedbary.config import BOOKKEEPING, ROOT, Settings, read_yaml
 from fedbary.errors import SettingError
 from fedbary.federation import torch_device
@@ -39,6 +45,8 @@ PACKAGES = ("flwr", "torch", "torchvision", "numpy", "ray")
 
 def run_folder(settings: Settings, base: Path) -> Path:
     """Return the run's folder, absolute: `output`, or for auto a new name under base/runs."""
+    if settings.output == "auto" and settings.resume != "none":
+        raise SettingError("output", "auto", f"the run's folder, where resume={settings.resume}")
     if settings.output != "auto":
         return (base / Path(settings.output).expanduser()).resolve()
     stamp = time.strftime("%Y%m%d-%H%M%S")
@@ -53,15 +61,34 @@ def require_new(folder: Path) -> None:
         raise SettingError("output", str(folder), "a folder that does not exist yet")
 
 
-def require_resumable(folder: Path, settings: Settings) -> None:
-    """Raise a SettingError if the run in the folder is whole, or was made with other settings."""
+def checkpoint_to_resume(folder: Path, settings: Settings) -> Checkpoint | None:
+    """Return the checkpoint that a run in the folder goes on from; None for one that begins.
+
+    `resume=last` begins where no checkpoint is yet, so that a run killed at any moment can be
+    started again by the same words.
+
+    Raises
+    ------
+    SettingError
+        If the run may not begin, as the folder exists, or not go on: it is whole, was made with
+        other settings, or its checkpoint is not there or damaged.
+    """
+    if settings.resume == "none":
+        require_new(folder)
+        return None
     if is_whole(folder):
         raise SettingError("output", str(folder), "a run that was cut off; this one is whole")
+    if settings.resume == "last" and not has_checkpoint(folder):
+        metrics = folder / METRICS
+        if metrics.exists() and len(metrics.read_bytes().splitlines()) > 1:
+            raise SettingError("output", str(folder), "a run that kept checkpoints; this has none")
+        return None
     made = read_settings(folder)
     for key, value in settings.model_dump().items():
         if key not in BOOKKEEPING and made.get(key) != value:
             allowed = f"{made.get(key)!r}, with which the run in {folder} was started"
             raise SettingError(key, value, allowed)
+    return load_checkpoint(folder, settings.resume)
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
@@ -72,9 +99,10 @@ def read_settings(folder: Path) -> dict[str, Any]:
     SettingError
         If the folder holds no run.
     """
-    made = read_yaml(folder / SETTINGS).get("settings")
+    file = folder / SETTINGS
+    made = read_yaml(file).get("settings") if file.exists() else None
     if not isinstance(made, dict):
-        raise SettingError("output", str(folder), "the folder of a run")
+        raise SettingError("output", str(folder), f"the folder of a run, with its {SETTINGS}")
     return made
 
 
@@ -106,8 +134,10 @@ class RunFolder:
     def __init__(
         self, folder: Path, settings: Settings, label_counts: dict[str, list[int]]
     ) -> None:
-        require_new(folder)
-        folder.mkdir(parents=True)
+        if settings.resume == "none":
+            require_new(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / METRICS).unlink(missing_ok=True)
         self.path = folder
         self.rounds: list[dict[str, Any]] = []
         provenance = {"fedbary": __version__, "python": platform.python_version()}
@@ -124,15 +154,15 @@ class RunFolder:
         text = yaml.safe_dump(content, sort_keys=False)
         counts = list(label_counts.values())
         text += yaml.safe_dump({"label_counts": counts}, default_flow_style=None)
-        (folder / SETTINGS).write_text(text, encoding="utf-8")
+        write_whole(folder / SETTINGS, text.encode())
         self._save(figures.partition_heatmap(np.array(counts)), "partition")
 
     @classmethod
     def reopened(cls, folder: Path, settings: Settings, completed: int) -> RunFolder:
         """Return a run's folder as it was after `completed` rounds, to go on from there.
 
-        Later lines of `metrics.jsonl`, and one cut off, are dropped; `settings.yaml` notes when
-        and from which round the run went on.
+        Later lines of `metrics.jsonl`, one cut off, and later checkpoints are dropped;
+        `settings.yaml` notes when and from which round the run went on.
         """
         results = cls.__new__(cls)
         results.path = folder
@@ -153,6 +183,7 @@ class RunFolder:
         text = yaml.safe_dump({**content, **note}, sort_keys=False)
         text += yaml.safe_dump(counts, default_flow_style=None)
         write_whole(folder / SETTINGS, text.encode())
+        drop_checkpoints_after(folder, completed)
         return results
 
     def add_round(self, metrics: dict[str, Any]) -> None:

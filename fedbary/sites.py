@@ -18,6 +18,12 @@ from fedbary.task import Task
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".pgm", ".ppm")
 """Endings of the files that count as images in a folder."""
 
+EIGHT_BITS = ("1", "L", "LA", "P", "PA", "RGB", "RGBA")
+"""Pillow's modes of pictures with at most 8 bits a channel."""
+
+LONGEST_NAME = 64
+"""Characters of a site's name."""
+
 
 @dataclass(frozen=True)
 class Site:
@@ -71,7 +77,7 @@ def site_from(node_config: Mapping[str, bool | int | float | str]) -> Site:
     if not path:
         allowed = "data-path, the site's own .npz or image folder, or partition-id, num-partitions"
         raise SettingError("node config", dict(node_config), allowed)
-    return Site(str(node_config.get("name", path)), path, cpus=cpus)
+    return Site(str(node_config.get("name", path[-LONGEST_NAME:])), path, cpus=cpus)
 
 
 def _whole(config: Mapping[str, bool | int | float | str], key: str, least: int) -> int:
@@ -147,7 +153,13 @@ def _read_images(files: Iterable[Path], task: Task) -> np.ndarray:
     for file in files:
         try:
             with Image.open(file) as picture:
+                if picture.mode not in EIGHT_BITS:
+                    held = f"pixels of mode {picture.mode}"
+                    allowed = "8 bits a channel; others go into an .npz, as floats in 0 to 1"
+                    raise SettingError(str(file), held, allowed)
                 image = np.asarray(picture.convert("L" if channels == 1 else "RGB"))
+        except SettingError:
+            raise
         except (OSError, ValueError, Image.DecompressionBombError) as error:
             raise SettingError(str(file), "unreadable", f"an image ({error})") from error
         if image.shape[:2] != (height, width):

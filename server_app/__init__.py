@@ -20,18 +20,18 @@ from flwr.supercore.logger import log
 from torch import Tensor
 
 from fedbary import Posterior
-from fedbary.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
+from fedbary.checkpoints import Checkpoint, save_checkpoint
 from fedbary.config import Settings, resolve_run_config
 from fedbary.errors import RunError, SettingError
 from fedbary.federation import evaluation_data, make_model, ood_images, task_of
 from fedbary.metrics import accuracy_after_rejection, auroc, fairness
 from fedbary.metrics import evaluate as score
 from fedbary.prediction import Prediction, predict
-from fedbary.runs import RunFolder, require_new, require_resumable, run_folder
+from fedbary.runs import RunFolder, checkpoint_to_resume, run_folder
 from fedbary.seeds import derive_seed
 from fedbary.task import Task
 from server_app.roster import Roster
-from strategies import PosteriorStrategy, strategy_for
+from strategies import CONVENTIONS, PosteriorStrategy, posterior_from_arrays, strategy_for
 
 ECE_BINS = (15, 100)
 """The numbers of bins in use: most papers' and BA-BFL's; both are recorded beside `ece_bins`."""
@@ -59,15 +59,10 @@ def run(grid: Grid, settings: Settings, folder: Path) -> None:
     """Train a federation and write its results to `folder`.
 
     The folder must not exist yet, or, where the settings say `resume`, hold a run that was cut
-    off, which then goes on from a checkpoint.
+    off, which then goes on from a checkpoint, or from the start if there is none yet.
     """
     task = task_of(settings)
-    checkpoint = None
-    if settings.resume == "none":
-        require_new(folder)
-    else:
-        require_resumable(folder, settings)
-        checkpoint = load_checkpoint(folder, settings.resume)
+    checkpoint = checkpoint_to_resume(folder, settings)
     roster = Roster(grid, settings, task)
     roster.gather()
     model = make_model(settings, task)
@@ -82,6 +77,10 @@ def run(grid: Grid, settings: Settings, folder: Path) -> None:
         log(INFO, "Goes on after round %d of %s", completed, folder)
     recorder = Recorder(settings, task, results, roster)
 
+    def trainers(server_round: int) -> list[int]:
+        roster.note_silent(strategy.unanswered)
+        return roster.participants(server_round)
+
     def evaluators(server_round: int) -> list[int]:
         roster.note_silent(strategy.unanswered)
         held_out = settings.holdout > 0 and settings.measures_clients(server_round)
@@ -95,7 +94,7 @@ def run(grid: Grid, settings: Settings, folder: Path) -> None:
         max_precision_ratio=settings.precision_bound,
         train_metrics_aggr_fn=recorder.on_train,
         evaluate_metrics_aggr_fn=recorder.on_evaluate,
-        choose_nodes=roster.participants,
+        choose_nodes=trainers,
         choose_evaluators=evaluators,
     )
     if checkpoint is not None:
@@ -163,7 +162,7 @@ class Recorder:
         self.round["clients"] = clients
         self.round["log_var_spread"] = _log_var_spread(replies)
         weights = [client[weight_key] for client in clients]
-        if "local-accuracy" in clients[0]:
+        if clients and "local-accuracy" in clients[0]:
             accuracies = [client["local-accuracy"] for client in clients]
             self.round["local_models"] = fairness(accuracies, weights)
         return aggregate_metricrecords(replies, weight_key)
@@ -171,6 +170,8 @@ class Recorder:
     def on_evaluate(self, replies: list[RecordDict], weight_key: str) -> MetricRecord:
         """Take the global model's scores on each client's held-out examples."""
         clients = self._metrics(replies)
+        if not clients or not clients[0].keys() >= set(SCORES):
+            return MetricRecord()
         accuracies = [client["accuracy"] for client in clients]
         weights = [client[weight_key] for client in clients]
         self.round["held_out"] = {**fairness(accuracies, weights), "clients": clients}
@@ -320,7 +321,7 @@ def _log_var_spread(replies: list[RecordDict]) -> dict[str, float]:
     if len(replies) < 2:
         return {}
     posteriors = [
-        Posterior.from_state_dict(next(iter(reply.array_records.values())).to_torch_state_dict())
+        posterior_from_arrays(next(iter(reply.array_records.values())), CONVENTIONS["fedbary"])
         for reply in replies
     ]
     return {

@@ -6,21 +6,26 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from logging import INFO, WARNING
+from typing import cast
 
 import numpy as np
-from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.app import ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore import log
 
 from fedbary.config import Settings
 from fedbary.errors import RunError
 from fedbary.seeds import derive_seed
+from fedbary.sites import LONGEST_NAME
 from fedbary.task import Task
 
 POLL_SECONDS = 0.2
 
-GRACE_SECONDS = 5.0
+GRACE_SECONDS = 60.0
 """How long to wait for further nodes when all that came cannot take part."""
+
+LOG_SECONDS = 30.0
+"""How often the log says who is waited for."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,8 @@ class Member:
         What the site is called.
     partition : int
         Which part of the named data set it holds; -1 for data of its own.
+    partitions : int
+        How many parts there are; 0 for data of its own.
     num_examples : int
         How much it trains on.
     label_counts : list of int
@@ -44,8 +51,36 @@ class Member:
     node_id: int
     name: str
     partition: int
+    partitions: int
     num_examples: int
     label_counts: list[int]
+
+
+def member_from(node_id: int, content: RecordDict, classes: int) -> Member:
+    """Read a node's answer to what it holds.
+
+    Raises
+    ------
+    ValueError
+        If it is none; the message says why. Nodes are not trusted.
+    """
+    metrics = content.metric_records.get("metrics", MetricRecord())
+    name = content.config_records.get("site", ConfigRecord()).get("name")
+    if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= LONGEST_NAME:
+        raise ValueError(f"its name is not one of 1 to {LONGEST_NAME} printable characters")
+    numbers = [metrics.get(key) for key in ("partition-id", "num-partitions", "num-examples")]
+    counts = metrics.get("label-counts")
+    if not isinstance(counts, list) or not all(isinstance(n, int) for n in [*numbers, *counts]):
+        raise ValueError("its answer does not say in whole numbers what it holds")
+    partition, partitions, examples = (cast(int, number) for number in numbers)
+    labels = [int(count) for count in counts]
+    if not (partition == -1 and partitions == 0 or 0 <= partition < partitions):
+        raise ValueError(f"it holds partition {partition} of {partitions}")
+    if examples < 1 or len(labels) != classes or min(labels) < 0:
+        raise ValueError(
+            f"it trains on {examples} examples and holds {labels!s:.100} of each class"
+        )
+    return Member(node_id, name, partition, partitions, examples, labels)
 
 
 class Roster:
@@ -69,7 +104,6 @@ class Roster:
         self._refused: dict[int, str] = {}
         self._silent: set[int] = set()
         self._asked: dict[str, int] = {}
-        self._expected = 0
 
     @property
     def members(self) -> list[Member]:
@@ -84,31 +118,37 @@ class Roster:
     def gather(self) -> None:
         """Wait for the federation's nodes and ask each what it holds.
 
-        As many are waited for as there are partitions, or, where sites have data of their own, as
-        the setting `clients` says. The server starts before all nodes are registered; without the
-        wait round 1 would train some. Nodes that answer with an error are left out, with a
-        warning; so are those that are not there within `round_timeout`, until they come.
+        As many are waited for as the members say there are partitions, or, where sites have data
+        of their own, as the setting `clients` says. The server starts before all nodes are
+        registered; without the wait round 1 would train some. Nodes that answer with an error are
+        left out, with a warning; so are those that are not there within `round_timeout`, until
+        they come.
 
         Raises
         ------
         RunError
             If fewer than `min_replies` can take part.
         """
-        timeout = self._settings.round_timeout
-        deadline = time.monotonic() + timeout
-        while not self._members or len(self._members) + len(self._refused) < self._expected:
-            known = self._members.keys() | self._refused.keys()
-            new = [node for node in self._grid.get_node_ids() if node not in known]
-            if self._refused and not self._members and not new:
-                deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
-            if (left := deadline - time.monotonic()) <= 0:
+        deadline = time.monotonic() + self._settings.round_timeout
+        latest, say = time.monotonic(), time.monotonic() + LOG_SECONDS
+        while not self._is_complete():
+            known = len(self._members) + len(self._refused)
+            self._listen()
+            self._ask(self._online() - self._members.keys() - self._refused.keys())
+            self._listen()
+            now = time.monotonic()
+            if len(self._members) + len(self._refused) > known:
+                latest = now
+            hopeless = self._refused and not self._members and now > latest + GRACE_SECONDS
+            if now > deadline or hopeless:
                 break
-            if new:
-                self._admit(self._grid.send_and_receive(self._queries(new), timeout=left))
-            else:
+            if now > say:
+                say = now + LOG_SECONDS
+                log(INFO, "%d of %d nodes have answered", len(self._members), self._expected)
+            if not self._is_complete():
                 time.sleep(POLL_SECONDS)
         if len(self._members) < self._settings.min_replies:
-            raise RunError(self._nobody(timeout))
+            raise RunError(self._nobody())
         log(INFO, "%d of %d nodes take part", len(self._members), self._expected)
 
     def participants(self, server_round: int) -> list[int]:
@@ -119,78 +159,95 @@ class Roster:
         `min_replies` are left, more are waited for, up to `round_timeout`.
         """
         deadline = time.monotonic() + self._settings.round_timeout
-        while True:
-            there = self._present()
-            if len(there) >= self._settings.min_replies or time.monotonic() > deadline:
-                break
+        there = self._listen()
+        self._ask(self._online() - there)
+        while len(there) < self._settings.min_replies and time.monotonic() < deadline:
             time.sleep(POLL_SECONDS)
+            there = self._listen()
+            self._ask(self._online() - self._members.keys() - self._refused.keys())
         members = [member for member in self.members if member.node_id in there]
         if not members:
             return []
-        count = max(1, round(self._settings.participation * len(members)))
+        count = round(self._settings.participation * len(members))
+        count = max(1, count, min(self._settings.min_replies, len(members)))
         rng = np.random.default_rng(derive_seed(self._settings.seed, "participants", server_round))
         chosen = np.sort(rng.choice(len(members), size=count, replace=False))
         return [members[index].node_id for index in chosen]
 
     def present(self) -> list[int]:
         """Return the ids of the members that are there and did not fall silent."""
-        there = self._present()
+        there = self._listen()
         return [member.node_id for member in self.members if member.node_id in there]
 
     def note_silent(self, node_ids: Iterable[int]) -> None:
         """Pass nodes over that did not answer, until they answer a question."""
-        for node_id in node_ids:
-            if node_id not in self._silent:
-                log(WARNING, "%s did not answer and is passed over", self.name(node_id))
-                self._silent.add(node_id)
+        for node_id in set(node_ids) - self._silent:
+            log(WARNING, "%s did not answer and is passed over", self.name(node_id))
+            self._silent.add(node_id)
 
-    def _present(self) -> set[int]:
-        """Take the answers that have come, ask whom there is to ask, and say who is there."""
+    @property
+    def _expected(self) -> int:
+        """How many nodes there should be: as most members say, or the setting `clients`."""
+        said = [m.partitions or self._settings.clients for m in self._members.values()]
+        return max(sorted(said), key=said.count, default=self._settings.clients)
+
+    def _is_complete(self) -> bool:
+        return len(self._members) + len(self._refused) >= self._expected
+
+    def _online(self) -> set[int]:
+        return set(self._grid.get_node_ids())
+
+    def _listen(self) -> set[int]:
+        """Take the answers that have come; return the members that are there and not silent.
+
+        Who went away has to say anew what it holds when it is back.
+        """
+        online = self._online()
+        self._silent |= self._members.keys() - online
         if self._asked:
-            self._admit(self._grid.pull_messages(list(self._asked)))
-        online = set(self._grid.get_node_ids())
-        there = (online & self._members.keys()) - self._silent
-        if ask := sorted(online - there - set(self._asked.values())):
-            asked = self._grid.push_messages(self._queries(ask))
-            self._asked |= {i: node for i, node in zip(asked, ask, strict=True) if i}
-        return there
+            for reply in self._grid.pull_messages(list(self._asked)):
+                node = self._asked.pop(reply.metadata.reply_to_message_id, None)
+                if node is not None:
+                    self._admit(node, reply, online)
+        return (online & self._members.keys()) - self._silent
 
-    def _queries(self, nodes: list[int]) -> list[Message]:
+    def _ask(self, nodes: set[int]) -> None:
+        """Ask nodes that have no question open what they hold."""
+        if not (new := sorted(nodes - set(self._asked.values()))):
+            return
         record = RecordDict({"config": ConfigRecord({**self._task.config()})})
-        return [Message(record, node, MessageType.QUERY) for node in nodes]
+        queries = [Message(record, node, MessageType.QUERY) for node in new]
+        asked = self._grid.push_messages(queries)
+        self._asked |= {i: node for i, node in zip(asked, new, strict=True) if i}
 
-    def _admit(self, replies: Iterable[Message]) -> None:
-        for reply in replies:
-            node = self._asked.pop(reply.metadata.reply_to_message_id, reply.metadata.src_node_id)
-            if reply.has_error():
-                self._refuse(node, " ".join(str(reply.error.reason).split()))
-                continue
-            self._silent.discard(node)
-            if node in self._members:
-                continue
-            metrics = reply.content.metric_records["metrics"]
-            name = str(reply.content.config_records["site"]["name"])
-            if name in {member.name for member in self._members.values()}:
-                self._refuse(node, f"another node holds {name} already")
-                continue
-            partitions = int(metrics["num-partitions"])  # type: ignore[arg-type]
-            self._expected = max(self._expected, partitions or self._settings.clients)
-            self._refused.pop(node, None)
-            self._members[node] = Member(
-                node,
-                name,
-                int(metrics["partition-id"]),  # type: ignore[arg-type]
-                int(metrics["num-examples"]),  # type: ignore[arg-type]
-                [int(count) for count in metrics["label-counts"]],  # type: ignore[union-attr]
-            )
+    def _admit(self, node: int, reply: Message, online: set[int]) -> None:
+        if reply.has_error():
+            self._refuse(node, " ".join(str(reply.error.reason).split()))
+            return
+        try:
+            member = member_from(node, reply.content, len(self._task.classes))
+            for other in list(self._members.values()):
+                same_part = member.partition >= 0 and member.partition == other.partition
+                if other.node_id == node or not (same_part or member.name == other.name):
+                    continue
+                if other.node_id in online:
+                    raise ValueError(f"another node holds {other.name} already")
+                del self._members[other.node_id]
+        except ValueError as error:
+            self._refuse(node, str(error))
+            return
+        self._silent.discard(node)
+        self._refused.pop(node, None)
+        self._members[node] = member
 
     def _refuse(self, node: int, reason: str) -> None:
-        if node not in self._members and self._refused.get(node) != reason:
+        self._members.pop(node, None)
+        if self._refused.get(node) != reason:
             self._refused[node] = reason
             log(WARNING, "Node %d is left out: %s", node, reason)
 
-    def _nobody(self, timeout: float) -> str:
+    def _nobody(self) -> str:
         if self._refused and not self._members:
             return f"no node can take part: {next(iter(self._refused.values()))}"
-        expected = self._expected or "the"
-        return f"{len(self._members)} of {expected} nodes answered within {timeout:g} seconds"
+        seconds = f"{self._settings.round_timeout:g} seconds"
+        return f"{len(self._members)} of {self._expected} nodes answered within {seconds}"

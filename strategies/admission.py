@@ -114,17 +114,32 @@ def repeated(
 def metric_refusals(replies: Sequence[Message]) -> list[str | None]:
     """Say of each admitted reply why its metrics cannot be averaged with the others'.
 
-    None for the replies whose metrics have the commonest keys and list lengths (of equally
-    common ones the first), which can be averaged among themselves.
+    None for the replies whose metrics are finite and have the commonest keys and list lengths (of
+    equally common ones the first), which can be averaged among themselves.
     """
+    infinite = [_infinite(reply) for reply in replies]
     forms = [_form(reply) for reply in replies]
-    usual = max(forms, key=forms.count, default=())
-    return [
-        None
-        if form == usual
-        else f"{_client(reply)}: its metrics are {_listed(form)}, not {_listed(usual)}"
-        for reply, form in zip(replies, forms, strict=True)
-    ]
+    sound = [form for form, key in zip(forms, infinite, strict=True) if key is None]
+    usual = max(sound, key=sound.count, default=())
+    reasons: list[str | None] = []
+    for reply, form, key in zip(replies, forms, infinite, strict=True):
+        if key is not None:
+            reasons.append(f"{_client(reply)}: its metric {key!r} is not finite")
+        elif form != usual:
+            named = f"its metrics are {_listed(form)}, not {_listed(usual)}"
+            reasons.append(f"{_client(reply)}: {named}")
+        else:
+            reasons.append(None)
+    return reasons
+
+
+def _infinite(reply: Message) -> str | None:
+    """Return the key of a metric that is not finite; None if all are."""
+    for key, value in next(iter(reply.content.metric_records.values())).items():
+        numbers = value if isinstance(value, list) else [value]
+        if not all(abs(number) <= sys.float_info.max for number in numbers):
+            return key
+    return None
 
 
 def _form(reply: Message) -> tuple[tuple[str, int | None], ...]:

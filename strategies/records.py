@@ -12,7 +12,14 @@ from torch import Tensor
 
 from fedbary.aggregation import RobustRule, Rule, SelectionRule
 from fedbary.aggregation.bound import check_ratio
-from fedbary.aggregation.stack import Stack, aggregate_stack, squared_distances, stack_size, stacked
+from fedbary.aggregation.stack import (
+    Stack,
+    aggregate_buffer,
+    aggregate_stack,
+    squared_distances,
+    stack_size,
+    stacked,
+)
 from fedbary.aggregation.sums import PIECE, Sums, normalised
 from fedbary.gaussian import Posterior
 
@@ -109,7 +116,7 @@ def aggregate_records(
     -------
     ArrayRecord
         The aggregate, with the keys in the order of the first record; integer and bool arrays are
-        the first record's.
+        the first record's, or the clients' median under a robust rule.
 
     Raises
     ------
@@ -129,7 +136,8 @@ def aggregate_records(
         if clients[0][0].is_floating_point():
             tensors[keys] = _Tensor(clients, convention, rule, max_precision_ratio)
         else:
-            arrays[key] = array_from_tensor(tensor_from_array(records[0][key]))
+            (buffer,) = zip(*clients, strict=True)
+            arrays[key] = array_from_tensor(aggregate_buffer(rule, buffer))
     with workers() as pool:
         if isinstance(rule, SelectionRule):
             parts = (part for tensor in tensors.values() for part in tensor.distances(pool))

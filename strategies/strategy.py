@@ -82,7 +82,7 @@ class PosteriorStrategy(FedAvg):
         The nodes whose metrics the metric aggregation functions are given, in that order; of a
         skipped round none.
     unanswered : set of int
-        The nodes that were to train in the last round and did not reply.
+        The nodes that were to train or to evaluate in the last round and did not reply.
     completed_rounds : int
         Rounds of an earlier start that this one goes on from: Flower counts from 1, and this is
         added to its count. See `load_state_dict`.
@@ -177,6 +177,7 @@ class PosteriorStrategy(FedAvg):
             nodes = self.choose_nodes(server_round)
             messages = self._messages(server_round, arrays, config, nodes, MessageType.TRAIN)
         self._asked = {message.metadata.dst_node_id for message in messages}
+        self.unanswered = set()
         return messages
 
     def aggregate_train(
@@ -196,7 +197,7 @@ class PosteriorStrategy(FedAvg):
         """
         server_round += self.completed_rounds
         replies = list(replies)
-        self.unanswered = self._asked - {reply.metadata.src_node_id for reply in replies}
+        self.unanswered |= self._asked - {reply.metadata.src_node_id for reply in replies}
         self.admitted_nodes = []
         reference = self._global_arrays
         if reference is None:
@@ -214,6 +215,9 @@ class PosteriorStrategy(FedAvg):
         if self._wrapper is not None and not hides_each(self._wrapper, weights):
             share = f"1/{self._wrapper.num_sampled_clients}"
             return self._skip(server_round, f"a reply has more than the share {share} of the mean")
+        if isinstance(self.rule, RobustRule) and self.rule.is_plain(len(admitted)):
+            fraction = f"{self.rule.trim_fraction:g} of {len(admitted)} replies is none"
+            log(WARNING, "aggregate_train: %s does not protect: %s", self.rule.name, fraction)
         records = [next(iter(reply.content.array_records.values())) for reply in admitted]
         try:
             arrays = aggregate_records(
@@ -263,9 +267,12 @@ class PosteriorStrategy(FedAvg):
         """Send the global arrays to the nodes that evaluate."""
         server_round += self.completed_rounds
         if self.choose_evaluators is None:
-            return super().configure_evaluate(server_round, arrays, config, grid)
-        nodes = self.choose_evaluators(server_round)
-        return self._messages(server_round, arrays, config, nodes, MessageType.EVALUATE)
+            messages = list(super().configure_evaluate(server_round, arrays, config, grid))
+        else:
+            nodes = self.choose_evaluators(server_round)
+            messages = self._messages(server_round, arrays, config, nodes, MessageType.EVALUATE)
+        self._asked = {message.metadata.dst_node_id for message in messages}
+        return messages
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
@@ -276,6 +283,7 @@ class PosteriorStrategy(FedAvg):
         """
         server_round += self.completed_rounds
         replies = list(replies)
+        self.unanswered |= self._asked - {reply.metadata.src_node_id for reply in replies}
         refusals = [evaluate_refusal(reply, self.weighted_by_key) for reply in replies]
         refusals = repeated(_question(MessageType.EVALUATE, server_round), replies, refusals)
         weighed = self._admitted(server_round, replies, refusals)

@@ -36,7 +36,8 @@ def fedbary(*words, cwd):
         (["dataset=none", "classes=2", "input_shape=1x8x8"], ["dataset", "--site"]),
         (["input_shape=1x9x9"], ["input_shape", "1x8x8"]),
         (["classes=3"], ["classes", "10"]),
-        (["resume=last", "output=gone"], ["settings.yaml"]),
+        (["resume=last"], ["output", "resume=last"]),
+        (["resume=previous", "output=gone"], ["gone", "settings.yaml"]),
     ],
 )
 def test_a_mistake_is_one_line_on_stderr_and_writes_nothing(tmp_path, words, said):

@@ -180,6 +180,9 @@ def test_the_walkthrough_of_the_readme_gives_the_global_model_of_the_simulation(
 def test_sites_that_are_not_there_or_twice(sites, tmp_path):
     with pytest.raises(SettingError, match=r"--site: .*none.npz"):
         site_configs([tmp_path / "none.npz"])
+    (tmp_path / "a.npz").touch()
+    names = [config["name"] for config in site_configs([sites[0], tmp_path / "a.npz"])]
+    assert names == [f"{sites[0].parent.name}/a.npz", f"{tmp_path.name}/a.npz"]
     with pytest.raises(SettingError, match="no other site has the same"):
         site_configs([sites[0], sites[0]])
 

@@ -2,10 +2,13 @@
 
 import copy
 import json
+import math
 import time
 
 import pytest
 import torch
+from flwr.app import Array
+from flwr.clientapp import ClientApp
 from safetensors.torch import load_file
 
 import client_app
@@ -118,3 +121,49 @@ def test_late_and_duplicate_replies_do_not_count(tmp_path):
     assert one["admitted"] == two["admitted"] == 3
     assert sum("it has replied already" in reason for reason in one["refused"]) == 3
     assert sum("late, it answers 'train, round 1'" in reason for reason in two["refused"]) == 3
+
+
+class NoEvaluationFromRoundTwo(FaultyGrid):
+    def send_and_receive(self, messages, *, timeout=None):
+        messages = list(messages)
+        if any(message.metadata.group_id == "evaluate, round 2" for message in messages):
+            self.dumb = {self.get_node_ids()[-1]}
+        return super().send_and_receive(messages, timeout=timeout)
+
+
+def test_a_client_that_trains_but_does_not_evaluate_is_waited_for_once(tmp_path):
+    chosen = settings(rounds=4)
+    grid = NoEvaluationFromRoundTwo(chosen)
+    run(grid, chosen, tmp_path / "run")
+    assert grid.waited == [1.0]
+    assert lines(tmp_path / "run")[2]["unanswered"] == ["partition 2"]
+
+
+@pytest.mark.parametrize("spoil", ["evaluate", "train", "byte order"])
+def test_one_client_with_absurd_metrics_or_bytes_ends_nothing(spoil, tmp_path):
+    chosen = settings(rounds=1)
+    app = ClientApp()
+    app.query()(client_app.query)
+
+    def spoilt(answer, kind):
+        def answered(message, context):
+            reply = answer(message, context)
+            if context.node_config["partition-id"] == 1:
+                metrics = reply.content["metrics"]
+                if spoil == kind:
+                    metrics["local-accuracy" if kind == "train" else "accuracy"] = math.nan
+                if spoil == "byte order" and kind == "train":
+                    arrays = reply.content["arrays"]
+                    for key, array in arrays.items():
+                        swapped = array.numpy()
+                        arrays[key] = Array(swapped.astype(swapped.dtype.newbyteorder(">")))
+            return reply
+
+        return answered
+
+    app.train()(spoilt(client_app.train, "train"))
+    app.evaluate()(spoilt(client_app.evaluate, "evaluate"))
+    run(InlineGrid(app, 3, chosen.model_dump()), chosen, tmp_path / "run")
+    line = lines(tmp_path / "run")[1]
+    assert line["accuracy"] > 0 and line["admitted"] == 3
+    assert len(line["held_out"]["clients"]) == (2 if spoil == "evaluate" else 3)

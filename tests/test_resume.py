@@ -18,6 +18,7 @@ import client_app
 from fedbary.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
 from fedbary.config import resolve
 from fedbary.errors import SettingError
+from fedbary.runs import run_folder
 from server_app import run
 from server_app.inline import InlineGrid, run_inline
 
@@ -149,8 +150,10 @@ def test_a_damaged_checkpoint_is_named_and_the_previous_one_serves(how, whole, t
 def test_what_cannot_be_resumed_is_said(whole, tmp_path):
     with pytest.raises(SettingError, match="this one is whole"):
         run_inline(settings(resume="last"), whole)
-    with pytest.raises(SettingError, match=r"settings file: .*none"):
-        run_inline(settings(resume="last"), tmp_path / "none")
+    with pytest.raises(SettingError, match="a previous checkpoint; this one holds 0|settings.yaml"):
+        run_inline(settings(resume="previous"), tmp_path / "none")
+    with pytest.raises(SettingError, match="the run's folder, where resume=last"):
+        run_folder(settings(resume="last"), tmp_path)
     cut_off(tmp_path / "run", 1)
     with pytest.raises(SettingError, match=r"rule: 'WB' .*allowed: 'RKLB', with which"):
         run_inline(settings(resume="last", rule="WB"), tmp_path / "run")
@@ -179,3 +182,29 @@ def test_a_half_written_checkpoint_does_not_count(tmp_path):
     save_checkpoint(tmp_path, Checkpoint(1, {"a": torch.ones(2)}, {}))
     (tmp_path / "checkpoint-0002.safetensors.partial").write_bytes(b"half")
     assert load_checkpoint(tmp_path, "last").round == 1
+
+
+def test_killed_before_the_first_checkpoint_the_same_words_begin_the_run(whole, tmp_path):
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    for place in ("server_app.save_checkpoint", "server_app.Recorder.__init__"):
+        folder = tmp_path / place
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(place, killed)
+            with pytest.raises(KeyboardInterrupt):
+                run_inline(settings(resume="last"), folder)
+        assert (folder / "settings.yaml").exists()
+        run_inline(settings(resume="last"), folder)
+        assert same_result(folder, whole)
+        assert lines(folder) == lines(whole)
+
+
+def test_killed_again_after_going_on_from_the_previous_checkpoint(whole, tmp_path):
+    folder = tmp_path / "run"
+    cut_off(folder, 2 * (TRAINING + 3))
+    damage(folder / "checkpoint-0002.safetensors", "cut")
+    cut_off(folder, 1, resume="previous")
+    run_inline(settings(resume="last"), folder)
+    assert same_result(folder, whole)
+    assert lines(folder) == lines(whole)

@@ -1,6 +1,7 @@
 """Who takes part: nodes that come late, fall silent, come back, or hold data that do not fit."""
 
 import pytest
+from flwr.app import ConfigRecord, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 import client_app
@@ -8,7 +9,7 @@ from fedbary.config import resolve
 from fedbary.errors import RunError, SettingError
 from fedbary.federation import task_of
 from server_app.inline import InlineGrid
-from server_app.roster import Roster
+from server_app.roster import Roster, member_from
 
 
 def settings(**changes):
@@ -96,9 +97,10 @@ def test_a_node_whose_data_do_not_fit_is_left_out_until_they_do():
     grid, roster = roster_of(settings(), app)
     roster.gather()
     assert [member.partition for member in roster.members] == [0, 1]
-    broken.clear()
     assert len(roster.participants(1)) == 2
-    assert roster.participants(2) == grid.online
+    broken.clear()
+    assert len(roster.participants(2)) == 2
+    assert roster.participants(3) == grid.online
 
 
 def test_who_is_away_or_silent_is_passed_over_and_trains_again_once_back():
@@ -108,12 +110,13 @@ def test_who_is_away_or_silent_is_passed_over_and_trains_again_once_back():
     grid.online = [first, third]
     assert roster.participants(1) == [first, third]
     grid.online = [first, second, third]
-    assert roster.participants(2) == [first, second, third]
+    assert roster.participants(2) == [first, third]  # asked anew what it holds
+    assert roster.participants(3) == [first, second, third]
 
     grid.mute = {third}
     roster.note_silent([third])
-    assert roster.participants(3) == [first, second]
     assert roster.participants(4) == [first, second]
+    assert roster.participants(5) == [first, second]
 
 
 def test_a_silent_node_that_answers_a_question_is_back():
@@ -148,3 +151,81 @@ def test_with_nobody_there_the_wait_ends():
     roster.gather()
     grid.online = []
     assert roster.participants(1) == []
+
+
+def test_a_node_that_comes_back_with_other_data_is_known_by_those():
+    grid, roster = roster_of(settings())
+    roster.gather()
+    everyone, last = grid.online, grid.online[2]
+    grid.online = everyone[:2]
+    roster.participants(1)
+    grid._contexts[last].node_config = {"data-path": "/none.npz", "name": "other"}
+    grid.online = everyone
+    roster.participants(2)
+    assert roster.participants(3) == everyone[:2]
+    grid._contexts[last].node_config = {"partition-id": 2, "num-partitions": 3}
+    roster.participants(4)
+    assert roster.participants(5) == everyone
+
+
+def test_a_partition_whose_node_is_gone_may_be_held_by_another():
+    chosen = settings()
+    nodes = [{"partition-id": partition, "num-partitions": 3} for partition in (0, 1, 2, 2)]
+    grid = Grid(client_app.app, chosen, nodes)
+    everyone = grid.online
+    grid.online = everyone[:3]
+    roster = Roster(grid, chosen, task_of(chosen))
+    roster.gather()
+    grid.online = [*everyone[:2], everyone[3]]
+    roster.participants(1)
+    assert roster.participants(2) == grid.online
+
+
+def test_no_fewer_than_min_replies_are_asked_if_they_are_there():
+    grid, roster = roster_of(settings(clients=4, participation=0.5, min_replies=2))
+    roster.gather()
+    grid.online = grid.online[:3]
+    assert len(roster.participants(1)) == 2
+    grid.online = grid.online[:2]
+    assert len(roster.participants(2)) == 2
+
+
+HONEST = {"partition-id": 0, "num-partitions": 3, "num-examples": 9, "label-counts": [1] * 10}
+
+
+@pytest.mark.parametrize(
+    ("metrics", "name", "reason"),
+    [
+        (None, "a", "does not say in whole numbers"),
+        ({**HONEST, "num-examples": 0.5}, "a", "does not say in whole numbers"),
+        ({**HONEST, "label-counts": [1] * 9}, "a", "9 examples and holds"),
+        ({**HONEST, "num-examples": -1}, "a", "-1 examples and holds"),
+        ({**HONEST, "partition-id": 3}, "a", "partition 3 of 3"),
+        (HONEST, "a" * 65, "1 to 64 printable"),
+        (HONEST, "a\nb", "1 to 64 printable"),
+        (HONEST, None, "1 to 64 printable"),
+    ],
+)
+def test_answers_that_are_none_are_refused(metrics, name, reason):
+    content = RecordDict()
+    if metrics is not None:
+        content["metrics"] = MetricRecord(metrics)
+    if name is not None:
+        content["site"] = ConfigRecord({"name": name})
+    with pytest.raises(ValueError, match=reason):
+        member_from(7, content, classes=10)
+
+
+def test_one_node_that_lies_about_the_partitions_stalls_nobody():
+    app = ClientApp()
+
+    @app.query()
+    def query(message, context):
+        reply = client_app.query(message, context)
+        if context.node_config["partition-id"] == 0:
+            reply.content["metrics"]["num-partitions"] = 10**9
+        return reply
+
+    grid, roster = roster_of(settings(round_timeout=3600), app)
+    roster.gather()
+    assert len(roster.members) == 3

@@ -93,6 +93,9 @@ def test_folders_that_do_not_fit_are_refused_in_one_line(tmp_path):
     (tmp_path / "3" / "x.png").write_bytes(b"none")
     with pytest.raises(SettingError, match=r"x.png: 'unreadable'"):
         own_data(str(tmp_path), TASK)
+    Image.fromarray(np.full((8, 8), 1000, np.uint16)).save(tmp_path / "3" / "x.png")
+    with pytest.raises(SettingError, match=r"x.png: 'pixels of mode I;16' .*8 bits a channel"):
+        own_data(str(tmp_path), TASK)
     with pytest.raises(SettingError, match="there is none"):
         own_data(str(tmp_path / "absent"), TASK)
 

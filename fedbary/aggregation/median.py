@@ -18,4 +18,4 @@ def median(stack: Tensor) -> Tensor:
     return trimmed_mean(stack, (len(stack) - 1) // 2)
 
 
-RULE = CoordinateRule("Median", lambda stack, hostile: median(stack))
+RULE = CoordinateRule("Median", lambda stack, hostile: median(stack), counts_hostile=False)

@@ -12,6 +12,7 @@ from fedbary.aggregation.robust import RobustRule, SelectionRule
 from fedbary.aggregation.rule import Rule
 from fedbary.aggregation.stack import (
     Stack,
+    aggregate_buffer,
     aggregate_stack,
     squared_distances,
     stack_size,
@@ -102,7 +103,11 @@ class _SideBySide:
             name: [aggregate_stack(self._rule, stack, weights) for stack in self._stacks(name)]
             for name in names
         }
-        return _assembled(self.layout, self._buffers, pieces)
+        buffers = {
+            name: aggregate_buffer(self._rule, [p.mean[name] for p in self._posteriors])
+            for name in self._buffers
+        }
+        return _assembled(self.layout, buffers, pieces)
 
     def _stacks(self, name: str) -> Iterator[Stack]:
         size = stack_size(len(self._posteriors))

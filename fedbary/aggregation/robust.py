@@ -24,6 +24,8 @@ class RobustRule:
         The name it goes by in `RULES`.
     trim_fraction : float
         The part of the clients that may be hostile, from 0 to below ½.
+    counts_hostile : bool
+        Whether the rule needs to know that part.
 
     Raises
     ------
@@ -33,6 +35,7 @@ class RobustRule:
 
     name: str
     trim_fraction: float = field(default=0.2, kw_only=True)
+    counts_hostile: bool = field(default=True, kw_only=True)
 
     def __post_init__(self) -> None:
         if not 0 <= self.trim_fraction < 0.5:
@@ -42,6 +45,11 @@ class RobustRule:
     def is_mean(self) -> bool:
         """Whether equal posteriors aggregate to themselves, as under every robust rule."""
         return True
+
+    def is_plain(self, clients: int) -> bool:
+        """Whether of so few clients none is taken for hostile, though some part may be."""
+        assumed = self.counts_hostile and self.trim_fraction > 0
+        return assumed and self.num_hostile(clients) == 0
 
     def num_hostile(self, clients: int) -> int:
         """Return how many of so many clients may be hostile, ⌊trim_fraction · clients⌋."""
