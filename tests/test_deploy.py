@@ -80,7 +80,7 @@ def test_strangers_are_refused_and_a_killed_server_and_a_killed_site_do_not_end_
     monkeypatch.setenv(MARK, str(tmp_path))
     folder, output = tmp_path / "lab", tmp_path / "run"
     folder.mkdir()
-    chosen = prepare(resolve(OWN), output)
+    chosen = prepare(resolve(OWN), output, own_data=True)
     with lab(folder, site_configs(sites)) as federation:
         foreign = tmp_path / "foreign"
         foreign.mkdir()
