@@ -186,6 +186,11 @@ def test_a_row_far_out_diverges_plain_sgd_and_not_the_damped(hidden):
         fit(network(hidden, noise="none"), x, y, 200, 1, 0.01, seed=0, damped=False)
 
 
+def test_variational_layers_are_refused():
+    with pytest.raises(SettingError, match="bayesian_layers: .* 0, for point weights"):
+        fit(network(bayesian_layers=1), *data(), 1, 1, 0.01, seed=0)
+
+
 def test_linear_sgd_finds_least_squares():
     x, y = data(500)
     model = network(0, noise="none")

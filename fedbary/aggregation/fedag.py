@@ -16,8 +16,8 @@ from fedbary.aggregation.sums import normalised
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
 
-ESTIMATORS = ("population", "sample", "mean")
-"""What a weight's variance is, of Σ p (w_k − m)² with q = Σ p²: that; over 1 − q; q times that."""
+ESTIMATORS = ("sample", "population")
+"""What a weight's variance may be, see `fit_gaussian`; the paper leaves it open."""
 
 MIN_LOG_VAR = -40.0
 """Log-variance of a weight in which no client differs, the least that strategies admit."""
@@ -31,15 +31,14 @@ def stacked(networks: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
 def fit_gaussian(
     networks: Mapping[str, Tensor],
     weights: Sequence[float] | None = None,
-    estimator: str = "population",
+    estimator: str = "sample",
 ) -> Posterior:
-    """Fit a Gaussian per weight over the clients' networks (FedAG, Algorithm 1, line 9).
+    """Fit a Gaussian per weight over the clients' networks (FedAG, Algorithm 1).
 
     With p_k = w_k / Σ w the mean is m = Σ p_k w_k, and the variance, by `estimator`,
 
-    - ``population``: s² = Σ p_k (w_k − m)², the spread of the clients, and FKLB's of point masses;
-    - ``sample``: s² / (1 − q) with q = Σ p_k², unbiased for the spread of a population of clients;
-    - ``mean``: q s² / (1 − q), of the mean m itself, as of independent estimates of one weight.
+    - ``population``: s² = Σ p_k (w_k − m)², the spread of these clients; FKLB's of point masses;
+    - ``sample``: s² / (1 − Σ p_k²), unbiased for the spread of those these are drawn from.
 
     Sums run in float64. A weight in which no client differs, or that only one holds, has
     log-variance −40.
@@ -70,15 +69,15 @@ def fit_gaussian(
     shares = normalised([1.0] * clients if weights is None else weights)
     if len(shares) != clients:
         raise SettingError("weights", list(shares), f"one per client; there are {clients}")
-    overlap = math.fsum(share**2 for share in shares)
-    rest = max(1 - overlap, torch.finfo(torch.float64).tiny)
-    factor = {"population": 1.0, "sample": 1 / rest, "mean": overlap / rest}[estimator]
+    divisor = 1.0
+    if estimator == "sample" and max(shares) < 1:
+        divisor -= math.fsum(share**2 for share in shares)
     means, log_vars = {}, {}
     for name, tensor in networks.items():
         p = torch.tensor(shares, dtype=torch.float64).view(-1, *[1] * (tensor.ndim - 1))
         values = tensor.double()
         mean = (p * values).sum(0)
-        var = factor * (p * (values - mean).square()).sum(0)
+        var = (p * (values - mean).square()).sum(0) / divisor
         means[name] = mean.to(tensor.dtype)
         log_vars[name] = var.log().clamp_min(MIN_LOG_VAR).to(tensor.dtype)
     return Posterior(means, log_vars)

@@ -69,21 +69,20 @@ def fit(
         If the training diverges.
     """
     layers = [layer for layer in model.children() if isinstance(layer, nn.Linear)]
+    if len(layers) < len(list(model.children())):
+        raise SettingError("bayesian_layers", "variational layers", "0, for point weights")
     weights = [np.column_stack([_array(layer.weight), _array(layer.bias)]) for layer in layers]
-    output, hidden = weights[-1][0], weights[0].T.copy()
+    step = _linear_step if len(layers) == 1 else _network_step
     inputs, targets = np.column_stack([_array(x), np.ones(len(x))]), _array(y)
+    squares = np.square(inputs).sum(1)
     order = Generator().manual_seed(seed)
     with np.errstate(over="ignore", invalid="ignore"):
         for _ in range(epochs):
             shuffled = torch.randperm(len(x), generator=order).numpy()
-            rows, aims = inputs[shuffled], targets[shuffled]
+            rows, norms, aims = inputs[shuffled], squares[shuffled], targets[shuffled]
             for start in range(0, len(x), batch_size):
-                batch = rows[start : start + batch_size], aims[start : start + batch_size]
-                if len(layers) == 1:
-                    _linear_step(*batch, lr, damped, output)
-                else:
-                    _network_step(*batch, lr, damped, hidden, output)
-    weights[0][:] = hidden.T if len(layers) == 2 else output
+                part = slice(start, start + batch_size)
+                step(weights, rows[part], norms[part], aims[part], lr, damped)
     for layer, trained in zip(layers, weights, strict=True):
         _store(layer, trained)
     with torch.no_grad():
@@ -93,23 +92,32 @@ def fit(
     return {"train_mse": mse}
 
 
-def _linear_step(x: Array, y: Array, lr: float, damped: bool, w: Array) -> None:
-    """Step on rows x (B, D + 1), of which the last is 1 for the bias, and w (D + 1,) in place."""
+def _linear_step(
+    weights: list[Array], x: Array, squares: Array, y: Array, lr: float, damped: bool
+) -> None:
+    """Step on the matrix (1, D + 1) of the output, in place.
+
+    x is (B, D + 1), of which the last column is 1 for the bias, and `squares` ‖x_i‖², (B,).
+    """
+    (output,) = weights
     scale = 2 * lr / len(y)
     if damped:
-        scale /= 1 + scale * np.vdot(x, x)
-    w -= scale * (x.dot(w) - y).dot(x)
+        scale /= 1 + scale * squares.sum()
+    output -= scale * (x.dot(output[0]) - y).dot(x)
 
 
-def _network_step(x: Array, y: Array, lr: float, damped: bool, w: Array, v: Array) -> None:
-    """Step on rows x (B, D + 1), and w (D + 1, H) and v (H + 1,) in place."""
+def _network_step(
+    weights: list[Array], x: Array, squares: Array, y: Array, lr: float, damped: bool
+) -> None:
+    """Step on the matrices (H, D + 1) and (1, H + 1), in place; the rest as of `_linear_step`."""
+    w, v = weights[0].T, weights[1][0]
     hidden = np.ones((len(y), len(v)))
     np.maximum(x.dot(w), 0, out=hidden[:, :-1])
     slopes = (hidden[:, :-1] > 0) * v[:-1]
     scale = 2 * lr / len(y)
     if damped:
-        norms = np.einsum("ij,ij->i", x, x).dot(np.einsum("ij,ij->i", slopes, slopes))
-        scale /= 1 + scale * (norms + np.vdot(hidden, hidden))
+        norms = np.vdot(slopes * squares[:, None], slopes) + np.vdot(hidden, hidden)
+        scale /= 1 + scale * norms
     errors = scale * (hidden.dot(v) - y)
     v -= errors.dot(hidden)
     slopes *= errors[:, None]
