@@ -9,10 +9,10 @@ from typing import Annotated
 
 import typer
 
-from fedbary.config import DEFAULTS, parse_overrides, resolve
+from fedbary.config import DEFAULTS, Settings, parse_overrides, resolve, validated
 from fedbary.errors import RunError, SettingError
 from fedbary.launch import launch, prepare
-from fedbary.runs import run_folder
+from fedbary.runs import read_settings, run_folder
 
 app = typer.Typer(
     help="Bayesian federated learning with Flower.", add_completion=False, no_args_is_help=True
@@ -35,11 +35,60 @@ def simulate(
     `fedbary simulate mine.yaml dataset=fashionmnist protocol=short`. The settings and their
     defaults stand in simulation.yaml. The results' folder is printed at the end.
     """
-    words = list(arguments or [])
-    file = Path(words.pop(0)) if words and "=" not in words[0] else DEFAULTS
-    settings = resolve(parse_overrides(words), file)
+    settings = _settings(arguments)
+    if settings.dataset == "none":
+        raise SettingError("dataset", "none", "a data set; without one, deploy with --site")
     prepared = prepare(settings, run_folder(settings, Path.cwd()))
     launch(prepared)
+    print(f"Results: {prepared.output}")
+
+
+@app.command()
+def resume(
+    run: Annotated[Path, typer.Argument(help="The folder of a simulated run that was cut off.")],
+    previous: Annotated[
+        bool, typer.Option("--previous", help="From the checkpoint before the last.")
+    ] = False,
+) -> None:
+    """Go on with a simulated run that was cut off, from its last whole round.
+
+    The final model is that of a run without the interruption, bit for bit on a CPU.
+    """
+    made = {**read_settings(run), "resume": "previous" if previous else "last"}
+    prepared = prepare(validated(made), run.resolve())
+    launch(prepared)
+    print(f"Results: {prepared.output}")
+
+
+@app.command()
+def deploy(
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[SETTINGS.yaml] [KEY=VALUE ...]",
+            help="A settings file (default: simulation.yaml) and settings that override it.",
+        ),
+    ] = None,
+    site: Annotated[
+        list[Path] | None,
+        typer.Option(help="A site's own .npz file or image folder; repeatable.", metavar="PATH"),
+    ] = None,
+) -> None:
+    """Run a federation of real servers on this machine, with TLS and keys that it generates.
+
+    Examples: `fedbary deploy clients=3 rounds=3` deals the data set to three SuperNodes;
+    `fedbary deploy --site a.npz --site b.npz dataset=none classes=10 input_shape=1x28x28` gives
+    each its own data and the server none. All that is started is stopped at the end, also on
+    Ctrl-C.
+    """
+    from fedbary.deploy import deploy as run_lab
+
+    sites = list(site or [])
+    settings = _settings([*(arguments or []), *([f"clients={len(sites)}"] if sites else [])])
+    if settings.dataset == "none" and not sites:
+        raise SettingError("dataset", "none", "a data set, or --site with each site's data")
+    prepared = prepare(settings, run_folder(settings, Path.cwd()))
+    run_lab(prepared, sites)
     print(f"Results: {prepared.output}")
 
 
@@ -110,6 +159,12 @@ def report(
     from fedbary.experiments.report import write_report
 
     print(f"Report: {write_report(results)}")
+
+
+def _settings(arguments: list[str] | None) -> Settings:
+    words = list(arguments or [])
+    file = Path(words.pop(0)) if words and "=" not in words[0] else DEFAULTS
+    return resolve(parse_overrides(words), file)
 
 
 def main() -> None:

@@ -12,6 +12,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from fedbary.errors import SettingError
+from fedbary.task import parse_classes, parse_shape
 
 ROOT = Path(__file__).resolve().parents[1]
 """The clone, or the Flower app's bundle, that this package lies in."""
@@ -19,8 +20,36 @@ ROOT = Path(__file__).resolve().parents[1]
 DEFAULTS = ROOT / "simulation.yaml"
 """The file of every default."""
 
+BOOKKEEPING = frozenset(
+    {
+        "output",
+        "data_dir",
+        "download",
+        "engine",
+        "device",
+        "cpus_per_client",
+        "gpus_per_client",
+        "round_timeout",
+        "max_skipped",
+        "resume",
+        "protocol",
+    }
+)
+"""Settings that say where and how a run is made, not what comes out of it.
+
+A protocol is in the other settings.
+"""
+
 Positive = Field(gt=0, allow_inf_nan=False)
 NotNegative = Field(ge=0, allow_inf_nan=False)
+
+
+_EITHER = {
+    "augment": "auto, true or false",
+    "gpus_per_client": "auto, or a number from 0 up",
+    "max_precision_ratio": "none, or a number from 1 up",
+}
+"""What settings of two types may hold."""
 
 
 class Settings(BaseModel):
@@ -31,9 +60,12 @@ class Settings(BaseModel):
     clients: int = Field(ge=1)
     participation: float = Field(gt=0, le=1)
     min_replies: int = Field(ge=1)
+    max_skipped: int = Field(ge=1)
     round_timeout: float = Positive
 
     dataset: str
+    classes: str
+    input_shape: str
     data_dir: str
     download: bool
     partition: str
@@ -61,6 +93,8 @@ class Settings(BaseModel):
 
     rule: str
     server_momentum: float = Field(ge=0, lt=1)
+    trim_fraction: float = Field(ge=0, lt=0.5)
+    max_precision_ratio: Literal["none"] | float
     rounds: int = Field(ge=1)
 
     evaluate_on: Literal["test", "validation"]
@@ -69,12 +103,16 @@ class Settings(BaseModel):
     ece_bins: int = Field(ge=1)
     evaluate_clients: int = Field(ge=0)
 
+    attack: str
+    hostile_fraction: float = Field(ge=0, le=1)
+
     seed: int = Field(ge=0, lt=2**63)
     engine: Literal["ray", "inline"]
     device: Literal["auto", "cpu", "cuda"]
     cpus_per_client: int = Field(ge=1)
     gpus_per_client: Literal["auto"] | float
     output: str
+    resume: Literal["none", "last", "previous"]
     protocol: str
 
     def measures_clients(self, server_round: int) -> bool:
@@ -89,6 +127,11 @@ class Settings(BaseModel):
         return self.lr * 0.5 * (1 + math.cos(math.pi * (server_round - 1) / self.rounds))
 
     @property
+    def precision_bound(self) -> float | None:
+        """The largest ratio of a precision to the clients' median; None for none."""
+        return None if isinstance(self.max_precision_ratio, str) else self.max_precision_ratio
+
+    @property
     def participants(self) -> int:
         """Number of clients that train in a round."""
         return max(1, round(self.participation * self.clients))
@@ -100,7 +143,32 @@ class Settings(BaseModel):
             raise SettingError("min_replies", self.min_replies, allowed)
         return self
 
-    @field_validator("rule", "dataset", "ood_dataset", "inference", "partition")
+    @model_validator(mode="after")
+    def _can_be_scored(self) -> Settings:
+        if self.dataset != "none":
+            return self
+        for key in ("classes", "input_shape"):
+            if getattr(self, key) == "auto":
+                raise SettingError(key, "auto", "not auto where dataset is none")
+        if self.ood_dataset != "none":
+            raise SettingError("ood_dataset", self.ood_dataset, "none where dataset is none")
+        return self
+
+    @field_validator("classes", mode="before")
+    @classmethod
+    def _are_classes(cls, value: Any) -> str:
+        if value != "auto":
+            parse_classes(str(value))
+        return str(value)
+
+    @field_validator("input_shape")
+    @classmethod
+    def _is_shape(cls, value: str) -> str:
+        if value != "auto":
+            parse_shape(value)
+        return value
+
+    @field_validator("rule", "dataset", "ood_dataset", "inference", "partition", "attack")
     @classmethod
     def _is_registered(cls, value: str, info: Any) -> str:
         allowed = registered(info.field_name)
@@ -114,7 +182,14 @@ class Settings(BaseModel):
     @classmethod
     def _is_share(cls, value: str | float) -> str | float:
         if isinstance(value, float) and not (math.isfinite(value) and value >= 0):
-            raise SettingError("gpus_per_client", value, "auto, or a number from 0 up")
+            raise SettingError("gpus_per_client", value, _EITHER["gpus_per_client"])
+        return value
+
+    @field_validator("max_precision_ratio")
+    @classmethod
+    def _is_ratio(cls, value: str | float) -> str | float:
+        if isinstance(value, float) and not 1 <= value < math.inf:
+            raise SettingError("max_precision_ratio", value, _EITHER["max_precision_ratio"])
         return value
 
 
@@ -127,11 +202,15 @@ def registered(setting: str) -> tuple[str, ...]:
     if setting in ("dataset", "ood_dataset"):
         from fedbary.data import names
 
-        return names() if setting == "dataset" else ("none", *names())
+        return ("none", *names())
     if setting == "inference":
         from fedbary.inference import INFERENCE
 
         return INFERENCE
+    if setting == "attack":
+        from fedbary.attacks import ATTACKS
+
+        return ("none", *ATTACKS)
     from fedbary.partition import PARTITIONS
 
     return PARTITIONS
@@ -233,10 +312,10 @@ def _allowed(setting: str) -> str:
         bool: "true or false",
         str: "a text",
     }
-    if field.annotation == Literal["auto"] | bool:
-        return "auto, true or false"
+    if setting in _EITHER:
+        return _EITHER[setting]
     bounds = {"gt": "above", "ge": "from", "lt": "below", "le": "to"}
-    words = [kinds.get(field.annotation or str, "auto, or a number from 0 up")]
+    words = [kinds[field.annotation]]
     for constraint in field.metadata:
         for name, word in bounds.items():
             if hasattr(constraint, name):

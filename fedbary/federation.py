@@ -20,6 +20,8 @@ from fedbary.errors import SettingError
 from fedbary.models import BayesianCNN
 from fedbary.partition import partition, split_holdout
 from fedbary.seeds import derive_seed
+from fedbary.sites import Site, own_data
+from fedbary.task import Task, parse_classes, parse_shape
 
 VALIDATION_FRACTION = 0.1
 
@@ -51,8 +53,30 @@ def load_dataset(settings: Settings) -> Dataset:
     return load(settings.dataset, Path(settings.data_dir), settings.download)
 
 
+def task_of(settings: Settings) -> Task:
+    """Return the task that the settings name, or else that of the data set.
+
+    Raises
+    ------
+    SettingError
+        If the two do not agree.
+    """
+    named_shape = parse_shape(settings.input_shape) if settings.input_shape != "auto" else None
+    named_classes = parse_classes(settings.classes) if settings.classes != "auto" else None
+    if settings.dataset == "none":
+        return Task(parse_shape(settings.input_shape), parse_classes(settings.classes))
+    dataset = load_dataset(settings)
+    if named_shape is not None and named_shape != dataset.shape:
+        shape = "x".join(map(str, dataset.shape))
+        raise SettingError("input_shape", settings.input_shape, f"auto or {shape}, the data set's")
+    if named_classes is not None and len(named_classes) != dataset.num_classes:
+        allowed = f"auto, or {dataset.num_classes} classes, as the data set has"
+        raise SettingError("classes", settings.classes, allowed)
+    return Task(dataset.shape, named_classes or parse_classes(str(dataset.num_classes)))
+
+
 def augments(settings: Settings) -> bool:
-    """Whether training images are cropped and flipped."""
+    """Whether training images of the data set are cropped and flipped."""
     return load_dataset(settings).augment if settings.augment == "auto" else settings.augment
 
 
@@ -113,23 +137,50 @@ def client_indices(settings: Settings, clients: int) -> tuple[np.ndarray, ...]:
 @lru_cache(maxsize=1024)
 def client_shard(settings: Settings, clients: int, client: int) -> Shard:
     """Return one client's tensors, on its device, made once per process."""
+    dataset = load_dataset(settings)
     indices = client_indices(settings, clients)[client]
     seed = derive_seed(settings.seed, "holdout", client)
+    return _split(dataset.x_train, dataset.y_train, indices, settings, seed)
+
+
+def _split(x: Tensor, y: Tensor, indices: np.ndarray, settings: Settings, seed: int) -> Shard:
     train, held_out = (torch.from_numpy(i) for i in split_holdout(indices, settings.holdout, seed))
-    dataset, device = load_dataset(settings), torch_device(settings)
+    device = torch_device(settings)
     return Shard(
-        dataset.x_train[train].to(device),
-        dataset.y_train[train].to(device),
-        dataset.x_train[held_out].to(device),
-        dataset.y_train[held_out].to(device),
+        x[train].to(device), y[train].to(device), x[held_out].to(device), y[held_out].to(device)
     )
 
 
-def make_model(settings: Settings) -> BayesianCNN:
-    """Return the network for the data set on the device, initialised from the seed."""
-    dataset = load_dataset(settings)
+@lru_cache(maxsize=4)
+def site_shard(settings: Settings, site: Site, task: Task) -> Shard:
+    """Return what a site trains on and holds out, on its device, made once per process.
+
+    Raises
+    ------
+    SettingError
+        If its data do not fit the task.
+    """
+    if site.partition is not None:
+        dataset = load_dataset(settings)
+        held = Task(dataset.shape, task.classes[: dataset.num_classes])
+        if held != task or dataset.num_classes != len(task.classes):
+            allowed = f"images of {task.shape} and {len(task.classes)} classes, as the server has"
+            found = f"images of {dataset.shape} and {dataset.num_classes} classes"
+            raise SettingError(settings.dataset, found, allowed)
+        return client_shard(settings, site.partitions, site.partition)
+    x, y = own_data(site.data_path, task)
+    seed = derive_seed(settings.seed, "holdout", site.key)
+    return _split(x, y, np.arange(len(y)), settings, seed)
+
+
+def make_model(settings: Settings, task: Task | None = None) -> BayesianCNN:
+    """Return the network for a task (default: the settings') on the device.
+
+    It is initialised from the seed.
+    """
+    task = task or task_of(settings)
     model = BayesianCNN(
-        dataset.shape, dataset.num_classes, settings.bayesian_layers, settings.pixels == "signed"
+        task.shape, len(task.classes), settings.bayesian_layers, settings.pixels == "signed"
     )
     model.reset(settings.init_log_var, derive_seed(settings.seed, "model"))
     return model.to(torch_device(settings))

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import socket
+import ssl
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
@@ -19,9 +20,10 @@ from urllib.request import urlopen
 import psutil
 import yaml
 
+from fedbary.checkpoints import load_checkpoint
 from fedbary.config import ROOT, Settings
 from fedbary.errors import RunError
-from fedbary.runs import CLONE_VARIABLE, is_whole, require_new
+from fedbary.runs import CLONE_VARIABLE, is_whole, require_new, require_resumable
 
 SUPERLINK_SECONDS = 60
 STOP_SECONDS = 15
@@ -58,18 +60,19 @@ def prepare(settings: Settings, folder: Path) -> Settings:
     Raises
     ------
     SettingError
-        If the folder exists, or the device, the data or the split cannot be had.
+        If the folder exists, or does not hold what is to be resumed, or the device, the data or
+        the split cannot be had.
     """
     from fedbary.data import load
-    from fedbary.federation import client_indices, load_dataset, torch_device
+    from fedbary.federation import client_indices, task_of, torch_device
 
-    require_new(folder)
     torch_device(settings)
-    load_dataset(settings)
+    task_of(settings)
     if settings.ood_dataset != "none":
         load(settings.ood_dataset, Path(settings.data_dir), settings.download)
-    client_indices(settings, settings.clients)
-    return settings.model_copy(
+    if settings.dataset != "none":
+        client_indices(settings, settings.clients)
+    prepared = settings.model_copy(
         update={
             "output": str(folder),
             "data_dir": str(Path(settings.data_dir).expanduser().resolve()),
@@ -77,6 +80,12 @@ def prepare(settings: Settings, folder: Path) -> Settings:
             "ood_dataset": _absolute(settings.ood_dataset),
         }
     )
+    if prepared.resume == "none":
+        require_new(folder)
+    else:
+        require_resumable(folder, prepared)
+        load_checkpoint(folder, prepared.resume)
+    return prepared
 
 
 def _absolute(dataset: str) -> str:
@@ -110,21 +119,24 @@ def _run_flower(settings: Settings, log: IO[str] | None) -> None:
         home = Path(scratch)
         environment = flower_environment(home)
         run_config = home / "run.toml"
-        run_config.write_text(_toml(settings.model_dump()))
+        run_config.write_text(to_toml(settings.model_dump()))
         federation = (
             f"num-supernodes={settings.clients} "
             f"client-resources-num-cpus={settings.cpus_per_client} "
             f"client-resources-num-gpus={_gpu_share(settings)}"
         )
+        words = ["--federation-config", federation, "--run-config", str(run_config)]
         with superlink(environment, home):
-            command = [_tool("flwr"), "run", str(ROOT), "local", "--stream"]
-            command += ["--federation-config", federation, "--run-config", str(run_config)]
-            done = subprocess.run(
-                command, cwd=ROOT, env=environment, stdout=log, stderr=log, check=False
-            )
-            status = _last_status(environment)
-        if done.returncode != 0 or status != "finished:completed":
+            status = flwr_run(environment, "local", words, log)
+        if status != "finished:completed":
             raise RunError(f"the run ended as {status}; the messages above say why")
+
+
+def flwr_run(environment: dict[str, str], name: str, words: list[str], log: IO[str] | None) -> str:
+    """Run this clone's app on the SuperLink of that name and stream it; return its status."""
+    command = [tool("flwr"), "run", str(ROOT), name, "--stream", *words]
+    subprocess.run(command, cwd=ROOT, env=environment, stdout=log, stderr=log, check=False)
+    return _last_status(environment, name)
 
 
 def flower_environment(home: Path) -> dict[str, str]:
@@ -135,7 +147,7 @@ def flower_environment(home: Path) -> dict[str, str]:
         CLONE_VARIABLE: str(ROOT),
         "PATH": os.pathsep.join([tools, os.environ.get("PATH", "")]),
         "FLWR_HOME": str(home),
-        "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(_free_port()),
+        "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(free_port()),
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "FLWR_TELEMETRY_ENABLED": "0",
@@ -147,7 +159,7 @@ def flower_environment(home: Path) -> dict[str, str]:
 def superlink(environment: dict[str, str], home: Path) -> Iterator[None]:
     """Run a SuperLink with the simulation runtime, and stop it and all it started at the end."""
     port = environment["FLWR_LOCAL_SUPERLINK_HTTP_API_PORT"]
-    command = [_tool("flower-superlink"), "--insecure", "--simulation", "--isolation", "subprocess"]
+    command = [tool("flower-superlink"), "--insecure", "--simulation", "--isolation", "subprocess"]
     command += ["--host", "127.0.0.1", "--port", port]
     log = home / "superlink.log"
     with open(log, "wb") as output:
@@ -161,41 +173,68 @@ def superlink(environment: dict[str, str], home: Path) -> Iterator[None]:
             start_new_session=True,
         )
     try:
-        deadline = time.monotonic() + SUPERLINK_SECONDS
-        while not _is_healthy(port):
-            if process.poll() is not None or time.monotonic() > deadline:
-                last = log.read_text(errors="replace").strip().splitlines()[-1:]
-                raise RunError(f"Flower's SuperLink did not start: {' '.join(last)}")
-            time.sleep(0.1)
+        wait_for_superlink(process, f"127.0.0.1:{port}", log)
         yield
     finally:
-        _stop(process)
+        stop_tree(process)
 
 
-def _stop(superlink: subprocess.Popen[bytes]) -> None:
-    """End the SuperLink and all that it started, Ray too."""
-    if superlink.poll() is not None:
-        return
-    started = psutil.Process(superlink.pid).children(recursive=True)
-    superlink.terminate()
-    stop(started)
+def wait_for_superlink(
+    process: subprocess.Popen[bytes], address: str, log: Path, ca: Path | None = None
+) -> None:
+    """Wait until a SuperLink answers, by HTTPS if its certificate's authority is given.
+
+    Raises
+    ------
+    RunError
+        If it ends, or does not answer within a minute; the message is the last line of its log.
+    """
+    trusted = ssl.create_default_context(cafile=ca) if ca else None
+    url = f"{'https' if ca else 'http'}://{address}/health"
+    deadline = time.monotonic() + SUPERLINK_SECONDS
+    while not _is_healthy(url, trusted):
+        if process.poll() is not None or time.monotonic() > deadline:
+            last = log.read_text(errors="replace").strip().splitlines()[-1:]
+            raise RunError(f"Flower's SuperLink did not start: {' '.join(last)}")
+        time.sleep(0.1)
+
+
+def stop_tree(process: subprocess.Popen[bytes]) -> None:
+    """End a server and all that it started, Ray too, even if the server itself has ended.
+
+    It must have been started in a session of its own.
+    """
+    started = [other for other in psutil.process_iter() if _session(other) == process.pid]
+    with suppress(psutil.NoSuchProcess):
+        started += psutil.Process(process.pid).children(recursive=True)
+    if process.poll() is None:
+        process.terminate()
+    stop([other for other in started if other.pid != process.pid])
     try:
-        superlink.wait(STOP_SECONDS)
+        process.wait(STOP_SECONDS)
     except subprocess.TimeoutExpired:
-        superlink.kill()
+        process.kill()
+        process.wait()
 
 
-def _is_healthy(port: str) -> bool:
+def _session(process: psutil.Process) -> int | None:
     try:
-        with urlopen(f"http://127.0.0.1:{port}/health", timeout=1) as answer:
+        return os.getsid(process.pid)
+    except OSError:
+        return None
+
+
+def _is_healthy(url: str, trusted: ssl.SSLContext | None) -> bool:
+    try:
+        with urlopen(url, timeout=1, context=trusted) as answer:
             return bool(answer.status == 200)
     except (URLError, OSError):
         return False
 
 
-def _last_status(environment: dict[str, str]) -> str:
+def _last_status(environment: dict[str, str], name: str) -> str:
     """Return the newest run's status; `flwr run --stream` ends with 0 whatever happened."""
-    command = [_tool("flwr"), "list", "local", "--format", "json"]
+    command = [tool("flwr"), "list", name, "--format", "json"]
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )
@@ -205,11 +244,13 @@ def _last_status(environment: dict[str, str]) -> str:
         return "unknown"
 
 
-def _tool(name: str) -> str:
+def tool(name: str) -> str:
+    """Return the path of a command of this Python's environment."""
     return str(Path(sys.executable).parent / name)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port of the loopback interface that nothing uses."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])
 
@@ -228,6 +269,6 @@ def _gpu_share(settings: Settings) -> float:
     return min(1.0, torch.cuda.device_count() / min(settings.clients, at_once))
 
 
-def _toml(values: dict[str, str | int | float | bool]) -> str:
+def to_toml(values: Mapping[str, str | int | float | bool]) -> str:
     """Return flat settings as TOML; JSON writes strings, numbers and booleans the same way."""
     return "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())

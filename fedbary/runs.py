@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import yaml
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from fedbary import Posterior, __version__, figures
-from fedbary.config import ROOT, Settings
+from fedbary.checkpoints import write_whole
+from fedbary.config import BOOKKEEPING, ROOT, Settings, read_yaml
 from fedbary.errors import SettingError
 from fedbary.federation import torch_device
 from fedbary.metrics import reliability
@@ -30,6 +31,8 @@ CLONE_VARIABLE = "FEDBARY_CLONE"
 """Environment variable by which the command tells the server app which clone it runs."""
 
 POSTERIOR = "posterior.safetensors"
+METRICS = "metrics.jsonl"
+SETTINGS = "settings.yaml"
 
 PACKAGES = ("flwr", "torch", "torchvision", "numpy", "ray")
 
@@ -50,6 +53,31 @@ def require_new(folder: Path) -> None:
         raise SettingError("output", str(folder), "a folder that does not exist yet")
 
 
+def require_resumable(folder: Path, settings: Settings) -> None:
+    """Raise a SettingError if the run in the folder is whole, or was made with other settings."""
+    if is_whole(folder):
+        raise SettingError("output", str(folder), "a run that was cut off; this one is whole")
+    made = read_settings(folder)
+    for key, value in settings.model_dump().items():
+        if key not in BOOKKEEPING and made.get(key) != value:
+            allowed = f"{made.get(key)!r}, with which the run in {folder} was started"
+            raise SettingError(key, value, allowed)
+
+
+def read_settings(folder: Path) -> dict[str, Any]:
+    """Return the settings that the run in a folder was started with.
+
+    Raises
+    ------
+    SettingError
+        If the folder holds no run.
+    """
+    made = read_yaml(folder / SETTINGS).get("settings")
+    if not isinstance(made, dict):
+        raise SettingError("output", str(folder), "the folder of a run")
+    return made
+
+
 def is_whole(folder: Path) -> bool:
     """Whether the folder holds a run that came to its end."""
     return (folder / POSTERIOR).exists()
@@ -60,7 +88,8 @@ class RunFolder:
 
     - `settings.yaml`: every resolved setting, who holds what, device, versions and git commit;
     - `metrics.jsonl`: one line per round, flushed;
-    - `partition.png`, `learning-curves.png`, `reliability.png`;
+    - `checkpoint-<round>.safetensors`: what the next round starts from; the last two are kept;
+    - `partition.png`, `learning-curves.png`, `reliability.png` (where the server has test data);
     - `posterior.safetensors`: the final posterior, `<name>_mean` and `<name>_log_var`. It is
       written last and at once: where it stands, the run is whole.
 
@@ -71,10 +100,12 @@ class RunFolder:
     settings
         The run's settings.
     label_counts
-        For each client the number of its examples of each class.
+        For each site, by its name, the number of its examples of each class.
     """
 
-    def __init__(self, folder: Path, settings: Settings, label_counts: list[list[int]]) -> None:
+    def __init__(
+        self, folder: Path, settings: Settings, label_counts: dict[str, list[int]]
+    ) -> None:
         require_new(folder)
         folder.mkdir(parents=True)
         self.path = folder
@@ -87,27 +118,61 @@ class RunFolder:
             "device": str(torch_device(settings)),
             "versions": provenance,
             "commit": git_commit(ROOT),
-            "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            "started": _now(),
+            "sites": list(label_counts),
         }
         text = yaml.safe_dump(content, sort_keys=False)
-        counts = yaml.safe_dump({"label_counts": label_counts}, default_flow_style=None)
-        (folder / "settings.yaml").write_text(text + counts)
-        self._save(figures.partition_heatmap(np.array(label_counts)), "partition")
+        counts = list(label_counts.values())
+        text += yaml.safe_dump({"label_counts": counts}, default_flow_style=None)
+        (folder / SETTINGS).write_text(text, encoding="utf-8")
+        self._save(figures.partition_heatmap(np.array(counts)), "partition")
+
+    @classmethod
+    def reopened(cls, folder: Path, settings: Settings, completed: int) -> RunFolder:
+        """Return a run's folder as it was after `completed` rounds, to go on from there.
+
+        Later lines of `metrics.jsonl`, and one cut off, are dropped; `settings.yaml` notes when
+        and from which round the run went on.
+        """
+        results = cls.__new__(cls)
+        results.path = folder
+        written = (folder / METRICS).read_text(encoding="utf-8").splitlines()
+        kept = written[: completed + 1]
+        try:
+            results.rounds = [json.loads(line) for line in kept]
+        except ValueError:
+            kept = []
+        if len(kept) <= completed:
+            allowed = f"a file with a whole line for each of the rounds 0 to {completed}"
+            raise SettingError("resume", str(folder / METRICS), allowed)
+        write_whole(folder / METRICS, "".join(f"{line}\n" for line in kept).encode())
+        note = {"resumed": [{"round": completed, "commit": git_commit(ROOT), "started": _now()}]}
+        content = yaml.safe_load((folder / SETTINGS).read_text(encoding="utf-8"))
+        note["resumed"] = [*content.pop("resumed", []), *note["resumed"]]
+        counts = {"label_counts": content.pop("label_counts")}
+        text = yaml.safe_dump({**content, **note}, sort_keys=False)
+        text += yaml.safe_dump(counts, default_flow_style=None)
+        write_whole(folder / SETTINGS, text.encode())
+        return results
 
     def add_round(self, metrics: dict[str, Any]) -> None:
         """Append one round's metrics to metrics.jsonl; values that are not finite become null."""
         self.rounds.append(metrics)
-        with open(self.path / "metrics.jsonl", "a", encoding="utf-8") as file:
+        with open(self.path / METRICS, "a", encoding="utf-8") as file:
             file.write(json.dumps(_finite(metrics), allow_nan=False) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
 
-    def finish(self, posterior: Posterior, probs: Tensor, labels: Tensor, bins: int) -> None:
-        """Draw the learning curves and the reliability diagram, and write the final posterior."""
-        self._save(figures.learning_curves(self.rounds), "learning-curves")
+    def draw_reliability(self, probs: Tensor, labels: Tensor, bins: int) -> None:
+        """Draw the reliability diagram of predictions (N, C) for labels (N,)."""
         diagram = reliability(probs, labels, bins)
         self._save(figures.reliability_diagram(diagram, "Final global model"), "reliability")
+
+    def finish(self, posterior: Posterior) -> None:
+        """Draw the learning curves and write the final posterior."""
+        self._save(figures.learning_curves(self.rounds), "learning-curves")
         state = {name: tensor.contiguous() for name, tensor in posterior.state_dict().items()}
-        save_file(state, self.path / "posterior.partial")
-        os.replace(self.path / "posterior.partial", self.path / POSTERIOR)
+        write_whole(self.path / POSTERIOR, save(state))
 
     def _save(self, figure: Figure, name: str) -> None:
         figure.savefig(self.path / f"{name}.png", dpi=figures.DPI)
@@ -129,6 +194,10 @@ def git_commit(root: Path) -> str:
     except (OSError, subprocess.SubprocessError):
         return f"unknown, {clone.name}"
     return done.stdout.strip()
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S%z")
 
 
 def _version(package: str) -> str:

@@ -10,27 +10,33 @@ from logging import ERROR, INFO, LogRecord
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from flwr.app import ArrayRecord, Context, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord, RecordDict
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 from flwr.supercore.logger import FLOWER_LOGGER as logger
 from flwr.supercore.logger import log
+from torch import Tensor
 
 from fedbary import Posterior
+from fedbary.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
 from fedbary.config import Settings, resolve_run_config
 from fedbary.errors import RunError, SettingError
-from fedbary.federation import evaluation_data, load_dataset, make_model, ood_images
+from fedbary.federation import evaluation_data, make_model, ood_images, task_of
 from fedbary.metrics import accuracy_after_rejection, auroc, fairness
 from fedbary.metrics import evaluate as score
 from fedbary.prediction import Prediction, predict
-from fedbary.runs import RunFolder, require_new, run_folder
+from fedbary.runs import RunFolder, require_new, require_resumable, run_folder
 from fedbary.seeds import derive_seed
-from server_app.roster import gather, participants
+from fedbary.task import Task
+from server_app.roster import Roster
 from strategies import PosteriorStrategy, strategy_for
 
 ECE_BINS = (15, 100)
 """The numbers of bins in use: most papers' and BA-BFL's; both are recorded beside `ece_bins`."""
+
+SCORES = ("accuracy", "nll", "ece", "brier")
 
 REJECTED = tuple(tenth / 10 for tenth in range(10))
 """Fractions of the test set that are rejected, most uncertain first."""
@@ -50,39 +56,64 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def run(grid: Grid, settings: Settings, folder: Path) -> None:
-    """Train a federation and write its results to `folder`, which must not exist yet."""
-    require_new(folder)
-    load_dataset(settings)
-    members = gather(grid, settings.round_timeout)
-    results = RunFolder(folder, settings, [member.label_counts for member in members])
-    recorder = Recorder(settings, results)
+    """Train a federation and write its results to `folder`.
+
+    The folder must not exist yet, or, where the settings say `resume`, hold a run that was cut
+    off, which then goes on from a checkpoint.
+    """
+    task = task_of(settings)
+    checkpoint = None
+    if settings.resume == "none":
+        require_new(folder)
+    else:
+        require_resumable(folder, settings)
+        checkpoint = load_checkpoint(folder, settings.resume)
+    roster = Roster(grid, settings, task)
+    roster.gather()
+    model = make_model(settings, task)
+    if checkpoint is None:
+        counts = {member.name: member.label_counts for member in roster.members}
+        results = RunFolder(folder, settings, counts)
+        completed = 0
+    else:
+        model.load_state_dict(dict(checkpoint.arrays))
+        completed = checkpoint.round
+        results = RunFolder.reopened(folder, settings, completed)
+        log(INFO, "Goes on after round %d of %s", completed, folder)
+    recorder = Recorder(settings, task, results, roster)
 
     def evaluators(server_round: int) -> list[int]:
+        roster.note_silent(strategy.unanswered)
         held_out = settings.holdout > 0 and settings.measures_clients(server_round)
-        return [member.node_id for member in members] if held_out else []
+        return roster.present() if held_out else []
 
     strategy = strategy_for(settings.rule)(
         min_replies=settings.min_replies,
+        max_skipped=settings.max_skipped,
         server_momentum=settings.server_momentum,
+        trim_fraction=settings.trim_fraction,
+        max_precision_ratio=settings.precision_bound,
         train_metrics_aggr_fn=recorder.on_train,
         evaluate_metrics_aggr_fn=recorder.on_evaluate,
-        choose_nodes=lambda server_round: participants(members, settings, server_round),
+        choose_nodes=roster.participants,
         choose_evaluators=evaluators,
     )
+    if checkpoint is not None:
+        strategy.load_state_dict(checkpoint.strategy, completed)
     recorder.strategy = strategy
     with only_our_lines():
         strategy.start(
             grid,
-            ArrayRecord(make_model(settings).state_dict()),
-            settings.rounds,
+            ArrayRecord(model.state_dict()),
+            settings.rounds - completed,
             timeout=settings.round_timeout,
+            train_config=ConfigRecord({**task.config()}),
+            evaluate_config=ConfigRecord({**task.config()}),
             evaluate_fn=recorder.on_round,
         )
     if all(line["skipped"] for line in results.rounds[1:]):
         raise RunError(f"every round was skipped; metrics.jsonl in {folder} says why")
-    results.finish(
-        recorder.posterior, recorder.prediction.probs, recorder.labels, settings.ece_bins
-    )
+    recorder.finish()
     log(INFO, "Results: %s", folder)
 
 
@@ -110,13 +141,14 @@ class Recorder:
     global arrays, in this order.
     """
 
-    def __init__(self, settings: Settings, results: RunFolder) -> None:
+    def __init__(self, settings: Settings, task: Task, results: RunFolder, roster: Roster) -> None:
         self.settings = settings
         self.results = results
+        self.roster = roster
         self.strategy: PosteriorStrategy | None = None
-        self.model = make_model(settings)
-        self.images, self.labels = evaluation_data(settings)
-        self.prediction = Prediction(torch.empty(0), torch.empty(0))
+        self.model = make_model(settings, task)
+        self.test = evaluation_data(settings) if settings.dataset != "none" else None
+        self.prediction: Prediction | None = None
         self.round: dict[str, Any] = {}
         self.started = self.last = time.perf_counter()
 
@@ -127,7 +159,7 @@ class Recorder:
 
     def on_train(self, replies: list[RecordDict], weight_key: str) -> MetricRecord:
         """Take the training metrics: their weighted means, and each client's own."""
-        clients = _metrics(replies)
+        clients = self._metrics(replies)
         self.round["clients"] = clients
         self.round["log_var_spread"] = _log_var_spread(replies)
         weights = [client[weight_key] for client in clients]
@@ -138,25 +170,31 @@ class Recorder:
 
     def on_evaluate(self, replies: list[RecordDict], weight_key: str) -> MetricRecord:
         """Take the global model's scores on each client's held-out examples."""
-        clients = _metrics(replies)
+        clients = self._metrics(replies)
         accuracies = [client["accuracy"] for client in clients]
         weights = [client[weight_key] for client in clients]
         self.round["held_out"] = {**fairness(accuracies, weights), "clients": clients}
         return aggregate_metricrecords(replies, weight_key)
 
-    def on_round(self, server_round: int, arrays: ArrayRecord) -> MetricRecord:
-        """Score the global model and record the round."""
-        self.model.load_state_dict(arrays.to_torch_state_dict())
-        self.prediction = self._predict(self.images, server_round)
-        scores = dict.fromkeys(("accuracy", "nll", "ece", "brier"), math.nan)
-        if self.prediction.probs.isfinite().all():
-            scores = score(self.prediction.probs, self.labels, self.settings.ece_bins)
-            self.round |= self._beyond(server_round)
+    def on_round(self, server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
+        """Score the global model, record the round and write the checkpoint.
+
+        Of a run that goes on Flower shows first what it starts from: that is recorded already.
+        """
+        strategy = self.strategy
+        assert strategy is not None
+        server_round += strategy.completed_rounds
+        state = arrays.to_torch_state_dict()
+        self.model.load_state_dict(state)
+        scores = self._scores(server_round)
         now = time.perf_counter()
         seconds, self.last = now - self.last, now
-        left = (now - self.started) / max(server_round, 1) * (self.settings.rounds - server_round)
+        if server_round < len(self.results.rounds):
+            return None
         if server_round == 0:
             self.started = now
+        rounds_here = max(server_round - strategy.completed_rounds, 1)
+        left = (now - self.started) / rounds_here * (self.settings.rounds - server_round)
         line = {
             "round": server_round,
             **scores,
@@ -168,6 +206,8 @@ class Recorder:
         }
         self.round = {}
         self.results.add_round(line)
+        checkpoint = Checkpoint(server_round, state, strategy.state_dict())
+        save_checkpoint(self.results.path, checkpoint)
         log(
             INFO,
             "round %d/%d  accuracy %.2f %%  NLL %.4f  ECE %.2f %%  %.1f s  %s left%s",
@@ -182,19 +222,46 @@ class Recorder:
         )
         return MetricRecord({**scores})
 
+    def finish(self) -> None:
+        """Draw the pictures and write the final posterior."""
+        if self.prediction is not None and self.test is not None:
+            probs, labels = self.prediction.probs, self.test[1]
+            self.results.draw_reliability(probs, labels, self.settings.ece_bins)
+        self.results.finish(self.posterior)
+
+    def _scores(self, server_round: int) -> dict[str, float]:
+        """Score the global model on the test set, or, without one, on what the sites hold out.
+
+        The latter are the means over the sites, weighted by how much each holds out.
+        """
+        scores = dict.fromkeys(SCORES, math.nan)
+        if self.test is None:
+            clients = self.round.get("held_out", {}).get("clients", [])
+            if clients:
+                weights = [client["num-examples"] for client in clients]
+                for name in SCORES:
+                    values = [client[name] for client in clients]
+                    scores[name] = float(np.average(values, weights=weights))
+            return scores
+        images, labels = self.test
+        self.prediction = self._predict(images, server_round)
+        if self.prediction.probs.isfinite().all():
+            scores = score(self.prediction.probs, labels, self.settings.ece_bins)
+            self.round |= self._beyond(self.prediction, labels, server_round)
+        return scores
+
     def _predict(self, images: torch.Tensor, server_round: int) -> Prediction:
         seed = derive_seed(self.settings.seed, "predict-global", server_round)
         generator = torch.Generator(images.device).manual_seed(seed)
         return predict(self.model, images, self.settings.samples, generator)
 
-    def _beyond(self, server_round: int) -> dict[str, Any]:
+    def _beyond(self, here: Prediction, labels: Tensor, server_round: int) -> dict[str, Any]:
         """Return the ECE in the usual bins and the split of uncertainty; at the end more.
 
         That is what the uncertainty is worth: accuracy after rejection, detection of foreign data.
         """
-        here = self.prediction
         line: dict[str, Any] = {
-            f"ece_{bins}": score(here.probs, self.labels, bins)["ece"] for bins in ECE_BINS
+            f"ece_{bins}": score(here.probs, labels, bins)["ece"] for bins in ECE_BINS
         }
         line["uncertainty"] = {
             "entropy": float(here.entropy.mean()),
@@ -203,7 +270,7 @@ class Recorder:
         }
         if server_round < self.settings.rounds:
             return line
-        kept = accuracy_after_rejection(here.probs, self.labels, here.entropy, REJECTED)
+        kept = accuracy_after_rejection(here.probs, labels, here.entropy, REJECTED)
         line["rejection"] = {
             f"{fraction:.1f}": value for fraction, value in zip(REJECTED, kept, strict=True)
         }
@@ -217,13 +284,31 @@ class Recorder:
         return line
 
     def _replies(self, server_round: int) -> dict[str, Any]:
+        """Return how many replies were admitted, why others were not, and who sent none."""
         if self.strategy is None or server_round == 0:
             return {}
-        refusals = self.strategy.refusals
         return {
             "admitted": self.strategy.num_admitted,
-            "refused": [refusal.reason for refusal in refusals if refusal.round == server_round],
+            "refused": [
+                ", ".join(filter(None, (self.roster.name(refusal.node_id), refusal.reason)))
+                for refusal in self.strategy.refusals
+                if refusal.round == server_round
+            ],
+            "unanswered": [self.roster.name(node) for node in sorted(self.strategy.unanswered)],
         }
+
+    def _metrics(self, replies: list[RecordDict]) -> list[dict[str, Any]]:
+        """Return the metrics of each reply with its site's name, in the order of the members."""
+        assert self.strategy is not None
+        found = {
+            node: dict(next(iter(reply.metric_records.values())))
+            for node, reply in zip(self.strategy.admitted_nodes, replies, strict=True)
+        }
+        return [
+            {"site": member.name, **found[member.node_id]}
+            for member in self.roster.members
+            if member.node_id in found
+        ]
 
 
 def _log_var_spread(replies: list[RecordDict]) -> dict[str, float]:
@@ -242,9 +327,3 @@ def _log_var_spread(replies: list[RecordDict]) -> dict[str, float]:
         name: float(torch.stack([p.log_var[name] for p in posteriors]).std(0).mean())
         for name in posteriors[0].log_var
     }
-
-
-def _metrics(replies: list[RecordDict]) -> list[dict[str, Any]]:
-    """Return the metrics of each reply, in the order of the partitions."""
-    found = [dict(next(iter(reply.metric_records.values()))) for reply in replies]
-    return sorted(found, key=lambda metrics: metrics["partition-id"])

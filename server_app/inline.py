@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import itertools
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import yaml
@@ -34,29 +34,34 @@ class InlineGrid(Grid):
     ----------
     client_app
         Called as `client_app(message, context)`; an exception becomes an error reply.
-    clients
-        Number of nodes, with partition ids 0…clients−1.
+    nodes
+        Each node's config; or their number, with partition ids 0…nodes−1.
     run_config
         The run config that each client's context carries.
     """
 
     def __init__(
-        self, client_app: ClientApp, clients: int, run_config: dict[str, str | int | float | bool]
+        self,
+        client_app: ClientApp,
+        nodes: int | Sequence[Mapping[str, str | int]],
+        run_config: dict[str, str | int | float | bool],
     ) -> None:
+        if isinstance(nodes, int):
+            nodes = [{"partition-id": i, "num-partitions": nodes} for i in range(nodes)]
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = RUN_ID, SERVER_NODE_ID, 1
         self._client_app = client_app
         self._run = Run.create_empty(run_id=RUN_ID)
         self._message_ids = itertools.count(1)
         self._replies: dict[str, Message] = {}
         self._contexts = {
-            SERVER_NODE_ID + 1 + partition: Context(
+            node_id: Context(
                 run_id=RUN_ID,
-                node_id=SERVER_NODE_ID + 1 + partition,
-                node_config={"partition-id": partition, "num-partitions": clients},
+                node_id=node_id,
+                node_config={**node_config},
                 state=RecordDict(),
                 run_config=run_config,
             )
-            for partition in range(clients)
+            for node_id, node_config in enumerate(nodes, SERVER_NODE_ID + 1)
         }
 
     def set_run(self, run: Run) -> None:

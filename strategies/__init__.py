@@ -7,8 +7,20 @@ name Flower has taken, is `strategy_for("FedAvg")`.
 from fedbary.aggregation import RULES
 
 from .admission import Refusal
+from .charts import Chart, chart
 from .conventions import CONVENTIONS, Convention
-from .methods import AALV, EAA, FKLB, GAA, RKLB, WB, strategy_for
+from .methods import (
+    AALV,
+    EAA,
+    FKLB,
+    GAA,
+    RKLB,
+    WB,
+    Median,
+    MultiKrum,
+    TrimmedMean,
+    strategy_for,
+)
 from .records import aggregate_records, arrays_from_posterior, posterior_from_arrays
 from .strategy import PosteriorStrategy
 
@@ -17,14 +29,19 @@ __all__ = [
     "CONVENTIONS",
     "EAA",
     "FKLB",
+    "Chart",
     "GAA",
     "RKLB",
     "WB",
     "Convention",
+    "Median",
+    "MultiKrum",
     "PosteriorStrategy",
     "Refusal",
+    "TrimmedMean",
     "aggregate_records",
     "arrays_from_posterior",
+    "chart",
     "posterior_from_arrays",
     "strategy_for",
 ]

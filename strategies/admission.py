@@ -65,7 +65,7 @@ def train_refusal(
     try:
         if len(records) != 1:
             raise ValueError(f"{len(records)} ArrayRecords, not one")
-        _check_arrays(records[0], reference, convention)
+        check_arrays(records[0], reference, convention)
     except ValueError as error:
         return f"{_client(reply)}: {error}"
     return None
@@ -81,6 +81,34 @@ def evaluate_refusal(reply: Message, weighted_by_key: str) -> str | None:
     except ValueError as error:
         return f"{_client(reply)}: {error}"
     return None
+
+
+def repeated(
+    question: str, replies: Sequence[Message], refusals: Sequence[str | None]
+) -> list[str | None]:
+    """Refuse, too, replies to another question, of a round before say, and second replies.
+
+    Parameters
+    ----------
+    question : str
+        The group that the messages were marked with; a reply to an unmarked one passes.
+    replies : sequence of Message
+        The round's replies.
+    refusals : sequence of str or None
+        Why each is refused already; a refused reply does not count as the node's first.
+    """
+    seen: set[int] = set()
+    reasons = []
+    for reply, reason in zip(replies, refusals, strict=True):
+        node_id, answered = reply.metadata.src_node_id, reply.metadata.group_id
+        if reason is None and answered not in ("", question):
+            reason = f"{_client(reply)}: late, it answers {answered!r}"
+        if reason is None and node_id in seen:
+            reason = f"{_client(reply)}: it has replied already"
+        if reason is None:
+            seen.add(node_id)
+        reasons.append(reason)
+    return reasons
 
 
 def metric_refusals(replies: Sequence[Message]) -> list[str | None]:
@@ -125,7 +153,12 @@ def _check_weight(reply: Message, weighted_by_key: str) -> None:
         raise ValueError(f"weight {weighted_by_key!r} is {weight}, not a positive finite number")
 
 
-def _check_arrays(record: ArrayRecord, reference: ArrayRecord, convention: Convention) -> None:
+def check_arrays(record: ArrayRecord, reference: ArrayRecord, convention: Convention) -> None:
+    """Raise a ValueError that names the first array which may not enter an aggregate.
+
+    Demanded are the reference's keys, shapes and dtypes, finite values, and log-variances within
+    ±40 whatever the unit of the scales.
+    """
     if missing := reference.keys() - record.keys():
         raise ValueError(f"array {min(missing)!r} is missing")
     if extra := record.keys() - reference.keys():

@@ -43,8 +43,27 @@ class FKLB(PosteriorStrategy):
     rule = RULES["FKLB"]
 
 
+class Median(PosteriorStrategy):
+    """Median over the clients of each mean and of each log-variance (Yin et al., 2018)."""
+
+    rule = RULES["Median"]
+
+
+class TrimmedMean(PosteriorStrategy):
+    """Mean of each mean and each log-variance without the extreme clients (Yin et al., 2018)."""
+
+    rule = RULES["TrimmedMean"]
+
+
+class MultiKrum(PosteriorStrategy):
+    """W2 barycentre of the clients closest to their neighbours in W2 (Blanchard et al., 2017)."""
+
+    rule = RULES["MultiKrum"]
+
+
 _CLASSES: dict[str, type[PosteriorStrategy]] = {
-    method.rule.name: method for method in (RKLB, WB, EAA, GAA, AALV, FKLB)
+    method.rule.name: method
+    for method in (RKLB, WB, EAA, GAA, AALV, FKLB, Median, TrimmedMean, MultiKrum)
 }
 
 

@@ -33,7 +33,7 @@ class ServerMomentum:
         if not 0 <= beta < 1:
             raise SettingError("server_momentum", beta, "from 0 to below 1")
         self.beta = beta
-        self._velocity: dict[str, Tensor] = {}
+        self.velocity: dict[str, Tensor] = {}
 
     def step(self, before: ArrayRecord, aggregate: ArrayRecord, scales: set[str]) -> ArrayRecord:
         """Return the global arrays after a round.
@@ -55,8 +55,8 @@ class ServerMomentum:
                 continue
             old = tensor_from_array(before[key])
             velocity = new - old
-            if key in self._velocity:
-                velocity.add_(self._velocity[key], alpha=self.beta)
-            self._velocity[key] = velocity
+            if key in self.velocity:
+                velocity.add_(self.velocity[key], alpha=self.beta)
+            self.velocity[key] = velocity
             after[key] = array_from_tensor(old + velocity)
         return after

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
+from functools import reduce
 
 import torch
 from flwr.app import Array, ArrayRecord
 from torch import Tensor
 
-from fedbary.aggregation import Rule
+from fedbary.aggregation import RobustRule, Rule, SelectionRule
+from fedbary.aggregation.bound import check_ratio
+from fedbary.aggregation.stack import Stack, aggregate_stack, squared_distances, stack_size, stacked
 from fedbary.aggregation.sums import PIECE, Sums, normalised
 from fedbary.gaussian import Posterior
 
@@ -76,7 +79,11 @@ def arrays_from_posterior(
 
 
 def aggregate_records(
-    rule: Rule, records: Sequence[ArrayRecord], weights: Sequence[float], convention: Convention
+    rule: Rule | RobustRule,
+    records: Sequence[ArrayRecord],
+    weights: Sequence[float],
+    convention: Convention,
+    max_precision_ratio: float | None = None,
 ) -> ArrayRecord:
     """Aggregate records as `fedbary.aggregation.aggregate` does posteriors, but faster.
 
@@ -86,8 +93,8 @@ def aggregate_records(
 
     Parameters
     ----------
-    rule : Rule
-        The rule for Gaussian tensors.
+    rule : Rule or RobustRule
+        The rule for Gaussian tensors; a robust one's is for all.
     records : sequence of ArrayRecord
         One per client, all with the keys, shapes and dtypes of the first, log-variances within
         ±80; none is changed.
@@ -95,25 +102,40 @@ def aggregate_records(
         One per client: finite, none negative, not all 0; any scale.
     convention : Convention
         Which arrays are Gaussian, and the unit of their scales.
+    max_precision_ratio : float, optional
+        The most that a precision may be of the clients' median; see `fedbary.aggregation.bound`.
 
     Returns
     -------
     ArrayRecord
         The aggregate, with the keys in the order of the first record; integer and bool arrays are
         the first record's.
+
+    Raises
+    ------
+    SettingError
+        If the weights or the ratio are not allowed, or the records too few for the rule.
     """
+    check_ratio(max_precision_ratio)
     shares = normalised(weights)
+    counted = [record for record, share in zip(records, shares, strict=True) if share > 0]
+    shares = [share for share in shares if share > 0]
     pairs = convention.pairs(records[0].keys())
     arrays: dict[str, Array] = {}
+    tensors: dict[tuple[str, ...], _Tensor] = {}
+    for key in _means(records[0], pairs):
+        keys: tuple[str, ...] = (key, pairs[key]) if key in pairs else (key,)
+        clients = [[tensor_from_array(record[k]) for k in keys] for record in counted]
+        if clients[0][0].is_floating_point():
+            tensors[keys] = _Tensor(clients, convention, rule, max_precision_ratio)
+        else:
+            arrays[key] = array_from_tensor(tensor_from_array(records[0][key]))
     with workers() as pool:
-        for key in _means(records[0], pairs):
-            keys = [key, pairs[key]] if key in pairs else [key]
-            tensors = [[tensor_from_array(record[k]) for k in keys] for record in records]
-            if tensors[0][0].is_floating_point():
-                results = _aggregate_tensor(rule, tensors, shares, convention, pool)
-            else:
-                results = [array_from_tensor(tensor) for tensor in tensors[0]]
-            arrays |= zip(keys, results, strict=True)
+        if isinstance(rule, SelectionRule):
+            parts = (part for tensor in tensors.values() for part in tensor.distances(pool))
+            shares = rule.weights(sum(parts, torch.zeros(len(shares), len(shares))))
+        for keys, tensor in tensors.items():
+            arrays |= zip(keys, tensor.aggregate(shares, pool), strict=True)
     return ArrayRecord({key: arrays[key] for key in records[0]})
 
 
@@ -123,33 +145,60 @@ def _means(record: ArrayRecord, pairs: dict[str, str]) -> list[str]:
     return [key for key in record if key not in scales]
 
 
-def _aggregate_tensor(
-    rule: Rule,
-    clients: list[list[Tensor]],
-    shares: list[float],
-    convention: Convention,
-    pool: Executor,
-) -> list[Array]:
-    """Aggregate one tensor, given as each client's [mean, scale], or [mean] if deterministic."""
-    results = [BlankArray(tensor) for tensor in clients[0]]
-    pieces = [[tensor.view(-1).split(PIECE) for tensor in tensors] for tensors in clients]
-    dtype = torch.float32
-    for tensor in clients[0]:
-        dtype = torch.promote_types(dtype, tensor.dtype)
+class _Tensor:
+    """One tensor, given as each client's [mean, scale], or [mean] if deterministic, in pieces."""
 
-    def aggregate_piece(i: int) -> None:
-        sums = Sums(rule, dtype)
-        for client, share in zip(pieces, shares, strict=True):
-            mean, *scale = (tensor[i] for tensor in client)
-            log_var = convention.to_log_var(scale[0].to(dtype)) if scale else None
+    def __init__(
+        self,
+        clients: list[list[Tensor]],
+        convention: Convention,
+        rule: Rule | RobustRule,
+        max_precision_ratio: float | None,
+    ) -> None:
+        self._like = clients[0]
+        self._convention = convention
+        self._rule = rule
+        self._max_precision_ratio = max_precision_ratio
+        self._streamed = rule if isinstance(rule, Rule) and max_precision_ratio is None else None
+        self._size = PIECE if self._streamed else stack_size(len(clients))
+        self._clients = [[t.view(-1).split(self._size) for t in tensors] for tensors in clients]
+        self._count = len(self._clients[0][0])
+        dtypes = [tensor.dtype for tensor in self._like]
+        self._dtype = reduce(torch.promote_types, dtypes, torch.float32)
+
+    def distances(self, pool: Executor) -> Iterator[Tensor]:
+        """Return each piece's squared distances between clients."""
+        return pool.map(lambda i: squared_distances(self._stack(i)), range(self._count))
+
+    def aggregate(self, shares: Sequence[float], pool: Executor) -> list[Array]:
+        """Return the aggregate's arrays, under normalised weights."""
+        results = [BlankArray(tensor) for tensor in self._like]
+
+        def aggregate_piece(i: int) -> None:
+            mean, log_var = self._aggregate_piece(i, shares)
+            piece = slice(i * self._size, (i + 1) * self._size)
+            results[0].flat[piece] = mean
+            if log_var is not None:
+                log_var.clamp_(-LARGEST_LOG_VAR, LARGEST_LOG_VAR)
+                results[1].flat[piece] = self._convention.from_log_var(log_var)
+
+        for _ in pool.map(aggregate_piece, range(self._count)):
+            pass
+        return [result.filled() for result in results]
+
+    def _aggregate_piece(self, i: int, shares: Sequence[float]) -> tuple[Tensor, Tensor | None]:
+        if self._streamed is None:
+            return aggregate_stack(self._rule, self._stack(i), shares)
+        sums = Sums(self._streamed, self._dtype)
+        for (mean, log_var), share in zip(self._piece(i), shares, strict=True):
             sums.add(mean, log_var, share)
-        mean, log_var = sums.finish()
-        piece = slice(i * PIECE, (i + 1) * PIECE)
-        results[0].flat[piece] = mean
-        if log_var is not None:
-            log_var.clamp_(-LARGEST_LOG_VAR, LARGEST_LOG_VAR)
-            results[1].flat[piece] = convention.from_log_var(log_var)
+        return sums.finish()
 
-    for _ in pool.map(aggregate_piece, range(len(pieces[0][0]))):
-        pass
-    return [result.filled() for result in results]
+    def _stack(self, i: int) -> Stack:
+        return stacked(list(self._piece(i)), self._max_precision_ratio, self._dtype)
+
+    def _piece(self, i: int) -> Iterator[tuple[Tensor, Tensor | None]]:
+        """Return the clients' means and log-variances of a piece, one after another."""
+        for mean, *scale in self._clients:
+            log_var = self._convention.to_log_var(scale[0][i].to(self._dtype)) if scale else None
+            yield mean[i], log_var

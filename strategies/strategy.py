@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import repeat
 from logging import INFO, WARNING
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 from flwr.supercore import log
+from torch import Tensor
 
-from fedbary.aggregation import Rule
-from fedbary.errors import SettingError
+from fedbary.aggregation import RobustRule, Rule
+from fedbary.aggregation.bound import check_ratio
+from fedbary.errors import RunError, SettingError
 
-from .admission import Refusal, evaluate_refusal, metric_refusals, train_refusal
+from .admission import Refusal, evaluate_refusal, metric_refusals, repeated, train_refusal
 from .arrays import is_finite
 from .conventions import Convention, convention_named
 from .momentum import ServerMomentum
+from .privacy import Wrapper, driving_wrapper, hides_each, require_plain_mean
 from .records import aggregate_records
 from .workers import workers
 
@@ -33,7 +37,8 @@ class PosteriorStrategy(FedAvg):
 
     A reply that `admission` refuses never stops a run: it is left out, logged, and kept in
     `refusals`; the aggregate is that of the other replies, whatever order they come in. A
-    subclass names the `rule`; `strategy_for` makes one from a rule's name.
+    subclass names the `rule`; `strategy_for` makes one from a rule's name. Within Flower's
+    wrappers for differential privacy see `privacy`.
 
     Parameters
     ----------
@@ -45,8 +50,19 @@ class PosteriorStrategy(FedAvg):
     min_replies : int
         With fewer admitted training replies the global arrays stay as they were, and the round's
         train metrics are ``{"skipped": 1}``.
+    max_skipped : int, optional
+        After so many skipped rounds in a row the next ends the run with a RunError; by default
+        none does.
     server_momentum : float
         From 0 to below 1; see `ServerMomentum`.
+    trim_fraction : float
+        For robust rules that assume a number of hostile clients, TrimmedMean and MultiKrum: the
+        part of a round's clients that may be hostile, from 0 to below ½. Other rules have no use
+        for it, and no protection by it.
+    max_precision_ratio : float, optional
+        Under any rule: the most that a client's precision of a weight may be of the median over
+        the clients, 1 or more; what is above counts as that much. See
+        `fedbary.aggregation.bound` for what it protects from and what not. None: no bound.
     choose_nodes : callable, optional
         From the server round, the ids of the nodes that train, in the order of sending, in place
         of Flower's sampling, which no seed reproduces.
@@ -56,17 +72,33 @@ class PosteriorStrategy(FedAvg):
     Raises
     ------
     SettingError
-        If the convention is unknown, `min_replies` is below 1, or the momentum out of its range.
+        If the convention is unknown or another argument out of its range.
+
+    Attributes
+    ----------
+    refusals : list of Refusal
+        Every reply that was left out, over all rounds.
+    admitted_nodes : list of int
+        The nodes whose metrics the metric aggregation functions are given, in that order; of a
+        skipped round none.
+    unanswered : set of int
+        The nodes that were to train in the last round and did not reply.
+    completed_rounds : int
+        Rounds of an earlier start that this one goes on from: Flower counts from 1, and this is
+        added to its count. See `load_state_dict`.
     """
 
-    rule: ClassVar[Rule]
+    rule: Rule | RobustRule
 
     def __init__(
         self,
         *args: Any,
         convention: str | Convention = "fedbary",
         min_replies: int = 1,
+        max_skipped: int | None = None,
         server_momentum: float = 0.0,
+        trim_fraction: float = 0.2,
+        max_precision_ratio: float | None = None,
         choose_nodes: _Choose | None = None,
         choose_evaluators: _Choose | None = None,
         **kwargs: Any,
@@ -74,20 +106,37 @@ class PosteriorStrategy(FedAvg):
         super().__init__(*args, **kwargs)
         if min_replies < 1:
             raise SettingError("min_replies", min_replies, "1 or more")
+        if max_skipped is not None and max_skipped < 1:
+            raise SettingError("max_skipped", max_skipped, "1 or more, or None")
         self.convention = convention_named(convention)
         self.min_replies = min_replies
+        self.max_skipped = max_skipped
         self.server_momentum = ServerMomentum(server_momentum)
+        if isinstance(self.rule, RobustRule):
+            self.rule = replace(self.rule, trim_fraction=trim_fraction)
+        check_ratio(max_precision_ratio)
+        self.max_precision_ratio = max_precision_ratio
         self.choose_nodes = choose_nodes
         self.choose_evaluators = choose_evaluators
+        self.completed_rounds = 0
         self.refusals: list[Refusal] = []
         self.num_admitted = 0
+        self.admitted_nodes: list[int] = []
+        self.unanswered: set[int] = set()
+        self._asked: set[int] = set()
+        self._skipped: list[str] = []
         self._global_arrays: ArrayRecord | None = None
+        self._wrapper: Wrapper | None = None
 
     def summary(self) -> None:
         """Log the rule, the convention and the minimum of replies, then FedAvg's settings."""
         log(INFO, "\t├──> Posteriors:")
         log(INFO, "\t│\t├──Rule: %s", self.rule.name)
         log(INFO, "\t│\t├──Convention: %s", self.convention)
+        if isinstance(self.rule, RobustRule):
+            log(INFO, "\t│\t├──Fraction of hostile clients: %g", self.rule.trim_fraction)
+        if self.max_precision_ratio is not None:
+            log(INFO, "\t│\t├──Maximum precision: %g × the median", self.max_precision_ratio)
         log(INFO, "\t│\t└──Minimum replies: %d", self.min_replies)
         super().summary()
 
@@ -100,15 +149,35 @@ class PosteriorStrategy(FedAvg):
         ------
         ValueError
             If the global arrays hold a scale without its mean.
+        RunError
+            If the last `max_skipped` rounds were skipped.
+        SettingError
+            If a wrapper for differential privacy drives a strategy it cannot make private.
         """
+        if len(self._skipped) == self.max_skipped:
+            raise RunError(f"{self.max_skipped} rounds in a row were skipped; {self._skipped[-1]}")
         self._global_arrays = arrays
+        self._wrapper = driving_wrapper()
+        if self._wrapper is not None:
+            require_plain_mean(
+                self._wrapper,
+                self.rule,
+                self.convention,
+                self.server_momentum.beta,
+                self.max_precision_ratio,
+                arrays,
+            )
         gaussian = len(self.convention.pairs(arrays.keys()))
         level = INFO if gaussian else WARNING
         log(level, "configure_train: %d of %d arrays are Gaussian means", gaussian, len(arrays))
+        server_round += self.completed_rounds
         if self.choose_nodes is None:
-            return super().configure_train(server_round, arrays, config, grid)
-        nodes = self.choose_nodes(server_round)
-        return self._messages(server_round, arrays, config, nodes, MessageType.TRAIN)
+            messages = list(super().configure_train(server_round, arrays, config, grid))
+        else:
+            nodes = self.choose_nodes(server_round)
+            messages = self._messages(server_round, arrays, config, nodes, MessageType.TRAIN)
+        self._asked = {message.metadata.dst_node_id for message in messages}
+        return messages
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -125,44 +194,74 @@ class PosteriorStrategy(FedAvg):
         metrics : MetricRecord
             By `train_metrics_aggr_fn`; of a skipped round ``{"skipped": 1}``.
         """
+        server_round += self.completed_rounds
         replies = list(replies)
+        self.unanswered = self._asked - {reply.metadata.src_node_id for reply in replies}
+        self.admitted_nodes = []
         reference = self._global_arrays
         if reference is None:
             reference = self._first_sound(replies)
         with workers() as pool:
             refusals = list(pool.map(self._train_refusal, replies, repeat(reference)))
+        refusals = repeated(_question(MessageType.TRAIN, server_round), replies, refusals)
         admitted = self._admitted(server_round, replies, refusals)
         self.num_admitted = len(admitted)
         if len(admitted) < self.min_replies:
             return self._skip(
                 server_round, f"{len(admitted)} replies admitted, {self.min_replies} needed"
             )
-        arrays = aggregate_records(
-            self.rule,
-            [next(iter(reply.content.array_records.values())) for reply in admitted],
-            [self._weight(reply) for reply in admitted],
-            self.convention,
-        )
+        weights = [self._weight(reply) for reply in admitted]
+        if self._wrapper is not None and not hides_each(self._wrapper, weights):
+            share = f"1/{self._wrapper.num_sampled_clients}"
+            return self._skip(server_round, f"a reply has more than the share {share} of the mean")
+        records = [next(iter(reply.content.array_records.values())) for reply in admitted]
+        try:
+            arrays = aggregate_records(
+                self.rule, records, weights, self.convention, self.max_precision_ratio
+            )
+        except SettingError as error:  # too few clients for the rule
+            return self._skip(server_round, str(error))
         if not all(is_finite(array) for array in arrays.values()):
             return self._skip(server_round, "the aggregate is not finite")
         scales = set(self.convention.pairs(arrays.keys()).values())
         arrays = self.server_momentum.step(reference, arrays, scales)
+        self._skipped = []
         usual = []
         for reply, reason in zip(admitted, metric_refusals(admitted), strict=True):
             if reason is None:
                 usual.append(reply.content)
+                self.admitted_nodes.append(reply.metadata.src_node_id)
             else:
                 log(WARNING, "aggregate_train: metrics left out: %s", reason)
         return arrays, self.train_metrics_aggr_fn(usual, self.weighted_by_key)
 
     def _skip(self, server_round: int, reason: str) -> tuple[None, MetricRecord]:
         log(WARNING, "aggregate_train: round %d is skipped: %s", server_round, reason)
+        self._skipped.append(f"round {server_round}: {reason}")
         return None, MetricRecord({SKIPPED_KEY: 1})
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return what, with the global arrays, is needed to go on after the last whole round."""
+        return {f"velocity.{key}": v for key, v in self.server_momentum.velocity.items()}
+
+    def load_state_dict(self, state: Mapping[str, Tensor], completed_rounds: int) -> None:
+        """Go on from a state of `state_dict` that was taken after so many rounds.
+
+        `start`, given the global arrays of that round and the number of rounds that are left,
+        then does what it would have done without the interruption.
+        """
+        self.completed_rounds = completed_rounds
+        self.server_momentum.velocity = {
+            key.removeprefix("velocity."): tensor.clone()
+            for key, tensor in state.items()
+            if key.startswith("velocity.")
+        }
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Send the global arrays to the nodes that evaluate."""
+        server_round += self.completed_rounds
         if self.choose_evaluators is None:
             return super().configure_evaluate(server_round, arrays, config, grid)
         nodes = self.choose_evaluators(server_round)
@@ -175,13 +274,16 @@ class PosteriorStrategy(FedAvg):
 
         A reply whose metrics are not those of most others is refused too.
         """
+        server_round += self.completed_rounds
         replies = list(replies)
         refusals = [evaluate_refusal(reply, self.weighted_by_key) for reply in replies]
+        refusals = repeated(_question(MessageType.EVALUATE, server_round), replies, refusals)
         weighed = self._admitted(server_round, replies, refusals)
         admitted = self._admitted(server_round, weighed, metric_refusals(weighed))
         if not admitted:
             return None
         contents = [reply.content for reply in admitted]
+        self.admitted_nodes = [reply.metadata.src_node_id for reply in admitted]
         return self.evaluate_metrics_aggr_fn(contents, self.weighted_by_key)
 
     def _messages(
@@ -191,10 +293,18 @@ class PosteriorStrategy(FedAvg):
         config: ConfigRecord,
         node_ids: list[int],
         message_type: str,
-    ) -> Iterable[Message]:
+    ) -> list[Message]:
         config["server-round"] = server_round
         record = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: config})
         return self._construct_messages(record, node_ids, message_type)
+
+    def _construct_messages(
+        self, record: RecordDict, node_ids: list[int], message_type: str
+    ) -> list[Message]:
+        """Make a message for each node, marked with what it asks, by which late replies show."""
+        server_round = record.config_records[self.configrecord_key]["server-round"]
+        group_id = _question(message_type, cast(int, server_round))
+        return [Message(record, node_id, message_type, group_id=group_id) for node_id in node_ids]
 
     def _train_refusal(self, reply: Message, reference: ArrayRecord) -> str | None:
         return train_refusal(reply, reference, self.convention, self.weighted_by_key)
@@ -237,3 +347,7 @@ class PosteriorStrategy(FedAvg):
             if self._train_refusal(reply, record) is None:
                 return record
         return carrying[0][1] if carrying else ArrayRecord()
+
+
+def _question(message_type: str, server_round: int) -> str:
+    return f"{message_type}, round {server_round}"

@@ -2,8 +2,9 @@
 
 import numpy as np
 import torch
+from scipy import stats
 
-from fedbary.aggregation import RULES
+from fedbary.aggregation import RULES, CoordinateRule
 from fedbary.gaussian import Posterior
 
 
@@ -17,11 +18,40 @@ def moments(p: Posterior) -> tuple[np.ndarray, np.ndarray]:
     return p.mean["w"].double().numpy(), p.log_var["w"].double().numpy()
 
 
+def trimmed(values: np.ndarray) -> np.ndarray:
+    """The mean over the clients without a fifth of them at either end."""
+    return stats.trim_mean(values, 0.2, axis=0)
+
+
+def krum(m: np.ndarray, lv: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Multi-Krum of the points (m, √v), by its definition, with a fifth of the clients left out."""
+    points = np.concatenate([m, np.exp(lv / 2)], axis=1)
+    clients, hostile = len(m), len(m) // 5
+    scores = [
+        sum(sorted(((p - q) ** 2).sum() for q in points)[: clients - hostile - 1]) for p in points
+    ]
+    kept = points[np.argsort(scores, kind="stable")[: clients - hostile]].mean(0)
+    return kept[: m.shape[1]], 2 * np.log(kept[m.shape[1] :])
+
+
+ROBUST = {
+    "Median": lambda m, lv: (np.median(m, axis=0), np.median(lv, axis=0)),
+    "TrimmedMean": lambda m, lv: (trimmed(m), trimmed(lv)),
+    "MultiKrum": krum,
+}
+
+
 def reference(rule: str, m: np.ndarray, lv: np.ndarray, w: np.ndarray):
     """The formulas of the papers, in float64, on arrays [clients, weights]: mean and log-var.
 
-    A rule without a formula here is held to its own chart, summed in float64.
+    A rule without a formula here is held to its own functions, in float64.
     """
+    kind = RULES[rule]
+    if rule in ROBUST:
+        return ROBUST[rule](m, lv)
+    if isinstance(kind, CoordinateRule):
+        stacks, hostile = (torch.from_numpy(m), torch.from_numpy(lv)), kind.num_hostile(len(m))
+        return tuple(kind.across(stack, hostile).numpy() for stack in stacks)
     w = (w / w.sum())[:, None]
     v = np.exp(lv)
     mean = (w * m).sum(0)
@@ -38,8 +68,8 @@ def reference(rule: str, m: np.ndarray, lv: np.ndarray, w: np.ndarray):
         "WB": lambda: 2 * np.log((w * np.sqrt(v)).sum(0)),
     }
     if rule not in log_var:
-        coordinates = RULES[rule].forward(torch.from_numpy(m), torch.from_numpy(lv))
-        pairs = zip(coordinates, RULES[rule].powers, strict=True)
+        coordinates = kind.forward(torch.from_numpy(m), torch.from_numpy(lv))
+        pairs = zip(coordinates, kind.powers, strict=True)
         sums = [(torch.from_numpy(w) ** power * x).sum(0) for x, power in pairs]
-        return tuple(x.numpy() for x in RULES[rule].inverse(*sums))
+        return tuple(x.numpy() for x in kind.inverse(*sums))
     return mean, log_var[rule]()

@@ -11,7 +11,7 @@ import pytest
 import torch
 from aggregation_formulas import gaussian, moments, reference
 
-from fedbary.aggregation import RULES, Rule, aggregate, rule_named
+from fedbary.aggregation import RULES, RobustRule, Rule, aggregate, rule_named
 from fedbary.aggregation.posteriors import aggregate_posteriors
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
@@ -52,9 +52,9 @@ def test_names_shapes_and_dtypes_are_kept_and_buffers_pass_through(rule):
             assert tensor.shape == expected[name].shape, name
     assert result.mean["steps"] == 10
     assert result.mean["mask"].tolist() == [True, True]
-    torch.testing.assert_close(
-        result.mean["w"], (clients[0].mean["w"] + 3 * clients[1].mean["w"]) / 4
-    )
+    shares = [1 / 2, 1 / 2] if isinstance(RULES[rule], RobustRule) else [1 / 4, 3 / 4]
+    mean_of_weights = sum(s * c.mean["w"] for s, c in zip(shares, clients, strict=True))
+    torch.testing.assert_close(result.mean["w"], mean_of_weights)
     for name in ("big", "double", "scalar"):
         m, lv = (
             np.stack([getattr(c, part)[name].double().reshape(-1).numpy() for c in clients])
@@ -90,10 +90,12 @@ def test_a_generator_of_posteriors_is_never_held():
     assert len(alive) == 40
 
 
-def test_a_weight_of_zero_leaves_a_client_out():
-    wild = gaussian([math.nan], [math.inf])
-    mean, log_var = moments(aggregate("FKLB", [wild, gaussian([1.0], [-2.0])], [0, 5]))
-    assert (mean, log_var) == (1, -2)
+@pytest.mark.parametrize("rule", ["FKLB", "Median", "TrimmedMean", "MultiKrum"])
+@pytest.mark.parametrize("max_precision_ratio", [None, 2])
+def test_a_weight_of_zero_leaves_a_client_out(rule, max_precision_ratio):
+    clients = [gaussian([math.nan], [math.inf]), gaussian([1.0], [-2.0])]
+    mean, log_var = moments(aggregate(rule, clients, [0, 5], max_precision_ratio))
+    assert (mean, log_var) == (1, pytest.approx(-2))
 
 
 def test_weights_may_be_huge():

@@ -10,17 +10,20 @@ from flwr.clientapp import ClientApp
 from safetensors.torch import load_file
 
 import client_app
+from fedbary.aggregation import RULES
 from fedbary.config import resolve
 from fedbary.errors import RunError, SettingError
 from fedbary.federation import make_model
 from server_app import run
 from server_app.inline import InlineGrid, run_inline
-from server_app.roster import gather, participants
 
 QUICK = {
     "engine": "inline", "clients": 3, "rounds": 2, "local_epochs": 1, "samples": 3,
     "bayesian_layers": 2,
 }  # fmt: skip
+
+
+SITES = ["partition 0", "partition 1", "partition 2"]
 
 
 def settings(**changes):
@@ -50,6 +53,7 @@ def test_a_run_folder_holds_settings_metrics_posterior_and_pictures(finished):
     assert {path.name for path in finished.iterdir()} == {
         "settings.yaml", "metrics.jsonl", "posterior.safetensors", "partition.png",
         "learning-curves.png", "reliability.png",
+        "checkpoint-0001.safetensors", "checkpoint-0002.safetensors",
     }  # fmt: skip
     written = yaml.safe_load((finished / "settings.yaml").read_text())
     assert resolve(written["settings"]) == settings()
@@ -72,7 +76,7 @@ def test_every_round_is_a_line_with_global_and_client_metrics(finished):
             fair = line[part]
             assert 0 <= fair["worst10_accuracy"] <= fair["weighted_accuracy"] <= 1
         for clients, prefix in ((line["clients"], "local-"), (line["held_out"]["clients"], "")):
-            assert [client["partition-id"] for client in clients] == [0, 1, 2]
+            assert [client["site"] for client in clients] == SITES
             for name in ("accuracy", "nll", "ece", "brier"):
                 assert all(prefix + name in client for client in clients)
 
@@ -102,7 +106,7 @@ def test_clients_that_hold_nothing_out_are_not_asked_to_evaluate(tmp_path):
         assert "local_models" in line
 
 
-@pytest.mark.parametrize("rule", ["FedAvg", "EAA", "GAA", "AALV", "RKLB", "WB", "FKLB"])
+@pytest.mark.parametrize("rule", RULES)
 def test_every_rule_runs_and_the_first_round_is_its_aggregate(rule, tmp_path):
     from fedbary import Posterior
     from fedbary.aggregation import aggregate
@@ -135,7 +139,7 @@ def test_part_of_the_clients_train_chosen_by_the_seed(tmp_path):
     for name in ("one", "two"):
         run_inline(chosen, tmp_path / name)
         rounds = lines(tmp_path / name)[1:]
-        trained.append([[c["partition-id"] for c in line["clients"]] for line in rounds])
+        trained.append([[c["site"] for c in line["clients"]] for line in rounds])
     assert trained[0] == trained[1]
     assert all(len(clients) == 2 for clients in trained[0])
     assert len({tuple(clients) for clients in trained[0]}) > 1
@@ -185,8 +189,9 @@ def test_a_client_that_fails_is_named_and_the_others_go_on(tmp_path):
     run(grid_with(failing({1}), chosen), chosen, tmp_path / "run")
     for line in lines(tmp_path / "run")[1:]:
         assert line["admitted"] == 2
-        assert [c["partition-id"] for c in line["clients"]] == [0, 2]
+        assert [c["site"] for c in line["clients"]] == [SITES[0], SITES[2]]
         assert len(line["refused"]) == 1
+        assert line["refused"][0].startswith("partition 1, node ")
         assert "disk of 1 is full" in line["refused"][0]
 
 
@@ -234,55 +239,3 @@ def test_an_existing_run_folder_is_left_alone(tmp_path):
     with pytest.raises(SettingError, match="output"):
         run_inline(settings(), tmp_path / "run")
     assert list((tmp_path / "run").iterdir()) == []
-
-
-def test_round_one_waits_for_nodes_that_register_late():
-    chosen = settings(clients=5, min_examples=5)
-    grid = InlineGrid(client_app.app, 5, chosen.model_dump())
-    everyone, asked = list(grid.get_node_ids()), []
-
-    def some():
-        asked.append(None)
-        return everyone[: min(len(asked), 5)]
-
-    grid.get_node_ids = some
-    members = gather(grid, timeout=30)
-    assert [member.partition for member in members] == [0, 1, 2, 3, 4]
-    assert participants(members, chosen, 1) == everyone
-    sizes = [member.num_examples for member in members]
-    assert sizes == sorted(sizes, reverse=True)
-
-
-def test_waiting_ends_with_an_error_that_counts_the_nodes():
-    chosen = settings()
-    grid = InlineGrid(client_app.app, 3, chosen.model_dump())
-    two = list(grid.get_node_ids())[:2]
-    grid.get_node_ids = lambda: two
-    with pytest.raises(RunError, match="2 of 3 nodes"):
-        gather(grid, timeout=0.5)
-
-
-def test_if_no_node_can_take_part_the_reason_is_given_without_waiting_for_the_timeout():
-    chosen = settings()
-    app = ClientApp()
-
-    @app.query()
-    def query(message, context):
-        raise SettingError("data_dir", "/none", "a folder that exists")
-
-    with pytest.raises(RunError, match="no node can take part: .*data_dir"):
-        gather(InlineGrid(app, 3, chosen.model_dump()), timeout=3600)
-
-
-def test_a_node_without_data_is_left_out():
-    chosen = settings()
-    app = ClientApp()
-
-    @app.query()
-    def query(message, context):
-        if context.node_config["partition-id"] == 2:
-            raise SettingError("data_dir", "/none", "a folder that exists")
-        return client_app.query(message, context)
-
-    grid = InlineGrid(app, 3, chosen.model_dump())
-    assert [member.partition for member in gather(grid, timeout=5)] == [0, 1]

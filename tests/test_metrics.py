@@ -242,3 +242,19 @@ def test_rejection_at_random_changes_nothing_on_average():
         probs, labels, torch.rand(20_000, generator=generator), (0.0, 0.5, 0.9)
     )
     assert found == pytest.approx([0.5, 0.5, 0.5], abs=0.03)
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10**6), scale=st.floats(0, 8), bins=st.integers(1, 100))
+def test_accuracy_and_ece_are_those_of_torchmetrics(seed, scale, bins):
+    from torchmetrics.functional.classification import (
+        multiclass_accuracy,
+        multiclass_calibration_error,
+    )
+
+    probs, labels = predictions(seed, 300, 5, scale)
+    scores = evaluate(probs, labels, bins)
+    ece = multiclass_calibration_error(probs, labels, 5, n_bins=bins, norm="l1")
+    assert scores["ece"] == pytest.approx(float(ece), abs=1e-6)
+    accuracy = multiclass_accuracy(probs, labels, 5, average="micro")
+    assert scores["accuracy"] == pytest.approx(float(accuracy), abs=1e-6)

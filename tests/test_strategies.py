@@ -3,6 +3,7 @@ import itertools
 import logging
 import math
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,7 +21,9 @@ from strategies import (
     CONVENTIONS,
     RKLB,
     Convention,
+    MultiKrum,
     PosteriorStrategy,
+    TrimmedMean,
     aggregate_records,
     strategy_for,
 )
@@ -102,11 +105,49 @@ def test_the_arguments_are_fedavg_s_in_its_order():
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [({"min_replies": 0}, "min_replies: 0"), ({"convention": "x"}, "convention: 'x'")],
+    [
+        ({"min_replies": 0}, "min_replies: 0"),
+        ({"convention": "x"}, "convention: 'x'"),
+        ({"max_precision_ratio": 0.5}, "max_precision_ratio: 0.5"),
+        ({"trim_fraction": 0.5}, "trim_fraction: 0.5"),
+    ],
 )
 def test_settings_without_sense_are_errors(arguments, message):
     with pytest.raises(SettingError, match=message):
-        RKLB(**arguments)
+        TrimmedMean(**arguments)
+
+
+def test_a_robust_strategy_trims_as_it_is_told():
+    replies = [reply(k) for k in range(1, 11)]
+    records = [next(iter(r.content.array_records.values())) for r in replies]
+    rule = replace(rule_named("TrimmedMean"), trim_fraction=0.4)
+    expected = aggregate_records(rule, records, [1] * 10, CONVENTIONS["fedbary"])
+    strategy = TrimmedMean(trim_fraction=0.4)
+    assert raw(started(strategy).aggregate_train(1, replies)[0]) == raw(expected)
+    assert TrimmedMean().rule == rule_named("TrimmedMean")
+
+
+def test_a_strategy_bounds_precisions():
+    collapsed = state(9) | {
+        "fc.weight_mean": torch.full((4, 3), 50.0),
+        "fc.weight_log_var": torch.full((4, 3), -39.0),
+    }
+    replies = [*(reply(k) for k in (1, 2, 3)), reply(9, collapsed, num_examples=1)]
+    owned = started(RKLB()).aggregate_train(1, replies)[0]
+    np.testing.assert_allclose(owned["fc.weight_mean"].numpy(), 50, rtol=1e-3)
+    bounded = started(RKLB(max_precision_ratio=1)).aggregate_train(1, replies)[0]
+    assert (bounded["fc.weight_mean"].numpy() < 25).all()
+
+
+def test_a_round_with_too_few_replies_for_the_rule_is_skipped(warned):
+    strategy = started(MultiKrum(trim_fraction=0.3))
+    arrays, metrics = strategy.aggregate_train(1, [reply(k) for k in (1, 2, 3, 4)])
+    assert (arrays, metrics) == (None, MetricRecord({"skipped": 1}))
+    assert warned == [
+        "aggregate_train: round 1 is skipped: number of posteriors: 4 is not allowed; "
+        "allowed: 5 or more for MultiKrum to leave out 1"
+    ]
+    assert strategy.aggregate_train(2, [reply(k) for k in range(1, 6)])[0] is not None
 
 
 def test_the_aggregate_is_that_of_the_admitted_alone(warned):
@@ -248,7 +289,10 @@ def test_the_summary_names_rule_and_convention(caplog, monkeypatch):
     monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
     with caplog.at_level(logging.INFO, "flwr"):
         RKLB(convention=Convention("*.m", "*.s", "std"), min_replies=2).summary()
+        TrimmedMean(trim_fraction=0.3, max_precision_ratio=2).summary()
     assert "Rule: RKLB" in caplog.text
+    assert "Fraction of hostile clients: 0.3" in caplog.text
+    assert "Maximum precision: 2 × the median" in caplog.text
     assert "Convention: Convention(mean='*.m', scale='*.s', unit='std')" in caplog.text
     assert "Minimum replies: 2" in caplog.text
     assert "Minimum nodes: train" in caplog.text

@@ -11,21 +11,30 @@ from pkgutil import iter_modules
 from types import MappingProxyType
 
 from fedbary.aggregation.posteriors import aggregate_posteriors
+from fedbary.aggregation.robust import CoordinateRule, RobustRule, SelectionRule
 from fedbary.aggregation.rule import Rule
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
 
-__all__ = ["RULES", "Rule", "aggregate", "rule_named"]
+__all__ = [
+    "RULES",
+    "CoordinateRule",
+    "RobustRule",
+    "Rule",
+    "SelectionRule",
+    "aggregate",
+    "rule_named",
+]
 
 _modules = [import_module(f"{__name__}.{module.name}") for module in iter_modules(__path__)]
 
-RULES: Mapping[str, Rule] = MappingProxyType(
+RULES: Mapping[str, Rule | RobustRule] = MappingProxyType(
     {module.RULE.name: module.RULE for module in _modules if hasattr(module, "RULE")}
 )
 """Every rule by its name."""
 
 
-def rule_named(name: str) -> Rule:
+def rule_named(name: str) -> Rule | RobustRule:
     """Return the rule of that name.
 
     Raises
@@ -38,22 +47,32 @@ def rule_named(name: str) -> Rule:
     return RULES[name]
 
 
-def aggregate(rule: str, posteriors: Iterable[Posterior], weights: Sequence[float]) -> Posterior:
-    """Aggregate the clients' posteriors under the rule of that name.
+def aggregate(
+    rule: str | Rule | RobustRule,
+    posteriors: Iterable[Posterior],
+    weights: Sequence[float],
+    max_precision_ratio: float | None = None,
+) -> Posterior:
+    """Aggregate the clients' posteriors under a rule.
 
-    Gaussian tensors become F⁻¹(Σ w_k F(m_k, v_k)) in the rule's chart F (BA-BFL, eqs. 7-10),
-    deterministic floating tensors Σ w_k m_k, with w_k = weights[k] / Σ weights. Integer and bool
-    buffers are the first posterior's. Posteriors are taken one at a time, so that a generator of
-    any length needs the memory of the sums alone; sums run in float64.
+    Under a chart rule Gaussian tensors become F⁻¹(Σ w_k F(m_k, v_k)) in its chart F (BA-BFL,
+    eqs. 7-10), deterministic floating tensors Σ w_k m_k, with w_k = weights[k] / Σ weights;
+    posteriors are taken one at a time, so that a generator of any length needs the memory of the
+    sums alone. A robust rule, and the bound, need all posteriors at once. Integer and bool
+    buffers are the first posterior's. The arithmetic is in float64.
 
     Parameters
     ----------
-    rule : str
-        A name in `RULES`.
+    rule : str or Rule or RobustRule
+        A name in `RULES`, or a rule: ``replace(RULES["TrimmedMean"], trim_fraction=0.3)``.
     posteriors : iterable of Posterior
         One per client, all with the same names and shapes; none is changed.
     weights : sequence of float
-        One per client, in the same order: finite, none negative, not all 0; any scale.
+        One per client, in the same order: finite, none negative, not all 0; any scale. Of a
+        robust rule they only say who is left out: a client of weight 0.
+    max_precision_ratio : float, optional
+        The most that a precision may be of the clients' median, 1 or more; see
+        `fedbary.aggregation.bound`. None: no bound.
 
     Returns
     -------
@@ -63,8 +82,11 @@ def aggregate(rule: str, posteriors: Iterable[Posterior], weights: Sequence[floa
     Raises
     ------
     SettingError
-        If the rule is unknown, there are no posteriors, or the weights do not fit.
+        If the rule is unknown, there are no posteriors, or too few for the rule, or the weights
+        or the ratio are not allowed.
     ValueError
         If a posterior's names or shapes differ from the first's; names its index and the tensor.
     """
-    return aggregate_posteriors(rule_named(rule), posteriors, weights)
+    if isinstance(rule, str):
+        rule = rule_named(rule)
+    return aggregate_posteriors(rule, posteriors, weights, max_precision_ratio)

@@ -1,29 +1,45 @@
-"""Aggregation of whole posteriors, one client after another."""
+"""Aggregation of whole posteriors: one client after another, or side by side."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
+from fedbary.aggregation.bound import check_ratio
+from fedbary.aggregation.robust import RobustRule, SelectionRule
 from fedbary.aggregation.rule import Rule
+from fedbary.aggregation.stack import (
+    Stack,
+    aggregate_stack,
+    squared_distances,
+    stack_size,
+    stacked,
+)
 from fedbary.aggregation.sums import PIECE, Sums, normalised
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior, layout_difference
 
 
 def aggregate_posteriors(
-    rule: Rule, posteriors: Iterable[Posterior], weights: Sequence[float]
+    rule: Rule | RobustRule,
+    posteriors: Iterable[Posterior],
+    weights: Sequence[float],
+    max_precision_ratio: float | None = None,
 ) -> Posterior:
     """Aggregate posteriors under a rule; see `fedbary.aggregation.aggregate`."""
+    check_ratio(max_precision_ratio)
     shares = normalised(weights)
-    result: _Running | None = None
+    result: _Running | _SideBySide | None = None
     count = 0
     for posterior in posteriors:
         if count == len(shares):
             raise SettingError("weights", list(weights), "one per posterior; there are more")
-        result = result or _Running(rule, posterior)
+        if result is None and isinstance(rule, Rule) and max_precision_ratio is None:
+            result = _Running(rule, posterior)
+        elif result is None:
+            result = _SideBySide(rule, posterior, max_precision_ratio)
         if difference := layout_difference(posterior, result.layout):
             raise ValueError(f"posterior {count}: {difference}")
         result.add(posterior, shares[count])
@@ -39,42 +55,103 @@ class _Running:
     """The sums of every tensor, in pieces, and what the first posterior looked like."""
 
     def __init__(self, rule: Rule, first: Posterior) -> None:
-        self.layout = Posterior(_without_data(first.mean), _without_data(first.log_var))
-        self._buffers = {
-            name: tensor.clone()
-            for name, tensor in first.mean.items()
-            if not tensor.is_floating_point()
-        }
+        self.layout = _layout(first)
+        self._buffers = _buffers(first)
         self._sums = {
-            name: [Sums(rule) for _ in _pieces(tensor)]
-            for name, tensor in first.mean.items()
-            if tensor.is_floating_point()
+            name: [Sums(rule) for _ in _pieces(first.mean[name], PIECE)]
+            for name in first.mean
+            if name not in self._buffers
         }
 
     def add(self, posterior: Posterior, weight: float) -> None:
         for name, sums in self._sums.items():
-            means = _pieces(posterior.mean[name])
-            log_var = posterior.log_var.get(name)
-            log_vars = [None] * len(means) if log_var is None else _pieces(log_var)
-            for piece, mean, piece_log_var in zip(sums, means, log_vars, strict=True):
-                piece.add(mean, piece_log_var, weight)
+            pieces = _pieces_of(posterior, name, PIECE)
+            for piece, (mean, log_var) in zip(sums, pieces, strict=True):
+                piece.add(mean, log_var, weight)
 
     def finish(self) -> Posterior:
-        mean, log_var = dict(self._buffers), {}
-        for name, sums in self._sums.items():
-            means, log_vars = zip(*(piece.finish() for piece in sums), strict=True)
-            mean[name] = _joined(means, self.layout.mean[name])
-            if name in self.layout.log_var:
-                log_var[name] = _joined(log_vars, self.layout.log_var[name])
-        return Posterior({name: mean[name] for name in self.layout.mean}, log_var)
+        pieces = {name: [piece.finish() for piece in sums] for name, sums in self._sums.items()}
+        return _assembled(self.layout, self._buffers, pieces)
+
+
+class _SideBySide:
+    """All the posteriors, held until the last is there."""
+
+    def __init__(
+        self, rule: Rule | RobustRule, first: Posterior, max_precision_ratio: float | None
+    ) -> None:
+        self.layout = _layout(first)
+        self._buffers = _buffers(first)
+        self._rule = rule
+        self._max_precision_ratio = max_precision_ratio
+        self._posteriors: list[Posterior] = []
+        self._weights: list[float] = []
+
+    def add(self, posterior: Posterior, weight: float) -> None:
+        if weight > 0:
+            self._posteriors.append(posterior)
+            self._weights.append(weight)
+
+    def finish(self) -> Posterior:
+        weights = self._weights
+        names = [name for name in self.layout.mean if name not in self._buffers]
+        if isinstance(self._rule, SelectionRule):
+            parts = (squared_distances(stack) for name in names for stack in self._stacks(name))
+            weights = self._rule.weights(sum(parts, torch.zeros(len(weights), len(weights))))
+        pieces = {
+            name: [aggregate_stack(self._rule, stack, weights) for stack in self._stacks(name)]
+            for name in names
+        }
+        return _assembled(self.layout, self._buffers, pieces)
+
+    def _stacks(self, name: str) -> Iterator[Stack]:
+        size = stack_size(len(self._posteriors))
+        clients = [_pieces_of(posterior, name, size) for posterior in self._posteriors]
+        for pieces in zip(*clients, strict=True):
+            yield stacked(pieces, self._max_precision_ratio, torch.float64)
+
+
+def _layout(posterior: Posterior) -> Posterior:
+    return Posterior(_without_data(posterior.mean), _without_data(posterior.log_var))
 
 
 def _without_data(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: torch.empty_like(tensor, device="meta") for name, tensor in tensors.items()}
 
 
-def _pieces(tensor: Tensor) -> Sequence[Tensor]:
-    return tensor.detach().reshape(-1).split(PIECE)
+def _buffers(posterior: Posterior) -> dict[str, Tensor]:
+    return {
+        name: tensor.clone()
+        for name, tensor in posterior.mean.items()
+        if not tensor.is_floating_point()
+    }
+
+
+def _pieces(tensor: Tensor, size: int) -> Sequence[Tensor]:
+    return tensor.detach().reshape(-1).split(size)
+
+
+def _pieces_of(
+    posterior: Posterior, name: str, size: int
+) -> Sequence[tuple[Tensor, Tensor | None]]:
+    means = _pieces(posterior.mean[name], size)
+    if name not in posterior.log_var:
+        return [(mean, None) for mean in means]
+    return list(zip(means, _pieces(posterior.log_var[name], size), strict=True))
+
+
+def _assembled(
+    layout: Posterior,
+    buffers: Mapping[str, Tensor],
+    pieces: Mapping[str, Sequence[tuple[Tensor, Tensor | None]]],
+) -> Posterior:
+    mean, log_var = dict(buffers), {}
+    for name, results in pieces.items():
+        means, log_vars = zip(*results, strict=True)
+        mean[name] = _joined(means, layout.mean[name])
+        if name in layout.log_var:
+            log_var[name] = _joined(log_vars, layout.log_var[name])
+    return Posterior({name: mean[name] for name in layout.mean}, log_var)
 
 
 def _joined(pieces: Sequence[Tensor], like: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,12 +87,8 @@ def from_arrays(
     missing = [array for array in ARRAYS if array not in arrays]
     if missing:
         raise SettingError(source, f"no {', '.join(missing)}", f"the arrays {', '.join(ARRAYS)}")
-    x_train, x_test = (_images(arrays[x], f"{source}: {x}") for x in ("x_train", "x_test"))
-    y_train, y_test = (_labels(arrays[y], f"{source}: {y}") for y in ("y_train", "y_test"))
-    for split, x, y in (("train", x_train, y_train), ("test", x_test, y_test)):
-        if len(x) != len(y):
-            held = f"{len(x)} images and {len(y)} labels"
-            raise SettingError(f"{source}: {split}", held, "a label for every image")
+    x_train, y_train = tensors(arrays, ("x_train", "y_train"), source)
+    x_test, y_test = tensors(arrays, ("x_test", "y_test"), source)
     if (x_train.shape[1:], x_train.dtype) != (x_test.shape[1:], x_test.dtype):
         held = f"{_describe(x_train)} and {_describe(x_test)}"
         raise SettingError(f"{source}: x_train and x_test", held, "images of one shape and type")
@@ -118,16 +114,55 @@ def read_npz(name: str, path: Path, augment: bool = False) -> Dataset:
     """
     if not path.is_file():
         raise SettingError("dataset", name, f"the path of an .npz file; there is none at {path}")
+    return from_arrays(name, _read_arrays(path, ARRAYS), str(path), augment)
+
+
+def read_own_npz(path: Path) -> tuple[Tensor, Tensor]:
+    """Return a site's own images (N, C, H, W) and labels (N,) from an ``.npz`` file.
+
+    They are its arrays ``x`` and ``y`` or else ``x_train`` and ``y_train``, as `from_arrays` has
+    them.
+
+    Raises
+    ------
+    SettingError
+        The file is unreadable, or holds what it must not.
+    """
+    arrays = _read_arrays(path, ("x", "y", "x_train", "y_train"))
+    for names in (("x", "y"), ("x_train", "y_train")):
+        if set(names) <= arrays.keys():
+            return tensors(arrays, names, str(path))
+    raise SettingError(str(path), ", ".join(arrays) or "no array", "x and y, or x_train, y_train")
+
+
+def tensors(
+    arrays: Mapping[str, Any], names: tuple[str, str], source: str
+) -> tuple[Tensor, Tensor]:
+    """Return images (N, C, H, W) and labels (N,): the arrays of two names, checked.
+
+    Raises
+    ------
+    SettingError
+        As `from_arrays` says.
+    """
+    x, y = names
+    images, labels = _images(arrays[x], f"{source}: {x}"), _labels(arrays[y], f"{source}: {y}")
+    if len(images) != len(labels):
+        held = f"{len(images)} images and {len(labels)} labels"
+        raise SettingError(f"{source}: {x} and {y}", held, "a label for every image")
+    return images, labels
+
+
+def _read_arrays(path: Path, names: Sequence[str]) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
             archive = np.load(file, allow_pickle=False)
             if isinstance(archive, np.ndarray):
                 raise ValueError("a single array")
-            arrays = {array: archive[array] for array in ARRAYS if array in archive.files}
+            return {name: archive[name] for name in names if name in archive.files}
     except UNREADABLE as error:
         allowed = "a file that numpy.savez wrote, without pickled objects"
         raise SettingError(str(path), first_line(error), allowed) from error
-    return from_arrays(name, arrays, str(path), augment)
 
 
 def first_line(error: Exception) -> str:

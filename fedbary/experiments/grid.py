@@ -19,31 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedbary.config import Settings, read_yaml, resolve
+from fedbary.config import BOOKKEEPING, Settings, read_yaml, resolve
 from fedbary.errors import SettingError
 
 KEYS = ("title", "about", "settings", "grid")
 
 NAMING = ("dataset", "rule", "bayesian_layers", "seed")
 """What every run's name says; other settings are in it only where runs differ in nothing else."""
-
-BOOKKEEPING = frozenset(
-    {
-        "output",
-        "data_dir",
-        "download",
-        "engine",
-        "device",
-        "cpus_per_client",
-        "gpus_per_client",
-        "round_timeout",
-        "protocol",
-    }
-)
-"""Settings that say where and how a run is made, not what comes out of it.
-
-A protocol is in the other settings.
-"""
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import pandas as pd
 from fedbary import comparison_figures as pictures
 from fedbary import figures
 from fedbary.aggregation import RULES
+from fedbary.config import BOOKKEEPING
 from fedbary.errors import SettingError
 from fedbary.experiments.cells import (
     ACCURACY,
@@ -29,7 +30,7 @@ from fedbary.experiments.cells import (
 )
 from fedbary.experiments.comparison import TOGETHER, Comparison, compare
 from fedbary.experiments.document import Document
-from fedbary.experiments.grid import BOOKKEEPING, NAMING, differing
+from fedbary.experiments.grid import NAMING, differing
 from fedbary.experiments.published import published
 from fedbary.experiments.table import TABLE, read_about, read_table, settings_of
 

@@ -18,11 +18,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from fedbary.config import Settings
+from fedbary.config import BOOKKEEPING, Settings
 from fedbary.errors import RunError, SettingError
 from fedbary.experiments.cells import duration
 from fedbary.experiments.cost import Cost
-from fedbary.experiments.grid import BOOKKEEPING, Experiment
+from fedbary.experiments.grid import Experiment
 from fedbary.experiments.table import (
     TABLE,
     differing_setting,

@@ -1,0 +1,34 @@
+"""A bound on precisions, relative to the clients' median."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from fedbary.aggregation.median import median
+from fedbary.errors import SettingError
+
+
+def check_ratio(max_precision_ratio: float | None) -> None:
+    """Raise a SettingError unless the ratio is None, or finite and 1 or more."""
+    if max_precision_ratio is not None and not 1 <= max_precision_ratio < math.inf:
+        raise SettingError("max_precision_ratio", max_precision_ratio, "1 or more, or None")
+
+
+def bound_precisions(log_var: Tensor, max_precision_ratio: float) -> Tensor:
+    """Return log-variances, [clients, weights], of precisions within a ratio r of the median.
+
+    Of each weight, 1/v_k becomes min(1/v_k, r · median_j 1/v_j), every client counted once. A
+    rule that weighs by precision gives a client a say of w/v: one that sends tiny variances owns
+    the aggregate. Bounded, it has at most r times the say of a client with the median precision,
+    as long as less than half of the clients are hostile.
+
+    That is all it does. It leaves means as they are: at r a hostile minority of equal weights,
+    a part h of the clients, still has up to r h / (r h + 1 − h) of the say where the others hold
+    the median. It leaves large variances, which WB, EAA and FKLB pass on, and the weights that
+    clients claim.
+    """
+    least = median(log_var) - math.log(max_precision_ratio)
+    return torch.maximum(log_var, least)

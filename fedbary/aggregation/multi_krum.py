@@ -1,0 +1,40 @@
+"""Multi-Krum: the mean of the K − h clients that lie closest to their neighbours.
+
+The score of a client is the sum of its squared distances to the K − h − 2 others closest to it,
+with h = ⌊trim_fraction · K⌋ (Blanchard et al., 2017, section 4); the h clients of the highest
+scores are left out. Distances are Wasserstein-2, √Σ [(m − m′)² + (√v − √v′)²] over all
+tensors, and so is the mean. The guarantee for a single selected client asks for K ≥ 2h + 3;
+averaging K − h is the practice, and keeps every honest client where the hostile lie far off.
+
+References
+----------
+Blanchard, El Mhamdi, Guerraoui and Stainer, Machine Learning with Adversaries: Byzantine Tolerant
+Gradient Descent, NIPS 2017.
+"""
+
+from torch import Tensor
+
+from fedbary.aggregation.robust import SelectionRule
+from fedbary.errors import SettingError
+
+
+def multi_krum(squared_distances: Tensor, hostile: int) -> list[int]:
+    """Return the indices of the selected clients.
+
+    Raises
+    ------
+    SettingError
+        If some are to be left out of fewer than 2 · hostile + 3 clients.
+    """
+    clients = len(squared_distances)
+    if hostile == 0:
+        return list(range(clients))
+    if clients < 2 * hostile + 3:
+        allowed = f"{2 * hostile + 3} or more for MultiKrum to leave out {hostile}"
+        raise SettingError("number of posteriors", clients, allowed)
+    closest = squared_distances.sort(1).values[:, 1 : clients - hostile - 1]
+    order = closest.sum(1).argsort(stable=True)
+    return order[: clients - hostile].tolist()
+
+
+RULE = SelectionRule("MultiKrum", multi_krum)

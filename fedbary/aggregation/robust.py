@@ -1,0 +1,85 @@
+"""What a robust rule is: a function of all clients' posteriors side by side.
+
+Robust rules give every client the same say: a weight is what a client claims, and a hostile one
+may claim any. A weight of 0 leaves a client out, as it does under every rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from fedbary.errors import SettingError
+
+
+@dataclass(frozen=True)
+class RobustRule:
+    """What both kinds of robust rule, `CoordinateRule` and `SelectionRule`, have in common.
+
+    Parameters
+    ----------
+    name : str
+        The name it goes by in `RULES`.
+    trim_fraction : float
+        The part of the clients that may be hostile, from 0 to below ½.
+
+    Raises
+    ------
+    SettingError
+        If the fraction is out of its range.
+    """
+
+    name: str
+    trim_fraction: float = field(default=0.2, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.trim_fraction < 0.5:
+            raise SettingError("trim_fraction", self.trim_fraction, "from 0 to below 0.5")
+
+    @property
+    def is_mean(self) -> bool:
+        """Whether equal posteriors aggregate to themselves, as under every robust rule."""
+        return True
+
+    def num_hostile(self, clients: int) -> int:
+        """Return how many of so many clients may be hostile, ⌊trim_fraction · clients⌋."""
+        return int(self.trim_fraction * clients + 1e-9)
+
+
+@dataclass(frozen=True)
+class CoordinateRule(RobustRule):
+    """A rule that takes each coordinate by itself: every mean, and every log-variance.
+
+    Parameters
+    ----------
+    across : callable
+        From the clients' values [clients, weights] and the number of hostile clients to the
+        aggregate's [weights]; it must not change its argument.
+    """
+
+    across: Callable[[Tensor, int], Tensor]
+
+
+@dataclass(frozen=True)
+class SelectionRule(RobustRule):
+    """A rule that selects clients by how far apart their posteriors lie, and averages those.
+
+    Distances are Wasserstein-2, and the average is the Wasserstein-2 barycentre with equal
+    weights: Euclidean distance and arithmetic mean in the coordinates (m, √v).
+
+    Parameters
+    ----------
+    select : callable
+        From the squared distances [clients, clients] and the number of hostile clients to the
+        indices of the selected clients. It raises a SettingError if the clients are too few.
+    """
+
+    select: Callable[[Tensor, int], Sequence[int]]
+
+    def weights(self, squared_distances: Tensor) -> list[float]:
+        """Return each client's weight in the average: equal for the selected, 0 for others."""
+        clients = len(squared_distances)
+        selected = set(self.select(squared_distances, self.num_hostile(clients)))
+        return [1 / len(selected) if k in selected else 0.0 for k in range(clients)]

@@ -1,0 +1,80 @@
+"""The arithmetic of what needs all clients at once: robust rules, and the bound on precisions.
+
+A stack is the clients' means and log-variances (None if deterministic) of one tensor or of one
+piece of it, each [clients, weights].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fedbary.aggregation.bound import bound_precisions
+from fedbary.aggregation.robust import CoordinateRule, RobustRule
+from fedbary.aggregation.rule import Rule
+from fedbary.aggregation.sums import PIECE, Sums
+from fedbary.aggregation.wb import RULE as WB
+
+Stack = tuple[Tensor, Tensor | None]
+
+
+def stacked(
+    clients: Sequence[tuple[Tensor, Tensor | None]],
+    max_precision_ratio: float | None,
+    dtype: torch.dtype,
+) -> Stack:
+    """Return the clients' means and log-variances as a stack in a dtype, precisions bounded."""
+    mean = torch.stack([mean.to(dtype) for mean, _ in clients])
+    log_vars = [log_var.to(dtype) for _, log_var in clients if log_var is not None]
+    if not log_vars:
+        return mean, None
+    log_var = torch.stack(log_vars)
+    if max_precision_ratio is not None:
+        log_var = bound_precisions(log_var, max_precision_ratio)
+    return mean, log_var
+
+
+def aggregate_stack(
+    rule: Rule | RobustRule, stack: Stack, weights: Sequence[float]
+) -> tuple[Tensor, Tensor | None]:
+    """Return the aggregate's mean and log-variance, [weights]; None if deterministic.
+
+    Parameters
+    ----------
+    rule
+        The rule; of a selection rule the averaging alone.
+    stack
+        The clients' values.
+    weights
+        Normalised, one per client; for a selection rule those that it gives.
+    """
+    mean, log_var = stack
+    if isinstance(rule, CoordinateRule):
+        hostile = rule.num_hostile(len(mean))
+        across = rule.across(mean, hostile)
+        return across, None if log_var is None else rule.across(log_var, hostile)
+    sums = Sums(rule if isinstance(rule, Rule) else WB, mean.dtype)
+    for k, weight in enumerate(weights):
+        sums.add(mean[k], None if log_var is None else log_var[k], weight)
+    return sums.finish()
+
+
+def squared_distances(stack: Stack) -> Tensor:
+    """Return the squared Wasserstein-2 distances between clients, [clients, clients].
+
+    Differences are taken before they are squared, in float64: of clients that lie close together
+    and far from 0 nothing is lost.
+    """
+    mean, log_var = stack
+    points = mean.double()
+    if log_var is not None:
+        points = torch.cat([points, (log_var.double() / 2).exp()], dim=1)
+    distances = torch.cdist(points, points, compute_mode="donot_use_mm_for_euclid_dist")
+    return distances.square().cpu()
+
+
+def stack_size(clients: int) -> int:
+    """Return how many elements to stack at a time, so that memory does not grow with clients."""
+    return max(1, min(PIECE, 16 * PIECE // clients))

@@ -1,0 +1,70 @@
+"""What the server's network takes and tells apart: the one thing all sites must agree on."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from fedbary.errors import SettingError
+
+Config = dict[str, "list[int] | list[str]"]
+
+
+@dataclass(frozen=True)
+class Task:
+    """The shape of an image and the classes; the server sends them with every message.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Channels (1 or 3), height and width.
+    classes : tuple of str
+        Name of each class, in the order of the labels 0, 1, …
+    """
+
+    shape: tuple[int, int, int]
+    classes: tuple[str, ...]
+
+    def config(self) -> Config:
+        """Return what a ConfigRecord holds of it."""
+        return {"input-shape": list(self.shape), "class-names": list(self.classes)}
+
+    @staticmethod
+    def from_config(config: Config) -> Task:
+        """Return the task that a ConfigRecord describes."""
+        channels, height, width = (int(side) for side in config["input-shape"])
+        return Task((channels, height, width), tuple(str(name) for name in config["class-names"]))
+
+
+def parse_shape(text: str) -> tuple[int, int, int]:
+    """Read an image shape such as ``1x28x28``.
+
+    Raises
+    ------
+    SettingError
+        If it is none.
+    """
+    match = re.fullmatch(r"([13])[x×](\d{1,4})[x×](\d{1,4})", text)
+    sides = [int(number) for number in match.groups()] if match else [0, 0, 0]
+    if not (8 <= sides[1] <= 64 and 8 <= sides[2] <= 64):
+        allowed = "auto, or CHANNELSxHEIGHTxWIDTH with 1 or 3 channels and sides of 8 to 64"
+        raise SettingError("input_shape", text, allowed)
+    return sides[0], sides[1], sides[2]
+
+
+def parse_classes(text: str) -> tuple[str, ...]:
+    """Read the classes: their number, which names them 0, 1, …, or their names with commas.
+
+    Raises
+    ------
+    SettingError
+        If there are fewer than two, or two of one name.
+    """
+    if text.isdecimal():
+        names = tuple(str(label) for label in range(min(int(text), 100_000)))
+    else:
+        names = tuple(name.strip() for name in text.split(","))
+    if len(names) < 2 or len(set(names)) < len(names) or "" in names:
+        allowed = "auto, a number from 2 up, or different names with commas between"
+        raise SettingError("classes", text, allowed)
+    return names

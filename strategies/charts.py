@@ -1,0 +1,215 @@
+"""A client mod that sends posteriors in a rule's coordinates, where a weighted sum is the rule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeGuard
+
+import torch
+from flwr.app import ArrayRecord, Context, Message, MessageType
+from flwr.clientapp.typing import ClientAppCallable
+from torch import Tensor
+
+from fedbary.aggregation import RULES, RobustRule, Rule, rule_named
+from fedbary.errors import SettingError
+
+from .admission import check_arrays
+from .arrays import array_from_tensor, tensor_from_array
+from .conventions import Convention, convention_named
+from .records import LARGEST_LOG_VAR
+
+PREFIX = "chart"
+"""The first word of a charted array's key, ``chart/<rule>/<coordinate>/<dtype>/<key>``."""
+
+POINT = "-"
+"""The coordinate's word where an array is deterministic."""
+
+
+def chart(rule: str, convention: str | Convention = "fedbary") -> Chart:
+    """Return the client mod that sends posteriors in the coordinates of a rule.
+
+    Parameters
+    ----------
+    rule : str
+        The name of a rule that is a mean.
+    convention : str or Convention
+        Which arrays are Gaussian and the unit of their scales: a name in `CONVENTIONS`, or one's
+        own.
+
+    Raises
+    ------
+    SettingError
+        If the rule is unknown or no mean, or the convention unknown.
+    """
+    chosen = rule_named(rule)
+    if not _is_chart(chosen):
+        means = ", ".join(name for name, other in RULES.items() if _is_chart(other))
+        raise SettingError("rule", rule, f"the rules that are a mean: {means}")
+    return Chart(chosen, convention_named(convention))
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A Flower client mod, ``ClientApp(mods=[chart("RKLB")])``, and its two maps.
+
+    A rule that is a mean is F⁻¹(Σ w_k F(m_k, log v_k)) in its chart F. Each client sends
+    F(m_k, log v_k), the server computes nothing but Σ w_k, and F⁻¹ is taken before a client
+    trains or evaluates. So Flower's own FedAvg, or a secure aggregation that learns only the
+    sum, yields the barycentre that the rule's strategy yields, up to rounding.
+
+    Charted arrays tell by their keys the rule, the coordinate and the dtype they came from;
+    PyTorch refuses to load them into a model. Gaussian arrays travel in float32 if they are no
+    wider, those of a `centred` rule in float64 because its inverse subtracts squares; the other
+    floating arrays in their own dtype, half precision in float32. Integer and bool arrays travel
+    in float64, and become their rounded mean.
+
+    What a server can no longer do is look at a posterior: the mod itself refuses to send one that
+    the strategies would not admit, but it runs at the client. A server that does more than a
+    weighted mean (Adam, a median, noise) may leave the chart; `inverse` then says so.
+
+    Parameters
+    ----------
+    rule : Rule
+        The rule whose coordinates are sent.
+    convention : Convention
+        Which arrays are Gaussian, and the unit of their scales.
+    """
+
+    rule: Rule
+    convention: Convention
+
+    def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        """Map what the client is sent back from the chart, and what it has trained into it.
+
+        Raises
+        ------
+        ValueError
+            If a training message or its reply holds not one ArrayRecord, or if the trained arrays
+            would not be admitted by the strategies.
+        """
+        for name, record in list(message.content.array_records.items()):
+            message.content[name] = self.inverse(record)
+        reference = _only_record(message) if _is_training(message) else None
+        reply = call_next(message, context)
+        if reference is not None and reply.has_content():
+            trained = _only_record(reply)
+            check_arrays(trained, reference, self.convention)
+            name = next(iter(reply.content.array_records))
+            reply.content[name] = self.forward(trained)
+        return reply
+
+    def forward(self, arrays: ArrayRecord) -> ArrayRecord:
+        """Map a posterior into the chart; the arrays are not changed.
+
+        A server whose clients' mods compare what they received with what they send (Flower's
+        clipping mods) starts from such arrays; any other may start from plain ones.
+
+        Raises
+        ------
+        ValueError
+            If an array is charted already, cannot be read, or is a scale without its mean.
+        """
+        for key in arrays:
+            if _is_charted(key):
+                raise ValueError(f"array {key!r} is charted already")
+        pairs = self.convention.pairs(arrays.keys())
+        tensors = {key: tensor_from_array(array) for key, array in arrays.items()}
+        parts: dict[str, dict[str, Tensor]] = {}
+        for key in tensors.keys() - set(pairs.values()):
+            if key in pairs:
+                first, *others = self._coordinates(tensors[key], tensors[pairs[key]])
+                parts[key] = {"0": first}
+                parts[pairs[key]] = {str(i): other for i, other in enumerate(others, 1)}
+            else:
+                parts[key] = {POINT: _widened(tensors[key])}
+        charted = ArrayRecord()
+        for key, tensor in tensors.items():
+            dtype = str(tensor.dtype).removeprefix("torch.")
+            for coordinate, part in parts[key].items():
+                name = f"{PREFIX}/{self.rule.name}/{coordinate}/{dtype}/{key}"
+                charted[name] = array_from_tensor(part)
+        return charted
+
+    def inverse(self, arrays: ArrayRecord) -> ArrayRecord:
+        """Map arrays back from the chart; return plain ones as they are.
+
+        For `evaluate_fn` and `Result.arrays` at the server, whose first arrays may be plain.
+
+        Raises
+        ------
+        ValueError
+            If some arrays are charted and some not, or by another rule or convention, or if they
+            are the coordinates of no Gaussian.
+        """
+        if not any(_is_charted(key) for key in arrays):
+            return arrays
+        parts: dict[str, dict[str, Tensor]] = {}
+        dtypes: dict[str, torch.dtype] = {}
+        for name, array in arrays.items():
+            words = name.split("/", 4)
+            if len(words) != 5 or words[:2] != [PREFIX, self.rule.name]:
+                raise ValueError(f"array {name!r} is not in the chart of {self.rule.name}")
+            _, _, coordinate, dtype, key = words
+            parts.setdefault(key, {})[coordinate] = tensor_from_array(array)
+            dtypes[key] = getattr(torch, dtype)
+        pairs = self.convention.pairs(parts)
+        plain: dict[str, Tensor] = {}
+        for key, part in parts.items():
+            if (key in pairs) != ("0" in part):
+                raise ValueError(f"array {key!r} was charted by another convention")
+            if key in pairs:
+                others = parts[pairs[key]]
+                plain[key], plain[pairs[key]] = self._gaussian(key, part, others)
+            elif POINT in part:
+                plain[key] = part[POINT] if _is_continuous(dtypes[key]) else part[POINT].round()
+        return ArrayRecord(
+            {key: array_from_tensor(plain[key].to(dtype)) for key, dtype in dtypes.items()}
+        )
+
+    def _coordinates(self, mean: Tensor, scale: Tensor) -> tuple[Tensor, ...]:
+        least = torch.float64 if self.rule.centred else torch.float32
+        dtype = torch.promote_types(torch.promote_types(mean.dtype, scale.dtype), least)
+        return self.rule.forward(mean.to(dtype), self.convention.to_log_var(scale.to(dtype)))
+
+    def _gaussian(
+        self, key: str, first: dict[str, Tensor], others: dict[str, Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """Return the mean and the scale at these coordinates."""
+        mean, log_var = self.rule.inverse(*first.values(), *(others[i] for i in sorted(others)))
+        if not (mean.isfinite().all() and log_var.isfinite().all()):
+            raise ValueError(
+                f"array {key!r} holds the {self.rule.name} coordinates of no Gaussian: in a chart "
+                "a server may take weighted means, and nothing else that leaves its range"
+            )
+        log_var = log_var.clamp(-LARGEST_LOG_VAR, LARGEST_LOG_VAR)
+        return mean, self.convention.from_log_var(log_var)
+
+
+def _is_chart(rule: Rule | RobustRule) -> TypeGuard[Rule]:
+    """Whether the rule is a mean in a chart of its own."""
+    return isinstance(rule, Rule) and rule.is_mean
+
+
+def _is_continuous(dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point or dtype.is_complex
+
+
+def _widened(tensor: Tensor) -> Tensor:
+    """Return a deterministic tensor in a dtype in which it may be averaged."""
+    least = torch.float32 if _is_continuous(tensor.dtype) else torch.float64
+    return tensor.to(torch.promote_types(tensor.dtype, least))
+
+
+def _is_charted(key: str) -> bool:
+    return key.startswith(PREFIX + "/")
+
+
+def _is_training(message: Message) -> bool:
+    return message.metadata.message_type.partition(".")[0] == MessageType.TRAIN
+
+
+def _only_record(message: Message) -> ArrayRecord:
+    records = list(message.content.array_records.values())
+    if len(records) != 1:
+        raise ValueError(f"chart: a training message has {len(records)} ArrayRecords, not one")
+    return records[0]

@@ -1,0 +1,113 @@
+"""Which strategies Flower's wrappers for differential privacy may drive.
+
+A wrapper has each client's update clipped to the norm C and adds noise of standard deviation
+z C / n to *every* array of the aggregate, log-variances too. That hides a client if one client
+moves the aggregate by no more than C / n: if the aggregate is the mean of the arrays as they are,
+each of n replies with the same weight. AALV is such a mean of log-variances (and of their
+halves). The other rules are means in other coordinates, where a clipped update may move the
+aggregate by any amount; there is the client mod `chart` for them, inside which all of this holds
+for Flower's FedAvg.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+
+import torch
+from flwr.app import ArrayRecord
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyClientSideAdaptiveClipping,
+    DifferentialPrivacyClientSideFixedClipping,
+    DifferentialPrivacyServerSideAdaptiveClipping,
+    DifferentialPrivacyServerSideFixedClipping,
+)
+
+from fedbary.aggregation import RULES, RobustRule, Rule
+from fedbary.aggregation.sums import normalised
+from fedbary.errors import SettingError
+
+from .arrays import tensor_from_array
+from .conventions import Convention
+from .records import aggregate_records
+
+Wrapper = (
+    DifferentialPrivacyClientSideAdaptiveClipping
+    | DifferentialPrivacyClientSideFixedClipping
+    | DifferentialPrivacyServerSideAdaptiveClipping
+    | DifferentialPrivacyServerSideFixedClipping
+)
+
+
+def driving_wrapper() -> Wrapper | None:
+    """Return the wrapper for differential privacy that is calling, however indirectly.
+
+    To the strategy within it a wrapper is visible only as a caller.
+    """
+    frame = inspect.currentframe()
+    while frame is not None:
+        caller = frame.f_locals.get("self")
+        if isinstance(caller, Wrapper):
+            return caller
+        frame = frame.f_back
+    return None
+
+
+def require_plain_mean(
+    wrapper: Wrapper,
+    rule: Rule | RobustRule,
+    convention: Convention,
+    server_momentum: float,
+    max_precision_ratio: float | None,
+    arrays: ArrayRecord,
+) -> None:
+    """Refuse a strategy whose aggregate a wrapper's noise would not hide a client in.
+
+    Raises
+    ------
+    SettingError
+        If the aggregate is not the mean of the arrays as they are: another rule, momentum, which
+        repeats earlier aggregates without their noise, a bound that depends on the other clients,
+        arrays that are not floating. Or if an
+        array has no dimension: Flower's clipping, which works in place, leaves it as it is.
+    """
+    name = type(wrapper).__name__
+    if not averages_arrays(rule, convention):
+        means = [other.name for other in RULES.values() if averages_arrays(other, convention)]
+        chart = "Flower's FedAvg with the client mod chart(...)"
+        raise SettingError("rule", rule.name, f"within {name} {', '.join([*means, chart])}")
+    if server_momentum != 0:
+        raise SettingError("server_momentum", server_momentum, f"within {name} 0")
+    if max_precision_ratio is not None:
+        raise SettingError("max_precision_ratio", max_precision_ratio, f"within {name} None")
+    for key, array in arrays.items():
+        if not (tensor_from_array(array).is_floating_point() and array.shape):
+            kind = f"{array.dtype} of shape {tuple(array.shape)}"
+            allowed = f"within {name} floating arrays of at least one dimension, not {kind}"
+            raise SettingError("array", key, allowed)
+
+
+def averages_arrays(rule: Rule | RobustRule, convention: Convention) -> bool:
+    """Whether a rule's aggregate is Σ w_k x_k of the arrays x_k, whatever real numbers they hold.
+
+    Found out by aggregating three clients' arrays; a robust rule, which may average three clients
+    but not ten, does not.
+    """
+    if isinstance(rule, RobustRule):
+        return False
+    generator = torch.Generator().manual_seed(0)
+    keys = [pattern.replace("*", "x") for pattern in (convention.mean, convention.scale)]
+    values = torch.randn(3, len(keys), 100, generator=generator)
+    records = [ArrayRecord(dict(zip(keys, client, strict=True))) for client in values]
+    weights = [0.2, 0.3, 0.5]
+    aggregate = aggregate_records(rule, records, weights, convention)
+    mean = torch.tensordot(torch.tensor(weights), values, 1)
+    return all(
+        torch.allclose(tensor_from_array(aggregate[key]), expected, atol=1e-5)
+        for key, expected in zip(keys, mean, strict=True)
+    )
+
+
+def hides_each(wrapper: Wrapper, weights: Sequence[float]) -> bool:
+    """Whether no reply's share of the mean exceeds the one that the noise is made for, 1/n."""
+    return max(normalised(weights)) * wrapper.num_sampled_clients <= 1 + 1e-9

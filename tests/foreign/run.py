@@ -1,0 +1,22 @@
+"""Run Flower projects, one after the other, with this interpreter's Flower: run.py HOME PROJECT…
+
+Each runs with three clients and writes to a folder `out` beside its pyproject.toml.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from fedbary import launch
+
+home, *projects = map(Path, sys.argv[1:])
+environment = launch.flower_environment(home)
+federation = "num-supernodes=3 client-resources-num-cpus=1"
+with launch.superlink(environment, home):
+    for project in projects:
+        folder = project / "out"
+        folder.mkdir()
+        command = [str(Path(sys.executable).parent / "flwr"), "run", str(project), "local"]
+        command += ["--stream", "--federation-config", federation]
+        command += ["--run-config", f'folder="{folder}"']
+        subprocess.run(command, cwd=project, env=environment, check=True)

@@ -1,0 +1,93 @@
+"""A real ClientApp whose clients move a posterior, reproducibly, in any convention."""
+
+import torch
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from strategies_replies import state
+
+from fedbary import Posterior
+from server_app.inline import InlineGrid
+from strategies import CONVENTIONS, Convention, arrays_from_posterior, posterior_from_arrays
+
+CLIENTS = 4
+
+KEYS = {
+    "fedbary": ("w_mean", "w_log_var"),
+    "bayesian-torch": ("fc.mu_weight", "fc.rho_weight"),
+    "scale": ("w.loc", "w.scale"),
+}
+"""The keys of a Gaussian tensor in some conventions."""
+
+
+def initial(convention: str = "fedbary", dtype: torch.dtype = torch.float32) -> ArrayRecord:
+    """A small global posterior with plain weights and, in fedbary's names, an integer buffer."""
+    if convention == "fedbary":
+        like = state(0)
+    else:
+        generator = torch.Generator().manual_seed(0)
+        mean_key, scale_key = KEYS[convention]
+        like = {
+            "bias": torch.randn(3, generator=generator),
+            mean_key: torch.randn(5, 4, generator=generator),
+            scale_key: torch.rand(5, 4, generator=generator) + 0.1,
+        }
+    return ArrayRecord({k: v.to(dtype) if v.is_floating_point() else v for k, v in like.items()})
+
+
+def moved(posterior: Posterior, seed: int) -> Posterior:
+    """A posterior a step away: means and log-variances moved at random, counts by one."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def noise(tensor):
+        return torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype)
+
+    mean = {
+        name: 0.7 * mean + 0.3 * noise(mean) if mean.is_floating_point() else mean + 1
+        for name, mean in posterior.mean.items()
+    }
+    log_var = {name: v + 0.3 * noise(v) for name, v in posterior.log_var.items()}
+    return Posterior(mean, log_var)
+
+
+def client_app(convention: str | Convention = "fedbary", mods=(), train_mods=()) -> ClientApp:
+    """Clients that train by `moved`, of unequal weights unless the config has "equal" true.
+
+    Training reports the config's "proximal-mu" as it arrived, evaluation the sum of the arrays.
+    """
+    app = ClientApp(mods=list(mods))
+    if isinstance(convention, str):
+        convention = CONVENTIONS[convention]
+
+    @app.train(mods=list(train_mods))
+    def train(message, context):
+        arrays, config = message.content["arrays"], message.content["config"]
+        partition = context.node_config["partition-id"]
+        posterior = moved(
+            posterior_from_arrays(arrays, convention), 100 * config["server-round"] + partition
+        )
+        metrics = {
+            "num-examples": 1 if config.get("equal") else 1 + partition,
+            "partition-id": partition,
+            "proximal-mu": config.get("proximal-mu", -1.0),
+        }
+        content = {
+            "arrays": arrays_from_posterior(posterior, convention, arrays),
+            "metrics": MetricRecord(metrics),
+        }
+        return Message(RecordDict(content), reply_to=message)
+
+    @app.evaluate()
+    def evaluate(message, context):
+        metrics = {"num-examples": 1, "sum": checksum(message.content["arrays"])}
+        return Message(RecordDict({"metrics": MetricRecord(metrics)}), reply_to=message)
+
+    return app
+
+
+def checksum(arrays: ArrayRecord) -> float:
+    return sum(float(array.numpy().sum()) for array in arrays.values())
+
+
+def grid(*args, **kwargs) -> InlineGrid:
+    """An in-process federation of `client_app`'s clients."""
+    return InlineGrid(client_app(*args, **kwargs), CLIENTS, {})
