@@ -14,6 +14,7 @@ from flwr.supercore import log
 
 from fedbary.config import Settings
 from fedbary.errors import RunError
+from fedbary.regression.federation import Columns
 from fedbary.seeds import derive_seed
 from fedbary.task import Task
 
@@ -38,7 +39,7 @@ class Member:
     num_examples : int
         How much it trains on.
     label_counts : list of int
-        How many examples of each class it holds, those that it holds out too.
+        How many examples of each class it holds, those that it holds out too; of a regression none.
     """
 
     node_id: int
@@ -57,11 +58,11 @@ class Roster:
         The way to the nodes.
     settings : Settings
         The run's settings.
-    task : Task
+    task : Task or Columns
         What every site's data must fit; the nodes are told.
     """
 
-    def __init__(self, grid: Grid, settings: Settings, task: Task) -> None:
+    def __init__(self, grid: Grid, settings: Settings, task: Task | Columns) -> None:
         self._grid = grid
         self._settings = settings
         self._task = task

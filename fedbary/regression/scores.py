@@ -61,3 +61,11 @@ def score(forecast: Forecast, y: Tensor) -> dict[str, float]:
         "crps": float(crps.mean()),
         **{f"coverage_{k}": float((z.abs() <= w).double().mean()) for k, w in half_widths.items()},
     }
+
+
+def coverage(forecast: Forecast, y: Tensor, levels: Tensor) -> Tensor:
+    """Return the fraction of targets (N,) in the central interval of each probability, (L,)."""
+    std = forecast.var.sqrt().double().clamp_min(torch.finfo(torch.float64).tiny)
+    z = ((y - forecast.mean).abs() / std).double()
+    half_widths = math.sqrt(2) * torch.erfinv(levels.double())
+    return (z <= half_widths.unsqueeze(1)).double().mean(1)
