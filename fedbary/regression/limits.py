@@ -37,7 +37,11 @@ def _regression(settings: Settings) -> Iterator[tuple[str, bool, str]]:
         yield "max_precision_ratio", settings.precision_bound is None, "none for FedAG"
     else:
         noise = settings.noise not in ("none", "cross")
-        yield "noise", noise, f"learned or a number for {settings.rule}; protocol=regression-vi sets all"
+        yield (
+            "noise",
+            noise,
+            f"learned or a number for {settings.rule}; protocol=regression-vi sets all",
+        )
         allowed = f"montecarlo or closed for {settings.rule}"
         yield "predictive", settings.predictive != "bootstrap", allowed
     closed = settings.predictive != "closed" or settings.model == "linear"
