@@ -86,9 +86,9 @@ def write_regression_report(table: pd.DataFrame, folder: Path) -> Path:
     document.heading("CRPS, and how many targets lie in the 50, 90 and 95 % intervals")
     document.table(*_calibration(scores))
     document.heading("Round by round")
-    caption = "NLL and RMSE of the networks by round: mean and standard error over splits (Fig. 3)."
+    caption = """NLL and RMSE of the networks by round (Fig. 3): mean and standard error;
+        FedAG's with its noise term, where the runs have one."""
     document.figure("rounds", _rounds(table), caption)
-    document.heading("Settings, versions, runs")
     add_runs(document, last)
     document.write()
     return folder / "report.html"
