@@ -34,7 +34,7 @@ def _batch_size(examples: int) -> int:
 
 
 def _epochs(examples: int) -> int:
-    return max(20, min(150, STEPS * _batch_size(examples) // examples))
+    return max(20, min(500, STEPS * _batch_size(examples) // examples))
 
 
 def _blr(x: Tensor, y: Tensor, x_new: Tensor, hidden: int, seed: int) -> Forecast:
@@ -43,7 +43,7 @@ def _blr(x: Tensor, y: Tensor, x_new: Tensor, hidden: int, seed: int) -> Forecas
 
 def _vi(x: Tensor, y: Tensor, x_new: Tensor, hidden: int, seed: int) -> Forecast:
     training = Training(
-        epochs=_epochs(len(y)), batch_size=_batch_size(len(y)), lr=0.01, kl_weight=0.1
+        epochs=_epochs(len(y)), batch_size=_batch_size(len(y)), lr=0.003, kl_weight=0.1
     )
     return mean_field(x, y, x_new, hidden, training, seed)
 
