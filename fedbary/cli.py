@@ -123,11 +123,7 @@ def sweep(
     from fedbary.experiments import sweep as runner
     from fedbary.experiments.grid import read_experiment
 
-    kept: dict[str, list[str]] = {}
-    for word in only or []:
-        for key, value in parse_overrides([word]).items():
-            kept.setdefault(key, []).extend(value.split(","))
-    grid = read_experiment(experiment, parse_overrides(arguments or []), kept)
+    grid = read_experiment(experiment, parse_overrides(arguments or []), _kept(only))
     folder = results or Path("runs") / experiment.stem
     held = runner.Results.open(folder, grid)
     at_once = jobs or runner.default_jobs(grid)
@@ -141,6 +137,37 @@ def sweep(
     print(f"Results: {folder / runner.TABLE}")
     if failed:
         raise RunError(f"{len(failed)} of {len(grid.runs)} runs failed; sweep again to retry them")
+
+
+@app.command()
+def central(
+    experiment: Annotated[Path, typer.Argument(metavar="EXPERIMENT.yaml", help="The grid's file.")],
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE ...]", help="Settings for every run of the grid."),
+    ] = None,
+    results: Annotated[
+        Path | None, typer.Option(help="Results folder.", show_default="runs/EXPERIMENT")
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE,...", help="Keep the runs with these values; repeatable."),
+    ] = None,
+) -> None:
+    """Fit methods that see all data at once on the splits of a grid of regressions.
+
+    Bayesian linear regression, mean-field variational inference and deep ensembles; their scores go
+    to RESULTS/central.csv, where `fedbary report` finds them. What is done is skipped.
+    """
+    from fedbary.experiments import central as partners
+    from fedbary.experiments.grid import read_experiment
+
+    grid = read_experiment(experiment, parse_overrides(arguments or []), _kept(only))
+    if any(settings.task != "regression" for settings in grid.runs.values()):
+        raise SettingError("task", "classification", "a grid of regressions alone")
+    folder = results or Path("runs") / experiment.stem
+    partners.central(grid.runs.values(), folder)
+    print(f"Results: {folder / partners.TABLE}")
 
 
 @app.command()
@@ -163,6 +190,15 @@ def _simulate(settings: Settings, folder: Path) -> None:
     prepared = prepare(settings, folder)
     launch(prepared)
     print(f"Results: {prepared.output}")
+
+
+def _kept(only: list[str] | None) -> dict[str, list[str]]:
+    """Return the values of settings that `--only` keeps."""
+    kept: dict[str, list[str]] = {}
+    for word in only or []:
+        for key, value in parse_overrides([word]).items():
+            kept.setdefault(key, []).extend(value.split(","))
+    return kept
 
 
 def _settings(arguments: list[str] | None) -> Settings:

@@ -48,6 +48,7 @@ _EITHER = {
     "augment": "auto, true or false",
     "gpus_per_client": "auto, or a number from 0 up",
     "max_precision_ratio": "none, or a number from 1 up",
+    "noise": "none, cross, learned, or a number above 0",
 }
 """What settings of two types may hold."""
 
@@ -56,6 +57,8 @@ class Settings(BaseModel):
     """Every setting of a run; simulation.yaml says what each means and holds the defaults."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    task: Literal["classification", "regression"]
 
     clients: int = Field(ge=1)
     participation: float = Field(gt=0, le=1)
@@ -66,6 +69,8 @@ class Settings(BaseModel):
     dataset: str
     classes: str
     input_shape: str
+    target: str
+    split: int = Field(ge=0)
     data_dir: str
     download: bool
     partition: str
@@ -76,6 +81,9 @@ class Settings(BaseModel):
 
     pixels: Literal["unit", "signed"]
     augment: Literal["auto"] | bool
+    model: Literal["cnn", "linear", "mlp"]
+    hidden_units: int = Field(ge=1)
+    noise: Literal["none", "cross", "learned"] | float
     bayesian_layers: int = Field(ge=0, le=5)
     init_log_var: float = Field(ge=-40, le=40)
 
@@ -99,6 +107,7 @@ class Settings(BaseModel):
 
     evaluate_on: Literal["test", "validation"]
     ood_dataset: str
+    predictive: Literal["bootstrap", "montecarlo", "closed"]
     samples: int = Field(ge=1)
     ece_bins: int = Field(ge=1)
     evaluate_clients: int = Field(ge=0)
@@ -144,6 +153,14 @@ class Settings(BaseModel):
         return self
 
     @model_validator(mode="after")
+    def _fits_the_task(self) -> Settings:
+        from fedbary.regression.limits import conflict
+
+        for setting, allowed in conflict(self):
+            raise SettingError(setting, getattr(self, setting), allowed)
+        return self
+
+    @model_validator(mode="after")
     def _can_be_scored(self) -> Settings:
         if self.dataset != "none":
             return self
@@ -171,6 +188,8 @@ class Settings(BaseModel):
     @field_validator("rule", "dataset", "ood_dataset", "inference", "partition", "attack")
     @classmethod
     def _is_registered(cls, value: str, info: Any) -> str:
+        if info.field_name == "dataset" and info.data.get("task") == "regression":
+            return value
         allowed = registered(info.field_name)
         takes_file = info.field_name in ("dataset", "ood_dataset")
         if value not in allowed and not (takes_file and value.endswith(".npz")):
@@ -183,6 +202,13 @@ class Settings(BaseModel):
     def _is_share(cls, value: str | float) -> str | float:
         if isinstance(value, float) and not (math.isfinite(value) and value >= 0):
             raise SettingError("gpus_per_client", value, _EITHER["gpus_per_client"])
+        return value
+
+    @field_validator("noise")
+    @classmethod
+    def _is_variance(cls, value: str | float) -> str | float:
+        if isinstance(value, float) and not 0 < value < math.inf:
+            raise SettingError("noise", value, _EITHER["noise"])
         return value
 
     @field_validator("max_precision_ratio")
@@ -198,7 +224,7 @@ def registered(setting: str) -> tuple[str, ...]:
     if setting == "rule":
         from fedbary.aggregation import RULES
 
-        return tuple(RULES)
+        return (*RULES, "FedAG")
     if setting in ("dataset", "ood_dataset"):
         from fedbary.data import names
 
@@ -219,8 +245,8 @@ def registered(setting: str) -> tuple[str, ...]:
 def resolve(overrides: Mapping[str, Any], file: Path = DEFAULTS) -> Settings:
     """Return the settings of a run.
 
-    The order, the later over the earlier: simulation.yaml; `file`, where it is another; the preset
-    named by `protocol`; `overrides`.
+    The order, the later over the earlier: simulation.yaml; what it says under `tasks` of the run's
+    task; `file`, where it is another; the preset named by `protocol`; `overrides`.
 
     Parameters
     ----------
@@ -235,17 +261,19 @@ def resolve(overrides: Mapping[str, Any], file: Path = DEFAULTS) -> Settings:
         If the file cannot be read, a key or preset is unknown, or a value is not allowed.
     """
     values = read_yaml(DEFAULTS)
-    protocols = values.pop("protocols")
+    protocols, tasks = values.pop("protocols"), values.pop("tasks")
+    own: dict[str, Any] = {}
     if file.resolve() != DEFAULTS:
         own = read_yaml(file)
         protocols |= _protocols(own.pop("protocols", {}), file)
-        values |= own
-    protocol = overrides.get("protocol", values["protocol"])
+    preset: Mapping[str, Any] = {}
+    protocol = {**values, **own, **overrides}["protocol"]
     if protocol != "none":
         if not isinstance(protocol, str) or protocol not in protocols:
             raise SettingError("protocol", protocol, ", ".join(["none", *protocols]))
-        values |= protocols[protocol]
-    return validated({**values, **overrides})
+        preset = protocols[protocol]
+    given = {**own, **preset, **overrides}
+    return validated({**values, **tasks.get(str(given.get("task")), {}), **given})
 
 
 def validated(values: Mapping[str, Any]) -> Settings:

@@ -75,6 +75,19 @@ def task_of(settings: Settings) -> Task:
     return Task(dataset.shape, named_classes or parse_classes(str(dataset.num_classes)))
 
 
+def check(settings: Settings, own_data: bool) -> None:
+    """Raise a SettingError if the device, the data sets or the split cannot be had.
+
+    With `own_data` at the sites there is no split.
+    """
+    torch_device(settings)
+    task_of(settings)
+    if settings.ood_dataset != "none":
+        load(settings.ood_dataset, Path(settings.data_dir), settings.download)
+    if not own_data:
+        client_indices(settings, settings.clients)
+
+
 def augments(settings: Settings) -> bool:
     """Whether training images of the data set are cropped and flipped."""
     return load_dataset(settings).augment if settings.augment == "auto" else settings.augment

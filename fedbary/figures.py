@@ -25,22 +25,36 @@ DPI = 160
 ANNOTATED_CELLS = 150
 
 
-def learning_curves(rounds: Sequence[Mapping[str, Any]]) -> "Figure":
-    """Draw accuracy, NLL and ECE of the global model over the rounds, three panels.
+CURVES = {
+    "classification": (
+        ("accuracy", 100, "Accuracy (%)", BLUE),
+        ("nll", 1, "Negative log-likelihood (nats)", RED),
+        ("ece", 100, "Expected calibration error (%)", GREEN),
+    ),
+    "regression": (
+        ("nll", 1, "Negative log-likelihood (nats)", RED),
+        ("rmse", 1, "Root mean squared error", BLUE),
+        ("coverage_90", 100, "Targets in the 90 % interval (%)", GREEN),
+    ),
+}
+"""By task what learning curves show: the value, its factor, label and colour."""
+
+
+def learning_curves(rounds: Sequence[Mapping[str, Any]], task: str = "classification") -> "Figure":
+    """Draw the scores of the global model over the rounds, three panels.
 
     Parameters
     ----------
     rounds : sequence of mapping
         One per round: ``round`` and any of ``accuracy`` (fraction), ``nll`` (nats), ``ece``
-        (fraction). A value that is absent, None or not finite is skipped.
+        (fraction); of a regression ``nll``, ``rmse``, ``coverage_90`` (fraction). A value that is
+        absent, None or not finite is skipped.
+    task : str
+        ``classification`` or ``regression``.
     """
     figure = _figure(10, 3.1)
-    panels = (
-        ("accuracy", 100, "Accuracy (%)", BLUE),
-        ("nll", 1, "Negative log-likelihood (nats)", RED),
-        ("ece", 100, "Expected calibration error (%)", GREEN),
-    )
-    for axes, (key, scale, label, color) in zip(figure.subplots(1, 3), panels, strict=True):
+    panels = zip(figure.subplots(1, 3), CURVES[task], strict=True)
+    for axes, (key, scale, label, color) in panels:
         known = [(entry["round"], entry.get(key)) for entry in rounds]
         points = [(at, scale * y) for at, y in known if y is not None and isfinite(y)]
         x, y = zip(*points, strict=True) if points else ((), ())
@@ -123,6 +137,34 @@ def reliability_diagram(reliability: Reliability, title: str) -> "Figure":
         axes.grid(alpha=0.3)
         axes.set_axisbelow(True)
         open_frame(axes)
+    return figure
+
+
+def coverage_curve(levels: np.ndarray, covered: np.ndarray, title: str) -> "Figure":
+    """Draw how many targets lie in central intervals against how many should.
+
+    Parameters
+    ----------
+    levels, covered : ndarray
+        The intervals' probabilities and the fractions of the targets in them, (L,).
+    title : str
+        Heading.
+    """
+    figure = _figure(4.2, 4.2)
+    axes = figure.subplots()
+    axes.plot([0, 100], [0, 100], "--", color="black", linewidth=1, label="Perfect calibration")
+    axes.plot(100 * levels, 100 * covered, color=BLUE, label="Predictions")
+    over, under = covered < levels, covered > levels
+    for where, color, label in ((over, ORANGE, "Too narrow"), (under, SKY, "Too wide")):
+        axes.fill_between(
+            100 * levels, 100 * levels, 100 * covered, where, color=color, alpha=0.5, label=label
+        )
+    axes.set(xlim=(0, 100), ylim=(0, 100), aspect="equal")
+    axes.set(xlabel="Central interval (%)", ylabel="Targets in it (%)")
+    axes.set_title(title, size=11)
+    axes.legend(loc="upper left", fontsize=8)
+    axes.grid(alpha=0.3)
+    open_frame(axes)
     return figure
 
 

@@ -68,15 +68,10 @@ def prepare(settings: Settings, folder: Path, own_data: bool = False) -> Setting
         If the folder exists, or does not hold what is to be resumed, or the device, the data or
         the split cannot be had.
     """
-    from fedbary.data import load
-    from fedbary.federation import client_indices, task_of, torch_device
+    from fedbary import federation
+    from fedbary.regression import federation as regression
 
-    torch_device(settings)
-    task_of(settings)
-    if settings.ood_dataset != "none":
-        load(settings.ood_dataset, Path(settings.data_dir), settings.download)
-    if not own_data:
-        client_indices(settings, settings.clients)
+    (federation if settings.task == "classification" else regression).check(settings, own_data)
     prepared = settings.model_copy(
         update={
             "output": str(folder),
@@ -90,8 +85,10 @@ def prepare(settings: Settings, folder: Path, own_data: bool = False) -> Setting
 
 
 def _absolute(dataset: str) -> str:
+    """Return the path of a data set that is a file or folder here; others' names as they are."""
     path = Path(dataset).expanduser()
-    return str(path.resolve()) if dataset.endswith(".npz") and path.exists() else dataset
+    is_path = path.suffix in (".npz", ".csv") or len(path.parts) > 1
+    return str(path.resolve()) if is_path and path.exists() else dataset
 
 
 def stop(processes: list[psutil.Process]) -> None:

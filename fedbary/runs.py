@@ -8,13 +8,15 @@ import os
 import platform
 import subprocess
 import time
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 import yaml
-from safetensors.torch import save
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from fedbary import Posterior, __version__, figures
@@ -29,6 +31,8 @@ from fedbary.config import BOOKKEEPING, ROOT, Settings, read_yaml
 from fedbary.errors import SettingError
 from fedbary.federation import torch_device
 from fedbary.metrics import reliability
+from fedbary.regression.forecast import Forecast
+from fedbary.regression.scores import coverage
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -118,6 +122,9 @@ class RunFolder:
     - `metrics.jsonl`: one line per round, flushed;
     - `checkpoint-<round>.safetensors`: what the next round starts from; the last two are kept;
     - `partition.png`, `learning-curves.png`, `reliability.png` (where the server has test data);
+      of a regression `learning-curves.png` and `coverage.png`;
+    - of a regression `standardiser.safetensors`, `mean` and `std` of the features and, last, the
+      target; of FedAG `networks.safetensors`, the clients' of the last round, stacked;
     - `posterior.safetensors`: the final posterior, `<name>_mean` and `<name>_log_var`. It is
       written last and at once: where it stands, the run is whole.
 
@@ -128,7 +135,7 @@ class RunFolder:
     settings
         The run's settings.
     label_counts
-        For each site, by its name, the number of its examples of each class.
+        For each site, by its name, the number of its examples of each class; of a regression none.
     """
 
     def __init__(
@@ -139,6 +146,7 @@ class RunFolder:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / METRICS).unlink(missing_ok=True)
         self.path = folder
+        self.task = settings.task
         self.rounds: list[dict[str, Any]] = []
         provenance = {"fedbary": __version__, "python": platform.python_version()}
         provenance |= {package: _version(package) for package in PACKAGES}
@@ -155,7 +163,8 @@ class RunFolder:
         counts = list(label_counts.values())
         text += yaml.safe_dump({"label_counts": counts}, default_flow_style=None)
         write_whole(folder / SETTINGS, text.encode())
-        self._save(figures.partition_heatmap(np.array(counts)), "partition")
+        if all(counts):
+            self._save(figures.partition_heatmap(np.array(counts)), "partition")
 
     @classmethod
     def reopened(cls, folder: Path, settings: Settings, completed: int) -> RunFolder:
@@ -165,7 +174,7 @@ class RunFolder:
         `settings.yaml` notes when and from which round the run went on.
         """
         results = cls.__new__(cls)
-        results.path = folder
+        results.path, results.task = folder, settings.task
         written = (folder / METRICS).read_text(encoding="utf-8").splitlines()
         kept = written[: completed + 1]
         try:
@@ -199,11 +208,25 @@ class RunFolder:
         diagram = reliability(probs, labels, bins)
         self._save(figures.reliability_diagram(diagram, "Final global model"), "reliability")
 
+    def draw_coverage(self, forecast: Forecast, y: Tensor) -> None:
+        """Draw how many of the targets (N,) lie in the central intervals of forecasts of them."""
+        levels = np.linspace(0.01, 0.99, 99)
+        covered = coverage(forecast, y, torch.from_numpy(levels)).numpy()
+        self._save(figures.coverage_curve(levels, covered, "Final global model"), "coverage")
+
     def finish(self, posterior: Posterior) -> None:
         """Draw the learning curves and write the final posterior."""
-        self._save(figures.learning_curves(self.rounds), "learning-curves")
-        state = {name: tensor.contiguous() for name, tensor in posterior.state_dict().items()}
-        write_whole(self.path / POSTERIOR, save(state))
+        self._save(figures.learning_curves(self.rounds, self.task), "learning-curves")
+        self.write_tensors("posterior", posterior.state_dict())
+
+    def write_tensors(self, name: str, tensors: Mapping[str, Tensor]) -> None:
+        """Write ``<name>.safetensors`` at once."""
+        held = {key: tensor.contiguous() for key, tensor in tensors.items()}
+        write_whole(self.path / f"{name}.safetensors", save(held))
+
+    def read_tensors(self, name: str) -> dict[str, Tensor]:
+        """Read ``<name>.safetensors``."""
+        return load_file(self.path / f"{name}.safetensors")
 
     def _save(self, figure: Figure, name: str) -> None:
         figure.savefig(self.path / f"{name}.png", dpi=figures.DPI)

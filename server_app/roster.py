@@ -15,6 +15,7 @@ from flwr.supercore import log
 
 from fedbary.config import Settings
 from fedbary.errors import RunError
+from fedbary.regression.federation import Columns
 from fedbary.seeds import derive_seed
 from fedbary.sites import LONGEST_NAME
 from fedbary.task import Task
@@ -45,7 +46,7 @@ class Member:
     num_examples : int
         How much it trains on.
     label_counts : list of int
-        How many examples of each class it holds, those that it holds out too.
+        How many examples of each class it holds, those that it holds out too; of a regression none.
     """
 
     node_id: int
@@ -76,7 +77,7 @@ def member_from(node_id: int, content: RecordDict, classes: int) -> Member:
     labels = [int(count) for count in counts]
     if not (partition == -1 and partitions == 0 or 0 <= partition < partitions):
         raise ValueError(f"it holds partition {partition} of {partitions}")
-    if examples < 1 or len(labels) != classes or min(labels) < 0:
+    if examples < 1 or len(labels) != classes or min(labels, default=0) < 0:
         raise ValueError(
             f"it trains on {examples} examples and holds {labels!s:.100} of each class"
         )
@@ -92,11 +93,11 @@ class Roster:
         The way to the nodes.
     settings : Settings
         The run's settings.
-    task : Task
+    task : Task or Columns
         What every site's data must fit; the nodes are told.
     """
 
-    def __init__(self, grid: Grid, settings: Settings, task: Task) -> None:
+    def __init__(self, grid: Grid, settings: Settings, task: Task | Columns) -> None:
         self._grid = grid
         self._settings = settings
         self._task = task
@@ -225,7 +226,8 @@ class Roster:
             self._refuse(node, " ".join(str(reply.error.reason).split()))
             return
         try:
-            member = member_from(node, reply.content, len(self._task.classes))
+            classes = len(self._task.classes) if isinstance(self._task, Task) else 0
+            member = member_from(node, reply.content, classes)
             for other in list(self._members.values()):
                 same_part = member.partition >= 0 and member.partition == other.partition
                 if other.node_id == node or not (same_part or member.name == other.name):

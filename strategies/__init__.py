@@ -1,7 +1,7 @@
 """Flower strategies that aggregate Gaussian posteriors, one class per rule.
 
 Every rule in `fedbary.aggregation.RULES` has its class here by its name; only that of FedAvg, a
-name Flower has taken, is `strategy_for("FedAvg")`.
+name Flower has taken, is `strategy_for("FedAvg")`. `FedAG` makes a posterior of point weights.
 """
 
 from fedbary.aggregation import RULES
@@ -9,6 +9,7 @@ from fedbary.aggregation import RULES
 from .admission import Refusal
 from .charts import Chart, chart
 from .conventions import CONVENTIONS, Convention
+from .fedag import FedAG
 from .methods import (
     AALV,
     EAA,
@@ -29,6 +30,7 @@ __all__ = [
     "CONVENTIONS",
     "EAA",
     "FKLB",
+    "FedAG",
     "Chart",
     "GAA",
     "RKLB",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fedbary.aggregation import RULES, rule_named
 
+from .fedag import FedAG
 from .strategy import PosteriorStrategy
 
 
@@ -63,20 +64,20 @@ class MultiKrum(PosteriorStrategy):
 
 _CLASSES: dict[str, type[PosteriorStrategy]] = {
     method.rule.name: method
-    for method in (RKLB, WB, EAA, GAA, AALV, FKLB, Median, TrimmedMean, MultiKrum)
+    for method in (RKLB, WB, EAA, GAA, AALV, FKLB, FedAG, Median, TrimmedMean, MultiKrum)
 }
 
 
 def strategy_for(rule_name: str) -> type[PosteriorStrategy]:
-    """Return the strategy class of a rule in `RULES`, one and the same at every call.
+    """Return the strategy class of FedAG or a rule in `RULES`, one and the same at every call.
 
     Raises
     ------
     SettingError
         If there is no such rule; the message lists the names.
     """
-    rule = rule_named(rule_name)
     if rule_name not in _CLASSES:
+        rule = rule_named(rule_name)
         doc = f"Flower strategy that aggregates posteriors under the rule {rule_name}."
         members = {"rule": rule, "__doc__": doc, "__module__": __name__}
         _CLASSES[rule_name] = type(rule_name, (PosteriorStrategy,), members)

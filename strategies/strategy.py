@@ -167,9 +167,7 @@ class PosteriorStrategy(FedAvg):
                 self.max_precision_ratio,
                 arrays,
             )
-        gaussian = len(self.convention.pairs(arrays.keys()))
-        level = INFO if gaussian else WARNING
-        log(level, "configure_train: %d of %d arrays are Gaussian means", gaussian, len(arrays))
+        self._check_global(arrays)
         server_round += self.completed_rounds
         if self.choose_nodes is None:
             messages = list(super().configure_train(server_round, arrays, config, grid))
@@ -218,11 +216,8 @@ class PosteriorStrategy(FedAvg):
         if isinstance(self.rule, RobustRule) and self.rule.is_plain(len(admitted)):
             fraction = f"{self.rule.trim_fraction:g} of {len(admitted)} replies is none"
             log(WARNING, "aggregate_train: %s does not protect: %s", self.rule.name, fraction)
-        records = [next(iter(reply.content.array_records.values())) for reply in admitted]
         try:
-            arrays = aggregate_records(
-                self.rule, records, weights, self.convention, self.max_precision_ratio
-            )
+            arrays = self._aggregate(admitted, weights)
         except SettingError as error:  # too few clients for the rule
             return self._skip(server_round, str(error))
         if not all(is_finite(array) for array in arrays.values()):
@@ -238,6 +233,22 @@ class PosteriorStrategy(FedAvg):
             else:
                 log(WARNING, "aggregate_train: metrics left out: %s", reason)
         return arrays, self.train_metrics_aggr_fn(usual, self.weighted_by_key)
+
+    def _check_global(self, arrays: ArrayRecord) -> None:
+        """Say how many of the arrays that clients are to be sent are Gaussian."""
+        gaussian = len(self.convention.pairs(arrays.keys()))
+        level = INFO if gaussian else WARNING
+        log(level, "configure_train: %d of %d arrays are Gaussian means", gaussian, len(arrays))
+
+    def _aggregate(self, admitted: Sequence[Message], weights: Sequence[float]) -> ArrayRecord:
+        """Return the aggregate of admitted replies."""
+        return aggregate_records(
+            self.rule,
+            [arrays_of(reply) for reply in admitted],
+            weights,
+            self.convention,
+            self.max_precision_ratio,
+        )
 
     def _skip(self, server_round: int, reason: str) -> tuple[None, MetricRecord]:
         log(WARNING, "aggregate_train: round %d is skipped: %s", server_round, reason)
@@ -355,6 +366,11 @@ class PosteriorStrategy(FedAvg):
             if self._train_refusal(reply, record) is None:
                 return record
         return carrying[0][1] if carrying else ArrayRecord()
+
+
+def arrays_of(reply: Message) -> ArrayRecord:
+    """Return the arrays of an admitted reply."""
+    return next(iter(reply.content.array_records.values()))
 
 
 def _question(message_type: str, server_round: int) -> str:

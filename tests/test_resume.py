@@ -188,7 +188,7 @@ def test_killed_before_the_first_checkpoint_the_same_words_begin_the_run(whole, 
     def killed(*_):
         raise KeyboardInterrupt
 
-    for place in ("server_app.save_checkpoint", "server_app.Recorder.__init__"):
+    for place in ("server_app.recorder.save_checkpoint", "server_app.recorder.Recorder.__init__"):
         folder = tmp_path / place
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(place, killed)

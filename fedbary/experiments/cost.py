@@ -51,11 +51,13 @@ class Cost:
 
 def _like(row: pd.Series) -> tuple[object, ...]:
     keys = ("bayesian_layers", "batch_size", "inference", "engine")
-    return Path(row["dataset"]).name, *(row[key] for key in keys)
+    return Path(row["dataset"]).name, row.get("model", "cnn"), *(row[key] for key in keys)
 
 
 def _seconds_of_an_epoch(settings: Settings) -> float:
     """Train a few steps as a client does, and scale to one pass over all the training data."""
+    if settings.task == "regression":
+        return _seconds_of_a_regression(settings)
     from fedbary.federation import augments, load_dataset, make_model
     from fedbary.inference import Training, local_method
 
@@ -80,3 +82,22 @@ def _seconds_of_an_epoch(settings: Settings) -> float:
     if settings.engine == "ray":
         at_once = max(1, (os.cpu_count() or 1) // settings.cpus_per_client)
     return seconds * len(dataset.y_train) / count * ROUND_OVERHEAD / at_once
+
+
+def _seconds_of_a_regression(settings: Settings) -> float:
+    """Train an epoch on some rows, and scale to one pass over all of them."""
+    from fedbary.inference import Training, local_method
+    from fedbary.regression.federation import make_model, task_of, training_data
+    from fedbary.regression.networks import gaussian_nll
+    from fedbary.regression.sgd import fit
+
+    x, y = (part.float() for part in training_data(settings))
+    part, model = slice(STEPS * settings.batch_size), make_model(settings, task_of(settings))
+    start = time.perf_counter()
+    if settings.rule == "FedAG":
+        fit(model, 0 * x[part], 0 * y[part], 1, settings.batch_size, settings.lr, seed=0)
+    else:
+        training = Training(batch_size=settings.batch_size)
+        method = local_method(settings.inference)
+        method(model, 0 * x[part], 0 * y[part], 1.0, training, seed=0, nll=gaussian_nll)
+    return (time.perf_counter() - start) * len(y) / len(y[part]) * ROUND_OVERHEAD

@@ -11,6 +11,20 @@ RULE_NAMES = {"FedAVG": "FedAvg"}
 """Our names of rules that the paper spells otherwise."""
 
 
+DATASETS = {
+    "bostonHousing": "Boston",
+    "concrete": "Concrete",
+    "energy": "Energy",
+    "kin8nm": "Kin8nm",
+    "naval-propulsion-plant": "Naval Propulsion",
+    "power-plant": "Power Plant",
+    "protein-tertiary-structure": "Protein",
+    "wine-quality-red": "Red Wine",
+    "yacht": "Yacht",
+}
+"""What FedAG's tables call the folders of the UCI sets."""
+
+
 @cache
 def table1() -> pd.DataFrame:
     """Return Table 1 of BA-BFL (Table III of its last version).
@@ -36,3 +50,31 @@ def published(dataset: str, bayesian_layers: int, rule: str, metric: str) -> tup
     if row.empty:
         return float("nan"), float("nan")
     return float(row["mean"].iloc[0]), float(row["std"].iloc[0])
+
+
+@cache
+def fedag() -> pd.DataFrame:
+    """Return Tables 2-4 of FedAG: dataset, method, metric, mean and standard_error over splits.
+
+    Metrics are nll, rmse and sharpness, of which the paper gives no error; methods BLR, VI, DE,
+    FedAG-N0-t1 (linear, 1 round) and FedAG-N1-t5 (a network, 5 rounds).
+    """
+    folder = files(__package__) / "published"
+    with (folder / "tables2-3-fedag.csv").open(encoding="utf-8") as file:
+        scores = pd.read_csv(file)
+    with (folder / "table4-fedag-sharpness.csv").open(encoding="utf-8") as file:
+        sharpness = pd.read_csv(file).melt("dataset", var_name="method", value_name="mean")
+    return pd.concat([scores, sharpness.assign(metric="sharpness")], ignore_index=True)
+
+
+def fedag_published(dataset: str, method: str, metric: str) -> tuple[float, float]:
+    """Return a number of `fedag` and its standard error, NaN where the paper has none."""
+    table = fedag()
+    row = table[
+        (table["dataset"] == DATASETS.get(dataset, dataset))
+        & (table["method"] == method)
+        & (table["metric"] == metric)
+    ]
+    if row.empty:
+        return float("nan"), float("nan")
+    return float(row["mean"].iloc[0]), float(row["standard_error"].iloc[0])

@@ -25,12 +25,12 @@ from fedbary.experiments.cells import (
     REJECTED,
     UNCERTAINTY,
     Metric,
-    duration,
     marked,
 )
 from fedbary.experiments.comparison import TOGETHER, Comparison, compare
 from fedbary.experiments.document import Document
 from fedbary.experiments.grid import NAMING, differing
+from fedbary.experiments.provenance import add_runs, plain
 from fedbary.experiments.published import published
 from fedbary.experiments.table import TABLE, read_about, read_table, settings_of
 
@@ -52,9 +52,6 @@ ENOUGH = 6
 """Points from which on it can: with fewer, the ROPE being a quartile, no data give more."""
 
 
-PARTLY = " (not recorded by some runs, of an earlier version)"
-
-
 def write_report(results: Path) -> Path:
     """Write `report.html`, `report.md` and `figures/` from a results folder's table.
 
@@ -69,6 +66,10 @@ def write_report(results: Path) -> Path:
         If there is no table of this version, or no run in it.
     """
     table = read_table(results)
+    if "task" in table and (table["task"] == "regression").all():
+        from fedbary.experiments.regression_report import write_regression_report
+
+        return write_regression_report(table, results)
     for column in REQUIRED:
         if column not in table:
             allowed = f"a table with a column {column}, as this version of fedbary writes it"
@@ -100,7 +101,7 @@ class Report:
         settings = settings_of(last).astype(object).fillna("")
         self.varied = differing(settings.to_dict("records"))
         last["variant"] = [
-            ", ".join(f"{key}={_plain(row[key])}" for key in self.varied)
+            ", ".join(f"{key}={plain(row[key])}" for key in self.varied)
             for row in settings.to_dict("records")
         ]
         self.last = last.sort_values(["bayesian_layers", "order"], kind="stable")
@@ -118,7 +119,7 @@ class Report:
         self.uncertainty()
         self.variances()
         self.background()
-        self.runs()
+        add_runs(self.document, self.last)
         self.document.write()
 
     def introduction(self) -> None:
@@ -432,29 +433,6 @@ class Report:
                 f"Who holds what: {_name(dataset)}, seed {row['seed']}.",
             )
 
-    def runs(self) -> None:
-        """Add what every run was made with."""
-        document = self.document
-        document.heading("Settings, versions, runs")
-        settings = settings_of(self.last).assign(
-            **{c: self.last[c] for c in self.last if c.startswith("versions.") or c == "device"}
-        )
-        known = {key: settings[key].replace("", np.nan).dropna() for key in settings}
-        same = {key: values for key, values in known.items() if values.nunique() == 1}
-        rows = [
-            [f"`{key}`", _plain(values.iloc[0]) + (PARTLY if len(values) < len(settings) else "")]
-            for key, values in same.items()
-        ]
-        document.table(["setting or version", "in every run"], rows, "Common to all runs")
-        other = [key for key in settings if key not in same and key not in NAMING]
-        body = [
-            [f"`{row['run']}`", *(_plain(row[key]) for key in other), row["commit"], row["started"],
-             duration(row["duration"])]
-            for row in self.last.to_dict("records")
-        ]  # fmt: skip
-        header = ["run", *(f"`{key}`" for key in other), "commit", "started", "took"]
-        document.table(header, body, f"All {len(body)} runs")
-
 
 def _rejections(last: pd.DataFrame) -> pd.DataFrame:
     """Return accuracies after rejection in long form, of FedAvg and of the largest n."""
@@ -473,10 +451,6 @@ def _grouped(rows: pd.DataFrame, *keys: str) -> Iterable[tuple[Any, pd.DataFrame
 
 def _name(dataset: object) -> str:
     return DATASETS.get(str(dataset), str(dataset))
-
-
-def _plain(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _listed(values: pd.Series) -> str:

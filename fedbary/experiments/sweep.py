@@ -202,6 +202,9 @@ def _last_words(log: Path) -> str:
 
 def _score(rows: pd.DataFrame) -> str:
     last = rows.iloc[-1]
+    if last["task"] == "regression":
+        took = duration(rows["seconds"].sum())
+        return f"NLL {last['nll']:.4f}  RMSE {last['rmse']:.4g}  {took}"
     return (
         f"accuracy {100 * last['accuracy']:.2f} %  NLL {last['nll']:.4f}  "
         f"ECE {100 * last['ece']:.2f} %  {duration(rows['seconds'].sum())}"

@@ -4,7 +4,8 @@ The columns are, in this order: `format`; `run`, its name; every setting; where 
 made (`device`, `commit`, `started`, `versions.*`); `round` and what was measured in it. A name
 with dots is a value within a group: `local_models.worst10_accuracy`, `ood.auroc_entropy`,
 `rejection.0.1` (accuracy with a tenth rejected), `log_var.fc1.weight` (mean log-variance).
-`label_counts`, in round 0, is who holds what: JSON, a list of counts by class for each client.
+`label_counts`, in round 0, is who holds what: JSON, a list of counts by class for each client (of
+a regression empty).
 """
 
 from __future__ import annotations
@@ -136,10 +137,10 @@ def differing_setting(rows: pd.DataFrame, settings: Mapping[str, Any]) -> str | 
 
 
 def public(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out what tells of one machine's folders; a data set given as a file keeps its name."""
+    """Leave out what tells of one machine's folders; of a data set's path the last part stays."""
     kept = {k: v for k, v in settings.items() if k not in ("output", "data_dir")}
     for key in ("dataset", "ood_dataset"):
-        if str(kept.get(key)).endswith(".npz"):
+        if key in kept:
             kept[key] = Path(kept[key]).name
     return kept
 

@@ -1,0 +1,89 @@
+"""Methods that see all data at once, on the splits of an experiment's federated runs.
+
+`central.csv` is a tidy table: a row per data set, split and method.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from fedbary.config import Settings
+from fedbary.inference import Training
+from fedbary.regression.baselines import bayesian_linear, deep_ensemble, mean_field
+from fedbary.regression.federation import evaluation_data, seed_of, training_data
+from fedbary.regression.forecast import Forecast
+from fedbary.regression.scores import score
+from fedbary.regression.standardise import Standardiser, Sums
+
+TABLE = "central.csv"
+
+STEPS = 10_000
+"""About how many steps a network is trained, whatever the size of the data."""
+
+Method = Callable[[Tensor, Tensor, Tensor, int, int], Forecast]
+
+
+def _batch_size(examples: int) -> int:
+    return 32 if examples < 2000 else 128
+
+
+def _epochs(examples: int) -> int:
+    return max(20, min(500, STEPS * _batch_size(examples) // examples))
+
+
+def _blr(x: Tensor, y: Tensor, x_new: Tensor, hidden: int, seed: int) -> Forecast:
+    return bayesian_linear(x, y, x_new)
+
+
+def _vi(x: Tensor, y: Tensor, x_new: Tensor, hidden: int, seed: int) -> Forecast:
+    training = Training(
+        epochs=_epochs(len(y)), batch_size=_batch_size(len(y)), lr=0.003, kl_weight=0.1
+    )
+    return mean_field(x, y, x_new, hidden, training, seed)
+
+
+def _ensemble(x: Tensor, y: Tensor, x_new: Tensor, hidden: int, seed: int) -> Forecast:
+    epochs = min(40, _epochs(len(y)))
+    return deep_ensemble(x, y, x_new, hidden, epochs, _batch_size(len(y)), 0.01, seed)
+
+
+METHODS: dict[str, Method] = {"BLR": _blr, "VI": _vi, "DE": _ensemble}
+"""Bayesian linear regression, mean-field variational inference, a deep ensemble of 5."""
+
+
+def central(runs: Iterable[Settings], results: Path) -> pd.DataFrame:
+    """Fit every method on every split of the runs; what the table has already is not done again.
+
+    The table is written after each split.
+    """
+    file = results / TABLE
+    rows = pd.read_csv(file).to_dict("records") if file.exists() else []
+    done = {(row["dataset"], row["split"], row["method"]) for row in rows}
+    points = {(Path(run.dataset).name, run.split): run for run in runs if run.model == "mlp"}
+    results.mkdir(parents=True, exist_ok=True)
+    torch.set_num_threads(1)
+    for (dataset, split), settings in points.items():
+        missing = [name for name in METHODS if (dataset, split, name) not in done]
+        if missing:
+            rows += [_fitted(settings, name) for name in missing]
+            pd.DataFrame(rows).to_csv(file, index=False, float_format="%.6g")
+    return pd.DataFrame(rows)
+
+
+def _fitted(settings: Settings, name: str) -> dict[str, object]:
+    (x, y), (x_new, y_new) = training_data(settings), evaluation_data(settings)
+    columns = torch.cat([x, y[:, None]], 1)
+    standardiser = Standardiser.from_sums(Sums.of(columns, Sums.of(columns).mean))
+    data = standardiser.features(x), standardiser.target(y), standardiser.features(x_new)
+    start = time.perf_counter()
+    found = METHODS[name](*data, settings.hidden_units, seed_of(settings, "central"))
+    seconds = time.perf_counter() - start
+    scores = score(standardiser.restore(found), y_new)
+    point = {"dataset": Path(settings.dataset).name, "split": settings.split, "method": name}
+    return {**point, **scores, "seconds": seconds}

@@ -1,0 +1,236 @@
+"""The report of an experiment of regressions: FedAG's Tables 2-4 and Fig. 3, and calibration."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from fedbary.experiments.central import TABLE as CENTRAL
+from fedbary.experiments.document import Document
+from fedbary.experiments.provenance import add_runs
+from fedbary.experiments.published import DATASETS, fedag_published
+from fedbary.experiments.table import read_about
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+METHODS = {
+    "BLR": "BLR",
+    "FedAG, linear": "FedAG-N0-t1",
+    "VI": "VI",
+    "FedAG": "FedAG-N1-t5",
+    "FedAG + noise": "",
+    "DE": "DE",
+}
+"""Methods that always come in this order, with the paper's name of those that it has."""
+
+SCORES = {"nll": "Table 2: NLL", "rmse": "Table 3: RMSE", "sharpness": "Table 4: sharpness"}
+
+MORE = ("crps", "coverage_50", "coverage_90", "coverage_95")
+
+CLOSE = 0.1
+"""How near to Bayesian linear regression the paper finds the linear FedAG, in nats."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over splits with its standard error; NaN where there is none."""
+
+    mean: float
+    error: float
+
+    @classmethod
+    def of(cls, values: pd.Series) -> Estimate:
+        """Estimate from a value of each split."""
+        count = len(values)
+        if not count or not np.isfinite(values).all():
+            return cls(math.nan, math.nan)
+        return cls(float(values.mean()), float(values.std(ddof=1)) / math.sqrt(count))
+
+    def __str__(self) -> str:
+        if math.isnan(self.mean):
+            return "–"
+        places = max(2, 2 - math.floor(math.log10(abs(self.mean) or 1)))
+        text = f"{self.mean:.{places}f}"
+        return text if math.isnan(self.error) else f"{text} ± {self.error:.{places}f}"
+
+
+def write_regression_report(table: pd.DataFrame, folder: Path) -> Path:
+    """Write `report.html`, `report.md` and `figures/` from tables of runs and central methods.
+
+    Returns
+    -------
+    Path
+        The HTML page.
+    """
+    about = read_about(folder)
+    document = Document(folder, about.get("title") or folder.resolve().name)
+    last = table[table["round"] == table["rounds"]].copy()
+    last["duration"] = last["run"].map(table.groupby("run")["seconds"].sum())
+    scores = _scores(last)
+    if (folder / CENTRAL).exists():
+        scores = pd.concat([scores, pd.read_csv(folder / CENTRAL)], ignore_index=True)
+    _introduce(document, about.get("about", ""), last)
+    for metric, title in SCORES.items():
+        document.heading(title)
+        document.table(*_table(scores, metric))
+    document.heading("Do they hold?")
+    for line in _verdicts(scores):
+        document.text(line)
+    document.heading("CRPS, and how many targets lie in the 50, 90 and 95 % intervals")
+    document.table(*_calibration(scores))
+    document.heading("Round by round")
+    caption = """NLL and RMSE of the networks by round (Fig. 3): mean and standard error;
+        FedAG's with its noise term, where the runs have one."""
+    document.figure("rounds", _rounds(table), caption)
+    add_runs(document, last)
+    document.write()
+    return folder / "report.html"
+
+
+def _method(row: pd.Series) -> str:
+    kind = ", linear" if row["model"] == "linear" else ""
+    return f"{row['rule']}{kind}"
+
+
+def _scores(last: pd.DataFrame) -> pd.DataFrame:
+    """Return the scores by data set, split and method; of FedAG's networks with and without noise.
+
+    The linear model has a noise in the paper too.
+    """
+    last = last.assign(method=last.apply(_method, axis=1))
+    columns = [*SCORES, *MORE]
+    point = ["dataset", "split", "method"]
+    both = (last["method"] == "FedAG") & (last["noise_var"] > 0)
+    bare = last.loc[both, point].join(
+        last.loc[both, [f"without_noise.{name}" for name in columns]].set_axis(columns, axis=1)
+    )
+    noisy = last.loc[both, [*point, *columns]].assign(method="FedAG + noise")
+    return pd.concat([last.loc[~both, [*point, *columns]], bare, noisy], ignore_index=True)
+
+
+def _introduce(document: Document, about: str, last: pd.DataFrame) -> None:
+    document.text(about)
+    clients = ", ".join(map(str, sorted(last["clients"].unique())))
+    document.text(
+        f"""{len(last)} runs of {clients} clients. All numbers are of the rows that a split keeps
+        for the test, in the target's own units, as mean ± standard error over the splits; below
+        in italics what the paper prints. **BLR**, **VI** and **DE**, Bayesian linear regression,
+        mean-field variational inference and deep ensembles of five networks, see all data at
+        once. **FedAG** predicts without a noise term, as in the paper, and **+ noise** with
+        one that the clients estimate together. Bold is the best mean of a row."""
+    )
+
+
+def _order(methods: Sequence[str]) -> list[str]:
+    """Return methods in the order of `METHODS`, others before the last of them."""
+    others = sorted(set(methods) - METHODS.keys())
+    known = [method for method in METHODS if method in methods]
+    return [m for m in known if m != "DE"] + others + [m for m in known if m == "DE"]
+
+
+def _table(scores: pd.DataFrame, metric: str) -> tuple[list[str], list[list[str]]]:
+    methods = _order(list(scores["method"].unique()))
+    rows = []
+    for dataset, held in scores.groupby("dataset", sort=False):
+        ours = {m: Estimate.of(held.loc[held["method"] == m, metric]) for m in methods}
+        best = min((e.mean for e in ours.values() if e.mean == e.mean), default=math.nan)
+        cells = []
+        for method, estimate in ours.items():
+            bold = metric != "sharpness" and estimate.mean == best
+            cell = f"**{estimate}**" if bold else str(estimate)
+            paper = Estimate(*fedag_published(str(dataset), METHODS.get(method, ""), metric))
+            cells.append(cell if math.isnan(paper.mean) else f"{cell}<br>*{paper}*")
+        splits = held["split"].nunique()
+        rows.append([DATASETS.get(str(dataset), str(dataset)), str(splits), *cells])
+    return ["data set", "splits", *methods], rows
+
+
+def _calibration(scores: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
+    methods = _order(list(scores["method"].unique()))
+    rows = []
+    for dataset, held in scores.groupby("dataset", sort=False):
+        for method in methods:
+            found = held[held["method"] == method]
+            if found.empty:
+                continue
+            covered = " / ".join(f"{100 * found[name].mean():.0f}" for name in MORE[1:])
+            name = DATASETS.get(str(dataset), str(dataset))
+            rows.append([name, method, str(Estimate.of(found["crps"])), covered])
+    return ["data set", "method", "CRPS", "in 50 / 90 / 95 %"], rows
+
+
+def _verdicts(scores: pd.DataFrame) -> list[str]:
+    """Say where the linear FedAG is close to BLR, and where FedAG is as good as printed."""
+    means = scores.groupby(["dataset", "method"], sort=False)["nll"].mean().unstack()
+    lines = []
+    if {"BLR", "FedAG, linear"} <= set(means):
+        gaps = (means["FedAG, linear"] - means["BLR"]).dropna()
+        close = int((gaps <= CLOSE).sum())
+        lines.append(
+            f"""The NLL of linear FedAG is within {CLOSE} of Bayesian linear regression, or better,
+            on {close} of {len(gaps)} sets: {_listed(gaps)}."""
+        )
+    for metric in ("nll", "rmse"):
+        for method in ("FedAG", "FedAG + noise"):
+            missed = {}
+            compared = 0
+            for dataset, held in scores[scores["method"] == method].groupby("dataset", sort=False):
+                ours = Estimate.of(held[metric])
+                printed, error = fedag_published(str(dataset), METHODS["FedAG"], metric)
+                if math.isnan(printed):
+                    continue
+                compared += 1
+                if not ours.mean <= printed + 2 * error:
+                    missed[str(dataset)] = ours.mean - printed
+            if compared:
+                rest = f"; not on {_listed(pd.Series(missed))}" if missed else ""
+                lines.append(
+                    f"""{method}: the {metric.upper()} is the paper's within two of its standard
+                    errors, or better, on {compared - len(missed)} of {compared} sets{rest}."""
+                )
+    return lines
+
+
+def _listed(gaps: pd.Series) -> str:
+    return ", ".join(f"{DATASETS.get(str(name), name)} ({gap:+.3g})" for name, gap in gaps.items())
+
+
+def _rounds(table: pd.DataFrame) -> Figure:
+    """Draw NLL and RMSE by round: a column of panels a data set, a line a method."""
+    from matplotlib.figure import Figure
+
+    from fedbary.comparison_figures import COLORS, MARKERS
+    from fedbary.figures import open_frame
+
+    shown = table[(table["model"] == "mlp") & (table["round"] > 0)]
+    datasets = list(shown["dataset"].unique())
+    rules = list(shown["rule"].unique())
+    figure = Figure(figsize=(2.8 * max(1, len(datasets)), 5), layout="constrained")
+    panels = figure.subplots(2, max(1, len(datasets)), squeeze=False, sharex="col")
+    for column, dataset in enumerate(datasets):
+        for row, (metric, label) in enumerate((("nll", "NLL, nats"), ("rmse", "RMSE"))):
+            axes = panels[row, column]
+            for rule, color, marker in zip(rules, COLORS, MARKERS, strict=False):
+                held = shown[(shown["dataset"] == dataset) & (shown["rule"] == rule)]
+                by_round = held.groupby("round")[metric]
+                mean, error = by_round.mean(), by_round.sem(ddof=1).fillna(0)
+                axes.errorbar(
+                    mean.index, mean, error, color=color, marker=marker, markersize=4, label=rule
+                )
+            axes.grid(alpha=0.3)
+            open_frame(axes)
+            if row == 0:
+                axes.set_title(DATASETS.get(dataset, dataset), size=11)
+            else:
+                axes.set_xlabel("Round")
+            if column == 0:
+                axes.set_ylabel(label)
+    panels[0, 0].legend(fontsize=8)
+    return figure

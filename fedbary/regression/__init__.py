@@ -1,0 +1,1 @@
+"""Regression: networks, their training, Gaussian predictions, scores, and other methods."""

@@ -1,0 +1,121 @@
+"""Gaussian predictions of a number: from networks, from a posterior, in closed form."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Generator, Tensor
+
+from fedbary.errors import SettingError
+from fedbary.gaussian import Posterior, variance_power
+from fedbary.layers import normal_like
+from fedbary.regression.networks import is_linear, moments
+
+
+@dataclass(frozen=True, eq=False)
+class Forecast:
+    """N(mean, epistemic + aleatoric) for each example.
+
+    Attributes
+    ----------
+    mean : Tensor
+        Expected target, (N,).
+    epistemic : Tensor
+        Variance that comes of not knowing the weights, (N,): more data would remove it.
+    aleatoric : Tensor
+        Variance of the noise in the target, (N,); 0 where a prediction carries no noise term.
+    """
+
+    mean: Tensor
+    epistemic: Tensor
+    aleatoric: Tensor
+
+    @property
+    def var(self) -> Tensor:
+        """Predictive variance, (N,)."""
+        return self.epistemic + self.aleatoric
+
+    def rescaled(self, mean: float, std: float) -> Forecast:
+        """Return the forecast of mean + std · y, which takes standardised targets back."""
+        return Forecast(mean + std * self.mean, std**2 * self.epistemic, std**2 * self.aleatoric)
+
+
+@torch.no_grad()
+def forecast(
+    networks: Mapping[str, Tensor], x: Tensor, noise_var: float = 0.0, batch_size: int = 1000
+) -> Forecast:
+    """Predict by the first two moments of M networks' answers (FedAG, eqs. 3-5).
+
+    mean = Σ ŷ_m / M, epistemic = Σ ŷ_m² / M − mean², aleatoric = noise_var + Σ v_m / M. The
+    networks are the clients' own (the paper's bootstrap), `drawn` from a posterior (ordinary
+    Monte Carlo), or members of an ensemble; v_m is the noise variance that a network itself
+    predicts (a deep ensemble's moments are those of Lakshminarayanan et al. 2017), 0 if it
+    predicts none.
+
+    Parameters
+    ----------
+    networks
+        Tensors of a `Regressor` by name, stacked: (M, *shape).
+    x
+        Standardised features, (N, D).
+    noise_var
+        Variance of a noise term; 0, the paper's choice for networks, leaves it out.
+    batch_size
+        Examples at a time.
+    """
+    parts = []
+    for batch in x.split(batch_size):
+        means, noise_vars = moments(networks, batch)
+        parts.append((means.mean(0), means.var(0, correction=0), noise_vars.mean(0) + noise_var))
+    return Forecast(*(torch.cat(part) for part in zip(*parts, strict=True)))
+
+
+@torch.no_grad()
+def drawn(posterior: Posterior, samples: int, generator: Generator | None) -> dict[str, Tensor]:
+    """Draw networks from a posterior, (samples, *shape) by name; point tensors are repeated."""
+    networks = {}
+    for name, mean in posterior.mean.items():
+        stacked = mean.expand(samples, *mean.shape)
+        if name in posterior.log_var:
+            std = variance_power(posterior.log_var[name], 0.5)
+            noise = normal_like(torch.empty_like(stacked), generator)
+            stacked = torch.addcmul(stacked, std, noise)
+        networks[name] = stacked
+    return networks
+
+
+@torch.no_grad()
+def linear_forecast(posterior: Posterior, x: Tensor, noise_var: float = 0.0) -> Forecast:
+    """Predict with a linear model in closed form (FedAG, eq. 6).
+
+    mean = Σ_d m_d x_d + m_b, epistemic = Σ_d v_d x_d² + v_b, aleatoric = noise_var, plus the
+    noise variance that the model itself carries.
+
+    Parameters
+    ----------
+    posterior
+        Of a `Regressor` without hidden units; tensors that are no Gaussian have variance 0.
+    x
+        Standardised features, (N, D).
+    noise_var
+        1/β, the variance of the noise.
+
+    Raises
+    ------
+    SettingError
+        If the model has hidden units.
+    """
+    if not is_linear(posterior.mean):
+        raise SettingError("model", "a network with hidden units", "linear, for the closed form")
+    point = {name: mean[None] for name, mean in posterior.mean.items()}
+    means, noise_vars = moments(point, x)
+    design = torch.cat([x, torch.ones_like(x[:, :1])], 1).double()
+    variances = [
+        posterior.log_var.get(name, torch.full_like(posterior.mean[name], -math.inf)).exp()
+        for name in ("output.weight", "output.bias")
+    ]
+    var = torch.cat([v.flatten() for v in variances]).double()
+    return Forecast(means[0], design.square() @ var, noise_vars[0] + noise_var)

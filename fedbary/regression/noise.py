@@ -1,0 +1,61 @@
+"""The variance of the noise in the target, from sums that add over clients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedbary.regression.networks import moments
+
+MIN_NOISE_SHARE = 0.01
+"""The least of the mean squared error that is taken for noise."""
+
+
+@dataclass(frozen=True)
+class NoiseSums:
+    """What a client tells of the noise, to be added up: count, squared errors, spread."""
+
+    count: int
+    squares: float
+    spread: float
+
+    def __add__(self, other: NoiseSums) -> NoiseSums:
+        return NoiseSums(
+            self.count + other.count, self.squares + other.squares, self.spread + other.spread
+        )
+
+    @property
+    def noise_var(self) -> float:
+        """Estimate of the noise variance: mean squared error less mean spread, above 0."""
+        excess = (self.squares - self.spread) / self.count
+        return max(excess, MIN_NOISE_SHARE * self.squares / self.count)
+
+
+@torch.no_grad()
+def noise_sums(
+    networks: Mapping[str, Tensor], x: Tensor, y: Tensor, own: int | None = None
+) -> NoiseSums:
+    """Sum up what the other clients' networks leave unexplained of a client's training data.
+
+    A network fits the noise in its own data, so its residuals there are too small. The others
+    have not seen these rows since they were last averaged: with mean ȳ and variance s² over
+    their answers, (y − ȳ)² is of the size of noise plus s², and the noise is what remains.
+
+    Parameters
+    ----------
+    networks
+        All clients' networks, stacked: (K, *shape).
+    x, y
+        The client's standardised features (n, D) and targets (n,).
+    own
+        Which of the networks was trained on these rows, and is left out; None if none was, or
+        if it is the only one.
+    """
+    clients = len(networks["output.weight"])
+    others = [k for k in range(clients) if k != own] or [0]
+    answers = moments({name: tensor[others] for name, tensor in networks.items()}, x)[0]
+    squares = (y.double() - answers.mean(0)).square().sum()
+    return NoiseSums(len(y), float(squares), float(answers.var(0, correction=0).sum()))

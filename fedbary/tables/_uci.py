@@ -1,0 +1,53 @@
+"""A folder in the format of the UCI sets with the splits of Hernández-Lobato and Adams (2015).
+
+``data.txt`` holds the numbers, ``index_features.txt`` and ``index_target.txt`` say which columns
+are what, ``index_train_<i>.txt`` and ``index_test_<i>.txt`` hold the rows of split i.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from fedbary.errors import SettingError
+from fedbary.tables._table import Table
+from fedbary.tables._text import numbers, read_text
+
+
+def read(path: Path, target: str) -> Table:
+    """Return the set in a folder; the target is the column that the folder names.
+
+    Raises
+    ------
+    SettingError
+        A file is missing or does not hold what it must.
+    """
+    frame = read_text(path / "data.txt", sep=r"\s+", header=None)
+    features = _indices(path / "index_features.txt")
+    aim = _indices(path / "index_target.txt")
+    columns = np.concatenate([features, aim])
+    if len(aim) != 1 or not np.isin(columns, np.arange(frame.shape[1])).all() or aim in features:
+        held = f"features {features.tolist()}, target {aim.tolist()}"
+        raise SettingError(
+            str(path), held, f"columns from 0 to {frame.shape[1] - 1}, one the target"
+        )
+    count = len(list(path.glob("index_train_*.txt")))
+    splits = [
+        (_indices(path / f"index_train_{i}.txt"), _indices(path / f"index_test_{i}.txt"))
+        for i in range(count)
+    ]
+    return numbers(str(path), frame[features.tolist()], frame[int(aim[0])], splits)
+
+
+def _indices(path: Path) -> np.ndarray:
+    """Return the whole numbers of a file, one a line; written as floats they are taken too."""
+    try:
+        values = np.loadtxt(path, ndmin=1)
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise SettingError(str(path), reason, "whole numbers, one a line") from error
+    indices = values.astype(np.int64)
+    if values.ndim != 1 or (indices != values).any():
+        raise SettingError(str(path), "other numbers", "whole numbers, one a line")
+    return indices

@@ -1,0 +1,79 @@
+"""FedAG on real Flower messages: the Gaussian over the admitted clients, and what it refuses."""
+
+import math
+
+import pytest
+import torch
+from flwr.app import ArrayRecord, ConfigRecord
+from strategies_replies import failure, reply, state
+
+import strategies
+from fedbary.aggregation.fedag import fit_gaussian, stacked
+from fedbary.errors import SettingError
+from strategies import FedAG, strategy_for
+
+NAMES = ("hidden.weight", "output.weight")
+
+
+def network(seed):
+    generator = torch.Generator().manual_seed(seed)
+    return {name: torch.randn(2, 3, generator=generator) for name in NAMES}
+
+
+def aggregated(strategy, replies):
+    strategy.choose_nodes = lambda server_round: []
+    assert strategy.configure_train(1, ArrayRecord(network(0)), ConfigRecord(), None) == []
+    return strategy.aggregate_train(1, replies)[0]
+
+
+def test_clients_go_on_from_the_mean_and_the_posterior_is_their_spread():
+    strategy = FedAG()
+    arrays = aggregated(strategy, [reply(k, network(k)) for k in (1, 2, 3)])
+    expected = fit_gaussian(stacked([network(k) for k in (1, 2, 3)]))
+    for name, tensor in arrays.to_torch_state_dict().items():
+        assert torch.equal(tensor, strategy.posterior.mean[name])
+        torch.testing.assert_close(tensor, expected.mean[name])
+        torch.testing.assert_close(strategy.posterior.log_var[name], expected.log_var[name])
+    assert sorted(strategy.network_nodes) == [1, 2, 3]
+    for place, node in enumerate(strategy.network_nodes):
+        assert torch.equal(strategy.networks[NAMES[0]][place], network(node)[NAMES[0]])
+
+
+def test_clients_count_alike_and_refused_replies_count_for_nothing():
+    bad = network(4) | {NAMES[0]: torch.full((2, 3), math.nan)}
+    replies = [reply(1, network(1), num_examples=1), reply(2, network(2), num_examples=999)]
+    strategy = FedAG()
+    arrays = aggregated(strategy, [*replies, reply(4, bad), failure(5, "no disk")])
+    mean = (network(1)[NAMES[0]] + network(2)[NAMES[0]]) / 2
+    torch.testing.assert_close(arrays.to_torch_state_dict()[NAMES[0]], mean)
+    assert [refusal.node_id for refusal in strategy.refusals] == [4, 5]
+    assert aggregated(FedAG(), [failure(1, "gone")]) is None
+
+
+def test_a_state_that_is_loaded_is_the_one_that_was_saved():
+    saved, loaded = FedAG(), FedAG()
+    aggregated(saved, [reply(k, network(k)) for k in (1, 2, 3)])
+    loaded.load_state_dict(saved.state_dict(), 1)
+    assert loaded.completed_rounds == 1
+    for name in NAMES:
+        assert torch.equal(loaded.networks[name], saved.networks[name])
+        assert torch.equal(loaded.posterior.log_var[name], saved.posterior.log_var[name])
+
+
+def test_integer_buffers_are_a_client_s_and_no_part_of_the_posterior():
+    clients = [network(k) | {"steps": torch.tensor(7)} for k in (1, 2)]
+    strategy = FedAG()
+    strategy.choose_nodes = lambda server_round: []
+    strategy.configure_train(1, ArrayRecord(clients[0]), ConfigRecord(), None)
+    arrays, _ = strategy.aggregate_train(1, [reply(k, c) for k, c in enumerate(clients)])
+    assert arrays.to_torch_state_dict()["steps"] == 7
+    assert strategy.posterior.mean.keys() == set(NAMES)
+
+
+def test_it_goes_by_its_name_and_says_what_it_is_not_for():
+    assert strategy_for("FedAG") is FedAG is strategies.FedAG
+    for bad in ({"estimator": "mean"}, {"server_momentum": 0.5}, {"max_precision_ratio": 2.0}):
+        with pytest.raises(SettingError, match=next(iter(bad))):
+            FedAG(**bad)
+    with pytest.raises(SettingError, match="another for Gaussian arrays"):
+        FedAG().configure_train(1, ArrayRecord(state(0)), ConfigRecord(), None)
