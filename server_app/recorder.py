@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from logging import INFO
 from typing import Any
@@ -21,7 +22,7 @@ from server_app.roster import Roster
 from strategies import CONVENTIONS, PosteriorStrategy, posterior_from_arrays
 
 
-class Recorder:
+class Recorder(ABC):
     """Collects what each round yields and writes it as one line to the log and to the results.
 
     Flower calls `on_train` and `on_evaluate` with the admitted replies and `on_round` with the new
@@ -117,13 +118,13 @@ class Recorder:
         """Write the final posterior and the learning curves."""
         self.results.finish(self.posterior)
 
+    @abstractmethod
     def _scores(self, server_round: int) -> dict[str, float]:
         """Score the global model; other things worth a line go into `round`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _said(self, scores: Mapping[str, float]) -> str:
         """Return what the log says of a round's scores."""
-        raise NotImplementedError
 
     def _replies(self, server_round: int) -> dict[str, Any]:
         """Return how many replies were admitted, why others were not, and who sent none."""

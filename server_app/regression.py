@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import functools
+import math
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from logging import WARNING
+from typing import Any, TypeVar
 
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
+from flwr.supercore import log
 from torch import Generator, Tensor
 
 from fedbary import Posterior
@@ -30,6 +33,8 @@ __all__ = ["Columns", "RegressionRecorder", "standardiser_of", "task_of"]
 
 STANDARDISER = "standardiser"
 
+_Sums = TypeVar("_Sums", Sums, NoiseSums)
+
 
 def standardiser_of(
     grid: Grid, settings: Settings, results: RunFolder, roster: Roster
@@ -44,7 +49,7 @@ def standardiser_of(
     RunError
         If none answers, or the answers are no finite numbers.
     """
-    if settings.resume != "none":
+    if results.rounds:
         return Standardiser(**results.read_tensors(STANDARDISER))
     task = task_of(settings)
     nodes = [member.node_id for member in roster.members]
@@ -55,13 +60,13 @@ def standardiser_of(
             Message(RecordDict({"config": config}), node, f"{MessageType.QUERY}.sums")
             for node in nodes
         ]
-        replies = _answers(grid, messages, settings)
-        if not replies:
+        read = functools.partial(_sums, shift=shift)
+        answers = _answers(grid, messages, settings, read)
+        if not answers:
             raise RunError("no node answered with the sums of its columns")
-        sums = functools.reduce(operator.add, (_sums(reply, shift) for reply in replies))
-        shift = sums.mean
-        nodes = [reply.metadata.src_node_id for reply in replies]
-    standardiser = Standardiser.from_sums(sums)
+        shift = functools.reduce(operator.add, answers.values()).mean
+        nodes = list(answers)
+    standardiser = Standardiser.from_sums(functools.reduce(operator.add, answers.values()))
     if not (standardiser.mean.isfinite().all() and standardiser.std.isfinite().all()):
         raise RunError("the nodes' sums of columns are not finite")
     results.write_tensors(STANDARDISER, {"mean": standardiser.mean, "std": standardiser.std})
@@ -153,28 +158,46 @@ class RegressionRecorder(Recorder):
             config = ConfigRecord({**self.config, "own": own})
             content = RecordDict({"networks": arrays, "config": config})
             messages.append(Message(content, node, f"{MessageType.QUERY}.noise"))
-        sums = [_noise_sums(reply) for reply in _answers(self.grid, messages, self.settings)]
-        if sums:
-            self.noise_var = functools.reduce(operator.add, sums).noise_var
+        answers = _answers(self.grid, messages, self.settings, _noise_sums)
+        if answers:
+            self.noise_var = functools.reduce(operator.add, answers.values()).noise_var
 
 
-def _answers(grid: Grid, messages: Iterable[Message], settings: Settings) -> list[Message]:
-    """Return the answers that are no errors, in an order that does not depend on when they came."""
-    replies = grid.send_and_receive(messages, timeout=settings.round_timeout)
-    answered = (reply for reply in replies if not reply.has_error())
-    return sorted(answered, key=lambda reply: repr(_metrics(reply)))
+def _answers(
+    grid: Grid,
+    messages: Iterable[Message],
+    settings: Settings,
+    read: Callable[[Mapping[str, Any]], _Sums],
+) -> dict[int, _Sums]:
+    """Return what can be read from the answers, by node, in an order that content alone sets.
+
+    Nodes are not trusted: an answer that is an error, or not what was asked for, is left out.
+    """
+    found = []
+    for reply in grid.send_and_receive(messages, timeout=settings.round_timeout):
+        node = reply.metadata.src_node_id
+        if reply.has_error():
+            continue
+        try:
+            metrics = dict(reply.content.metric_records["metrics"])
+            found.append((repr(sorted(metrics.items())), node, read(metrics)))
+        except (KeyError, TypeError, ValueError) as error:
+            log(WARNING, "Node %d is left out: its answer is no sums (%s)", node, error)
+    return {node: sums for _, node, sums in sorted(found, key=lambda answer: answer[:2])}
 
 
-def _metrics(reply: Message) -> MetricRecord:
-    return reply.content.metric_records["metrics"]
-
-
-def _sums(reply: Message, shift: Tensor) -> Sums:
-    metrics: Any = _metrics(reply)
+def _sums(metrics: Mapping[str, Any], shift: Tensor) -> Sums:
+    count = int(metrics["count"])
     total, squares = (torch.tensor(metrics[k], dtype=torch.float64) for k in ("total", "squares"))
-    return Sums(int(metrics["count"]), shift, total, squares)
+    if count < 1 or total.shape != shift.shape or squares.shape != shift.shape:
+        raise ValueError(f"of {count} rows, {tuple(total.shape)} and {tuple(squares.shape)}")
+    if not (total.isfinite().all() and squares.isfinite().all()):
+        raise ValueError("not finite")
+    return Sums(count, shift, total, squares)
 
 
-def _noise_sums(reply: Message) -> NoiseSums:
-    metrics: Any = _metrics(reply)
-    return NoiseSums(int(metrics["count"]), float(metrics["squares"]), float(metrics["spread"]))
+def _noise_sums(metrics: Mapping[str, Any]) -> NoiseSums:
+    count, *sums = int(metrics["count"]), float(metrics["squares"]), float(metrics["spread"])
+    if count < 1 or not all(map(math.isfinite, sums)):
+        raise ValueError(f"of {count} rows, {sums}")
+    return NoiseSums(count, *sums)

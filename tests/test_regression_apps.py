@@ -195,3 +195,37 @@ def test_files_that_are_no_regression_are_refused(cells, said, tmp_path):
     (tmp_path / "bad.csv").write_text(cells)
     with pytest.raises(SettingError, match=said):
         prepare(settings(dataset=str(tmp_path / "bad.csv")), tmp_path / "run")
+
+
+def test_what_may_resume_but_has_no_checkpoint_begins(finished, tmp_path):
+    run_inline(settings(resume="last"), tmp_path / "run")
+    assert same(tensors(tmp_path / "run"), tensors(finished))
+
+
+@pytest.mark.parametrize("spoilt", [{"count": 0}, {"count": None}])
+def test_answers_that_are_no_sums_are_left_out(spoilt, tmp_path):
+    """A client that lies about its columns or its noise counts in neither and ends nothing."""
+    app = ClientApp()
+    app.query()(client_app.query)
+    app.train()(client_app.train)
+
+    def lying(answer):
+        def answered(message, context):
+            reply = answer(message, context)
+            if context.node_config["partition-id"] == 0:
+                metrics = reply.content["metrics"]
+                for key, value in spoilt.items():
+                    if value is None:
+                        del metrics[key]
+                    else:
+                        metrics[key] = value
+            return reply
+
+        return answered
+
+    for name in ("sums", "noise"):
+        app.query(name)(lying(getattr(client_app, name)))
+    chosen = settings(rounds=1)
+    run(InlineGrid(app, 3, chosen.model_dump()), chosen, tmp_path / "run")
+    line = lines(tmp_path / "run")[1]
+    assert line["noise_var"] > 0 and line["admitted"] == 3

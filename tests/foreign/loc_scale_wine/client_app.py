@@ -1,10 +1,11 @@
-"""Trains the network on this client's digits; keeps what it sends."""
+"""Trains the network on this client's wines; keeps what it sends."""
 
 from pathlib import Path
 
 import torch
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from safetensors.torch import save_file
 from task import Net, fit, load
 
 app = ClientApp()
@@ -17,7 +18,8 @@ def train(message, context):
     net = Net()
     net.load_state_dict(message.content["arrays"].to_torch_state_dict())
     fit(net, x, y, seed=partition)
-    torch.save((len(x), net.state_dict()), Path(context.run_config["folder"], f"{partition}.pt"))
+    kept = {**net.state_dict(), "num-examples": torch.tensor(len(x))}
+    save_file(kept, Path(context.run_config["folder"], f"{partition}.safetensors"))
     content = {
         "arrays": ArrayRecord(net.state_dict()),
         "metrics": MetricRecord({"num-examples": len(x)}),
