@@ -21,15 +21,30 @@ app = typer.Typer(
 )
 
 
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[SETTINGS.yaml] [KEY=VALUE ...]",
+        help="A settings file (default: simulation.yaml) and settings that override it.",
+    ),
+]
+GridFile = Annotated[Path, typer.Argument(metavar="EXPERIMENT.yaml", help="The grid's file.")]
+GridOverrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[KEY=VALUE ...]", help="Settings for every run of the grid."),
+]
+ResultsFolder = Annotated[
+    Path | None, typer.Option(help="Results folder.", show_default="runs/EXPERIMENT")
+]
+Only = Annotated[
+    list[str] | None,
+    typer.Option(metavar="KEY=VALUE,...", help="Keep the runs with these values; repeatable."),
+]
+
+
 @app.command()
 def simulate(
-    arguments: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[SETTINGS.yaml] [KEY=VALUE ...]",
-            help="A settings file (default: simulation.yaml) and settings that override it.",
-        ),
-    ] = None,
+    arguments: Overrides = None,
 ) -> None:
     """Run a simulated federation on this machine.
 
@@ -58,13 +73,7 @@ def resume(
 
 @app.command()
 def deploy(
-    arguments: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[SETTINGS.yaml] [KEY=VALUE ...]",
-            help="A settings file (default: simulation.yaml) and settings that override it.",
-        ),
-    ] = None,
+    arguments: Overrides = None,
     site: Annotated[
         list[Path] | None,
         typer.Option(help="A site's own .npz file or image folder; repeatable.", metavar="PATH"),
@@ -90,18 +99,10 @@ def deploy(
 
 @app.command()
 def sweep(
-    experiment: Annotated[Path, typer.Argument(metavar="EXPERIMENT.yaml", help="The grid's file.")],
-    arguments: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE ...]", help="Settings for every run of the grid."),
-    ] = None,
-    results: Annotated[
-        Path | None, typer.Option(help="Results folder.", show_default="runs/EXPERIMENT")
-    ] = None,
-    only: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY=VALUE,...", help="Keep the runs with these values; repeatable."),
-    ] = None,
+    experiment: GridFile,
+    arguments: GridOverrides = None,
+    results: ResultsFolder = None,
+    only: Only = None,
     jobs: Annotated[
         int | None,
         typer.Option(min=1, help="Runs at a time.", show_default="CPU cores; with engine=ray 1"),
@@ -141,18 +142,10 @@ def sweep(
 
 @app.command()
 def central(
-    experiment: Annotated[Path, typer.Argument(metavar="EXPERIMENT.yaml", help="The grid's file.")],
-    arguments: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE ...]", help="Settings for every run of the grid."),
-    ] = None,
-    results: Annotated[
-        Path | None, typer.Option(help="Results folder.", show_default="runs/EXPERIMENT")
-    ] = None,
-    only: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY=VALUE,...", help="Keep the runs with these values; repeatable."),
-    ] = None,
+    experiment: GridFile,
+    arguments: GridOverrides = None,
+    results: ResultsFolder = None,
+    only: Only = None,
 ) -> None:
     """Fit methods that see all data at once on the splits of a grid of regressions.
 

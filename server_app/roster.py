@@ -22,8 +22,12 @@ from fedbary.task import Task
 
 POLL_SECONDS = 0.2
 
-GRACE_SECONDS = 60.0
-"""How long to wait for further nodes when all that came cannot take part."""
+GRACE_SECONDS = 120.0
+"""How long to wait for further nodes when all that came cannot take part.
+
+A node that was being sent a message when the server was killed hears nothing else until Flower has
+missed two heartbeats of the server, a minute.
+"""
 
 LOG_SECONDS = 30.0
 """How often the log says who is waited for."""

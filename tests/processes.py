@@ -1,7 +1,11 @@
-"""Which of Flower's servers are at work for a test."""
+"""Which of Flower's servers are at work for a test, and waiting for what they do."""
 
+import contextlib
 import os
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -22,4 +26,22 @@ def servers_of(folder: Path) -> list[psutil.Process]:
         flower = any(name in word for word in words for name in NAMES)
         if flower and environment.get(MARK) == str(folder):
             found.append(process)
+    return found
+
+
+def commands(process: psutil.Process) -> list[str]:
+    """The command lines of what a process has started, each as one text."""
+    found = []
+    for child in process.children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found.append(" ".join(child.cmdline()))
+    return found
+
+
+def wait_until(condition: Callable[[], Any], seconds: float = 120) -> Any:
+    """Wait for a condition; return what it found."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.2)
     return found

@@ -43,7 +43,7 @@ def test_ray_and_inline_give_the_same_global_model_and_leave_nothing_behind(tmp_
 
 
 def test_a_run_that_fails_exits_with_an_error(tmp_path):
-    done = simulate(*QUICK, "round_timeout=0.01", "output=run", cwd=tmp_path)
+    done = simulate(*QUICK, "cpus_per_client=2", "round_timeout=0.01", "output=run", cwd=tmp_path)
     assert done.returncode != 0
     assert done.stderr.strip().splitlines()[-1].startswith("fedbary: the run ended")
     assert servers_of(tmp_path) == []

@@ -5,12 +5,12 @@ import json
 import numpy as np
 import pytest
 import torch
+from own_sites import cut
 from PIL import Image
 from safetensors.torch import load_file
 
 import client_app
 from fedbary.config import resolve
-from fedbary.data import load
 from fedbary.errors import RunError, SettingError
 from fedbary.sites import Site, own_data, site_from
 from fedbary.task import Task, parse_classes, parse_shape
@@ -26,16 +26,7 @@ OWN = {
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """Three sites' own files, cut from the digits: two .npz, one folder of images."""
-    folder = tmp_path_factory.mktemp("sites")
-    digits = load("digits", folder, False)
-    x, y = (digits.x_train[:, 0] * 255).byte().numpy(), digits.y_train.numpy()
-    np.savez(folder / "a.npz", x=x[:400], y=y[:400])
-    np.savez(folder / "b.npz", x_train=x[400:900], y_train=y[400:900])
-    for index in range(900, 1200):
-        (folder / "c" / str(y[index])).mkdir(parents=True, exist_ok=True)
-        Image.fromarray(x[index]).save(folder / "c" / str(y[index]) / f"{index}.png")
-    return [folder / "a.npz", folder / "b.npz", folder / "c"]
+    return cut(tmp_path_factory.mktemp("sites"))
 
 
 def test_a_folder_of_images_and_a_file_say_the_same(files, tmp_path):

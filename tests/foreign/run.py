@@ -11,7 +11,7 @@ from fedbary import launch
 
 home, *projects = map(Path, sys.argv[1:])
 environment = launch.flower_environment(home)
-federation = "num-supernodes=3 client-resources-num-cpus=1"
+federation = "num-supernodes=3 client-resources-num-cpus=2"
 with launch.superlink(environment, home):
     for project in projects:
         folder = project / "out"
