@@ -188,6 +188,24 @@ def test_a_barycentre_minimises_its_divergence(rule, divergence):
     np.testing.assert_allclose([mean.item(), log_var.item()], found, atol=1e-6)
 
 
+def test_locals_with_their_share_as_kl_weight_have_the_posterior_of_all_data_as_rklb():
+    rng = np.random.default_rng(0)
+    noise, prior, sizes = 0.5, 2.0, np.array([3, 10, 40])
+    data = [rng.normal(1.0, noise, size) for size in sizes]
+
+    def posterior(y, kl_weight=1.0):
+        precision = len(y) / noise**2 / kl_weight + 1 / prior**2
+        return y.sum() / noise**2 / kl_weight / precision, -np.log(precision)
+
+    shares = sizes / sizes.sum()
+    clients = [
+        gaussian(*np.atleast_1d(*posterior(y, share)), torch.float64)
+        for y, share in zip(data, shares, strict=True)
+    ]
+    found = moments(aggregate("RKLB", clients, shares.tolist()))
+    np.testing.assert_allclose(np.ravel(found), posterior(np.concatenate(data)), rtol=1e-12)
+
+
 @pytest.mark.parametrize("rule", ALL)
 @pytest.mark.parametrize("log_var", [-40.0, 40.0])
 def test_extreme_log_variances_give_finite_results_in_float32(rule, log_var):
