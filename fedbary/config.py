@@ -153,6 +153,12 @@ class Settings(BaseModel):
         return self
 
     @model_validator(mode="after")
+    def _has_optimal_variances(self) -> Settings:
+        if self.kl_weight == 0 and self.inference in ("ivon", "natural_gradient"):
+            raise SettingError("kl_weight", 0.0, f"above 0 for inference={self.inference}")
+        return self
+
+    @model_validator(mode="after")
     def _fits_the_task(self) -> Settings:
         from fedbary.regression.limits import conflict
 

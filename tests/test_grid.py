@@ -60,6 +60,12 @@ def test_settings_that_tell_runs_apart_are_in_their_names(tmp_path):
     assert len(set(names)) == 4
 
 
+def test_data_sets_of_one_file_name_are_told_apart_by_their_folders(tmp_path):
+    grid = {**GRID, "grid": [{"rule": "WB", "dataset": ["a/mine.npz", "/b/mine.npz", "digits"]}]}
+    names = list(read(tmp_path, grid).runs)
+    assert names == ["a_mine.npz-WB-n3-seed0", "b_mine.npz-WB-n3-seed0", "digits-WB-n3-seed0"]
+
+
 def test_bookkeeping_tells_no_runs_apart():
     one = {"dataset": "digits", "rule": "WB", "bayesian_layers": 3, "seed": 0, "lr": 0.1}
     other = {**one, "seed": 1, "lr": 0.2}

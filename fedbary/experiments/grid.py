@@ -13,7 +13,7 @@ Runs come in the order of the file, the last list of a block changing fastest.
 from __future__ import annotations
 
 import itertools
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,9 +120,12 @@ def _points(block: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 def _named(runs: Sequence[Settings], file: Path) -> dict[str, Settings]:
     dumped = [settings.model_dump() for settings in runs]
     extra = {id(run): _differing_in(group) for group in _alike(dumped) for run in group}
+    stems = Counter(Path(dataset).stem for dataset in {run["dataset"] for run in dumped})
     named: dict[str, Settings] = {}
     for settings, run in zip(runs, dumped, strict=True):
-        words = [Path(settings.dataset).stem, settings.rule, f"n{settings.bayesian_layers}"]
+        stem = Path(settings.dataset).stem
+        dataset = stem if stems[stem] == 1 else settings.dataset.strip("/").replace("/", "_")
+        words = [dataset, settings.rule, f"n{settings.bayesian_layers}"]
         words += [f"{key}={run[key]}".replace("/", "_") for key in extra[id(run)]]
         name = "-".join([*words, f"seed{settings.seed}"])
         if name in named:
