@@ -19,7 +19,7 @@ import yaml
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from fedbary import Posterior, __version__, figures
+from fedbary import Posterior, __version__
 from fedbary.checkpoints import (
     Checkpoint,
     drop_checkpoints_after,
@@ -30,6 +30,13 @@ from fedbary.checkpoints import (
 from fedbary.config import BOOKKEEPING, ROOT, Settings, read_yaml
 from fedbary.errors import SettingError
 from fedbary.federation import torch_device
+from fedbary.figures.run import (
+    coverage_curve,
+    learning_curves,
+    partition_heatmap,
+    reliability_diagram,
+)
+from fedbary.figures.sheet import DPI
 from fedbary.metrics import reliability
 from fedbary.regression.forecast import Forecast
 from fedbary.regression.scores import coverage
@@ -164,7 +171,7 @@ class RunFolder:
         text += yaml.safe_dump({"label_counts": counts}, default_flow_style=None)
         write_whole(folder / SETTINGS, text.encode())
         if all(counts):
-            self._save(figures.partition_heatmap(np.array(counts)), "partition")
+            self._save(partition_heatmap(np.array(counts)), "partition")
 
     @classmethod
     def reopened(cls, folder: Path, settings: Settings, completed: int) -> RunFolder:
@@ -206,17 +213,17 @@ class RunFolder:
     def draw_reliability(self, probs: Tensor, labels: Tensor, bins: int) -> None:
         """Draw the reliability diagram of predictions (N, C) for labels (N,)."""
         diagram = reliability(probs, labels, bins)
-        self._save(figures.reliability_diagram(diagram, "Final global model"), "reliability")
+        self._save(reliability_diagram(diagram, "Final global model"), "reliability")
 
     def draw_coverage(self, forecast: Forecast, y: Tensor) -> None:
         """Draw how many of the targets (N,) lie in the central intervals of forecasts of them."""
         levels = np.linspace(0.01, 0.99, 99)
         covered = coverage(forecast, y, torch.from_numpy(levels)).numpy()
-        self._save(figures.coverage_curve(levels, covered, "Final global model"), "coverage")
+        self._save(coverage_curve(levels, covered, "Final global model"), "coverage")
 
     def finish(self, posterior: Posterior) -> None:
         """Draw the learning curves and write the final posterior."""
-        self._save(figures.learning_curves(self.rounds, self.task), "learning-curves")
+        self._save(learning_curves(self.rounds, self.task), "learning-curves")
         self.write_tensors("posterior", posterior.state_dict())
 
     def write_tensors(self, name: str, tensors: Mapping[str, Tensor]) -> None:
@@ -229,7 +236,7 @@ class RunFolder:
         return load_file(self.path / f"{name}.safetensors")
 
     def _save(self, figure: Figure, name: str) -> None:
-        figure.savefig(self.path / f"{name}.png", dpi=figures.DPI)
+        figure.savefig(self.path / f"{name}.png", dpi=DPI)
 
 
 def git_commit(root: Path) -> str:

@@ -13,16 +13,13 @@ import pytest
 from matplotlib.colors import same_color
 from PIL import Image
 
-from fedbary import aggregation, comparison_figures
+from fedbary import aggregation
 from fedbary.aggregation import RULES
-from fedbary.comparison_figures import (
-    lines_by_group,
-    rejection_curves,
-    styles,
-    toy_barycentres,
-    triangle,
-    triangles,
-)
+from fedbary.figures import looks, toy
+from fedbary.figures.comparison import lines_by_group, rejection_curves
+from fedbary.figures.looks import styles
+from fedbary.figures.toy import toy_barycentres
+from fedbary.figures.triangles import triangle, triangles
 from fedbary.stats import SignedRank
 
 METRICS = [("ece", "ECE (%)", 100), ("nll", "NLL (nats)", 1)]
@@ -133,7 +130,7 @@ def test_colours_differ_for_everyone(vision):
             [-0.011820, 0.042940, 0.968881],
         ],
     }[vision]
-    codes = [[int(c[i : i + 2], 16) / 255 for i in (1, 3, 5)] for c in comparison_figures.COLORS]
+    codes = [[int(c[i : i + 2], 16) / 255 for i in (1, 3, 5)] for c in looks.COLORS]
     srgb = np.array(codes)
     linear = np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)
     to_xyz = [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
@@ -192,7 +189,7 @@ def test_toy_draws_the_alpha_barycentres():
 def test_a_new_rule_gets_its_panel_and_its_look_from_the_registry(monkeypatch):
     names = [f"New{i}" for i in range(5)]
     more = dict(RULES) | {name: replace(RULES["WB"], name=name) for name in names}
-    for module in (aggregation, comparison_figures):
+    for module in (aggregation, looks, toy):
         monkeypatch.setattr(module, "RULES", MappingProxyType(more))
     figure = toy_barycentres()
     picture(figure)

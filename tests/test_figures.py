@@ -8,7 +8,8 @@ import pytest
 import torch
 from PIL import Image
 
-from fedbary.figures import DPI, learning_curves, partition_heatmap, reliability_diagram
+from fedbary.figures.run import learning_curves, partition_heatmap, reliability_diagram
+from fedbary.figures.sheet import DPI
 from fedbary.metrics import Reliability, reliability
 
 RNG = np.random.default_rng(0)

@@ -234,8 +234,8 @@ def _rounds(table: pd.DataFrame) -> Figure:
     """Draw NLL and RMSE by round: a column of panels a data set, a line a method."""
     from matplotlib.figure import Figure
 
-    from fedbary.comparison_figures import COLORS, MARKERS
-    from fedbary.figures import open_frame
+    from fedbary.figures.looks import COLORS, MARKERS
+    from fedbary.figures.sheet import open_frame
 
     shown = table[(table["model"] == "mlp") & (table["round"] > 0)]
     datasets = list(shown["dataset"].unique())

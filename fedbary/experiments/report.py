@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedbary import comparison_figures as pictures
-from fedbary import figures
 from fedbary.aggregation import RULES
 from fedbary.config import BOOKKEEPING
 from fedbary.errors import SettingError
@@ -33,6 +31,10 @@ from fedbary.experiments.grid import NAMING, differing
 from fedbary.experiments.provenance import add_runs, plain
 from fedbary.experiments.published import published
 from fedbary.experiments.table import TABLE, read_about, read_table, settings_of
+from fedbary.figures.comparison import lines_by_group, rejection_curves
+from fedbary.figures.run import partition_heatmap
+from fedbary.figures.toy import toy_barycentres
+from fedbary.figures.triangles import triangles
 
 DATASETS = {
     "fashionmnist": "Fashion-MNIST",
@@ -243,7 +245,7 @@ class Report:
         else:
             self.document.figure(
                 "triangles",
-                pictures.triangles({(c.first, c.second): c.test for c in compared[NLL]}),
+                triangles({(c.first, c.second): c.test for c in compared[NLL]}),
                 """The test on the NLL, pair by pair: each point is a draw from the posterior; the
                 nearer it lies to a corner, the more probable is that corner's answer.""",
             )
@@ -332,7 +334,7 @@ class Report:
             if shown and rows["bayesian_layers"].nunique() > 1:
                 data = rows.assign(dataset=rows["dataset"].map(_name), n=rows["bayesian_layers"])
                 columns = [(metric.column, metric.label, metric.scale) for metric in shown]
-                figure = pictures.lines_by_group(data, columns)
+                figure = lines_by_group(data, columns)
                 suffix = f"-{number}" if self.varied else ""
                 self.document.figure(name + suffix, figure, f"{caption} {variant}")
 
@@ -379,7 +381,7 @@ class Report:
         if not self.varied:
             document.figure(
                 "rejection",
-                pictures.rejection_curves(_rejections(self.last)),
+                rejection_curves(_rejections(self.last)),
                 f"""Accuracy on what is left when the most uncertain predictions, by entropy,
                 are put aside: mean and standard deviation over seeds, FedAvg and the rules at n
                 = {self.last["bayesian_layers"].max()}.""",
@@ -420,7 +422,7 @@ class Report:
         document.heading("Background")
         document.figure(
             "toy",
-            pictures.toy_barycentres(),
+            toy_barycentres(),
             """Two clients' posteriors over one weight, N(0, 1) and N(2, 0.25), and what each
             rule makes of them with equal weights.""",
         )
@@ -429,7 +431,7 @@ class Report:
             row = rows.sort_values("seed").iloc[0]
             document.figure(
                 f"partition-{number}",
-                figures.partition_heatmap(np.array(json.loads(row["label_counts"]))),
+                partition_heatmap(np.array(json.loads(row["label_counts"]))),
                 f"Who holds what: {_name(dataset)}, seed {row['seed']}.",
             )
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Generator, Tensor
 
-from fedbary.figures import BLUE, GREY, ORANGE, open_frame
+from fedbary.figures.sheet import BLUE, GREY, ORANGE, open_frame
 from fedbary.regression.forecast import Forecast
 
 if TYPE_CHECKING:

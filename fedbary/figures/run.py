@@ -1,29 +1,21 @@
 """Pictures of a run: learning curves, who holds what, reliability."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedbary.figures.sheet import BLUE, GREEN, GREY, ORANGE, RED, SKY, open_frame, sheet
 from fedbary.metrics import Reliability
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-BLUE, RED, GREEN, ORANGE, SKY, GREY = (
-    "#0072B2",
-    "#D55E00",
-    "#009E73",
-    "#E69F00",
-    "#56B4E9",
-    "#7F7F7F",
-)
-DPI = 160
 ANNOTATED_CELLS = 150
-
 
 CURVES = {
     "classification": (
@@ -40,7 +32,7 @@ CURVES = {
 """By task what learning curves show: the value, its factor, label and colour."""
 
 
-def learning_curves(rounds: Sequence[Mapping[str, Any]], task: str = "classification") -> "Figure":
+def learning_curves(rounds: Sequence[Mapping[str, Any]], task: str = "classification") -> Figure:
     """Draw the scores of the global model over the rounds, three panels.
 
     Parameters
@@ -52,7 +44,7 @@ def learning_curves(rounds: Sequence[Mapping[str, Any]], task: str = "classifica
     task : str
         ``classification`` or ``regression``.
     """
-    figure = _figure(10, 3.1)
+    figure = sheet(10, 3.1)
     panels = zip(figure.subplots(1, 3), CURVES[task], strict=True)
     for axes, (key, scale, label, color) in panels:
         known = [(entry["round"], entry.get(key)) for entry in rounds]
@@ -69,7 +61,7 @@ def learning_curves(rounds: Sequence[Mapping[str, Any]], task: str = "classifica
     return figure
 
 
-def partition_heatmap(counts: np.ndarray) -> "Figure":
+def partition_heatmap(counts: np.ndarray) -> Figure:
     """Draw how many examples of each class each client holds.
 
     Parameters
@@ -81,7 +73,7 @@ def partition_heatmap(counts: np.ndarray) -> "Figure":
     clients, classes = counts.shape
     numbered = counts.size <= ANNOTATED_CELLS
     height = 0.32 * clients if numbered else max(4.0, 0.07 * clients)
-    figure = _figure(max(4.0, 1.8 + 0.55 * classes), max(3.0, 1.1 + height))
+    figure = sheet(max(4.0, 1.8 + 0.55 * classes), max(3.0, 1.1 + height))
     axes = figure.subplots()
     image = axes.imshow(np.ma.masked_equal(counts, 0), cmap="YlGnBu", aspect="auto", vmin=1)
     axes.set_facecolor("lightgrey")
@@ -98,7 +90,7 @@ def partition_heatmap(counts: np.ndarray) -> "Figure":
     return figure
 
 
-def reliability_diagram(reliability: Reliability, title: str) -> "Figure":
+def reliability_diagram(reliability: Reliability, title: str) -> Figure:
     """Draw accuracy against confidence bin by bin, and how many predictions each bin holds.
 
     A bar reaches from 0 to the accuracy of its bin; the stretch between accuracy and mean
@@ -117,7 +109,7 @@ def reliability_diagram(reliability: Reliability, title: str) -> "Figure":
     width = 1 / len(count)
     centre = (np.arange(len(count)) + 0.5) * width
 
-    figure = _figure(4.2, 5.2)
+    figure = sheet(4.2, 5.2)
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
     both = np.minimum(accuracy, confidence)
     bars = (
@@ -140,7 +132,7 @@ def reliability_diagram(reliability: Reliability, title: str) -> "Figure":
     return figure
 
 
-def coverage_curve(levels: np.ndarray, covered: np.ndarray, title: str) -> "Figure":
+def coverage_curve(levels: np.ndarray, covered: np.ndarray, title: str) -> Figure:
     """Draw how many targets lie in central intervals against how many should.
 
     Parameters
@@ -150,7 +142,7 @@ def coverage_curve(levels: np.ndarray, covered: np.ndarray, title: str) -> "Figu
     title : str
         Heading.
     """
-    figure = _figure(4.2, 4.2)
+    figure = sheet(4.2, 4.2)
     axes = figure.subplots()
     axes.plot([0, 100], [0, 100], "--", color="black", linewidth=1, label="Perfect calibration")
     axes.plot(100 * levels, 100 * covered, color=BLUE, label="Predictions")
@@ -178,18 +170,7 @@ def _drawn_bins(reliability: Reliability) -> tuple[np.ndarray, np.ndarray, np.nd
     return total, correct / size, confident / size
 
 
-def _figure(width: float, height: float) -> "Figure":
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=(width, height), layout="constrained")
-
-
-def _whole_numbers(axis: "Axis") -> None:
+def _whole_numbers(axis: Axis) -> None:
     from matplotlib.ticker import MaxNLocator
 
     axis.set_major_locator(MaxNLocator("auto", integer=True, min_n_ticks=1))
-
-
-def open_frame(axes: "Axes") -> None:
-    """Leave out the upper and the right line of a frame."""
-    axes.spines[["top", "right"]].set_visible(False)

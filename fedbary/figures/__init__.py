@@ -1,0 +1,1 @@
+"""Pictures: each function returns a matplotlib Figure, which writes itself by ``savefig``."""

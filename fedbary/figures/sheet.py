@@ -1,0 +1,31 @@
+"""What all pictures share: the sheet, its colours, its frames."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+BLUE, RED, GREEN, ORANGE, SKY, GREY = (
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#E69F00",
+    "#56B4E9",
+    "#7F7F7F",
+)
+DPI = 160
+
+
+def sheet(width: float, height: float) -> Figure:
+    """Return an empty figure of a size in inches."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), dpi=DPI, layout="constrained")
+
+
+def open_frame(axes: Axes) -> None:
+    """Leave out the upper and the right line of a frame."""
+    axes.spines[["top", "right"]].set_visible(False)
