@@ -23,12 +23,13 @@ import yaml
 from fedbary.config import ROOT, Settings
 from fedbary.errors import RunError
 from fedbary.runs import CLONE_VARIABLE, checkpoint_to_resume, is_whole
+from fedbary.warm import WarmProcess
 
 SUPERLINK_SECONDS = 60
 STOP_SECONDS = 15
 
 
-def launch(settings: Settings, log: IO[str] | None = None) -> None:
+def launch(settings: Settings, log: IO[str] | None = None, warm: WarmProcess | None = None) -> None:
     """Run a simulation to its end; the results lie in the folder `output`.
 
     Parameters
@@ -37,6 +38,8 @@ def launch(settings: Settings, log: IO[str] | None = None) -> None:
         The run's settings; paths in them are absolute.
     log
         Where the run's own lines go; None: to this process's output.
+    warm
+        What runs `engine=inline`, if there is a log; None: a process of its own.
 
     Raises
     ------
@@ -44,8 +47,10 @@ def launch(settings: Settings, log: IO[str] | None = None) -> None:
         If the run ends without a whole result.
     """
     require_clone()
-    run = _run_inline if settings.engine == "inline" else _run_flower
-    run(settings, log)
+    if settings.engine == "inline":
+        _run_inline(settings, log, warm)
+    else:
+        _run_flower(settings, log)
     if not is_whole(Path(settings.output)):
         raise RunError("the run ended without a result; the messages above say why")
 
@@ -102,13 +107,17 @@ def stop(processes: list[psutil.Process]) -> None:
             process.kill()
 
 
-def _run_inline(settings: Settings, log: IO[str] | None) -> None:
+def _run_inline(settings: Settings, log: IO[str] | None, warm: WarmProcess | None) -> None:
     with tempfile.TemporaryDirectory(prefix="fedbary-") as scratch:
         file = Path(scratch) / "settings.yaml"
         file.write_text(yaml.safe_dump(settings.model_dump()))
-        command = [sys.executable, "-m", "server_app.inline", str(file)]
-        code = subprocess.run(command, cwd=ROOT, stdout=log, stderr=log, check=False).returncode
-    if code != 0:
+        if log is not None and warm is not None:
+            ended_well = warm.run(file, log)
+        else:
+            command = [sys.executable, "-m", "server_app.inline", str(file)]
+            done = subprocess.run(command, cwd=ROOT, stdout=log, stderr=log, check=False)
+            ended_well = done.returncode == 0
+    if not ended_well:
         raise RunError("the run failed; the messages above say why")
 
 

@@ -10,6 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
 from typing import IO, Any
 
 import pandas as pd
@@ -34,6 +35,7 @@ from fedbary.experiments.table import (
 )
 from fedbary.launch import launch, prepare, stop
 from fedbary.runs import is_whole
+from fedbary.warm import WarmProcess
 
 POLL_SECONDS = 1.0
 
@@ -179,7 +181,13 @@ _preparing = threading.Lock()
 """Held while a run is prepared: its data are fetched once, not by every thread."""
 
 
-def _one(results: Results, name: str, settings: Settings, stopping: threading.Event) -> None:
+def _one(
+    results: Results,
+    name: str,
+    settings: Settings,
+    stopping: threading.Event,
+    idle: SimpleQueue[WarmProcess],
+) -> None:
     with _locked(results.log(name)) as log:
         if is_whole(results.folder(name)):
             return
@@ -189,10 +197,13 @@ def _one(results: Results, name: str, settings: Settings, stopping: threading.Ev
             prepared = prepare(settings, results.folder(name).resolve())
         if stopping.is_set():
             raise RunError("stopped before it began")
+        warm = idle.get()
         try:
-            launch(prepared, log)
+            launch(prepared, log, warm)
         except RunError:
             raise RunError(f"{_last_words(results.log(name))}; see {results.log(name)}") from None
+        finally:
+            idle.put(warm)
 
 
 def _last_words(log: Path) -> str:
@@ -235,8 +246,12 @@ def _runners(
     """Start runs on threads, by name; on the way out stop whatever still runs."""
     stopping = threading.Event()
     pool = ThreadPoolExecutor(jobs)
+    processes = [WarmProcess() for _ in range(jobs)]
+    idle: SimpleQueue[WarmProcess] = SimpleQueue()
+    for process in processes:
+        idle.put(process)
     futures = {
-        pool.submit(_one, results, name, settings, stopping): name
+        pool.submit(_one, results, name, settings, stopping, idle): name
         for name, settings in todo.items()
     }
     try:
@@ -247,6 +262,8 @@ def _runners(
         while wait(futures, timeout=0).not_done:
             stop(psutil.Process().children(recursive=True))
             wait(futures, timeout=POLL_SECONDS)
+        for process in processes:
+            process.close()
 
 
 @contextmanager

@@ -1,0 +1,72 @@
+"""A run forked from a warm process is the run of a fresh one, and each has its own output."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+
+from fedbary.config import resolve
+from fedbary.launch import launch
+from fedbary.warm import WarmProcess
+
+ROOT = Path(__file__).resolve().parents[1]
+QUICK = {"engine": "inline", "clients": 3, "rounds": 1, "local_epochs": 1, "evaluate_clients": 0}
+
+
+@pytest.fixture
+def warm():
+    process = WarmProcess()
+    yield process
+    process.close()
+    assert not psutil.Process().children(recursive=True)
+
+
+def test_a_forked_run_is_the_same_as_a_fresh_one(tmp_path, warm):
+    for name, process in (("forked", warm), ("again", warm), ("fresh", None)):
+        settings = resolve({**QUICK, "output": str(tmp_path / name)})
+        with open(tmp_path / f"{name}.log", "w") as log:
+            launch(settings, log, process)
+    forked, again, fresh = (
+        (tmp_path / name / "posterior.safetensors").read_bytes()
+        for name in ("forked", "again", "fresh")
+    )
+    assert forked == again == fresh
+    logs = [(tmp_path / f"{name}.log").read_text() for name in ("forked", "again", "fresh")]
+    assert all(log.count("\n") == logs[-1].count("\n") > 1 for log in logs)
+
+
+def test_a_failed_run_says_why_and_the_next_goes_on(tmp_path, warm):
+    file = tmp_path / "settings.yaml"
+    for rule, ends_well in (("Mystery", False), ("WB", True)):
+        settings = resolve({**QUICK, "output": str(tmp_path / rule)}).model_dump()
+        file.write_text(yaml.safe_dump(settings | {"rule": rule}))
+        with open(tmp_path / f"{rule}.log", "w") as log:
+            assert warm.run(file, log) == ends_well
+    assert "fedbary: rule: 'Mystery' is not allowed" in (tmp_path / "Mystery.log").read_text()
+
+
+def test_a_process_that_was_killed_is_started_again(tmp_path, warm):
+    file = tmp_path / "settings.yaml"
+    file.write_text(yaml.safe_dump(resolve({**QUICK, "output": str(tmp_path / "a")}).model_dump()))
+    with open(tmp_path / "log", "w") as log:
+        assert warm.run(file, log)
+        (process,) = psutil.Process().children()
+        process.kill()
+        process.wait()
+        file.write_text(file.read_text().replace(str(tmp_path / "a"), str(tmp_path / "b")))
+        assert warm.run(file, log)
+
+
+def test_what_is_forked_has_one_thread():
+    code = """
+import threading
+from importlib import import_module
+from server_app import warm
+for module in warm.FOR_THE_FORKS:
+    import_module(module)
+assert threading.active_count() == 1
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
