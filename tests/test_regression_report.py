@@ -58,6 +58,20 @@ def test_the_report_holds_every_method_on_every_split(tmp_path, monkeypatch):
     assert (tmp_path / "figures" / "rounds.png").exists()
 
 
+def test_settings_that_differ_are_told_apart(tmp_path):
+    runs = []
+    for number, lr in enumerate((0.01, 0.003)):
+        settings = {**QUICK, "protocol": "regression-vi", "lr": lr, "evaluate_on": "validation"}
+        run_inline(resolve(settings), tmp_path / str(number))
+        runs.append(read_run(str(number), tmp_path / str(number)))
+    write_table(tmp_path, runs)
+    write_report(tmp_path)
+    report = (tmp_path / "report.md").read_text()
+    assert "| diabetes | RKLB | lr=0.01 | 1 |" in report
+    assert "| diabetes | RKLB | lr=0.003 | 1 |" in report
+    assert "kept from all clients (validation)" in report
+
+
 def test_central_methods_see_what_the_clients_see_together():
     settings = resolve({**QUICK, "split": 3})
     assert [len(training_data(settings)[1]), len(evaluation_data(settings)[1])] == [398, 44]

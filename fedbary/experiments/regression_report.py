@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from fedbary.config import BOOKKEEPING, Settings
 from fedbary.experiments.central import METHODS as CENTRAL_METHODS
 from fedbary.experiments.central import TABLE as CENTRAL
 from fedbary.experiments.document import Document
@@ -32,6 +33,14 @@ METHODS = {
 """Methods that always come in this order, with the paper's name of those that it has."""
 
 SCORES = {"nll": "Table 2: NLL", "rmse": "Table 3: RMSE", "sharpness": "Table 4: sharpness"}
+
+SCORED_ON = {
+    "test": "the rows that a split keeps for the test",
+    "validation": "training rows that were kept from all clients (validation)",
+}
+
+REPEATS = ("split", "seed")
+"""In which runs of one method may differ."""
 
 MORE = ("crps", "coverage_50", "coverage_90", "coverage_95")
 
@@ -74,10 +83,24 @@ def write_regression_report(table: pd.DataFrame, folder: Path) -> Path:
     document = Document(folder, about.get("title") or folder.resolve().name)
     last = table[table["round"] == table["rounds"]].copy()
     last["duration"] = last["run"].map(table.groupby("run")["seconds"].sum())
+    last["settings"] = _settings(last)
     scores = _scores(last)
     if (folder / CENTRAL).exists():
-        scores = pd.concat([scores, pd.read_csv(folder / CENTRAL)], ignore_index=True)
+        central = pd.read_csv(folder / CENTRAL).assign(settings="")
+        scores = pd.concat([scores, central], ignore_index=True)
     _introduce(document, about.get("about", ""), last)
+    if (last["settings"] == "").all():
+        _compare(document, scores, table)
+    else:
+        document.heading("By settings")
+        document.table(*_by_settings(scores))
+    add_runs(document, last)
+    document.write()
+    return folder / "report.html"
+
+
+def _compare(document: Document, scores: pd.DataFrame, table: pd.DataFrame) -> None:
+    """Add the tables and the figure that show a method of one kind of settings in a column."""
     for metric, title in SCORES.items():
         document.heading(title)
         document.table(*_table(scores, metric))
@@ -99,14 +122,21 @@ def write_regression_report(table: pd.DataFrame, folder: Path) -> Path:
     caption = """NLL and RMSE of the networks by round (Fig. 3): mean and standard error;
         FedAG's with its noise term, where the runs have one."""
     document.figure("rounds", _rounds(table), caption)
-    add_runs(document, last)
-    document.write()
-    return folder / "report.html"
 
 
 def _method(row: pd.Series) -> str:
     kind = ", linear" if row["model"] == "linear" else ""
     return f"{row['rule']}{kind}"
+
+
+def _settings(last: pd.DataFrame) -> pd.Series:
+    """Return, as texts, in which settings runs of a method on a data set differ but the split."""
+    keys = [k for k in Settings.model_fields if k in last and k not in {*BOOKKEEPING, *REPEATS}]
+    texts = pd.Series("", index=last.index)
+    for _, held in last.groupby(["dataset", "rule", "model"]):
+        for key in (key for key in keys if held[key].nunique(dropna=False) > 1):
+            texts[held.index] += [f"{key}={value} " for value in held[key]]
+    return texts.str.strip().str.replace(" ", ", ")
 
 
 def _scores(last: pd.DataFrame) -> pd.DataFrame:
@@ -116,11 +146,10 @@ def _scores(last: pd.DataFrame) -> pd.DataFrame:
     """
     last = last.assign(method=last.apply(_method, axis=1))
     columns = [*SCORES, *MORE]
-    point = ["dataset", "split", "method"]
+    point = ["dataset", "split", "method", "settings"]
     both = (last["method"] == "FedAG") & (last["noise_var"] > 0)
-    bare = last.loc[both, point].join(
-        last.loc[both, [f"without_noise.{name}" for name in columns]].set_axis(columns, axis=1)
-    )
+    without = last.reindex(columns=[f"without_noise.{name}" for name in columns])
+    bare = last.loc[both, point].join(without.set_axis(columns, axis=1))
     noisy = last.loc[both, [*point, *columns]].assign(method="FedAG + noise")
     return pd.concat([last.loc[~both, [*point, *columns]], bare, noisy], ignore_index=True)
 
@@ -128,13 +157,14 @@ def _scores(last: pd.DataFrame) -> pd.DataFrame:
 def _introduce(document: Document, about: str, last: pd.DataFrame) -> None:
     document.text(about)
     clients = ", ".join(map(str, sorted(last["clients"].unique())))
+    scored = " and ".join(SCORED_ON[part] for part in sorted(last["evaluate_on"].unique()))
     document.text(
-        f"""{len(last)} runs of {clients} clients. All numbers are of the rows that a split keeps
-        for the test, in the target's own units, as mean ± standard error over the splits; below
-        in italics what the paper prints. **BLR**, **VI** and **DE**, Bayesian linear regression,
-        mean-field variational inference and deep ensembles of five networks, see all data at
-        once. **FedAG** predicts without a noise term, as in the paper, and **+ noise** with
-        one that the clients estimate together. Bold is the best mean of a row."""
+        f"""{len(last)} runs of {clients} clients. All numbers are of {scored}, in the target's own
+        units, as mean ± standard error over the splits; below in italics what the paper prints.
+        **BLR**, **VI** and **DE**, Bayesian linear regression, mean-field variational inference
+        and deep ensembles of five networks, see all data at once. **FedAG** predicts without a
+        noise term, as in the paper, and **+ noise** with one that the clients estimate together.
+        Bold is the best mean of a data set."""
     )
 
 
@@ -165,7 +195,7 @@ def _table(scores: pd.DataFrame, metric: str) -> tuple[list[str], list[list[str]
 def _strongest(scores: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     rows = []
     for dataset, held in scores.groupby("dataset", sort=False):
-        nll, rmse = (held.pivot(index="split", columns="method", values=m) for m in ("nll", "rmse"))
+        nll, rmse = (held.pivot_table(m, "split", "method") for m in ("nll", "rmse"))
         best = str(nll.drop(columns=CENTRAL_METHODS, errors="ignore").mean().idxmin())
         name = DATASETS.get(str(dataset), str(dataset))
         cells = [
@@ -178,6 +208,22 @@ def _strongest(scores: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
         f"{metric}{of}" for metric in ("NLL", "RMSE") for of in ("", " of DE", ", difference")
     ]
     return ["data set", "method", *scored], rows
+
+
+def _by_settings(scores: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
+    shown = ("nll", "rmse", "sharpness", "crps")
+    rows = []
+    for dataset, of_set in scores.groupby("dataset", sort=False):
+        best = of_set.groupby(["method", "settings"])["nll"].mean().min()
+        for (method, settings), held in of_set.groupby(["method", "settings"], sort=False):
+            cells = [str(Estimate.of(held[metric])) for metric in shown]
+            if held["nll"].mean() == best:
+                cells[0] = f"**{cells[0]}**"
+            splits = str(held["split"].nunique())
+            rows.append(
+                [DATASETS.get(str(dataset), str(dataset)), method, settings, splits, *cells]
+            )
+    return ["data set", "method", "settings", "splits", "NLL", "RMSE", "sharpness", "CRPS"], rows
 
 
 def _calibration(scores: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
