@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import os
@@ -246,7 +247,12 @@ def git_commit(root: Path) -> str:
     `fedbary simulate` bundled, or, from a bare `flwr run`, unknown and the bundle's name.
     """
     launched_from = os.environ.get(CLONE_VARIABLE)
-    clone = Path(launched_from) if launched_from else root
+    return _described(Path(launched_from) if launched_from else root)
+
+
+@functools.cache
+def _described(clone: Path) -> str:
+    """Return the commit at the first call, of the code that this process has imported."""
     command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
         done = subprocess.run(

@@ -2,19 +2,34 @@
 
 `python -m server_app.warm FD` serves the other end of the Unix socket FD, which belongs to a
 `fedbary.warm.WarmProcess`: it receives the path of a settings file with a descriptor for the
-output, forks, waits, and answers with one byte, 0 for a run that ended well.
+output, forks, waits, and answers with one byte, 0 for a run that ended well. What goes wrong
+before the first request is on its own output.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import sys
+from contextlib import suppress
 from importlib import import_module
 
+from fedbary.config import ROOT
+from fedbary.inference import INFERENCE
+from fedbary.runs import git_commit
 from server_app import inline
 
-FOR_THE_FORKS = ("client_app", "matplotlib.backends.backend_agg", "matplotlib.figure", "pandas")
+FOR_THE_FORKS = (
+    "client_app",
+    *(f"fedbary.inference.{name}" for name in INFERENCE),
+    "fedbary.data.digits",
+    "fedbary.tables.diabetes",
+    "matplotlib.backends.backend_agg",
+    "matplotlib.figure",
+    "pandas",
+    "sklearn.datasets",
+)
 """What a run imports later than the apps do."""
 
 PATH_BYTES = 4096
@@ -22,8 +37,13 @@ PATH_BYTES = 4096
 
 def main() -> None:
     """Fork for every request until the other end is closed."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
     for module in FOR_THE_FORKS:
         import_module(module)
+    git_commit(ROOT)
+    with open(os.devnull, "wb") as nothing:
+        _write_to(nothing.fileno())
     with socket.socket(fileno=int(sys.argv[1])) as server:
         while True:
             path, descriptors, _, _ = socket.recv_fds(server, PATH_BYTES, 1)
@@ -33,12 +53,17 @@ def main() -> None:
                 break
             os.close(descriptors[0])
             _, status = os.waitpid(child, 0)
-            server.send(bytes([status != 0]))
-    for output in (1, 2):
-        os.dup2(descriptors[0], output)
+            with suppress(BrokenPipeError):
+                server.send(bytes([status != 0]))
+    _write_to(descriptors[0])
     os.close(descriptors[0])
     sys.argv[1] = os.fsdecode(path)
     inline.main()
+
+
+def _write_to(descriptor: int) -> None:
+    for output in (1, 2):
+        os.dup2(descriptor, output)
 
 
 if __name__ == "__main__":

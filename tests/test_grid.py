@@ -60,10 +60,10 @@ def test_settings_that_tell_runs_apart_are_in_their_names(tmp_path):
     assert len(set(names)) == 4
 
 
-def test_data_sets_of_one_file_name_are_told_apart_by_their_folders(tmp_path):
+def test_two_data_sets_of_one_name_are_refused(tmp_path):
     grid = {**GRID, "grid": [{"rule": "WB", "dataset": ["a/mine.npz", "/b/mine.npz", "digits"]}]}
-    names = list(read(tmp_path, grid).runs)
-    assert names == ["a_mine.npz-WB-n3-seed0", "b_mine.npz-WB-n3-seed0", "digits-WB-n3-seed0"]
+    with pytest.raises(SettingError, match=r"mine\.npz.*different names"):
+        read(tmp_path, grid)
 
 
 def test_bookkeeping_tells_no_runs_apart():

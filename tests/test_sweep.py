@@ -146,7 +146,7 @@ def test_a_dry_run_lists_the_runs_and_writes_nothing(swept, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"tiny.yaml"}
 
 
-@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_an_interrupted_sweep_goes_on_and_keeps_what_was_cut_off(tmp_path, sent):
     file = grid_file(tmp_path, [{"rule": "WB", "bayesian_layers": 1, "seed": 0}], rounds=400)
     name = "digits-WB-n1-seed0"
@@ -154,7 +154,11 @@ def test_an_interrupted_sweep_goes_on_and_keeps_what_was_cut_off(tmp_path, sent)
     with (
         log,
         subprocess.Popen(
-            [FEDBARY, "sweep", str(file), "--results", "out"], cwd=tmp_path, stdout=log, stderr=log
+            [FEDBARY, "sweep", str(file), "--results", "out"],
+            cwd=tmp_path,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
         ) as process,
     ):
         metrics = tmp_path / "out" / "runs" / name / "metrics.jsonl"
@@ -163,8 +167,13 @@ def test_an_interrupted_sweep_goes_on_and_keeps_what_was_cut_off(tmp_path, sent)
             time.sleep(0.1)
         children = psutil.Process(process.pid).children(recursive=True)
         assert children and metrics.exists()
-        process.send_signal(sent)
+        if sent == signal.SIGINT:
+            os.killpg(process.pid, sent)  # as a terminal sends Ctrl-C
+        else:
+            process.send_signal(sent)
         process.wait(60)
+        if sent != signal.SIGKILL:
+            assert not any(child.is_running() for child in children)
     grid_file(tmp_path, [{"rule": "WB", "bayesian_layers": 1, "seed": 0}], rounds=1)
     if sent == signal.SIGKILL:
         refused = fedbary("sweep", file, "--results", "out", cwd=tmp_path)

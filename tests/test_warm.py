@@ -1,5 +1,6 @@
 """A run forked from a warm process is the run of a fresh one, and each has its own output."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -62,11 +63,20 @@ def test_a_process_that_was_killed_is_started_again(tmp_path, warm):
 
 def test_what_is_forked_has_one_thread():
     code = """
-import threading
+import os
 from importlib import import_module
 from server_app import warm
 for module in warm.FOR_THE_FORKS:
     import_module(module)
-assert threading.active_count() == 1
+assert os.listdir("/proc/self/task") == [str(os.getpid())]
 """
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+    one_thread = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, env=one_thread)
+
+
+def test_what_goes_wrong_at_the_start_is_in_the_log(tmp_path, warm, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (tmp_path / "pandas.py").write_text("raise ImportError('no pandas here')")
+    with open(tmp_path / "log", "w") as log:
+        assert not warm.run(tmp_path / "settings.yaml", log)
+    assert "no pandas here" in (tmp_path / "log").read_text()

@@ -6,22 +6,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from pathlib import Path
 
 import pandas as pd
 import torch
 from torch import Tensor
 
-from fedbary.config import Settings
+from fedbary.config import ROOT, Settings
+from fedbary.errors import SettingError
 from fedbary.inference import Training
 from fedbary.regression.baselines import bayesian_linear, deep_ensemble, mean_field
 from fedbary.regression.federation import evaluation_data, seed_of, training_data
 from fedbary.regression.forecast import Forecast
 from fedbary.regression.scores import score
 from fedbary.regression.standardise import Standardiser, Sums
+from fedbary.runs import git_commit
 
 TABLE = "central.csv"
+
+SETTINGS = ("hidden_units", "evaluate_on", "seed")
+"""Of a run, what these methods heed beside the data set and the split."""
 
 STEPS = 10_000
 """About how many steps a network is trained, whatever the size of the data."""
@@ -59,11 +64,14 @@ def _ensemble(x: Tensor, y: Tensor, x_new: Tensor, hidden: int, seed: int) -> Fo
     def fitted(x: Tensor, y: Tensor, x_new: Tensor, epochs: int) -> Forecast:
         return deep_ensemble(x, y, x_new, hidden, epochs, _batch_size(len(y)), 0.01, seed)
 
+    candidates = _ensemble_epochs(len(y))
+    if len(candidates) == 1:
+        return fitted(x, y, x_new, candidates[0])
     rows = torch.randperm(len(y), generator=torch.Generator().manual_seed(seed))
     held, kept = rows[: len(y) // 10], rows[len(y) // 10 :]
     nll = {
         epochs: score(fitted(x[kept], y[kept], x[held], epochs), y[held])["nll"]
-        for epochs in _ensemble_epochs(len(y))
+        for epochs in candidates
     }
     return fitted(x, y, x_new, min(nll, key=nll.__getitem__))
 
@@ -76,11 +84,19 @@ def central(runs: Iterable[Settings], results: Path) -> pd.DataFrame:
     """Fit every method on every split of the runs; what the table has already is not done again.
 
     The table is written after each split.
+
+    Raises
+    ------
+    SettingError
+        If the table has a point of these runs with other settings.
     """
     file = results / TABLE
     rows = pd.read_csv(file).to_dict("records") if file.exists() else []
     done = {(row["dataset"], row["split"], row["method"]) for row in rows}
     points = {(Path(run.dataset).name, run.split): run for run in runs if run.model == "mlp"}
+    for row in rows:
+        if (settings := points.get((row["dataset"], row["split"]))) is not None:
+            _require_same(row, settings, file)
     results.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     for (dataset, split), settings in points.items():
@@ -101,4 +117,12 @@ def _fitted(settings: Settings, name: str) -> dict[str, object]:
     seconds = time.perf_counter() - start
     scores = score(standardiser.restore(found), y_new)
     point = {"dataset": Path(settings.dataset).name, "split": settings.split, "method": name}
-    return {**point, **scores, "seconds": seconds}
+    made_with = {key: getattr(settings, key) for key in SETTINGS}
+    return {**point, **made_with, "commit": git_commit(ROOT), **scores, "seconds": seconds}
+
+
+def _require_same(row: Mapping[Hashable, object], settings: Settings, file: Path) -> None:
+    for key in SETTINGS:
+        if row.get(key) != getattr(settings, key):
+            allowed = f"{row.get(key)}, with which {file} was made, or another --results"
+            raise SettingError(key, getattr(settings, key), allowed)

@@ -120,12 +120,14 @@ def _points(block: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 def _named(runs: Sequence[Settings], file: Path) -> dict[str, Settings]:
     dumped = [settings.model_dump() for settings in runs]
     extra = {id(run): _differing_in(group) for group in _alike(dumped) for run in group}
-    stems = Counter(Path(dataset).stem for dataset in {run["dataset"] for run in dumped})
+    names = Counter(Path(dataset).name for dataset in {run["dataset"] for run in dumped})
+    for dataset, count in names.items():
+        if count > 1:
+            allowed = "data sets of different names: results tell them apart by these"
+            raise SettingError(f"{file}: dataset", dataset, allowed)
     named: dict[str, Settings] = {}
     for settings, run in zip(runs, dumped, strict=True):
-        stem = Path(settings.dataset).stem
-        dataset = stem if stems[stem] == 1 else settings.dataset.strip("/").replace("/", "_")
-        words = [dataset, settings.rule, f"n{settings.bayesian_layers}"]
+        words = [Path(settings.dataset).stem, settings.rule, f"n{settings.bayesian_layers}"]
         words += [f"{key}={run[key]}".replace("/", "_") for key in extra[id(run)]]
         name = "-".join([*words, f"seed{settings.seed}"])
         if name in named:

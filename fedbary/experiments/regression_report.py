@@ -93,6 +93,7 @@ def write_regression_report(table: pd.DataFrame, folder: Path) -> Path:
         _compare(document, scores, table)
     else:
         document.heading("By settings")
+        document.text("Bold is the lowest mean NLL of a data set.")
         document.table(*_by_settings(scores))
     add_runs(document, last)
     document.write()
@@ -101,6 +102,13 @@ def write_regression_report(table: pd.DataFrame, folder: Path) -> Path:
 
 def _compare(document: Document, scores: pd.DataFrame, table: pd.DataFrame) -> None:
     """Add the tables and the figure that show a method of one kind of settings in a column."""
+    document.text(
+        """Below each number in italics what the paper prints. **BLR**, **VI** and **DE**, Bayesian
+        linear regression, mean-field variational inference and deep ensembles of five networks,
+        see all data at once. **FedAG** predicts without a noise term, as in the paper, and
+        **+ noise** with one that the clients estimate together. Bold is the best mean of a data
+        set."""
+    )
     for metric, title in SCORES.items():
         document.heading(title)
         document.table(*_table(scores, metric))
@@ -134,7 +142,7 @@ def _settings(last: pd.DataFrame) -> pd.Series:
     keys = [k for k in Settings.model_fields if k in last and k not in {*BOOKKEEPING, *REPEATS}]
     texts = pd.Series("", index=last.index)
     for _, held in last.groupby(["dataset", "rule", "model"]):
-        for key in (key for key in keys if held[key].nunique(dropna=False) > 1):
+        for key in (key for key in keys if held[key].nunique() > 1):
             texts[held.index] += [f"{key}={value} " for value in held[key]]
     return texts.str.strip().str.replace(" ", ", ")
 
@@ -142,7 +150,7 @@ def _settings(last: pd.DataFrame) -> pd.Series:
 def _scores(last: pd.DataFrame) -> pd.DataFrame:
     """Return the scores by data set, split and method; of FedAG's networks with and without noise.
 
-    The linear model has a noise in the paper too.
+    The linear model has a noise in the paper too. Seeds of one split are averaged.
     """
     last = last.assign(method=last.apply(_method, axis=1))
     columns = [*SCORES, *MORE]
@@ -151,7 +159,8 @@ def _scores(last: pd.DataFrame) -> pd.DataFrame:
     without = last.reindex(columns=[f"without_noise.{name}" for name in columns])
     bare = last.loc[both, point].join(without.set_axis(columns, axis=1))
     noisy = last.loc[both, [*point, *columns]].assign(method="FedAG + noise")
-    return pd.concat([last.loc[~both, [*point, *columns]], bare, noisy], ignore_index=True)
+    scores = pd.concat([last.loc[~both, [*point, *columns]], bare, noisy])
+    return scores.groupby(point, sort=False, as_index=False).mean()
 
 
 def _introduce(document: Document, about: str, last: pd.DataFrame) -> None:
@@ -160,11 +169,7 @@ def _introduce(document: Document, about: str, last: pd.DataFrame) -> None:
     scored = " and ".join(SCORED_ON[part] for part in sorted(last["evaluate_on"].unique()))
     document.text(
         f"""{len(last)} runs of {clients} clients. All numbers are of {scored}, in the target's own
-        units, as mean ± standard error over the splits; below in italics what the paper prints.
-        **BLR**, **VI** and **DE**, Bayesian linear regression, mean-field variational inference
-        and deep ensembles of five networks, see all data at once. **FedAG** predicts without a
-        noise term, as in the paper, and **+ noise** with one that the clients estimate together.
-        Bold is the best mean of a data set."""
+        units, as mean ± standard error over the splits."""
     )
 
 
@@ -187,8 +192,9 @@ def _table(scores: pd.DataFrame, metric: str) -> tuple[list[str], list[list[str]
             cell = f"**{estimate}**" if bold else str(estimate)
             paper = Estimate(*fedag_published(str(dataset), METHODS.get(method, ""), metric))
             cells.append(cell if math.isnan(paper.mean) else f"{cell}<br>*{paper}*")
-        splits = held["split"].nunique()
-        rows.append([DATASETS.get(str(dataset), str(dataset)), str(splits), *cells])
+        splits = sorted({count for count in held.groupby("method")["split"].nunique()})
+        counted = "–".join(map(str, dict.fromkeys((splits[0], splits[-1]))))
+        rows.append([DATASETS.get(str(dataset), str(dataset)), counted, *cells])
     return ["data set", "splits", *methods], rows
 
 
@@ -196,12 +202,15 @@ def _strongest(scores: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     rows = []
     for dataset, held in scores.groupby("dataset", sort=False):
         nll, rmse = (held.pivot_table(m, "split", "method") for m in ("nll", "rmse"))
-        best = str(nll.drop(columns=CENTRAL_METHODS, errors="ignore").mean().idxmin())
+        federated = nll.drop(columns=CENTRAL_METHODS, errors="ignore").mean().dropna()
+        if "DE" not in nll or federated.empty:
+            continue
+        best = str(federated.idxmin())
         name = DATASETS.get(str(dataset), str(dataset))
         cells = [
             str(Estimate.of(values))
             for metric in (nll, rmse)
-            for values in (metric[best], metric["DE"], metric[best] - metric["DE"])
+            for values in (metric[best], metric["DE"], (metric[best] - metric["DE"]).dropna())
         ]
         rows.append([name, best, *cells])
     scored = [

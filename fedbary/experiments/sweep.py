@@ -260,7 +260,10 @@ def _runners(
         stopping.set()
         pool.shutdown(wait=False, cancel_futures=True)
         while wait(futures, timeout=0).not_done:
-            stop(psutil.Process().children(recursive=True))
+            started = psutil.Process().children(recursive=True)
+            for process in processes:
+                process.terminate()
+            stop(started)
             wait(futures, timeout=POLL_SECONDS)
         for process in processes:
             process.close()
