@@ -18,7 +18,7 @@ RNG = np.random.default_rng(0)
 def write_uci(
     folder: Path, data: str, features="0\n1\n", target="2\n", splits=(("0\n1\n", "2\n"),)
 ):
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "data.txt").write_text(data)
     (folder / "index_features.txt").write_text(features)
     (folder / "index_target.txt").write_text(target)
@@ -89,6 +89,11 @@ def test_fewer_rows_than_clients_is_one_line():
 
 
 # --- UCI folders -------------------------------------------------------------------------------
+
+
+def test_uci_files_may_lie_in_a_subfolder(tmp_path):
+    write_uci(tmp_path / "set" / "data", "1 2 3\n4 5 6\n7 8 9\n")
+    assert len(load(str(tmp_path / "set"), tmp_path).y) == 3
 
 
 def test_uci_folder_is_read_as_its_index_files_say(tmp_path):

@@ -1,7 +1,8 @@
 """A folder in the format of the UCI sets with the splits of Hernández-Lobato and Adams (2015).
 
 ``data.txt`` holds the numbers, ``index_features.txt`` and ``index_target.txt`` say which columns
-are what, ``index_train_<i>.txt`` and ``index_test_<i>.txt`` hold the rows of split i.
+are what, ``index_train_<i>.txt`` and ``index_test_<i>.txt`` hold the rows of split i. They lie in
+the folder or, as published by Gal (2016), in its subfolder ``data``.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ def read(path: Path, target: str) -> Table:
     SettingError
         A file is missing or does not hold what it must.
     """
+    if (path / "data").is_dir():
+        path = path / "data"
     frame = read_text(path / "data.txt", sep=r"\s+", header=None)
     features = _indices(path / "index_features.txt")
     aim = _indices(path / "index_target.txt")
