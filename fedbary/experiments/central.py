@@ -31,11 +31,14 @@ SETTINGS = ("hidden_units", "evaluate_on", "seed")
 STEPS = 10_000
 """About how many steps a network is trained, whatever the size of the data."""
 
+MANY, BATCH_OF_FEW, BATCH_OF_MANY = 2000, 32, 128
+"""From how many rows a set is large, and the examples of a step on smaller and on larger sets."""
+
 Method = Callable[[Tensor, Tensor, Tensor, int, int], Forecast]
 
 
 def _batch_size(examples: int) -> int:
-    return 32 if examples < 2000 else 128
+    return BATCH_OF_FEW if examples < MANY else BATCH_OF_MANY
 
 
 def _epochs(examples: int) -> int:
@@ -46,11 +49,6 @@ def _blr(x: Tensor, y: Tensor, x_new: Tensor, hidden: int, seed: int) -> Forecas
     return bayesian_linear(x, y, x_new)
 
 
-def _ensemble_epochs(examples: int) -> tuple[int, ...]:
-    """Return how many epochs a deep ensemble chooses from; of many rows the 40 of its paper."""
-    return (40, 150) if examples < 2000 else (40,)
-
-
 def _vi(x: Tensor, y: Tensor, x_new: Tensor, hidden: int, seed: int) -> Forecast:
     training = Training(
         epochs=_epochs(len(y)), batch_size=_batch_size(len(y)), lr=0.003, kl_weight=0.1
@@ -59,19 +57,23 @@ def _vi(x: Tensor, y: Tensor, x_new: Tensor, hidden: int, seed: int) -> Forecast
 
 
 def _ensemble(x: Tensor, y: Tensor, x_new: Tensor, hidden: int, seed: int) -> Forecast:
-    """Predict by a deep ensemble whose epochs are those of lowest NLL on a tenth of the rows."""
+    """Predict by a deep ensemble; of few rows a tenth decides how long it is trained.
+
+    On many rows 150 epochs at a rate of 0.003 had the lowest NLL on validation rows of the first
+    splits of Naval Propulsion and Protein, of 40 and 150 epochs and rates from 0.001 to 0.01, and
+    one 0.02 above the lowest on Kin8nm.
+    """
+    if len(y) >= MANY:
+        return deep_ensemble(x, y, x_new, hidden, 150, BATCH_OF_MANY, 0.003, seed)
 
     def fitted(x: Tensor, y: Tensor, x_new: Tensor, epochs: int) -> Forecast:
-        return deep_ensemble(x, y, x_new, hidden, epochs, _batch_size(len(y)), 0.01, seed)
+        return deep_ensemble(x, y, x_new, hidden, epochs, BATCH_OF_FEW, 0.01, seed)
 
-    candidates = _ensemble_epochs(len(y))
-    if len(candidates) == 1:
-        return fitted(x, y, x_new, candidates[0])
     rows = torch.randperm(len(y), generator=torch.Generator().manual_seed(seed))
     held, kept = rows[: len(y) // 10], rows[len(y) // 10 :]
     nll = {
         epochs: score(fitted(x[kept], y[kept], x[held], epochs), y[held])["nll"]
-        for epochs in candidates
+        for epochs in (40, 150)
     }
     return fitted(x, y, x_new, min(nll, key=nll.__getitem__))
 
