@@ -277,7 +277,8 @@ def _progress(console: Console) -> Iterator[Progress]:
         TimeElapsedColumn(),
         TextColumn("{task.fields[left]}"),
     )
-    with Progress(*columns, console=console) as progress:
+    # No thread of its own: an interrupt that leaves the bar's lock held would wait for it for ever.
+    with Progress(*columns, console=console, auto_refresh=False) as progress:
         yield progress
 
 
@@ -319,6 +320,7 @@ class _Meter:
             completed=done,
             description=f"{len(self.ended)} of {len(self._todo)} runs",
             left=f"about {duration(pace * (total - done))} left",
+            refresh=True,
         )
 
     def _part(self, name: str) -> float:
