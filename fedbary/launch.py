@@ -147,7 +147,11 @@ def flwr_run(environment: dict[str, str], name: str, words: list[str], log: IO[s
 
 
 def flower_environment(home: Path) -> dict[str, str]:
-    """Return an environment where Flower has its own home and port and installs nothing."""
+    """Return an environment where Flower has its own home, port and Ray, and installs nothing.
+
+    Without an address Ray joins the last cluster started on the machine, even a dead one; with
+    `RAY_ADDRESS` the user names one to join.
+    """
     tools = str(Path(sys.executable).parent)
     return {
         **os.environ,
@@ -159,6 +163,7 @@ def flower_environment(home: Path) -> dict[str, str]:
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "FLWR_TELEMETRY_ENABLED": "0",
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        "RAY_ADDRESS": os.environ.get("RAY_ADDRESS") or "local",
     }
 
 

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import torch
@@ -17,10 +18,10 @@ BIN = Path(sys.executable).parent
 QUICK = ["protocol=short", "clients=3", "rounds=2", "local_epochs=1", "samples=3"]
 
 
-def simulate(*words, cwd):
+def simulate(*words, cwd, **variables):
     return subprocess.run(
         [str(BIN / "fedbary"), "simulate", *words],
-        cwd=cwd, env=marked(cwd),
+        cwd=cwd, env={**marked(cwd), **variables},
         capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
 
@@ -40,6 +41,20 @@ def test_ray_and_inline_give_the_same_global_model_and_leave_nothing_behind(tmp_
     for one, other in zip(*rounds, strict=True):
         assert one["accuracy"] == other["accuracy"]
     assert servers_of(tmp_path) == []
+
+
+def test_the_trace_of_a_dead_cluster_is_not_followed(tmp_path, monkeypatch):
+    with tempfile.TemporaryDirectory() as home:  # the paths of Ray's sockets must be short
+        trace = Path(home) / "ray" / "ray_current_cluster"
+        trace.parent.mkdir()
+        trace.write_text(f"127.0.0.1:{launch.free_port()}")
+        done = simulate(*QUICK, "rounds=1", "output=run", cwd=tmp_path, RAY_TMPDIR=home)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert trace.exists()
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    assert launch.flower_environment(tmp_path)["RAY_ADDRESS"] == "local"
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    assert launch.flower_environment(tmp_path)["RAY_ADDRESS"] == "10.0.0.1:6379"
 
 
 def test_a_run_that_fails_exits_with_an_error(tmp_path):
