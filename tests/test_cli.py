@@ -12,6 +12,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+pytestmark = pytest.mark.slow
+
 FEDBARY = str(Path(sys.executable).parent / "fedbary")
 
 

@@ -32,6 +32,7 @@ def test_sites_that_are_not_there_or_twice(tmp_path):
         site_configs([sites[0], sites[0]])
 
 
+@pytest.mark.slow
 def test_deploy_trains_as_simulate_does_and_when_it_is_stopped_stops_every_server(tmp_path):
     settings = {"clients": 2, "evaluate_clients": 0, "device": "cpu", "rounds": 50}
     words = [f"{key}={value}" for key, value in settings.items()]

@@ -14,6 +14,8 @@ from fedbary.credentials import write_certificates, write_site_key
 from fedbary.deploy import lab, site_configs
 from fedbary.launch import prepare
 
+pytestmark = pytest.mark.slow
+
 OWN = {
     "dataset": "none", "classes": 10, "input_shape": "1x8x8", "clients": 3, "min_replies": 1,
     "rounds": 3, "local_epochs": 5, "evaluate_clients": 0, "device": "cpu",

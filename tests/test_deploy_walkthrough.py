@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 import yaml
 from processes import marked, servers_of, wait_until
@@ -18,6 +19,8 @@ from fedbary.config import resolve
 from fedbary.launch import free_port, stop
 from server_app import run
 from server_app.inline import InlineGrid
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[1]
 FEDBARY = Path(sys.executable).parent / "fedbary"

@@ -6,12 +6,15 @@ import sys
 import tempfile
 from pathlib import Path
 
+import pytest
 import torch
 import yaml
 from processes import marked, servers_of
 from safetensors.torch import load_file
 
 from fedbary import launch
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[1]
 BIN = Path(sys.executable).parent

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+pytestmark = pytest.mark.slow
+
 TESTS = Path(__file__).resolve().parent
 FOREIGN = TESTS / "foreign"
 PLAIN = "from flwr.serverapp.strategy import FedAvg"

@@ -45,6 +45,7 @@ def plain(cell):
     return re.sub(r"\*\*|</?u>", "", cell)
 
 
+@pytest.mark.slow
 def test_a_cell_is_the_mean_and_deviation_over_the_seeds(smoke):
     table = read_table(smoke)
     last = table[(table["round"] == table["rounds"]) & (table["rule"] == "RKLB")]
@@ -56,6 +57,7 @@ def test_a_cell_is_the_mean_and_deviation_over_the_seeds(smoke):
     assert row[-1] == f"{nll.mean():.3f} ± {nll.std():.3f}"
 
 
+@pytest.mark.slow
 def test_the_report_has_every_section_picture_and_run(smoke):
     markdown = (smoke / "report.md").read_text()
     assert markdown.startswith("# Smoke test on handwritten digits\n")
@@ -65,6 +67,7 @@ def test_the_report_has_every_section_picture_and_run(smoke):
     assert all(f"`{name}`" in markdown for name in read_table(smoke)["run"].unique())
 
 
+@pytest.mark.slow
 def test_the_page_needs_no_other_file(smoke):
     page = (smoke / "report.html").read_text()
     sources = re.findall(r'(?:src|href)="([^"]*)"', page)
@@ -72,6 +75,7 @@ def test_the_page_needs_no_other_file(smoke):
     assert page.count("<table>") == (smoke / "report.md").read_text().count("| --- |\n")
 
 
+@pytest.mark.slow
 def test_the_table_alone_gives_the_same_report(smoke, tmp_path):
     for name in (TABLE, "about.yaml"):
         (tmp_path / name).write_bytes((smoke / name).read_bytes())
@@ -80,6 +84,7 @@ def test_the_table_alone_gives_the_same_report(smoke, tmp_path):
         assert (tmp_path / file).read_bytes() == (smoke / file).read_bytes()
 
 
+@pytest.mark.slow
 def test_runs_that_differ_in_more_are_told_apart(smoke, tmp_path):
     table = pd.read_csv(smoke / TABLE)
     other = table.assign(run=table["run"] + "-x", kl_weight=0.1, accuracy=0.123)
@@ -90,6 +95,7 @@ def test_runs_that_differ_in_more_are_told_apart(smoke, tmp_path):
     assert plain(cells(markdown, "kl_weight=0.1", "3", "WB")[4]) == "12.30 ± 0.00"
 
 
+@pytest.mark.slow
 def test_one_seed_has_no_deviation(smoke, tmp_path):
     table = pd.read_csv(smoke / TABLE)
     table[table["seed"] == 0].to_csv(tmp_path / TABLE, index=False)
@@ -98,6 +104,7 @@ def test_one_seed_has_no_deviation(smoke, tmp_path):
     assert row[2] == "1" and "±" not in row[3]
 
 
+@pytest.mark.slow
 def test_no_results_is_a_clear_error(tmp_path):
     done = subprocess.run(
         [FEDBARY, "report", str(tmp_path)], capture_output=True, text=True, timeout=60, check=False
@@ -161,6 +168,7 @@ def test_variants_are_compared_one_by_one_and_together():
     assert found == {"a": 2, "b": 2, TOGETHER: 4}
 
 
+@pytest.mark.slow
 def test_a_run_that_diverged_is_no_part_of_a_best_mean(smoke, tmp_path):
     table = pd.read_csv(smoke / TABLE)
     end = (table["rule"] == "WB") & (table["bayesian_layers"] == 3) & (table["seed"] == 0)
@@ -173,6 +181,7 @@ def test_a_run_that_diverged_is_no_part_of_a_best_mean(smoke, tmp_path):
     assert "Rounds were skipped" in markdown and "`digits-WB-n3-seed0` (1)" in markdown
 
 
+@pytest.mark.slow
 def test_the_papers_numbers_stand_beside_ours(smoke, tmp_path):
     table = pd.read_csv(smoke / TABLE)
     last = table["round"] == table["rounds"]
@@ -183,6 +192,7 @@ def test_the_papers_numbers_stand_beside_ours(smoke, tmp_path):
     assert [plain(cell) for cell in row[3:6]] == ["90.00 ± 0.00", "87.77 ± 0.80", "+2.23"]
 
 
+@pytest.mark.slow
 def test_settings_that_differ_between_rules_are_pointed_out(smoke, tmp_path):
     table = pd.read_csv(smoke / TABLE)
     table.loc[table["rule"] == "WB", "lr"] = 0.5
@@ -191,6 +201,7 @@ def test_settings_that_differ_between_rules_are_pointed_out(smoke, tmp_path):
     assert "Not all runs on Digits have the same lr" in (tmp_path / "report.md").read_text()
 
 
+@pytest.mark.slow
 def test_a_table_without_what_is_needed_is_refused(smoke, tmp_path):
     pd.read_csv(smoke / TABLE).drop(columns="ece_15").to_csv(tmp_path / TABLE, index=False)
     with pytest.raises(SettingError, match="a column ece_15"):

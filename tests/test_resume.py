@@ -88,6 +88,7 @@ def test_interrupted_at_any_message_the_final_model_and_the_metrics_are_the_same
     assert [note["round"] for note in noted] == [messages // (TRAINING + 3)]
 
 
+@pytest.mark.slow
 def test_a_server_killed_again_and_again_ends_with_the_same_model(whole, tmp_path):
     folder, file = tmp_path / "run", tmp_path / "settings.yaml"
     for resumed in range(ROUNDS):

@@ -63,6 +63,7 @@ def swept(tmp_path_factory):
     return folder, done
 
 
+@pytest.mark.slow
 def test_it_goes_on_past_a_failure_and_says_which(swept):
     folder, done = swept
     assert done.returncode == 1
@@ -71,6 +72,7 @@ def test_it_goes_on_past_a_failure_and_says_which(swept):
     assert set(read_table(folder / "out")["run"]) == {"digits-FedAvg-n0-seed0", GOOD}
 
 
+@pytest.mark.slow
 def test_the_table_has_a_row_per_run_and_round_with_what_was_measured(swept):
     folder, _ = swept
     table = pd.read_csv(folder / "out" / TABLE)
@@ -96,6 +98,7 @@ def test_the_table_has_a_row_per_run_and_round_with_what_was_measured(swept):
     assert str(folder) not in (folder / "out" / TABLE).read_text()
 
 
+@pytest.mark.slow
 def test_what_is_done_is_skipped_even_when_only_the_table_is_left(swept, tmp_path):
     folder, _ = swept
     (tmp_path / "out").mkdir()
@@ -109,6 +112,7 @@ def test_what_is_done_is_skipped_even_when_only_the_table_is_left(swept, tmp_pat
     assert (tmp_path / "out" / TABLE).read_bytes() == before
 
 
+@pytest.mark.slow
 def test_other_settings_under_the_same_name_are_refused(swept):
     folder, _ = swept
     file = grid_file(folder, BLOCKS[:1])
@@ -119,6 +123,7 @@ def test_other_settings_under_the_same_name_are_refused(swept):
     assert (folder / "out" / TABLE).read_bytes() == before
 
 
+@pytest.mark.slow
 def test_a_setting_that_is_newer_than_a_run_does_not_undo_it(swept, tmp_path):
     folder, _ = swept
     (tmp_path / "out").mkdir()
@@ -131,6 +136,7 @@ def test_a_setting_that_is_newer_than_a_run_does_not_undo_it(swept, tmp_path):
     assert "0 of 1 runs to do" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_dry_run_lists_the_runs_and_writes_nothing(swept, tmp_path):
     folder, _ = swept
     file = grid_file(tmp_path, BLOCKS)
@@ -146,6 +152,7 @@ def test_a_dry_run_lists_the_runs_and_writes_nothing(swept, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"tiny.yaml"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_an_interrupted_sweep_goes_on_and_keeps_what_was_cut_off(tmp_path, sent):
     file = grid_file(tmp_path, [{"rule": "WB", "bayesian_layers": 1, "seed": 0}], rounds=400)
@@ -253,6 +260,7 @@ def test_an_interrupted_write_leaves_the_old_table(tmp_path, monkeypatch):
     assert file.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_the_time_of_a_run_is_taken_from_like_runs(swept):
     folder, _ = swept
     rows = read_run(GOOD, folder / "out" / "runs" / GOOD)
