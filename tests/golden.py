@@ -1,0 +1,109 @@
+"""Small runs whose posteriors are pinned by a digest: a redesign changes none of them unsaid.
+
+`python tests/golden.py` makes the runs anew and writes golden.json; a change of it goes into the
+changelog with its reason. Bits depend on the processor and on PyTorch, which the file
+names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+
+FILE = Path(__file__).with_suffix(".json")
+
+IMAGES = {"clients": 5, "rounds": 2, "local_epochs": 1, "samples": 2, "holdout": 0.2}
+REGRESSION = {"task": "regression", "clients": 5, "rounds": 2, "local_epochs": 2, "samples": 5}
+ROBUST = ("Median", "TrimmedMean", "MultiKrum")
+
+RUNS: dict[str, dict[str, object]] = {
+    **{f"rule-{rule}": {"rule": rule} for rule in ("RKLB", "WB", "EAA", "GAA", "AALV", "FKLB")},
+    **{f"robust-{rule}": {"rule": rule, "attack": "sign_flip"} for rule in ROBUST},
+    "FedAvg": {"rule": "FedAvg", "bayesian_layers": 0},
+    "all-layers": {"bayesian_layers": 5, "pixels": "signed"},
+    "natural_gradient": {"inference": "natural_gradient", "log_var_lr": 0.003, "kl_weight": 0.01},
+    "ivon": {"inference": "ivon", "log_var_lr": 0.003, "kl_weight": 0.01},
+    "prior-global": {"prior": "global", "kl_weight": 1},
+    "prior-narrow": {"prior_std": 0.1, "lr_schedule": "cosine"},
+    "momentum": {"server_momentum": 0.5, "rule": "WB"},
+    "bound": {"max_precision_ratio": 1.5, "attack": "variance_collapse"},
+    "participation": {"participation": 0.6, "augment": True},
+    "classes": {"partition": "classes"},
+    "FedAG": REGRESSION,
+    "FedAG-no-noise": {**REGRESSION, "noise": "none", "predictive": "montecarlo"},
+    "linear": {**REGRESSION, "model": "linear", "predictive": "closed", "rounds": 1},
+    "regression-vi": {**REGRESSION, "protocol": "regression-vi", "rule": "WB"},
+}
+
+
+def digest(folder: Path) -> str:
+    """Return a digest of a run's final posterior: names, shapes and bytes."""
+    posterior = load_file(folder / "posterior.safetensors")
+    found = hashlib.sha256()
+    for name in sorted(posterior):
+        found.update(f"{name} {tuple(posterior[name].shape)} ".encode())
+        found.update(posterior[name].contiguous().numpy().tobytes())
+    return found.hexdigest()[:16]
+
+
+def machine() -> dict[str, str]:
+    """Return what bits depend on."""
+    cpus = Path("/proc/cpuinfo")
+    lines = cpus.read_text().splitlines()[:10] if cpus.exists() else []
+    said = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    model = "/".join(said.get(key, "?") for key in ("vendor_id", "cpu family", "model"))
+    instructions = torch.backends.cpu.get_cpu_capability()
+    return {"torch": torch.__version__, "instructions": instructions, "cpu": model}
+
+
+def made(name: str, folder: Path) -> str:
+    """Make a run in a folder that does not exist yet; return its digest."""
+    from fedbary.config import resolve
+    from server_app.inline import run_inline
+
+    if name == "own-sites":
+        _own_sites(folder)
+    else:
+        changes = RUNS[name]
+        base = {} if changes.get("task") == "regression" else IMAGES
+        run_inline(resolve({"engine": "inline", "device": "cpu", **base, **changes}), folder)
+    return digest(folder)
+
+
+def names() -> tuple[str, ...]:
+    """Return every run's name."""
+    return (*RUNS, "own-sites")
+
+
+def _own_sites(folder: Path) -> None:
+    from own_sites import cut
+
+    import client_app
+    from fedbary.config import resolve
+    from server_app import run
+    from server_app.inline import InlineGrid
+
+    given = {"dataset": "none", "classes": "10", "input_shape": "1x8x8", "clients": 3}
+    chosen = resolve({"engine": "inline", "device": "cpu", **IMAGES, **given})
+    data = folder.with_name("sites")
+    data.mkdir()
+    # A site's name decides its seeds, so it may not hold the path of a temporary folder.
+    nodes = [{"data-path": str(path), "name": path.stem} for path in cut(data)]
+    run(InlineGrid(client_app.app, nodes, chosen.model_dump()), chosen, folder)
+
+
+def main() -> None:
+    """Write golden.json."""
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as scratch:
+        found = {name: made(name, Path(scratch) / name) for name in names()}
+    FILE.write_text(json.dumps({"machine": machine(), "posteriors": found}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
