@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -119,8 +120,8 @@ def metric_refusals(replies: Sequence[Message]) -> list[str | None]:
     """
     infinite = [_infinite(reply) for reply in replies]
     forms = [_form(reply) for reply in replies]
-    sound = [form for form, key in zip(forms, infinite, strict=True) if key is None]
-    usual = max(sound, key=sound.count, default=())
+    sound = Counter(form for form, key in zip(forms, infinite, strict=True) if key is None)
+    usual = max(sound, key=lambda form: sound[form], default=())
     reasons: list[str | None] = []
     for reply, form, key in zip(replies, forms, infinite, strict=True):
         if key is not None:

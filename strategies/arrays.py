@@ -29,8 +29,18 @@ def tensor_from_array(array: Array) -> Tensor:
     Raises
     ------
     ValueError
-        If the bytes are not those of one array of numbers.
+        If the bytes are not those of one array of numbers: whatever a stranger's bytes make numpy
+        or PyTorch raise, nothing else leaves this function.
     """
+    try:
+        return _view(array)
+    except ValueError:
+        raise
+    except Exception as error:
+        raise ValueError(f"it cannot be read ({error})") from error
+
+
+def _view(array: Array) -> Tensor:
     if array.stype != _STYPE:
         raise ValueError(f"its serialisation is {array.stype!r}, not {_STYPE!r}")
     stream = BytesIO(array.data)

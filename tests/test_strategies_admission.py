@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord, MetricRecord
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from strategies_replies import failure, reply, state
 
 from strategies import CONVENTIONS, Convention
@@ -133,6 +135,28 @@ def test_arrays_that_do_not_fit_are_refused(arrays, said):
     assert "\n" not in refusal
 
 
+numbers = st.sampled_from([0, 1, 2, 3, 6, True, False, -1, -6, 2**31, 2**62, 2**63, 2**99, 1.0])
+headers = st.fixed_dictionaries(
+    {
+        "descr": st.sampled_from(
+            ["<f4", "f4", ">f4", "<f8", "<i8", "|b1", "<c8", "<g", "<M8", "O"]
+        ),
+        "fortran_order": st.booleans(),
+        "shape": st.lists(numbers, max_size=70).map(tuple),
+    }
+)
+
+
+@given(header=headers.map(repr) | st.text("-~(){}[],:'1a", max_size=9000), size=st.integers(25, 99))
+@example("{'descr': '<f4', 'fortran_order': False, 'shape': (True, 12)}", 48)
+@example("{'descr': '<f4', 'fortran_order': False, 'shape': " + "-" * 9000 + "1}", 48)
+@settings(max_examples=300, deadline=None)
+def test_whatever_an_array_s_bytes_are_the_reply_is_refused_by_name(header, size):
+    head = b"\x93NUMPY\x02\x00" + len(header).to_bytes(4, "little") + header.encode()
+    refusal = reason(reply(12, with_bytes(head + bytes(size)), partition_id=3))
+    assert refusal.startswith("node 12 (partition 3): array 'conv.weight': ")
+
+
 @pytest.mark.parametrize(
     ("weight", "said"),
     [
@@ -191,3 +215,22 @@ def test_metrics_unlike_most_others_are_told():
         "node 4: its metrics are a[2], num-examples, not a, num-examples",
     ]
     assert metric_refusals([]) == []
+
+
+def test_the_work_of_comparing_metrics_grows_with_the_replies_alone():
+    compared = 0
+
+    class Key(str):
+        __hash__ = str.__hash__
+
+        def __eq__(self, other):
+            nonlocal compared
+            compared += 1
+            return str.__eq__(self, other)
+
+    replies = [reply(k) for k in range(400)]
+    for k, message in enumerate(replies):
+        message.content["metrics"][Key(f"loss {k // 2}")] = 1.0
+    reasons = metric_refusals(replies)
+    assert reasons[:2] == [None, None] and all(reasons[2:])
+    assert 0 < compared < 20 * len(replies)
