@@ -92,7 +92,7 @@ def load_checkpoint(folder: Path, which: str) -> Checkpoint:
     except (SafetensorError, OSError, ValueError, KeyError) as error:
         others = [f"resume=previous, round {_round(files[-2])}"] if which == "last" else []
         allowed = " or ".join(["an undamaged checkpoint", *others[: len(files) - 1]])
-        raise SettingError("checkpoint", str(file), f"{allowed} ({error})") from None
+        raise SettingError(f"checkpoint {file}", error, allowed) from None
     return Checkpoint(number, _part(tensors, "arrays."), _part(tensors, "strategy."))
 
 

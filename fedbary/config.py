@@ -364,8 +364,7 @@ def read_yaml(file: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise SettingError("settings file", str(file), "the path of a YAML file") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        reason = " ".join(str(error).split())
-        raise SettingError("settings file", str(file), f"readable YAML ({reason})") from None
+        raise SettingError(f"settings file {file}", error, "readable YAML") from None
     if not isinstance(values, dict):
         raise SettingError("settings file", str(file), "lines of the form key: value")
     return values

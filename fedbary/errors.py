@@ -4,11 +4,21 @@
 class SettingError(ValueError):
     """A setting, file or argument held a value that is not allowed.
 
-    The message is one line: the name of the setting, what it held, and what is allowed.
+    The message is one line: ``setting: value; expected allowed``.
+
+    Parameters
+    ----------
+    setting : str
+        The name of the setting, file or argument.
+    value : object
+        What it held; or the error that reading it raised, whose text then stands in its place.
+    allowed : str
+        What is allowed, in words that go on from "expected".
     """
 
     def __init__(self, setting: str, value: object, allowed: str) -> None:
-        super().__init__(f"{setting}: {value!r} is not allowed; allowed: {allowed}")
+        held = one_line(value) if isinstance(value, Exception) else repr(value)
+        super().__init__(f"{setting}: {held}; expected {allowed}")
         self.setting = setting
         self.value = value
         self.allowed = allowed
@@ -19,3 +29,8 @@ class SettingError(ValueError):
 
 class RunError(RuntimeError):
     """A run could not be started or ended without a result; the message is one line."""
+
+
+def one_line(error: Exception) -> str:
+    """Return what an error says, in one line; its type where it says nothing."""
+    return " ".join(str(error).split()) or type(error).__name__

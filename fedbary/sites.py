@@ -161,7 +161,7 @@ def _read_images(files: Iterable[Path], task: Task) -> np.ndarray:
         except SettingError:
             raise
         except (OSError, ValueError, Image.DecompressionBombError) as error:
-            raise SettingError(str(file), "unreadable", f"an image ({error})") from error
+            raise SettingError(str(file), error, "an image") from error
         if image.shape[:2] != (height, width):
             held = f"{image.shape[0]}×{image.shape[1]} pixels"
             raise SettingError(str(file), held, f"{height}×{width}, as input_shape says")

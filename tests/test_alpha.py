@@ -219,9 +219,9 @@ def test_density_is_the_mixture_at_one():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"alpha": math.nan}, "alpha: nan is not allowed"),
-        ({"alpha": math.inf}, "alpha: inf is not allowed"),
-        ({"weights": torch.tensor([1.0, -1.0])}, "weights: -1.0 is not allowed"),
+        ({"alpha": math.nan}, "alpha: nan"),
+        ({"alpha": math.inf}, "alpha: inf"),
+        ({"weights": torch.tensor([1.0, -1.0])}, "weights: -1.0"),
         ({"weights": torch.zeros(2)}, "at least one positive"),
     ],
 )

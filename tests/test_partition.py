@@ -129,20 +129,29 @@ def test_labels_need_not_start_at_zero_or_be_consecutive():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"scheme": "shards"}, "partition: 'shards' .*dirichlet, iid, classes, quantity"),
+        ({"scheme": "shards"}, "partition: 'shards';.*dirichlet, iid, classes, quantity"),
         ({"clients": 0}, "clients: 0"),
         ({"min_examples": 0}, "min_examples: 0"),
-        ({"clients": 301}, "clients: 301 .*3000 .*min_examples=10"),
+        ({"clients": 301}, "clients: 301;.*3000 .*min_examples=10"),
         ({"alpha": 0.0}, "alpha: 0.0"),
         ({"alpha": -1.0}, "alpha: -1.0"),
         ({"alpha": float("nan")}, "alpha: nan"),
         ({"alpha": float("inf")}, "alpha: inf"),
         ({"scheme": "quantity", "alpha": 0.0}, "alpha: 0.0"),
-        ({"alpha": 1e-6, "clients": 30}, "alpha: 1e-06 .*larger alpha.*1000 draws"),
-        ({"clients": 300}, "alpha: 0.5 .*larger alpha, fewer clients than 300"),
-        ({"scheme": "classes", "classes_per_client": 0}, "classes_per_client: 0 .*2 to 10"),
-        ({"scheme": "classes", "classes_per_client": 11}, "classes_per_client: 11 .*2 to 10"),
-        ({"scheme": "classes", "classes_per_client": 1}, "classes_per_client: 1 .*2 to 10"),
+        ({"alpha": 1e-6, "clients": 30}, "alpha: 1e-06;.*larger alpha.*1000 draws"),
+        ({"clients": 300}, "alpha: 0.5;.*larger alpha, fewer clients than 300"),
+        (
+            {"scheme": "classes", "classes_per_client": 0},
+            "classes_per_client: 0;.*2 to 10",
+        ),
+        (
+            {"scheme": "classes", "classes_per_client": 11},
+            "classes_per_client: 11;.*2 to 10",
+        ),
+        (
+            {"scheme": "classes", "classes_per_client": 1},
+            "classes_per_client: 1;.*2 to 10",
+        ),
     ],
 )
 def test_impossible_settings_are_named(changes, message):
@@ -154,7 +163,7 @@ def test_impossible_settings_are_named(changes, message):
 
 def test_classes_too_small_for_the_minimum():
     labels = np.repeat([0, 1], [95, 5])
-    with pytest.raises(SettingError, match="classes_per_client: 1 .*min_examples below 10"):
+    with pytest.raises(SettingError, match="classes_per_client: 1;.*min_examples below 10"):
         partition(labels, "classes", 2, 0, classes_per_client=1)
 
 

@@ -58,7 +58,7 @@ def spoilt(change, files, folder):
     ("change", "message"),
     [
         (lambda a: {**a, "x": a["x"][:, :7]}, "N×H×W"),
-        (lambda a: {**a, "x": np.repeat(a["x"], 2, 1)}, "'1×16×8' .* images of 1×8×8"),
+        (lambda a: {**a, "x": np.repeat(a["x"], 2, 1)}, "'1×16×8';.* images of 1×8×8"),
         (lambda a: {**a, "y": a["y"] + 5}, "labels from 0 to 9, as there are 10"),
         (lambda a: {**a, "y": a["y"][1:]}, "a label for every image"),
         (lambda a: {"x": a["x"]}, "x and y, or x_train, y_train"),
@@ -73,19 +73,19 @@ def test_data_that_do_not_fit_are_refused_in_one_line(change, message, files, tm
 
 def test_folders_that_do_not_fit_are_refused_in_one_line(tmp_path):
     (tmp_path / "cat").mkdir()
-    with pytest.raises(SettingError, match=r"'cat' .*folders named 0, 1"):
+    with pytest.raises(SettingError, match=r"'cat';.*folders named 0, 1"):
         own_data(str(tmp_path), TASK)
     (tmp_path / "cat").rename(tmp_path / "3")
     with pytest.raises(SettingError, match="no image"):
         own_data(str(tmp_path), TASK)
     Image.fromarray(np.zeros((9, 8), np.uint8)).save(tmp_path / "3" / "x.png")
-    with pytest.raises(SettingError, match=r"x.png: '9×8 pixels' .*8×8, as input_shape says"):
+    with pytest.raises(SettingError, match=r"x.png: '9×8 pixels';.*8×8, as input_shape says"):
         own_data(str(tmp_path), TASK)
     (tmp_path / "3" / "x.png").write_bytes(b"none")
-    with pytest.raises(SettingError, match=r"x.png: 'unreadable'"):
+    with pytest.raises(SettingError, match=r"x.png: .*; expected an image"):
         own_data(str(tmp_path), TASK)
     Image.fromarray(np.full((8, 8), 1000, np.uint16)).save(tmp_path / "3" / "x.png")
-    with pytest.raises(SettingError, match=r"x.png: 'pixels of mode I;16' .*8 bits a channel"):
+    with pytest.raises(SettingError, match=r"x.png: 'pixels of mode I;16';.*8 bits a channel"):
         own_data(str(tmp_path), TASK)
     with pytest.raises(SettingError, match="there is none"):
         own_data(str(tmp_path / "absent"), TASK)
@@ -176,7 +176,7 @@ def test_a_site_that_does_not_fit_says_why_and_the_others_go_on(files, tmp_path,
     run(federation(chosen, [files[0], wrong, files[2]]), chosen, tmp_path / "run")
     assert [client["site"] for client in lines(tmp_path / "run")[1]["clients"]] == ["a", "c"]
     assert "is left out: SettingError: " in caplog.text
-    assert "'1×16×8' is not allowed; allowed: images of 1×8×8" in caplog.text
+    assert "'1×16×8'; expected images of 1×8×8" in caplog.text
     with pytest.raises(RunError, match="no node can take part"):
         run(federation(chosen, [wrong]), resolve({**OWN, "clients": 1}), tmp_path / "none")
 

@@ -67,7 +67,7 @@ def swept(tmp_path_factory):
 def test_it_goes_on_past_a_failure_and_says_which(swept):
     folder, done = swept
     assert done.returncode == 1
-    assert f"failed: {FAILS}: clients: 3 is not allowed" in done.stdout
+    assert f"failed: {FAILS}: clients: 3" in done.stdout
     assert done.stderr.strip().splitlines()[-1].startswith("fedbary: 1 of 3 runs failed")
     assert set(read_table(folder / "out")["run"]) == {"digits-FedAvg-n0-seed0", GOOD}
 
@@ -205,7 +205,7 @@ def small_table(tmp_path, **changes):
 
 def test_a_table_of_another_version_is_refused(tmp_path):
     small_table(tmp_path, format=FORMAT + 1)
-    with pytest.raises(SettingError, match=rf"format: '{FORMAT + 1}' .*format {FORMAT};"):
+    with pytest.raises(SettingError, match=rf"format: '{FORMAT + 1}'; expected.*format {FORMAT};"):
         read_table(tmp_path)
 
 

@@ -46,7 +46,7 @@ def test_a_failed_run_says_why_and_the_next_goes_on(tmp_path, warm):
         file.write_text(yaml.safe_dump(settings | {"rule": rule}))
         with open(tmp_path / f"{rule}.log", "w") as log:
             assert warm.run(file, log) == ends_well
-    assert "fedbary: rule: 'Mystery' is not allowed" in (tmp_path / "Mystery.log").read_text()
+    assert "fedbary: rule: 'Mystery'; expected" in (tmp_path / "Mystery.log").read_text()
 
 
 def test_a_process_that_was_killed_is_started_again(tmp_path, warm):

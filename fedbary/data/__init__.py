@@ -16,8 +16,8 @@ import pkgutil
 from pathlib import Path
 
 from fedbary.data._batches import batch_source, inputs
-from fedbary.data._dataset import UNREADABLE, Dataset, first_line, from_arrays, read_npz
-from fedbary.errors import SettingError
+from fedbary.data._dataset import UNREADABLE, Dataset, from_arrays, read_npz
+from fedbary.errors import SettingError, one_line
 
 __all__ = ["Dataset", "batch_source", "inputs", "load", "names"]
 
@@ -76,5 +76,5 @@ def _read(name: str, data_dir: Path, download: bool) -> Dataset:
         arrays = module.read(data_dir, download)
     except UNREADABLE as error:
         allowed = f"a folder with {name}.npz or the files of {name}, or download=true and a network"
-        raise SettingError("data_dir", str(data_dir), f"{allowed} ({first_line(error)})") from error
+        raise SettingError("data_dir", str(data_dir), f"{allowed} ({one_line(error)})") from error
     return from_arrays(name, arrays, name, augment)

@@ -162,12 +162,7 @@ def _read_arrays(path: Path, names: Sequence[str]) -> dict[str, Any]:
             return {name: archive[name] for name in names if name in archive.files}
     except UNREADABLE as error:
         allowed = "a file that numpy.savez wrote, without pickled objects"
-        raise SettingError(str(path), first_line(error), allowed) from error
-
-
-def first_line(error: Exception) -> str:
-    """Return what an error says, in one line."""
-    return (str(error) or type(error).__name__).splitlines()[0]
+        raise SettingError(str(path), error, allowed) from error
 
 
 def _images(array: Any, source: str) -> Tensor:

@@ -20,7 +20,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Table
 
 from fedbary.config import BOOKKEEPING, Settings
-from fedbary.errors import RunError, SettingError
+from fedbary.errors import RunError, SettingError, one_line
 from fedbary.experiments.cells import duration
 from fedbary.experiments.cost import Cost
 from fedbary.experiments.grid import Experiment
@@ -170,7 +170,7 @@ def sweep(experiment: Experiment, results: Results, jobs: int, console: Console)
                 results.add(name)
                 said = _score(results.done[name])
             except Exception as error:  # noqa: BLE001 - the other runs go on
-                failed[name] = " ".join(str(error).split())
+                failed[name] = one_line(error)
                 said = f"failed: {failed[name]}"
             console.print(f"{name}: {said}", markup=False)
         meter.update()

@@ -21,7 +21,7 @@ import pandas as pd
 import yaml
 
 from fedbary.config import Settings, read_yaml
-from fedbary.errors import SettingError
+from fedbary.errors import SettingError, one_line
 
 FORMAT = 1
 """Raised whenever a column changes its meaning."""
@@ -76,7 +76,7 @@ def read_table(results: Path) -> pd.DataFrame:
     except SettingError:
         raise
     except (OSError, ValueError) as error:
-        raise _damaged(file, " ".join(str(error).split())) from None
+        raise _damaged(file, one_line(error)) from None
     if "format" in table and (table["format"] != FORMAT).any():
         other = table.loc[table["format"] != FORMAT, "format"].astype(str).iloc[0]
         allowed = f"format {FORMAT}; report on it with the version of fedbary that wrote it"

@@ -33,14 +33,14 @@ def read(path: Path, target: str) -> Table:
             arrays = dict(archive)
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         allowed = "a file that numpy.savez wrote, without pickled objects"
-        raise SettingError(str(path), " ".join(str(error).split()), allowed) from error
+        raise SettingError(str(path), error, allowed) from error
     splits = []
     if all(part in arrays for part in PARTS):
         count = np.size(arrays["y_train"]), np.size(arrays["y_test"])
         try:
             x, y = (np.concatenate([arrays[f"{a}_train"], arrays[f"{a}_test"]]) for a in "xy")
         except ValueError as error:
-            raise SettingError(str(path), str(error), "parts of as many features") from error
+            raise SettingError(str(path), error, "parts of as many features") from error
         rows = np.arange(sum(count))
         splits = [(rows[: count[0]], rows[count[0] :])]
     elif "x" in arrays and "y" in arrays:

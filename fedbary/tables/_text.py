@@ -28,8 +28,7 @@ def read_text(path: Path, **layout: Any) -> DataFrame:
     try:
         return pandas.read_csv(path, dtype=str, keep_default_na=False, **layout)
     except (OSError, ValueError) as error:
-        reason = " ".join(str(error).split())
-        raise SettingError(str(path), reason, "a table of numbers, a line a row") from error
+        raise SettingError(str(path), error, "a table of numbers, a line a row") from error
 
 
 def numbers(

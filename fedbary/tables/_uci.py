@@ -48,8 +48,7 @@ def _indices(path: Path) -> np.ndarray:
     try:
         values = np.loadtxt(path, ndmin=1)
     except (OSError, ValueError) as error:
-        reason = " ".join(str(error).split())
-        raise SettingError(str(path), reason, "whole numbers, one a line") from error
+        raise SettingError(str(path), error, "whole numbers, one a line") from error
     indices = values.astype(np.int64)
     if values.ndim != 1 or (indices != values).any():
         raise SettingError(str(path), "other numbers", "whole numbers, one a line")
