@@ -1,4 +1,4 @@
-"""Posteriors over a model's tensors: mean-field Gaussians beside deterministic tensors."""
+"""Posteriors over a model's tensors, mean-field Gaussians beside points; factors of them."""
 
 from __future__ import annotations
 
@@ -102,6 +102,105 @@ class Posterior:
                 raise ValueError(f"two tensors of the posterior have the key {min(twice)!r}")
             state |= pair
         return state
+
+
+@dataclass(frozen=True, eq=False)
+class Factor:
+    """An unnormalised Gaussian per weight, exp(e θ − ½ s θ²), whose precision s may have any sign.
+
+    Products, quotients and powers of Gaussians are sums, differences and multiples of these
+    natural parameters. A quotient need not be a density: a cavity or a site of an approximate
+    posterior may have s ≤ 0, and still serves a local method as its prior.
+
+    Parameters
+    ----------
+    shift : Mapping[str, Tensor]
+        e by tensor; of N(m, v) it is m/v.
+    precision : Mapping[str, Tensor]
+        s by tensor, with the names and shapes of `shift`; of N(m, v) it is 1/v.
+
+    Raises
+    ------
+    ValueError
+        If names or shapes of the two differ.
+    """
+
+    shift: Mapping[str, Tensor]
+    precision: Mapping[str, Tensor]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shift", dict(self.shift))
+        object.__setattr__(self, "precision", dict(self.precision))
+        if self.shift.keys() != self.precision.keys():
+            raise ValueError("shift and precision do not have the same names")
+        for name, shift in self.shift.items():
+            if shift.shape != self.precision[name].shape:
+                raise ValueError(
+                    f"tensor {name!r}: the shift has shape {tuple(shift.shape)}, "
+                    f"the precision {tuple(self.precision[name].shape)}"
+                )
+
+    @classmethod
+    def of(cls, posterior: Posterior) -> Factor:
+        """Return the density of a posterior's Gaussian tensors: (m/v, 1/v)."""
+        precision = {name: (-log_var).exp() for name, log_var in posterior.log_var.items()}
+        return cls({name: s * posterior.mean[name] for name, s in precision.items()}, precision)
+
+    @classmethod
+    def normal(cls, std: float, like: Mapping[str, Tensor]) -> Factor:
+        """Return N(0, std²) for every weight of the tensors `like`."""
+        precision = {name: torch.full_like(tensor, std**-2) for name, tensor in like.items()}
+        return cls({name: torch.zeros_like(tensor) for name, tensor in like.items()}, precision)
+
+    def __mul__(self, other: Factor) -> Factor:
+        """Return the product of two factors of the same tensors: (e + e′, s + s′)."""
+        return self._with(other, 1.0)
+
+    def __truediv__(self, other: Factor) -> Factor:
+        """Return the quotient of two factors of the same tensors: (e − e′, s − s′)."""
+        return self._with(other, -1.0)
+
+    def __pow__(self, power: float) -> Factor:
+        """Return the factor to a real power: (power · e, power · s)."""
+        return Factor(
+            {name: power * shift for name, shift in self.shift.items()},
+            {name: power * precision for name, precision in self.precision.items()},
+        )
+
+    def clipped(self, least_precision: float) -> Factor:
+        """Return the factor with precisions of at least that, above 0, where means are kept.
+
+        A weight whose precision is not positive has no mean: its shift becomes 0.
+        """
+        precision = {name: s.clamp_min(least_precision) for name, s in self.precision.items()}
+        shift = {
+            name: torch.where(self.precision[name] > 0, e / self.precision[name] * s, 0.0)
+            for (name, e), s in zip(self.shift.items(), precision.values(), strict=True)
+        }
+        return Factor(shift, precision)
+
+    def posterior(self, points: Mapping[str, Tensor] | None = None) -> Posterior:
+        """Return N(e/s, 1/s), with `points` as deterministic tensors beside it.
+
+        Raises
+        ------
+        ValueError
+            If a precision is not positive; names the tensor.
+        """
+        for name, precision in self.precision.items():
+            if precision.numel() and not bool((precision > 0).all()):
+                raise ValueError(f"tensor {name!r} has precisions that are not positive")
+        mean = {name: e / self.precision[name] for name, e in self.shift.items()}
+        log_var = {name: -s.log() for name, s in self.precision.items()}
+        return Posterior({**(points or {}), **mean}, log_var)
+
+    def _with(self, other: Factor, sign: float) -> Factor:
+        if self.shift.keys() != other.shift.keys():
+            raise ValueError("the factors are not of the same tensors")
+        return Factor(
+            {name: e + sign * other.shift[name] for name, e in self.shift.items()},
+            {name: s + sign * other.precision[name] for name, s in self.precision.items()},
+        )
 
 
 def kl_divergence(q: Posterior, p: Posterior) -> float:

@@ -1,14 +1,14 @@
 """Small runs whose posteriors are pinned by a digest: a redesign changes none of them unsaid.
 
-`python tests/golden.py` makes the runs anew and writes golden.json; a change of it goes into the
-changelog with its reason. Bits depend on the processor and on PyTorch, which the file
-names.
+`python tests/golden.py [NAME ...]` makes runs anew and writes golden.json; a change of it goes into
+the changelog with its reason. Bits depend on the processor and on PyTorch, which the file names.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import sys
 import tempfile
 from pathlib import Path
 
@@ -98,11 +98,13 @@ def _own_sites(folder: Path) -> None:
 
 
 def main() -> None:
-    """Write golden.json."""
+    """Write the named runs' digests, or all, into golden.json."""
     torch.set_num_threads(1)
+    pinned = json.loads(FILE.read_text())["posteriors"] if FILE.exists() else {}
     with tempfile.TemporaryDirectory() as scratch:
-        found = {name: made(name, Path(scratch) / name) for name in names()}
-    FILE.write_text(json.dumps({"machine": machine(), "posteriors": found}, indent=2) + "\n")
+        for name in sys.argv[1:] or names():
+            pinned[name] = made(name, Path(scratch) / name)
+    FILE.write_text(json.dumps({"machine": machine(), "posteriors": pinned}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

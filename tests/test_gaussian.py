@@ -7,7 +7,7 @@ import torch
 from torch.distributions import Normal
 from torch.distributions import kl_divergence as torch_kl
 
-from fedbary.gaussian import Posterior, kl_divergence, wasserstein2_squared
+from fedbary.gaussian import Factor, Posterior, kl_divergence, wasserstein2_squared
 
 
 def posterior(seed: int) -> Posterior:
@@ -154,3 +154,65 @@ def test_divergences_change_nothing():
     wasserstein2_squared(q, p)
     for was, now in zip(before, (q.state_dict(), p.state_dict()), strict=True):
         assert all(torch.equal(was[key], now[key]) for key in was)
+
+
+def gaussian_part(p: Posterior) -> dict[str, torch.Tensor]:
+    return {name: p.mean[name] for name in p.log_var}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_products_quotients_and_powers_are_those_of_the_densities(seed):
+    p, q = (Factor.of(posterior(seed + offset)) for offset in (0, 100))
+    theta = torch.randn(4, dtype=torch.float64)
+
+    def log_f(factor, name="b"):
+        e, s = factor.shift[name].double(), factor.precision[name].double()
+        return e * theta - 0.5 * s * theta.square()
+
+    torch.testing.assert_close(log_f(p * q), log_f(p) + log_f(q), rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(log_f(p / q), log_f(p) - log_f(q), rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(log_f(p**-0.3), -0.3 * log_f(p), rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_posterior_comes_back_from_its_factor_with_its_points(seed):
+    p = posterior(seed)
+    points = {name: p.mean[name] for name in p.mean if name not in p.log_var}
+    back = Factor.of(p).posterior(points)
+    assert back.mean.keys() == p.mean.keys()
+    for name, mean in p.mean.items():
+        torch.testing.assert_close(back.mean[name], mean, rtol=1e-5, atol=1e-6)
+    for name, log_var in p.log_var.items():
+        torch.testing.assert_close(back.log_var[name], log_var, rtol=1e-5, atol=1e-6)
+
+
+def test_a_factor_that_is_no_density_has_no_posterior_until_it_is_clipped():
+    p, q = posterior(0), posterior(1)
+    quotient = Factor.of(p) / Factor.of(q)
+    assert any((s < 0).any() for s in quotient.precision.values())
+    with pytest.raises(ValueError, match="not positive"):
+        quotient.posterior()
+    clipped = quotient.clipped(1e-3).posterior()
+    for name, s in quotient.precision.items():
+        sound = s > 1e-3
+        kept = (quotient.shift[name] / s)[sound]
+        torch.testing.assert_close(clipped.mean[name][sound], kept, rtol=1e-5, atol=1e-5)
+        assert (clipped.mean[name][s <= 0] == 0).all()
+        assert clipped.log_var[name].max() <= -math.log(1e-3) + 1e-4
+
+
+def test_a_normal_factor_is_that_normal():
+    p = Factor.normal(0.5, gaussian_part(posterior(0))).posterior()
+    assert all((mean == 0).all() for mean in p.mean.values())
+    for log_var in p.log_var.values():
+        torch.testing.assert_close(log_var.exp(), torch.full_like(log_var, 0.25))
+
+
+def test_factors_of_other_tensors_do_not_mix():
+    one, other = Factor({"a": torch.ones(2)}, {"a": torch.ones(2)}), Factor({}, {})
+    with pytest.raises(ValueError, match="same tensors"):
+        one * other
+    with pytest.raises(ValueError, match="same names"):
+        Factor({"a": torch.ones(2)}, {})
+    with pytest.raises(ValueError, match="'a'"):
+        Factor({"a": torch.ones(2)}, {"a": torch.ones(3)})

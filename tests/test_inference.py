@@ -8,7 +8,7 @@ from torch import Generator, nn
 
 from fedbary import Posterior
 from fedbary.errors import SettingError
-from fedbary.gaussian import kl_divergence
+from fedbary.gaussian import Factor, kl_divergence
 from fedbary.inference import INFERENCE, Training, local_method
 from fedbary.layers import VariationalLinear, reset_layer
 from fedbary.models import BayesianCNN
@@ -46,36 +46,37 @@ def regression_data(n=400, repeats=1):
     return x, x @ w + NOISE_STD * torch.randn(n, generator=generator)
 
 
-def exact_mean_field(x, y, prior_mean, prior_var):
+def exact_mean_field(x, y, prior_shift, prior_precision):
     """The mean-field optimum: the exact posterior's mean, and one over its precision's diagonal."""
     x, y = x.double(), y.double()
-    precision = x.t() @ x / NOISE_STD**2 + torch.diag(1 / prior_var)
-    mean = torch.linalg.solve(precision, x.t() @ y / NOISE_STD**2 + prior_mean / prior_var)
+    precision = x.t() @ x / NOISE_STD**2 + torch.diag(prior_precision)
+    mean = torch.linalg.solve(precision, x.t() @ y / NOISE_STD**2 + prior_shift)
     return mean, 1 / precision.diag()
 
 
 @pytest.mark.parametrize("name", INFERENCE)
-@pytest.mark.parametrize("informed", [False, True])
-def test_recovers_the_posterior_of_bayesian_linear_regression(name, informed):
+@pytest.mark.parametrize("kind", ["normal", "posterior", "improper factor"])
+def test_recovers_the_posterior_of_bayesian_linear_regression(name, kind):
     x, y = regression_data()
     model = Regression(x.shape[1])
-    if informed:
-        prior_mean, prior_var = (
-            torch.tensor([0.5, -1.0, 0.0, 1.0]),
-            torch.tensor([0.1, 0.01, 1.0, 4.0]),
-        )
+    shift, precision = torch.zeros(4), torch.ones(4)
+    prior = 1.0
+    if kind == "posterior":
+        precision = torch.tensor([10.0, 100.0, 1.0, 0.25])
+        shift = precision * torch.tensor([0.5, -1.0, 0.0, 1.0])
         prior = Posterior(
-            {"linear.weight": prior_mean[None]}, {"linear.weight": prior_var.log()[None]}
+            {"linear.weight": (shift / precision)[None]}, {"linear.weight": -precision.log()[None]}
         )
-    else:
-        prior_mean, prior_var, prior = torch.zeros(4), torch.ones(4), 1.0
+    elif kind == "improper factor":
+        shift, precision = torch.tensor([30.0, 0.0, -20.0, 5.0]), torch.tensor([-9.0, 0, -4, -0.5])
+        prior = Factor({"linear.weight": shift[None]}, {"linear.weight": precision[None]})
     fit = local_method(name)
     for lr, log_var_lr in ((0.01, 0.02), (0.001, 0.002), (0.0002, 0.0005), (0.00004, 0.0005)):
         training = Training(
             epochs=1500, batch_size=400, lr=lr, momentum=0.9, log_var_lr=log_var_lr, kl_weight=1.0
         )
         fit(model, x, y, prior, training, seed=0, nll=gaussian_nll)
-    mean, var = exact_mean_field(x, y, prior_mean.double(), prior_var.double())
+    mean, var = exact_mean_field(x, y, shift.double(), precision.double())
     found_mean = model.linear.weight_mean.detach()[0].double()
     found_log_var = model.linear.weight_log_var.detach()[0].double()
     assert ((found_mean - mean).abs() < 0.15 * var.sqrt()).all()
@@ -186,6 +187,19 @@ def test_reported_kl_is_the_closed_form(name):
         {n: torch.full_like(t, 2 * math.log(0.5)) for n, t in q.log_var.items()},
     )
     assert metrics["kl"] == pytest.approx(kl_divergence(q, prior), rel=1e-5)
+
+
+@pytest.mark.parametrize("name", INFERENCE)
+def test_under_a_factor_the_kl_lacks_only_the_normalisation(name):
+    """E_q[log q − log f] and KL(q ‖ N(0, 1)) lie ½ log 2π a weight apart."""
+    x, y = classification()
+    first, second = cnn(), cnn()
+    weights = {n: t for n, t in Posterior.from_state_dict(first.state_dict()).log_var.items()}
+    proper = local_method(name)(first, x, y, 1.0, Training(), seed=0)["kl"]
+    unnormalised = local_method(name)(second, x, y, Factor.normal(1.0, weights), Training(), 0)
+    count = sum(tensor.numel() for tensor in weights.values())
+    constant = 0.5 * count * math.log(2 * math.pi)
+    assert proper - unnormalised["kl"] == pytest.approx(constant, rel=1e-6)
 
 
 @pytest.mark.parametrize("name", INFERENCE)

@@ -20,10 +20,11 @@ from typing import Protocol
 from torch import Tensor, nn
 
 from fedbary.errors import SettingError
-from fedbary.gaussian import Posterior
+from fedbary.gaussian import Factor, Posterior
 
-Prior = Posterior | float
-"""A prior: a posterior (the previous global one, say), or the standard deviation of N(0, std²)."""
+Prior = Posterior | Factor | float
+"""A prior: a posterior (the previous global one, say), the standard deviation of N(0, std²), or a
+factor, such as a cavity, which need not be a density."""
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -10,7 +11,7 @@ from torch import Generator, Tensor, nn
 
 from fedbary.data import batch_source, inputs
 from fedbary.errors import SettingError
-from fedbary.gaussian import LOG_VAR_SUFFIX, MEAN_SUFFIX, Posterior
+from fedbary.gaussian import LOG_VAR_SUFFIX, MEAN_SUFFIX, Factor, Posterior
 from fedbary.inference import Prior, Training
 from fedbary.seeds import derive_seed
 
@@ -55,8 +56,8 @@ class Vectors:
         The means, then the deterministic tensors; the log-variances.
     mean
         The part of `points.value` that is means.
-    prior_mean, prior_precision
-        Of N(m₀, 1/s₀), per Gaussian weight.
+    prior_shift, prior_precision
+        e₀ and s₀ per Gaussian weight; of N(m₀, 1/s₀): e₀ = s₀ m₀.
     """
 
     def __init__(self, model: nn.Module, prior: Prior) -> None:
@@ -68,13 +69,14 @@ class Vectors:
         self.points = Flat([*means, *(p for n, p in named.items() if n not in gaussian)], like)
         self.log_vars = Flat([named[name + LOG_VAR_SUFFIX] for name in names], like)
         self.mean = self.points.value[: len(self.log_vars.value)]
-        if isinstance(prior, Posterior):
-            self.prior_mean = self.log_vars.pack([prior.mean[name] for name in names])
-            prior_log_var = self.log_vars.pack([prior.log_var[name] for name in names])
-            self.prior_precision = prior_log_var.neg_().exp_()
-        else:
-            self.prior_mean = torch.zeros_like(self.mean)
+        if isinstance(prior, float | int):
+            self.prior_shift = torch.zeros_like(self.mean)
             self.prior_precision = torch.full_like(self.mean, prior**-2)
+        else:
+            factor = Factor.of(prior) if isinstance(prior, Posterior) else prior
+            self.prior_shift = self.log_vars.pack([factor.shift[name] for name in names])
+            self.prior_precision = self.log_vars.pack([factor.precision[name] for name in names])
+        self._is_density = not isinstance(prior, Factor)
 
     @contextmanager
     def moved(self, offset: Tensor) -> Iterator[None]:
@@ -87,16 +89,24 @@ class Vectors:
             self.mean.copy_(mean)
 
     def kl(self) -> float:
-        """KL(q ‖ prior) of the Gaussian tensors, in nats."""
-        ratio = self.log_vars.value.exp() * self.prior_precision
-        squares = (self.mean - self.prior_mean).square() * self.prior_precision
-        return float(0.5 * (ratio - 1 - ratio.log() + squares).double().sum())
+        """KL(q ‖ prior) of the Gaussian tensors, in nats.
+
+        A factor has no normalisation, and adds none: E_q[log q − e₀ θ + ½ s₀ θ²].
+        """
+        mean, log_var = self.mean.double(), self.log_vars.value.double()
+        shift, precision = self.prior_shift.double(), self.prior_precision.double()
+        if self._is_density:
+            ratio = log_var.exp() * precision
+            squares = (mean - shift / precision).square() * precision
+            return float(0.5 * (ratio - 1 - ratio.log() + squares).sum())
+        energy = 0.5 * precision * (log_var.exp() + mean.square()) - shift * mean
+        return float((energy - 0.5 * (log_var + 1 + math.log(2 * math.pi))).sum())
 
 
 class Momentum:
     """SGD's velocity, u ← β u + gradient, for mean NLL + ½ decay ‖·‖² + kl_scale · KL(q ‖ prior).
 
-    The KL is the means' alone, (m − m₀) s₀ in the gradient; `weight_decay` is every tensor's.
+    The KL is the means' alone, s₀ m − e₀ in the gradient; `weight_decay` is every tensor's.
     """
 
     def __init__(self, q: Vectors, training: Training, kl_scale: float) -> None:
@@ -104,7 +114,7 @@ class Momentum:
         self.decay = torch.full_like(q.points.value, training.weight_decay)
         self.decay[: len(q.mean)] += kl_scale * q.prior_precision
         self.pull = torch.zeros_like(q.points.value)
-        self.pull[: len(q.mean)] = kl_scale * q.prior_precision * q.prior_mean
+        self.pull[: len(q.mean)] = kl_scale * q.prior_shift
         self.velocity = torch.zeros_like(q.points.value)
 
     def update(self) -> Tensor:
