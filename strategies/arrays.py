@@ -12,6 +12,8 @@ from flwr.app import Array
 from numpy.lib import format as npy
 from torch import Tensor
 
+from fedbary.aggregation.reals import flat_reals
+
 _STYPE = "numpy.ndarray"
 
 with warnings.catch_warnings():  # torch warns of read-only memory once a process: let it be here
@@ -72,14 +74,14 @@ def is_finite(array: Array) -> bool:
 def array_from_tensor(tensor: Tensor) -> Array:
     """Store a tensor as an array."""
     blank = BlankArray(tensor)
-    blank.flat.copy_(tensor.detach().reshape(-1))
+    blank.flat.copy_(flat_reals(tensor))
     return blank.filled()
 
 
 class BlankArray:
     """An array to be, with a tensor's shape and dtype, whose bytes are written in place.
 
-    Write its values, in C order, to `flat`, then take the array by `filled`.
+    Write its values, in C order and as real numbers, to `flat`, then take the array by `filled`.
     """
 
     def __init__(self, like: Tensor) -> None:
@@ -98,7 +100,7 @@ class BlankArray:
         self._stream = BytesIO(bytes(start + like.numel() * self._dtype.itemsize))
         self._stream.write(header.getvalue())
         values = np.frombuffer(self._stream.getbuffer(), self._dtype, offset=start)
-        self.flat = torch.from_numpy(values)
+        self.flat = flat_reals(torch.from_numpy(values))
 
     def filled(self) -> Array:
         """Return the array, without a copy where nothing else refers to `flat`, and drop `flat`."""

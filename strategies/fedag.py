@@ -16,6 +16,7 @@ from fedbary.gaussian import Posterior
 
 from .arrays import array_from_tensor, tensor_from_array
 from .privacy import driving_wrapper
+from .records import aggregate_records
 from .strategy import PosteriorStrategy, arrays_of
 
 _NETWORK = "networks."
@@ -25,7 +26,7 @@ class FedAG(PosteriorStrategy):
     """Fit a Gaussian per weight over the clients' networks; the next round starts at its mean.
 
     Clients send point weights and count alike, whatever their number of examples, as in the
-    paper. Arrays that are not floating are the first client's.
+    paper. Arrays that are not floating are the clients' mean, of integers and bools rounded.
 
     Parameters
     ----------
@@ -98,14 +99,15 @@ class FedAG(PosteriorStrategy):
 
     def _aggregate(self, admitted: Sequence[Message], weights: Sequence[float]) -> ArrayRecord:
         records = [arrays_of(reply) for reply in admitted]
-        tensors = [{k: tensor_from_array(a) for k, a in record.items()} for record in records]
-        floating = [key for key, tensor in tensors[0].items() if tensor.is_floating_point()]
-        self.networks = stacked([{key: client[key] for key in floating} for client in tensors])
+        clients = [{key: tensor_from_array(a) for key, a in record.items()} for record in records]
+        floating = [key for key, tensor in clients[0].items() if tensor.is_floating_point()]
+        self.networks = stacked([{key: client[key] for key in floating} for client in clients])
         self.network_nodes = [reply.metadata.src_node_id for reply in admitted]
-        means = self.posterior.mean
-        return ArrayRecord(
-            {
-                key: array_from_tensor(means[key]) if key in means else array
-                for key, array in records[0].items()
-            }
-        )
+        means = {key: array_from_tensor(mean) for key, mean in self.posterior.mean.items()}
+        others = [
+            ArrayRecord({key: array for key, array in record.items() if key not in means})
+            for record in records
+        ]
+        equal = [1.0] * len(others)
+        arrays = {**means, **aggregate_records(self.rule, others, equal, self.convention)}
+        return ArrayRecord({key: arrays[key] for key in records[0]})

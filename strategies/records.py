@@ -12,9 +12,10 @@ from torch import Tensor
 
 from fedbary.aggregation import RobustRule, Rule, SelectionRule
 from fedbary.aggregation.bound import check_ratio
+from fedbary.aggregation.buffers import aggregate_buffer
+from fedbary.aggregation.reals import flat_reals, is_continuous
 from fedbary.aggregation.stack import (
     Stack,
-    aggregate_buffer,
     aggregate_stack,
     squared_distances,
     stack_size,
@@ -115,8 +116,9 @@ def aggregate_records(
     Returns
     -------
     ArrayRecord
-        The aggregate, with the keys in the order of the first record; integer and bool arrays are
-        the first record's, or the clients' median under a robust rule.
+        The aggregate, every array written anew, with the keys in the order of the first record.
+        Integer and bool arrays are the clients' mean, rounded, or their median under a robust
+        rule; see `aggregate_buffer`.
 
     Raises
     ------
@@ -133,11 +135,11 @@ def aggregate_records(
     for key in _means(records[0], pairs):
         keys: tuple[str, ...] = (key, pairs[key]) if key in pairs else (key,)
         clients = [[tensor_from_array(record[k]) for k in keys] for record in counted]
-        if clients[0][0].is_floating_point():
+        if is_continuous(clients[0][0]):
             tensors[keys] = _Tensor(clients, convention, rule, max_precision_ratio)
         else:
             (buffer,) = zip(*clients, strict=True)
-            arrays[key] = array_from_tensor(aggregate_buffer(rule, buffer))
+            arrays[key] = array_from_tensor(aggregate_buffer(rule, buffer, shares))
     with workers() as pool:
         if isinstance(rule, SelectionRule):
             parts = (part for tensor in tensors.values() for part in tensor.distances(pool))
@@ -169,9 +171,9 @@ class _Tensor:
         self._max_precision_ratio = max_precision_ratio
         self._streamed = rule if isinstance(rule, Rule) and max_precision_ratio is None else None
         self._size = PIECE if self._streamed else stack_size(len(clients))
-        self._clients = [[t.view(-1).split(self._size) for t in tensors] for tensors in clients]
+        self._clients = [[flat_reals(t).split(self._size) for t in tensors] for tensors in clients]
         self._count = len(self._clients[0][0])
-        dtypes = [tensor.dtype for tensor in self._like]
+        dtypes = [tensor.dtype.to_real() for tensor in self._like]
         self._dtype = reduce(torch.promote_types, dtypes, torch.float32)
 
     def distances(self, pool: Executor) -> Iterator[Tensor]:

@@ -60,13 +60,22 @@ def test_a_state_that_is_loaded_is_the_one_that_was_saved():
         assert torch.equal(loaded.posterior.log_var[name], saved.posterior.log_var[name])
 
 
-def test_integer_buffers_are_a_client_s_and_no_part_of_the_posterior():
-    clients = [network(k) | {"steps": torch.tensor(7)} for k in (1, 2)]
+def test_arrays_that_are_not_floating_are_the_clients_mean_and_no_part_of_the_posterior():
+    def sent(k):
+        steps = torch.tensor([7 + k, -(2**63)] if k else [7, 2**63 - 1])
+        return network(k) | {"steps": steps, "wave": torch.tensor([k + 2j])}
+
+    lying = reply(1, sent(1))
+    lying.content["arrays"]["steps"].dtype = "float64"
     strategy = FedAG()
     strategy.choose_nodes = lambda server_round: []
-    strategy.configure_train(1, ArrayRecord(clients[0]), ConfigRecord(), None)
-    arrays, _ = strategy.aggregate_train(1, [reply(k, c) for k, c in enumerate(clients)])
-    assert arrays.to_torch_state_dict()["steps"] == 7
+    strategy.configure_train(1, ArrayRecord(sent(0)), ConfigRecord(), None)
+    replies = [reply(0, sent(0)), lying, reply(3, sent(3))]
+    arrays, _ = strategy.aggregate_train(1, replies)
+    assert arrays["steps"].dtype == "int64"
+    steps, third = arrays["steps"].numpy().tolist(), 2**64 // 3
+    assert steps[0] == 8 and steps[1] == pytest.approx(-(2**63) + third, rel=1e-12)
+    assert arrays["wave"].numpy() == pytest.approx([4 / 3 + 2j])
     assert strategy.posterior.mean.keys() == set(NAMES)
 
 

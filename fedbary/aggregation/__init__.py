@@ -59,7 +59,8 @@ def aggregate(
     eqs. 7-10), deterministic floating tensors Σ w_k m_k, with w_k = weights[k] / Σ weights;
     posteriors are taken one at a time, so that a generator of any length needs the memory of the
     sums alone. A robust rule, and the bound, need all posteriors at once. Integer and bool
-    buffers are the first posterior's. The arithmetic is in float64.
+    buffers become their mean Σ w_k x_k, rounded, or under a robust rule their median. The
+    arithmetic is in float64.
 
     Parameters
     ----------

@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 from fedbary.aggregation.bound import check_ratio
+from fedbary.aggregation.buffers import BufferMean, aggregate_buffer
+from fedbary.aggregation.reals import flat_reals, is_continuous
 from fedbary.aggregation.robust import RobustRule, SelectionRule
 from fedbary.aggregation.rule import Rule
 from fedbary.aggregation.stack import (
     Stack,
-    aggregate_buffer,
     aggregate_stack,
     squared_distances,
     stack_size,
@@ -57,7 +58,7 @@ class _Running:
 
     def __init__(self, rule: Rule, first: Posterior) -> None:
         self.layout = _layout(first)
-        self._buffers = _buffers(first)
+        self._buffers = {name: BufferMean() for name in _buffer_names(first)}
         self._sums = {
             name: [Sums(rule) for _ in _pieces(first.mean[name], PIECE)]
             for name in first.mean
@@ -69,10 +70,13 @@ class _Running:
             pieces = _pieces_of(posterior, name, PIECE)
             for piece, (mean, log_var) in zip(sums, pieces, strict=True):
                 piece.add(mean, log_var, weight)
+        for name, buffer in self._buffers.items():
+            buffer.add(posterior.mean[name], weight)
 
     def finish(self) -> Posterior:
         pieces = {name: [piece.finish() for piece in sums] for name, sums in self._sums.items()}
-        return _assembled(self.layout, self._buffers, pieces)
+        buffers = {name: buffer.finish() for name, buffer in self._buffers.items()}
+        return _assembled(self.layout, buffers, pieces)
 
 
 class _SideBySide:
@@ -82,7 +86,7 @@ class _SideBySide:
         self, rule: Rule | RobustRule, first: Posterior, max_precision_ratio: float | None
     ) -> None:
         self.layout = _layout(first)
-        self._buffers = _buffers(first)
+        self._buffers = _buffer_names(first)
         self._rule = rule
         self._max_precision_ratio = max_precision_ratio
         self._posteriors: list[Posterior] = []
@@ -95,17 +99,17 @@ class _SideBySide:
 
     def finish(self) -> Posterior:
         weights = self._weights
-        names = [name for name in self.layout.mean if name not in self._buffers]
+        buffers = {
+            name: aggregate_buffer(self._rule, [p.mean[name] for p in self._posteriors], weights)
+            for name in self._buffers
+        }
+        names = [name for name in self.layout.mean if name not in buffers]
         if isinstance(self._rule, SelectionRule):
             parts = (squared_distances(stack) for name in names for stack in self._stacks(name))
             weights = self._rule.weights(sum(parts, torch.zeros(len(weights), len(weights))))
         pieces = {
             name: [aggregate_stack(self._rule, stack, weights) for stack in self._stacks(name)]
             for name in names
-        }
-        buffers = {
-            name: aggregate_buffer(self._rule, [p.mean[name] for p in self._posteriors])
-            for name in self._buffers
         }
         return _assembled(self.layout, buffers, pieces)
 
@@ -124,16 +128,12 @@ def _without_data(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: torch.empty_like(tensor, device="meta") for name, tensor in tensors.items()}
 
 
-def _buffers(posterior: Posterior) -> dict[str, Tensor]:
-    return {
-        name: tensor.clone()
-        for name, tensor in posterior.mean.items()
-        if not tensor.is_floating_point()
-    }
+def _buffer_names(posterior: Posterior) -> list[str]:
+    return [name for name, tensor in posterior.mean.items() if not is_continuous(tensor)]
 
 
 def _pieces(tensor: Tensor, size: int) -> Sequence[Tensor]:
-    return tensor.detach().reshape(-1).split(size)
+    return flat_reals(tensor).split(size)
 
 
 def _pieces_of(
@@ -160,4 +160,7 @@ def _assembled(
 
 
 def _joined(pieces: Sequence[Tensor], like: Tensor) -> Tensor:
-    return torch.cat([piece.to(like.dtype) for piece in pieces]).reshape(like.shape)
+    joined = torch.cat([piece.to(like.dtype.to_real()) for piece in pieces])
+    if like.is_complex():
+        joined = torch.view_as_complex(joined.view(-1, 2))
+    return joined.reshape(like.shape)

@@ -78,15 +78,3 @@ def squared_distances(stack: Stack) -> Tensor:
 def stack_size(clients: int) -> int:
     """Return how many elements to stack at a time, so that memory does not grow with clients."""
     return max(1, min(PIECE, 16 * PIECE // clients))
-
-
-def aggregate_buffer(rule: Rule | RobustRule, clients: Sequence[Tensor]) -> Tensor:
-    """Return what becomes of an integer or bool tensor.
-
-    It is the first client's; under a robust rule, where the first may be hostile, the
-    element-wise median, of an even number of clients the lower of the two middle ones.
-    """
-    if not isinstance(rule, RobustRule) or clients[0].is_complex():
-        return clients[0].clone()
-    values = torch.stack([tensor.to(torch.int64) for tensor in clients])
-    return values.median(0).values.to(clients[0].dtype)
