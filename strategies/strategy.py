@@ -10,13 +10,13 @@ from typing import Any, cast
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import FedAvg
+from flwr.serverapp.strategy import FedAvg, Result
 from flwr.supercore import log
 from torch import Tensor
 
 from fedbary.aggregation import RobustRule, Rule
 from fedbary.aggregation.bound import check_ratio
-from fedbary.errors import RunError, SettingError
+from fedbary.errors import SettingError
 
 from .admission import Refusal, evaluate_refusal, metric_refusals, repeated, train_refusal
 from .arrays import is_finite
@@ -24,6 +24,7 @@ from .conventions import Convention, convention_named
 from .momentum import ServerMomentum
 from .privacy import Wrapper, driving_wrapper, hides_each, require_plain_mean
 from .records import aggregate_records
+from .tally import Tally
 from .workers import workers
 
 SKIPPED_KEY = "skipped"
@@ -50,9 +51,9 @@ class PosteriorStrategy(FedAvg):
     min_replies : int
         With fewer admitted training replies the global arrays stay as they were, and the round's
         train metrics are ``{"skipped": 1}``.
-    max_skipped : int, optional
-        After so many skipped rounds in a row the next ends the run with a RunError; by default
-        none does.
+    max_skipped : int or None
+        After so many skipped rounds in a row the next ends the run with a RunError; None: however
+        many.
     server_momentum : float
         From 0 to below 1; see `ServerMomentum`.
     trim_fraction : float
@@ -95,7 +96,7 @@ class PosteriorStrategy(FedAvg):
         *args: Any,
         convention: str | Convention = "fedbary",
         min_replies: int = 1,
-        max_skipped: int | None = None,
+        max_skipped: int | None = 3,
         server_momentum: float = 0.0,
         trim_fraction: float = 0.2,
         max_precision_ratio: float | None = None,
@@ -106,8 +107,6 @@ class PosteriorStrategy(FedAvg):
         super().__init__(*args, **kwargs)
         if min_replies < 1:
             raise SettingError("min_replies", min_replies, "1 or more")
-        if max_skipped is not None and max_skipped < 1:
-            raise SettingError("max_skipped", max_skipped, "1 or more, or None")
         self.convention = convention_named(convention)
         self.min_replies = min_replies
         self.max_skipped = max_skipped
@@ -124,7 +123,7 @@ class PosteriorStrategy(FedAvg):
         self.admitted_nodes: list[int] = []
         self.unanswered: set[int] = set()
         self._asked: set[int] = set()
-        self._skipped: list[str] = []
+        self._tally = Tally(max_skipped)
         self._global_arrays: ArrayRecord | None = None
         self._wrapper: Wrapper | None = None
 
@@ -140,6 +139,19 @@ class PosteriorStrategy(FedAvg):
         log(INFO, "\t│\t└──Minimum replies: %d", self.min_replies)
         super().summary()
 
+    def start(self, *args: Any, **kwargs: Any) -> Result:
+        """Run the rounds as `flwr.serverapp.strategy.Strategy.start` does, with its arguments.
+
+        Raises
+        ------
+        RunError
+            If `max_skipped` rounds in a row were skipped, or all of a run that goes on from none.
+        """
+        self._tally = Tally(self.max_skipped)
+        result = super().start(*args, **kwargs)
+        self._tally.end(self.completed_rounds)
+        return result
+
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
@@ -154,8 +166,7 @@ class PosteriorStrategy(FedAvg):
         SettingError
             If a wrapper for differential privacy drives a strategy it cannot make private.
         """
-        if len(self._skipped) == self.max_skipped:
-            raise RunError(f"{self.max_skipped} rounds in a row were skipped; {self._skipped[-1]}")
+        self._tally.begin()
         self._global_arrays = arrays
         self._wrapper = driving_wrapper()
         if self._wrapper is not None:
@@ -224,7 +235,7 @@ class PosteriorStrategy(FedAvg):
             return self._skip(server_round, "the aggregate is not finite")
         scales = set(self.convention.pairs(arrays.keys()).values())
         arrays = self.server_momentum.step(reference, arrays, scales)
-        self._skipped = []
+        self._tally.count()
         usual = []
         for reply, reason in zip(admitted, metric_refusals(admitted), strict=True):
             if reason is None:
@@ -251,8 +262,7 @@ class PosteriorStrategy(FedAvg):
         )
 
     def _skip(self, server_round: int, reason: str) -> tuple[None, MetricRecord]:
-        log(WARNING, "aggregate_train: round %d is skipped: %s", server_round, reason)
-        self._skipped.append(f"round {server_round}: {reason}")
+        self._tally.skip(server_round, reason)
         return None, MetricRecord({SKIPPED_KEY: 1})
 
     def state_dict(self) -> dict[str, Tensor]:
