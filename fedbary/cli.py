@@ -11,7 +11,7 @@ import typer
 
 from fedbary.config import DEFAULTS, Settings, parse_overrides, resolve, validated
 from fedbary.errors import RunError, SettingError
-from fedbary.launch import launch, prepare
+from fedbary.launch import launch, prepare, require_clone
 from fedbary.runs import read_settings, run_folder
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -52,6 +52,7 @@ def simulate(
     `fedbary simulate mine.yaml dataset=fashionmnist protocol=short`. The settings and their
     defaults stand in simulation.yaml. The results' folder is printed at the end.
     """
+    require_clone()
     settings = _settings(arguments)
     _simulate(settings, run_folder(settings, Path.cwd()))
 
@@ -67,6 +68,7 @@ def resume(
 
     The final model is that of a run without the interruption, bit for bit on a CPU.
     """
+    require_clone()
     made = {**read_settings(run), "resume": "previous" if previous else "last"}
     _simulate(validated(made), run.resolve())
 
@@ -86,6 +88,7 @@ def deploy(
     each its own data and the server none. All that is started is stopped at the end, also on
     Ctrl-C.
     """
+    require_clone()
     from fedbary.deploy import deploy as run_lab
 
     sites = list(site or [])
@@ -119,6 +122,7 @@ def sweep(
     Each run has a folder under RESULTS/runs and a log under RESULTS/logs; RESULTS/results.csv is
     one table of them all. Stop it whenever you like, and start it again to go on.
     """
+    require_clone()
     from rich.console import Console
 
     from fedbary.experiments import sweep as runner
@@ -152,6 +156,7 @@ def central(
     Bayesian linear regression, mean-field variational inference and deep ensembles; their scores go
     to RESULTS/central.csv, where `fedbary report` finds them. What is done is skipped.
     """
+    require_clone()
     from fedbary.experiments import central as partners
     from fedbary.experiments.grid import read_experiment
 

@@ -19,7 +19,6 @@ from fedbary.launch import (
     flower_environment,
     flwr_run,
     free_port,
-    require_clone,
     stop_tree,
     to_toml,
     tool,
@@ -52,7 +51,6 @@ def deploy(settings: Settings, sites: Sequence[Path], log: IO[str] | None = None
         If the run ends without a whole result; what the servers logged is kept, and the message
         says where.
     """
-    require_clone()
     configs = site_configs(sites) if sites else partition_configs(settings)
     folder = Path(tempfile.mkdtemp(prefix="fedbary-lab-"))
     try:

@@ -46,7 +46,6 @@ def launch(settings: Settings, log: IO[str] | None = None, warm: WarmProcess | N
     RunError
         If the run ends without a whole result.
     """
-    require_clone()
     if settings.engine == "inline":
         _run_inline(settings, log, warm)
     else:
@@ -56,9 +55,12 @@ def launch(settings: Settings, log: IO[str] | None = None, warm: WarmProcess | N
 
 
 def require_clone() -> None:
-    """Raise a RunError where the apps are not: a wheel brings the strategies alone."""
+    """Raise a RunError where the apps are not: the wheel has none."""
     if not (ROOT / "server_app").is_dir():
-        raise RunError("this needs a clone of fedbary, installed with pip install --editable")
+        raise RunError(
+            "this needs a clone of fedbary, installed with pip install --editable: "
+            "the wheel brings the strategies, not the apps and their settings"
+        )
 
 
 def prepare(settings: Settings, folder: Path, own_data: bool = False) -> Settings:

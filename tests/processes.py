@@ -2,12 +2,15 @@
 
 import contextlib
 import os
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
+
+from fedbary.launch import free_port
 
 MARK = "FEDBARY_TEST"
 NAMES = ("flower-super", "flwr-", "ray::")
@@ -16,6 +19,17 @@ NAMES = ("flower-super", "flwr-", "ray::")
 def marked(folder: Path) -> dict[str, str]:
     """An environment by which `servers_of` knows what a test has started."""
     return {**os.environ, MARK: str(folder)}
+
+
+@contextlib.contextmanager
+def dead_ray() -> Iterator[dict[str, str]]:
+    """The variable of a machine on which the last Ray cluster that was started has died."""
+    with tempfile.TemporaryDirectory() as home:  # the paths of Ray's sockets must be short
+        trace = Path(home) / "ray" / "ray_current_cluster"
+        trace.parent.mkdir()
+        trace.write_text(f"127.0.0.1:{free_port()}")
+        yield {"RAY_TMPDIR": home}
+        assert trace.exists()
 
 
 def servers_of(folder: Path) -> list[psutil.Process]:

@@ -3,13 +3,12 @@
 import json
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
-from processes import marked, servers_of
+from processes import dead_ray, marked, servers_of
 from safetensors.torch import load_file
 
 from fedbary import launch
@@ -47,13 +46,9 @@ def test_ray_and_inline_give_the_same_global_model_and_leave_nothing_behind(tmp_
 
 
 def test_the_trace_of_a_dead_cluster_is_not_followed(tmp_path, monkeypatch):
-    with tempfile.TemporaryDirectory() as home:  # the paths of Ray's sockets must be short
-        trace = Path(home) / "ray" / "ray_current_cluster"
-        trace.parent.mkdir()
-        trace.write_text(f"127.0.0.1:{launch.free_port()}")
-        done = simulate(*QUICK, "rounds=1", "output=run", cwd=tmp_path, RAY_TMPDIR=home)
+    with dead_ray() as trace:
+        done = simulate(*QUICK, "rounds=1", "output=run", cwd=tmp_path, **trace)
         assert done.returncode == 0, done.stdout + done.stderr
-        assert trace.exists()
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     assert launch.flower_environment(tmp_path)["RAY_ADDRESS"] == "local"
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from processes import dead_ray
 from safetensors.numpy import load_file
 
 pytestmark = pytest.mark.slow
@@ -68,11 +69,13 @@ def runs(environment, tmp_path_factory):
         server.write_text(after)
         lines = difflib.ndiff(before.splitlines(), after.splitlines())
         assert sum(line.startswith("+") for line in lines) == 2
-    done = subprocess.run(
-        [str(environment), str(FOREIGN / "run.py"), str(home), *map(str, folders.values())],
-        cwd=work, env={"PATH": "/usr/bin:/bin", "HOME": str(home), "OMP_NUM_THREADS": "1"},
-        capture_output=True, text=True, timeout=600, check=False,
-    )  # fmt: skip
+    variables = {"PATH": "/usr/bin:/bin", "HOME": str(home), "OMP_NUM_THREADS": "1"}
+    with dead_ray() as trace:
+        done = subprocess.run(
+            [str(environment), str(FOREIGN / "run.py"), str(home), *map(str, folders.values())],
+            cwd=work, env={**variables, **trace},
+            capture_output=True, text=True, timeout=600, check=False,
+        )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return folders, done.stdout + done.stderr
 
@@ -93,6 +96,40 @@ def test_the_environment_is_clean(environment, tmp_path):
     assert ours.is_relative_to(environment.parents[1])
     assert strategies.is_relative_to(environment.parents[1])
     assert theirs.parent == tmp_path
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "simulate",
+        "simulate rule=WB rounds=1",
+        "resume runs/mine",
+        "deploy --site mine.npz",
+        "sweep experiments/smoke.yaml --dry-run",
+        "central experiments/fedag.yaml",
+    ],
+)
+def test_a_command_that_needs_the_apps_says_that_the_wheel_has_none(environment, tmp_path, words):
+    done = command_of_the_wheel(environment, *words.split(), cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    (line,) = done.stderr.splitlines()
+    assert "needs a clone" in line and "not the apps" in line
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_report_of_a_results_folder_needs_no_clone(environment, tmp_path):
+    shutil.copy(TESTS.parent / "results" / "fedag-vi" / "results.csv", tmp_path)
+    done = command_of_the_wheel(environment, "report", ".", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "report.html").exists()
+
+
+def command_of_the_wheel(environment, *words, cwd):
+    """Run `fedbary` as the wheel has installed it."""
+    return subprocess.run(
+        [str(environment.parent / "fedbary"), *words], cwd=cwd, env={"PATH": "/usr/bin:/bin"},
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("name", PROJECTS)
