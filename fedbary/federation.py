@@ -17,6 +17,7 @@ from torch.nn import functional
 from fedbary.config import Settings
 from fedbary.data import Dataset, inputs, load
 from fedbary.errors import SettingError
+from fedbary.inference import prepare
 from fedbary.models import BayesianCNN
 from fedbary.partition import partition, split_holdout
 from fedbary.seeds import derive_seed
@@ -189,11 +190,12 @@ def site_shard(settings: Settings, site: Site, task: Task) -> Shard:
 def make_model(settings: Settings, task: Task | None = None) -> BayesianCNN:
     """Return the network for a task (default: the settings') on the device.
 
-    It is initialised from the seed.
+    It is initialised from the seed, and as the local method asks.
     """
     task = task or task_of(settings)
     model = BayesianCNN(
         task.shape, len(task.classes), settings.bayesian_layers, settings.pixels == "signed"
     )
     model.reset(settings.init_log_var, derive_seed(settings.seed, "model"))
+    prepare(settings.inference, model)
     return model.to(torch_device(settings))

@@ -58,7 +58,30 @@ class _SampledLinear(torch.autograd.Function):
         return grad_x, grad.t() @ x, grad_log_var, grad.sum(0), None
 
 
-class VariationalLinear(nn.Module):
+class _Variational(nn.Module):
+    """A layer of Gaussian weights and a deterministic bias.
+
+    Attributes
+    ----------
+    log_var_range
+        Bounds to which log-variances are clamped where the layer draws; None for no bounds.
+    """
+
+    log_var_range: tuple[float, float] | None = None
+
+    weight_mean: nn.Parameter
+    weight_log_var: nn.Parameter
+    bias: nn.Parameter
+
+    @property
+    def drawn_log_var(self) -> Tensor:
+        """The log-variances that the layer draws with."""
+        if self.log_var_range is None:
+            return self.weight_log_var
+        return self.weight_log_var.clamp(*self.log_var_range)
+
+
+class VariationalLinear(_Variational):
     """A linear layer with weights N(mean, exp(log_var)) and a deterministic bias.
 
     Training samples the outputs, not the weights (local reparameterisation, Kingma, Salimans and
@@ -84,7 +107,7 @@ class VariationalLinear(nn.Module):
         if generator is None:
             return functional.linear(x, self.weight_mean, self.bias)
         sampled: Tensor = _SampledLinear.apply(
-            x, self.weight_mean, self.weight_log_var, self.bias, generator
+            x, self.weight_mean, self.drawn_log_var, self.bias, generator
         )
         return sampled
 
@@ -100,7 +123,7 @@ class VariationalLinear(nn.Module):
         return torch.baddbmm(self.bias.view(1, 1, -1), x, weights.transpose(1, 2))
 
 
-class VariationalConv2d(nn.Module):
+class VariationalConv2d(_Variational):
     """A 2-d convolution with weights N(mean, exp(log_var)) and a deterministic bias.
 
     Training draws one weight per step: W = mean + exp(log_var / 2) ε.
@@ -130,7 +153,7 @@ class VariationalConv2d(nn.Module):
         """
         weight: Tensor = self.weight_mean
         if generator is not None:
-            std = variance_power(self.weight_log_var, 0.5)
+            std = variance_power(self.drawn_log_var, 0.5)
             weight = torch.addcmul(weight, std, normal_like(std, generator))
         return functional.conv2d(x, weight, self.bias, padding=self.padding)
 
@@ -159,7 +182,7 @@ def sample_weights(
     layer: VariationalLinear | VariationalConv2d, samples: int, generator: Generator | None
 ) -> Tensor:
     """Draw (samples, *weight shape) from a layer's posterior."""
-    std = variance_power(layer.weight_log_var, 0.5)
+    std = variance_power(layer.drawn_log_var, 0.5)
     noise = std.new_empty((samples, *std.shape)).normal_(generator=generator)
     return torch.addcmul(layer.weight_mean, std, noise)
 

@@ -58,7 +58,8 @@ def test_the_paper_preset_is_the_image_protocol():
     protocol = {
         "clients": 10, "participation": 1.0, "partition": "dirichlet", "alpha": 0.5,
         "rounds": 50, "local_epochs": 50, "lr": 0.01, "momentum": 0.9, "weight_decay": 1e-5,
-        "batch_size": 64, "init_log_var": -8.0, "prior": "normal", "prior_std": 1.0,
+        "batch_size": 64, "init_log_var": -9.0, "inference": "clamped_sgd", "log_var_lr": 0.01,
+        "prior": "normal", "prior_std": 1.0,
         "samples": 10, "ece_bins": 100, "holdout": 0.0, "kl_weight": 1.0, "min_examples": 10,
     }  # fmt: skip
     assert protocol.items() <= paper.model_dump().items()

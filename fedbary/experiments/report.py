@@ -173,8 +173,9 @@ class Report:
             document.text(
                 f"""*Paper* is what BA-BFL prints in its Table 1 (50 rounds × 50 local epochs,
                 ECE over 100 bins, ± standard deviation over seeds 0-2); *Δ* is our mean minus
-                theirs. Here it was {_lengths(self.last)}. **Bold** is the best mean of the
-                whole table, <u>underlined</u> the best among the rules at the same n."""
+                theirs. Its GAA is not its formula, Σ w² v, which is ours: its public code divides
+                by Σ w². Here it was {_lengths(self.last)}. **Bold** is the best mean of the whole
+                table, <u>underlined</u> the best among the rules at the same n."""
             )
         else:
             document.text(

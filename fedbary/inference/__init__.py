@@ -4,9 +4,10 @@ A method is a module of this package with one function
 
     fit(model, x, y, prior, training, seed, augment=False, nll=cross_entropy) -> dict[str, float]
 
-which trains `model` in place, starting from the posterior it holds. The module's name is the
-method's name in the settings; nothing else has to be registered. A module whose name starts with
-an underscore is shared code.
+which trains `model` in place, starting from the posterior it holds. It may have a second one,
+prepare(model) -> None, for what a fresh network needs before the first round. The module's name is
+the method's name in the settings; nothing else has to be registered. A module whose name starts
+with an underscore is shared code.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
+from types import ModuleType
 from typing import Protocol
 
 from torch import Tensor, nn
@@ -39,7 +41,8 @@ class Training:
         SGD of the means and of the deterministic tensors.
     log_var_lr
         About how far a log-variance that is much too small rises in a step: Adam's rate in
-        `variational`, in the others the part of the way that a precision moves; 0 freezes them.
+        `variational`, in `natural_gradient` and `ivon` the part of the way that a precision moves.
+        In `clamped_sgd` SGD's rate. 0 freezes them.
     kl_weight
         Weight of KL(q‖prior)/n_k beside the mean negative log-likelihood; 0 is for `variational`.
     """
@@ -78,7 +81,18 @@ INFERENCE = tuple(
 
 def local_method(name: str) -> Fit:
     """Return the local method of that name; a SettingError lists the names if there is none."""
+    fit: Fit = _module(name).fit
+    return fit
+
+
+def prepare(name: str, model: nn.Module) -> None:
+    """Change a fresh network as the local method of that name asks; most ask for nothing."""
+    change: Callable[[nn.Module], None] | None = getattr(_module(name), "prepare", None)
+    if change is not None:
+        change(model)
+
+
+def _module(name: str) -> ModuleType:
     if name not in INFERENCE:
         raise SettingError("inference", name, ", ".join(INFERENCE))
-    fit: Fit = import_module(f"{__name__}.{name}").fit
-    return fit
+    return import_module(f"{__name__}.{name}")

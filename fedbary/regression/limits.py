@@ -26,6 +26,8 @@ def _regression(settings: Settings) -> Iterator[tuple[str, bool, str]]:
     yield "partition", settings.partition in ("iid", "quantity"), "iid or quantity for regression"
     yield "holdout", settings.holdout == 0, "0 for regression: the server has the test rows"
     yield "ood_dataset", settings.ood_dataset == "none", "none for regression"
+    clamped = settings.inference == "clamped_sgd"
+    yield "inference", not clamped, "another local method: the CNN alone clamps log-variances"
     yield "device", settings.device != "cuda", "auto or cpu: regression is done on CPUs"
     layers = 2 if settings.model == "mlp" else 1
     yield "bayesian_layers", settings.bayesian_layers <= layers, f"at most {layers} of this model"

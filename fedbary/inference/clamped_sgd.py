@@ -1,0 +1,82 @@
+"""Mean-field variational inference by one SGD, on clamped log-variances: BA-BFL's public code.
+
+The objective is that of `variational` with each log-variance ρ clamped wherever it is used,
+
+    s = clamp(ρ, −8, 8),      v = exp(s),      ∂s/∂ρ = 1 where −8 ≤ ρ ≤ 8, else 0,
+
+in the draws, in the KL and in predictions. Means, deterministic tensors and log-variances take the
+same steps, new in every round (g is the gradient of the objective, β `momentum`):
+
+    u ← β u + g + weight_decay · θ,      θ ← θ − lr u      (of log-variances: − log_var_lr u).
+
+What travels and is aggregated is ρ. The code starts ρ at −9, below the clamp: data and KL say
+nothing there, and weight decay alone moves it, by about −weight_decay · log_var_lr / (1 − β) · ρ a
+step, until it passes −8. Biases of variational layers start at 0.
+
+Reference: the public code of BA-BFL (Jamoussi et al.).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedbary.gaussian import variance_power
+from fedbary.inference import Prior, Training
+from fedbary.inference._vectors import Batches, Momentum, Vectors
+from fedbary.layers import VARIATIONAL
+
+LOG_VAR_RANGE = (-8.0, 8.0)
+"""Where log-variances are held when they are used."""
+
+
+def prepare(model: nn.Module) -> None:
+    """Let variational layers draw with clamped log-variances and start with biases of 0."""
+    for layer in model.modules():
+        if isinstance(layer, VARIATIONAL):
+            layer.log_var_range = LOG_VAR_RANGE
+            nn.init.zeros_(layer.bias)
+
+
+def fit(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    prior: Prior,
+    training: Training,
+    seed: int,
+    augment: bool = False,
+    nll: Callable[[Tensor, Tensor], Tensor] = functional.cross_entropy,
+) -> dict[str, float]:
+    """Minimise the NELBO over the model's posterior, in place; the module's text has the formulas.
+
+    Parameters and result are those of `fedbary.inference.variational.fit`, except that
+    `training.log_var_lr` is SGD's rate of the log-variances, the code's is `training.lr`; 0 freezes
+    them. The `kl` is that of the clamped log-variances.
+    """
+    q, batches = Vectors(model, prior), Batches(x, y, training, seed, augment)
+    kl_scale = training.kl_weight / len(x)
+    sgd = Momentum(q, training, kl_scale)
+    half_precision = 0.5 * kl_scale * q.prior_precision
+    points, log_vars = q.points, q.log_vars
+    raw, velocity = log_vars.value.clone(), torch.zeros_like(log_vars.value)
+    model.train()
+    for images, labels in batches:
+        torch.clamp(raw, *LOG_VAR_RANGE, out=log_vars.value)
+        points.grad.zero_()
+        log_vars.grad.fill_(-0.5 * kl_scale)
+        loss = nll(model(images, batches.noise), labels)
+        loss.backward()
+        batches.count(loss, labels)
+        points.value.sub_(sgd.update(), alpha=training.lr)
+        grad = log_vars.grad.addcmul_(variance_power(log_vars.value, 1), half_precision)
+        grad.mul_(raw == log_vars.value).add_(raw, alpha=training.weight_decay)
+        raw.sub_(velocity.mul_(training.momentum).add_(grad), alpha=training.log_var_lr)
+    torch.clamp(raw, *LOG_VAR_RANGE, out=log_vars.value)
+    kl = q.kl()
+    log_vars.value.copy_(raw)
+    model.zero_grad(set_to_none=True)
+    return {"train_nll": batches.mean_nll, "kl": kl}
