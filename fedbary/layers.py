@@ -2,6 +2,8 @@
 
 A layer keeps its weight as `weight_mean` and `weight_log_var` (log of the variance), names by which
 `fedbary.Posterior` knows that the tensor is Gaussian. The bias is a point, as in the papers' code.
+Within a block `with drawing(module, generator):` a forward pass samples; elsewhere the weights are
+their means.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional
 
+from fedbary.drawing import generator_of
 from fedbary.gaussian import variance_power
 
 MIN_STD = 1e-15
@@ -99,11 +102,9 @@ class VariationalLinear(_Variational):
         self.weight_log_var = nn.Parameter(torch.empty(out_features, in_features))
         self.bias = nn.Parameter(torch.empty(out_features))
 
-    def forward(self, x: Tensor, generator: Generator | None = None) -> Tensor:
-        """Return the sampled output (batch, out_features) for x (batch, in_features).
-
-        Without a generator nothing is sampled: the weights are their means.
-        """
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the output (batch, out_features) for x (batch, in_features)."""
+        generator = generator_of(self)
         if generator is None:
             return functional.linear(x, self.weight_mean, self.bias)
         sampled: Tensor = _SampledLinear.apply(
@@ -146,11 +147,9 @@ class VariationalConv2d(_Variational):
         self.weight_log_var = nn.Parameter(torch.empty(shape))
         self.bias = nn.Parameter(torch.empty(out_channels))
 
-    def forward(self, x: Tensor, generator: Generator | None = None) -> Tensor:
-        """Return sampled outputs (batch, out_channels, h, w) for x (batch, in_channels, H, W).
-
-        Without a generator nothing is sampled: the weights are their means.
-        """
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the outputs (batch, out_channels, h, w) for x (batch, in_channels, H, W)."""
+        generator = generator_of(self)
         weight: Tensor = self.weight_mean
         if generator is not None:
             std = variance_power(self.drawn_log_var, 0.5)

@@ -98,14 +98,11 @@ class BayesianCNN(nn.Module):
         for layer in self.children():
             reset_layer(layer, init_log_var, generator)
 
-    def forward(self, x: Tensor, generator: Generator | None = None) -> Tensor:
-        """Return logits (batch, classes) of one draw of the weights for images (batch, C, H, W).
-
-        Without a generator: of the weights' means.
-        """
+    def forward(self, x: Tensor) -> Tensor:
+        """Return logits (batch, classes) for images (batch, C, H, W)."""
         x = self.trunk(x)
         for index in range(self.num_trunk, len(LAYERS)):
-            x = self._between(index, self._modules[LAYERS[index]](x, generator))  # type: ignore[misc]
+            x = self._between(index, self._modules[LAYERS[index]](x))  # type: ignore[misc]
         return x
 
     def trunk(self, x: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ import torch
 from torch import Generator, nn
 
 from fedbary import Posterior
+from fedbary.drawing import drawing
 from fedbary.errors import SettingError
 from fedbary.gaussian import Factor, kl_divergence
 from fedbary.inference import INFERENCE, Training, local_method
@@ -32,8 +33,8 @@ class Regression(nn.Module):
         nn.init.zeros_(self.linear.bias)
         self.linear.bias.requires_grad_(False)
 
-    def forward(self, x, generator=None):
-        return self.linear(x, generator)
+    def forward(self, x):
+        return self.linear(x)
 
 
 def gaussian_nll(output, target):
@@ -310,12 +311,13 @@ def test_ivon_leaves_no_draw_in_the_model_where_a_step_fails():
 
 
 @pytest.mark.parametrize("n", [1, 3, 5])
-def test_without_a_generator_a_network_is_that_of_its_means(n):
+def test_outside_of_drawing_a_network_is_that_of_its_means(n):
     x, _ = classification(8)
     model, plain = cnn(n), cnn(0)
     plain.load_state_dict(dict(Posterior.from_state_dict(model.state_dict()).mean))
     torch.testing.assert_close(model(x), plain(x))
-    assert not torch.allclose(model(x, Generator().manual_seed(0)), plain(x))
+    with drawing(model, Generator().manual_seed(0)):
+        assert not torch.allclose(model(x), plain(x))
 
 
 def test_names_with_an_underscore_are_no_methods():

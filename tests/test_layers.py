@@ -5,6 +5,7 @@ import torch
 from torch import Generator
 from torch.nn import functional
 
+from fedbary.drawing import drawing
 from fedbary.layers import VariationalConv2d, VariationalLinear, reset_layer, sample_weights
 
 
@@ -22,8 +23,8 @@ def test_linear_outputs_have_the_moments_of_the_weights():
     layer, x = linear(), torch.randn(3, 7, generator=seeded(1))
     with torch.no_grad():
         layer.weight_log_var.normal_(generator=seeded(2))
-        generator = seeded(3)
-        draws = torch.stack([layer(x, generator) for _ in range(20_000)])
+        with drawing(layer, seeded(3)):
+            draws = torch.stack([layer(x) for _ in range(20_000)])
         mean = functional.linear(x, layer.weight_mean, layer.bias)
         var = functional.linear(x.square(), layer.weight_log_var.exp())
     standard_error = (var / len(draws)).sqrt()
@@ -44,7 +45,8 @@ def test_gradients_of_the_sampled_linear_layer_are_those_of_autograd():
     layer, x = linear(), torch.randn(4, 7, generator=seeded(1), requires_grad=True)
     target = torch.randn(4, 5, generator=seeded(2))
     parameters = (x, layer.weight_mean, layer.weight_log_var, layer.bias)
-    written = torch.autograd.grad((layer(x, seeded(9)) * target).sum(), parameters)
+    with drawing(layer, seeded(9)):
+        written = torch.autograd.grad((layer(x) * target).sum(), parameters)
     noise = torch.empty(4, 5).normal_(generator=seeded(9))
     std = functional.linear(x.square(), layer.weight_log_var.exp()).sqrt()
     plain = functional.linear(x, layer.weight_mean, layer.bias) + std * noise
@@ -55,7 +57,8 @@ def test_gradients_of_the_sampled_linear_layer_are_those_of_autograd():
 
 def test_an_input_of_zeros_gives_the_bias_and_finite_gradients():
     layer, x = linear(), torch.zeros(2, 7, requires_grad=True)
-    out = layer(x, seeded())
+    with drawing(layer, seeded()):
+        out = layer(x)
     torch.testing.assert_close(out, layer.bias.expand(2, 5))
     out.sum().backward()
     assert torch.isfinite(layer.weight_log_var.grad).all()
@@ -80,9 +83,9 @@ def test_convolution_without_variance_is_the_plain_one():
     layer = VariationalConv2d(1, 2, 5)
     reset_layer(layer, -80.0, seeded())
     x = torch.randn(2, 1, 9, 9, generator=seeded(1))
-    torch.testing.assert_close(
-        layer(x, seeded()), functional.conv2d(x, layer.weight_mean, layer.bias)
-    )
+    with drawing(layer, seeded()):
+        out = layer(x)
+    torch.testing.assert_close(out, functional.conv2d(x, layer.weight_mean, layer.bias))
 
 
 def test_initialisation_follows_the_papers_code():

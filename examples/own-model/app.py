@@ -7,6 +7,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 from sklearn.datasets import load_digits
 
+from fedbary.drawing import drawing
 from fedbary.inference import Training
 from fedbary.inference.variational import fit
 from fedbary.layers import VariationalLinear, reset_layer
@@ -22,8 +23,8 @@ class Net(torch.nn.Module):
         self.hidden, self.out = torch.nn.Linear(64, 64), VariationalLinear(64, 10)
         reset_layer(self.out, init_log_var=-5.0, generator=torch.Generator().manual_seed(0))
 
-    def forward(self, x, noise):
-        return self.out(self.hidden(x).relu(), noise)
+    def forward(self, x):
+        return self.out(self.hidden(x).relu())
 
 
 def digits(which):
@@ -43,12 +44,12 @@ def train(message, context):
 
 @server.main()
 def main(grid, context):
-    noise = torch.manual_seed(1)
     (x, y), net = digits(slice(1200, None)), Net()
     strategy = RKLB(fraction_evaluate=0.0)
     result = strategy.start(grid, ArrayRecord(net.state_dict()), context.run_config["rounds"])
     net.load_state_dict(result.arrays.to_torch_state_dict())
-    probs = sum(net(x, noise).softmax(-1).detach() for _ in range(50)) / 50
+    with drawing(net, torch.manual_seed(1)), torch.no_grad():
+        probs = sum(net(x).softmax(-1) for _ in range(50)) / 50
     right, entropy = probs.argmax(-1) == y, torch.special.entr(probs).sum(-1)
     order = entropy.argsort()
     for name, part in {"all": order, "surest 80 %": order[:478], "others": order[478:]}.items():

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedbary.drawing import drawing
 from fedbary.gaussian import variance_power
 from fedbary.inference import Prior, Training
 from fedbary.inference._vectors import Batches, Momentum, Vectors
@@ -68,7 +69,8 @@ def fit(
         torch.clamp(raw, *LOG_VAR_RANGE, out=log_vars.value)
         points.grad.zero_()
         log_vars.grad.fill_(-0.5 * kl_scale)
-        loss = nll(model(images, batches.noise), labels)
+        with drawing(model, batches.noise):
+            loss = nll(model(images), labels)
         loss.backward()
         batches.count(loss, labels)
         points.value.sub_(sgd.update(), alpha=training.lr)

@@ -76,8 +76,6 @@ def fit(
 
     Parameters
     ----------
-    model
-        Called as `model(images)`, which must be the network of its means.
     training
         `momentum` is β₁, `log_var_lr` is 1 − β₂: 0 freezes the variances, and 1 is the most.
 

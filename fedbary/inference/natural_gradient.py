@@ -36,6 +36,7 @@ from collections.abc import Callable
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedbary.drawing import drawing
 from fedbary.gaussian import variance_power
 from fedbary.inference import Prior, Training
 from fedbary.inference._vectors import (
@@ -76,7 +77,8 @@ def fit(
     for images, labels in batches:
         q.points.grad.zero_()
         q.log_vars.grad.fill_(-0.5 / ess)
-        loss = nll(model(images, batches.noise), labels)
+        with drawing(model, batches.noise):
+            loss = nll(model(images), labels)
         loss.backward()
         batches.count(loss, labels)
         q.points.value.sub_(sgd.update(), alpha=training.lr)

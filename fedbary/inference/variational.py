@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedbary.drawing import drawing
 from fedbary.gaussian import variance_power
 from fedbary.inference import Prior, Training
 from fedbary.inference._vectors import Batches, Momentum, Vectors
@@ -47,7 +48,8 @@ def fit(
     Parameters
     ----------
     model
-        Called as `model(images, generator)`; `<name>_mean` and `<name>_log_var` make a Gaussian.
+        Called as `model(images)`; its parameters `<name>_mean` and `<name>_log_var` are a Gaussian,
+        which its layers draw as `fedbary.drawing` says.
     x, y
         The client's images (n_k, C, H, W), uint8 or float, and labels (n_k,), on its device.
     prior
@@ -76,7 +78,8 @@ def fit(
     for step, (images, labels) in enumerate(batches, 1):
         points.grad.zero_()
         log_vars.grad.fill_(-0.5 * kl_scale)
-        loss = nll(model(images, batches.noise), labels)
+        with drawing(model, batches.noise):
+            loss = nll(model(images), labels)
         loss.backward()
         batches.count(loss, labels)
         points.value.sub_(sgd.update(), alpha=training.lr)

@@ -77,14 +77,13 @@ class Regressor(nn.Module):
         for layer in self.children():
             reset_layer(layer, init_log_var, generator)
 
-    def forward(self, x: Tensor, generator: Generator | None = None) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """Return mean and log-variance of the target, (batch, 2), for features (batch, D).
 
-        Without a noise there are means alone, (batch, 1). The Gaussian weights are one draw;
-        without a generator, their means.
+        Without a noise there are means alone, (batch, 1).
         """
         for name, layer in self.named_children():
-            x = layer(x, generator) if isinstance(layer, VariationalLinear) else layer(x)
+            x = layer(x)
             if name == "hidden":
                 x = functional.relu(x)
         if hasattr(self, "log_noise_var"):
