@@ -11,6 +11,7 @@ from test_inference import Regression, exact_mean_field, gaussian_nll, regressio
 from torch import Generator
 
 from fedbary.config import resolve
+from fedbary.drawing import drawing
 from fedbary.errors import SettingError
 from fedbary.federation import make_model
 from fedbary.inference import Training, local_method, prepare
@@ -141,7 +142,8 @@ def test_the_clamp_holds_in_fits_draws_and_predictions_and_what_travels_is_uncla
         model = BayesianCNN((1, 8, 8), 4, 5)
         model.reset(start, seed=0)
         prepare("clamped_sgd", model)
-        drawn = model(x, Generator().manual_seed(1))
+        with drawing(model, Generator().manual_seed(1)):
+            drawn = model(x)
         probs = predict(model, x, 5, Generator().manual_seed(1)).probs
         y = torch.arange(20) % 4
         metrics = fit(model, x, y, 1.0, Training(log_var_lr=0.0), seed=0)
