@@ -172,7 +172,9 @@ class RunFolder:
         text += yaml.safe_dump({"label_counts": counts}, default_flow_style=None)
         write_whole(folder / SETTINGS, text.encode())
         if all(counts):
-            self._save(partition_heatmap(np.array(counts)), "partition")
+            dealt = all(name == f"partition {part}" for part, name in enumerate(label_counts))
+            sites = [] if dealt else list(label_counts)
+            self._save(partition_heatmap(np.array(counts), sites), "partition")
 
     @classmethod
     def reopened(cls, folder: Path, settings: Settings, completed: int) -> RunFolder:

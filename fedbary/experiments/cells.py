@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedbary.experiments.markup import bold, underlined
+
 
 @dataclass(frozen=True)
 class Metric:
@@ -62,8 +64,8 @@ def marked(
     for value, text, group in zip(rounded, shown, groups, strict=True):
         rivals = rounded[[other == group for other in groups]]
         if len(rivals) > 1 and value == np.nanmin(rivals):
-            text = f"<u>{text}</u>"
-        cells.append(f"**{text}**" if value == np.nanmin(rounded) else text)
+            text = underlined(text)
+        cells.append(bold(text) if value == np.nanmin(rounded) else text)
     return cells
 
 

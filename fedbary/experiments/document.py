@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedbary.experiments.markup import escape, italic, paragraph
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -50,6 +52,8 @@ summary {{ cursor: pointer }}
 class Document:
     """Collects text, tables and pictures and writes them to a folder.
 
+    Whatever is not `Markup` is shown as it stands, whoever wrote it: no element comes from data.
+
     Parameters
     ----------
     folder
@@ -61,20 +65,20 @@ class Document:
     def __init__(self, folder: Path, title: str) -> None:
         self._folder = folder
         self._title = title
-        self._parts = [f"# {title}"]
+        self._parts = [f"# {escape(title)}"]
 
     def heading(self, text: str, level: int = 2) -> None:
         """Add a heading."""
-        self._parts.append(f"{'#' * level} {text}")
+        self._parts.append(f"{'#' * level} {escape(text)}")
 
-    def text(self, text: str) -> None:
-        """Add a paragraph of Markdown."""
-        self._parts.append(" ".join(text.split()))
+    def text(self, template: str, **texts: object) -> None:
+        """Add a paragraph: Markdown of the report's own, whose `{name}` stand for texts."""
+        self._parts.append(paragraph(template, **texts))
 
     def table(self, header: Sequence[str], rows: Sequence[Sequence[str]], folded: str = "") -> None:
         """Add a table; with `folded` it opens at a click on that text."""
         lines = [header, ["---"] * len(header), *rows]
-        escaped = [[cell.replace("|", "\\|") or " " for cell in line] for line in lines]
+        escaped = [[escape(cell).replace("|", "\\|") or " " for cell in line] for line in lines]
         table = "\n".join(f"| {' | '.join(line)} |" for line in escaped)
         if folded:
             table = f"<details><summary>{html.escape(folded)}</summary>\n\n{table}\n\n</details>"
@@ -90,8 +94,7 @@ class Document:
         with Image.open(drawn) as picture:
             small = picture.convert("RGB").quantize(COLOURS)
         small.save(self._folder / "figures" / f"{name}.png", optimize=True)
-        caption = " ".join(caption.split())
-        self._parts.append(f"![{name}](figures/{name}.png)\n\n*{caption}*")
+        self._parts.append(f"![{name}](figures/{name}.png)\n\n{italic(caption)}")
 
     def write(self) -> None:
         """Write `report.md` and `report.html`."""

@@ -8,6 +8,7 @@ import pandas as pd
 from fedbary.experiments.cells import duration
 from fedbary.experiments.document import Document
 from fedbary.experiments.grid import NAMING
+from fedbary.experiments.markup import code
 from fedbary.experiments.table import settings_of
 
 PARTLY = " (not recorded by some runs, of an earlier version)"
@@ -22,17 +23,17 @@ def add_runs(document: Document, last: pd.DataFrame) -> None:
     known = {key: settings[key].replace("", np.nan).dropna() for key in settings}
     same = {key: values for key, values in known.items() if values.nunique() == 1}
     rows = [
-        [f"`{key}`", plain(values.iloc[0]) + (PARTLY if len(values) < len(settings) else "")]
+        [code(key), plain(values.iloc[0]) + (PARTLY if len(values) < len(settings) else "")]
         for key, values in same.items()
     ]
     document.table(["setting or version", "in every run"], rows, "Common to all runs")
     other = [key for key in settings if key not in same and key not in NAMING]
     body = [
-        [f"`{row['run']}`", *(plain(row[key]) for key in other), row["commit"], row["started"],
+        [code(row["run"]), *(plain(row[key]) for key in (*other, "commit", "started")),
          duration(row["duration"])]
         for row in last.to_dict("records")
     ]  # fmt: skip
-    header = ["run", *(f"`{key}`" for key in other), "commit", "started", "took"]
+    header = ["run", *(code(key) for key in other), "commit", "started", "took"]
     document.table(header, body, f"All {len(body)} runs")
 
 

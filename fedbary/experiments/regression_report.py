@@ -15,6 +15,7 @@ from fedbary.config import BOOKKEEPING, Settings
 from fedbary.experiments.central import METHODS as CENTRAL_METHODS
 from fedbary.experiments.central import TABLE as CENTRAL
 from fedbary.experiments.document import Document
+from fedbary.experiments.markup import Markup, bold, escape, italic
 from fedbary.experiments.provenance import add_runs
 from fedbary.experiments.published import DATASETS, fedag_published
 from fedbary.experiments.table import read_about
@@ -114,7 +115,7 @@ def _compare(document: Document, scores: pd.DataFrame, table: pd.DataFrame) -> N
         document.table(*_table(scores, metric))
     document.heading("Do they hold?")
     for line in _verdicts(scores):
-        document.text(line)
+        document.text("{line}", line=line)
     if "DE" in set(scores["method"]):
         document.heading("The strongest federated method beside deep ensembles")
         document.text(
@@ -164,12 +165,15 @@ def _scores(last: pd.DataFrame) -> pd.DataFrame:
 
 
 def _introduce(document: Document, about: str, last: pd.DataFrame) -> None:
-    document.text(about)
+    document.text("{about}", about=about)
     clients = ", ".join(map(str, sorted(last["clients"].unique())))
     scored = " and ".join(SCORED_ON[part] for part in sorted(last["evaluate_on"].unique()))
     document.text(
-        f"""{len(last)} runs of {clients} clients. All numbers are of {scored}, in the target's own
-        units, as mean ± standard error over the splits."""
+        """{runs} runs of {clients} clients. All numbers are of {scored}, in the target's own
+        units, as mean ± standard error over the splits.""",
+        runs=len(last),
+        clients=clients,
+        scored=scored,
     )
 
 
@@ -188,10 +192,11 @@ def _table(scores: pd.DataFrame, metric: str) -> tuple[list[str], list[list[str]
         best = min((e.mean for e in ours.values() if e.mean == e.mean), default=math.nan)
         cells = []
         for method, estimate in ours.items():
-            bold = metric != "sharpness" and estimate.mean == best
-            cell = f"**{estimate}**" if bold else str(estimate)
+            best_of_set = metric != "sharpness" and estimate.mean == best
+            cell = bold(str(estimate)) if best_of_set else str(estimate)
             paper = Estimate(*fedag_published(str(dataset), METHODS.get(method, ""), metric))
-            cells.append(cell if math.isnan(paper.mean) else f"{cell}<br>*{paper}*")
+            printed = Markup(f"{escape(cell)}<br>{italic(str(paper))}")
+            cells.append(cell if math.isnan(paper.mean) else printed)
         splits = sorted({count for count in held.groupby("method")["split"].nunique()})
         counted = "–".join(map(str, dict.fromkeys((splits[0], splits[-1]))))
         rows.append([DATASETS.get(str(dataset), str(dataset)), counted, *cells])
@@ -227,7 +232,7 @@ def _by_settings(scores: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
         for (method, settings), held in of_set.groupby(["method", "settings"], sort=False):
             cells = [str(Estimate.of(held[metric])) for metric in shown]
             if held["nll"].mean() == best:
-                cells[0] = f"**{cells[0]}**"
+                cells[0] = bold(cells[0])
             splits = str(held["split"].nunique())
             rows.append(
                 [DATASETS.get(str(dataset), str(dataset)), method, settings, splits, *cells]
@@ -310,7 +315,7 @@ def _rounds(table: pd.DataFrame) -> Figure:
             axes.grid(alpha=0.3)
             open_frame(axes)
             if row == 0:
-                axes.set_title(DATASETS.get(dataset, dataset), size=11)
+                axes.set_title(DATASETS.get(dataset, dataset), size=11, parse_math=False)
             else:
                 axes.set_xlabel("Round")
             if column == 0:

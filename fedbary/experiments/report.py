@@ -28,6 +28,7 @@ from fedbary.experiments.cells import (
 from fedbary.experiments.comparison import TOGETHER, Comparison, compare
 from fedbary.experiments.document import Document
 from fedbary.experiments.grid import NAMING, differing
+from fedbary.experiments.markup import Markup, code, italic, listed
 from fedbary.experiments.provenance import add_runs, plain
 from fedbary.experiments.published import published
 from fedbary.experiments.table import TABLE, read_about, read_table, settings_of
@@ -128,15 +129,19 @@ class Report:
         """Say what was run and how to read it."""
         document = self.document
         if about := self.about.get("about"):
-            document.text(about)
+            document.text("{about}", about=about)
         shared = settings_of(self.last).iloc[0]
         document.text(
-            f"""{len(self.last)} runs. In each, {shared["clients"]} clients hold a data set between
+            """{runs} runs. In each, {clients} clients hold a data set between
             them, each fits the network to its own part, and a **rule** makes one model of their
             answers; that is a round. The last *n* of the network's five layers hold a Gaussian
             for every weight, the others a number; FedAvg has n = 0. All numbers are of the global
-            model after the last round, on {_where(self.last)}, as mean ± standard deviation over
-            the seeds ({_listed(self.last["seed"])})."""
+            model after the last round, on {where}, as mean ± standard deviation over
+            the seeds ({seeds}).""",
+            runs=len(self.last),
+            clients=shared["clients"],
+            where=_where(self.last),
+            seeds=_listed(self.last["seed"]),
         )
         document.text(
             """**Accuracy** is the share of right answers. **ECE**, the expected calibration
@@ -150,10 +155,11 @@ class Report:
         """Say what a reader of the means should know: skipped rounds, settings that differ."""
         skipped = self.table[self.table["round"] > 0].groupby("run")["skipped"].sum()
         if (skipped > 0).any():
-            named = ", ".join(f"`{run}` ({n:.0f})" for run, n in skipped[skipped > 0].items())
+            lost = [(code(str(run)), count) for run, count in skipped[skipped > 0].items()]
             self.document.text(
-                f"""**Rounds were skipped**, for want of replies that were admitted, in
-                {named}: their last round is not comparable with that of the other runs."""
+                """**Rounds were skipped**, for want of replies that were admitted, in
+                {named}: their last round is not comparable with that of the other runs.""",
+                named=listed([Markup(f"{run} ({count:.0f})") for run, count in lost]),
             )
         for dataset, rows in _grouped(self.last, "dataset"):
             settings = settings_of(rows)
@@ -161,8 +167,10 @@ class Report:
             mixed = [k for k in settings if k not in known and settings[k].nunique() > 1]
             if mixed:
                 self.document.text(
-                    f"""**Not all runs on {_name(dataset)} have the same {", ".join(mixed)}**;
-                    the list of all runs below has each one's."""
+                    """**Not all runs on {dataset} have the same {settings}**; the list of all
+                    runs below has each one's.""",
+                    dataset=_name(dataset),
+                    settings=", ".join(mixed),
                 )
 
     def main_tables(self) -> None:
@@ -171,11 +179,12 @@ class Report:
         document.heading("How good, how calibrated")
         if any(published(d, 0, "FedAvg", "nll")[0] > 0 for d in self.last["dataset"].unique()):
             document.text(
-                f"""*Paper* is what BA-BFL prints in its Table 1 (50 rounds × 50 local epochs,
+                """*Paper* is what BA-BFL prints in its Table 1 (50 rounds × 50 local epochs,
                 ECE over 100 bins, ± standard deviation over seeds 0-2); *Δ* is our mean minus
                 theirs. Its GAA is not its formula, Σ w² v, which is ours: its public code divides
-                by Σ w². Here it was {_lengths(self.last)}. **Bold** is the best mean of the whole
-                table, <u>underlined</u> the best among the rules at the same n."""
+                by Σ w². Here it was {lengths}. **Bold** is the best mean of the whole
+                table, <u>underlined</u> the best among the rules at the same n.""",
+                lengths=_lengths(self.last),
             )
         else:
             document.text(
@@ -207,7 +216,7 @@ class Report:
                 continue
             paper = [published(dataset, n, rule, metric.published) for _, n, rule, _ in cells]
             if np.isfinite([mean for mean, _ in paper]).any():
-                header += ["*paper*", "*Δ*"]
+                header += [italic("paper"), italic("Δ")]
                 places = 2
                 columns.append(
                     [f"{m:.{places}f} ± {s:.{places}f}" if m == m else "" for m, s in paper]
@@ -296,12 +305,14 @@ class Report:
         for metric in compared:
             header += [f"{metric.label}: best … worst rule", "pairs decided"]
         self.document.text(
-            f"""A row for each variant of the settings, and one for the points of all of them
+            """A row for each variant of the settings, and one for the points of all of them
             together. The spread is the standard deviation of a weight's log-variance over the
             clients in the last round, averaged over weights and then layers: 0 is clients
             that hold the same variances. A pair of rules is decided if one is better with
-            probability above {DECIDED}; fewer than {ENOUGH} points cannot decide, whatever
-            they are."""
+            probability above {decided}; fewer than {enough} points cannot decide, whatever
+            they are.""",
+            decided=DECIDED,
+            enough=ENOUGH,
         )
         self.document.table(header, rows)
 
@@ -359,7 +370,8 @@ class Report:
             shown = list(UNCERTAINTY)
             if DETECTION[0].column in rows and rows[DETECTION[0].column].notna().any():
                 document.text(
-                    f"Foreign images: the test images of {' or '.join(foreign)}, resized."
+                    "Foreign images: the test images of {foreign}, resized.",
+                    foreign=" or ".join(foreign),
                 )
                 shown += DETECTION
             shown += [

@@ -138,7 +138,7 @@ def _panels(
     for axes, label in zip(panels[:, 0], labels, strict=True):
         axes.set_ylabel(label)
     for axes, dataset in zip(panels[0], datasets, strict=True):
-        axes.set_title(dataset, size=11)
+        axes.set_title(dataset, size=11, parse_math=False)
     for axes in panels[-1]:
         axes.set_xlabel(xlabel)
     present = set(frame["rule"])

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ANNOTATED_CELLS = 150
+NAMED_SITES = 40
+LONGEST_LABEL = 24
 
 CURVES = {
     "classification": (
@@ -61,7 +63,7 @@ def learning_curves(rounds: Sequence[Mapping[str, Any]], task: str = "classifica
     return figure
 
 
-def partition_heatmap(counts: np.ndarray) -> Figure:
+def partition_heatmap(counts: np.ndarray, sites: Sequence[str] = ()) -> Figure:
     """Draw how many examples of each class each client holds.
 
     Parameters
@@ -69,20 +71,28 @@ def partition_heatmap(counts: np.ndarray) -> Figure:
     counts : ndarray
         Examples, (clients, classes), as `fedbary.partition.label_counts` returns them. Up to 150
         cells bear their number.
+    sites : sequence of str
+        The clients' names; none for clients that have but a number. Up to 40 are drawn.
     """
     clients, classes = counts.shape
     numbered = counts.size <= ANNOTATED_CELLS
-    height = 0.32 * clients if numbered else max(4.0, 0.07 * clients)
-    figure = sheet(max(4.0, 1.8 + 0.55 * classes), max(3.0, 1.1 + height))
+    named = 0 < len(sites) <= NAMED_SITES
+    names = [_shortened(site) for site in sites] if named else []
+    height = 0.32 * clients if numbered or named else max(4.0, 0.07 * clients)
+    width = 1.8 + 0.55 * classes + 0.07 * max(map(len, names), default=0)
+    figure = sheet(max(4.0, width), max(3.0, 1.1 + height))
     axes = figure.subplots()
     image = axes.imshow(np.ma.masked_equal(counts, 0), cmap="YlGnBu", aspect="auto", vmin=1)
     axes.set_facecolor("lightgrey")
-    axes.set(xlabel="Class", ylabel="Client (largest first)")
+    axes.set(xlabel="Class", ylabel=_clients_label(counts, sites))
     axes.set_xticks(range(classes))
     _whole_numbers(axes.yaxis)
+    if named:
+        axes.set_yticks(range(clients), names, parse_math=False)
     figure.colorbar(image, label="Training examples (grey: none)", pad=0.02)
     if numbered:
-        axes.set_yticks(range(clients))
+        if not named:
+            axes.set_yticks(range(clients))
         dark = counts.max() / 2
         for (client, label), count in np.ndenumerate(counts):
             color = "white" if count > dark else "black"
@@ -168,6 +178,17 @@ def _drawn_bins(reliability: Reliability) -> tuple[np.ndarray, np.ndarray, np.nd
     total, correct, confident = sums[:, :-1]
     size = np.maximum(total, 1)
     return total, correct / size, confident / size
+
+
+def _clients_label(counts: np.ndarray, sites: Sequence[str]) -> str:
+    if sites:
+        return "Site"
+    sizes = counts.sum(1)
+    return "Client (largest first)" if (sizes[:-1] >= sizes[1:]).all() else "Client"
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= LONGEST_LABEL else f"…{name[1 - LONGEST_LABEL :]}"
 
 
 def _whole_numbers(axis: Axis) -> None:
