@@ -13,13 +13,8 @@ from torch import Tensor
 
 from fedbary.data._dataset import read_own_npz, tensors
 from fedbary.errors import SettingError
+from fedbary.images import IMAGES, read_image
 from fedbary.task import Task
-
-IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".pgm", ".ppm")
-"""Endings of the files that count as images in a folder."""
-
-EIGHT_BITS = ("1", "L", "LA", "P", "PA", "RGB", "RGBA")
-"""Pillow's modes of pictures with at most 8 bits a channel."""
 
 LONGEST_NAME = 64
 """Characters of a site's name."""
@@ -113,12 +108,12 @@ def own_data(path: str, task: Task) -> tuple[Tensor, Tensor]:
         If they cannot be read or do not fit; the message says why.
     """
     file = Path(path).expanduser()
-    if file.is_dir():
-        x, y = _read_folder(file, task)
-    elif file.is_file():
-        x, y = read_own_npz(file)
-    else:
+    if not file.is_dir() and not file.is_file():
         raise SettingError("data-path", path, "an .npz file or a folder; there is none")
+    try:
+        x, y = _read_folder(file, task) if file.is_dir() else read_own_npz(file)
+    except MemoryError as error:
+        raise SettingError("data-path", error, "data that fit into this memory") from error
     if tuple(x.shape[1:]) != task.shape:
         raise SettingError(path, _sides(x.shape[1:]), f"images of {_sides(task.shape)}")
     if int(y.max()) >= len(task.classes):
@@ -135,38 +130,14 @@ def _read_folder(folder: Path, task: Task) -> tuple[Tensor, Tensor]:
         (file, label)
         for label, name in enumerate(task.classes)
         for file in sorted((folder / name).glob("**/*"))
-        if file.suffix.lower() in IMAGES
+        if file.suffix.lower() in IMAGES and file.is_file()
     ]
     if not files:
         allowed = f"a folder of images for each class ({', '.join(task.classes)})"
         raise SettingError(str(folder), "no image", allowed)
-    images = _read_images((file for file, _ in files), task)
+    images = np.stack([read_image(file, task.shape) for file, _ in files])
     labels = np.array([label for _, label in files])
     return tensors({"images": images, "labels": labels}, ("images", "labels"), str(folder))
-
-
-def _read_images(files: Iterable[Path], task: Task) -> np.ndarray:
-    from PIL import Image
-
-    channels, height, width = task.shape
-    images = []
-    for file in files:
-        try:
-            with Image.open(file) as picture:
-                if picture.mode not in EIGHT_BITS:
-                    held = f"pixels of mode {picture.mode}"
-                    allowed = "8 bits a channel; others go into an .npz, as floats in 0 to 1"
-                    raise SettingError(str(file), held, allowed)
-                image = np.asarray(picture.convert("L" if channels == 1 else "RGB"))
-        except SettingError:
-            raise
-        except (OSError, ValueError, Image.DecompressionBombError) as error:
-            raise SettingError(str(file), error, "an image") from error
-        if image.shape[:2] != (height, width):
-            held = f"{image.shape[0]}×{image.shape[1]} pixels"
-            raise SettingError(str(file), held, f"{height}×{width}, as input_shape says")
-        images.append(image)
-    return np.stack(images)
 
 
 def _sides(shape: Iterable[int]) -> str:

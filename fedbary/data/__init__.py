@@ -57,7 +57,10 @@ def load(name: str, data_dir: Path | str, download: bool) -> Dataset:
     """
     key = name, Path(data_dir).expanduser().absolute()
     if key not in _loaded:
-        _loaded[key] = _read(*key, download)
+        try:
+            _loaded[key] = _read(*key, download)
+        except MemoryError as error:
+            raise SettingError("dataset", error, "one that fits into this memory") from error
     return _loaded[key]
 
 

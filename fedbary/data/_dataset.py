@@ -2,7 +2,7 @@
 
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,13 @@ import torch
 from torch import Tensor
 
 from fedbary.errors import SettingError
+from fedbary.npz import read_npz_arrays
 
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 MIN_SIDE, MAX_SIDE = 8, 64
+MAX_FLOAT = 10
+"""The largest size of a float pixel. Images of 0 to 255 as floats are not scaled, nor taken."""
+
 UNREADABLE = (
     OSError,
     RuntimeError,
@@ -72,8 +76,9 @@ def from_arrays(
         The name of the data set.
     arrays : Mapping
         ``x_train`` and ``x_test``: N×H×W (one channel), N×H×W×C or N×C×H×W, of uint8 or floats,
-        with C either 1 or 3 and H, W in 8..64. As no side is below 8, an axis of length 1 or 3 is
-        the channels; the last is looked at first. ``y_train`` and ``y_test``: N integers from 0.
+        with C either 1 or 3 and H, W in 8..64; floats from 0 to 1, or standardised, up to ±10.
+        As no side is below 8, an axis of length 1 or 3 is the channels; the last is looked at
+        first. ``y_train`` and ``y_test``: N integers from 0.
     source : str
         Where the arrays are from, named in errors.
     augment : bool
@@ -114,7 +119,7 @@ def read_npz(name: str, path: Path, augment: bool = False) -> Dataset:
     """
     if not path.is_file():
         raise SettingError("dataset", name, f"the path of an .npz file; there is none at {path}")
-    return from_arrays(name, _read_arrays(path, ARRAYS), str(path), augment)
+    return from_arrays(name, read_npz_arrays(path, ARRAYS), str(path), augment)
 
 
 def read_own_npz(path: Path) -> tuple[Tensor, Tensor]:
@@ -128,7 +133,7 @@ def read_own_npz(path: Path) -> tuple[Tensor, Tensor]:
     SettingError
         The file is unreadable, or holds what it must not.
     """
-    arrays = _read_arrays(path, ("x", "y", "x_train", "y_train"))
+    arrays = read_npz_arrays(path, ("x", "y", "x_train", "y_train"))
     for names in (("x", "y"), ("x_train", "y_train")):
         if set(names) <= arrays.keys():
             return tensors(arrays, names, str(path))
@@ -153,18 +158,6 @@ def tensors(
     return images, labels
 
 
-def _read_arrays(path: Path, names: Sequence[str]) -> dict[str, Any]:
-    try:
-        with path.open("rb") as file:
-            archive = np.load(file, allow_pickle=False)
-            if isinstance(archive, np.ndarray):
-                raise ValueError("a single array")
-            return {name: archive[name] for name in names if name in archive.files}
-    except UNREADABLE as error:
-        allowed = "a file that numpy.savez wrote, without pickled objects"
-        raise SettingError(str(path), error, allowed) from error
-
-
 def _images(array: Any, source: str) -> Tensor:
     images = np.asarray(array)
     if images.dtype != np.uint8:
@@ -174,6 +167,9 @@ def _images(array: Any, source: str) -> Tensor:
             images = images.astype(np.float32, copy=False)
         if not np.isfinite(images).all():
             raise SettingError(source, "a value that is not finite", "finite float32 values")
+        if images.size and (largest := float(np.abs(images).max())) > MAX_FLOAT:
+            allowed = f"floats from 0 to 1, or standardised, up to ±{MAX_FLOAT}; 0 to 255 as uint8"
+            raise SettingError(source, f"values up to {largest:g}", allowed)
     shape = images.shape
     if images.ndim == 3:
         images = images[:, None]

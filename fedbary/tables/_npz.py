@@ -5,13 +5,12 @@ Four arrays prescribe one split. An array ``features`` of D names is taken where
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from pathlib import Path
 
 import numpy as np
 
 from fedbary.errors import SettingError
+from fedbary.npz import read_npz_arrays
 from fedbary.tables._table import Table, table
 
 PARTS = ("x_train", "y_train", "x_test", "y_test")
@@ -25,15 +24,7 @@ def read(path: Path, target: str) -> Table:
     SettingError
         The file is unreadable, arrays are missing or have shapes or values that do not fit.
     """
-    try:
-        with path.open("rb") as file:
-            archive = np.load(file, allow_pickle=False)
-            if isinstance(archive, np.ndarray):
-                raise ValueError("a single array")
-            arrays = dict(archive)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        allowed = "a file that numpy.savez wrote, without pickled objects"
-        raise SettingError(str(path), error, allowed) from error
+    arrays = read_npz_arrays(path, ("x", "y", "features", *PARTS))
     splits = []
     if all(part in arrays for part in PARTS):
         count = np.size(arrays["y_train"]), np.size(arrays["y_test"])
