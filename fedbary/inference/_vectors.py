@@ -27,7 +27,7 @@ class Flat:
         self.layout = [(parameter.shape, parameter.stride()) for parameter in parameters]
         self.value = self.pack(parameters)
         self.grad = torch.zeros_like(self.value)
-        views = zip(self._views(self.value), self._views(self.grad), strict=True)
+        views = zip(self.views(self.value), self.views(self.grad), strict=True)
         for parameter, (value, grad) in zip(parameters, views, strict=True):
             parameter.data = value
             parameter.grad = grad
@@ -35,11 +35,12 @@ class Flat:
     def pack(self, tensors: Sequence[Tensor]) -> Tensor:
         """Copy tensors of the parameters' shapes into a new vector of this layout."""
         vector = self.like.new_empty(sum(shape.numel() for shape, _ in self.layout))
-        for view, tensor in zip(self._views(vector), tensors, strict=True):
+        for view, tensor in zip(self.views(vector), tensors, strict=True):
             view.copy_(tensor.detach())
         return vector
 
-    def _views(self, vector: Tensor) -> list[Tensor]:
+    def views(self, vector: Tensor) -> list[Tensor]:
+        """Return the parts of a vector of this layout in the parameters' shapes."""
         views, start = [], 0
         for shape, stride in self.layout:
             views.append(vector.as_strided(shape, stride, start))
@@ -54,6 +55,8 @@ class Vectors:
     ----------
     points, log_vars
         The means, then the deterministic tensors; the log-variances.
+    point_names
+        The names of the parameters in `points`, in their order.
     mean
         The part of `points.value` that is means.
     prior_shift, prior_precision
@@ -66,7 +69,9 @@ class Vectors:
         gaussian = {name + suffix for name in names for suffix in (MEAN_SUFFIX, LOG_VAR_SUFFIX)}
         means = [named[name + MEAN_SUFFIX] for name in names]
         like = next(iter(named.values())).detach()
-        self.points = Flat([*means, *(p for n, p in named.items() if n not in gaussian)], like)
+        points = [name for name in named if name not in gaussian]
+        self.point_names = [*(name + MEAN_SUFFIX for name in names), *points]
+        self.points = Flat([*means, *(named[name] for name in points)], like)
         self.log_vars = Flat([named[name + LOG_VAR_SUFFIX] for name in names], like)
         self.mean = self.points.value[: len(self.log_vars.value)]
         if isinstance(prior, float | int):

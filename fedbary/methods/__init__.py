@@ -1,0 +1,49 @@
+"""Published federated methods, a file each.
+
+A method is a module of this package that defines one subclass of `Method`, a frozen dataclass of
+its parameters with the paper's defaults; nothing else registers it. Its name is the class's.
+A module whose name starts with an underscore is shared code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from pkgutil import iter_modules
+from types import MappingProxyType
+
+from fedbary.errors import SettingError
+from fedbary.methods._method import Fitted, Local, Method, Reply, Tensors
+
+__all__ = ["METHODS", "Fitted", "Local", "Method", "Reply", "Tensors", "method_named"]
+
+_modules = [
+    import_module(f"{__name__}.{module.name}")
+    for module in iter_modules(__path__)
+    if not module.name.startswith("_")
+]
+
+METHODS: Mapping[str, type[Method]] = MappingProxyType(
+    {
+        found.__name__: found
+        for module in _modules
+        for found in vars(module).values()
+        if isinstance(found, type)
+        and issubclass(found, Method)
+        and found.__module__ == module.__name__
+    }
+)
+"""Every method's class by its name."""
+
+
+def method_named(name: str) -> type[Method]:
+    """Return the method of that name.
+
+    Raises
+    ------
+    SettingError
+        If there is none; the message lists the names.
+    """
+    if name not in METHODS:
+        raise SettingError("method", name, ", ".join(METHODS))
+    return METHODS[name]

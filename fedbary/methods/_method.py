@@ -1,0 +1,186 @@
+"""What a federated method is: server state, messages, local work and aggregation as tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from fedbary.gaussian import Posterior
+from fedbary.inference import Fit, Prior, Training
+
+Tensors = Mapping[str, Tensor]
+"""Named tensors: everything that travels, is kept or is checkpointed. Keys are those of a model's
+state dict, or of a method's own, which hold a slash."""
+
+
+@dataclass(frozen=True, eq=False)
+class Local:
+    """What a client has in a round.
+
+    Parameters
+    ----------
+    model : nn.Module
+        The network; a method loads what it received and trains it in place.
+    x, y : Tensor
+        Inputs and targets (n_k, …), on the model's device.
+    nll : callable
+        Mean negative log-likelihood of (outputs, targets), in nats.
+    inference : Fit
+        The local inference that the run has chosen.
+    training : Training
+        Epochs, batch size and rates of the round.
+    prior : Prior
+        The prior that the run has chosen, for methods without one of their own.
+    round : int
+        From 1.
+    seed : int
+        The source of every draw of this client in this round.
+    augment : bool
+        Whether to crop and flip images.
+    """
+
+    model: nn.Module
+    x: Tensor
+    y: Tensor
+    nll: Callable[[Tensor, Tensor], Tensor]
+    inference: Fit
+    training: Training
+    prior: Prior
+    round: int
+    seed: int
+    augment: bool = False
+
+    def load(self, tensors: Tensors) -> None:
+        """Let the network hold the tensors of its state dict that are among these."""
+        held = {name: tensors[name] for name in self.model.state_dict()}
+        self.model.load_state_dict(held)
+
+    def infer(self, prior: Prior) -> dict[str, float]:
+        """Train the network by the local inference under a prior; return metrics of the fit."""
+        return self.inference(
+            self.model,
+            self.x,
+            self.y,
+            prior,
+            self.training,
+            self.seed,
+            augment=self.augment,
+            nll=self.nll,
+        )
+
+    def state(self) -> dict[str, Tensor]:
+        """Return a copy of the network's state dict."""
+        return {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """What a client's round yields.
+
+    Parameters
+    ----------
+    reply : Tensors
+        What it sends.
+    metrics : mapping
+        Numbers for the server's log.
+    kept : Tensors
+        What it keeps for its next round, if the server admits this reply; private.
+    """
+
+    reply: Tensors
+    metrics: Mapping[str, float]
+    kept: Tensors = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Reply:
+    """An admitted reply at the server.
+
+    Parameters
+    ----------
+    client : str
+        The site's name.
+    weight : float
+        Its number of examples.
+    tensors : Tensors
+        What it sent, as `Method.reply_like` has it.
+    """
+
+    client: str
+    weight: float
+    tensors: Tensors
+
+
+class Method:
+    """A published method: its parameters, as a frozen dataclass, and what it does each round.
+
+    The server holds the global model, a state dict, and beside it the method's state. A round:
+
+        client:  fitted = fit(local, send(model, state, client), kept)
+        server:  model, state = aggregate(model, state, replies)
+
+    Every tensor that outlives a round is in `model`, `state` or what the client keeps, so runs
+    resume. A method is a module of `fedbary.methods` that defines one subclass.
+    """
+
+    deterministic = False
+    """Whether the method trains point weights: models with Gaussian tensors are refused."""
+
+    def start(self, model: Tensors) -> Tensors:
+        """Return the server's state before the first round."""
+        return {}
+
+    def send(self, model: Tensors, state: Tensors, client: str) -> Tensors:
+        """Return what a client is sent: the global model, unless a method says otherwise."""
+        return model
+
+    def fit(self, local: Local, received: Tensors, kept: Tensors) -> Fitted:
+        """Do a client's work of a round: by default infer from the global model, and send all."""
+        local.load(received)
+        metrics = local.infer(local.prior)
+        return Fitted(local.state(), metrics)
+
+    def reply_like(self, model: Tensors) -> Tensors:
+        """Return tensors with the names, shapes and dtypes of a sound reply."""
+        return model
+
+    def aggregate(
+        self, model: Tensors, state: Tensors, replies: Sequence[Reply]
+    ) -> tuple[Tensors, Tensors]:
+        """Return the global model and the state after a round's admitted replies.
+
+        The result does not depend on the order of the replies beyond rounding; the caller sorts
+        them.
+        """
+        raise TypeError(f"{type(self).__name__} does not say how it aggregates")
+
+    def posterior(self, model: Tensors, state: Tensors) -> Posterior:
+        """Return the posterior that predictions are drawn from."""
+        return Posterior.from_state_dict(model)
+
+
+def is_buffer(name: str, tensor: Tensor) -> bool:
+    """Whether a tensor of a state dict is a buffer: not floating, or batch norm's statistics."""
+    return not tensor.is_floating_point() or name.endswith(("running_mean", "running_var"))
+
+
+def shares(replies: Sequence[Reply]) -> list[float]:
+    """Return the replies' weights, divided by their sum."""
+    total = sum(reply.weight for reply in replies)
+    return [reply.weight / total for reply in replies]
+
+
+def weighted_mean(replies: Sequence[Reply], names: Sequence[str]) -> dict[str, Tensor]:
+    """Return Σ w_k θ_k of some tensors, in their dtypes; of integer ones the rounded mean."""
+    means = {}
+    weights = shares(replies)
+    for name in names:
+        like = replies[0].tensors[name]
+        total = torch.zeros_like(like, dtype=torch.float64)
+        for reply, weight in zip(replies, weights, strict=True):
+            total.add_(reply.tensors[name].double(), alpha=weight)
+        means[name] = (total if like.is_floating_point() else total.round()).to(like.dtype)
+    return means

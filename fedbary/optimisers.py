@@ -1,0 +1,115 @@
+"""Server optimisers: what a server makes of the clients' mean step, on named tensors.
+
+A round's pseudo-gradient is Δ = θ − θ̄ for the clients' mean θ̄ of what began at θ, or whatever a
+method makes of it; an optimiser says how far the server goes along −Δ. Scales of Gaussians and
+buffers are no parameters: leave them out of Δ.
+
+Reference: Reddi et al., Adaptive Federated Optimization, ICLR 2021, Algorithm 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedbary.errors import SettingError
+
+Tensors = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class ServerSGD:
+    """Gradient descent with heavy-ball momentum: u ← β u + Δ, θ ← θ − lr u.
+
+    With lr = 1 and β = 0 the server takes the clients' mean; with lr = 1 it is FedAvgM (Hsu, Qi
+    and Brown 2019).
+
+    Parameters
+    ----------
+    lr : float
+        Above 0.
+    momentum : float
+        β, from 0 to below 1; the clients' progress is multiplied by up to 1/(1 − β).
+
+    Raises
+    ------
+    SettingError
+        If one of them is out of its range.
+    """
+
+    lr: float = 1.0
+    momentum: float = 0.0
+
+    def __post_init__(self) -> None:
+        _require("server_lr", self.lr, 0 < self.lr < float("inf"), "a number above 0")
+        _require_decay("server_momentum", self.momentum)
+
+    def step(self, gradient: Tensors, state: Tensors) -> tuple[dict[str, Tensor], Tensors]:
+        """Return the step lr u of every tensor of the gradient, and the state after it.
+
+        Parameters
+        ----------
+        gradient
+            Δ by name.
+        state
+            What the last step returned; {} before the first.
+        """
+        velocity = {
+            name: delta + self.momentum * state[name] if name in state else delta
+            for name, delta in gradient.items()
+        }
+        return {n: self.lr * u for n, u in velocity.items()}, velocity if self.momentum else {}
+
+
+@dataclass(frozen=True)
+class ServerAdam:
+    """FedAdam: m ← β₁ m + (1 − β₁) Δ, v ← β₂ v + (1 − β₂) Δ², θ ← θ − lr m / (√v + τ).
+
+    As published there is no correction of the first steps' bias; Flower's FedAdam has one.
+
+    Parameters
+    ----------
+    lr, beta1, beta2, tau : float
+        The paper's defaults but for lr, which it tunes for every task.
+
+    Raises
+    ------
+    SettingError
+        If one of them is out of its range.
+    """
+
+    lr: float = 0.01
+    beta1: float = 0.9
+    beta2: float = 0.99
+    tau: float = 1e-3
+
+    def __post_init__(self) -> None:
+        _require("server_lr", self.lr, 0 < self.lr < float("inf"), "a number above 0")
+        _require("tau", self.tau, 0 < self.tau < float("inf"), "a number above 0")
+        _require_decay("beta1", self.beta1)
+        _require_decay("beta2", self.beta2)
+
+    def step(self, gradient: Tensors, state: Tensors) -> tuple[dict[str, Tensor], Tensors]:
+        """Return the step of every tensor of the gradient, and the state; as `ServerSGD.step`."""
+        steps: dict[str, Tensor] = {}
+        after: dict[str, Tensor] = {}
+        for name, delta in gradient.items():
+            zero = torch.zeros_like(delta)
+            first = self.beta1 * state.get(f"first/{name}", zero) + (1 - self.beta1) * delta
+            second = state.get(f"second/{name}", zero) * self.beta2
+            second = second + (1 - self.beta2) * delta.square()
+            steps[name] = self.lr * first / (second.sqrt() + self.tau)
+            after |= {f"first/{name}": first, f"second/{name}": second}
+        return steps, after
+
+
+def _require_decay(name: str, value: float) -> None:
+    _require(name, value, 0 <= value < 1, "from 0 to below 1")
+
+
+def _require(name: str, value: float, is_allowed: bool, allowed: str) -> None:
+    if not is_allowed:
+        raise SettingError(name, value, allowed)
