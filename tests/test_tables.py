@@ -230,4 +230,4 @@ def test_npz_that_is_none_is_refused(tmp_path):
 def test_single_array_is_refused(tmp_path):
     with (tmp_path / "mine.npz").open("wb") as file:
         np.save(file, np.ones((3, 2)))
-    refused("mine.npz", tmp_path, match="a single array")
+    refused("mine.npz", tmp_path, match="numpy.savez wrote")
