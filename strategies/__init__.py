@@ -22,6 +22,7 @@ from .methods import (
     TrimmedMean,
     strategy_for,
 )
+from .optimisers import parameter_groups
 from .records import aggregate_records, arrays_from_posterior, posterior_from_arrays
 from .strategy import PosteriorStrategy
 
@@ -44,6 +45,7 @@ __all__ = [
     "aggregate_records",
     "arrays_from_posterior",
     "chart",
+    "parameter_groups",
     "posterior_from_arrays",
     "strategy_for",
 ]

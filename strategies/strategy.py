@@ -24,6 +24,7 @@ from .conventions import Convention, convention_named
 from .momentum import ServerMomentum
 from .privacy import Wrapper, driving_wrapper, hides_each, require_plain_mean
 from .records import aggregate_records
+from .stillness import Stillness
 from .tally import Tally
 from .workers import workers
 
@@ -124,6 +125,7 @@ class PosteriorStrategy(FedAvg):
         self.unanswered: set[int] = set()
         self._asked: set[int] = set()
         self._tally = Tally(max_skipped)
+        self._stillness = Stillness()
         self._global_arrays: ArrayRecord | None = None
         self._wrapper: Wrapper | None = None
 
@@ -147,7 +149,7 @@ class PosteriorStrategy(FedAvg):
         RunError
             If `max_skipped` rounds in a row were skipped, or all of a run that goes on from none.
         """
-        self._tally = Tally(self.max_skipped)
+        self._tally, self._stillness = Tally(self.max_skipped), Stillness()
         result = super().start(*args, **kwargs)
         self._tally.end(self.completed_rounds)
         return result
@@ -236,6 +238,7 @@ class PosteriorStrategy(FedAvg):
         scales = set(self.convention.pairs(arrays.keys()).values())
         arrays = self.server_momentum.step(reference, arrays, scales)
         self._tally.count()
+        self._stillness.observe(reference, [arrays_of(r) for r in admitted], self.convention)
         usual = []
         for reply, reason in zip(admitted, metric_refusals(admitted), strict=True):
             if reason is None:

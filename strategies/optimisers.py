@@ -1,0 +1,81 @@
+"""What an optimiser of one's own needs to train variances too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedbary.errors import SettingError
+
+from .conventions import Convention, convention_named
+
+EPSILON = 1e-16
+"""For Adam's denominator: gradients of scales of order 1e-7 are ordinary, so 1e-8 slows them."""
+
+
+def parameter_groups(
+    model: nn.Module,
+    lr: float,
+    log_var_lr: float,
+    convention: str | Convention = "fedbary",
+) -> list[dict[str, Any]]:
+    """Return a model's parameters as groups for a torch optimiser, the scales with a rate apart.
+
+    The gradient of a log-variance is of order 1/n: at the means' rate, or under plain SGD at any
+    usual one, variances stay where they start. Under an optimiser whose step does not depend on
+    the gradient's size, ``Adam(parameter_groups(model, 1e-3, 1e-2))``, each step moves a
+    log-variance by about `log_var_lr`, whatever unit s its scale is kept in: the rate of a tensor
+    is log_var_lr / mean |∂(log v)/∂s|, at its present values. To keep SGD for the means:
+    ``means, *scales = parameter_groups(...)``, ``SGD([means])`` and ``Adam(scales)``.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        Its parameters go by the names of its state dict; frozen ones are left out.
+    lr : float
+        Rate of the means and the deterministic tensors.
+    log_var_lr : float
+        About how far a log-variance moves in a step; 0.01 is `fedbary.inference.Training`'s.
+    convention : str or Convention
+        Which parameters are Gaussian and the unit of their scales, as for the server's strategy.
+
+    Returns
+    -------
+    list of dict
+        First the group of means and deterministic tensors, then one for each scale, without weight
+        decay (it would pull variances to 1, or to softplus(0)²) and with an epsilon small enough.
+
+    Raises
+    ------
+    SettingError
+        If no trainable parameter is a scale under the convention, or a rate is not positive.
+    """
+    for name, rate in (("lr", lr), ("log_var_lr", log_var_lr)):
+        if not 0 < rate < float("inf"):
+            raise SettingError(name, rate, "a number above 0")
+    units = convention_named(convention)
+    named = dict(model.named_parameters())
+    keys = set(units.pairs(named).values())
+    trained = {name: p for name, p in named.items() if p.requires_grad}
+    scales = [p for name, p in trained.items() if name in keys]
+    if not scales:
+        raise SettingError("convention", units, "one by which some of the parameters are scales")
+    others = [p for name, p in trained.items() if name not in keys]
+    apart = {"weight_decay": 0.0, "eps": EPSILON}
+    return [
+        {"params": others, "lr": lr},
+        *(
+            {"params": [scale], "lr": log_var_lr / _slope(scale, units), **apart}
+            for scale in scales
+        ),
+    ]
+
+
+def _slope(scale: Tensor, convention: Convention) -> float:
+    """Return the mean of |∂(log v)/∂s| over a tensor of scales s."""
+    s = scale.detach().double().requires_grad_()
+    with torch.enable_grad():
+        (slope,) = torch.autograd.grad(convention.to_log_var(s).sum(), s)
+    return float(slope.abs().mean())
