@@ -1,8 +1,12 @@
 """Bayesian federated learning: the server takes the barycentre of the clients' posteriors."""
 
-from pathlib import Path
+from __future__ import annotations
 
-from fedbary.gaussian import Posterior
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fedbary.gaussian import Posterior
 
 __version__ = "0.1.0"
 
@@ -12,3 +16,12 @@ __all__ = ["Posterior", "__version__"]
 _clone = Path(__file__).resolve().parent.parent
 if (_clone / "simulation.yaml").is_file():
     __path__.append(str(_clone))
+
+
+def __getattr__(name: str) -> type[Posterior]:
+    """Import PyTorch, which takes seconds, only for who needs it."""
+    if name == "Posterior":
+        from fedbary.gaussian import Posterior
+
+        return Posterior
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

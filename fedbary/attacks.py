@@ -7,13 +7,16 @@ one it fitted to its data, m_k, log v_k. Tensors that are not floating are sent 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
-from fedbary.gaussian import Posterior
 from fedbary.seeds import derive_seed
+
+if TYPE_CHECKING:
+    from fedbary.gaussian import Posterior
 
 SCALE = 10.0
 """By how much `scaling` multiplies an update."""
@@ -43,8 +46,8 @@ def variance_collapse(received: Posterior, fitted: Posterior) -> Posterior:
     such client owns it. Deterministic tensors are those of `sign_flip`.
     """
     flipped = sign_flip(received, fitted)
-    log_var = {name: torch.full_like(v, COLLAPSED_LOG_VAR) for name, v in fitted.log_var.items()}
-    return Posterior(flipped.mean, log_var)
+    log_var = {name: v.new_full(v.shape, COLLAPSED_LOG_VAR) for name, v in fitted.log_var.items()}
+    return replace(flipped, log_var=log_var)
 
 
 ATTACKS: Mapping[str, Callable[[Posterior, Posterior], Posterior]] = MappingProxyType(
@@ -67,4 +70,4 @@ def _moved(received: Posterior, fitted: Posterior, factor: float) -> Posterior:
         else new
         for name, new in fitted.mean.items()
     }
-    return Posterior(mean, fitted.log_var)
+    return replace(fitted, mean=mean)

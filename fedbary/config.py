@@ -11,7 +11,10 @@ from typing import Any, Literal, get_args, get_origin
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from fedbary.attacks import ATTACKS
 from fedbary.errors import SettingError
+from fedbary.partition import PARTITIONS
+from fedbary.registry import modules, rules
 from fedbary.task import parse_classes, parse_shape
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -228,23 +231,13 @@ class Settings(BaseModel):
 def registered(setting: str) -> tuple[str, ...]:
     """Names that a setting with a registry may hold."""
     if setting == "rule":
-        from fedbary.aggregation import RULES
-
-        return (*RULES, "FedAG")
+        return (*rules(), "FedAG")
     if setting in ("dataset", "ood_dataset"):
-        from fedbary.data import names
-
-        return ("none", *names())
+        return ("none", *modules("data"))
     if setting == "inference":
-        from fedbary.inference import INFERENCE
-
-        return INFERENCE
+        return modules("inference")
     if setting == "attack":
-        from fedbary.attacks import ATTACKS
-
         return ("none", *ATTACKS)
-    from fedbary.partition import PARTITIONS
-
     return PARTITIONS
 
 

@@ -12,12 +12,12 @@ Nothing else has to be told: ``load("<module>", ...)`` works from the file alone
 """
 
 import importlib
-import pkgutil
 from pathlib import Path
 
 from fedbary.data._batches import batch_source, inputs
 from fedbary.data._dataset import UNREADABLE, Dataset, from_arrays, read_npz
 from fedbary.errors import SettingError, one_line
+from fedbary.registry import modules
 
 __all__ = ["Dataset", "batch_source", "inputs", "load", "names"]
 
@@ -26,8 +26,7 @@ _loaded: dict[tuple[str, Path], Dataset] = {}
 
 def names() -> tuple[str, ...]:
     """Return the names of the data sets that ship with the package, in alphabetical order."""
-    modules = (module.name for module in pkgutil.iter_modules(__path__))
-    return tuple(sorted(name for name in modules if not name.startswith("_")))
+    return modules("data")
 
 
 def load(name: str, data_dir: Path | str, download: bool) -> Dataset:

@@ -12,7 +12,6 @@ with an underscore is shared code.
 
 from __future__ import annotations
 
-import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
@@ -23,6 +22,7 @@ from torch import Tensor, nn
 
 from fedbary.errors import SettingError
 from fedbary.gaussian import Factor, Posterior
+from fedbary.registry import modules
 
 Prior = Posterior | Factor | float
 """A prior: a posterior (the previous global one, say), the standard deviation of N(0, std²), or a
@@ -73,9 +73,7 @@ class Fit(Protocol):
         """Train `model` in place on (x, y) and return metrics of the fit."""
 
 
-INFERENCE = tuple(
-    sorted(m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_"))
-)
+INFERENCE = modules("inference")
 """Names of the local methods."""
 
 

@@ -8,10 +8,10 @@ A set by name is one module of this package whose name has no leading underscore
 from __future__ import annotations
 
 import importlib
-import pkgutil
 from pathlib import Path
 
 from fedbary.errors import SettingError
+from fedbary.registry import modules
 from fedbary.tables import _csv, _npz, _uci
 from fedbary.tables._table import Split, Table
 
@@ -22,8 +22,7 @@ _loaded: dict[tuple[str, Path, str], Table] = {}
 
 def names() -> tuple[str, ...]:
     """Return the names of the sets that ship with the package, in alphabetical order."""
-    modules = (module.name for module in pkgutil.iter_modules(__path__))
-    return tuple(sorted(name for name in modules if not name.startswith("_")))
+    return modules("tables")
 
 
 def load(name: str, data_dir: Path | str, target: str = "") -> Table:

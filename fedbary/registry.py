@@ -1,0 +1,28 @@
+"""The names that settings may hold, from the files that define them; PyTorch is not imported."""
+
+from __future__ import annotations
+
+import ast
+import pkgutil
+from pathlib import Path
+
+_PACKAGE = Path(__file__).parent
+
+
+def modules(package: str) -> tuple[str, ...]:
+    """Return the names of the public modules of a package within this one, in order."""
+    found = (module.name for module in pkgutil.iter_modules([str(_PACKAGE / package)]))
+    return tuple(sorted(name for name in found if not name.startswith("_")))
+
+
+def rules() -> tuple[str, ...]:
+    """Return the names of the aggregation rules: the first text in what each file calls RULE."""
+    names = []
+    for module in modules("aggregation"):
+        file = _PACKAGE / "aggregation" / f"{module}.py"
+        for statement in ast.parse(file.read_text(encoding="utf-8")).body:
+            if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "RULE":
+                nodes = ast.walk(statement.value)
+                texts = [node.value for node in nodes if isinstance(node, ast.Constant)]
+                names += [text for text in texts if isinstance(text, str)][:1]
+    return tuple(names)
