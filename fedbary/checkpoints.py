@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 from collections.abc import Mapping
@@ -13,10 +14,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load, save
 from torch import Tensor
 
+from fedbary.config import BOOKKEEPING, Settings
 from fedbary.errors import SettingError
 
 KEPT = 2
 """Checkpoints that stay in a folder: the last, and the one before should the last be damaged."""
+
+MARKS = ("round", "settings", "metrics")
+"""What a checkpoint's metadata says of where it belongs."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,6 +32,10 @@ class Checkpoint:
     ----------
     round : int
         Whole rounds.
+    settings : str
+        The `fingerprint` of the run's settings.
+    metrics : str
+        The SHA-256 of the lines of metrics.jsonl up to this round.
     arrays : Mapping[str, Tensor]
         The global model's tensors.
     strategy : Mapping[str, Tensor]
@@ -34,8 +43,16 @@ class Checkpoint:
     """
 
     round: int
+    settings: str
+    metrics: str
     arrays: Mapping[str, Tensor]
     strategy: Mapping[str, Tensor]
+
+
+def fingerprint(settings: Settings) -> str:
+    """Return the SHA-256 of the settings that decide what comes out of a run."""
+    deciding = settings.model_dump(exclude=set(BOOKKEEPING))
+    return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()
 
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
@@ -45,8 +62,8 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     """
     tensors = {f"arrays.{name}": t.contiguous() for name, t in checkpoint.arrays.items()}
     tensors |= {f"strategy.{name}": t.contiguous() for name, t in checkpoint.strategy.items()}
-    digest = hashlib.sha256(save(tensors)).hexdigest()
-    content = save(tensors, {"round": str(checkpoint.round), "sha256": digest})
+    marks = {key: str(getattr(checkpoint, key)) for key in MARKS}
+    content = save(tensors, marks | {"sha256": _digest(tensors, marks)})
     file = folder / f"checkpoint-{checkpoint.round:04d}.safetensors"
     write_whole(file, content)
     for old in _files(folder)[:-KEPT]:
@@ -56,11 +73,14 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
 def write_whole(file: Path, content: bytes) -> None:
     """Write a file so that it holds the old content or the new, whatever happens meanwhile."""
     partial = file.with_name(f"{file.name}.partial")
-    with open(partial, "wb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.replace(partial, file)
+    try:
+        with open(partial, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(partial, file)
+    finally:
+        partial.unlink(missing_ok=True)
     folder = os.open(file.parent, os.O_RDONLY)
     try:
         os.fsync(folder)
@@ -85,15 +105,16 @@ def load_checkpoint(folder: Path, which: str) -> Checkpoint:
     try:
         with safe_open(file, "pt") as opened:
             metadata = opened.metadata() or {}
+        marks = {key: metadata[key] for key in MARKS}
         tensors = load(file.read_bytes())
-        if hashlib.sha256(save(tensors)).hexdigest() != metadata["sha256"]:
+        if _digest(tensors, marks) != metadata["sha256"] or marks["round"] != str(_round(file)):
             raise ValueError("its content is not what was written")
-        number = int(metadata["round"])
     except (SafetensorError, OSError, ValueError, KeyError) as error:
         others = [f"resume=previous, round {_round(files[-2])}"] if which == "last" else []
         allowed = " or ".join(["an undamaged checkpoint", *others[: len(files) - 1]])
         raise SettingError(f"checkpoint {file}", error, allowed) from None
-    return Checkpoint(number, _part(tensors, "arrays."), _part(tensors, "strategy."))
+    parts = _part(tensors, "arrays."), _part(tensors, "strategy.")
+    return Checkpoint(int(marks["round"]), marks["settings"], marks["metrics"], *parts)
 
 
 def has_checkpoint(folder: Path) -> bool:
@@ -106,6 +127,10 @@ def drop_checkpoints_after(folder: Path, completed: int) -> None:
     for file in _files(folder):
         if _round(file) > completed:
             file.unlink()
+
+
+def _digest(tensors: Mapping[str, Tensor], marks: Mapping[str, str]) -> str:
+    return hashlib.sha256(save(dict(tensors)) + json.dumps(marks).encode()).hexdigest()
 
 
 def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

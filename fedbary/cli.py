@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import sys
 from pathlib import Path
@@ -10,9 +11,9 @@ from typing import Annotated
 import typer
 
 from fedbary.config import DEFAULTS, Settings, parse_overrides, resolve, validated
-from fedbary.errors import RunError, SettingError
+from fedbary.errors import RunError, SettingError, Stopped
+from fedbary.folder import SETTINGS, read_settings, run_folder
 from fedbary.launch import launch, prepare, require_clone
-from fedbary.runs import read_settings, run_folder
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -89,12 +90,12 @@ def deploy(
     Ctrl-C.
     """
     require_clone()
-    from fedbary.deploy import deploy as run_lab
-
     sites = list(site or [])
     settings = _settings([*(arguments or []), *([f"clients={len(sites)}"] if sites else [])])
     if settings.dataset == "none" and not sites:
         raise SettingError("dataset", "none", "a data set, or --site with each site's data")
+    from fedbary.deploy import deploy as run_lab
+
     prepared = prepare(settings, run_folder(settings, Path.cwd()), own_data=bool(sites))
     run_lab(prepared, sites)
     print(f"Results: {prepared.output}")
@@ -125,10 +126,11 @@ def sweep(
     require_clone()
     from rich.console import Console
 
-    from fedbary.experiments import sweep as runner
     from fedbary.experiments.grid import read_experiment
 
     grid = read_experiment(experiment, parse_overrides(arguments or []), _kept(only))
+    from fedbary.experiments import sweep as runner
+
     folder = results or Path("runs") / experiment.stem
     held = runner.Results.open(folder, grid)
     at_once = jobs or runner.default_jobs(grid)
@@ -136,7 +138,10 @@ def sweep(
     if dry_run:
         runner.plan(grid, held, at_once, console)
         return
-    failed = runner.sweep(grid, held, at_once, console)
+    try:
+        failed = runner.sweep(grid, held, at_once, console)
+    except Stopped:
+        raise Stopped("the same command goes on") from None
     for name, reason in failed.items():
         console.print(f"failed: {name}: {reason}", markup=False)
     print(f"Results: {folder / runner.TABLE}")
@@ -157,12 +162,13 @@ def central(
     to RESULTS/central.csv, where `fedbary report` finds them. What is done is skipped.
     """
     require_clone()
-    from fedbary.experiments import central as partners
     from fedbary.experiments.grid import read_experiment
 
     grid = read_experiment(experiment, parse_overrides(arguments or []), _kept(only))
     if any(settings.task != "regression" for settings in grid.runs.values()):
         raise SettingError("task", "classification", "a grid of regressions alone")
+    from fedbary.experiments import central as partners
+
     folder = results or Path("runs") / experiment.stem
     partners.central(grid.runs.values(), folder)
     print(f"Results: {folder / partners.TABLE}")
@@ -185,8 +191,14 @@ def report(
 def _simulate(settings: Settings, folder: Path) -> None:
     if settings.dataset == "none":
         raise SettingError("dataset", "none", "a data set; without one, deploy with --site")
-    prepared = prepare(settings, folder)
-    launch(prepared)
+    try:
+        prepared = prepare(settings, folder)
+        launch(prepared)
+    except Stopped:
+        if not (folder / SETTINGS).exists():
+            raise
+        command = shlex.join(["fedbary", "resume", str(folder)])
+        raise Stopped(f"{command} goes on from the last whole round") from None
     print(f"Results: {prepared.output}")
 
 
@@ -206,22 +218,27 @@ def _settings(arguments: list[str] | None) -> Settings:
 
 
 def main() -> None:
-    """Run the command line; a bad setting ends it with one line and exit code 2."""
+    """Run the command line; what goes wrong ends it with one line, a bad setting with code 2."""
     for number in STOPPING:
         signal.signal(number, _stop_once)
     try:
         app()
     except (SettingError, RunError) as error:
         sys.exit(_say(str(error), 2 if isinstance(error, SettingError) else 1))
-    except KeyboardInterrupt:
-        sys.exit(_say("stopped", 130))
+    except OSError as error:
+        sys.exit(_say(" ".join(str(error).split()), 1))
+    except Stopped as stopped:
+        sys.exit(_say("; ".join(["stopped", *stopped.args]), 130))
 
 
 def _stop_once(number: int, frame: object) -> None:
-    """End the command, and let it stop in peace what it has started."""
+    """End the command, and let it stop in peace what it has started.
+
+    Further signals are taken by a handler, not ignored: what is started now would inherit that.
+    """
     for other in STOPPING:
-        signal.signal(other, signal.SIG_IGN)
-    raise KeyboardInterrupt
+        signal.signal(other, lambda number, frame: None)
+    raise Stopped
 
 
 def _say(text: str, code: int) -> int:

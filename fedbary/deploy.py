@@ -15,6 +15,7 @@ from typing import IO
 from fedbary.config import ROOT, Settings
 from fedbary.credentials import write_certificates, write_site_key
 from fedbary.errors import RunError, SettingError
+from fedbary.folder import is_whole
 from fedbary.launch import (
     flower_environment,
     flwr_run,
@@ -24,7 +25,6 @@ from fedbary.launch import (
     tool,
     wait_for_superlink,
 )
-from fedbary.runs import is_whole
 from fedbary.sites import LONGEST_NAME
 
 NodeConfig = Mapping[str, str | int]

@@ -31,6 +31,10 @@ class RunError(RuntimeError):
     """A run could not be started or ended without a result; the message is one line."""
 
 
+class Stopped(BaseException):
+    """A signal ends the command; the message says how to go on, if there is something to go on."""
+
+
 def one_line(error: Exception) -> str:
     """Return what an error says, in one line; its type where it says nothing."""
     return " ".join(str(error).split()) or type(error).__name__

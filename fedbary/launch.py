@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import ssl
 import subprocess
@@ -20,9 +21,12 @@ from urllib.request import urlopen
 import psutil
 import yaml
 
-from fedbary.config import ROOT, Settings
-from fedbary.errors import RunError
-from fedbary.runs import CLONE_VARIABLE, checkpoint_to_resume, is_whole
+from fedbary.commit import CLONE_VARIABLE
+from fedbary.config import ROOT, Settings, registered
+from fedbary.errors import RunError, SettingError
+from fedbary.folder import is_whole, require_startable
+from fedbary.lock import require_free
+from fedbary.registry import modules
 from fedbary.warm import WarmProcess
 
 SUPERLINK_SECONDS = 60
@@ -74,11 +78,9 @@ def prepare(settings: Settings, folder: Path, own_data: bool = False) -> Setting
     SettingError
         If the folder exists, or does not hold what is to be resumed, or the device, the data or
         the split cannot be had.
+    RunError
+        If another process is writing to the folder.
     """
-    from fedbary import federation
-    from fedbary.regression import federation as regression
-
-    (federation if settings.task == "classification" else regression).check(settings, own_data)
     prepared = settings.model_copy(
         update={
             "output": str(folder),
@@ -87,6 +89,15 @@ def prepare(settings: Settings, folder: Path, own_data: bool = False) -> Setting
             "ood_dataset": _absolute(settings.ood_dataset),
         }
     )
+    for setting in ("dataset", "ood_dataset"):
+        _require_file(setting, prepared)
+    require_startable(folder, prepared)
+    require_free(folder)
+    from fedbary import federation
+    from fedbary.regression import federation as regression
+    from fedbary.runs import checkpoint_to_resume
+
+    (federation if settings.task == "classification" else regression).check(settings, own_data)
     checkpoint_to_resume(folder, prepared)
     return prepared
 
@@ -98,12 +109,21 @@ def _absolute(dataset: str) -> str:
     return str(path.resolve()) if is_path and path.exists() else dataset
 
 
-def stop(processes: list[psutil.Process]) -> None:
-    """End processes: first asked, then killed."""
+def _require_file(setting: str, settings: Settings) -> None:
+    """Raise a SettingError if what names a data set is neither a known name nor a path."""
+    name = getattr(settings, setting)
+    known = registered(setting) if settings.task == "classification" else modules("tables")
+    places = (Path(name).expanduser(), Path(settings.data_dir) / name)
+    if name != "none" and name not in known and not any(place.exists() for place in places):
+        raise SettingError(setting, name, f"{', '.join(known)}, or the path of data")
+
+
+def stop(processes: list[psutil.Process], seconds: float = STOP_SECONDS) -> None:
+    """End processes: first asked, killed if they are still there after so many seconds."""
     for process in processes:
         with suppress(psutil.NoSuchProcess):
             process.terminate()
-    _, alive = psutil.wait_procs(processes, STOP_SECONDS)
+    _, alive = psutil.wait_procs(processes, seconds)
     for process in alive:
         with suppress(psutil.NoSuchProcess):
             process.kill()
@@ -117,8 +137,7 @@ def _run_inline(settings: Settings, log: IO[str] | None, warm: WarmProcess | Non
             ended_well = warm.run(file, log)
         else:
             command = [sys.executable, "-m", "server_app.inline", str(file)]
-            done = subprocess.run(command, cwd=ROOT, stdout=log, stderr=log, check=False)
-            ended_well = done.returncode == 0
+            ended_well = run_program(command, None, log) == 0
     if not ended_well:
         raise RunError("the run failed; the messages above say why")
 
@@ -144,8 +163,25 @@ def _run_flower(settings: Settings, log: IO[str] | None) -> None:
 def flwr_run(environment: dict[str, str], name: str, words: list[str], log: IO[str] | None) -> str:
     """Run this clone's app on the SuperLink of that name and stream it; return its status."""
     command = [tool("flwr"), "run", str(ROOT), name, "--stream", *words]
-    subprocess.run(command, cwd=ROOT, env=environment, stdout=log, stderr=log, check=False)
+    run_program(command, environment, log)
     return _last_status(environment, name)
+
+
+def run_program(command: list[str], environment: dict[str, str] | None, log: IO[str] | None) -> int:
+    """Run a program of this clone to its end; return its exit code.
+
+    A Ctrl-C in the terminal reaches this process alone, which kills the program.
+    """
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    try:
+        return process.wait()
+    finally:
+        process.kill()
+        process.wait()
 
 
 def flower_environment(home: Path) -> dict[str, str]:

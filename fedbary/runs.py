@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import functools
+import hashlib
 import json
 import math
 import os
 import platform
-import subprocess
 import time
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
@@ -17,18 +16,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 import yaml
-from safetensors.torch import load_file, save
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import Tensor
 
 from fedbary import Posterior, __version__
 from fedbary.checkpoints import (
     Checkpoint,
     drop_checkpoints_after,
+    fingerprint,
     has_checkpoint,
     load_checkpoint,
+    save_checkpoint,
     write_whole,
 )
-from fedbary.config import BOOKKEEPING, ROOT, Settings, read_yaml
+from fedbary.commit import git_commit
+from fedbary.config import ROOT, Settings, read_yaml
 from fedbary.errors import SettingError
 from fedbary.federation import torch_device
 from fedbary.figures.run import (
@@ -38,6 +41,7 @@ from fedbary.figures.run import (
     reliability_diagram,
 )
 from fedbary.figures.sheet import DPI
+from fedbary.folder import METRICS, SETTINGS, require_startable
 from fedbary.metrics import reliability
 from fedbary.regression.forecast import Forecast
 from fedbary.regression.scores import coverage
@@ -45,32 +49,7 @@ from fedbary.regression.scores import coverage
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-CLONE_VARIABLE = "FEDBARY_CLONE"
-"""Environment variable by which the command tells the server app which clone it runs."""
-
-POSTERIOR = "posterior.safetensors"
-METRICS = "metrics.jsonl"
-SETTINGS = "settings.yaml"
-
 PACKAGES = ("flwr", "torch", "torchvision", "numpy", "ray")
-
-
-def run_folder(settings: Settings, base: Path) -> Path:
-    """Return the run's folder, absolute: `output`, or for auto a new name under base/runs."""
-    if settings.output == "auto" and settings.resume != "none":
-        raise SettingError("output", "auto", f"the run's folder, where resume={settings.resume}")
-    if settings.output != "auto":
-        return (base / Path(settings.output).expanduser()).resolve()
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    data = Path(settings.dataset).stem
-    name = f"{stamp}-{data}-{settings.rule}-n{settings.bayesian_layers}-seed{settings.seed}"
-    return (base / "runs" / name).resolve()
-
-
-def require_new(folder: Path) -> None:
-    """Raise a SettingError if the folder exists: a run never writes over another."""
-    if folder.exists():
-        raise SettingError("output", str(folder), "a folder that does not exist yet")
 
 
 def checkpoint_to_resume(folder: Path, settings: Settings) -> Checkpoint | None:
@@ -82,45 +61,47 @@ def checkpoint_to_resume(folder: Path, settings: Settings) -> Checkpoint | None:
     Raises
     ------
     SettingError
-        If the run may not begin, as the folder exists, or not go on: it is whole, was made with
-        other settings, or its checkpoint is not there or damaged.
+        If the run may not begin or go on, see `require_startable`; or its checkpoint, or its
+        metrics up to there, are missing, damaged or another run's.
     """
+    require_startable(folder, settings)
     if settings.resume == "none":
-        require_new(folder)
         return None
-    if is_whole(folder):
-        raise SettingError("output", str(folder), "a run that was cut off; this one is whole")
     if settings.resume == "last" and not has_checkpoint(folder):
-        metrics = folder / METRICS
-        if metrics.exists() and len(metrics.read_bytes().splitlines()) > 1:
+        if len(_lines(folder)) > 1:
             raise SettingError("output", str(folder), "a run that kept checkpoints; this has none")
         return None
-    made = read_settings(folder)
-    for key, value in settings.model_dump().items():
-        if key not in BOOKKEEPING and made.get(key) != value:
-            allowed = f"{made.get(key)!r}, with which the run in {folder} was started"
-            raise SettingError(key, value, allowed)
-    return load_checkpoint(folder, settings.resume)
+    checkpoint = load_checkpoint(folder, settings.resume)
+    if checkpoint.settings != fingerprint(settings):
+        raise SettingError("checkpoint", str(folder), "checkpoints of this run, not of another")
+    _lines_until(folder, checkpoint)
+    return checkpoint
 
 
-def read_settings(folder: Path) -> dict[str, Any]:
-    """Return the settings that the run in a folder was started with.
-
-    Raises
-    ------
-    SettingError
-        If the folder holds no run.
-    """
-    file = folder / SETTINGS
-    made = read_yaml(file).get("settings") if file.exists() else None
-    if not isinstance(made, dict):
-        raise SettingError("output", str(folder), f"the folder of a run, with its {SETTINGS}")
-    return made
+def changed_bits(folder: Path, settings: Settings) -> list[str]:
+    """Return what a run that goes on does otherwise than before, by which sums round otherwise."""
+    made = read_yaml(folder / SETTINGS)
+    pairs = {
+        "cpus_per_client": (made["settings"].get("cpus_per_client"), settings.cpus_per_client),
+        "device": (made.get("device"), str(torch_device(settings))),
+    }
+    return [f"{key} was {old} and is {new}" for key, (old, new) in pairs.items() if old != new]
 
 
-def is_whole(folder: Path) -> bool:
-    """Whether the folder holds a run that came to its end."""
-    return (folder / POSTERIOR).exists()
+def _lines(folder: Path) -> list[bytes]:
+    try:
+        return (folder / METRICS).read_bytes().splitlines(keepends=True)
+    except FileNotFoundError:
+        return []
+
+
+def _lines_until(folder: Path, checkpoint: Checkpoint) -> list[bytes]:
+    """Return the lines of metrics.jsonl that were written before a checkpoint."""
+    lines = _lines(folder)[: checkpoint.round + 1]
+    if hashlib.sha256(b"".join(lines)).hexdigest() != checkpoint.metrics:
+        allowed = f"the file as this run wrote it, with the rounds 0 to {checkpoint.round}"
+        raise SettingError("resume", str(folder / METRICS), allowed)
+    return lines
 
 
 class RunFolder:
@@ -149,13 +130,11 @@ class RunFolder:
     def __init__(
         self, folder: Path, settings: Settings, label_counts: dict[str, list[int]]
     ) -> None:
-        if settings.resume == "none":
-            require_new(folder)
-        folder.mkdir(parents=True, exist_ok=True)
         (folder / METRICS).unlink(missing_ok=True)
         self.path = folder
-        self.task = settings.task
+        self.settings = settings
         self.rounds: list[dict[str, Any]] = []
+        self._written = hashlib.sha256()
         provenance = {"fedbary": __version__, "python": platform.python_version()}
         provenance |= {package: _version(package) for package in PACKAGES}
         content = {
@@ -177,41 +156,43 @@ class RunFolder:
             self._save(partition_heatmap(np.array(counts), sites), "partition")
 
     @classmethod
-    def reopened(cls, folder: Path, settings: Settings, completed: int) -> RunFolder:
-        """Return a run's folder as it was after `completed` rounds, to go on from there.
+    def reopened(cls, folder: Path, settings: Settings, checkpoint: Checkpoint) -> RunFolder:
+        """Return a run's folder as it was at a checkpoint, to go on from there.
 
         Later lines of `metrics.jsonl`, one cut off, and later checkpoints are dropped;
         `settings.yaml` notes when and from which round the run went on.
         """
         results = cls.__new__(cls)
-        results.path, results.task = folder, settings.task
-        written = (folder / METRICS).read_text(encoding="utf-8").splitlines()
-        kept = written[: completed + 1]
-        try:
-            results.rounds = [json.loads(line) for line in kept]
-        except ValueError:
-            kept = []
-        if len(kept) <= completed:
-            allowed = f"a file with a whole line for each of the rounds 0 to {completed}"
-            raise SettingError("resume", str(folder / METRICS), allowed)
-        write_whole(folder / METRICS, "".join(f"{line}\n" for line in kept).encode())
-        note = {"resumed": [{"round": completed, "commit": git_commit(ROOT), "started": _now()}]}
-        content = yaml.safe_load((folder / SETTINGS).read_text(encoding="utf-8"))
-        note["resumed"] = [*content.pop("resumed", []), *note["resumed"]]
-        counts = {"label_counts": content.pop("label_counts")}
-        text = yaml.safe_dump({**content, **note}, sort_keys=False)
+        results.path, results.settings = folder, settings
+        kept = _lines_until(folder, checkpoint)
+        results.rounds = [json.loads(line) for line in kept]
+        results._written = hashlib.sha256(b"".join(kept))
+        write_whole(folder / METRICS, b"".join(kept))
+        note = {"round": checkpoint.round, "commit": git_commit(ROOT), "started": _now()}
+        content = read_yaml(folder / SETTINGS)
+        counts = {"label_counts": content.pop("label_counts", [])}
+        content["resumed"] = [*content.pop("resumed", []), note]
+        text = yaml.safe_dump(content, sort_keys=False)
         text += yaml.safe_dump(counts, default_flow_style=None)
         write_whole(folder / SETTINGS, text.encode())
-        drop_checkpoints_after(folder, completed)
+        drop_checkpoints_after(folder, checkpoint.round)
         return results
 
     def add_round(self, metrics: dict[str, Any]) -> None:
         """Append one round's metrics to metrics.jsonl; values that are not finite become null."""
         self.rounds.append(metrics)
-        with open(self.path / METRICS, "a", encoding="utf-8") as file:
-            file.write(json.dumps(_finite(metrics), allow_nan=False) + "\n")
+        line = json.dumps(_finite(metrics), allow_nan=False).encode() + b"\n"
+        self._written.update(line)
+        with open(self.path / METRICS, "ab") as file:
+            file.write(line)
             file.flush()
             os.fsync(file.fileno())
+
+    def add_checkpoint(self, arrays: Mapping[str, Tensor], strategy: Mapping[str, Tensor]) -> None:
+        """Write what the next round starts from, tied to the settings and the rounds so far."""
+        history = self._written.hexdigest()
+        marks = len(self.rounds) - 1, fingerprint(self.settings), history
+        save_checkpoint(self.path, Checkpoint(*marks, arrays, strategy))
 
     def draw_reliability(self, probs: Tensor, labels: Tensor, bins: int) -> None:
         """Draw the reliability diagram of predictions (N, C) for labels (N,)."""
@@ -226,7 +207,7 @@ class RunFolder:
 
     def finish(self, posterior: Posterior) -> None:
         """Draw the learning curves and write the final posterior."""
-        self._save(learning_curves(self.rounds, self.task), "learning-curves")
+        self._save(learning_curves(self.rounds, self.settings.task), "learning-curves")
         self.write_tensors("posterior", posterior.state_dict())
 
     def write_tensors(self, name: str, tensors: Mapping[str, Tensor]) -> None:
@@ -235,34 +216,15 @@ class RunFolder:
         write_whole(self.path / f"{name}.safetensors", save(held))
 
     def read_tensors(self, name: str) -> dict[str, Tensor]:
-        """Read ``<name>.safetensors``."""
-        return load_file(self.path / f"{name}.safetensors")
+        """Read ``<name>.safetensors``; a SettingError if it is missing or damaged."""
+        file = self.path / f"{name}.safetensors"
+        try:
+            return load(file.read_bytes())
+        except (OSError, SafetensorError) as error:
+            raise SettingError(f"resume: {file}", error, "what the run wrote") from None
 
     def _save(self, figure: Figure, name: str) -> None:
         figure.savefig(self.path / f"{name}.png", dpi=DPI)
-
-
-def git_commit(root: Path) -> str:
-    """Return the commit of the code in `root`, with -dirty if it was changed.
-
-    A Flower app's bundle has no history: there it is the commit of the clone that
-    `fedbary simulate` bundled, or, from a bare `flwr run`, unknown and the bundle's name.
-    """
-    launched_from = os.environ.get(CLONE_VARIABLE)
-    return _described(Path(launched_from) if launched_from else root)
-
-
-@functools.cache
-def _described(clone: Path) -> str:
-    """Return the commit at the first call, of the code that this process has imported."""
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    try:
-        done = subprocess.run(
-            command, cwd=clone, capture_output=True, text=True, timeout=10, check=True
-        )
-    except (OSError, subprocess.SubprocessError):
-        return f"unknown, {clone.name}"
-    return done.stdout.strip()
 
 
 def _now() -> str:

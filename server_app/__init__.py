@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from logging import ERROR, INFO, LogRecord
+from logging import ERROR, INFO, WARNING, LogRecord
 from pathlib import Path
 
 from flwr.app import ArrayRecord, ConfigRecord, Context
@@ -14,7 +14,9 @@ from flwr.supercore.logger import log
 
 from fedbary.config import Settings, resolve_run_config
 from fedbary.errors import RunError, SettingError
-from fedbary.runs import RunFolder, checkpoint_to_resume, run_folder
+from fedbary.folder import require_startable, run_folder
+from fedbary.lock import only_writer
+from fedbary.runs import RunFolder, changed_bits, checkpoint_to_resume
 from server_app import classification, regression
 from server_app.recorder import Recorder
 from server_app.roster import Roster
@@ -39,7 +41,21 @@ def run(grid: Grid, settings: Settings, folder: Path) -> None:
 
     The folder must not exist yet, or, where the settings say `resume`, hold a run that was cut
     off, which then goes on from a checkpoint, or from the start if there is none yet.
+
+    Raises
+    ------
+    SettingError
+        If the settings, the data or the folder do not allow it.
+    RunError
+        If the run ends without a result, another process writes to the folder, or there is no
+        room to write.
     """
+    require_startable(folder, settings)
+    with only_writer(folder):
+        _run(grid, settings, folder)
+
+
+def _run(grid: Grid, settings: Settings, folder: Path) -> None:
     roster = Roster(grid, settings, _task(settings))
     checkpoint = checkpoint_to_resume(folder, settings)
     roster.gather()
@@ -49,7 +65,9 @@ def run(grid: Grid, settings: Settings, folder: Path) -> None:
         results = RunFolder(folder, settings, counts)
     else:
         completed = checkpoint.round
-        results = RunFolder.reopened(folder, settings, completed)
+        for change in changed_bits(folder, settings):
+            log(WARNING, "%s: the last bits will differ from the uninterrupted run's", change)
+        results = RunFolder.reopened(folder, settings, checkpoint)
         log(INFO, "Goes on after round %d of %s", completed, folder)
     recorder = _recorder(grid, settings, results, roster)
     if checkpoint is not None:

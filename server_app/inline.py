@@ -130,7 +130,7 @@ def run_inline(settings: Settings, folder: Path) -> None:
 
 def main() -> None:
     """Run the settings file that the command line names."""
-    from fedbary.runs import run_folder
+    from fedbary.folder import run_folder
 
     try:
         settings = validated(yaml.safe_load(Path(sys.argv[1]).read_text(encoding="utf-8")))

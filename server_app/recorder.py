@@ -15,7 +15,6 @@ from flwr.supercore.logger import log
 from torch import nn
 
 from fedbary import Posterior
-from fedbary.checkpoints import Checkpoint, save_checkpoint
 from fedbary.config import Settings
 from fedbary.runs import RunFolder
 from server_app.roster import Roster
@@ -100,8 +99,7 @@ class Recorder(ABC):
         }
         self.round = {}
         self.results.add_round(line)
-        checkpoint = Checkpoint(server_round, state, strategy.state_dict())
-        save_checkpoint(self.results.path, checkpoint)
+        self.results.add_checkpoint(state, strategy.state_dict())
         log(
             INFO,
             "round %d/%d  %s  %.1f s  %s left%s",

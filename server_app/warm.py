@@ -15,9 +15,9 @@ import sys
 from contextlib import suppress
 from importlib import import_module
 
+from fedbary.commit import git_commit
 from fedbary.config import ROOT
 from fedbary.inference import INFERENCE
-from fedbary.runs import git_commit
 from server_app import inline
 
 FOR_THE_FORKS = (

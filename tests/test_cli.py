@@ -8,8 +8,10 @@ import time
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 import torch
+from processes import wait_until
 from safetensors.torch import load_file
 
 pytestmark = pytest.mark.slow
@@ -34,6 +36,8 @@ def fedbary(*words, cwd):
         (["min_examples=1000"], ["min_examples", "1000"]),
         (["partition=classes", "classes_per_client=11"], ["classes_per_client", "11"]),
         (["output=."], ["output", "does not exist"]),
+        (["output=/dev/null/run"], ["output", "/dev/null/run", "can be written"]),
+        (["output=/proc/run"], ["output", "/proc/run", "can be written"]),
         (["dataset=none"], ["classes", "auto"]),
         (["dataset=none", "classes=2", "input_shape=1x8x8"], ["dataset", "--site"]),
         (["input_shape=1x9x9"], ["input_shape", "1x8x8"]),
@@ -114,3 +118,22 @@ def test_a_simulation_that_was_killed_is_resumed_by_its_folder(tmp_path):
     assert all(torch.equal(one[name], other[name]) for name in one)
     again = fedbary("resume", "killed", cwd=tmp_path)
     assert again.returncode == 2 and "this one is whole" in again.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_a_simulation_that_is_stopped_says_in_one_line_how_to_go_on(tmp_path, sent):
+    words = ["simulate", "engine=inline", "clients=2", "rounds=400", "local_epochs=1", "output=run"]
+    with open(tmp_path / "said", "w") as said:
+        process = subprocess.Popen(
+            [FEDBARY, *words], cwd=tmp_path, stdout=said, stderr=said, start_new_session=True
+        )
+    wait_until((tmp_path / "run" / "checkpoint-0001.safetensors").exists)
+    children = psutil.Process(process.pid).children(recursive=True)
+    os.killpg(process.pid, sent) if sent == signal.SIGINT else process.send_signal(sent)
+    assert process.wait(30) == 130
+    assert children and not any(child.is_running() for child in children)
+    said = (tmp_path / "said").read_text()
+    go_on = f"fedbary resume {tmp_path / 'run'} goes on from the last whole round"
+    assert said.splitlines()[-1] == f"fedbary: stopped; {go_on}"
+    assert "Traceback" not in said and "KeyboardInterrupt" not in said

@@ -18,7 +18,7 @@ import client_app
 from fedbary.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
 from fedbary.config import resolve
 from fedbary.errors import SettingError
-from fedbary.runs import run_folder
+from fedbary.folder import run_folder
 from server_app import run
 from server_app.inline import InlineGrid, run_inline
 
@@ -164,7 +164,9 @@ def test_what_cannot_be_resumed_is_said(whole, tmp_path):
 
 def test_a_checkpoint_is_read_as_it_was_written_and_two_are_kept(tmp_path):
     written = [
-        Checkpoint(n, {"a_mean": torch.randn(2, 3), "n": torch.tensor(n)}, {"v": torch.randn(4)})
+        Checkpoint(
+            n, "a", "b", {"a_mean": torch.randn(2, 3), "n": torch.tensor(n)}, {"v": torch.randn(4)}
+        )
         for n in range(4)
     ]
     for checkpoint in written:
@@ -173,14 +175,14 @@ def test_a_checkpoint_is_read_as_it_was_written_and_two_are_kept(tmp_path):
     assert kept == {"checkpoint-0002.safetensors", "checkpoint-0003.safetensors"}
     for which, expected in (("last", written[3]), ("previous", written[2])):
         read = load_checkpoint(tmp_path, which)
-        assert read.round == expected.round
+        assert (read.round, read.settings, read.metrics) == (expected.round, "a", "b")
         for part in ("arrays", "strategy"):
             a, b = getattr(read, part), getattr(expected, part)
             assert a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
 
 
 def test_a_half_written_checkpoint_does_not_count(tmp_path):
-    save_checkpoint(tmp_path, Checkpoint(1, {"a": torch.ones(2)}, {}))
+    save_checkpoint(tmp_path, Checkpoint(1, "a", "b", {"a": torch.ones(2)}, {}))
     (tmp_path / "checkpoint-0002.safetensors.partial").write_bytes(b"half")
     assert load_checkpoint(tmp_path, "last").round == 1
 
@@ -189,7 +191,7 @@ def test_killed_before_the_first_checkpoint_the_same_words_begin_the_run(whole, 
     def killed(*_):
         raise KeyboardInterrupt
 
-    for place in ("server_app.recorder.save_checkpoint", "server_app.recorder.Recorder.__init__"):
+    for place in ("fedbary.runs.save_checkpoint", "server_app.recorder.Recorder.__init__"):
         folder = tmp_path / place
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(place, killed)

@@ -12,6 +12,7 @@ import pandas as pd
 import psutil
 import pytest
 import yaml
+from processes import wait_until
 
 from fedbary.config import resolve
 from fedbary.errors import SettingError
@@ -152,49 +153,69 @@ def test_a_dry_run_lists_the_runs_and_writes_nothing(swept, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"tiny.yaml"}
 
 
+STOPS = {
+    "Ctrl-C": [signal.SIGINT],
+    "Ctrl-C twice": [signal.SIGINT, signal.SIGINT],
+    "SIGTERM": [signal.SIGTERM],
+    "SIGTERM twice": [signal.SIGTERM, signal.SIGTERM],
+    "a closed terminal": [signal.SIGHUP],
+}
+SEEDS = [{"rule": "WB", "bayesian_layers": 1, "seed": [0, 1, 2]}]
+
+
+def started_sweep(folder, file, jobs):
+    """A sweep whose first run has written a round, and the processes that it has started."""
+    with open(folder / "sweep.log", "w") as log:
+        process = subprocess.Popen(
+            [FEDBARY, "sweep", str(file), "--results", "out", "--jobs", str(jobs)],
+            cwd=folder, stdout=log, stderr=log, start_new_session=True,
+        )  # fmt: skip
+    wait_until(lambda: list(folder.glob("out/runs/*/metrics.jsonl")))
+    return process, psutil.Process(process.pid).children(recursive=True)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_an_interrupted_sweep_goes_on_and_keeps_what_was_cut_off(tmp_path, sent):
-    file = grid_file(tmp_path, [{"rule": "WB", "bayesian_layers": 1, "seed": 0}], rounds=400)
-    name = "digits-WB-n1-seed0"
-    log = open(tmp_path / "sweep.log", "w")  # noqa: SIM115
-    with (
-        log,
-        subprocess.Popen(
-            [FEDBARY, "sweep", str(file), "--results", "out"],
-            cwd=tmp_path,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        ) as process,
-    ):
-        metrics = tmp_path / "out" / "runs" / name / "metrics.jsonl"
-        deadline = time.monotonic() + 120
-        while not metrics.exists() and time.monotonic() < deadline:
-            time.sleep(0.1)
-        children = psutil.Process(process.pid).children(recursive=True)
-        assert children and metrics.exists()
-        if sent == signal.SIGINT:
-            os.killpg(process.pid, sent)  # as a terminal sends Ctrl-C
+@pytest.mark.parametrize(("how", "jobs"), [*((how, 1) for how in STOPS), ("Ctrl-C twice", 2)])
+def test_a_sweep_that_is_stopped_ends_soon_and_whole_and_goes_on(tmp_path, how, jobs):
+    file = grid_file(tmp_path, SEEDS, rounds=400)
+    process, children = started_sweep(tmp_path, file, jobs)
+    sent = time.monotonic()
+    for number in STOPS[how]:
+        if "Ctrl-C" in how:
+            os.killpg(process.pid, number)  # as a terminal sends it
         else:
-            process.send_signal(sent)
-        process.wait(60)
-        if sent != signal.SIGKILL:
-            assert not any(child.is_running() for child in children)
-    grid_file(tmp_path, [{"rule": "WB", "bayesian_layers": 1, "seed": 0}], rounds=1)
-    if sent == signal.SIGKILL:
-        refused = fedbary("sweep", file, "--results", "out", cwd=tmp_path)
-        assert refused.returncode == 1 and "still at work" in refused.stdout
-        for child in children:
-            child.kill()
+            process.send_signal(number)
+        time.sleep(0.2)
+    assert process.wait(60) == 130
+    assert time.monotonic() - sent < 15
+    assert children and not any(child.is_running() for child in children)
+    said = (tmp_path / "sweep.log").read_text().splitlines()
+    assert said[-1] == "fedbary: stopped; the same command goes on"
+    assert not any("Traceback" in line for line in said)
+
+    grid_file(tmp_path, SEEDS, rounds=1)
+    again = fedbary("sweep", file, "--results", "out", "--jobs", str(jobs), cwd=tmp_path)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert (tmp_path / "out/runs/digits-WB-n1-seed0.interrupted-1/metrics.jsonl").exists()
+    table = read_table(tmp_path / "out")
+    assert table["run"].nunique() == 3 and table["round"].max() == 1
+
+
+@pytest.mark.slow
+def test_the_runs_of_a_killed_sweep_are_not_started_beside_themselves(tmp_path):
+    file = grid_file(tmp_path, SEEDS, rounds=400)
+    process, children = started_sweep(tmp_path, file, 1)
+    process.kill()
+    process.wait()
+    refused = fedbary("sweep", file, "--only", "seed=0", "--results", "out", cwd=tmp_path)
+    assert refused.returncode == 1 and "still at work" in refused.stdout
+    for child in children:
+        child.kill()
     _, alive = psutil.wait_procs(children, 30)
     assert not alive
+    grid_file(tmp_path, SEEDS, rounds=1)
     again = fedbary("sweep", file, "--results", "out", cwd=tmp_path)
     assert again.returncode == 0, again.stdout + again.stderr
-    runs = {path.name for path in (tmp_path / "out" / "runs").iterdir()}
-    assert runs == {name, f"{name}.interrupted-1"}
-    assert (tmp_path / "out" / "runs" / f"{name}.interrupted-1" / "metrics.jsonl").exists()
-    assert read_table(tmp_path / "out")["round"].max() == 1
 
 
 def small_table(tmp_path, **changes):

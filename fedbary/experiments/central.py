@@ -13,6 +13,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from fedbary.commit import git_commit
 from fedbary.config import ROOT, Settings
 from fedbary.errors import SettingError
 from fedbary.inference import Training
@@ -21,7 +22,6 @@ from fedbary.regression.federation import evaluation_data, seed_of, training_dat
 from fedbary.regression.forecast import Forecast
 from fedbary.regression.scores import score
 from fedbary.regression.standardise import Standardiser, Sums
-from fedbary.runs import git_commit
 
 TABLE = "central.csv"
 

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
-from typing import IO, Any
+from typing import IO
 
 import pandas as pd
-import psutil
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from fedbary.config import BOOKKEEPING, Settings
@@ -24,6 +20,7 @@ from fedbary.errors import RunError, SettingError, one_line
 from fedbary.experiments.cells import duration
 from fedbary.experiments.cost import Cost
 from fedbary.experiments.grid import Experiment
+from fedbary.experiments.meter import Meter, progress_bar
 from fedbary.experiments.table import (
     TABLE,
     differing_setting,
@@ -33,8 +30,9 @@ from fedbary.experiments.table import (
     write_about,
     write_table,
 )
-from fedbary.launch import launch, prepare, stop
-from fedbary.runs import is_whole
+from fedbary.experiments.workers import Workers
+from fedbary.folder import is_whole
+from fedbary.launch import launch, prepare
 from fedbary.warm import WarmProcess
 
 POLL_SECONDS = 1.0
@@ -160,20 +158,22 @@ def sweep(experiment: Experiment, results: Results, jobs: int, console: Console)
     cost = Cost(list(results.done.values()))
     weights = {name: cost.seconds(s) or 60.0 for name, s in todo.items()}
     failed: dict[str, str] = {}
-    with _progress(console) as progress, _runners(jobs, todo, results) as futures:
-        meter = _Meter(progress, results, todo, weights, jobs)
-        for future in as_completed(futures):
-            name = futures[future]
-            meter.ended.add(name)
-            try:
-                future.result()
-                results.add(name)
-                said = _score(results.done[name])
-            except Exception as error:  # noqa: BLE001 - the other runs go on
-                failed[name] = one_line(error)
-                said = f"failed: {failed[name]}"
-            console.print(f"{name}: {said}", markup=False)
-        meter.update()
+    make = partial(_one, results)
+    with progress_bar(console) as bar, Workers(jobs, todo, make) as workers:
+        meter = Meter(bar, results.rounds, todo, weights, jobs)
+        while len(meter.ended) < len(todo):
+            for name, error in workers.ended(POLL_SECONDS):
+                meter.ended.add(name)
+                try:
+                    if error is not None:
+                        raise error
+                    results.add(name)
+                    said = _score(results.done[name])
+                except Exception as caught:  # noqa: BLE001 - the other runs go on
+                    failed[name] = one_line(caught)
+                    said = f"failed: {failed[name]}"
+                console.print(f"{name}: {said}", markup=False)
+            meter.update()
     return failed
 
 
@@ -181,13 +181,7 @@ _preparing = threading.Lock()
 """Held while a run is prepared: its data are fetched once, not by every thread."""
 
 
-def _one(
-    results: Results,
-    name: str,
-    settings: Settings,
-    stopping: threading.Event,
-    idle: SimpleQueue[WarmProcess],
-) -> None:
+def _one(results: Results, name: str, settings: Settings, warm: WarmProcess) -> None:
     with _locked(results.log(name)) as log:
         if is_whole(results.folder(name)):
             return
@@ -195,15 +189,10 @@ def _one(
         log.truncate(0)
         with _preparing:
             prepared = prepare(settings, results.folder(name).resolve())
-        if stopping.is_set():
-            raise RunError("stopped before it began")
-        warm = idle.get()
         try:
             launch(prepared, log, warm)
         except RunError:
             raise RunError(f"{_last_words(results.log(name))}; see {results.log(name)}") from None
-        finally:
-            idle.put(warm)
 
 
 def _last_words(log: Path) -> str:
@@ -237,93 +226,3 @@ def _locked(path: Path, wait: bool = False) -> Iterator[IO[str]]:
         except BlockingIOError:
             raise RunError("another process is still at work on it") from None
         yield file
-
-
-@contextmanager
-def _runners(
-    jobs: int, todo: dict[str, Settings], results: Results
-) -> Iterator[dict[Future[None], str]]:
-    """Start runs on threads, by name; on the way out stop whatever still runs."""
-    stopping = threading.Event()
-    pool = ThreadPoolExecutor(jobs)
-    processes = [WarmProcess() for _ in range(jobs)]
-    idle: SimpleQueue[WarmProcess] = SimpleQueue()
-    for process in processes:
-        idle.put(process)
-    futures = {
-        pool.submit(_one, results, name, settings, stopping, idle): name
-        for name, settings in todo.items()
-    }
-    try:
-        yield futures
-    finally:
-        stopping.set()
-        pool.shutdown(wait=False, cancel_futures=True)
-        while wait(futures, timeout=0).not_done:
-            started = psutil.Process().children(recursive=True)
-            for process in processes:
-                process.terminate()
-            stop(started)
-            wait(futures, timeout=POLL_SECONDS)
-        for process in processes:
-            process.close()
-
-
-@contextmanager
-def _progress(console: Console) -> Iterator[Progress]:
-    columns: tuple[Any, ...] = (
-        BarColumn(),
-        TextColumn("{task.description}"),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[left]}"),
-    )
-    # No thread of its own: an interrupt that leaves the bar's lock held would wait for it for ever.
-    with Progress(*columns, console=console, auto_refresh=False) as progress:
-        yield progress
-
-
-class _Meter:
-    """Moves the bar as the runs' rounds are written, and says how much time is left.
-
-    What is left is the estimate of the work ahead times how true estimates proved so far.
-    """
-
-    def __init__(
-        self,
-        progress: Progress,
-        results: Results,
-        todo: dict[str, Settings],
-        weights: dict[str, float],
-        jobs: int,
-    ) -> None:
-        self.ended: set[str] = set()
-        self._progress, self._results, self._todo, self._weights = progress, results, todo, weights
-        self._jobs = jobs
-        self._started = time.monotonic()
-        total = sum(weights.values())
-        self._task: TaskID = progress.add_task("", total=total or 1, left="")
-        threading.Thread(target=self._watch, daemon=True).start()
-
-    def _watch(self) -> None:
-        while len(self.ended) < len(self._todo):
-            self.update()
-            time.sleep(POLL_SECONDS)
-
-    def update(self) -> None:
-        """Draw how far the runs are."""
-        total = sum(self._weights.values())
-        done = sum(self._part(name) * weight for name, weight in self._weights.items())
-        elapsed = time.monotonic() - self._started
-        pace = elapsed / done if done > 0.02 * total else 1 / self._jobs
-        self._progress.update(
-            self._task,
-            completed=done,
-            description=f"{len(self.ended)} of {len(self._todo)} runs",
-            left=f"about {duration(pace * (total - done))} left",
-            refresh=True,
-        )
-
-    def _part(self, name: str) -> float:
-        if name in self.ended:
-            return 1.0
-        return min(1.0, self._results.rounds(name) / self._todo[name].rounds)

@@ -1,0 +1,95 @@
+"""One writer a run's folder: a lock that the kernel releases when its process ends."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+from fedbary.errors import RunError
+
+LOCK = ".lock"
+"""The locked file; it says who holds it."""
+
+WAIT_SECONDS = 0.5
+"""How long to try: `require_free` holds the lock for a moment too."""
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
+
+
+@contextmanager
+def only_writer(folder: Path) -> Iterator[None]:
+    """Be the one process that writes to a folder, which is made if need be.
+
+    A folder in which nothing was written is removed at the end.
+
+    Raises
+    ------
+    RunError
+        If another process is writing to it, or there is no room: one line.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with _locked(folder) as file:
+            try:
+                file.truncate(0)
+                file.write(f"process {os.getpid()} since {time.strftime('%Y-%m-%d %H:%M:%S')}")
+                file.flush()
+                yield
+            finally:
+                (folder / LOCK).unlink(missing_ok=True)
+                if not any(folder.iterdir()):
+                    folder.rmdir()
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        go_on = "once there is room, resume goes on from the last whole round"
+        raise RunError(f"{folder} cannot be written: {error.strerror}; {go_on}") from error
+
+
+def require_free(folder: Path) -> None:
+    """Raise a RunError that says who is writing to a folder, if anybody is."""
+    with suppress(FileNotFoundError), open(folder / LOCK, "rb") as file:
+        if not _take(file, fcntl.LOCK_SH):
+            raise _taken(folder)
+
+
+def _locked(folder: Path) -> IO[str]:
+    """Open and lock a folder's lock, anew if who held it has removed it meanwhile."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while True:
+        file = open(folder / LOCK, "a", encoding="utf-8")  # noqa: SIM115 - the caller closes it
+        if _take(file, fcntl.LOCK_EX) and _is_at(file, folder / LOCK):
+            return file
+        file.close()
+        if time.monotonic() > deadline:
+            raise _taken(folder)
+        time.sleep(0.05)
+
+
+def _take(file: IO[str] | IO[bytes], kind: int) -> bool:
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is_at(file: IO[str], path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _taken(folder: Path) -> RunError:
+    try:
+        holder = (folder / LOCK).read_text(errors="replace")
+    except FileNotFoundError:
+        holder = ""
+    return RunError(f"{folder} is being written by {holder or 'another process'}")
