@@ -59,8 +59,11 @@ def ours(replies: list[RecordDict]) -> object:
 
 def step(replies: list[RecordDict]) -> object:
     """Aggregate under RKLB in the strategy: admission, order, arrays and metrics."""
-    about = Metadata(1, "", 1, 0, "", "", time.time(), 3600.0, "train")
-    return RKLB().aggregate_train(1, [Message(reply, metadata=about) for reply in replies])
+    messages = [
+        Message(reply, metadata=Metadata(1, "", node, 0, "", "", time.time(), 3600.0, "train"))
+        for node, reply in enumerate(replies)
+    ]
+    return RKLB().aggregate_train(1, messages)
 
 
 def seconds(side: Side, replies: list[RecordDict]) -> float:

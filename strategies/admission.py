@@ -7,15 +7,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-from flwr.app import Array, ArrayRecord, Message
-from torch import Tensor
+from flwr.app import ArrayRecord, Message
 
-from .arrays import tensor_from_array
 from .conventions import Convention
-
-LOG_VAR_LIMIT = 40.0
-"""The largest magnitude of an admitted log-variance: standard deviations from 2e-9 to 5e8."""
+from .limits import check_arrays
 
 PARTITION_KEY = "partition-id"
 """The metric by which a reply may tell which partition of the data it comes from."""
@@ -46,8 +41,7 @@ def train_refusal(
     """Say why a training reply is refused; None if it is admitted.
 
     Admitted is a reply with one MetricRecord whose weight is a positive finite number, and one
-    ArrayRecord with the reference's keys, shapes and dtypes, finite values, and log-variances
-    within ±40 whatever the unit of the scales.
+    ArrayRecord that `check_arrays` finds sound.
 
     Parameters
     ----------
@@ -167,49 +161,6 @@ def _check_weight(reply: Message, weighted_by_key: str) -> None:
         raise ValueError(f"no metric {weighted_by_key!r} to weigh it by")
     if isinstance(weight, list) or not 0 < weight <= sys.float_info.max:
         raise ValueError(f"weight {weighted_by_key!r} is {weight}, not a positive finite number")
-
-
-def check_arrays(record: ArrayRecord, reference: ArrayRecord, convention: Convention) -> None:
-    """Raise a ValueError that names the first array which may not enter an aggregate.
-
-    Demanded are the reference's keys, shapes and dtypes, finite values, and log-variances within
-    ±40 whatever the unit of the scales.
-    """
-    if missing := reference.keys() - record.keys():
-        raise ValueError(f"array {min(missing)!r} is missing")
-    if extra := record.keys() - reference.keys():
-        raise ValueError(f"array {min(extra)!r} is not the global model's")
-    scales = set(convention.pairs(reference.keys()).values())
-    for key in reference:
-        try:
-            tensor = _same_kind(record[key], reference[key])
-            if tensor.numel() and tensor.dtype.is_floating_point:
-                _check_range(tensor, convention if key in scales else None)
-        except ValueError as error:
-            raise ValueError(f"array {key!r}: {error}") from error
-
-
-def _same_kind(array: Array, reference: Array) -> Tensor:
-    tensor, expected = tensor_from_array(array), tensor_from_array(reference)
-    if tensor.shape != expected.shape:
-        raise ValueError(f"its shape is {tuple(tensor.shape)}, not {tuple(expected.shape)}")
-    if tensor.dtype != expected.dtype:
-        raise ValueError(f"its dtype is {tensor.dtype}, not {expected.dtype}")
-    return tensor
-
-
-def _check_range(tensor: Tensor, convention: Convention | None) -> None:
-    extremes = torch.stack(torch.aminmax(tensor)).double()
-    if not extremes.isfinite().all():
-        raise ValueError("it holds values that are not finite")
-    if convention is None:
-        return
-    low, high = convention.to_log_var(extremes).float().tolist()
-    if not -LOG_VAR_LIMIT <= low <= high <= LOG_VAR_LIMIT:
-        raise ValueError(
-            f"its log-variances run from {low:.6g} to {high:.6g}, "
-            f"allowed are {-LOG_VAR_LIMIT:g} to {LOG_VAR_LIMIT:g}"
-        )
 
 
 def _client(reply: Message) -> str:

@@ -63,14 +63,6 @@ def _view(array: Array) -> Tensor:
         raise ValueError(f"its dtype is {str(dtype)!r}, which PyTorch does not have") from error
 
 
-def is_finite(array: Array) -> bool:
-    """Whether an array holds neither NaN nor infinity."""
-    tensor = tensor_from_array(array)
-    if tensor.numel() == 0 or not tensor.is_floating_point():
-        return True
-    return bool(torch.stack(torch.aminmax(tensor)).isfinite().all())
-
-
 def array_from_tensor(tensor: Tensor) -> Array:
     """Store a tensor as an array."""
     blank = BlankArray(tensor)

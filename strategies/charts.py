@@ -13,10 +13,9 @@ from torch import Tensor
 from fedbary.aggregation import RULES, RobustRule, Rule, rule_named
 from fedbary.errors import SettingError
 
-from .admission import check_arrays
 from .arrays import array_from_tensor, tensor_from_array
 from .conventions import Convention, convention_named
-from .records import LARGEST_LOG_VAR
+from .limits import check_arrays, scale_from
 
 PREFIX = "chart"
 """The first word of a charted array's key, ``chart/<rule>/<coordinate>/<dtype>/<key>``."""
@@ -139,7 +138,7 @@ class Chart:
         ------
         ValueError
             If some arrays are charted and some not, or by another rule or convention, or if they
-            are the coordinates of no Gaussian.
+            are the coordinates of no Gaussian, or cannot be read.
         """
         if not any(_is_charted(key) for key in arrays):
             return arrays
@@ -151,20 +150,24 @@ class Chart:
                 raise ValueError(f"array {name!r} is not in the chart of {self.rule.name}")
             _, _, coordinate, dtype, key = words
             parts.setdefault(key, {})[coordinate] = tensor_from_array(array)
-            dtypes[key] = getattr(torch, dtype)
+            dtypes[key] = _dtype_named(dtype)
         pairs = self.convention.pairs(parts)
         plain: dict[str, Tensor] = {}
         for key, part in parts.items():
             if (key in pairs) != ("0" in part):
                 raise ValueError(f"array {key!r} was charted by another convention")
             if key in pairs:
-                others = parts[pairs[key]]
-                plain[key], plain[pairs[key]] = self._gaussian(key, part, others)
-            elif POINT in part:
-                plain[key] = part[POINT] if _is_continuous(dtypes[key]) else part[POINT].round()
-        return ArrayRecord(
-            {key: array_from_tensor(plain[key].to(dtype)) for key, dtype in dtypes.items()}
-        )
+                log_var_key = pairs[key]
+                mean, log_var = self._gaussian(key, part, parts[log_var_key])
+                plain[key] = mean.to(dtypes[key])
+                plain[log_var_key] = scale_from(log_var, self.convention, dtypes[log_var_key])
+            elif POINT in part and part[POINT].isfinite().all():
+                continuous = _is_continuous(dtypes[key])
+                plain[key] = (part[POINT] if continuous else part[POINT].round()).to(dtypes[key])
+        for key in dtypes:
+            if key not in plain or not plain[key].isfinite().all():
+                raise ValueError(self._left(key))
+        return ArrayRecord({key: array_from_tensor(plain[key]) for key in dtypes})
 
     def _coordinates(self, mean: Tensor, scale: Tensor) -> tuple[Tensor, ...]:
         least = torch.float64 if self.rule.centred else torch.float32
@@ -174,15 +177,28 @@ class Chart:
     def _gaussian(
         self, key: str, first: dict[str, Tensor], others: dict[str, Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """Return the mean and the scale at these coordinates."""
-        mean, log_var = self.rule.inverse(*first.values(), *(others[i] for i in sorted(others)))
-        if not (mean.isfinite().all() and log_var.isfinite().all()):
-            raise ValueError(
-                f"array {key!r} holds the {self.rule.name} coordinates of no Gaussian: in a chart "
-                "a server may take weighted means, and nothing else that leaves its range"
-            )
-        log_var = log_var.clamp(-LARGEST_LOG_VAR, LARGEST_LOG_VAR)
-        return mean, self.convention.from_log_var(log_var)
+        """Return the mean and the log-variance at these coordinates."""
+        coordinates = [*first.values(), *(others[i] for i in sorted(others))]
+        shapes = {part.shape for part in coordinates}
+        if len(coordinates) != len(self.rule.powers) or len(shapes) != 1:
+            raise ValueError(self._left(key))
+        mean, log_var = self.rule.inverse(*coordinates)
+        if not log_var.isfinite().all():
+            raise ValueError(self._left(key))
+        return mean, log_var
+
+    def _left(self, key: str) -> str:
+        return (
+            f"array {key!r} holds the {self.rule.name} coordinates of no Gaussian: in a chart "
+            "a server may take weighted means, and nothing else that leaves its range"
+        )
+
+
+def _dtype_named(name: str) -> torch.dtype:
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
+        raise ValueError(f"{name!r} is no dtype of an array")
+    return dtype
 
 
 def _is_chart(rule: Rule | RobustRule) -> TypeGuard[Rule]:

@@ -98,12 +98,10 @@ class FedAG(PosteriorStrategy):
             )
 
     def _aggregate(self, admitted: Sequence[Message], weights: Sequence[float]) -> ArrayRecord:
+        networks = _networks(admitted)
+        posterior = fit_gaussian(networks, estimator=self.estimator)
+        means = {key: array_from_tensor(mean) for key, mean in posterior.mean.items()}
         records = [arrays_of(reply) for reply in admitted]
-        clients = [{key: tensor_from_array(a) for key, a in record.items()} for record in records]
-        floating = [key for key, tensor in clients[0].items() if tensor.is_floating_point()]
-        self.networks = stacked([{key: client[key] for key in floating} for client in clients])
-        self.network_nodes = [reply.metadata.src_node_id for reply in admitted]
-        means = {key: array_from_tensor(mean) for key, mean in self.posterior.mean.items()}
         others = [
             ArrayRecord({key: array for key, array in record.items() if key not in means})
             for record in records
@@ -111,3 +109,17 @@ class FedAG(PosteriorStrategy):
         equal = [1.0] * len(others)
         arrays = {**means, **aggregate_records(self.rule, others, equal, self.convention)}
         return ArrayRecord({key: arrays[key] for key in records[0]})
+
+    def _keep(self, admitted: Sequence[Message]) -> None:
+        self.networks = _networks(admitted)
+        self.network_nodes = [reply.metadata.src_node_id for reply in admitted]
+
+
+def _networks(replies: Sequence[Message]) -> dict[str, Tensor]:
+    """Return the floating arrays of replies, stacked."""
+    clients = [
+        {key: tensor_from_array(array) for key, array in arrays_of(reply).items()}
+        for reply in replies
+    ]
+    floating = [key for key, tensor in clients[0].items() if tensor.is_floating_point()]
+    return stacked([{key: client[key] for key in floating} for client in clients])

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from logging import WARNING
+
 from flwr.app import ArrayRecord
+from flwr.supercore import log
 from torch import Tensor
 
 from fedbary.errors import SettingError
 
 from .arrays import array_from_tensor, tensor_from_array
+from .conventions import Convention
+from .limits import check_arrays
 
 
 class ServerMomentum:
@@ -35,19 +40,25 @@ class ServerMomentum:
         self.beta = beta
         self.velocity: dict[str, Tensor] = {}
 
-    def step(self, before: ArrayRecord, aggregate: ArrayRecord, scales: set[str]) -> ArrayRecord:
+    def step(
+        self, before: ArrayRecord, aggregate: ArrayRecord, convention: Convention
+    ) -> ArrayRecord:
         """Return the global arrays after a round.
+
+        A step that leaves what is admitted, see `check_arrays`, is not taken: the aggregate
+        stands, and momentum starts anew.
 
         Parameters
         ----------
         before, aggregate
             The arrays that the clients were sent, and the aggregate of what they sent back.
-        scales
-            Keys of the Gaussians' scales.
+        convention
+            Which arrays are scales of Gaussians.
         """
         if self.beta == 0:
             return aggregate
-        after = ArrayRecord()
+        scales = set(convention.pairs(aggregate.keys()).values())
+        after, velocities = ArrayRecord(), {}
         for key, array in aggregate.items():
             new = tensor_from_array(array)
             if key in scales or not new.is_floating_point():
@@ -57,6 +68,12 @@ class ServerMomentum:
             velocity = new - old
             if key in self.velocity:
                 velocity.add_(self.velocity[key], alpha=self.beta)
-            self.velocity[key] = velocity
+            velocities[key] = velocity
             after[key] = array_from_tensor(old + velocity)
+        try:
+            check_arrays(after, aggregate, convention)
+        except ValueError as error:
+            log(WARNING, "The server's momentum starts anew: %s", error)
+            after, velocities = aggregate, {}
+        self.velocity = velocities
         return after

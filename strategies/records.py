@@ -24,16 +24,10 @@ from fedbary.aggregation.stack import (
 from fedbary.aggregation.sums import PIECE, Sums, normalised
 from fedbary.gaussian import Posterior
 
-from .admission import LOG_VAR_LIMIT
 from .arrays import BlankArray, array_from_tensor, tensor_from_array
 from .conventions import Convention
+from .limits import scale_from
 from .workers import workers
-
-LARGEST_LOG_VAR = 0.99 * LOG_VAR_LIMIT
-"""Where an aggregate's log-variances end, so that clients that keep them are still admitted.
-
-GAA shrinks variances by Σ w² a round; left alone they would leave what is admitted.
-"""
 
 
 def posterior_from_arrays(record: ArrayRecord, convention: Convention) -> Posterior:
@@ -189,8 +183,8 @@ class _Tensor:
             piece = slice(i * self._size, (i + 1) * self._size)
             results[0].flat[piece] = mean
             if log_var is not None:
-                log_var.clamp_(-LARGEST_LOG_VAR, LARGEST_LOG_VAR)
-                results[1].flat[piece] = self._convention.from_log_var(log_var)
+                scale = scale_from(log_var, self._convention, self._like[1].dtype)
+                results[1].flat[piece] = scale
 
         for _ in pool.map(aggregate_piece, range(self._count)):
             pass

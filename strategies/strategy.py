@@ -19,8 +19,9 @@ from fedbary.aggregation.bound import check_ratio
 from fedbary.errors import SettingError
 
 from .admission import Refusal, evaluate_refusal, metric_refusals, repeated, train_refusal
-from .arrays import is_finite
 from .conventions import Convention, convention_named
+from .culprits import farthest, spoilers
+from .limits import check_arrays
 from .momentum import ServerMomentum
 from .privacy import Wrapper, driving_wrapper, hides_each, require_plain_mean
 from .records import aggregate_records
@@ -217,6 +218,12 @@ class PosteriorStrategy(FedAvg):
             refusals = list(pool.map(self._train_refusal, replies, repeat(reference)))
         refusals = repeated(_question(MessageType.TRAIN, server_round), replies, refusals)
         admitted = self._admitted(server_round, replies, refusals)
+        return self._aggregate_admitted(server_round, admitted, reference)
+
+    def _aggregate_admitted(
+        self, server_round: int, admitted: list[Message], reference: ArrayRecord
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Aggregate admitted replies; refuse those that spoil the aggregate, and go on without."""
         self.num_admitted = len(admitted)
         if len(admitted) < self.min_replies:
             return self._skip(
@@ -229,14 +236,22 @@ class PosteriorStrategy(FedAvg):
         if isinstance(self.rule, RobustRule) and self.rule.is_plain(len(admitted)):
             fraction = f"{self.rule.trim_fraction:g} of {len(admitted)} replies is none"
             log(WARNING, "aggregate_train: %s does not protect: %s", self.rule.name, fraction)
+
+        def attempt(replies: Sequence[Message]) -> ArrayRecord:
+            arrays = self._aggregate(replies, [self._weight(reply) for reply in replies])
+            check_arrays(arrays, reference, self.convention)
+            return arrays
+
         try:
-            arrays = self._aggregate(admitted, weights)
+            arrays = attempt(admitted)
         except SettingError as error:  # too few clients for the rule
             return self._skip(server_round, str(error))
-        if not all(is_finite(array) for array in arrays.values()):
-            return self._skip(server_round, "the aggregate is not finite")
-        scales = set(self.convention.pairs(arrays.keys()).values())
-        arrays = self.server_momentum.step(reference, arrays, scales)
+        except ValueError:
+            reasons = spoilers(admitted, attempt, lambda r: farthest(arrays_of(r), reference))
+            rest = self._admitted(server_round, admitted, reasons)
+            return self._aggregate_admitted(server_round, rest, reference)
+        arrays = self.server_momentum.step(reference, arrays, self.convention)
+        self._keep(admitted)
         self._tally.count()
         self._stillness.observe(reference, [arrays_of(r) for r in admitted], self.convention)
         usual = []
@@ -263,6 +278,9 @@ class PosteriorStrategy(FedAvg):
             self.convention,
             self.max_precision_ratio,
         )
+
+    def _keep(self, admitted: Sequence[Message]) -> None:
+        """Keep what a strategy needs of the replies of a round that counts; here nothing."""
 
     def _skip(self, server_round: int, reason: str) -> tuple[None, MetricRecord]:
         self._tally.skip(server_round, reason)

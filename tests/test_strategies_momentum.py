@@ -2,10 +2,12 @@
 
 import numpy as np
 import pytest
+import torch
 from flwr.app import Array, ArrayRecord
 
 from fedbary.errors import SettingError
-from strategies import RKLB
+from strategies import CONVENTIONS, RKLB
+from strategies.limits import check_arrays
 from strategies.momentum import ServerMomentum
 
 RNG = np.random.default_rng(0)
@@ -35,7 +37,7 @@ def rounds(beta, count=4):
     ]  # fmt: skip
     held = [start]
     for target in targets:
-        after = server.step(record(held[-1]), record(target), {"w_log_var"})
+        after = server.step(record(held[-1]), record(target), CONVENTIONS["fedbary"])
         held.append(values(after))
     return held, targets
 
@@ -58,10 +60,37 @@ def test_scales_and_counters_are_the_rules_own():
 
 def test_without_momentum_the_aggregate_is_handed_on_untouched():
     aggregate = record({"w": [1.0]})
-    assert ServerMomentum(0.0).step(record({"w": [0.0]}), aggregate, set()) is aggregate
+    assert (
+        ServerMomentum(0.0).step(record({"w": [0.0]}), aggregate, CONVENTIONS["fedbary"])
+        is aggregate
+    )
 
 
 @pytest.mark.parametrize("beta", [-0.1, 1.0, float("nan")])
 def test_a_momentum_out_of_range_is_refused(beta):
     with pytest.raises(SettingError, match="server_momentum"):
         RKLB(server_momentum=beta)
+
+
+@pytest.mark.parametrize("kind", ["f2", "f4", "f8"])
+def test_a_step_that_overflows_is_not_taken_and_forgotten(kind):
+    """Infinity stayed in the velocity, and in the global arrays for ever."""
+    server, fedbary = ServerMomentum(0.9), CONVENTIONS["fedbary"]
+    most = min(0.9 * float(np.finfo(kind).max), 1e32)
+    held = record({"w": np.array([-most], kind)})
+    aggregate = record({"w": np.array([most], kind)})
+    for _ in range(3):
+        held = server.step(held, aggregate, fedbary)
+        check_arrays(held, aggregate, fedbary)
+    for _ in range(300):
+        held = server.step(held, record({"w": held["w"].numpy() / 2}), fedbary)
+    assert abs(held["w"].numpy()) < 1e-6 * most
+
+
+def test_a_velocity_of_infinity_from_an_old_checkpoint_is_forgotten():
+    strategy = RKLB(server_momentum=0.5)
+    strategy.load_state_dict({"velocity.w": torch.tensor([float("inf")])}, 3)
+    before, aggregate = record({"w": [1.0]}), record({"w": [3.0]})
+    for _ in range(2):
+        after = strategy.server_momentum.step(before, aggregate, CONVENTIONS["fedbary"])
+    assert after["w"].numpy() == 3 + 0.5 * 2 - 1

@@ -18,9 +18,9 @@ from strategies import (
     arrays_from_posterior,
     posterior_from_arrays,
 )
-from strategies.admission import LOG_VAR_LIMIT
 from strategies.arrays import BlankArray, array_from_tensor, tensor_from_array
 from strategies.conventions import convention_named
+from strategies.limits import LOG_VAR_LIMIT
 
 FEDBARY = CONVENTIONS["fedbary"]
 NAMES = {

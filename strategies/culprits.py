@@ -1,0 +1,74 @@
+"""Which of admitted replies spoil their aggregate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from flwr.app import ArrayRecord
+
+from fedbary.aggregation.reals import flat_reals, is_continuous
+from fedbary.errors import SettingError
+
+from .arrays import tensor_from_array
+
+_Reply = TypeVar("_Reply")
+
+
+def spoilers(
+    replies: Sequence[_Reply],
+    attempt: Callable[[Sequence[_Reply]], object],
+    distance: Callable[[_Reply], float],
+) -> list[str | None]:
+    """Say of each reply how it spoils the aggregate; None for those whose aggregate is sound.
+
+    Left out are the replies that have no sound aggregate alone, then, of the others, those
+    farthest away, as few as bisection finds. Where the aggregate of all is not sound, at least
+    one is left out.
+
+    Parameters
+    ----------
+    replies : sequence
+        The replies, in an order that content alone sets.
+    attempt : callable
+        Aggregate some of them; raises a ValueError if the aggregate is not sound.
+    distance : callable
+        How far a reply lies from what its client was sent.
+    """
+
+    def fault(some: Sequence[int]) -> str | None:
+        try:
+            attempt([replies[k] for k in sorted(some)])
+        except SettingError:  # too few for the rule: no reply's fault
+            return None
+        except ValueError as error:
+            return f"with it the aggregate is not sound: {error}"
+        return None
+
+    reasons = [fault([k]) for k in range(len(replies))]
+    rest = sorted(
+        (k for k, reason in enumerate(reasons) if reason is None),
+        key=lambda k: distance(replies[k]),
+    )
+    if rest and (reason := fault(rest)):
+        sound, unsound = 1, len(rest)
+        while unsound - sound > 1:
+            middle = (sound + unsound) // 2
+            if said := fault(rest[:middle]):
+                unsound, reason = middle, said
+            else:
+                sound = middle
+        for k in rest[sound:]:
+            reasons[k] = reason
+    return reasons
+
+
+def farthest(record: ArrayRecord, reference: ArrayRecord) -> float:
+    """Return the largest distance of a record's value from the reference's."""
+    most = 0.0
+    for key, array in record.items():
+        tensor = tensor_from_array(array)
+        if is_continuous(tensor) and tensor.numel():
+            there = flat_reals(tensor_from_array(reference[key])).double()
+            most = max(most, float((flat_reals(tensor).double() - there).abs().max()))
+    return most
