@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import tempfile
@@ -48,8 +49,8 @@ def deploy(settings: Settings, sites: Sequence[Path], log: IO[str] | None = None
     Raises
     ------
     RunError
-        If the run ends without a whole result; what the servers logged is kept, and the message
-        says where.
+        If the run ends without a whole result. What the servers logged is kept in a folder beside
+        the run's, `<output>-logs`, however it ends short; the message says so.
     """
     configs = site_configs(sites) if sites else partition_configs(settings)
     folder = Path(tempfile.mkdtemp(prefix="fedbary-lab-"))
@@ -57,12 +58,24 @@ def deploy(settings: Settings, sites: Sequence[Path], log: IO[str] | None = None
         with lab(folder, configs) as servers:
             status = servers.run(settings, log)
         if status != "finished:completed" or not is_whole(Path(settings.output)):
-            logs = Path(tempfile.mkdtemp(prefix="fedbary-logs-"))
-            for file in folder.glob("*.log"):
-                shutil.copy(file, logs)
-            raise RunError(f"the run ended as {status}; the servers' logs are kept in {logs}")
+            raise RunError(f"the run ended as {status}")
+    except BaseException as error:
+        kept = _keep_logs(folder, configs, Path(f"{settings.output}-logs"))
+        if isinstance(error, RunError):
+            raise RunError(f"{error}; the servers' logs are kept in {kept}") from None
+        raise
     finally:
         shutil.rmtree(folder)
+
+
+def _keep_logs(folder: Path, configs: Sequence[NodeConfig], kept: Path) -> Path:
+    """Copy the servers' logs, and write down in `sites.txt` whose log is which."""
+    kept.mkdir(parents=True, exist_ok=True)
+    for file in folder.glob("*.log"):
+        shutil.copy(file, kept)
+    lines = [f"site{i}.log: {json.dumps({**config})}\n" for i, config in enumerate(configs)]
+    (kept / "sites.txt").write_text("".join(lines), encoding="utf-8")
+    return kept
 
 
 def partition_configs(settings: Settings) -> list[NodeConfig]:

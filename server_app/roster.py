@@ -19,6 +19,7 @@ from fedbary.regression.federation import Columns
 from fedbary.seeds import derive_seed
 from fedbary.sites import LONGEST_NAME
 from fedbary.task import Task
+from server_app.questions import Questions
 
 POLL_SECONDS = 0.2
 
@@ -31,6 +32,9 @@ missed two heartbeats of the server, a minute.
 
 LOG_SECONDS = 30.0
 """How often the log says who is waited for."""
+
+NAMED = 10
+"""How many nodes of a kind the log names at most."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +112,7 @@ class Roster:
         self._members: dict[int, Member] = {}
         self._refused: dict[int, str] = {}
         self._silent: set[int] = set()
-        self._asked: dict[str, int] = {}
+        self._questions = Questions()
 
     @property
     def members(self) -> list[Member]:
@@ -149,7 +153,7 @@ class Roster:
                 break
             if now > say:
                 say = now + LOG_SECONDS
-                log(INFO, "%d of %d nodes have answered", len(self._members), self._expected)
+                log(INFO, "%s", self._awaited())
             if not self._is_complete():
                 time.sleep(POLL_SECONDS)
         if len(self._members) < self._settings.min_replies:
@@ -209,21 +213,22 @@ class Roster:
         """
         online = self._online()
         self._silent |= self._members.keys() - online
-        if self._asked:
-            for reply in self._grid.pull_messages(list(self._asked)):
-                node = self._asked.pop(reply.metadata.reply_to_message_id, None)
+        if self._questions.ids:
+            for reply in self._grid.pull_messages(self._questions.ids):
+                node = self._questions.answered(reply.metadata.reply_to_message_id)
                 if node is not None:
                     self._admit(node, reply, online)
         return (online & self._members.keys()) - self._silent
 
     def _ask(self, nodes: set[int]) -> None:
-        """Ask nodes that have no question open what they hold."""
-        if not (new := sorted(nodes - set(self._asked.values()))):
+        """Ask nodes what they hold, unless they were asked a short while ago."""
+        if not (new := self._questions.due(nodes)):
             return
+        for node in self._questions.waited_for.intersection(new):
+            log(INFO, "%s has not answered and is asked again", self.name(node) or f"Node {node}")
         record = RecordDict({"config": ConfigRecord({**self._task.config()})})
         queries = [Message(record, node, MessageType.QUERY) for node in new]
-        asked = self._grid.push_messages(queries)
-        self._asked |= {i: node for i, node in zip(asked, new, strict=True) if i}
+        self._questions.asked(self._grid.push_messages(queries), new)
 
     def _admit(self, node: int, reply: Message, online: set[int]) -> None:
         if reply.has_error():
@@ -255,5 +260,19 @@ class Roster:
     def _nobody(self) -> str:
         if self._refused and not self._members:
             return f"no node can take part: {next(iter(self._refused.values()))}"
-        seconds = f"{self._settings.round_timeout:g} seconds"
-        return f"{len(self._members)} of {self._expected} nodes answered within {seconds}"
+        return f"{self._awaited()} within {self._settings.round_timeout:g} seconds"
+
+    def _awaited(self) -> str:
+        """Say who has answered, who was asked and has not, and how many never came."""
+        waited_for = self._questions.waited_for - self._members.keys()
+        known = self._members.keys() | self._refused.keys() | waited_for
+        groups = {
+            "take part": [member.name for member in self.members],
+            "left out": [self.name(node) or f"node {node}" for node in sorted(self._refused)],
+            "not yet": [self.name(node) or f"node {node}" for node in sorted(waited_for)],
+        }
+        said = [f"{group}: {', '.join(names[:NAMED])}" for group, names in groups.items() if names]
+        if (away := self._expected - len(known)) > 0:
+            said.append(f"not connected: {away}")
+        answered = f"{len(self._members)} of {self._expected} nodes answered"
+        return f"{answered} ({'; '.join(said)})"

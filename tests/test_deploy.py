@@ -1,5 +1,6 @@
 """Real servers on loopback, started by fedbary deploy."""
 
+import contextlib
 import subprocess
 import sys
 from pathlib import Path
@@ -12,8 +13,8 @@ from safetensors.torch import load_file
 
 import client_app
 from fedbary.config import resolve
-from fedbary.deploy import site_configs
-from fedbary.errors import SettingError
+from fedbary.deploy import deploy, site_configs
+from fedbary.errors import RunError, SettingError
 from server_app import run
 from server_app.inline import InlineGrid
 
@@ -30,6 +31,24 @@ def test_sites_that_are_not_there_or_twice(tmp_path):
     assert names == [f"{tmp_path.name}/a.npz", "other/a.npz"]
     with pytest.raises(SettingError, match="no other site has the same"):
         site_configs([sites[0], sites[0]])
+
+
+@pytest.mark.parametrize("ends", [KeyboardInterrupt(), RunError("a server fell")])
+def test_what_the_servers_logged_outlives_them_however_the_run_ends(ends, tmp_path, monkeypatch):
+    @contextlib.contextmanager
+    def broken(folder, configs):
+        (folder / "site0.log").write_text("the cause")
+        raise ends
+        yield
+
+    monkeypatch.setattr("fedbary.deploy.lab", broken)
+    chosen = resolve({"clients": 2, "output": str(tmp_path / "run")})
+    with pytest.raises(type(ends)) as caught:
+        deploy(chosen, [])
+    kept = tmp_path / "run-logs"
+    assert (kept / "site0.log").read_text() == "the cause"
+    assert 'site1.log: {"partition-id": 1' in (kept / "sites.txt").read_text()
+    assert not isinstance(ends, RunError) or f"are kept in {kept}" in str(caught.value)
 
 
 @pytest.mark.slow

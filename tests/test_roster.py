@@ -9,6 +9,7 @@ from fedbary.config import resolve
 from fedbary.errors import RunError, SettingError
 from fedbary.federation import task_of
 from server_app.inline import InlineGrid
+from server_app.questions import Questions
 from server_app.roster import Roster, member_from
 
 
@@ -68,7 +69,7 @@ def test_waiting_ends_and_with_enough_nodes_the_run_goes_on():
     assert [member.partition for member in roster.members] == [0, 1]
     grid, roster = roster_of(settings(round_timeout=0.5, min_replies=3))
     grid.online = grid.online[:2]
-    with pytest.raises(RunError, match="2 of 3 nodes answered within 0.5 seconds"):
+    with pytest.raises(RunError, match=r"2 of 3 .*; not connected: 1\) within 0.5 s"):
         roster.gather()
 
 
@@ -125,6 +126,46 @@ def test_a_silent_node_that_answers_a_question_is_back():
     roster.note_silent(grid.online[:1])
     assert roster.participants(1) == grid.online[1:]  # asked here, heard in the next round
     assert roster.participants(2) == grid.online
+
+
+def test_a_question_that_was_lost_is_asked_again_and_the_log_says_who_is_missing(
+    monkeypatch, caplog
+):
+    monkeypatch.setattr("server_app.questions.AGAIN_SECONDS", 0.3)
+    monkeypatch.setattr("server_app.roster.LOG_SECONDS", 0.1)
+    grid, roster = roster_of(settings(round_timeout=60))
+    lost = grid.mute = set(grid.online[1:])
+    push, pushes = grid.push_messages, []
+
+    def loses_the_first(messages):
+        asked = [message.metadata.dst_node_id for message in messages]
+        pushes.append(asked)
+        if len(pushes) == 4:
+            grid.mute = set()
+        return push(messages)
+
+    grid.push_messages = loses_the_first
+    with caplog.at_level("INFO"):
+        roster.gather()
+    assert len(roster.members) == 3
+    assert all(set(asked) <= lost for asked in pushes[1:])
+    (missing, other) = sorted(lost)
+    assert f"(take part: partition 0; not yet: node {missing}, node {other})" in caplog.text
+    assert f"Node {missing} has not answered and is asked again" in caplog.text
+
+
+def test_late_answers_to_several_questions_count_once_and_questions_become_rarer(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    questions, times = Questions(), []
+    for now[0] in range(0, 1000):
+        if questions.due([7]):
+            questions.asked([f"{now[0]}"], [7])
+            times.append(now[0])
+    assert times == [0, 60, 180, 420, 900]
+    assert questions.answered("60") == 7
+    assert [questions.answered(f"{at}") for at in times] == [None] * 5
+    assert questions.due([7]) == [7] and questions.waited_for == set()
 
 
 def test_a_node_that_comes_later_joins():

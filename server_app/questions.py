@@ -1,0 +1,55 @@
+"""Which nodes were asked what they hold, and have not answered yet."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+AGAIN_SECONDS = 60.0
+"""After how long a question is asked a second time; a third time after twice as long, and so on.
+
+A question is lost where a node's client process dies, or where its start takes longer than Flower
+allows. Slow nodes get more time with each, so that questions do not pile up.
+"""
+
+
+class Questions:
+    """The questions that are open; any answer of a node closes all of its own."""
+
+    def __init__(self) -> None:
+        self._node: dict[str, int] = {}
+        self._asked: dict[int, list[float]] = {}
+
+    @property
+    def ids(self) -> list[str]:
+        """The open questions, by the ids of their messages."""
+        return list(self._node)
+
+    @property
+    def waited_for(self) -> set[int]:
+        """The nodes that have not answered."""
+        return set(self._asked)
+
+    def due(self, nodes: Iterable[int]) -> list[int]:
+        """Return those of the nodes that are to be asked now: for the first time, or again."""
+        return sorted(node for node in set(nodes) if self._is_due(node))
+
+    def asked(self, ids: Iterable[str | None], nodes: Iterable[int]) -> None:
+        """Note which message asks which node; one without an id was not sent."""
+        for message_id, node in zip(ids, nodes, strict=True):
+            if message_id:
+                self._node[message_id] = node
+                self._asked.setdefault(node, []).append(time.monotonic())
+
+    def answered(self, message_id: str) -> int | None:
+        """Close a node's questions; return the node, or None if none of its own is open."""
+        node = self._node.get(message_id)
+        if node is not None:
+            self._node = {i: other for i, other in self._node.items() if other != node}
+            del self._asked[node]
+        return node
+
+    def _is_due(self, node: int) -> bool:
+        times = self._asked.get(node, [])
+        waits = AGAIN_SECONDS * 2 ** (len(times) - 1) if times else 0.0
+        return not times or time.monotonic() >= times[-1] + waits
