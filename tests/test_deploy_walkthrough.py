@@ -26,6 +26,15 @@ ROOT = Path(__file__).resolve().parents[1]
 FEDBARY = Path(sys.executable).parent / "fedbary"
 
 
+KILLED = """
+sed 's/^rounds.*/rounds = 500/; s/^output.*/output = "again"/' run.toml > again.toml
+flwr run .. ours --run-config again.toml
+for SECOND in $(seq 200); do pgrep -s 0 -f flwr-clientapp > /dev/null && break; sleep 1; done
+kill -KILL $(jobs -p | head -1)
+"""
+"""A second run, whose server is killed while sites are at work."""
+
+
 def lines(folder):
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
@@ -39,11 +48,12 @@ def test_the_walkthrough_of_the_readme_gives_the_global_model_of_the_simulation(
     for part in ("client_app", "examples", "fedbary", "server_app", "strategies"):
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / part, clone / part, ignore=ignored)
-    for part in ("pyproject.toml", "simulation.yaml", "README.md", "LICENSE"):
+    for part in (".gitignore", "pyproject.toml", "simulation.yaml", "README.md", "LICENSE"):
         shutil.copy(ROOT / part, clone)
+    before = {path.name for path in clone.iterdir()}
     *blocks, end = blocks
-    script = "set -e\n" + "".join(blocks) + "flwr list ours --format json > status.json\n" + end
-    script += "wait\n"
+    status = "flwr list ours --format json > status.json\n"
+    script = "set -e\n" + "".join(blocks) + status + KILLED + "set +e\n" + end + "wait\n"
     script = script.replace("9092", str(free_port()))
     for port in ("9101", "9102", "9103"):
         script = script.replace(port, str(free_port()))
@@ -54,22 +64,24 @@ def test_the_walkthrough_of_the_readme_gives_the_global_model_of_the_simulation(
             cwd=clone, env=environment, stdout=output, stderr=output, start_new_session=True,
         )  # fmt: skip
         try:
-            code = shell.wait(300)
+            code = shell.wait(600)
             wait_until(lambda: servers_of(tmp_path) == [], 30)
         finally:
             stop(servers_of(tmp_path))
         assert code == 0, (tmp_path / "output").read_text()
-    assert json.loads((clone / "status.json").read_text())["runs"][0]["status"] == (
+    assert {path.name for path in clone.iterdir()} - before == {"federation"}
+    folder = clone / "federation"
+    assert json.loads((folder / "status.json").read_text())["runs"][0]["status"] == (
         "finished:completed"
     )
-    results = clone / "results-of-three-sites"
+    results = folder / "results-of-three-sites"
     last = lines(results)[-1]
     assert [client["site"] for client in last["clients"]] == ["north", "south", "west"]
     assert last["accuracy"] > 0.3
 
     made = yaml.safe_load((results / "settings.yaml").read_text())["settings"]
     nodes = [
-        {"data-path": str(clone / "sites" / file), "name": name}
+        {"data-path": str(folder / "sites" / file), "name": name}
         for name, file in (("north", "north.npz"), ("south", "south.npz"), ("west", "west"))
     ]
     run(InlineGrid(client_app.app, nodes, made), resolve(made), tmp_path / "simulated")
