@@ -2,14 +2,19 @@
 
 Every rule in `fedbary.aggregation.RULES` has its class here by its name; only that of FedAvg, a
 name Flower has taken, is `strategy_for("FedAvg")`. `FedAG` makes a posterior of point weights.
+Every method in `fedbary.methods.METHODS` likewise has its class by its name; its clients answer
+training messages by `train`.
 """
 
 from fedbary.aggregation import RULES
+from fedbary.methods import METHODS
 
 from .admission import Refusal
 from .charts import Chart, chart
+from .client import train
 from .conventions import CONVENTIONS, Convention
 from .fedag import FedAG
+from .method_strategy import MethodStrategy
 from .methods import (
     AALV,
     EAA,
@@ -38,6 +43,7 @@ __all__ = [
     "WB",
     "Convention",
     "Median",
+    "MethodStrategy",
     "MultiKrum",
     "PosteriorStrategy",
     "Refusal",
@@ -48,10 +54,11 @@ __all__ = [
     "parameter_groups",
     "posterior_from_arrays",
     "strategy_for",
+    "train",
 ]
 
 
 def __getattr__(name: str) -> type[PosteriorStrategy]:
-    if name in RULES and name != "FedAvg":
+    if name in METHODS or (name in RULES and name != "FedAvg"):
         return strategy_for(name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from fedbary.aggregation import RULES, rule_named
+from fedbary.methods import METHODS
 
 from .fedag import FedAG
+from .method_strategy import method_strategy
 from .strategy import PosteriorStrategy
 
 
@@ -68,17 +70,19 @@ _CLASSES: dict[str, type[PosteriorStrategy]] = {
 }
 
 
-def strategy_for(rule_name: str) -> type[PosteriorStrategy]:
-    """Return the strategy class of FedAG or a rule in `RULES`, one and the same at every call.
+def strategy_for(name: str) -> type[PosteriorStrategy]:
+    """Return the strategy class of a method or a rule, one and the same at every call.
 
     Raises
     ------
     SettingError
-        If there is no such rule; the message lists the names.
+        If there is neither of that name; the message lists the names.
     """
-    if rule_name not in _CLASSES:
-        rule = rule_named(rule_name)
-        doc = f"Flower strategy that aggregates posteriors under the rule {rule_name}."
+    if name in METHODS:
+        return method_strategy(name)
+    if name not in _CLASSES:
+        rule = rule_named(name)
+        doc = f"Flower strategy that aggregates posteriors under the rule {name}."
         members = {"rule": rule, "__doc__": doc, "__module__": __name__}
-        _CLASSES[rule_name] = type(rule_name, (PosteriorStrategy,), members)
-    return _CLASSES[rule_name]
+        _CLASSES[name] = type(name, (PosteriorStrategy,), members)
+    return _CLASSES[name]

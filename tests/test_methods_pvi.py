@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from fedbary.drawing import generator_of
 from fedbary.errors import SettingError
 from fedbary.gaussian import Factor, Posterior
 from fedbary.inference import Training, local_method
@@ -180,9 +181,9 @@ def test_with_the_project_s_own_inference_it_comes_close():
     data, method = clients(0, 3, features=2), method_named("PVI")()
 
     class Sampled(Linear):
-        def forward(self, x, generator=None):
+        def forward(self, x):
             std = (x.square() @ self.weight_log_var.exp()).sqrt()
-            noise = torch.randn(len(x), generator=generator, dtype=x.dtype)
+            noise = torch.randn(len(x), generator=generator_of(self), dtype=x.dtype)
             return x @ self.weight_mean + std * noise
 
     def nll(output, target):

@@ -1,0 +1,101 @@
+"""A client's answer to a training message, under any method."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedbary.errors import SettingError
+from fedbary.inference import Prior, Training, local_method
+from fedbary.methods import Fitted, Local, Method, method_named
+from fedbary.seeds import derive_seed
+
+from .method_strategy import METHOD_KEY
+
+
+def train(
+    message: Message,
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    *,
+    training: Training,
+    nll: Callable[[Tensor, Tensor], Tensor] = functional.cross_entropy,
+    inference: str = "variational",
+    prior: Prior = 1.0,
+    seed: int = 0,
+) -> Message:
+    """Do a client's work of a round, by the method that the message names, and answer it.
+
+    The server's strategy is one of `fedbary.strategies` that bears a method's name; the model's
+    state dict has the names of the global arrays, such as one made by `variational`.
+
+    Parameters
+    ----------
+    message : Message
+        A training message.
+    model : nn.Module
+        The network, on the data's device; it is trained in place.
+    x, y : Tensor
+        The client's inputs and targets (n_k, …).
+    training : Training
+        Epochs, batch size and rates.
+    nll : callable
+        Mean negative log-likelihood of (outputs, targets), in nats.
+    inference : str
+        The local inference, for methods that leave it open.
+    prior : Prior
+        Likewise: the std of N(0, std²), or a posterior.
+    seed : int
+        Source of the draws; the server round is mixed in. Give every client its own.
+
+    Returns
+    -------
+    Message
+        The reply, with the weight ``num-examples`` and the metrics of the fit.
+
+    Raises
+    ------
+    SettingError
+        If the message names no method, or parameters it does not have.
+    """
+    config = next(iter(message.content.config_records.values()))
+    server_round = int(config["server-round"])  # type: ignore[arg-type]
+    received = next(iter(message.content.array_records.values())).to_torch_state_dict()
+    local = Local(
+        model, x, y, nll, local_method(inference), training, prior, server_round,
+        derive_seed(seed, "train", server_round),
+    )  # fmt: skip
+    fitted = method_of(config).fit(local, received, {})
+    return reply_of(message, fitted, {"num-examples": len(y)})
+
+
+def method_of(config: ConfigRecord) -> Method:
+    """Return the method that a training message names, with the parameters that it gives.
+
+    Raises
+    ------
+    SettingError
+        If it names none, or parameters that the method does not have.
+    """
+    if METHOD_KEY not in config:
+        raise SettingError("message", "without a method", "one of a strategy named after a method")
+    name = str(config[METHOD_KEY])
+    prefix = METHOD_KEY + "."
+    given = {k.removeprefix(prefix): v for k, v in config.items() if k.startswith(prefix)}
+    try:
+        return method_named(name)(**given)
+    except TypeError as error:
+        raise SettingError("method", name, f"one of this version's ({error})") from None
+
+
+def reply_of(message: Message, fitted: Fitted, metrics: Mapping[str, Any]) -> Message:
+    """Return the reply of a fit, with metrics beside the fit's own."""
+    measured = {name.replace("_", "-"): value for name, value in fitted.metrics.items()}
+    arrays = ArrayRecord({**fitted.reply})
+    content = RecordDict({"arrays": arrays, "metrics": MetricRecord({**metrics, **measured})})
+    return Message(content, reply_to=message)

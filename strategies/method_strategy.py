@@ -1,0 +1,166 @@
+"""The Flower strategy of a method: its messages, admission by its layout, its state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, fields, replace
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from torch import Tensor
+
+from fedbary.aggregation import RULES
+from fedbary.errors import SettingError
+from fedbary.methods import METHODS, Method, Reply
+
+from .arrays import array_from_tensor, tensor_from_array
+from .strategy import PosteriorStrategy, arrays_of
+
+METHOD_KEY = "method"
+"""The entry of a training message's config that names the method; its parameters are beside it."""
+
+_STATE = "method."
+
+
+class MethodStrategy(PosteriorStrategy):
+    """Rounds of a `fedbary.methods.Method` over Flower, with admission of replies.
+
+    The server's state outlives a round only if the round counts, and is in `state_dict`. Each
+    training message names the method and its parameters, so that a client that answers by
+    `fedbary.strategies.train` needs to be told nothing. A subclass names the `method_class`;
+    `strategy_for` makes one from a method's name.
+
+    Parameters
+    ----------
+    *args, **kwargs
+        Those of `PosteriorStrategy`, without those of rules (server_momentum but for methods that
+        have it, trim_fraction, max_precision_ratio, convention), and the method's parameters.
+    client_name : callable, optional
+        From a node's id, the name by which a method knows the client over all rounds; by default
+        the id, which changes where a SuperNode without a registered key is started again.
+
+    Attributes
+    ----------
+    method : Method
+        The method with its parameters.
+
+    Raises
+    ------
+    SettingError
+        If an argument is out of its range.
+    """
+
+    method_class: type[Method]
+
+    def __init__(
+        self, *args: Any, client_name: Callable[[int], str | None] | None = None, **kwargs: Any
+    ) -> None:
+        names = {parameter.name for parameter in fields(self.method_class)}  # type: ignore[arg-type]
+        own = {name: kwargs.pop(name) for name in names & kwargs.keys()}
+        for name in ("server_momentum", "max_precision_ratio", "trim_fraction", "convention"):
+            if name in kwargs:
+                allowed = f"one of {self.method_class.__name__}'s: {', '.join(sorted(names))}"
+                raise SettingError("argument", name, allowed)
+        self.method = self.method_class(**own)
+        self.rule = replace(RULES["FedAvg"], name=self.method_class.__name__)
+        super().__init__(*args, **kwargs)
+        self._client_name = client_name or (lambda node_id: None)
+        self._state: Mapping[str, Tensor] = {}
+        self._pending: Mapping[str, Tensor] = {}
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Send what the method sends each client, with its name and parameters."""
+        config = ConfigRecord({**config, METHOD_KEY: self.method_class.__name__})
+        for name, value in asdict(self.method).items():  # type: ignore[call-overload]
+            config[f"{METHOD_KEY}.{name}"] = value
+        messages = list(super().configure_train(server_round, arrays, config, grid))
+        model = tensors_of(arrays)
+        if server_round + self.completed_rounds == 1:
+            self._state = self.method.start(model)
+        for message in messages:
+            sent = self.method.send(model, self._state, self._name(message.metadata.dst_node_id))
+            if sent is not model:
+                said = message.content.config_records[self.configrecord_key]
+                message.content = RecordDict(
+                    {
+                        self.arrayrecord_key: _record(sent, model, arrays),
+                        self.configrecord_key: said,
+                    }
+                )
+        return messages
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Aggregate the admitted replies by the method; commit its state if the round counts."""
+        arrays, metrics = super().aggregate_train(server_round, replies)
+        if arrays is not None:
+            self._state = self._pending
+        return arrays, metrics
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return what, with the global arrays, is needed to go on after the last whole round."""
+        return {_STATE + name: tensor for name, tensor in self._state.items()}
+
+    def load_state_dict(self, state: Mapping[str, Tensor], completed_rounds: int) -> None:
+        """Go on from a state of `state_dict` that was taken after so many rounds."""
+        super().load_state_dict(state, completed_rounds)
+        self._state = {
+            name.removeprefix(_STATE): tensor.clone()
+            for name, tensor in state.items()
+            if name.startswith(_STATE)
+        }
+
+    def _check_global(self, arrays: ArrayRecord) -> None:
+        gaussian = self.convention.pairs(arrays.keys())
+        name = self.method_class.__name__
+        if self.method.deterministic and gaussian:
+            allowed = f"another for Gaussian arrays ({min(gaussian)}): it trains point weights"
+            raise SettingError("method", name, allowed)
+        if not self.method.deterministic and not gaussian:
+            raise SettingError("method", name, "another for a model without Gaussian arrays")
+
+    def _aggregate(self, admitted: Sequence[Message], weights: Sequence[float]) -> ArrayRecord:
+        assert self._global_arrays is not None
+        model = tensors_of(self._global_arrays)
+        replies = [
+            Reply(self._name(reply.metadata.src_node_id), weight, tensors_of(arrays_of(reply)))
+            for reply, weight in zip(admitted, weights, strict=True)
+        ]
+        result, self._pending = self.method.aggregate(model, self._state, replies)
+        return ArrayRecord({name: array_from_tensor(tensor) for name, tensor in result.items()})
+
+    def _name(self, node_id: int) -> str:
+        return self._client_name(node_id) or str(node_id)
+
+
+def tensors_of(record: ArrayRecord) -> dict[str, Tensor]:
+    """Return a record's arrays as tensors that share its bytes and must not be written to."""
+    return {name: tensor_from_array(array) for name, array in record.items()}
+
+
+def _record(
+    sent: Mapping[str, Tensor], model: Mapping[str, Tensor], held: ArrayRecord
+) -> ArrayRecord:
+    """Write what is sent; what is the model's own is not written anew."""
+    return ArrayRecord(
+        {
+            name: held[name] if tensor is model.get(name) else array_from_tensor(tensor)
+            for name, tensor in sent.items()
+        }
+    )
+
+
+def method_strategy(name: str) -> type[MethodStrategy]:
+    """Return the strategy class of a method, one and the same at every call."""
+    if name not in _CLASSES:
+        method = METHODS[name]
+        members = {"method_class": method, "__doc__": method.__doc__, "__module__": __name__}
+        _CLASSES[name] = type(name, (MethodStrategy,), members)
+    return _CLASSES[name]
+
+
+_CLASSES: dict[str, type[MethodStrategy]] = {}
