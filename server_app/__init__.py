@@ -20,6 +20,7 @@ from fedbary.runs import RunFolder, changed_bits, checkpoint_to_resume
 from server_app import classification, regression
 from server_app.recorder import Recorder
 from server_app.roster import Roster
+from server_app.simulated import end_simulation
 from strategies import strategy_for
 
 app = ServerApp()
@@ -33,6 +34,7 @@ def main(grid: Grid, context: Context) -> None:
         run(grid, settings, run_folder(settings, Path.cwd()))
     except (SettingError, RunError) as error:
         log(ERROR, "fedbary: %s", error)
+        end_simulation()
         raise
 
 

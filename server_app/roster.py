@@ -20,6 +20,7 @@ from fedbary.seeds import derive_seed
 from fedbary.sites import LONGEST_NAME
 from fedbary.task import Task
 from server_app.questions import Questions
+from server_app.simulated import hindrance
 
 POLL_SECONDS = 0.2
 
@@ -35,6 +36,9 @@ LOG_SECONDS = 30.0
 
 NAMED = 10
 """How many nodes of a kind the log names at most."""
+
+PATIENCE = 55.0
+"""Seconds without a further answer after which the log says what may hold a simulation up."""
 
 
 @dataclass(frozen=True)
@@ -154,10 +158,12 @@ class Roster:
             if now > say:
                 say = now + LOG_SECONDS
                 log(INFO, "%s", self._awaited())
+                if now > latest + PATIENCE and hindrance():
+                    log(WARNING, "%s", hindrance())
             if not self._is_complete():
                 time.sleep(POLL_SECONDS)
         if len(self._members) < self._settings.min_replies:
-            raise RunError(self._nobody())
+            raise RunError(f"{self._nobody()}; {hindrance()}" if hindrance() else self._nobody())
         log(INFO, "%d of %d nodes take part", len(self._members), self._expected)
 
     def participants(self, server_round: int) -> list[int]:

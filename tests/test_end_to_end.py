@@ -1,6 +1,7 @@
 """The real thing: Flower's SuperLink and Ray, from the command line."""
 
 import json
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -74,3 +75,15 @@ def test_plain_flwr_run_takes_the_federation_as_it_is_and_run_config_over_the_fi
     last = json.loads((output / "metrics.jsonl").read_text().splitlines()[-1])
     assert last["admitted"] == 2  # Flower's own default for a simulated federation
     assert yaml.safe_load((output / "settings.yaml").read_text())["nodes"] == 2
+
+
+def test_a_ray_that_never_answers_ends_the_run_with_its_cause(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        address = f"127.0.0.1:{mute.getsockname()[1]}"
+        words = [*QUICK, "round_timeout=5", "output=run"]
+        done = simulate(*words, cwd=tmp_path, RAY_ADDRESS=address)
+    assert done.returncode == 1
+    cause = "within 5 seconds; Ray has not joined the cluster that RAY_ADDRESS="
+    assert cause + address in done.stdout + done.stderr
+    assert servers_of(tmp_path) == []
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,44 @@
+"""What a server in the process of Flower's simulation engine knows of the Ray beside it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+
+END_SECONDS = 15.0
+"""How long a simulation whose server has failed may take to end by itself."""
+
+
+def hindrance() -> str:
+    """Return what keeps a simulation's clients from answering, and what to look at.
+
+    Nothing, where there is no Ray.
+    """
+    ray = sys.modules.get("ray")
+    if ray is None:
+        return ""
+    logs = os.path.join(os.environ.get("RAY_TMPDIR", "/tmp"), "ray", "session_latest", "logs")
+    if ray.is_initialized():
+        busy = "on a busy machine their start takes minutes"
+        return f"Ray runs and its workers are awaited: {busy}; their logs are in {logs}"
+    address = os.environ.get("RAY_ADDRESS", "")
+    if address == "local":
+        return f"Ray has not started yet; its logs are in {logs}"
+    named = f"the cluster that RAY_ADDRESS={address} names" if address else "the last cluster used"
+    return f"Ray has not joined {named}; with RAY_ADDRESS=local it starts one of its own"
+
+
+def end_simulation() -> None:
+    """See to it that the simulation's process ends soon, even while it waits for Ray.
+
+    Flower's main thread waits for as long as Ray lets it, whatever became of the server.
+    """
+
+    def end() -> None:
+        time.sleep(END_SECONDS)
+        os._exit(1)
+
+    if "ray" in sys.modules:
+        threading.Thread(target=end, daemon=True).start()
