@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from fedbary import __version__
 from fedbary.config import DEFAULTS, Settings, parse_overrides, resolve, validated
 from fedbary.errors import RunError, SettingError, Stopped
 from fedbary.folder import SETTINGS, read_settings, run_folder
@@ -17,22 +18,35 @@ from fedbary.launch import launch, prepare, require_clone
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-app = typer.Typer(
-    help="Bayesian federated learning with Flower.", add_completion=False, no_args_is_help=True
-)
+app = typer.Typer(add_completion=False, no_args_is_help=True)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"fedbary {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def about(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version and exit.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    """Bayesian federated learning with Flower."""
 
 
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="[SETTINGS.yaml] [KEY=VALUE ...]",
-        help="A settings file (default: simulation.yaml) and settings that override it.",
-    ),
+    typer.Argument(metavar="[SETTINGS.yaml] [KEY=VALUE ...]"),
 ]
-GridFile = Annotated[Path, typer.Argument(metavar="EXPERIMENT.yaml", help="The grid's file.")]
+GridFile = Annotated[Path, typer.Argument(metavar="EXPERIMENT.yaml")]
 GridOverrides = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[KEY=VALUE ...]", help="Settings for every run of the grid."),
+    typer.Argument(metavar="[KEY=VALUE ...]"),
 ]
 ResultsFolder = Annotated[
     Path | None, typer.Option(help="Results folder.", show_default="runs/EXPERIMENT")
@@ -49,6 +63,9 @@ def simulate(
 ) -> None:
     """Run a simulated federation on this machine.
 
+    SETTINGS.yaml is a file of settings, simulation.yaml if none is named; KEY=VALUE sets one of
+    them and goes over the file.
+
     Examples: `fedbary simulate`; `fedbary simulate rule=WB rounds=3`;
     `fedbary simulate mine.yaml dataset=fashionmnist protocol=short`. The settings and their
     defaults stand in simulation.yaml. The results' folder is printed at the end.
@@ -60,12 +77,14 @@ def simulate(
 
 @app.command()
 def resume(
-    run: Annotated[Path, typer.Argument(help="The folder of a simulated run that was cut off.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN")],
     previous: Annotated[
         bool, typer.Option("--previous", help="From the checkpoint before the last.")
     ] = False,
 ) -> None:
     """Go on with a simulated run that was cut off, from its last whole round.
+
+    RUN is the run's folder.
 
     The final model is that of a run without the interruption, bit for bit on a CPU.
     """
@@ -83,6 +102,9 @@ def deploy(
     ] = None,
 ) -> None:
     """Run a federation of real servers on this machine, with TLS and keys that it generates.
+
+    SETTINGS.yaml is a file of settings, simulation.yaml if none is named; KEY=VALUE sets one of
+    them and goes over the file.
 
     Examples: `fedbary deploy clients=3 rounds=3` deals the data set to three SuperNodes;
     `fedbary deploy --site a.npz --site b.npz dataset=none classes=10 input_shape=1x28x28` gives
@@ -116,6 +138,8 @@ def sweep(
     ] = False,
 ) -> None:
     """Run a grid of simulations; what is done is skipped.
+
+    EXPERIMENT.yaml is the grid's file; KEY=VALUE sets a setting of every run.
 
     Examples: `fedbary sweep experiments/smoke.yaml --dry-run`; `fedbary sweep
     experiments/table1-short.yaml --only dataset=cifar10 --only bayesian_layers=0,3 --jobs 2`.
@@ -158,6 +182,8 @@ def central(
 ) -> None:
     """Fit methods that see all data at once on the splits of a grid of regressions.
 
+    EXPERIMENT.yaml is the grid's file; KEY=VALUE sets a setting of every run.
+
     Bayesian linear regression, mean-field variational inference and deep ensembles; their scores go
     to RESULTS/central.csv, where `fedbary report` finds them. What is done is skipped.
     """
@@ -176,9 +202,11 @@ def central(
 
 @app.command()
 def report(
-    results: Annotated[Path, typer.Argument(help="A results folder, as `fedbary sweep` fills it.")],
+    results: Annotated[Path, typer.Argument(metavar="RESULTS")],
 ) -> None:
     """Tell what a sweep found: tables beside the papers' numbers, figures, settings.
+
+    RESULTS is a folder as `fedbary sweep` fills it.
 
     Writes RESULTS/report.html, one self-contained page, RESULTS/report.md and RESULTS/figures,
     from RESULTS/results.csv alone.
@@ -222,6 +250,7 @@ def main() -> None:
     for number in STOPPING:
         signal.signal(number, _stop_once)
     try:
+        refuse_settings_with_dashes(sys.argv[1:])
         app()
     except (SettingError, RunError) as error:
         sys.exit(_say(str(error), 2 if isinstance(error, SettingError) else 1))
@@ -239,6 +268,16 @@ def _stop_once(number: int, frame: object) -> None:
     for other in STOPPING:
         signal.signal(other, lambda number, frame: None)
     raise Stopped
+
+
+def refuse_settings_with_dashes(words: list[str]) -> None:
+    """Raise a SettingError for `--rounds 3`, which says that rounds=3 was meant."""
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        name, separator, value = word.removeprefix("--").partition("=")
+        name = name.replace("-", "_")
+        if word.startswith("--") and name in Settings.model_fields:
+            given = value if separator or following.startswith("-") else following
+            raise SettingError("argument", word, f"{name}={given or '…'}, without dashes")
 
 
 def _say(text: str, code: int) -> int:

@@ -203,6 +203,8 @@ class Settings(BaseModel):
         takes_file = info.field_name in ("dataset", "ood_dataset")
         if value not in allowed and not (takes_file and value.endswith(".npz")):
             also = " or the path of an .npz file" if takes_file else ""
+            if info.field_name == "dataset" and value.endswith(".csv"):
+                also += "; a table needs task=regression and target=<its column>"
             raise SettingError(info.field_name, value, ", ".join(allowed) + also)
         return value
 

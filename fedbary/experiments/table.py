@@ -22,6 +22,7 @@ import yaml
 
 from fedbary.config import Settings, read_yaml
 from fedbary.errors import SettingError, one_line
+from fedbary.folder import METRICS
 
 FORMAT = 1
 """Raised whenever a column changes its meaning."""
@@ -47,7 +48,7 @@ def read_run(name: str, folder: Path) -> pd.DataFrame:
         **_flat({"versions": content["versions"]}),
     }
     rows = []
-    for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
+    for line in (folder / METRICS).read_text(encoding="utf-8").splitlines():
         metrics = json.loads(line)
         row = {**fixed, "round": metrics.pop("round"), **_flat(metrics)}
         if row["round"] == 0:
@@ -72,7 +73,10 @@ def read_table(results: Path) -> pd.DataFrame:
             raise _damaged(file, "its last line is cut off")
         table = pd.read_csv(file, dtype={"run": str}, keep_default_na=False, na_values=[""])
     except FileNotFoundError:
-        raise SettingError("results", str(results), f"a folder with {TABLE}") from None
+        allowed = f"a folder with {TABLE}"
+        if (results / METRICS).exists():
+            allowed += f", as fedbary sweep fills it; this is one run: see its {METRICS}"
+        raise SettingError("results", str(results), allowed) from None
     except SettingError:
         raise
     except (OSError, ValueError) as error:

@@ -18,6 +18,10 @@ def read(path: Path, target: str) -> Table:
         There is no column of the target's name, or a cell is not a finite number.
     """
     frame = read_text(path, skipinitialspace=True)
+    if len(frame.columns) == 1 and ";" in str(frame.columns[0]):
+        raise SettingError(
+            f"{path}: header", str(frame.columns[0]), "commas between, no semicolons"
+        )
     if target not in frame.columns:
         columns = ", ".join(map(str, frame.columns))
         raise SettingError("target", target, f"a column of {path}: {columns}")
