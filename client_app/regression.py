@@ -14,7 +14,8 @@ from fedbary.regression.federation import Columns, make_model, seed_of, site_dat
 from fedbary.regression.networks import gaussian_nll
 from fedbary.regression.noise import noise_sums
 from fedbary.regression.sgd import fit
-from fedbary.regression.standardise import Standardiser, Sums
+from fedbary.regression.standardise import Standardiser
+from fedbary.standardise import Sums
 
 
 def query(message: Message, node: Node) -> Message:

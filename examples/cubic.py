@@ -19,8 +19,9 @@ from fedbary.regression.forecast import forecast
 from fedbary.regression.networks import Regressor
 from fedbary.regression.noise import noise_sums
 from fedbary.regression.sgd import fit
-from fedbary.regression.standardise import Standardiser, Sums
+from fedbary.regression.standardise import Standardiser
 from fedbary.seeds import derive_seed
+from fedbary.standardise import Sums
 
 CLIENTS, EXAMPLES, HIDDEN, EPOCHS, LR, SEED = 10, 16, 100, 40, 1.0, 0
 SHOWN_ROUNDS = (1, 3, 5)

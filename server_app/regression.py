@@ -23,8 +23,9 @@ from fedbary.regression.federation import Columns, evaluation_data, make_model, 
 from fedbary.regression.forecast import Forecast, drawn, forecast, linear_forecast
 from fedbary.regression.noise import NoiseSums
 from fedbary.regression.scores import score
-from fedbary.regression.standardise import Standardiser, Sums
+from fedbary.regression.standardise import Standardiser
 from fedbary.runs import RunFolder
+from fedbary.standardise import Sums
 from server_app.recorder import Recorder
 from server_app.roster import Roster
 from strategies import FedAG
@@ -41,7 +42,7 @@ def standardiser_of(
 ) -> Standardiser:
     """Return the standardisation of a run: the one it has, or of the sums of all members.
 
-    The members are asked twice, see `fedbary.regression.standardise`; those that answer neither
+    The members are asked twice, see `fedbary.standardise`; those that answer neither
     question count in neither mean nor variance.
 
     Raises

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from fedbary.regression.forecast import Forecast
-from fedbary.regression.standardise import Standardiser, Sums
+from fedbary.regression.standardise import Standardiser
+from fedbary.standardise import Sums
 
 cuts = st.lists(st.integers(0, 40), max_size=5).map(sorted)
 

@@ -21,7 +21,8 @@ from fedbary.regression.baselines import bayesian_linear, deep_ensemble, mean_fi
 from fedbary.regression.federation import evaluation_data, seed_of, training_data
 from fedbary.regression.forecast import Forecast
 from fedbary.regression.scores import score
-from fedbary.regression.standardise import Standardiser, Sums
+from fedbary.regression.standardise import Standardiser
+from fedbary.standardise import Sums
 
 TABLE = "central.csv"
 

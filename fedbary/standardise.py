@@ -1,0 +1,86 @@
+"""Standardisation from sums that add over clients, so that no client shows a row.
+
+Each client sends the sums of its columns' deviations from a shift that all are told, and of
+their squares. They are asked twice: first with shift 0, of which the mean follows; then with
+that mean as the shift, of which the variance follows without cancellation, however far from 0 a
+column lies (years, say). Every message is a plain sum: a secure sum is enough on the server.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+CONSTANT = 1e-12
+"""Standard deviation, relative to the mean, at or below which a column counts as constant."""
+
+
+@dataclass(frozen=True, eq=False)
+class Sums:
+    """Sums over the rows of C columns; those of the rows of several clients are their `+`.
+
+    Attributes
+    ----------
+    count : int
+        n, the number of rows.
+    shift : Tensor
+        s, what was taken off each column, (C,) float64.
+    total, squares : Tensor
+        Σ (c − s) and Σ (c − s)², (C,) float64.
+    """
+
+    count: int
+    shift: Tensor
+    total: Tensor
+    squares: Tensor
+
+    @classmethod
+    def of(cls, columns: Tensor, shift: Tensor | None = None) -> Sums:
+        """Sum columns, (n, C), in float64, their deviations from `shift` (C,), or from 0."""
+        shift = torch.zeros(columns.shape[1]).double() if shift is None else shift.double()
+        deviations = columns.double() - shift
+        return cls(len(columns), shift, deviations.sum(0), deviations.square().sum(0))
+
+    def __add__(self, other: Sums) -> Sums:
+        if not torch.equal(self.shift, other.shift):
+            raise ValueError("sums of deviations from different shifts do not add")
+        total, squares = self.total + other.total, self.squares + other.squares
+        return Sums(self.count + other.count, self.shift, total, squares)
+
+    @property
+    def mean(self) -> Tensor:
+        """Mean of each column, (C,)."""
+        return self.shift + self.total / self.count
+
+    @property
+    def var(self) -> Tensor:
+        """Variance of each column over all n rows, (C,): Σ (c − s)² / n − (mean − s)²."""
+        return (self.squares / self.count - (self.total / self.count).square()).clamp_min(0)
+
+
+@dataclass(frozen=True, eq=False)
+class Standardiser:
+    """Takes columns to mean 0 and variance 1 in float32.
+
+    Attributes
+    ----------
+    mean, std : Tensor
+        Of C columns, (C,) float64. A constant column's std is 1.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    @classmethod
+    def from_sums(cls, sums: Sums) -> Self:
+        """Return the one of columns with those sums."""
+        std = sums.var.sqrt()
+        constant = std <= CONSTANT * sums.mean.abs()
+        return cls(sums.mean, torch.where(constant, 1.0, std))
+
+    def features(self, x: Tensor) -> Tensor:
+        """Return (x − mean)/std of the columns (N, C)."""
+        return ((x - self.mean) / self.std).float()
