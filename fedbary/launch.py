@@ -112,7 +112,8 @@ def _absolute(dataset: str) -> str:
 def _require_file(setting: str, settings: Settings) -> None:
     """Raise a SettingError if what names a data set is neither a known name nor a path."""
     name = getattr(settings, setting)
-    known = registered(setting) if settings.task == "classification" else modules("tables")
+    images = settings.task == "classification"
+    known = registered(setting) if images else modules("tables", "read")
     places = (Path(name).expanduser(), Path(settings.data_dir) / name)
     if name != "none" and name not in known and not any(place.exists() for place in places):
         raise SettingError(setting, name, f"{', '.join(known)}, or the path of data")

@@ -9,10 +9,19 @@ from pathlib import Path
 _PACKAGE = Path(__file__).parent
 
 
-def modules(package: str) -> tuple[str, ...]:
-    """Return the names of the public modules of a package within this one, in order."""
+def modules(package: str, function: str = "") -> tuple[str, ...]:
+    """Return the names of the public modules of a package within this one, in order.
+
+    Given the name of a function, they are those that define it.
+    """
     found = (module.name for module in pkgutil.iter_modules([str(_PACKAGE / package)]))
-    return tuple(sorted(name for name in found if not name.startswith("_")))
+    public = sorted(name for name in found if not name.startswith("_"))
+    return tuple(name for name in public if not function or function in _functions(package, name))
+
+
+def _functions(package: str, module: str) -> set[str]:
+    text = (_PACKAGE / package / f"{module}.py").read_text(encoding="utf-8")
+    return {node.name for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)}
 
 
 def rules() -> tuple[str, ...]:

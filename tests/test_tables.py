@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tables_added import added_to_tables
 
-from fedbary import tables
 from fedbary.errors import SettingError
 from fedbary.partition import partition
 from fedbary.tables import load, names
@@ -35,10 +35,6 @@ def refused(*arguments, match, **more):
 
 
 # --- names and splits --------------------------------------------------------------------------
-
-
-def test_names_are_the_modules():
-    assert names() == ("diabetes",)
 
 
 def test_diabetes_is_real_data_in_its_own_units(tmp_path):
@@ -71,8 +67,8 @@ def test_new_set_is_one_file(tmp_path, monkeypatch):
         "def read(data_dir):\n"
         "    return table('ramp', np.arange(4.)[:, None], np.arange(4.), ['x'])\n"
     )
-    monkeypatch.setattr(tables, "__path__", [*tables.__path__, str(tmp_path)])
-    assert names() == ("diabetes", "ramp")
+    added_to_tables(tmp_path, monkeypatch)
+    assert "ramp" in names() and "diabetes" in names()
     assert load("ramp", tmp_path).features == ("x",)
     sys.modules.pop("fedbary.tables.ramp")
 

@@ -1,28 +1,41 @@
-"""Regression data as tensors: a set that ships with the package, or a file or folder of one's own.
+"""Tables as tensors: a set that ships with the package, or a file or folder of one's own.
 
-A set by name is one module of this package whose name has no leading underscore, with
-``read(data_dir)``; a format is one whose name has, with ``read(path, target)``. Both return a
-`Table`, and nothing else has to be told of a new set.
+A set by name is one module of this package whose name has no leading underscore: with
+``read(data_dir)``, which returns a `Table`, it is for regression; with ``read_labelled(data_dir)``,
+which returns a `fedbary.tables._frame.Frame`, for classification. A format is a module whose name
+has an underscore, with the same functions of ``(path, target)``. Nothing else has to be told of a
+new set.
 """
 
 from __future__ import annotations
 
 import importlib
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from fedbary.errors import SettingError
 from fedbary.registry import modules
 from fedbary.tables import _csv, _npz, _uci
-from fedbary.tables._table import Split, Table
+from fedbary.tables._frame import Frame
+from fedbary.tables._labelled import Labelled, encode
+from fedbary.tables._layout import Layout, layout_of
+from fedbary.tables._split import Split
+from fedbary.tables._table import Table
 
-__all__ = ["Split", "Table", "load", "names"]
-
-_loaded: dict[tuple[str, Path, str], Table] = {}
+__all__ = ["Labelled", "Layout", "Split", "Table", "load", "load_labelled", "names"]
 
 
-def names() -> tuple[str, ...]:
-    """Return the names of the sets that ship with the package, in alphabetical order."""
-    return modules("tables")
+def names(reader: str = "read") -> tuple[str, ...]:
+    """Return the names of the sets that ship with the package, in alphabetical order.
+
+    Parameters
+    ----------
+    reader : str
+        The function that their modules have: ``read`` for regression, ``read_labelled`` for
+        classification.
+    """
+    return modules("tables", reader)
 
 
 def load(name: str, data_dir: Path | str, target: str = "") -> Table:
@@ -48,24 +61,58 @@ def load(name: str, data_dir: Path | str, target: str = "") -> Table:
     SettingError
         There is no such set, or it holds what it must not; the message says what and where.
     """
-    key = name, Path(data_dir).expanduser().absolute(), target
-    if key not in _loaded:
-        _loaded[key] = _read(*key)
-    return _loaded[key]
+    table: Table = _read("read", name, Path(data_dir).expanduser().absolute(), target)
+    return table
 
 
-def _read(name: str, data_dir: Path, target: str) -> Table:
-    if name in names():
-        table: Table = importlib.import_module(f"{__name__}.{name}").read(data_dir)
-        return table
+@cache
+def load_labelled(
+    name: str,
+    data_dir: Path | str,
+    target: str = "",
+    classes: tuple[str, ...] = (),
+    layout: Layout | None = None,
+) -> Labelled:
+    """Return a classification set, read once per process.
+
+    Parameters
+    ----------
+    name, data_dir, target
+        As of `load`; the names are those of ``names("read_labelled")``, the target is the class.
+    classes : tuple of str
+        The classes in their order, the positive one last; by default those of the data, see
+        `Layout`.
+    layout : Layout
+        The federation's, by which a site's own data are coded; by default that of the data.
+
+    Returns
+    -------
+    Labelled
+        The same object for the same arguments throughout the process. Treat it as read-only.
+
+    Raises
+    ------
+    SettingError
+        There is no such set, or it holds what it must not; the message says what and where.
+    """
+    held: Frame = _read("read_labelled", name, Path(data_dir).expanduser().absolute(), target)
+    return encode(held, layout or layout_of(held, classes))
+
+
+@cache
+def _read(reader: str, name: str, data_dir: Path, target: str) -> Any:
+    if name in names(reader):
+        module = importlib.import_module(f"{__name__}.{name}")
+        return getattr(module, reader)(data_dir)
     path = Path(name).expanduser()
     if not path.exists():
         path = data_dir / path
     if name and path.is_dir():
-        return _uci.read(path, target)
+        return getattr(_uci, reader)(path, target)
     if path.is_file() and path.suffix == ".csv":
-        return _csv.read(path, target)
+        return getattr(_csv, reader)(path, target)
     if path.is_file() and path.suffix == ".npz":
-        return _npz.read(path, target)
-    allowed = f"{', '.join(names())}, or the path of a .csv file, an .npz file or a UCI folder"
+        return getattr(_npz, reader)(path, target)
+    sets = ", ".join(names(reader))
+    allowed = f"{sets}, or the path of a .csv file, an .npz file or a UCI folder"
     raise SettingError("dataset", name, allowed)

@@ -12,16 +12,7 @@ from torch import Tensor
 
 from fedbary.errors import SettingError
 from fedbary.seeds import derive_seed
-
-TEST_FRACTION = 0.1
-
-
-@dataclass(frozen=True, eq=False)
-class Split:
-    """Rows to train on and rows to test on, int64 indices into a `Table`."""
-
-    train: Tensor
-    test: Tensor
+from fedbary.tables._split import Split, checked_split, prescribed, tenth
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,15 +45,10 @@ class Table:
         SettingError
             If there is no split of that number.
         """
-        if number in range(len(self.splits)):
-            return self.splits[number]
-        if self.splits or number < 0:
-            last = f"0 to {len(self.splits) - 1}" if self.splits else "a whole number from 0"
-            raise SettingError("split", number, last)
-        seed = derive_seed(number, "split")
-        order = torch.from_numpy(np.random.default_rng(seed).permutation(len(self.y)))
-        tested = max(1, round(TEST_FRACTION * len(self.y)))
-        return Split(order[tested:].sort().values, order[:tested].sort().values)
+        if split := prescribed(self.splits, number):
+            return split
+        rng = np.random.default_rng(derive_seed(number, "split"))
+        return Split.where(tenth(len(self.y), rng))
 
 
 def table(
@@ -128,21 +114,5 @@ def table(
         tuple(str(feature) for feature, keep in zip(features, kept, strict=True) if keep),
         torch.from_numpy(np.ascontiguousarray(x[:, kept])),
         torch.from_numpy(y),
-        tuple(_split(name, number, len(y), *rows) for number, rows in enumerate(splits)),
+        tuple(checked_split(name, number, len(y), *rows) for number, rows in enumerate(splits)),
     )
-
-
-def _split(name: str, number: int, count: int, train: np.ndarray, test: np.ndarray) -> Split:
-    allowed = f"different whole numbers from 0 to {count - 1}, some to train on and some to test on"
-    both = np.concatenate([np.ravel(train), np.ravel(test)])
-    right = len(train) and len(test) and both.dtype.kind in "iu" and both.min() >= 0
-    if not right or both.max() >= count or len(np.unique(np.ravel(test))) < np.size(test):
-        raise SettingError(f"{name}: split {number}", _brief(both), allowed)
-    if np.isin(test, train).any():
-        shared = f"row {int(test[np.isin(test, train)][0])} in both parts"
-        raise SettingError(f"{name}: split {number}", shared, allowed)
-    return Split(*(torch.from_numpy(part.astype(np.int64)) for part in (train, test)))
-
-
-def _brief(rows: np.ndarray) -> str:
-    return f"{rows.min()} to {rows.max()}, {rows.dtype}" if rows.size else "no rows"

@@ -21,14 +21,18 @@ def read_text(path: Path, **layout: Any) -> DataFrame:
     Raises
     ------
     SettingError
-        The file cannot be read as a table.
+        The file cannot be read as a table, or its rows are longer than its header.
     """
     import pandas
 
     try:
-        return pandas.read_csv(path, dtype=str, keep_default_na=False, **layout)
+        cells = pandas.read_csv(path, dtype=str, keep_default_na=False, **layout)
     except (OSError, ValueError) as error:
-        raise SettingError(str(path), error, "a table of numbers, a line a row") from error
+        raise SettingError(str(path), error, "a table, a line a row") from error
+    if not isinstance(cells.index, pandas.RangeIndex):
+        held = f"rows of more than {cells.shape[1]} cells"
+        raise SettingError(str(path), held, f"{cells.shape[1]}, a cell for each name in the header")
+    return cells
 
 
 def numbers(

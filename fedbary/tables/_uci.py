@@ -8,39 +8,63 @@ the folder or, as published by Gal (2016), in its subfolder ``data``.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedbary.errors import SettingError
+from fedbary.tables._frame import Frame, frame
 from fedbary.tables._table import Table
 from fedbary.tables._text import numbers, read_text
 
+if TYPE_CHECKING:
+    from pandas import DataFrame, Series
+
 
 def read(path: Path, target: str) -> Table:
-    """Return the set in a folder; the target is the column that the folder names.
+    """Return the regression set in a folder; the target is the column that the folder names.
 
     Raises
     ------
     SettingError
         A file is missing or does not hold what it must.
     """
+    features, aim, splits = _parts(path)
+    return numbers(str(path), features, aim, splits)
+
+
+def read_labelled(path: Path, target: str) -> Frame:
+    """Return the columns and classes in a folder; the folder names the column of the classes.
+
+    Raises
+    ------
+    SettingError
+        A file is missing or does not hold what it must.
+    """
+    features, aim, splits = _parts(path)
+    columns = {str(name): features[name].to_numpy(object) for name in features.columns}
+    return frame(str(path), columns, aim.to_numpy(object), splits)
+
+
+def _parts(path: Path) -> tuple[DataFrame, Series, list[tuple[np.ndarray, np.ndarray]]]:
+    """Return features, target and splits, cells as text."""
     if (path / "data").is_dir():
         path = path / "data"
-    frame = read_text(path / "data.txt", sep=r"\s+", header=None)
+    cells = read_text(path / "data.txt", sep=r"\s+", header=None)
     features = _indices(path / "index_features.txt")
     aim = _indices(path / "index_target.txt")
     columns = np.concatenate([features, aim])
-    if len(aim) != 1 or not np.isin(columns, np.arange(frame.shape[1])).all() or aim in features:
+    if len(aim) != 1 or not np.isin(columns, np.arange(cells.shape[1])).all() or aim in features:
         held = f"features {features.tolist()}, target {aim.tolist()}"
         raise SettingError(
-            str(path), held, f"columns from 0 to {frame.shape[1] - 1}, one the target"
+            str(path), held, f"columns from 0 to {cells.shape[1] - 1}, one the target"
         )
     count = len(list(path.glob("index_train_*.txt")))
     splits = [
         (_indices(path / f"index_train_{i}.txt"), _indices(path / f"index_test_{i}.txt"))
         for i in range(count)
     ]
-    return numbers(str(path), frame[features.tolist()], frame[int(aim[0])], splits)
+    return cells[features.tolist()], cells[int(aim[0])], splits
 
 
 def _indices(path: Path) -> np.ndarray:

@@ -1,0 +1,16 @@
+"""A file that stands beside the sets of tables as if it lay among them."""
+
+import shutil
+from pathlib import Path
+
+from fedbary import registry, tables
+
+
+def added_to_tables(folder, monkeypatch):
+    """Add the modules in a folder to those of `fedbary.tables`, for one test."""
+    package = folder / "package"
+    shutil.copytree(Path(tables.__file__).parent, package / "tables")
+    for file in folder.glob("*.py"):
+        shutil.copy(file, package / "tables")
+    monkeypatch.setattr(registry, "_PACKAGE", package)
+    monkeypatch.setattr(tables, "__path__", [*tables.__path__, str(folder)])
