@@ -1,0 +1,1 @@
+"""Classification of tables: who holds which rows, networks, loss, predictions, scores."""

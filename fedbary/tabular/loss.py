@@ -1,0 +1,100 @@
+"""Cross-entropy with weights for rare classes, and what the weights do to probabilities.
+
+`balanced` weights w_c = N / (K N_c) give every class the same total weight N/K; N_c are the rows
+of class c **of all clients together**, so that every client minimises its part of one objective.
+Counted at each client they would differ by client: where a class is common it would be rare
+elsewhere, and the sum of the clients' objectives would be nobody's.
+
+The price is calibration. Under the weights the best probabilities are
+
+    q(c | x) = w_c p(c | x) / Σ_d w_d p(d | x),
+
+those of a population in which all classes are equally frequent. They overstate rare classes: NLL
+and Brier score of real rows become worse, on purpose. The ECE of the largest probability need not
+show it, as what is overstated of one class and understated of the other can cancel in a bin.
+`natural` undoes it, p ∝ q / w. Of two classes that changes no ranking of rows, thus neither AUROC
+nor sensitivity at a specificity, only which class is the more probable. Weights are for training
+where a rare class would not be learnt (by a few steps, say), not for moving a threshold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from fedbary.errors import SettingError
+
+CLASS_WEIGHTS = ("none", "balanced")
+
+
+def class_weights(scheme: str, counts: Sequence[int] | Tensor) -> Tensor:
+    """Return the weight of each class, (K,) float32: 1, or N / (K N_c).
+
+    A class that no client holds has weight 1; N and K are then those of the classes that are held.
+    The weights' mean over the counted rows is 1: the data count as much as without weights.
+
+    Parameters
+    ----------
+    scheme : str
+        ``none`` or ``balanced``.
+    counts : sequence of int
+        N_c, the training rows of each class over all clients, (K,).
+
+    Raises
+    ------
+    SettingError
+        If there is no such scheme.
+    ValueError
+        If a count is negative or all are 0.
+    """
+    if scheme not in CLASS_WEIGHTS:
+        raise SettingError("class_weights", scheme, ", ".join(CLASS_WEIGHTS))
+    held = torch.as_tensor(counts, dtype=torch.float64)
+    if not (held >= 0).all() or not held.sum() > 0:
+        raise ValueError(f"counts of classes must be at least 0 and not all 0; got {counts}")
+    if scheme == "none":
+        return torch.ones(len(held))
+    equal = held.sum() / (held > 0).sum()
+    return torch.where(held > 0, equal / held, 1.0).float()
+
+
+def weighted_cross_entropy(weights: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return the loss (1/B) Σ_i w_{y_i} · −log softmax(logits_i)[y_i], in nats.
+
+    The sum is divided by the number of rows B, not by their weights' sum as PyTorch's
+    ``weight=`` does with its mean: that would count the rare row of a batch by what lies beside
+    it, and would take the weights out of batches and clients of a single class.
+
+    Parameters
+    ----------
+    weights : Tensor
+        One per class, (K,), as of `class_weights`.
+
+    Returns
+    -------
+    Callable
+        Of logits (B, K) and labels (B,): what the local methods take as `nll`.
+    """
+
+    def loss(logits: Tensor, labels: Tensor) -> Tensor:
+        total = functional.cross_entropy(logits, labels, weights.to(logits.device), reduction="sum")
+        return total / len(labels)
+
+    return loss
+
+
+def natural(probs: Tensor, weights: Tensor) -> Tensor:
+    """Return p ∝ q / w, the probabilities under the classes' own frequencies.
+
+    Parameters
+    ----------
+    probs : Tensor
+        q, what a network trained with the weights predicts, (N, K), rows summing to one.
+    weights : Tensor
+        w, (K,), above 0.
+    """
+    unweighted = probs.double() / weights.to(probs.device)
+    return (unweighted / unweighted.sum(1, keepdim=True)).to(probs.dtype)
