@@ -118,8 +118,13 @@ def deploy(
         raise SettingError("dataset", "none", "a data set, or --site with each site's data")
     from fedbary.deploy import deploy as run_lab
 
-    prepared = prepare(settings, run_folder(settings, Path.cwd()), own_data=bool(sites))
-    run_lab(prepared, sites)
+    folder = run_folder(settings, Path.cwd())
+    try:
+        prepared = prepare(settings, folder, own_data=bool(sites))
+        run_lab(prepared, sites)
+    except Stopped:
+        words = shlex.join([f"output={folder}", "resume=last"])
+        raise Stopped(f"the same command with {words} goes on") from None
     print(f"Results: {prepared.output}")
 
 

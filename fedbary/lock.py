@@ -43,7 +43,7 @@ def only_writer(folder: Path) -> Iterator[None]:
                 yield
             finally:
                 (folder / LOCK).unlink(missing_ok=True)
-                if not any(folder.iterdir()):
+                if folder.exists() and not any(folder.iterdir()):
                     folder.rmdir()
     except OSError as error:
         if error.errno not in NO_ROOM:

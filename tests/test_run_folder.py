@@ -120,6 +120,12 @@ def test_a_folder_in_which_nothing_was_written_is_gone_again(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_folder_that_is_removed_meanwhile_hides_no_error(tmp_path):
+    with pytest.raises(RunError, match="^the cause$"), only_writer(tmp_path / "run"):
+        shutil.rmtree(tmp_path / "run")
+        raise RunError("the cause")
+
+
 @pytest.mark.parametrize("other", [{"seed": 1}, {"rule": "WB"}])
 def test_a_checkpoint_of_another_run_is_refused(other, folder, tmp_path):
     cut_off(tmp_path / "other", **other)
