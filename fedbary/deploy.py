@@ -20,12 +20,10 @@ from fedbary.folder import is_whole
 from fedbary.launch import (
     flower_environment,
     flwr_run,
-    free_port,
-    stop_tree,
     to_toml,
-    tool,
     wait_for_superlink,
 )
+from fedbary.programs import free_port, stop_tree, tool
 from fedbary.sites import LONGEST_NAME
 
 NodeConfig = Mapping[str, str | int]

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import socket
 import ssl
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 from urllib.error import URLError
 from urllib.request import urlopen
 
-import psutil
 import yaml
 
 from fedbary.commit import CLONE_VARIABLE
@@ -26,11 +23,11 @@ from fedbary.config import ROOT, Settings, registered
 from fedbary.errors import RunError, SettingError
 from fedbary.folder import is_whole, require_startable
 from fedbary.lock import require_free
+from fedbary.programs import free_port, run_program, stop_tree, tool
 from fedbary.registry import modules
 from fedbary.warm import WarmProcess
 
 SUPERLINK_SECONDS = 60
-STOP_SECONDS = 15
 
 
 def launch(settings: Settings, log: IO[str] | None = None, warm: WarmProcess | None = None) -> None:
@@ -119,17 +116,6 @@ def _require_file(setting: str, settings: Settings) -> None:
         raise SettingError(setting, name, f"{', '.join(known)}, or the path of data")
 
 
-def stop(processes: list[psutil.Process], seconds: float = STOP_SECONDS) -> None:
-    """End processes: first asked, killed if they are still there after so many seconds."""
-    for process in processes:
-        with suppress(psutil.NoSuchProcess):
-            process.terminate()
-    _, alive = psutil.wait_procs(processes, seconds)
-    for process in alive:
-        with suppress(psutil.NoSuchProcess):
-            process.kill()
-
-
 def _run_inline(settings: Settings, log: IO[str] | None, warm: WarmProcess | None) -> None:
     with tempfile.TemporaryDirectory(prefix="fedbary-") as scratch:
         file = Path(scratch) / "settings.yaml"
@@ -166,23 +152,6 @@ def flwr_run(environment: dict[str, str], name: str, words: list[str], log: IO[s
     command = [tool("flwr"), "run", str(ROOT), name, "--stream", *words]
     run_program(command, environment, log)
     return _last_status(environment, name)
-
-
-def run_program(command: list[str], environment: dict[str, str] | None, log: IO[str] | None) -> int:
-    """Run a program of this clone to its end; return its exit code.
-
-    A Ctrl-C in the terminal reaches this process alone, which kills the program.
-    """
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-    try:
-        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    try:
-        return process.wait()
-    finally:
-        process.kill()
-        process.wait()
 
 
 def flower_environment(home: Path) -> dict[str, str]:
@@ -250,31 +219,6 @@ def wait_for_superlink(
         time.sleep(0.1)
 
 
-def stop_tree(process: subprocess.Popen[bytes]) -> None:
-    """End a server and all that it started, Ray too, even if the server itself has ended.
-
-    It must have been started in a session of its own.
-    """
-    started = [other for other in psutil.process_iter() if _session(other) == process.pid]
-    with suppress(psutil.NoSuchProcess):
-        started += psutil.Process(process.pid).children(recursive=True)
-    if process.poll() is None:
-        process.terminate()
-    stop([other for other in started if other.pid != process.pid])
-    try:
-        process.wait(STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-
-
-def _session(process: psutil.Process) -> int | None:
-    try:
-        return os.getsid(process.pid)
-    except OSError:
-        return None
-
-
 def _is_healthy(url: str, trusted: ssl.SSLContext | None) -> bool:
     try:
         with urlopen(url, timeout=1, context=trusted) as answer:
@@ -293,17 +237,6 @@ def _last_status(environment: dict[str, str], name: str) -> str:
         return str(json.loads(done.stdout)["runs"][0]["status"])
     except (ValueError, KeyError, IndexError):
         return "unknown"
-
-
-def tool(name: str) -> str:
-    """Return the path of a command of this Python's environment."""
-    return str(Path(sys.executable).parent / name)
-
-
-def free_port() -> int:
-    """Return a port of the loopback interface that nothing uses."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 def _gpu_share(settings: Settings) -> float:

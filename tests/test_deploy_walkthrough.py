@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 import client_app
 from fedbary.config import resolve
-from fedbary.launch import free_port, stop
+from fedbary.programs import free_port, stop
 from server_app import run
 from server_app.inline import InlineGrid
 

@@ -10,7 +10,7 @@ from queue import Empty, SimpleQueue
 import psutil
 
 from fedbary.config import Settings
-from fedbary.launch import stop
+from fedbary.programs import stop
 from fedbary.warm import WarmProcess
 
 Make = Callable[[str, Settings, WarmProcess], None]
