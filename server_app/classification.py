@@ -29,6 +29,9 @@ ECE_BINS = (15, 100)
 
 SCORES = ("accuracy", "nll", "ece", "brier")
 
+REPEATS = 5
+"""Sets of networks drawn from the final posterior, over which the ECE's own spread is taken."""
+
 REJECTED = tuple(tenth / 10 for tenth in range(10))
 """Fractions of the test set that are rejected, most uncertain first."""
 
@@ -92,18 +95,21 @@ class ClassificationRecorder(Recorder):
         self.prediction = self._predict(images, server_round)
         if self.prediction.probs.isfinite().all():
             scores = score(self.prediction.probs, labels, self.settings.ece_bins)
-            self.round |= self._beyond(self.prediction, labels, server_round)
+            self.round |= self._beyond(self.prediction, images, labels, server_round)
         return scores
 
-    def _predict(self, images: torch.Tensor, server_round: int) -> Prediction:
-        seed = derive_seed(self.settings.seed, "predict-global", server_round)
+    def _predict(self, images: torch.Tensor, *indices: int) -> Prediction:
+        seed = derive_seed(self.settings.seed, "predict-global", *indices)
         generator = torch.Generator(images.device).manual_seed(seed)
         return predict(self.network, images, self.settings.samples, generator)
 
-    def _beyond(self, here: Prediction, labels: Tensor, server_round: int) -> dict[str, Any]:
+    def _beyond(
+        self, here: Prediction, images: Tensor, labels: Tensor, server_round: int
+    ) -> dict[str, Any]:
         """Return the ECE in the usual bins and the split of uncertainty; at the end more.
 
-        That is what the uncertainty is worth: accuracy after rejection, detection of foreign data.
+        That is what the uncertainty is worth (accuracy after rejection, detection of foreign data)
+        and how far the ECE moves with the draw of the networks: its standard deviation.
         """
         line: dict[str, Any] = {
             f"ece_{bins}": score(here.probs, labels, bins)["ece"] for bins in ECE_BINS
@@ -119,6 +125,14 @@ class ClassificationRecorder(Recorder):
         line["rejection"] = {
             f"{fraction:.1f}": value for fraction, value in zip(REJECTED, kept, strict=True)
         }
+        if self.settings.bayesian_layers > 0:
+            again = [self._predict(images, server_round, i).probs for i in range(1, REPEATS)]
+            line["monte_carlo"] = {
+                f"ece_{bins}": float(
+                    np.std([score(p, labels, bins)["ece"] for p in [here.probs, *again]], ddof=1)
+                )
+                for bins in ECE_BINS
+            }
         foreign = ood_images(self.settings)
         if foreign is not None:
             there = self._predict(foreign, server_round)

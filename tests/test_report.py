@@ -11,11 +11,18 @@ import pytest
 
 from fedbary.errors import SettingError
 from fedbary.experiments.cells import ACCURACY, NLL, marked
-from fedbary.experiments.comparison import TOGETHER, compare
+from fedbary.experiments.comparison import (
+    TOGETHER,
+    compare,
+    enough_draws,
+    of_draws,
+    pairs_table,
+)
 from fedbary.experiments.document import Document
 from fedbary.experiments.published import published, table1
 from fedbary.experiments.report import write_report
 from fedbary.experiments.table import TABLE, read_table
+from fedbary.stats import paired
 
 RNG = np.random.default_rng(0)
 ROOT = Path(__file__).resolve().parents[1]
@@ -154,8 +161,44 @@ def test_rules_are_compared_on_the_points_they_share_whatever_their_order():
     last = pd.concat([one, other, runs_of("FedAvg", bad, 0), runs_of("EAA", good, 1)])
     (found,) = compare(last, NLL)
     assert (found.first, found.second, found.points) == ("RKLB", "WB", 9)
-    assert found.gap == pytest.approx((good - bad).mean())
+    assert found.by_seed == paired(good, bad)
     assert found.test.first > 0.95 and found.test.second < 0.05
+
+
+def test_points_of_one_seed_are_no_independent_pairs():
+    """Nine settings at three seeds, whose differences are the seeds' alone: three pairs."""
+    seeds = np.arange(27) % 3
+    datasets = (np.arange(27) // 3 % 3).astype(str)
+    layers, noise = np.arange(27) // 9 + 1, RNG.random(27)
+    by_seed = np.array([0.1, 0.2, 0.4])
+    one, other = (
+        runs_of(rule, level, layers).assign(seed=seeds, dataset=datasets)
+        for rule, level in (("RKLB", noise + by_seed[seeds]), ("WB", noise))
+    )
+    (found,) = compare(pd.concat([one, other]), NLL)
+    expected = paired(by_seed, np.zeros(3))
+    assert found.points == 27 and found.by_seed.pairs == 3
+    assert found.by_seed.t_test == pytest.approx(expected.t_test) and expected.t_test > 0.1
+    assert found.by_seed.wilcoxon == 0.25
+
+
+def test_a_table_of_pairs_has_the_effect_with_its_interval_first():
+    one, other = runs_of("RKLB", [0.3, 0.5, 0.4]), runs_of("WB", [0.4, 0.8, 0.6])
+    header, (row,) = pairs_table(compare(pd.concat([one, other]), NLL), NLL, False)
+    assert header[:3] == ["first", "second", "first − second [95 %]"]
+    assert row[:6] == ["RKLB", "WB", "-0.2000 [-0.4484, +0.0484]", "3", "0.074", "0.250"]
+    single = compare(
+        pd.concat([runs_of(r, [0.1, 0.2], [1, 2], seed=0) for r in ("RKLB", "WB")]), NLL
+    )
+    assert pairs_table(single, NLL, False)[1][0][2:6] == ["+0.0000", "1", "–", "–"]
+
+
+@pytest.mark.parametrize("draws", [10, 49, 50, 200])
+def test_rules_are_compared_on_the_ece_of_enough_draws_alone(draws):
+    last = pd.DataFrame({"samples": [50, draws], "monte_carlo.ece_15": [0.001, 0.002]})
+    assert enough_draws(last) == (draws >= 50)
+    assert ("0.15 points" in of_draws(last)) == (draws >= 50)
+    assert ("not compared" in of_draws(last)) == (draws < 50)
 
 
 def test_variants_are_compared_one_by_one_and_together():

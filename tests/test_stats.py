@@ -1,11 +1,17 @@
-"""The signed-rank test knows which method is better, and by how much to call them equal."""
+"""The tests know which method is better, by how much, and when to call them equal."""
+
+import itertools
+import math
 
 import numpy as np
 import pytest
 from baycomp import SignedRankTest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import rankdata
 
 from fedbary import stats
-from fedbary.stats import signed_rank
+from fedbary.stats import paired, signed_rank
 
 RNG = np.random.default_rng(0)
 BASE = RNG.normal(1, 0.3, 27)
@@ -132,6 +138,7 @@ def test_inputs_are_not_changed(few_draws):
     assert np.array_equal(first, BASE) and np.array_equal(second, BASE + NOISE)
 
 
+@pytest.mark.parametrize("compare", [paired, lambda a, b: signed_rank(a, b, True)])
 @pytest.mark.parametrize(
     ("first", "second", "message"),
     [
@@ -142,6 +149,55 @@ def test_inputs_are_not_changed(few_draws):
         ([1.0, 2.0], [1.0, float("inf")], "finite"),
     ],
 )
-def test_scores_that_cannot_be_compared(first, second, message):
+def test_scores_that_cannot_be_compared(compare, first, second, message):
     with pytest.raises(ValueError, match=message):
-        signed_rank(first, second, True)
+        compare(first, second)
+
+
+def test_the_interval_and_the_t_test_are_those_of_a_worked_example():
+    """Student's sleep data (1908): mean 1.58, s 1.23 of ten pairs, t = 4.0621, p = 0.002833."""
+    first = [1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4]
+    second = [0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0]
+    found = paired(first, second)
+    assert found.pairs == 10 and found.mean == pytest.approx(1.58)
+    assert (found.low, found.high) == pytest.approx((0.7001142, 2.4598858), abs=1e-6)
+    assert found.t_test == pytest.approx(0.002833, abs=1e-6)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.integers(-1000, 1000).filter(bool), min_size=2, max_size=9, unique_by=abs))
+def test_wilcoxon_s_p_is_the_share_of_signs_as_uneven_as_these(differences):
+    ranks = rankdata(np.abs(differences))
+    uneven = abs(np.sum(np.sign(differences) * ranks))
+    signs = itertools.product((-1, 1), repeat=len(ranks))
+    share = np.mean([abs(np.dot(sign, ranks)) >= uneven for sign in signs])
+    found = paired(differences, np.zeros(len(differences)))
+    assert found.wilcoxon == pytest.approx(share)
+    assert found.wilcoxon >= 2.0 ** (1 - len(differences))
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.tuples(st.floats(-1e3, 1e3), st.floats(-1e3, 1e3)), min_size=1, max_size=12))
+def test_exchanging_the_methods_mirrors_the_effect(pairs):
+    first, second = zip(*pairs, strict=True)
+    one, two = paired(first, second), paired(second, first)
+    assert (one.mean, one.t_test, one.wilcoxon) == pytest.approx(
+        (-two.mean, two.t_test, two.wilcoxon), nan_ok=True
+    )
+    assert (one.low, one.high) == pytest.approx((-two.high, -two.low), nan_ok=True)
+    assert one.pairs == 1 or one.low <= one.mean <= one.high
+    assert (one.pairs == 1) == math.isnan(one.t_test) == math.isnan(one.wilcoxon)
+
+
+def test_the_interval_holds_the_true_difference_as_often_as_it_says():
+    rng = np.random.default_rng(0)
+    found = [paired(0.3 + rng.normal(size=3), np.zeros(3)) for _ in range(4000)]
+    held = np.mean([one.low <= 0.3 <= one.high for one in found])
+    assert held == pytest.approx(0.95, abs=4 * math.sqrt(0.95 * 0.05 / 4000))
+
+
+def test_ties_alone_are_no_difference_and_one_alone_is_a_sure_one():
+    tied = paired([1.0, 2.0, 3.0], [1.0, 2.0, 3.0])
+    assert (tied.mean, tied.low, tied.high, tied.t_test, tied.wilcoxon) == (0, 0, 0, 1, 1)
+    same = paired([1.0, 2.0, 3.0], [0.0, 1.0, 2.0])
+    assert (same.low, same.high, same.t_test, same.wilcoxon) == (1, 1, 0, 0.25)
