@@ -51,7 +51,7 @@ def whole(tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole")
     done = subprocess.run(
         [FEDBARY, "simulate", *WORDS, "output=run"],
-        cwd=folder, capture_output=True, text=True, timeout=300, check=False,
+        cwd=folder, capture_output=True, text=True, timeout=900, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     times = [file.stat().st_mtime for file in (folder / "run").iterdir()]
