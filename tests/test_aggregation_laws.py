@@ -57,12 +57,10 @@ def test_toy_values(rule, mean, var):
     assert np.exp(lv) == pytest.approx(var, rel=1e-12)
 
 
-def test_every_rule_has_a_toy_value_and_a_formula():
-    robust = {"Median", "TrimmedMean", "MultiKrum"}
-    assert set(CHARTS) == {"FedAvg", "EAA", "GAA", "AALV", "RKLB", "WB", "FKLB"}
-    assert set(ALL) == set(CHARTS) | robust
-    assert not RULES["GAA"].is_mean
-    assert set(MEANS) == set(ALL) - {"GAA"}
+def test_the_rules_of_the_papers_are_held_to_the_laws():
+    assert {"FedAvg", "EAA", "GAA", "AALV", "RKLB", "WB", "FKLB"} <= set(CHARTS)
+    assert {"Median", "TrimmedMean", "MultiKrum"} <= set(ALL) - set(CHARTS)
+    assert set(ASCENDING) <= set(MEANS) and "GAA" not in MEANS
 
 
 @pytest.mark.parametrize("rule", ALL)
