@@ -1,15 +1,14 @@
 """Federated uncertainty for a model of one's own: its data, a client and the server."""
 
 import torch
-from fedbary.strategies import RKLB
+from fedbary.strategies import strategy_for
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 from sklearn.datasets import load_digits
 
 from fedbary.drawing import drawing
-from fedbary.inference import Training
-from fedbary.inference.variational import fit
+from fedbary.inference import Training, variational
 from fedbary.layers import VariationalLinear, reset_layer
 
 client = ClientApp()
@@ -21,7 +20,7 @@ class Net(torch.nn.Module):
     def __init__(self):
         super().__init__()
         self.hidden, self.out = torch.nn.Linear(64, 64), VariationalLinear(64, 10)
-        reset_layer(self.out, init_log_var=-5.0, generator=torch.Generator().manual_seed(0))
+        reset_layer(self.out, init_log_var=-5.0, generator=torch.default_generator)
 
     def forward(self, x):
         return self.out(self.hidden(x).relu())
@@ -37,21 +36,23 @@ def train(message, context):
     node, net = context.node_config, Net()
     x, y = digits(slice(node["partition-id"], 1200, node["num-partitions"]))
     net.load_state_dict(message.content["arrays"].to_torch_state_dict())
-    fit(net, x, y, prior=1.0, training=TRAINING, seed=0)
+    variational.fit(net, x, y, prior=1.0, training=TRAINING, seed=context.run_config["seed"])
     metrics, arrays = MetricRecord({"num-examples": len(x)}), ArrayRecord(net.state_dict())
     return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
 
 
 @server.main()
 def main(grid, context):
-    (x, y), net = digits(slice(1200, None)), Net()
-    strategy = RKLB(fraction_evaluate=0.0)
+    torch.manual_seed(context.run_config["seed"])
+    (x, y), net = digits(slice(1200, None)), Net().eval()
+    strategy = strategy_for(context.run_config["rule"])(fraction_evaluate=0.0)
     result = strategy.start(grid, ArrayRecord(net.state_dict()), context.run_config["rounds"])
     net.load_state_dict(result.arrays.to_torch_state_dict())
     with drawing(net, torch.manual_seed(1)), torch.no_grad():
         probs = sum(net(x).softmax(-1) for _ in range(50)) / 50
     right, entropy = probs.argmax(-1) == y, torch.special.entr(probs).sum(-1)
     order = entropy.argsort()
+    print(f"NLL {-probs[range(len(y)), y].log().mean():.3f} nats")
     for name, part in {"all": order, "surest 80 %": order[:478], "others": order[478:]}.items():
         print(f"{right[part].float().mean():7.2%} right, {entropy[part].mean():.3f} nats: {name}")
     for i in order[-5:]:
