@@ -39,7 +39,7 @@ def tensor_from_array(array: Array) -> Tensor:
     except ValueError:
         raise
     except Exception as error:
-        raise ValueError(f"it cannot be read ({error})") from error
+        raise ValueError(f"it cannot be read ({type(error).__name__})") from error
 
 
 def _view(array: Array) -> Tensor:
@@ -49,7 +49,7 @@ def _view(array: Array) -> Tensor:
     try:
         shape, fortran_order, dtype = _READ_HEADER[npy.read_magic(stream)](stream)
     except Exception as error:  # numpy's parser raises many kinds on hostile bytes
-        raise ValueError(f"its header cannot be read ({error})") from error
+        raise ValueError("its header cannot be read") from error  # whose text may hold addresses
     if dtype.kind not in "biufc":
         raise ValueError(f"its dtype is {str(dtype)!r}, not one of numbers")
     start = stream.tell()
