@@ -20,15 +20,14 @@ from torch.nn import functional
 
 from fedbary.inference import Training
 from fedbary.inference.variational import fit
-from fedbary.models import BayesianCNN
+from fedbary.models import build
 
 SHAPE, CLASSES, BATCH = (1, 28, 28), 10, 64
 
 
 def ours(bayesian_layers: int, x: torch.Tensor, y: torch.Tensor) -> Callable[[], None]:
     """One epoch of fedbary's variational inference."""
-    model = BayesianCNN(SHAPE, CLASSES, bayesian_layers)
-    model.reset(init_log_var=-5.0, seed=0)
+    model = build("cnn", SHAPE, CLASSES, 0, bayesian_layers, init_log_var=-5.0)
     return lambda: void(fit(model, x, y, 1.0, Training(batch_size=BATCH), seed=0))
 
 

@@ -13,23 +13,23 @@ import statistics
 import time
 
 import torch
-from torch import Generator
+from torch import Generator, nn
 
 from fedbary.data import inputs
-from fedbary.models import BayesianCNN
-from fedbary.prediction import predict
+from fedbary.models import build
+from fedbary.predictive import predict
 
 SHAPE, CLASSES, BATCH = (1, 28, 28), 10, 500
 
 
-def sampled(model: BayesianCNN, x: torch.Tensor, samples: int) -> float:
+def sampled(model: nn.Module, x: torch.Tensor, samples: int) -> float:
     """Seconds of one prediction with `samples` networks."""
     start = time.perf_counter()
     predict(model, x, samples, Generator().manual_seed(0), BATCH)
     return time.perf_counter() - start
 
 
-def plain(model: BayesianCNN, x: torch.Tensor, passes: int) -> float:
+def plain(model: nn.Module, x: torch.Tensor, passes: int) -> float:
     """Seconds of `passes` forward passes of the deterministic network."""
     start = time.perf_counter()
     with torch.inference_mode():
@@ -47,9 +47,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     x = torch.randint(0, 256, (args.images, *SHAPE), dtype=torch.uint8)
-    variational, deterministic = (BayesianCNN(SHAPE, CLASSES, n) for n in (3, 0))
-    for model in (variational, deterministic):
-        model.reset(init_log_var=-5.0, seed=0)
+    variational, deterministic = (build("cnn", SHAPE, CLASSES, 0, n, -5.0) for n in (3, 0))
     pairs = [
         (sampled(variational, x, args.samples), plain(deterministic, x, args.samples))
         for _ in range(args.repeats + 1)

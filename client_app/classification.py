@@ -12,13 +12,13 @@ from functools import lru_cache
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from torch import nn
 
 from client_app.node import Node, config_of, round_of
 from fedbary.federation import Shard, augments, evaluation_data, make_model, site_shard
 from fedbary.inference import local_method
 from fedbary.metrics import evaluate as score
-from fedbary.models import BayesianCNN
-from fedbary.prediction import predict
+from fedbary.predictive import predict
 from fedbary.seeds import derive_seed
 from fedbary.task import Task
 
@@ -98,7 +98,7 @@ def _job(message: Message, node: Node) -> Job:
     return Job(node, task, site_shard(node.settings, node.site, task))
 
 
-def _received(message: Message, job: Job) -> BayesianCNN:
+def _received(message: Message, job: Job) -> nn.Module:
     """Return the process's network, holding the posterior that the message carries."""
     model = _model(job.node.settings, job.task)
     model.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
@@ -106,7 +106,7 @@ def _received(message: Message, job: Job) -> BayesianCNN:
 
 
 def _score(
-    model: BayesianCNN, x: torch.Tensor, y: torch.Tensor, job: Job, server_round: int
+    model: nn.Module, x: torch.Tensor, y: torch.Tensor, job: Job, server_round: int
 ) -> dict[str, float]:
     device = next(model.parameters()).device
     settings = job.node.settings

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from fedbary.attacks import ATTACKS
 from fedbary.errors import SettingError
 from fedbary.partition import PARTITIONS
-from fedbary.registry import modules, rules
+from fedbary.registry import is_factory, modules, rules
 from fedbary.task import parse_classes, parse_shape
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -84,10 +84,10 @@ class Settings(BaseModel):
 
     pixels: Literal["unit", "signed"]
     augment: Literal["auto"] | bool
-    model: Literal["cnn", "linear", "mlp"]
+    model: str
     hidden_units: int = Field(ge=1)
     noise: Literal["none", "cross", "learned"] | float
-    bayesian_layers: int = Field(ge=0, le=5)
+    bayesian_layers: int = Field(ge=0)
     init_log_var: float = Field(ge=-40, le=40)
 
     inference: str
@@ -206,6 +206,14 @@ class Settings(BaseModel):
             if info.field_name == "dataset" and value.endswith(".csv"):
                 also += "; a table needs task=regression and target=<its column>"
             raise SettingError(info.field_name, value, ", ".join(allowed) + also)
+        return value
+
+    @field_validator("model")
+    @classmethod
+    def _is_model(cls, value: str) -> str:
+        networks = modules("models")
+        if value not in networks and not is_factory(value):
+            raise SettingError("model", value, f"{', '.join(networks)}, or package.module:factory")
         return value
 
     @field_validator("gpus_per_client")

@@ -1,4 +1,4 @@
-"""Where the layers of a module take their noise from: `with drawing(module, generator): ...`."""
+"""Where noise comes from: Gaussian layers draw as `drawing` says, all else as `seeded` does."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+import torch
 from torch import Generator, nn
 
 _GENERATORS: ContextVar[Mapping[nn.Module, Generator | None]] = ContextVar("generators")
@@ -37,3 +38,24 @@ def drawing(module: nn.Module, generator: Generator | None) -> Iterator[None]:
 def generator_of(layer: nn.Module) -> Generator | None:
     """Return the generator that a layer draws from now; None if its weights are their means."""
     return _GENERATORS.get({}).get(layer)
+
+
+@contextmanager
+def seeded(seed: int, device: torch.device | str = "cpu") -> Iterator[None]:
+    """Let PyTorch's default generators, of which dropout draws, start from a seed within the block.
+
+    Afterwards they are as they were.
+
+    Parameters
+    ----------
+    seed
+        The seed.
+    device
+        The device whose generator is meant beside the CPU's.
+    """
+    device = torch.device(device)
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.default_generator.manual_seed(seed)
+        if device.type == "cuda":
+            torch.cuda.manual_seed(seed)
+        yield

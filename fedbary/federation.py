@@ -11,14 +11,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from fedbary.config import Settings
 from fedbary.data import Dataset, inputs, load
 from fedbary.errors import SettingError
 from fedbary.inference import prepare
-from fedbary.models import BayesianCNN
+from fedbary.models import build
 from fedbary.partition import partition, split_holdout
 from fedbary.seeds import derive_seed
 from fedbary.sites import Site, own_data
@@ -77,12 +77,13 @@ def task_of(settings: Settings) -> Task:
 
 
 def check(settings: Settings, own_data: bool) -> None:
-    """Raise a SettingError if the device, the data sets or the split cannot be had.
+    """Raise a SettingError if the device, the data sets, the model or the split cannot be had.
 
     With `own_data` at the sites there is no split.
     """
     torch_device(settings)
     task_of(settings)
+    make_model(settings)
     if settings.ood_dataset != "none":
         load(settings.ood_dataset, Path(settings.data_dir), settings.download)
     if not own_data:
@@ -187,15 +188,20 @@ def site_shard(settings: Settings, site: Site, task: Task) -> Shard:
     return _split(x, y, np.arange(len(y)), settings, seed)
 
 
-def make_model(settings: Settings, task: Task | None = None) -> BayesianCNN:
+def make_model(settings: Settings, task: Task | None = None) -> nn.Module:
     """Return the network for a task (default: the settings') on the device.
 
     It is initialised from the seed, and as the local method asks.
     """
     task = task or task_of(settings)
-    model = BayesianCNN(
-        task.shape, len(task.classes), settings.bayesian_layers, settings.pixels == "signed"
+    model = build(
+        settings.model,
+        task.shape,
+        len(task.classes),
+        derive_seed(settings.seed, "model"),
+        settings.bayesian_layers,
+        settings.init_log_var,
+        settings.model_dump(),
     )
-    model.reset(settings.init_log_var, derive_seed(settings.seed, "model"))
     prepare(settings.inference, model)
     return model.to(torch_device(settings))

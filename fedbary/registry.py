@@ -24,6 +24,12 @@ def _functions(package: str, module: str) -> set[str]:
     return {node.name for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)}
 
 
+def is_factory(name: str) -> bool:
+    """Whether a name has the form ``package.module:factory``, of a function to be imported."""
+    module, separator, function = name.partition(":")
+    return bool(separator) and all(map(str.isidentifier, [*module.split("."), function]))
+
+
 def rules() -> tuple[str, ...]:
     """Return the names of the aggregation rules: the first text in what each file calls RULE."""
     names = []

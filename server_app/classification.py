@@ -15,7 +15,7 @@ from fedbary.config import Settings
 from fedbary.federation import evaluation_data, make_model, ood_images, task_of
 from fedbary.metrics import accuracy_after_rejection, auroc, fairness
 from fedbary.metrics import evaluate as score
-from fedbary.prediction import Prediction, predict
+from fedbary.predictive import Prediction, predict
 from fedbary.runs import RunFolder
 from fedbary.seeds import derive_seed
 from fedbary.task import Task

@@ -16,11 +16,12 @@ from fedbary.errors import SettingError
 from fedbary.federation import make_model
 from fedbary.inference import Training, local_method, prepare
 from fedbary.inference.clamped_sgd import LOG_VAR_RANGE
-from fedbary.models import BayesianCNN
+from fedbary.models import build
 from fedbary.partition import partition
-from fedbary.prediction import predict
+from fedbary.predictive import predict
 from fedbary.seeds import derive_seed
 from fedbary.task import Task
+from fedbary.variational import gaussian_layers
 
 LOW, HIGH = LOG_VAR_RANGE
 PAPER = resolve({"protocol": "paper"})
@@ -139,8 +140,7 @@ def test_the_clamp_holds_in_fits_draws_and_predictions_and_what_travels_is_uncla
     x = torch.rand(20, 1, 8, 8, generator=Generator().manual_seed(0))
     answers = []
     for start in (LOW, below):
-        model = BayesianCNN((1, 8, 8), 4, 5)
-        model.reset(start, seed=0)
+        model = build("cnn", (1, 8, 8), 4, 0, bayesian_layers=5, init_log_var=start)
         prepare("clamped_sgd", model)
         with drawing(model, Generator().manual_seed(1)):
             drawn = model(x)
@@ -164,7 +164,7 @@ def test_the_paper_preset_starts_below_the_clamp_with_biases_of_zero():
         zero = name in ("fc1.bias", "fc2.bias", "fc3.bias")
         assert torch.equal(tensor, torch.zeros_like(tensor) if zero else others[name])
     assert (paper.fc3.weight_log_var == -9).all() and (others["fc3.bias"] != 0).all()
-    assert [layer.log_var_range for layer in other.head] == [None] * 3
+    assert [layer.log_var_range for layer in gaussian_layers(other).values()] == [None] * 3
 
 
 def test_a_regression_which_draws_unclamped_refuses_it():

@@ -7,6 +7,7 @@ import torch
 from torch import Generator, nn
 
 from fedbary.drawing import drawing, generator_of
+from fedbary.drawing import seeded as default_seeded
 from fedbary.layers import VariationalLinear, reset_layer
 
 
@@ -107,3 +108,11 @@ def test_nothing_of_it_stays_in_the_module():
     with drawing(net, seeded(1)):
         net(X)
         assert dict(vars(net)) == before
+
+
+def test_the_default_generator_starts_from_a_seed_and_is_afterwards_as_it_was():
+    state = torch.get_rng_state()
+    with default_seeded(3):
+        inside = torch.rand(4)
+    assert torch.equal(inside, torch.rand(4, generator=seeded(3)))
+    assert torch.equal(torch.get_rng_state(), state)

@@ -12,8 +12,9 @@ from fedbary.errors import SettingError
 from fedbary.gaussian import Factor, kl_divergence
 from fedbary.inference import INFERENCE, Training, local_method
 from fedbary.layers import VariationalLinear, reset_layer
-from fedbary.models import BayesianCNN
+from fedbary.models import build
 from fedbary.seeds import derive_seed
+from fedbary.variational import variational
 
 NOISE_STD = 0.5
 NATURAL = ("natural_gradient", "ivon")
@@ -94,9 +95,7 @@ def classification(n=256):
 
 
 def cnn(n=3):
-    model = BayesianCNN((1, 8, 8), 4, n)
-    model.reset(init_log_var=-6.0, seed=0)
-    return model
+    return build("cnn", (1, 8, 8), 4, seed=0, bayesian_layers=n, init_log_var=-6.0)
 
 
 @pytest.mark.parametrize("name", NATURAL)
@@ -229,6 +228,21 @@ def test_one_seed_one_result_and_the_prior_is_left_alone(name):
     assert all(torch.equal(results[0][key], results[1][key]) for key in results[0])
     assert not torch.equal(results[0]["fc1.weight_mean"], results[2]["fc1.weight_mean"])
     assert all(torch.equal(prior.mean[key], before[key]) for key in before)
+
+
+@pytest.mark.parametrize("name", INFERENCE)
+def test_dropout_draws_from_the_seed_and_leaves_pytorchs_generator_as_it_was(name):
+    x, y = classification(64)
+    plain = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, 4))
+    results = []
+    for before, seed in ((1, 0), (2, 0), (2, 1)):
+        model = variational(plain, last=1)
+        torch.manual_seed(before)
+        state = torch.get_rng_state()
+        local_method(name)(model, x, y, 1.0, Training(), seed=seed)
+        assert torch.equal(torch.get_rng_state(), state)
+        results.append(model[2].weight_mean)
+    assert torch.equal(results[0], results[1]) and not torch.equal(results[0], results[2])
 
 
 def test_a_step_of_ivon_is_the_published_formula():

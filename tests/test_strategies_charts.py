@@ -14,7 +14,7 @@ from strategies_replies import raw
 
 from fedbary.aggregation import RULES, Rule
 from fedbary.errors import SettingError
-from fedbary.models import BayesianCNN
+from fedbary.models import build
 from strategies import chart, strategy_for
 
 MEANS = [name for name, rule in RULES.items() if isinstance(rule, Rule) and rule.is_mean]
@@ -122,8 +122,7 @@ def test_a_rule_that_is_no_mean_is_refused_and_so_is_an_unknown_one():
 
 
 def test_charted_arrays_do_not_load_into_the_model_by_mistake():
-    model = BayesianCNN((1, 8, 8), 10, 1)
-    model.reset(init_log_var=-5.0, seed=0)
+    model = build("cnn", (1, 8, 8), 10, seed=0, bayesian_layers=1)
     charted = chart("RKLB").forward(ArrayRecord(model.state_dict()))
     with pytest.raises(RuntimeError, match="Unexpected key"):
         model.load_state_dict(charted.to_torch_state_dict())

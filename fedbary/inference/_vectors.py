@@ -10,6 +10,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from fedbary.data import batch_source, inputs
+from fedbary.drawing import seeded
 from fedbary.errors import SettingError
 from fedbary.gaussian import LOG_VAR_SUFFIX, MEAN_SUFFIX, Factor, Posterior
 from fedbary.inference import Prior, Training
@@ -131,6 +132,9 @@ class Momentum:
 class Batches:
     """The (images, labels) of every step, in an order, with crops and with noise from one seed.
 
+    While they are gone through, layers that draw from PyTorch's default generator, such as dropout,
+    draw from that seed too.
+
     Attributes
     ----------
     noise
@@ -140,19 +144,20 @@ class Batches:
     """
 
     def __init__(self, x: Tensor, y: Tensor, training: Training, seed: int, augment: bool) -> None:
-        self.x, self.y, self.training = x, y, training
+        self.x, self.y, self.training, self.seed = x, y, training, seed
         self.order = Generator().manual_seed(seed)
         self.noise = Generator(x.device).manual_seed(derive_seed(seed, "noise"))
         self.take = batch_source(x, augment)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        for _ in range(self.training.epochs):
-            self.total = torch.zeros((), device=self.x.device)
-            for indices in torch.randperm(len(self.x), generator=self.order).split(
-                self.training.batch_size
-            ):
-                images = inputs(self.take(indices, self.order))
-                yield images, self.y[indices.to(self.y.device)]
+        with seeded(derive_seed(self.seed, "layers"), self.x.device):
+            for _ in range(self.training.epochs):
+                self.total = torch.zeros((), device=self.x.device)
+                for indices in torch.randperm(len(self.x), generator=self.order).split(
+                    self.training.batch_size
+                ):
+                    images = inputs(self.take(indices, self.order))
+                    yield images, self.y[indices.to(self.y.device)]
 
     def count(self, loss: Tensor, labels: Tensor) -> None:
         """Add the mean loss of a batch to its epoch's."""

@@ -39,7 +39,8 @@ def prepare(model: nn.Module) -> None:
     for layer in model.modules():
         if isinstance(layer, VARIATIONAL):
             layer.log_var_range = LOG_VAR_RANGE
-            nn.init.zeros_(layer.bias)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
 
 
 def fit(

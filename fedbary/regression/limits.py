@@ -16,12 +16,13 @@ def conflict(settings: Settings) -> Iterator[tuple[str, str]]:
 
 
 def _classification(settings: Settings) -> Iterator[tuple[str, bool, str]]:
-    yield "model", settings.model == "cnn", "cnn for task=classification"
+    fits = settings.model != "cnn" or settings.bayesian_layers <= 5
+    yield "bayesian_layers", fits, "a whole number from 0 to 5, the layers of the CNN"
     yield "rule", settings.rule != "FedAG", "another rule, or task=regression"
 
 
 def _regression(settings: Settings) -> Iterator[tuple[str, bool, str]]:
-    yield "model", settings.model != "cnn", "mlp or linear for task=regression"
+    yield "model", settings.model in ("mlp", "linear"), "mlp or linear for task=regression"
     yield "dataset", settings.dataset != "none", "a data set for task=regression"
     yield "partition", settings.partition in ("iid", "quantity"), "iid or quantity for regression"
     yield "holdout", settings.holdout == 0, "0 for regression: the server has the test rows"

@@ -6,7 +6,7 @@ import torch
 from torch import Generator, Tensor
 
 from fedbary.gaussian import Posterior
-from fedbary.prediction import Prediction
+from fedbary.predictive import Prediction
 from fedbary.regression.forecast import drawn
 from fedbary.regression.networks import outputs
 

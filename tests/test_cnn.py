@@ -8,13 +8,14 @@ from torch.nn import functional
 from fedbary import Posterior
 from fedbary.drawing import drawing
 from fedbary.errors import SettingError
-from fedbary.models import LAYERS, BayesianCNN
+from fedbary.layers import sample_weights
+from fedbary.models import build
+from fedbary.models.cnn import LAYERS
+from fedbary.variational import gaussian_layers
 
 
-def model(n, shape=(1, 28, 28), classes=10):
-    net = BayesianCNN(shape, classes, n)
-    net.reset(init_log_var=-5.0, seed=0)
-    return net
+def model(n, shape=(1, 28, 28), classes=10, seed=0, **parameters):
+    return build("cnn", shape, classes, seed, n, -5.0, parameters)
 
 
 @pytest.mark.parametrize("n", range(6))
@@ -56,7 +57,9 @@ def test_without_variational_layers_it_is_the_plain_cnn():
 def test_head_logits_are_the_network_with_the_drawn_weights(n):
     net, x = model(n), torch.rand(4, 1, 28, 28)
     with torch.inference_mode():
-        weights = net.sample_head(3, Generator().manual_seed(0))
+        generator = Generator().manual_seed(0)
+        layers = gaussian_layers(net).values()
+        weights = [sample_weights(layer, 3, generator) for layer in layers]
         logits = net.head_logits(net.trunk(x), weights)
         for sample in range(3):
             point = model(0)
@@ -71,12 +74,11 @@ def test_head_logits_are_the_network_with_the_drawn_weights(n):
 
 
 def test_the_seed_decides_every_tensor():
-    one, same, other = model(2).state_dict(), model(2).state_dict(), BayesianCNN((1, 28, 28), 10, 2)
-    other.reset(init_log_var=-5.0, seed=1)
+    one, same, other = (model(2, seed=seed).state_dict() for seed in (0, 0, 1))
     for name, tensor in one.items():
         assert torch.equal(tensor, same[name])
         if not name.endswith("log_var"):
-            assert not torch.equal(tensor, other.state_dict()[name])
+            assert not torch.equal(tensor, other[name])
 
 
 @pytest.mark.parametrize("arguments", [((1, 28, 28), 10, 6), ((1, 28, 28), 10, -1),
@@ -84,7 +86,8 @@ def test_the_seed_decides_every_tensor():
                                        ((1, 28, 65), 10, 3), ((1, 28, 28), 1, 3)])  # fmt: skip
 def test_what_it_cannot_build_is_refused(arguments):
     with pytest.raises(SettingError):
-        BayesianCNN(*arguments)
+        shape, classes, n = arguments
+        model(n, shape, classes)
 
 
 def test_pooling_before_relu_changes_nothing():
@@ -96,8 +99,6 @@ def test_pooling_before_relu_changes_nothing():
 
 def test_signed_pixels_are_seen_from_minus_one_to_one():
     x = torch.rand(3, 1, 12, 12)
-    plain, signed = BayesianCNN((1, 12, 12), 4, 2), BayesianCNN((1, 12, 12), 4, 2, True)
-    for net in (plain, signed):
-        net.reset(-5.0, seed=0)
+    plain, signed = (model(2, (1, 12, 12), 4, pixels=pixels) for pixels in ("unit", "signed"))
     torch.testing.assert_close(signed.trunk(x), plain.trunk(2 * x - 1))
     torch.testing.assert_close(signed(x), plain(2 * x - 1))

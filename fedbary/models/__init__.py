@@ -1,0 +1,114 @@
+"""Networks: plain PyTorch, a file of this package each, found by its name.
+
+A network is a module of this package whose name has no leading underscore. It defines
+
+``Parameters``
+    a frozen dataclass of what the network can be told, with defaults;
+``make(shape, outputs, parameters)``
+    the network, an ``nn.Module``, for inputs of a shape without the batch, (C, H, W) or (D,), and
+    with so many outputs, its weights drawn from PyTorch's default generator;
+``reset(model, init_log_var, seed)``
+    only where the initialisation depends on which layers are Gaussian: draws every tensor anew.
+
+Nothing else has to be told. A network of one's own needs no file here: ``package.module:factory``
+names a function that is called as ``factory(shape, outputs)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from fedbary.drawing import seeded
+from fedbary.errors import SettingError, one_line
+from fedbary.registry import is_factory, modules
+from fedbary.variational import variational
+
+MODELS = modules("models")
+"""Names of the networks."""
+
+
+def build(
+    name: str,
+    shape: Sequence[int],
+    outputs: int,
+    seed: int,
+    bayesian_layers: int = 0,
+    init_log_var: float = -7.0,
+    parameters: Mapping[str, Any] | None = None,
+) -> nn.Module:
+    """Return a network with its last layers variational, initialised from a seed.
+
+    Parameters
+    ----------
+    name
+        One of `MODELS`, or ``package.module:factory``.
+    shape
+        Shape of an input without the batch.
+    outputs
+        Number of outputs.
+    seed
+        Of the initial weights. PyTorch's default generator is afterwards as it was.
+    bayesian_layers, init_log_var
+        How many of the last layers have Gaussian weights, and the log-variance they start from; see
+        `fedbary.variational.variational`.
+    parameters
+        Values for the network's `Parameters`, by name; names that it has not are passed over.
+
+    Raises
+    ------
+    SettingError
+        If there is no such network, or it does not fit shape and outputs.
+    """
+    part = None if is_factory(name) else _module(name)
+    with seeded(seed):
+        plain = (
+            _own(name, shape, outputs)
+            if part is None
+            else _ours(part, shape, outputs, parameters or {})
+        )
+    model = variational(plain, bayesian_layers, init_log_var=init_log_var)
+    if part is not None and hasattr(part, "reset"):
+        part.reset(model, init_log_var, seed)
+    return model
+
+
+def _module(name: str) -> ModuleType:
+    if name not in MODELS:
+        raise SettingError("model", name, f"{', '.join(MODELS)}, or package.module:factory")
+    return import_module(f"{__name__}.{name}")
+
+
+def _ours(
+    part: ModuleType, shape: Sequence[int], outputs: int, parameters: Mapping[str, Any]
+) -> nn.Module:
+    known = {field.name for field in fields(part.Parameters)}
+    values = {name: value for name, value in parameters.items() if name in known}
+    plain: nn.Module = part.make(shape, outputs, part.Parameters(**values))
+    return plain
+
+
+def _own(name: str, shape: Sequence[int], outputs: int) -> nn.Module:
+    """Import a factory, call it, and try the network on one input of zeros."""
+    module, _, function = name.partition(":")
+    try:
+        factory = getattr(import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        allowed = f"package.module:factory that can be imported ({one_line(error)})"
+        raise SettingError("model", name, allowed) from None
+    plain = factory(tuple(shape), outputs)
+    if not isinstance(plain, nn.Module):
+        allowed = f"a function that returns an nn.Module, not a {type(plain).__name__}"
+        raise SettingError("model", name, allowed)
+    with torch.no_grad():
+        found = tuple(plain.eval()(torch.zeros(1, *shape)).shape)
+    if found != (1, outputs):
+        allowed = f"a network whose answer to one input has shape (1, {outputs}), not {found}"
+        raise SettingError("model", name, allowed)
+    return plain.train()

@@ -1,0 +1,40 @@
+"""A multilayer perceptron with one hidden layer of ReLUs, of inputs that are flattened."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import nn
+
+from fedbary.errors import SettingError
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """What the network can be told.
+
+    Parameters
+    ----------
+    hidden_units
+        Units of the hidden layer, at least 1.
+    """
+
+    hidden_units: int = 50
+
+
+def make(shape: Sequence[int], outputs: int, parameters: Parameters) -> nn.Sequential:
+    """Return the network for inputs of any shape."""
+    units = parameters.hidden_units
+    if units < 1:
+        raise SettingError("hidden_units", units, "a whole number from 1")
+    return nn.Sequential(
+        OrderedDict(
+            flatten=nn.Flatten(),
+            hidden=nn.Linear(math.prod(shape), units),
+            relu=nn.ReLU(),
+            output=nn.Linear(units, outputs),
+        )
+    )

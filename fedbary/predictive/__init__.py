@@ -1,0 +1,20 @@
+"""Class probabilities from several networks.
+
+A file of this package each says which networks:
+
+``montecarlo``
+    drawn from a posterior;
+``members``
+    the clients' own, or one drawn from each client's posterior;
+``dropout``
+    one network with its dropout kept.
+
+Each has a function ``answers(model, x, …)`` that yields, batch by batch, what the networks answer,
+(networks, batch, classes), and `fedbary.predictive.combine` makes a `Prediction` of them: their
+mixture, or their product.
+"""
+
+from fedbary.predictive.combine import Prediction, mixture, product
+from fedbary.predictive.montecarlo import predict
+
+__all__ = ["Prediction", "mixture", "predict", "product"]

@@ -1,0 +1,57 @@
+"""What every way to predict needs: batches, evaluation mode, several networks on one batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from fedbary.data import inputs
+
+Network = Mapping[str, Tensor]
+"""Tensors by name that take the place of a model's own."""
+
+
+@runtime_checkable
+class Headed(Protocol):
+    """A network that runs its plain layers once for several drawn networks."""
+
+    def can_split(self) -> bool:
+        """Whether plain layers are followed by variational ones alone, at least one."""
+
+    def trunk(self, x: Tensor) -> Tensor:
+        """Return the features that the plain layers make of a batch."""
+
+    def head_logits(self, features: Tensor, weights: Sequence[Tensor]) -> Tensor:
+        """Return logits (networks, batch, classes) of features under weights drawn for each layer.
+
+        `weights` holds for each variational layer, in order, (networks, *weight shape).
+        """
+
+
+@contextmanager
+def evaluation(model: nn.Module) -> Iterator[None]:
+    """Let a model be in evaluation mode within the block, then each part in its mode of before."""
+    modes = {part: part.training for part in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for part, training in modes.items():
+            part.training = training
+
+
+def batches(model: nn.Module, x: Tensor, batch_size: int) -> Iterator[Tensor]:
+    """Yield the inputs in parts, as the model takes them, on its device."""
+    device = next(model.parameters()).device
+    for batch in x.split(batch_size):
+        yield inputs(batch.to(device))
+
+
+def answers_of(model: nn.Module, networks: Sequence[Network], batch: Tensor) -> Tensor:
+    """Return what the networks answer to a batch, (networks, batch, classes)."""
+    return torch.stack([functional_call(model, dict(network), (batch,)) for network in networks])

@@ -1,0 +1,54 @@
+"""Predictions of one network whose dropout is kept (Gal and Ghahramani 2016)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Generator, Tensor, nn
+
+from fedbary.drawing import seeded
+from fedbary.predictive._networks import batches, evaluation
+
+LAYERS = (
+    nn.Dropout,
+    nn.Dropout1d,
+    nn.Dropout2d,
+    nn.Dropout3d,
+    nn.AlphaDropout,
+    nn.FeatureAlphaDropout,
+)
+
+
+@torch.inference_mode()
+def answers(
+    model: nn.Module, x: Tensor, samples: int, generator: Generator, batch_size: int = 500
+) -> Iterator[Tensor]:
+    """Yield for each batch the logits (samples, batch, classes) of passes with dropout.
+
+    Dropout layers act at the rates of training, all else is in evaluation mode. Each image has
+    masks of its own, so its answer depends on its place in the batch. PyTorch's default generators
+    are afterwards as they were.
+
+    Parameters
+    ----------
+    model
+        The network; its device is where the work is done.
+    x
+        Images (N, C, H, W), uint8 in 0…255 or float.
+    samples
+        Number of passes, at least 1.
+    generator
+        Source of the masks, on the model's device.
+    batch_size
+        Images at a time.
+    """
+    device = next(model.parameters()).device
+    for batch in batches(model, x, batch_size):
+        seed = int(torch.randint(2**62, (), generator=generator, device=device))
+        with evaluation(model), seeded(seed, device):
+            for part in model.modules():
+                if isinstance(part, LAYERS):
+                    part.training = True
+            logits = torch.stack([model(batch) for _ in range(samples)])
+        yield logits

@@ -1,0 +1,60 @@
+"""Predictions of several networks of one architecture, such as those that the clients sent.
+
+With `mixture` this is Bayesian model averaging over the members, with `product` the product of
+their predictions, the two between which β-PredBayes interpolates (Hasan et al. 2024).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch
+from torch import Generator, Tensor, nn
+
+from fedbary.predictive._networks import Network, answers_of, batches, evaluation
+from fedbary.predictive.montecarlo import drawn
+
+
+@torch.inference_mode()
+def answers(
+    model: nn.Module,
+    members: Sequence[Mapping[str, Tensor]],
+    x: Tensor,
+    samples: int = 0,
+    generator: Generator | None = None,
+    batch_size: int = 500,
+) -> Iterator[Tensor]:
+    """Yield for each batch the logits (networks, batch, classes) of the members' networks.
+
+    Parameters
+    ----------
+    model
+        A network of the members' architecture, on whose device the work is done. It is not changed.
+    members
+        State dicts, of all the model's tensors.
+    x
+        Images (N, C, H, W), uint8 in 0…255 or float.
+    samples
+        How many networks are drawn from each member's posterior, member by member; 0 for the
+        network of its means.
+    generator
+        Source of the draws, on the model's device.
+    batch_size
+        Images at a time.
+    """
+    device = next(model.parameters()).device
+    networks: list[Network] = []
+    member = copy.deepcopy(model)
+    for state in members:
+        state = {name: tensor.to(device) for name, tensor in state.items()}
+        if not samples:
+            networks.append(state)
+            continue
+        if generator is None:
+            raise ValueError("drawn networks need a generator")
+        member.load_state_dict(state)
+        networks.extend({**state, **network} for network in drawn(member, samples, generator))
+    with evaluation(model):
+        for batch in batches(model, x, batch_size):
+            yield answers_of(model, networks, batch)

@@ -1,0 +1,86 @@
+"""The posterior predictive by Monte Carlo: p(y | x) ≈ mean over draws θ_s of softmax f(x; θ_s)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Generator, Tensor, nn
+
+from fedbary.layers import sample_weights
+from fedbary.predictive._networks import Headed, Network, answers_of, batches, evaluation
+from fedbary.predictive.combine import Prediction, mixture
+from fedbary.variational import gaussian_layers
+
+
+def predict(
+    model: nn.Module, x: Tensor, samples: int, generator: Generator, batch_size: int = 500
+) -> Prediction:
+    """Predict by the mean softmax of `samples` networks; the parameters are those of `answers`."""
+    return mixture(answers(model, x, samples, generator, batch_size))
+
+
+@torch.inference_mode()
+def answers(
+    model: nn.Module, x: Tensor, samples: int, generator: Generator, batch_size: int = 500
+) -> Iterator[Tensor]:
+    """Yield for each batch the logits (samples, batch, classes) of drawn networks.
+
+    The networks are drawn once, so that the answer for an image does not depend on the images
+    beside it. They run in evaluation mode; the model is left as it was. Without variational layers
+    there is one network, which is run once. What plain layers come first runs once for all
+    networks in an `nn.Sequential` and in a network with a `trunk` and a head, as the CNN's, whose
+    variational layers then take all networks in one pass.
+
+    Parameters
+    ----------
+    model
+        The network; its device is where the work is done.
+    x
+        Images (N, C, H, W), uint8 in 0…255 or float.
+    samples
+        Number of networks drawn, at least 1.
+    generator
+        Source of the draws, on the model's device.
+    batch_size
+        Images at a time.
+    """
+    with evaluation(model):
+        if isinstance(model, Headed) and model.can_split():
+            weights = [
+                sample_weights(layer, samples, generator)
+                for layer in gaussian_layers(model).values()
+            ]
+            for batch in batches(model, x, batch_size):
+                yield model.head_logits(model.trunk(batch), weights)
+            return
+        trunk, head = _split(model)
+        networks = drawn(head, samples, generator)
+        for batch in batches(model, x, batch_size):
+            yield answers_of(head, networks, batch if trunk is None else trunk(batch))
+
+
+def drawn(model: nn.Module, samples: int, generator: Generator) -> list[Network]:
+    """Draw networks: for each the tensors in which it differs from that of the model's means.
+
+    A model without variational layers is one network.
+    """
+    weights = {
+        name: sample_weights(layer, samples, generator)
+        for name, layer in gaussian_layers(model).items()
+    }
+    if not weights:
+        return [{}]
+    return [
+        {f"{name}.weight_mean": stacked[sample] for name, stacked in weights.items()}
+        for sample in range(samples)
+    ]
+
+
+def _split(model: nn.Module) -> tuple[nn.Module | None, nn.Module]:
+    """Return the part of an `nn.Sequential` before its first Gaussian layer, and the rest."""
+    if type(model) is nn.Sequential:
+        for index, part in enumerate(model):
+            if gaussian_layers(part):
+                return model[:index], model[index:]
+    return None, model
