@@ -9,7 +9,15 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from fedbary.attacks import ATTACKS
 from fedbary.errors import SettingError
@@ -51,6 +59,7 @@ _EITHER = {
     "augment": "auto, true or false",
     "gpus_per_client": "auto, or a number from 0 up",
     "max_precision_ratio": "none, or a number from 1 up",
+    "max_weight_ratio": "none, or a number from 1 up",
     "noise": "none, cross, learned, or a number above 0",
 }
 """What settings of two types may hold."""
@@ -106,6 +115,7 @@ class Settings(BaseModel):
     server_momentum: float = Field(ge=0, lt=1)
     trim_fraction: float = Field(ge=0, lt=0.5)
     max_precision_ratio: Literal["none"] | float
+    max_weight_ratio: Literal["none"] | float
     rounds: int = Field(ge=1)
 
     evaluate_on: Literal["test", "validation"]
@@ -142,6 +152,11 @@ class Settings(BaseModel):
     def precision_bound(self) -> float | None:
         """The largest ratio of a precision to the clients' median; None for none."""
         return None if isinstance(self.max_precision_ratio, str) else self.max_precision_ratio
+
+    @property
+    def weight_bound(self) -> float | None:
+        """The largest ratio of a client's weight to the round's median; None for none."""
+        return None if isinstance(self.max_weight_ratio, str) else self.max_weight_ratio
 
     @property
     def participants(self) -> int:
@@ -230,11 +245,12 @@ class Settings(BaseModel):
             raise SettingError("noise", value, _EITHER["noise"])
         return value
 
-    @field_validator("max_precision_ratio")
+    @field_validator("max_precision_ratio", "max_weight_ratio")
     @classmethod
-    def _is_ratio(cls, value: str | float) -> str | float:
+    def _is_ratio(cls, value: str | float, info: ValidationInfo) -> str | float:
+        name = str(info.field_name)
         if isinstance(value, float) and not 1 <= value < math.inf:
-            raise SettingError("max_precision_ratio", value, _EITHER["max_precision_ratio"])
+            raise SettingError(name, value, _EITHER[name])
         return value
 
 

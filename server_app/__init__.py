@@ -90,10 +90,15 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
         server_momentum=settings.server_momentum,
         trim_fraction=settings.trim_fraction,
         max_precision_ratio=settings.precision_bound,
+        max_weight_ratio=settings.weight_bound,
+        train_limit=roster.trained_on,
+        evaluate_limit=roster.held_out,
         train_metrics_aggr_fn=recorder.on_train,
         evaluate_metrics_aggr_fn=recorder.on_evaluate,
         choose_nodes=trainers,
         choose_evaluators=evaluators,
+        name_node=roster.name,
+        known_metrics=recorder.known_metrics,
     )
     if checkpoint is not None:
         strategy.load_state_dict(checkpoint.strategy, completed)

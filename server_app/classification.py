@@ -27,7 +27,11 @@ __all__ = ["ClassificationRecorder", "Task", "task_of"]
 ECE_BINS = (15, 100)
 """The numbers of bins in use: most papers' and BA-BFL's; both are recorded beside `ece_bins`."""
 
-SCORES = ("accuracy", "nll", "ece", "brier")
+SCORES = {"accuracy": (0.0, 1.0), "nll": (0.0, 1000.0), "ece": (0.0, 1.0), "brier": (0.0, 2.0)}
+"""The scores of a model's probabilities, each with its least and its largest value.
+
+A probability's negative logarithm is at most 745 in float64, or infinite.
+"""
 
 REPEATS = 5
 """Sets of networks drawn from the final posterior, over which the ECE's own spread is taken."""
@@ -39,6 +43,12 @@ REJECTED = tuple(tenth / 10 for tenth in range(10))
 class ClassificationRecorder(Recorder):
     """Scores the global model by its mean softmax, and takes in the clients' fairness."""
 
+    known_metrics = {
+        **Recorder.known_metrics,
+        **{f"local-{name}": limits for name, limits in SCORES.items()},
+        **SCORES,
+    }
+
     def __init__(self, settings: Settings, results: RunFolder, roster: Roster) -> None:
         task = task_of(settings)
         self.network = make_model(settings, task)
@@ -49,21 +59,19 @@ class ClassificationRecorder(Recorder):
     def on_train(self, replies: list[RecordDict], weight_key: str) -> MetricRecord:
         """Take the training metrics, and the fairness of the clients' own models."""
         metrics = super().on_train(replies, weight_key)
-        clients = self.round["clients"]
-        weights = [client[weight_key] for client in clients]
-        if clients and "local-accuracy" in clients[0]:
-            accuracies = [client["local-accuracy"] for client in clients]
-            self.round["local_models"] = fairness(accuracies, weights)
+        told = [client for client in self.round["clients"] if "local-accuracy" in client]
+        if told:
+            accuracies = [client["local-accuracy"] for client in told]
+            self.round["local_models"] = fairness(accuracies, [c[weight_key] for c in told])
         return metrics
 
     def on_evaluate(self, replies: list[RecordDict], weight_key: str) -> MetricRecord:
         """Take the global model's scores on each client's held-out examples."""
-        clients = self._metrics(replies)
-        if not clients or not clients[0].keys() >= set(SCORES):
-            return MetricRecord()
-        accuracies = [client["accuracy"] for client in clients]
-        weights = [client[weight_key] for client in clients]
-        self.round["held_out"] = {**fairness(accuracies, weights), "clients": clients}
+        told = [client for client in self._metrics(replies) if client.keys() >= SCORES.keys()]
+        if told:
+            accuracies = [client["accuracy"] for client in told]
+            spread = fairness(accuracies, [client[weight_key] for client in told])
+            self.round["held_out"] = {**spread, "clients": told}
         return super().on_evaluate(replies, weight_key)
 
     def finish(self) -> None:
@@ -74,7 +82,10 @@ class ClassificationRecorder(Recorder):
         super().finish()
 
     def _said(self, scores: Mapping[str, float]) -> str:
-        accuracy, nll, ece = (scores[name] for name in SCORES[:3])
+        if math.isnan(scores["accuracy"]):
+            why = "no site has answered" if self.test is None else "predictions are not finite"
+            return f"not scored, {why}"
+        accuracy, nll, ece = (scores[name] for name in ("accuracy", "nll", "ece"))
         return f"accuracy {100 * accuracy:.2f} %  NLL {nll:.4f}  ECE {100 * ece:.2f} %"
 
     def _scores(self, server_round: int) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -10,7 +11,6 @@ from typing import Any
 
 import torch
 from flwr.app import ArrayRecord, MetricRecord, RecordDict
-from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 from flwr.supercore.logger import log
 from torch import nn
 
@@ -35,7 +35,19 @@ class Recorder(ABC):
         The network that the global arrays are of; at first it holds what the run starts from.
     config
         What goes with every message to the clients.
+
+    Attributes
+    ----------
+    known_metrics : mapping of str to (float, float)
+        What is recorded of a client's metrics, each with its least and its largest value.
     """
+
+    known_metrics: Mapping[str, tuple[float, float]] = {
+        "num-examples": (0, math.inf),
+        "train-seconds": (0, math.inf),
+        "train-nll": (-math.inf, math.inf),
+        "kl": (-math.inf, math.inf),
+    }
 
     def __init__(
         self,
@@ -63,11 +75,11 @@ class Recorder(ABC):
         """Take the training metrics: their weighted means, and each client's own."""
         self.round["clients"] = self._metrics(replies)
         self.round["log_var_spread"] = _log_var_spread(replies)
-        return aggregate_metricrecords(replies, weight_key)
+        return _means(self.round["clients"], weight_key)
 
     def on_evaluate(self, replies: list[RecordDict], weight_key: str) -> MetricRecord:
         """Take the metrics of the clients' evaluation: their weighted means."""
-        return aggregate_metricrecords(replies, weight_key)
+        return _means(self._metrics(replies), weight_key)
 
     def on_round(self, server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
         """Score the global model, record the round and write the checkpoint.
@@ -131,25 +143,41 @@ class Recorder(ABC):
         return {
             "admitted": self.strategy.num_admitted,
             "refused": [
-                ", ".join(filter(None, (self.roster.name(refusal.node_id), refusal.reason)))
+                refusal.reason
                 for refusal in self.strategy.refusals
                 if refusal.round == server_round
             ],
-            "unanswered": [self.roster.name(node) for node in sorted(self.strategy.unanswered)],
+            "unanswered": [
+                self.roster.name(node) or self.roster.called(node)
+                for node in sorted(self.strategy.unanswered)
+            ],
         }
 
     def _metrics(self, replies: list[RecordDict]) -> list[dict[str, Any]]:
-        """Return the metrics of each reply with its site's name, in the order of the members."""
+        """Return each reply's known metrics with its site's name, in the order of the members."""
         assert self.strategy is not None
         found = {
-            node: dict(next(iter(reply.metric_records.values())))
+            node: next(iter(reply.metric_records.values()))
             for node, reply in zip(self.strategy.admitted_nodes, replies, strict=True)
         }
         return [
-            {"site": member.name, **found[member.node_id]}
+            {
+                "site": member.name,
+                **{k: v for k, v in found[member.node_id].items() if k in self.known_metrics},
+            }
             for member in self.roster.members
             if member.node_id in found
         ]
+
+
+def _means(clients: list[dict[str, Any]], weight_key: str) -> MetricRecord:
+    """Return the weighted mean of each metric over the clients that tell it."""
+    means = MetricRecord()
+    for key in sorted({key for client in clients for key in client} - {"site", weight_key}):
+        told = [(float(c[weight_key]), float(c[key])) for c in clients if key in c]
+        total = sum(weight for weight, _ in told)
+        means[key] = sum(weight / total * value for weight, value in told)
+    return means
 
 
 def _log_var_spread(replies: list[RecordDict]) -> dict[str, float]:

@@ -22,10 +22,11 @@ from fedbary.errors import RunError
 from fedbary.regression.federation import Columns, evaluation_data, make_model, seed_of, task_of
 from fedbary.regression.forecast import Forecast, drawn, forecast, linear_forecast
 from fedbary.regression.noise import NoiseSums
-from fedbary.regression.scores import score
+from fedbary.regression.scores import SCORES, score
 from fedbary.regression.standardise import Standardiser
 from fedbary.runs import RunFolder
 from fedbary.standardise import Sums
+from fedbary.texts import shown
 from server_app.recorder import Recorder
 from server_app.roster import Roster
 from strategies import FedAG
@@ -33,6 +34,9 @@ from strategies import FedAG
 __all__ = ["Columns", "RegressionRecorder", "standardiser_of", "task_of"]
 
 STANDARDISER = "standardiser"
+
+LARGEST_SUM = 1e280
+"""The largest sum of squares that is believed, so that no sum over clients overflows."""
 
 _Sums = TypeVar("_Sums", Sums, NoiseSums)
 
@@ -48,7 +52,7 @@ def standardiser_of(
     Raises
     ------
     RunError
-        If none answers, or the answers are no finite numbers.
+        If none answers.
     """
     if results.rounds:
         return Standardiser(**results.read_tensors(STANDARDISER))
@@ -62,20 +66,20 @@ def standardiser_of(
             for node in nodes
         ]
         read = functools.partial(_sums, shift=shift)
-        answers = _answers(grid, messages, settings, read)
+        answers = _answers(grid, messages, settings, roster, read)
         if not answers:
             raise RunError("no node answered with the sums of its columns")
         shift = functools.reduce(operator.add, answers.values()).mean
         nodes = list(answers)
     standardiser = Standardiser.from_sums(functools.reduce(operator.add, answers.values()))
-    if not (standardiser.mean.isfinite().all() and standardiser.std.isfinite().all()):
-        raise RunError("the nodes' sums of columns are not finite")
     results.write_tensors(STANDARDISER, {"mean": standardiser.mean, "std": standardiser.std})
     return standardiser
 
 
 class RegressionRecorder(Recorder):
     """Scores the global model's Gaussian predictions in the target's own units."""
+
+    known_metrics = {**Recorder.known_metrics, "train-mse": (0.0, math.inf)}
 
     def __init__(
         self,
@@ -126,6 +130,9 @@ class RegressionRecorder(Recorder):
             self._ask_noise()
         self.prediction = self.standardiser.restore(self._predict(server_round))
         self.round["noise_var"] = self.noise_var
+        if not (self.prediction.mean.isfinite().all() and self.prediction.var.isfinite().all()):
+            self.prediction = None
+            return dict.fromkeys(SCORES, math.nan)
         if self.noise_var > 0:
             none = torch.zeros_like(self.prediction.aleatoric)
             bare = score(replace(self.prediction, aleatoric=none), self.targets)
@@ -133,6 +140,8 @@ class RegressionRecorder(Recorder):
         return score(self.prediction, self.targets)
 
     def _said(self, scores: Mapping[str, float]) -> str:
+        if math.isnan(scores["rmse"]):
+            return "not scored, predictions are not finite"
         within = 100 * scores["coverage_90"]
         nll, rmse = scores["nll"], scores["rmse"]
         return f"NLL {nll:.4f}  RMSE {rmse:.4g}  in the 90 % interval {within:.1f} %"
@@ -159,7 +168,7 @@ class RegressionRecorder(Recorder):
             config = ConfigRecord({**self.config, "own": own})
             content = RecordDict({"networks": arrays, "config": config})
             messages.append(Message(content, node, f"{MessageType.QUERY}.noise"))
-        answers = _answers(self.grid, messages, self.settings, _noise_sums)
+        answers = _answers(self.grid, messages, self.settings, self.roster, _noise_sums)
         if answers:
             self.noise_var = functools.reduce(operator.add, answers.values()).noise_var
 
@@ -168,11 +177,13 @@ def _answers(
     grid: Grid,
     messages: Iterable[Message],
     settings: Settings,
-    read: Callable[[Mapping[str, Any]], _Sums],
+    roster: Roster,
+    read: Callable[[Mapping[str, Any], int], _Sums],
 ) -> dict[int, _Sums]:
     """Return what can be read from the answers, by node, in an order that content alone sets.
 
     Nodes are not trusted: an answer that is an error, or not what was asked for, is left out.
+    `read` is given an answer and the number of examples that the node trains on.
     """
     found = []
     for reply in grid.send_and_receive(messages, timeout=settings.round_timeout):
@@ -181,24 +192,41 @@ def _answers(
             continue
         try:
             metrics = dict(reply.content.metric_records["metrics"])
-            found.append((repr(sorted(metrics.items())), node, read(metrics)))
-        except (KeyError, TypeError, ValueError) as error:
-            log(WARNING, "Node %d is left out: its answer is no sums (%s)", node, error)
+            sums = read(metrics, roster.trained_on(node))
+        except Exception as error:  # noqa: BLE001 - a stranger's numbers raise many kinds
+            said = f"{type(error).__name__}: {error}"
+            log(WARNING, "%s sent no sums and is left out: %s", roster.called(node), shown(said))
+        else:
+            found.append((repr(sorted(metrics.items())), node, sums))
     return {node: sums for _, node, sums in sorted(found, key=lambda answer: answer[:2])}
 
 
-def _sums(metrics: Mapping[str, Any], shift: Tensor) -> Sums:
-    count = int(metrics["count"])
+def _sums(metrics: Mapping[str, Any], most: int, shift: Tensor) -> Sums:
+    count = _count(metrics, most)
     total, squares = (torch.tensor(metrics[k], dtype=torch.float64) for k in ("total", "squares"))
-    if count < 1 or total.shape != shift.shape or squares.shape != shift.shape:
-        raise ValueError(f"of {count} rows, {tuple(total.shape)} and {tuple(squares.shape)}")
-    if not (total.isfinite().all() and squares.isfinite().all()):
-        raise ValueError("not finite")
+    if total.shape != shift.shape or squares.shape != shift.shape:
+        raise ValueError(f"of {tuple(total.shape)} and {tuple(squares.shape)} columns")
+    _check_sums(count, total, squares)
     return Sums(count, shift, total, squares)
 
 
-def _noise_sums(metrics: Mapping[str, Any]) -> NoiseSums:
-    count, *sums = int(metrics["count"]), float(metrics["squares"]), float(metrics["spread"])
-    if count < 1 or not all(map(math.isfinite, sums)):
-        raise ValueError(f"of {count} rows, {sums}")
-    return NoiseSums(count, *sums)
+def _noise_sums(metrics: Mapping[str, Any], most: int) -> NoiseSums:
+    count = _count(metrics, most)
+    squares, spread = float(metrics["squares"]), float(metrics["spread"])
+    if not (0 <= squares <= LARGEST_SUM and 0 <= spread <= LARGEST_SUM):
+        raise ValueError(f"{squares:g} and {spread:g} are no sums of squares")
+    return NoiseSums(count, squares, spread)
+
+
+def _count(metrics: Mapping[str, Any], most: int) -> int:
+    count = int(metrics["count"])
+    if not 1 <= count <= most:
+        raise ValueError(f"of {count} rows, where it trains on {most}")
+    return count
+
+
+def _check_sums(count: int, total: Tensor, squares: Tensor) -> None:
+    """Raise a ValueError unless numbers exist whose sums, and sums of squares, these are."""
+    possible = total.square() <= count * squares * (1 + 1e-6)
+    if not (possible & (squares <= LARGEST_SUM)).all():
+        raise ValueError(f"no {count} numbers have these sums and sums of squares")

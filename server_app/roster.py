@@ -19,6 +19,7 @@ from fedbary.regression.federation import Columns
 from fedbary.seeds import derive_seed
 from fedbary.sites import LONGEST_NAME
 from fedbary.task import Task
+from fedbary.texts import cause, shown
 from server_app.questions import Questions
 from server_app.simulated import hindrance
 
@@ -30,6 +31,9 @@ GRACE_SECONDS = 120.0
 A node that was being sent a message when the server was killed hears nothing else until Flower has
 missed two heartbeats of the server, a minute.
 """
+
+MOST_EXAMPLES = 10**12
+"""The most examples that a site is believed to hold."""
 
 LOG_SECONDS = 30.0
 """How often the log says who is waited for."""
@@ -89,9 +93,11 @@ def member_from(node_id: int, content: RecordDict, classes: int) -> Member:
     labels = [int(count) for count in counts]
     if not (partition == -1 and partitions == 0 or 0 <= partition < partitions):
         raise ValueError(f"it holds partition {partition} of {partitions}")
-    if examples < 1 or len(labels) != classes or min(labels, default=0) < 0:
+    held = sum(labels) if classes else examples
+    fit = len(labels) == classes and min(labels, default=0) >= 0
+    if not (fit and 1 <= examples <= held <= MOST_EXAMPLES):
         raise ValueError(
-            f"it trains on {examples} examples and holds {labels!s:.100} of each class"
+            f"it trains on {examples} examples and holds {shown(labels)} of each class"
         )
     return Member(node_id, name, partition, partitions, examples, labels)
 
@@ -117,6 +123,8 @@ class Roster:
         self._refused: dict[int, str] = {}
         self._silent: set[int] = set()
         self._questions = Questions()
+        self._registered: dict[int, str] = {}
+        self._holders: dict[str, int] = {}
 
     @property
     def members(self) -> list[Member]:
@@ -124,9 +132,27 @@ class Roster:
         return sorted(self._members.values(), key=lambda m: (m.partition, m.name))
 
     def name(self, node_id: int) -> str | None:
-        """Return what a member's site is called; None for a node that is none."""
+        """Return what a member's site is called, or else under which name its key is registered."""
         member = self._members.get(node_id)
-        return member.name if member else None
+        return member.name if member else self._registered.get(node_id)
+
+    def called(self, node_id: int) -> str:
+        """Return what a message calls a node: its names, if it has any, and its id."""
+        name, registered = self.name(node_id), self._registered.get(node_id)
+        if name is None:
+            return f"node {node_id}"
+        also = "" if registered in (None, name) else f", registered as {registered}"
+        return f"{name} (node {node_id}{also})"
+
+    def trained_on(self, node_id: int) -> int:
+        """Return how many examples a member said that it trains on; 0 for a node that is none."""
+        member = self._members.get(node_id)
+        return member.num_examples if member else 0
+
+    def held_out(self, node_id: int) -> int:
+        """Return how many examples a member said that it holds out; 0 for a node that is none."""
+        member = self._members.get(node_id)
+        return sum(member.label_counts) - member.num_examples if member else 0
 
     def gather(self) -> None:
         """Wait for the federation's nodes and ask each what it holds.
@@ -210,7 +236,10 @@ class Roster:
         return len(self._members) + len(self._refused) >= self._expected
 
     def _online(self) -> set[int]:
-        return set(self._grid.get_node_ids())
+        """Return the nodes that are there, and note under which names their keys are registered."""
+        nodes = list(self._grid.get_nodes())
+        self._registered |= {node.node_id: shown(node.name) for node in nodes if node.name}
+        return {node.node_id for node in nodes}
 
     def _listen(self) -> set[int]:
         """Take the answers that have come; return the members that are there and not silent.
@@ -238,18 +267,12 @@ class Roster:
 
     def _admit(self, node: int, reply: Message, online: set[int]) -> None:
         if reply.has_error():
-            self._refuse(node, " ".join(str(reply.error.reason).split()))
+            self._refuse(node, cause(reply.error.reason))
             return
         try:
             classes = len(self._task.classes) if isinstance(self._task, Task) else 0
             member = member_from(node, reply.content, classes)
-            for other in list(self._members.values()):
-                same_part = member.partition >= 0 and member.partition == other.partition
-                if other.node_id == node or not (same_part or member.name == other.name):
-                    continue
-                if other.node_id in online:
-                    raise ValueError(f"another node holds {other.name} already")
-                del self._members[other.node_id]
+            self._claim(member, online)
         except ValueError as error:
             self._refuse(node, str(error))
             return
@@ -257,11 +280,55 @@ class Roster:
         self._refused.pop(node, None)
         self._members[node] = member
 
+    def _claim(self, member: Member, online: set[int]) -> None:
+        """Give a node the name and the partition that it claims.
+
+        Raises
+        ------
+        ValueError
+            If one of them is another node's.
+        """
+        node = member.node_id
+        claims = {member.name}
+        if member.partition >= 0:
+            claims.add(f"partition {member.partition}")
+        for claim in sorted(claims):
+            owner = self._owner(claim, node, online)
+            if owner not in (None, node):
+                raise ValueError(f"it claims to be {claim}, which is {self.called(owner)}")
+        for claim in sorted(claims):
+            before = self._holders.get(claim, node)
+            if before == node or before not in self._members:
+                continue
+            if before in online:
+                self._refuse(before, f"it claims to be {claim}, which is {self.called(node)}")
+            else:
+                log(WARNING, "Node %d is now %s, as node %d is gone", node, claim, before)
+                del self._members[before]
+        kept = {claim: holder for claim, holder in self._holders.items() if holder != node}
+        self._holders = kept | dict.fromkeys(claims, node)
+
+    def _owner(self, claim: str, node: int, online: set[int]) -> int | None:
+        """Return the node that a name or partition belongs to; None if the first comer may have it.
+
+        A name belongs to the node whose key is registered under it. What else a node with a
+        registered key was first to claim stays its own; what any other node was, only while it is
+        there: started again, it has another key and is another node to Flower.
+        """
+        holder = self._holders.get(claim)
+        registered = [other for other, name in self._registered.items() if name == claim]
+        if registered:
+            return next((n for n in (holder, node) if n in registered), registered[0])
+        if holder in self._registered or holder in online & self._members.keys():
+            return holder
+        return None
+
     def _refuse(self, node: int, reason: str) -> None:
+        called = self.called(node)
         self._members.pop(node, None)
         if self._refused.get(node) != reason:
             self._refused[node] = reason
-            log(WARNING, "Node %d is left out: %s", node, reason)
+            log(WARNING, "%s is left out: %s", called, reason)
 
     def _nobody(self) -> str:
         if self._refused and not self._members:

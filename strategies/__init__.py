@@ -9,11 +9,11 @@ training messages by `train`.
 from fedbary.aggregation import RULES
 from fedbary.methods import METHODS
 
-from .admission import Refusal
 from .charts import Chart, chart
 from .client import train
 from .conventions import CONVENTIONS, Convention
 from .fedag import FedAG
+from .gate import Refusal
 from .method_strategy import MethodStrategy
 from .methods import (
     AALV,

@@ -2,37 +2,23 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 from flwr.app import ArrayRecord, Message
+
+from fedbary.texts import cause, shown
 
 from .conventions import Convention
 from .limits import check_arrays
 
-PARTITION_KEY = "partition-id"
-"""The metric by which a reply may tell which partition of the data it comes from."""
+LARGEST_NUMBER = 1e300
+"""The largest magnitude of a metric or a weight, so that no sum of them overflows."""
 
+MOST_NUMBERS = 1000
+"""The most numbers that the metrics of an admitted reply hold, those in lists counted singly."""
 
-@dataclass(frozen=True)
-class Refusal:
-    """A reply that was left out.
-
-    Parameters
-    ----------
-    round : int
-        The server round it was for.
-    node_id : int
-        The node it came from, as Flower numbers it.
-    reason : str
-        One line that names the client and says what is wrong.
-    """
-
-    round: int
-    node_id: int
-    reason: str
+_ROUNDING = 1e-6
 
 
 def train_refusal(
@@ -40,8 +26,8 @@ def train_refusal(
 ) -> str | None:
     """Say why a training reply is refused; None if it is admitted.
 
-    Admitted is a reply with one MetricRecord whose weight is a positive finite number, and one
-    ArrayRecord that `check_arrays` finds sound.
+    Admitted is a reply that `evaluate_refusal` admits, with one ArrayRecord that `check_arrays`
+    finds sound.
 
     Parameters
     ----------
@@ -53,6 +39,12 @@ def train_refusal(
         Which arrays are Gaussian, and the unit of their scales.
     weighted_by_key : str
         The metric that holds the reply's weight.
+
+    Returns
+    -------
+    str or None
+        What is wrong, without the client's name; like those of the other functions here it may
+        quote the client, and has to pass `fedbary.texts.shown` before it is logged.
     """
     if reason := evaluate_refusal(reply, weighted_by_key):
         return reason
@@ -62,19 +54,20 @@ def train_refusal(
             raise ValueError(f"{len(records)} ArrayRecords, not one")
         check_arrays(records[0], reference, convention)
     except ValueError as error:
-        return f"{_client(reply)}: {error}"
+        return str(error)
     return None
 
 
 def evaluate_refusal(reply: Message, weighted_by_key: str) -> str | None:
     """Say why an evaluation reply is refused; None if it is admitted.
 
-    Admitted is a reply with one MetricRecord whose weight is a positive finite number.
+    Admitted is a reply with one MetricRecord of at most `MOST_NUMBERS` numbers, whose weight is
+    above 0 and at most `LARGEST_NUMBER`.
     """
     try:
-        _check_weight(reply, weighted_by_key)
+        _check_metrics(reply, weighted_by_key)
     except ValueError as error:
-        return f"{_client(reply)}: {error}"
+        return str(error)
     return None
 
 
@@ -97,47 +90,64 @@ def repeated(
     for reply, reason in zip(replies, refusals, strict=True):
         node_id, answered = reply.metadata.src_node_id, reply.metadata.group_id
         if reason is None and answered not in ("", question):
-            reason = f"{_client(reply)}: late, it answers {answered!r}"
+            reason = f"late, it answers {answered!r}"
         if reason is None and node_id in seen:
-            reason = f"{_client(reply)}: it has replied already"
+            reason = "it has replied already"
         if reason is None:
             seen.add(node_id)
         reasons.append(reason)
     return reasons
 
 
-def metric_refusals(replies: Sequence[Message]) -> list[str | None]:
+def metric_refusals(
+    replies: Sequence[Message], known: Mapping[str, tuple[float, float]] | None = None
+) -> list[str | None]:
     """Say of each admitted reply why its metrics cannot be averaged with the others'.
 
-    None for the replies whose metrics are finite and have the commonest keys and list lengths (of
-    equally common ones the first), which can be averaged among themselves.
+    None for the replies whose metrics are sound, which is finite and, under a `known` key, a number
+    (not a list) from its least to its largest, but for rounding; what else they hold does not
+    matter where keys are known. Where none are, the metrics must have the usual keys and list
+    lengths too: the commonest form; of equally common ones that with fewer lists, then that with
+    more numbers, then the first.
     """
-    infinite = [_infinite(reply) for reply in replies]
+    unsound = [_unsound(reply, known or {}) for reply in replies]
+    if known:
+        return unsound
     forms = [_form(reply) for reply in replies]
-    sound = Counter(form for form, key in zip(forms, infinite, strict=True) if key is None)
-    usual = max(sound, key=lambda form: sound[form], default=())
-    reasons: list[str | None] = []
-    for reply, form, key in zip(replies, forms, infinite, strict=True):
-        if key is not None:
-            reasons.append(f"{_client(reply)}: its metric {key!r} is not finite")
-        elif form != usual:
-            named = f"its metrics are {_listed(form)}, not {_listed(usual)}"
-            reasons.append(f"{_client(reply)}: {named}")
-        else:
-            reasons.append(None)
-    return reasons
+    counts = Counter(form for form, why in zip(forms, unsound, strict=True) if why is None)
+
+    def preference(form: _Form) -> tuple[int, int, int]:
+        lists = sum(size is not None for _, size in form)
+        return counts[form], -lists, len(form)
+
+    usual = max(counts, key=preference, default=())
+    expected = _listed(usual)
+    return [
+        why or (None if form == usual else f"its metrics are {_listed(form)}, not {expected}")
+        for form, why in zip(forms, unsound, strict=True)
+    ]
 
 
-def _infinite(reply: Message) -> str | None:
-    """Return the key of a metric that is not finite; None if all are."""
+_Form = tuple[tuple[str, int | None], ...]
+
+
+def _unsound(reply: Message, known: Mapping[str, tuple[float, float]]) -> str | None:
+    """Say which metric may not enter a mean; None if all may."""
     for key, value in next(iter(reply.content.metric_records.values())).items():
         numbers = value if isinstance(value, list) else [value]
-        if not all(abs(number) <= sys.float_info.max for number in numbers):
-            return key
+        if not all(abs(number) <= LARGEST_NUMBER for number in numbers):
+            return f"its metric {key!r} is not finite"
+        if key not in known:
+            continue
+        least, most = known[key]
+        if isinstance(value, list):
+            return f"its metric {key!r} is a list, not a number"
+        if not least - _ROUNDING <= value <= most + _ROUNDING:
+            return f"its metric {key!r} is {value:g}, allowed are {least:g} to {most:g}"
     return None
 
 
-def _form(reply: Message) -> tuple[tuple[str, int | None], ...]:
+def _form(reply: Message) -> _Form:
     metrics = next(iter(reply.content.metric_records.values()))
     return tuple(
         (key, len(value) if isinstance(value, list) else None)
@@ -145,29 +155,24 @@ def _form(reply: Message) -> tuple[tuple[str, int | None], ...]:
     )
 
 
-def _listed(form: tuple[tuple[str, int | None], ...]) -> str:
-    return ", ".join(key if size is None else f"{key}[{size}]" for key, size in form)
+def _listed(form: _Form) -> str:
+    return shown(", ".join(key if size is None else f"{key}[{size}]" for key, size in form))
 
 
-def _check_weight(reply: Message, weighted_by_key: str) -> None:
+def _check_metrics(reply: Message, weighted_by_key: str) -> None:
     if reply.has_error():
-        reason = " ".join(str(reply.error.reason).split())
-        raise ValueError(f"replied with error {reply.error.code}: {reason:.200}")
+        raise ValueError(f"replied with error {reply.error.code}: {cause(reply.error.reason)}")
     records = list(reply.content.metric_records.values())
     if len(records) != 1:
         raise ValueError(f"{len(records)} MetricRecords, not one")
-    weight = records[0].get(weighted_by_key)
+    metrics = records[0]
+    held = sum(len(value) if isinstance(value, list) else 1 for value in metrics.values())
+    if max(held, len(metrics)) > MOST_NUMBERS:
+        raise ValueError(f"its metrics hold {held} numbers, allowed are {MOST_NUMBERS}")
+    if strange := [key for key in metrics if shown(key) != key]:
+        raise ValueError(f"its metric {strange[0]!r} has no short, printable name")
+    weight = metrics.get(weighted_by_key)
     if weight is None:
         raise ValueError(f"no metric {weighted_by_key!r} to weigh it by")
-    if isinstance(weight, list) or not 0 < weight <= sys.float_info.max:
+    if isinstance(weight, list) or not 0 < weight <= LARGEST_NUMBER:
         raise ValueError(f"weight {weighted_by_key!r} is {weight}, not a positive finite number")
-
-
-def _client(reply: Message) -> str:
-    node = f"node {reply.metadata.src_node_id}"
-    if reply.has_error():
-        return node
-    for metrics in reply.content.metric_records.values():
-        if PARTITION_KEY in metrics:
-            return f"{node} (partition {metrics[PARTITION_KEY]})"
-    return node

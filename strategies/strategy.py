@@ -18,15 +18,25 @@ from fedbary.aggregation import RobustRule, Rule
 from fedbary.aggregation.bound import check_ratio
 from fedbary.errors import SettingError
 
-from .admission import Refusal, evaluate_refusal, metric_refusals, repeated, train_refusal
+from .admission import evaluate_refusal, metric_refusals, repeated, train_refusal
 from .conventions import Convention, convention_named
 from .culprits import farthest, spoilers
+from .gate import Gate, Refusal
 from .limits import check_arrays
 from .momentum import ServerMomentum
 from .privacy import Wrapper, driving_wrapper, hides_each, require_plain_mean
 from .records import aggregate_records
 from .stillness import Stillness
 from .tally import Tally
+from .weights import (
+    Limit,
+    bounded,
+    check_weight_ratio,
+    metrics_of,
+    overweight,
+    weight_of,
+    weightless,
+)
 from .workers import workers
 
 SKIPPED_KEY = "skipped"
@@ -66,11 +76,26 @@ class PosteriorStrategy(FedAvg):
         Under any rule: the most that a client's precision of a weight may be of the median over
         the clients, 1 or more; what is above counts as that much. See
         `fedbary.aggregation.bound` for what it protects from and what not. None: no bound.
+    max_weight_ratio : float, optional
+        The most that a reply's weight may be of the round's median weight, in training and in
+        evaluation, 1 or more; what is above counts as that much. None: no bound, and a client that
+        claims a million times the others' examples is the aggregate (not under robust rules).
+    train_limit, evaluate_limit : callable, optional
+        From a node's id, the most that its reply may weigh, None where that is not known; what is
+        above counts as that much, with a warning, and a reply that may weigh 0 is refused.
     choose_nodes : callable, optional
         From the server round, the ids of the nodes that train, in the order of sending, in place
         of Flower's sampling, which no seed reproduces.
     choose_evaluators : callable, optional
         The same for evaluation.
+    name_node : callable, optional
+        From a node's id, what refusals call its site; None where that is not known.
+    known_metrics : mapping of str to (float, float), optional
+        The metrics that clients are to send as numbers, each with its least and its largest value.
+        Then a reply with something else under these keys is left out of the metrics, and replies
+        may hold different keys, so that no client's decide what is averaged; give
+        `train_metrics_aggr_fn` and `evaluate_metrics_aggr_fn` that read these keys alone. None:
+        the commonest set of keys is averaged, and replies with others are left out.
 
     Raises
     ------
@@ -80,7 +105,8 @@ class PosteriorStrategy(FedAvg):
     Attributes
     ----------
     refusals : list of Refusal
-        Every reply that was left out, over all rounds.
+        The replies that were left out, over all rounds, but of a phase of a round at most 100, and
+        in all the last 10,000.
     admitted_nodes : list of int
         The nodes whose metrics the metric aggregation functions are given, in that order; of a
         skipped round none.
@@ -102,8 +128,13 @@ class PosteriorStrategy(FedAvg):
         server_momentum: float = 0.0,
         trim_fraction: float = 0.2,
         max_precision_ratio: float | None = None,
+        max_weight_ratio: float | None = None,
+        train_limit: Limit | None = None,
+        evaluate_limit: Limit | None = None,
         choose_nodes: _Choose | None = None,
         choose_evaluators: _Choose | None = None,
+        name_node: Callable[[int], str | None] | None = None,
+        known_metrics: Mapping[str, tuple[float, float]] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
@@ -117,10 +148,15 @@ class PosteriorStrategy(FedAvg):
             self.rule = replace(self.rule, trim_fraction=trim_fraction)
         check_ratio(max_precision_ratio)
         self.max_precision_ratio = max_precision_ratio
+        check_weight_ratio(max_weight_ratio)
+        self.max_weight_ratio = max_weight_ratio
+        self.train_limit = train_limit
+        self.evaluate_limit = evaluate_limit
         self.choose_nodes = choose_nodes
         self.choose_evaluators = choose_evaluators
+        self.known_metrics = known_metrics
         self.completed_rounds = 0
-        self.refusals: list[Refusal] = []
+        self._gate = Gate(name_node)
         self.num_admitted = 0
         self.admitted_nodes: list[int] = []
         self.unanswered: set[int] = set()
@@ -129,6 +165,11 @@ class PosteriorStrategy(FedAvg):
         self._stillness = Stillness()
         self._global_arrays: ArrayRecord | None = None
         self._wrapper: Wrapper | None = None
+
+    @property
+    def refusals(self) -> list[Refusal]:
+        """The replies that were left out."""
+        return self._gate.refusals
 
     def summary(self) -> None:
         """Log the rule, the convention and the minimum of replies, then FedAvg's settings."""
@@ -139,6 +180,8 @@ class PosteriorStrategy(FedAvg):
             log(INFO, "\t│\t├──Fraction of hostile clients: %g", self.rule.trim_fraction)
         if self.max_precision_ratio is not None:
             log(INFO, "\t│\t├──Maximum precision: %g × the median", self.max_precision_ratio)
+        if self.max_weight_ratio is not None:
+            log(INFO, "\t│\t├──Maximum weight: %g × the median", self.max_weight_ratio)
         log(INFO, "\t│\t└──Minimum replies: %d", self.min_replies)
         super().summary()
 
@@ -188,6 +231,7 @@ class PosteriorStrategy(FedAvg):
         else:
             nodes = self.choose_nodes(server_round)
             messages = self._messages(server_round, arrays, config, nodes, MessageType.TRAIN)
+        self._gate.ask(messages)
         self._asked = {message.metadata.dst_node_id for message in messages}
         self.unanswered = set()
         return messages
@@ -217,7 +261,9 @@ class PosteriorStrategy(FedAvg):
         with workers() as pool:
             refusals = list(pool.map(self._train_refusal, replies, repeat(reference)))
         refusals = repeated(_question(MessageType.TRAIN, server_round), replies, refusals)
+        refusals = weightless(replies, refusals, self.train_limit)
         admitted = self._admitted(server_round, replies, refusals)
+        admitted = self._bounded(server_round, admitted, self.train_limit)
         return self._aggregate_admitted(server_round, admitted, reference)
 
     def _aggregate_admitted(
@@ -229,7 +275,7 @@ class PosteriorStrategy(FedAvg):
             return self._skip(
                 server_round, f"{len(admitted)} replies admitted, {self.min_replies} needed"
             )
-        weights = [self._weight(reply) for reply in admitted]
+        weights = [weight_of(reply, self.weighted_by_key) for reply in admitted]
         if self._wrapper is not None and not hides_each(self._wrapper, weights):
             share = f"1/{self._wrapper.num_sampled_clients}"
             return self._skip(server_round, f"a reply has more than the share {share} of the mean")
@@ -238,7 +284,9 @@ class PosteriorStrategy(FedAvg):
             log(WARNING, "aggregate_train: %s does not protect: %s", self.rule.name, fraction)
 
         def attempt(replies: Sequence[Message]) -> ArrayRecord:
-            arrays = self._aggregate(replies, [self._weight(reply) for reply in replies])
+            arrays = self._aggregate(
+                replies, [weight_of(reply, self.weighted_by_key) for reply in replies]
+            )
             check_arrays(arrays, reference, self.convention)
             return arrays
 
@@ -254,14 +302,12 @@ class PosteriorStrategy(FedAvg):
         self._keep(admitted)
         self._tally.count()
         self._stillness.observe(reference, [arrays_of(r) for r in admitted], self.convention)
-        usual = []
-        for reply, reason in zip(admitted, metric_refusals(admitted), strict=True):
-            if reason is None:
-                usual.append(reply.content)
-                self.admitted_nodes.append(reply.metadata.src_node_id)
-            else:
-                log(WARNING, "aggregate_train: metrics left out: %s", reason)
-        return arrays, self.train_metrics_aggr_fn(usual, self.weighted_by_key)
+        left_out = metric_refusals(admitted, self.known_metrics)
+        self._gate.said(server_round, "metrics left out", admitted, left_out)
+        usual = [reply for reply, why in zip(admitted, left_out, strict=True) if why is None]
+        self.admitted_nodes = [reply.metadata.src_node_id for reply in usual]
+        contents = [reply.content for reply in usual]
+        return arrays, self.train_metrics_aggr_fn(contents, self.weighted_by_key)
 
     def _check_global(self, arrays: ArrayRecord) -> None:
         """Say how many of the arrays that clients are to be sent are Gaussian."""
@@ -313,6 +359,7 @@ class PosteriorStrategy(FedAvg):
         else:
             nodes = self.choose_evaluators(server_round)
             messages = self._messages(server_round, arrays, config, nodes, MessageType.EVALUATE)
+        self._gate.ask(messages)
         self._asked = {message.metadata.dst_node_id for message in messages}
         return messages
 
@@ -328,8 +375,11 @@ class PosteriorStrategy(FedAvg):
         self.unanswered |= self._asked - {reply.metadata.src_node_id for reply in replies}
         refusals = [evaluate_refusal(reply, self.weighted_by_key) for reply in replies]
         refusals = repeated(_question(MessageType.EVALUATE, server_round), replies, refusals)
+        refusals = weightless(replies, refusals, self.evaluate_limit)
         weighed = self._admitted(server_round, replies, refusals)
-        admitted = self._admitted(server_round, weighed, metric_refusals(weighed))
+        weighed = self._bounded(server_round, weighed, self.evaluate_limit)
+        unusual = metric_refusals(weighed, self.known_metrics)
+        admitted = self._admitted(server_round, weighed, unusual)
         if not admitted:
             return None
         contents = [reply.content for reply in admitted]
@@ -363,27 +413,22 @@ class PosteriorStrategy(FedAvg):
         self, server_round: int, replies: Sequence[Message], reasons: Sequence[str | None]
     ) -> list[Message]:
         """Record the refusals; return the other replies in an order that content alone sets."""
-        admitted = []
-        for reply, reason in zip(replies, reasons, strict=True):
-            if reason is None:
-                admitted.append(reply)
-            else:
-                log(WARNING, "Round %d, reply refused: %s", server_round, reason)
-                refusal = Refusal(server_round, reply.metadata.src_node_id, reason)
-                self.refusals.append(refusal)
+        admitted = self._gate.admitted(server_round, replies, reasons)
         return sorted(admitted, key=self._content_order)
+
+    def _bounded(
+        self, server_round: int, replies: Sequence[Message], limit: Limit | None
+    ) -> list[Message]:
+        """Return admitted replies that weigh no more than they may, in the same order."""
+        heavy = overweight(replies, self.weighted_by_key, limit)
+        self._gate.said(server_round, "weight bounded", replies, heavy)
+        return bounded(replies, self.weighted_by_key, limit, self.max_weight_ratio)
 
     def _content_order(self, reply: Message) -> tuple[float, list[bytes], str]:
         records = reply.content.array_records.values()
         data = [record[key].data for record in records for key in sorted(record)]
-        return self._weight(reply), data, repr(sorted(self._metrics(reply).items()))
-
-    def _weight(self, reply: Message) -> float:
-        return float(cast(float, self._metrics(reply)[self.weighted_by_key]))
-
-    @staticmethod
-    def _metrics(reply: Message) -> MetricRecord:
-        return next(iter(reply.content.metric_records.values()))
+        metrics = repr(sorted(metrics_of(reply).items()))
+        return weight_of(reply, self.weighted_by_key), data, metrics
 
     def _first_sound(self, replies: Sequence[Message]) -> ArrayRecord:
         """Return the arrays of the first reply that its own arrays as the reference admit."""

@@ -191,7 +191,7 @@ def test_a_client_that_fails_is_named_and_the_others_go_on(tmp_path):
         assert line["admitted"] == 2
         assert [c["site"] for c in line["clients"]] == [SITES[0], SITES[2]]
         assert len(line["refused"]) == 1
-        assert line["refused"][0].startswith("partition 1, node ")
+        assert line["refused"][0].startswith("partition 1 (node ")
         assert "disk of 1 is full" in line["refused"][0]
 
 

@@ -210,9 +210,7 @@ def test_metrics_unlike_the_others_do_not_stop_a_round(warned):
     assert raw(arrays) == raw(started().aggregate_train(1, [reply(k) for k in (1, 2, 3)])[0])
     assert dict(metrics) == pytest.approx({"loss": (2 * 1.0 + 3 * 3.0) / 5})
     assert not strategy.refusals
-    assert warned[0].startswith(
-        "aggregate_train: metrics left out: node 3: its metrics are loss[1]"
-    )
+    assert warned[0].startswith("Round 1, metrics left out: node 3: its metrics are loss[1]")
 
 
 def test_evaluation_refuses_what_it_cannot_average(warned):

@@ -55,7 +55,9 @@ def read_run(name: str, folder: Path) -> pd.DataFrame:
         if row["round"] == 0:
             row["label_counts"] = json.dumps(content["label_counts"], separators=(",", ":"))
         if "clients" in metrics:
-            row["train_seconds"] = sum(client["train-seconds"] for client in metrics["clients"])
+            row["train_seconds"] = sum(
+                client.get("train-seconds", 0) for client in metrics["clients"]
+            )
         rows.append(row)
     return pd.DataFrame(rows)
 

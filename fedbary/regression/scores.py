@@ -12,6 +12,9 @@ from fedbary.regression.forecast import Forecast
 LEVELS = (50, 90, 95)
 """Central intervals whose coverage is told, in per cent."""
 
+SCORES = ("nll", "rmse", "sharpness", "crps", *(f"coverage_{level}" for level in LEVELS))
+"""What `score` returns."""
+
 
 def score(forecast: Forecast, y: Tensor) -> dict[str, float]:
     """Score forecasts N(m, v) of targets y, in the units they are given in.

@@ -1,0 +1,42 @@
+"""What strangers wrote, made fit for one line of a log or of a file."""
+
+from __future__ import annotations
+
+LONGEST = 200
+"""Characters that are shown of a stranger's text."""
+
+_CUT = " … "
+_HEAD = LONGEST // 3
+
+_FRAME = "Exception ClientAppException occurred. Message: "
+
+
+def shown(text: object) -> str:
+    """Return a text as one printable line of at most `LONGEST` characters.
+
+    White space becomes single spaces; what cannot be printed (escape sequences, marks that turn
+    the direction of writing) is escaped as in a Python string. Of a longer text the beginning and
+    the end are kept: the one says what it is, the other, of an error, the cause.
+    """
+    line = _printable(str(text))
+    if len(line) <= LONGEST:
+        return line
+    return line[:_HEAD] + _CUT + line[_HEAD + len(_CUT) - LONGEST :]
+
+
+def cause(reason: object) -> str:
+    """Return what the reason of one of Flower's error replies says, as `shown` does.
+
+    Flower frames an exception's message, and under Ray puts Ray's account of it before.
+    """
+    _, frame, message = str(reason).rpartition(_FRAME)
+    return shown(message.removesuffix("'>") if frame else reason)
+
+
+def _printable(text: str) -> str:
+    if len(text) > 4 * LONGEST:  # escapes make a text longer, so that no more can be shown
+        text = text[: 2 * LONGEST] + _CUT + text[-2 * LONGEST :]
+    line = " ".join(text.split())
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in line
+    )

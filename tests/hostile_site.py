@@ -1,0 +1,36 @@
+"""The real apps, of which one site changes what it sends."""
+
+from flwr.clientapp import ClientApp
+
+import client_app
+from server_app import run
+from server_app.inline import InlineGrid
+
+ACTIONS = {
+    "query": lambda app: app.query(),
+    "train": lambda app: app.train(),
+    "evaluate": lambda app: app.evaluate(),
+    "sums": lambda app: app.query("sums"),
+    "noise": lambda app: app.query("noise"),
+}
+
+
+def run_with_a_hostile_site(chosen, folder, spoil, partition=0):
+    """Run a federation in which `spoil(action, reply)` changes a partition's replies."""
+    app = ClientApp()
+
+    def spoilt(action):
+        answer = getattr(client_app, action)
+
+        def answered(message, context):
+            reply = answer(message, context)
+            if context.node_config["partition-id"] != partition:
+                return reply
+            spoil(action, reply)
+            return reply
+
+        return answered
+
+    for action, register in ACTIONS.items():
+        register(app)(spoilt(action))
+    run(InlineGrid(app, chosen.clients, chosen.model_dump()), chosen, folder)
