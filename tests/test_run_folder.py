@@ -27,7 +27,7 @@ from server_app.inline import InlineGrid, run_inline
 ROOT = Path(__file__).resolve().parents[1]
 QUICK = {
     "engine": "inline", "clients": 2, "rounds": 3, "local_epochs": 1, "samples": 2,
-    "evaluate_clients": 0, "device": "cpu",
+    "evaluate_clients": 0, "device": "cpu", "batch_size": 256,
 }  # fmt: skip
 
 
@@ -205,14 +205,14 @@ for size in map(int, sys.argv[1:]):
 @pytest.mark.slow
 def test_a_full_disk_is_one_line_and_the_run_goes_on_once_there_is_room(interrupted, tmp_path):
     largest = max(file.stat().st_size for file in interrupted.iterdir())
-    metrics = (interrupted / "metrics.jsonl").stat().st_size
-    sizes = [0, 10, 500, metrics // 2, metrics - 1, metrics + 1, largest - 1]
+    picture = (interrupted / "partition.png").stat().st_size
+    sizes = [0, 500, picture - 1, largest - 1]
     (tmp_path / "settings.yaml").write_text(yaml.safe_dump(settings().model_dump()))
     command = [sys.executable, "-c", FULL, *map(str, sizes)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         command, cwd=tmp_path, env=environment,
-        capture_output=True, text=True, timeout=500, check=False,
+        capture_output=True, text=True, timeout=900, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     said = done.stdout.splitlines()
