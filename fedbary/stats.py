@@ -1,5 +1,6 @@
 """Whether one method is better than another over paired scores, and by how much."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -135,8 +136,8 @@ def paired(first: Sequence[float], second: Sequence[float]) -> Paired:
     difference = _advantage(first, second, lower_is_better=False)
     mean, pairs = float(difference.mean()), len(difference)
     if pairs == 1:
-        return Paired(mean, np.nan, np.nan, np.nan, np.nan, pairs)
-    error = float(difference.std(ddof=1)) / np.sqrt(pairs)
+        return Paired(mean, math.nan, math.nan, math.nan, math.nan, pairs)
+    error = float(difference.std(ddof=1)) / math.sqrt(pairs)
     if error == 0:
         p_value = 1.0 if mean == 0 else 0.0
     else:
