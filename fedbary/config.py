@@ -322,7 +322,8 @@ def validated(values: Mapping[str, Any]) -> Settings:
         if isinstance(cause, SettingError):
             raise cause from None
         name = str(first["loc"][0])
-        raise SettingError(name, first["input"], _allowed(name)) from None
+        held = "missing" if first["type"] == "missing" else first["input"]
+        raise SettingError(name, held, _allowed(name)) from None
 
 
 def resolve_run_config(run_config: Mapping[str, Any]) -> Settings:

@@ -165,3 +165,10 @@ def test_a_cosine_falls_from_the_rate_towards_nothing():
     assert rates[0] == 0.4 and rates[2] == pytest.approx(0.2)
     assert rates == sorted(rates, reverse=True) and 0 < rates[3] < 0.1
     assert {resolve({"lr": 0.4, "rounds": 4}).lr_of(t) for t in (1, 4)} == {0.4}
+
+
+def test_a_setting_that_a_run_of_an_older_version_lacks_is_named_alone():
+    values = resolve({}).model_dump()
+    del values["max_precision_ratio"]
+    with pytest.raises(SettingError, match="^max_precision_ratio: 'missing'; expected .{,60}$"):
+        validated(values)
