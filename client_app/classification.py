@@ -11,16 +11,17 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from torch import nn
+from torch.nn import functional
 
 from client_app.node import Node, config_of, round_of
 from fedbary.federation import Shard, augments, evaluation_data, make_model, site_shard
-from fedbary.inference import local_method
 from fedbary.metrics import evaluate as score
 from fedbary.predictive import predict
 from fedbary.seeds import derive_seed
 from fedbary.task import Task
+from strategies.client import reply_of
 
 torch.backends.cudnn.deterministic = True
 
@@ -48,30 +49,21 @@ def train(message: Message, node: Node) -> Message:
     """Fit the global posterior to the site's data and reply with the site's posterior."""
     job = _job(message, node)
     settings, site, shard, server_round = node.settings, node.site, job.shard, round_of(message)
-    model = _received(message, job)
+    model = _model(settings, job.task)
+    augment = settings.augment is True if site.partition is None else augments(settings)
+    seed = derive_seed(settings.seed, "train", site.key, server_round)
+    nll = functional.cross_entropy
     start = time.perf_counter()
-    fitted = local_method(settings.inference)(
-        model,
-        shard.x,
-        shard.y,
-        node.prior(model, server_round),
-        node.training(server_round),
-        derive_seed(settings.seed, "train", site.key, server_round),
-        augment=settings.augment is True if site.partition is None else augments(settings),
-    )
+    fitted = node.fit(message, model, shard.x, shard.y, nll, seed, augment)
     metrics: dict[str, int | float] = {
         "num-examples": len(shard.y),
         "train-seconds": time.perf_counter() - start,
-        "train-nll": fitted["train_nll"],
-        "kl": fitted["kl"],
     }
     if settings.measures_clients(server_round) and site.partition is not None:
         x, y = evaluation_data(settings)
         for name, value in _score(model, x, y, job, server_round).items():
             metrics[f"local-{name}"] = value
-    arrays = ArrayRecord(node.sent(model, message))
-    reply = RecordDict({"arrays": arrays, "metrics": MetricRecord({**metrics})})
-    return Message(reply, reply_to=message)
+    return reply_of(message, fitted, metrics)
 
 
 def evaluate(message: Message, node: Node) -> Message:

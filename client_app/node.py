@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
@@ -12,8 +13,10 @@ from torch import Tensor, nn
 from fedbary import Posterior
 from fedbary.attacks import ATTACKS, hostile_clients
 from fedbary.config import Settings, resolve_run_config
-from fedbary.inference import Prior, Training
+from fedbary.inference import Prior, Training, local_method
+from fedbary.methods import Fitted, Local, Method
 from fedbary.sites import Site, site_from
+from strategies.client import METHOD_KEY, method_of
 
 
 @dataclass(frozen=True)
@@ -36,25 +39,59 @@ class Node:
             kl_weight=settings.kl_weight,
         )
 
-    def prior(self, received: nn.Module, server_round: int) -> Prior:
+    def prior(self, received: Mapping[str, Tensor], server_round: int) -> Prior:
         """Return the prior of a round: N(0, prior_std²), or the global posterior it begins with."""
         if self.settings.prior == "normal" or server_round == 1:
             return self.settings.prior_std
-        return Posterior.from_state_dict({k: v.clone() for k, v in received.state_dict().items()})
+        return Posterior.from_state_dict(received)
 
-    def sent(self, fitted: nn.Module, message: Message) -> dict[str, Tensor]:
-        """Return the state that the client sends: the fitted one, or what its attack makes of it.
+    def fit(
+        self,
+        message: Message,
+        model: nn.Module,
+        x: Tensor,
+        y: Tensor,
+        nll: Callable[[Tensor, Tensor], Tensor],
+        seed: int,
+        augment: bool = False,
+    ) -> Fitted:
+        """Do the site's work of a round, by the method of the message or the local inference.
+
+        The network is left as the site trained it; what the site sends may be an attack's.
+        """
+        settings, server_round = self.settings, round_of(message)
+        received = message.content.array_records["arrays"].to_torch_state_dict()
+        local = Local(
+            model=model,
+            x=x,
+            y=y,
+            nll=nll,
+            inference=local_method(settings.inference),
+            training=self.training(server_round),
+            prior=self.prior(received, server_round),
+            round=server_round,
+            seed=seed,
+            augment=augment,
+        )
+        config = config_of(message)
+        method = method_of(config) if METHOD_KEY in config else Method()
+        fitted = method.fit(local, received, {})
+        return replace(fitted, reply=self._attacked(fitted.reply, received))
+
+    def _attacked(
+        self, reply: Mapping[str, Tensor], received: Mapping[str, Tensor]
+    ) -> Mapping[str, Tensor]:
+        """Return what the site sends: the reply, or what its attack makes of it.
 
         A site with data of its own never attacks, whatever the settings say.
         """
-        state, settings, site = fitted.state_dict(), self.settings, self.site
+        settings, site = self.settings, self.site
         hostile = hostile_clients(settings.hostile_fraction, site.partitions, settings.seed)
         if settings.attack == "none" or site.partition not in hostile:
-            return state
-        received = message.content.array_records["arrays"].to_torch_state_dict()
+            return reply
         posteriors = [
-            Posterior.from_state_dict({key: tensor.cpu() for key, tensor in tensors.items()})
-            for tensors in (received, state)
+            Posterior.from_state_dict({key: tensors[key].cpu() for key in reply})
+            for tensors in (received, reply)
         ]
         return ATTACKS[settings.attack](*posteriors).state_dict()
 

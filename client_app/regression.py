@@ -5,17 +5,18 @@ from __future__ import annotations
 import time
 
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from torch import Tensor
 
 from client_app.node import Node, config_of, round_of
-from fedbary.inference import local_method
+from fedbary.methods import Fitted
 from fedbary.regression.federation import Columns, make_model, seed_of, site_data
 from fedbary.regression.networks import gaussian_nll
 from fedbary.regression.noise import noise_sums
 from fedbary.regression.sgd import fit
 from fedbary.regression.standardise import Standardiser
 from fedbary.standardise import Sums
+from strategies.client import reply_of
 
 
 def query(message: Message, node: Node) -> Message:
@@ -49,21 +50,17 @@ def train(message: Message, node: Node) -> Message:
     settings, server_round = node.settings, round_of(message)
     x, y = _standardised(message, node)
     model = make_model(settings, _task(message))
-    model.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
     seed = seed_of(settings, "train", node.site.key, server_round)
     start = time.perf_counter()
     if settings.rule == "FedAG":
+        model.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
         lr, epochs = settings.lr_of(server_round), settings.local_epochs
-        fitted = fit(model, x, y, epochs, settings.batch_size, lr, seed)
+        metrics = fit(model, x, y, epochs, settings.batch_size, lr, seed)
+        fitted = Fitted(model.state_dict(), metrics)
     else:
-        prior, training = node.prior(model, server_round), node.training(server_round)
-        method = local_method(settings.inference)
-        fitted = method(model, x, y, prior, training, seed, nll=gaussian_nll)
-    metrics = {"num-examples": len(y), "train-seconds": time.perf_counter() - start}
-    metrics |= {name.replace("_", "-"): value for name, value in fitted.items()}
-    arrays = ArrayRecord(node.sent(model, message))
-    reply = RecordDict({"arrays": arrays, "metrics": MetricRecord({**metrics})})
-    return Message(reply, reply_to=message)
+        fitted = node.fit(message, model, x, y, gaussian_nll, seed)
+    seconds = time.perf_counter() - start
+    return reply_of(message, fitted, {"num-examples": len(y), "train-seconds": seconds})
 
 
 def noise(message: Message, node: Node) -> Message:

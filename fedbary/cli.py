@@ -129,6 +129,20 @@ def deploy(
 
 
 @app.command()
+def explain(
+    part: Annotated[str | None, typer.Argument(metavar="[PART]")] = None,
+) -> None:
+    """Say what the parts of a run are: methods, rules, local inference, data sets, models.
+
+    PART is the name of one, or of a setting; without it all are listed. Examples: `fedbary
+    explain`; `fedbary explain PVI`; `fedbary explain kl_weight`.
+    """
+    from fedbary.explain import explained, overview
+
+    print(overview() if part is None else explained(part))
+
+
+@app.command()
 def sweep(
     experiment: GridFile,
     arguments: GridOverrides = None,

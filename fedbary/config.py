@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import json
 import math
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, NoReturn, get_args, get_origin
 
 import yaml
 from pydantic import (
@@ -21,9 +23,13 @@ from pydantic import (
 
 from fedbary.attacks import ATTACKS
 from fedbary.errors import SettingError
+from fedbary.parameters import Parameter, methods
 from fedbary.partition import PARTITIONS
 from fedbary.registry import is_factory, modules, rules
 from fedbary.task import parse_classes, parse_shape
+
+BARYCENTRE = "barycentre"
+"""The method whose server takes the aggregate that the setting `rule` names."""
 
 ROOT = Path(__file__).resolve().parents[1]
 """The clone, or the Flower app's bundle, that this package lies in."""
@@ -66,9 +72,13 @@ _EITHER = {
 
 
 class Settings(BaseModel):
-    """Every setting of a run; simulation.yaml says what each means and holds the defaults."""
+    """Every setting of a run; simulation.yaml says what each means and holds the defaults.
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    The parameters of the method are settings beside these; `validated` sees to it that there are
+    no others.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="allow")
 
     task: Literal["classification", "regression"]
 
@@ -111,6 +121,7 @@ class Settings(BaseModel):
     weight_decay: float = NotNegative
     log_var_lr: float = NotNegative
 
+    method: str
     rule: str
     server_momentum: float = Field(ge=0, lt=1)
     trim_fraction: float = Field(ge=0, lt=0.5)
@@ -209,7 +220,7 @@ class Settings(BaseModel):
             parse_shape(value)
         return value
 
-    @field_validator("rule", "dataset", "ood_dataset", "inference", "partition", "attack")
+    @field_validator("rule", "method", "dataset", "ood_dataset", "inference", "partition", "attack")
     @classmethod
     def _is_registered(cls, value: str, info: Any) -> str:
         if info.field_name == "dataset" and info.data.get("task") == "regression":
@@ -258,6 +269,8 @@ def registered(setting: str) -> tuple[str, ...]:
     """Names that a setting with a registry may hold."""
     if setting == "rule":
         return (*rules(), "FedAG")
+    if setting == "method":
+        return (BARYCENTRE, *methods())
     if setting in ("dataset", "ood_dataset"):
         return ("none", *modules("data"))
     if setting == "inference":
@@ -298,7 +311,11 @@ def resolve(overrides: Mapping[str, Any], file: Path = DEFAULTS) -> Settings:
             raise SettingError("protocol", protocol, ", ".join(["none", *protocols]))
         preset = protocols[protocol]
     given = {**own, **preset, **overrides}
-    return validated({**values, **tasks.get(str(given.get("task")), {}), **given})
+    method = given.get("method", values["method"])
+    defaults: dict[str, Any] = {n: found.default for n, found in parameters_of(method).items()}
+    if method in methods() and methods()[method].deterministic:
+        defaults["bayesian_layers"] = 0
+    return validated({**values, **tasks.get(str(given.get("task")), {}), **defaults, **given})
 
 
 def validated(values: Mapping[str, Any]) -> Settings:
@@ -309,13 +326,13 @@ def validated(values: Mapping[str, Any]) -> Settings:
     SettingError
         If a key is unknown or a value is not allowed.
     """
+    own = parameters_of(values.get("method", BARYCENTRE))
     for key in values:
-        if key not in Settings.model_fields:
-            close = difflib.get_close_matches(str(key), Settings.model_fields, n=1)
-            hint = f"{close[0]}, perhaps" if close else ", ".join(Settings.model_fields)
-            raise SettingError("unknown setting", key, hint)
+        if key not in Settings.model_fields and key not in own:
+            _refuse(str(key), values, own)
+    extra = {k: own[k].read(v) for k, v in values.items() if k not in Settings.model_fields}
     try:
-        return Settings(**values)
+        return Settings(**{**values, **extra})
     except ValidationError as error:
         first = error.errors()[0]
         cause = first.get("ctx", {}).get("error")
@@ -326,14 +343,46 @@ def validated(values: Mapping[str, Any]) -> Settings:
         raise SettingError(name, held, _allowed(name)) from None
 
 
+def parameters_of(method: object) -> Mapping[str, Parameter]:
+    """Return the parameters of a method by name; of the barycentre, or an unknown one, none."""
+    found = methods().get(str(method))
+    return found.parameters if found else {}
+
+
+def _refuse(key: str, values: Mapping[str, Any], own: Mapping[str, Parameter]) -> NoReturn:
+    """Raise the error of a key that is no setting of this run."""
+    others = [name for name, found in methods().items() if key in found.parameters]
+    if others:
+        used = ", ".join(own) or "none of its own"
+        allowed = f"the parameters of method={values.get('method')}: {used}; {others[0]} has {key}"
+        raise SettingError("unknown setting", key, allowed)
+    known = [*Settings.model_fields, *own]
+    close = difflib.get_close_matches(key, known, n=1)
+    raise SettingError(
+        "unknown setting", key, f"{close[0]}, perhaps" if close else ", ".join(known)
+    )
+
+
 def resolve_run_config(run_config: Mapping[str, Any]) -> Settings:
     """Return the settings of a Flower run.
 
-    pyproject.toml has to list the keys that `flwr run --run-config` may set; there they hold "",
-    which means: as simulation.yaml says. A run config that gives every setting is taken as it is.
+    `flwr run --run-config` may set only keys that pyproject.toml lists: it lists one, `settings`,
+    which holds words as on the command line, ``'settings="rule=WB rounds=3"'``; "" means: as
+    simulation.yaml says. Words that give every setting are taken as they are.
     """
-    given = {key: value for key, value in run_config.items() if value != ""}
-    return validated(given) if given.keys() == Settings.model_fields.keys() else resolve(given)
+    given = dict(run_config)
+    try:
+        words = shlex.split(str(given.pop("settings", "")), comments=True)
+    except ValueError as error:
+        raise SettingError("settings", error, "words of the form key=value") from None
+    given |= parse_overrides(words)
+    return validated(given) if given.keys() >= Settings.model_fields.keys() else resolve(given)
+
+
+def to_run_config(settings: Settings) -> str:
+    """Return the TOML of a run config that `resolve_run_config` reads as these settings."""
+    words = shlex.join(f"{key}={value}" for key, value in settings.model_dump().items())
+    return f"settings = {json.dumps(words, ensure_ascii=False)}\n"
 
 
 def parse_overrides(words: list[str]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from fedbary.config import ROOT, Settings
+from fedbary.config import ROOT, Settings, to_run_config
 from fedbary.credentials import write_certificates, write_site_key
 from fedbary.errors import RunError, SettingError
 from fedbary.folder import is_whole
@@ -130,7 +130,7 @@ class Lab:
     def run(self, settings: Settings, log: IO[str] | None = None) -> str:
         """Run the app with these settings; return the status it ended with."""
         run_config = self.folder / "run.toml"
-        run_config.write_text(to_toml(settings.model_dump()))
+        run_config.write_text(to_run_config(settings))
         return flwr_run(self.environment, LAB, ["--run-config", str(run_config)], log)
 
     def register(self, public_key: Path) -> None:

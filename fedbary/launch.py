@@ -19,7 +19,7 @@ from urllib.request import urlopen
 import yaml
 
 from fedbary.commit import CLONE_VARIABLE
-from fedbary.config import ROOT, Settings, registered
+from fedbary.config import ROOT, Settings, registered, to_run_config
 from fedbary.errors import RunError, SettingError
 from fedbary.folder import is_whole, require_startable
 from fedbary.lock import require_free
@@ -134,7 +134,7 @@ def _run_flower(settings: Settings, log: IO[str] | None) -> None:
         home = Path(scratch)
         environment = flower_environment(home)
         run_config = home / "run.toml"
-        run_config.write_text(to_toml(settings.model_dump()))
+        run_config.write_text(to_run_config(settings))
         federation = (
             f"num-supernodes={settings.clients} "
             f"client-resources-num-cpus={settings.cpus_per_client} "

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from logging import ERROR, INFO, WARNING, LogRecord
 from pathlib import Path
+from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.supercore.logger import FLOWER_LOGGER as logger
 from flwr.supercore.logger import log
 
-from fedbary.config import Settings, resolve_run_config
+from fedbary.config import BARYCENTRE, Settings, parameters_of, resolve_run_config
 from fedbary.errors import RunError, SettingError
 from fedbary.folder import require_startable, run_folder
 from fedbary.lock import only_writer
@@ -84,12 +85,10 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
         held_out = settings.holdout > 0 and settings.measures_clients(server_round)
         return roster.present() if held_out else []
 
-    strategy = strategy_for(settings.rule)(
+    strategy = strategy_for(_named(settings))(
+        **_parameters(settings, roster),
         min_replies=settings.min_replies,
         max_skipped=settings.max_skipped,
-        server_momentum=settings.server_momentum,
-        trim_fraction=settings.trim_fraction,
-        max_precision_ratio=settings.precision_bound,
         max_weight_ratio=settings.weight_bound,
         train_limit=roster.trained_on,
         evaluate_limit=roster.held_out,
@@ -117,6 +116,23 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
         raise RunError(f"every round was skipped; metrics.jsonl in {folder} says why")
     recorder.finish()
     log(INFO, "Results: %s", folder)
+
+
+def _named(settings: Settings) -> str:
+    """Return the name of the run's strategy: its method's, or of the barycentre its rule's."""
+    return settings.rule if settings.method == BARYCENTRE else settings.method
+
+
+def _parameters(settings: Settings, roster: Roster) -> dict[str, Any]:
+    """Return the arguments that the run's strategy has beside those of all."""
+    if settings.method == BARYCENTRE:
+        return {
+            "server_momentum": settings.server_momentum,
+            "trim_fraction": settings.trim_fraction,
+            "max_precision_ratio": settings.precision_bound,
+        }
+    own = {name: getattr(settings, name) for name in parameters_of(settings.method)}
+    return {**own, "client_name": roster.name}
 
 
 def _task(settings: Settings) -> classification.Task | regression.Columns:

@@ -12,6 +12,7 @@ from fedbary.config import (
     parse_overrides,
     resolve,
     resolve_run_config,
+    to_run_config,
     validated,
 )
 from fedbary.errors import SettingError
@@ -26,10 +27,9 @@ def test_simulation_yaml_names_every_setting_and_no_other():
     assert set(values) == set(Settings.model_fields)
 
 
-def test_pyproject_lists_every_setting_and_is_no_second_place_of_defaults():
+def test_pyproject_has_one_run_config_key_and_is_no_second_place_of_defaults():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    config = project["tool"]["flwr"]["app"]["config"]
-    assert config == dict.fromkeys(Settings.model_fields, "")
+    assert project["tool"]["flwr"]["app"]["config"] == {"settings": ""}
     assert "federations" not in project["tool"]["flwr"]
 
 
@@ -65,9 +65,23 @@ def test_the_paper_preset_is_the_image_protocol():
     assert protocol.items() <= paper.model_dump().items()
 
 
-def test_empty_run_config_values_mean_the_file():
-    run_config = {**dict.fromkeys(Settings.model_fields, ""), "rule": "WB", "rounds": 3}
-    assert resolve_run_config(run_config) == resolve({"rule": "WB", "rounds": 3})
+def test_a_run_config_holds_words():
+    assert resolve_run_config({"settings": ""}) == resolve({})
+    words = """rule=WB   # as on the command line
+        rounds=3 classes="benign, malignant" output='a b#c'"""
+    given = {"rule": "WB", "rounds": 3, "classes": "benign, malignant", "output": "a b#c"}
+    assert resolve_run_config({"settings": words}) == resolve(given)
+    with pytest.raises(SettingError, match="settings"):
+        resolve_run_config({"settings": "output='a"})
+
+
+@pytest.mark.parametrize("changes", [
+    {}, {"protocol": "paper"}, {"task": "regression"}, {"method": "FedPA", "rho": 0.25},
+    {"method": "PVI"}, {"output": "ü \U0001f600 'x' \"y\" #", "seed": 2**62, "lr": 1 / 3},
+])  # fmt: skip
+def test_settings_come_back_from_the_run_config_that_is_written(changes):
+    settings = resolve(changes)
+    assert resolve_run_config(tomllib.loads(to_run_config(settings))) == settings
 
 
 def test_command_line_words_become_typed_values():
@@ -172,3 +186,29 @@ def test_a_setting_that_a_run_of_an_older_version_lacks_is_named_alone():
     del values["max_precision_ratio"]
     with pytest.raises(SettingError, match="^max_precision_ratio: 'missing'; expected .{,60}$"):
         validated(values)
+
+
+def test_a_method_brings_its_parameters_with_the_paper_s_defaults():
+    assert resolve({"method": "FedPA"}).rho == 0.1
+    assert resolve({"method": "FedPA", "rho": "0.5"}).rho == 0.5
+    assert resolve({"method": "FedPA"}).server_momentum == 0.9
+    assert resolve({}).server_momentum == 0.0
+    assert resolve({"method": "FedPA"}).bayesian_layers == 0  # it trains point weights
+    assert resolve({"method": "FedPA", "rho": 0.5}) != resolve({"method": "FedPA", "rho": 0.6})
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"method": "PVI", "rho": 0.1}, ["rho", "damping", "FedPA"]),
+        ({"rho": 0.1}, ["rho", "barycentre", "FedPA"]),
+        ({"method": "FedPA", "burn_in": 1.5}, ["burn_in", "whole number"]),
+        ({"method": "FedPA", "rho": "much"}, ["rho", "a number"]),
+        ({"method": "FedP"}, ["method", "FedPA"]),
+        ({"method": "FedPA", "burn": 1}, ["burn", "burn_in"]),
+    ],
+)
+def test_a_parameter_of_another_method_or_kind_is_refused_with_what_is_allowed(changes, named):
+    with pytest.raises(SettingError) as caught:
+        resolve(changes)
+    assert all(word in str(caught.value) for word in named)

@@ -27,7 +27,7 @@ FEDBARY = Path(sys.executable).parent / "fedbary"
 
 
 KILLED = """
-sed 's/^rounds.*/rounds = 500/; s/^output.*/output = "again"/' run.toml > again.toml
+sed 's/^rounds.*/rounds=500/; s/^output.*/output=again/' run.toml > again.toml
 flwr run .. ours --run-config again.toml
 for SECOND in $(seq 200); do pgrep -s 0 -f flwr-clientapp > /dev/null && break; sleep 1; done
 kill -KILL $(jobs -p | head -1)

@@ -66,7 +66,7 @@ def test_a_run_that_fails_exits_with_an_error(tmp_path):
 def test_plain_flwr_run_takes_the_federation_as_it_is_and_run_config_over_the_file(tmp_path):
     environment = launch.flower_environment(tmp_path)
     output = tmp_path / "run"
-    config = f'rule="WB" rounds=1 local_epochs=1 samples=2 output="{output}"'
+    config = f'settings="rule=WB rounds=1 local_epochs=1 samples=2 output={output}"'
     command = [str(BIN / "flwr"), "run", str(ROOT), "local", "--stream", "--run-config", config]
     with launch.superlink(environment, tmp_path):
         subprocess.run(command, cwd=ROOT, env=environment, timeout=240, check=True)

@@ -1,0 +1,125 @@
+"""What `fedbary explain` prints: parts and settings, read from the code without PyTorch."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedbary.config import DEFAULTS, Settings
+from fedbary.errors import SettingError
+from fedbary.parameters import methods
+from fedbary.registry import modules, rules
+
+_PACKAGE = Path(__file__).parent
+
+_ROOMS = {"inference": "inference", "dataset": "data", "model": "models"}
+"""Settings whose values are modules, and the folder these lie in."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A value that a setting may have, with what its file says of it.
+
+    Parameters
+    ----------
+    setting, name : str
+        As in ``setting=name``.
+    text : str
+        The docstring of its module; the first line is its purpose.
+    """
+
+    setting: str
+    name: str
+    text: str
+
+    @property
+    def purpose(self) -> str:
+        """The first line of the text."""
+        return self.text.partition("\n")[0]
+
+
+def parts() -> Iterator[Part]:
+    """Yield every method, rule, local inference, data set and model."""
+    for module in modules("methods"):
+        text = _docstring("methods", module)
+        (name,) = (n for n in methods() if n.lower() == module)
+        yield Part("method", name, text)
+    by_rule = {name.lower(): name for name in rules()}
+    for module in modules("aggregation"):
+        if rule := by_rule.get(module.replace("_", "")):
+            yield Part("rule", rule, _docstring("aggregation", module))
+    for setting, room in _ROOMS.items():
+        for module in modules(room):
+            yield Part(setting, module, _docstring(room, module))
+
+
+def overview() -> str:
+    """Return every part in a line, by the setting that chooses it."""
+    lines: list[str] = []
+    heading = ""
+    for part in parts():
+        if part.setting != heading:
+            heading = part.setting
+            lines += ["", f"{heading}="]
+        lines.append(f"  {part.name:<18} {part.purpose}")
+    lines += ["", "fedbary explain PART, or the name of a setting, says more."]
+    return "\n".join(lines[1:])
+
+
+def explained(name: str) -> str:
+    """Return all there is to say of a part or a setting.
+
+    Raises
+    ------
+    SettingError
+        If there is neither of that name.
+    """
+    found = [part for part in parts() if part.name.lower() == name.lower()]
+    meanings = settings()
+    texts = [f"{part.setting}={part.name}\n\n{part.text}{_parameters(part)}" for part in found]
+    if name in meanings:
+        texts.append(meanings[name])
+    owners = [method for method, file in methods().items() if name in file.parameters]
+    texts += [f"with method={method}: {_line(method, name)}" for method in owners]
+    if not texts:
+        known = [*(part.name for part in parts()), *meanings]
+        close = difflib.get_close_matches(name, known, n=3)
+        hint = ", ".join(close) if close else "a part that `fedbary explain` lists, or a setting"
+        raise SettingError("part", name, hint)
+    return "\n\n".join(texts)
+
+
+def settings() -> Mapping[str, str]:
+    """Return for every setting its default and meaning, as simulation.yaml has them."""
+    found: dict[str, str] = {}
+    last = ""
+    for line in DEFAULTS.read_text(encoding="utf-8").split("\ntasks:")[0].splitlines():
+        if match := re.match(r"(\w+):\s+(\S+)\s*(?:#\s*(.*))?$", line):
+            last = match[1]
+            found[last] = f"{last}={match[2]}  {match[3] or ''}".rstrip()
+        elif last and (more := re.match(r"\s+#\s*(.*)", line)):
+            found[last] += f" {more[1]}"
+        else:
+            last = ""
+    return {name: found[name] for name in Settings.model_fields}
+
+
+def _parameters(part: Part) -> str:
+    """Return a method's parameters, each with its default and its meaning."""
+    if part.setting != "method" or not (own := methods()[part.name].parameters):
+        return ""
+    return "\n\nParameters:\n" + "\n".join(f"  {_line(part.name, name)}" for name in own)
+
+
+def _line(method: str, name: str) -> str:
+    parameter = methods()[method].parameters[name]
+    return f"{name}={parameter.default}  {parameter.meaning}"
+
+
+def _docstring(room: str, module: str) -> str:
+    text = (_PACKAGE / room / f"{module}.py").read_text(encoding="utf-8")
+    return ast.get_docstring(ast.parse(text)) or ""
