@@ -188,6 +188,19 @@ class Settings(BaseModel):
         return self
 
     @model_validator(mode="after")
+    def _fits_the_method(self) -> Settings:
+        if self.method == BARYCENTRE:
+            return self
+        if methods()[self.method].deterministic != (self.bayesian_layers == 0):
+            allowed = "0" if self.bayesian_layers else "1 or more"
+            raise SettingError(
+                "bayesian_layers", self.bayesian_layers, f"{allowed} for method={self.method}"
+            )
+        if self.attack != "none":
+            raise SettingError("attack", self.attack, f"none for method={self.method}")
+        return self
+
+    @model_validator(mode="after")
     def _fits_the_task(self) -> Settings:
         from fedbary.regression.limits import conflict
 

@@ -1,0 +1,97 @@
+"""What holds for every method in the apps: engines and real servers agree, runs resume."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from flwr.clientapp import ClientApp
+from processes import marked, servers_of
+from safetensors.torch import load_file
+
+import client_app
+from fedbary.config import resolve
+from fedbary.errors import SettingError
+from fedbary.methods import METHODS
+from server_app import run
+from server_app.inline import InlineGrid, run_inline
+
+FEDBARY = Path(sys.executable).parent / "fedbary"
+QUICK = {"clients": 3, "rounds": 3, "local_epochs": 2, "samples": 2, "evaluate_clients": 0}
+
+
+def settings(name, **changes):
+    return resolve({**QUICK, "engine": "inline", "device": "cpu", "method": name, **changes})
+
+
+def posterior(folder):
+    return load_file(folder / "posterior.safetensors")
+
+
+def same(one, other):
+    a, b = posterior(one), posterior(other)
+    return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
+
+
+def cut_off(chosen, folder, messages):
+    """Make a run in which the server is interrupted while it waits for a later message."""
+    app, left = ClientApp(), iter(range(messages))
+
+    @app.train()
+    def train(message, context):
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        return client_app.train(message, context)
+
+    app.query()(client_app.query)
+    app.evaluate()(client_app.evaluate)
+    with pytest.raises(KeyboardInterrupt):
+        run(InlineGrid(app, chosen.clients, chosen.model_dump()), chosen, folder)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_run_cut_off_at_any_round_goes_on_to_the_same_model(name, tmp_path):
+    run_inline(settings(name), tmp_path / "whole")
+    for messages in (1, 4, 8):
+        folder = tmp_path / f"cut{messages}"
+        cut_off(settings(name), folder, messages)
+        run_inline(settings(name, resume="last"), folder)
+        assert same(folder, tmp_path / "whole")
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_it_trains_when_some_clients_take_part_and_writes_what_it_did(name, tmp_path):
+    chosen = settings(name, clients=4, participation=0.5, rounds=8, local_epochs=4)
+    run_inline(chosen, tmp_path / "run")
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    first, last = json.loads(lines[0]), json.loads(lines[-1])
+    assert last["nll"] < first["nll"] - 0.1
+    assert all("train-nll" in client for client in last["clients"])
+    assert last["refused"] == []
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_what_a_method_does_not_allow_is_said_before_the_start(name):
+    wrong = 3 if METHODS[name].deterministic else 0
+    with pytest.raises(SettingError, match=f"bayesian_layers.*{name}"):
+        resolve({"method": name, "bayesian_layers": wrong})
+    with pytest.raises(SettingError, match="attack"):
+        resolve({"method": name, "attack": "sign_flip"})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", METHODS)
+def test_ray_and_real_servers_give_the_model_of_one_process(name, tmp_path):
+    words = [f"{key}={value}" for key, value in {**QUICK, "device": "cpu", "method": name}.items()]
+    for command in (["simulate", "engine=inline"], ["simulate", "engine=ray"], ["deploy"]):
+        done = subprocess.run(
+            [str(FEDBARY), *command, *words, f"output={command[-1]}"],
+            cwd=tmp_path, env=marked(tmp_path), capture_output=True, text=True,
+            timeout=400, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert same(tmp_path / "engine=ray", tmp_path / "engine=inline")
+    assert same(tmp_path / "deploy", tmp_path / "engine=inline")
+    assert servers_of(tmp_path) == []
