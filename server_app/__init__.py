@@ -86,7 +86,7 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
         return roster.present() if held_out else []
 
     strategy = strategy_for(_named(settings))(
-        **_parameters(settings, roster),
+        **_parameters(settings),
         min_replies=settings.min_replies,
         max_skipped=settings.max_skipped,
         max_weight_ratio=settings.weight_bound,
@@ -123,7 +123,7 @@ def _named(settings: Settings) -> str:
     return settings.rule if settings.method == BARYCENTRE else settings.method
 
 
-def _parameters(settings: Settings, roster: Roster) -> dict[str, Any]:
+def _parameters(settings: Settings) -> dict[str, Any]:
     """Return the arguments that the run's strategy has beside those of all."""
     if settings.method == BARYCENTRE:
         return {
@@ -131,8 +131,7 @@ def _parameters(settings: Settings, roster: Roster) -> dict[str, Any]:
             "trim_fraction": settings.trim_fraction,
             "max_precision_ratio": settings.precision_bound,
         }
-    own = {name: getattr(settings, name) for name in parameters_of(settings.method)}
-    return {**own, "client_name": roster.name}
+    return {name: getattr(settings, name) for name in parameters_of(settings.method)}
 
 
 def _task(settings: Settings) -> classification.Task | regression.Columns:

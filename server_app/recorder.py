@@ -18,7 +18,7 @@ from fedbary import Posterior
 from fedbary.config import Settings
 from fedbary.runs import RunFolder
 from server_app.roster import Roster
-from strategies import CONVENTIONS, PosteriorStrategy, posterior_from_arrays
+from strategies import CONVENTIONS, GatedStrategy, posterior_from_arrays
 
 
 class Recorder(ABC):
@@ -62,7 +62,7 @@ class Recorder(ABC):
         self.roster = roster
         self.model = model
         self.config = config
-        self.strategy: PosteriorStrategy | None = None
+        self.strategy: GatedStrategy | None = None
         self.round: dict[str, Any] = {}
         self.started = self.last = time.perf_counter()
 

@@ -14,6 +14,7 @@ from .client import train
 from .conventions import CONVENTIONS, Convention
 from .fedag import FedAG
 from .gate import Refusal
+from .gated import GatedStrategy
 from .method_strategy import MethodStrategy
 from .methods import (
     AALV,
@@ -39,6 +40,7 @@ __all__ = [
     "FedAG",
     "Chart",
     "GAA",
+    "GatedStrategy",
     "RKLB",
     "WB",
     "Convention",
@@ -58,7 +60,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> type[PosteriorStrategy]:
+def __getattr__(name: str) -> type[GatedStrategy]:
     if name in METHODS or (name in RULES and name != "FedAvg"):
         return strategy_for(name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -110,9 +110,12 @@ class FedAG(PosteriorStrategy):
         arrays = {**means, **aggregate_records(self.rule, others, equal, self.convention)}
         return ArrayRecord({key: arrays[key] for key in records[0]})
 
-    def _keep(self, admitted: Sequence[Message]) -> None:
+    def _commit(
+        self, reference: ArrayRecord, aggregate: ArrayRecord, admitted: Sequence[Message]
+    ) -> ArrayRecord:
         self.networks = _networks(admitted)
         self.network_nodes = [reply.metadata.src_node_id for reply in admitted]
+        return aggregate
 
 
 def _networks(replies: Sequence[Message]) -> dict[str, Tensor]:

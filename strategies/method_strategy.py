@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, fields
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from torch import Tensor
 
-from fedbary.aggregation import RULES
 from fedbary.errors import SettingError
 from fedbary.methods import METHODS, Method, Reply
 
 from .arrays import array_from_tensor, tensor_from_array
-from .strategy import PosteriorStrategy, arrays_of
+from .gated import GatedStrategy, arrays_of
+from .privacy import driving_wrapper
 
 METHOD_KEY = "method"
 """The entry of a training message's config that names the method; its parameters are beside it."""
@@ -23,7 +23,7 @@ METHOD_KEY = "method"
 _STATE = "method."
 
 
-class MethodStrategy(PosteriorStrategy):
+class MethodStrategy(GatedStrategy):
     """Rounds of a `fedbary.methods.Method` over Flower, with admission of replies.
 
     The server's state outlives a round only if the round counts, and is in `state_dict`. Each
@@ -34,11 +34,7 @@ class MethodStrategy(PosteriorStrategy):
     Parameters
     ----------
     *args, **kwargs
-        Those of `PosteriorStrategy`, without those of rules (server_momentum but for methods that
-        have it, trim_fraction, max_precision_ratio, convention), and the method's parameters.
-    client_name : callable, optional
-        From a node's id, the name by which a method knows the client over all rounds; by default
-        the id, which changes where a SuperNode without a registered key is started again.
+        Those of `GatedStrategy`, and the method's parameters.
 
     Attributes
     ----------
@@ -53,19 +49,11 @@ class MethodStrategy(PosteriorStrategy):
 
     method_class: type[Method]
 
-    def __init__(
-        self, *args: Any, client_name: Callable[[int], str | None] | None = None, **kwargs: Any
-    ) -> None:
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         names = {parameter.name for parameter in fields(self.method_class)}  # type: ignore[arg-type]
         own = {name: kwargs.pop(name) for name in names & kwargs.keys()}
-        for name in ("server_momentum", "max_precision_ratio", "trim_fraction", "convention"):
-            if name in kwargs:
-                allowed = f"one of {self.method_class.__name__}'s: {', '.join(sorted(names))}"
-                raise SettingError("argument", name, allowed)
         self.method = self.method_class(**own)
-        self.rule = replace(RULES["FedAvg"], name=self.method_class.__name__)
         super().__init__(*args, **kwargs)
-        self._client_name = client_name or (lambda node_id: None)
         self._state: Mapping[str, Tensor] = {}
         self._pending: Mapping[str, Tensor] = {}
 
@@ -92,15 +80,6 @@ class MethodStrategy(PosteriorStrategy):
                 )
         return messages
 
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Aggregate the admitted replies by the method; commit its state if the round counts."""
-        arrays, metrics = super().aggregate_train(server_round, replies)
-        if arrays is not None:
-            self._state = self._pending
-        return arrays, metrics
-
     def state_dict(self) -> dict[str, Tensor]:
         """Return what, with the global arrays, is needed to go on after the last whole round."""
         return {_STATE + name: tensor for name, tensor in self._state.items()}
@@ -115,6 +94,7 @@ class MethodStrategy(PosteriorStrategy):
         }
 
     def _check_global(self, arrays: ArrayRecord) -> None:
+        """Refuse a model of the other kind, and wrappers whose noise would not reach the state."""
         gaussian = self.convention.pairs(arrays.keys())
         name = self.method_class.__name__
         if self.method.deterministic and gaussian:
@@ -122,6 +102,15 @@ class MethodStrategy(PosteriorStrategy):
             raise SettingError("method", name, allowed)
         if not self.method.deterministic and not gaussian:
             raise SettingError("method", name, "another for a model without Gaussian arrays")
+        if wrapper := driving_wrapper():
+            raise SettingError("method", name, f"AALV or FedAvg within {type(wrapper).__name__}")
+
+    def _commit(
+        self, reference: ArrayRecord, aggregate: ArrayRecord, admitted: Sequence[Message]
+    ) -> ArrayRecord:
+        """Keep the state that the method made of a round that counts."""
+        self._state = self._pending
+        return aggregate
 
     def _aggregate(self, admitted: Sequence[Message], weights: Sequence[float]) -> ArrayRecord:
         assert self._global_arrays is not None
@@ -134,7 +123,8 @@ class MethodStrategy(PosteriorStrategy):
         return ArrayRecord({name: array_from_tensor(tensor) for name, tensor in result.items()})
 
     def _name(self, node_id: int) -> str:
-        return self._client_name(node_id) or str(node_id)
+        known = self.name_node(node_id) if self.name_node else None
+        return known or str(node_id)
 
 
 def tensors_of(record: ArrayRecord) -> dict[str, Tensor]:

@@ -6,6 +6,7 @@ from fedbary.aggregation import RULES, rule_named
 from fedbary.methods import METHODS
 
 from .fedag import FedAG
+from .gated import GatedStrategy
 from .method_strategy import method_strategy
 from .strategy import PosteriorStrategy
 
@@ -70,7 +71,7 @@ _CLASSES: dict[str, type[PosteriorStrategy]] = {
 }
 
 
-def strategy_for(name: str) -> type[PosteriorStrategy]:
+def strategy_for(name: str) -> type[GatedStrategy]:
     """Return the strategy class of a method or a rule, one and the same at every call.
 
     Raises

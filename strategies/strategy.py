@@ -1,16 +1,14 @@
-"""The Flower strategy that aggregates posteriors: FedAvg's rounds with a rule and a gate."""
+"""The Flower strategy that aggregates posteriors by a rule."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import repeat
 from logging import INFO, WARNING
-from typing import Any, cast
+from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
-from flwr.serverapp import Grid
-from flwr.serverapp.strategy import FedAvg, Result
+from flwr.app import ArrayRecord, Message
+from flwr.serverapp.strategy import Result
 from flwr.supercore import log
 from torch import Tensor
 
@@ -18,54 +16,27 @@ from fedbary.aggregation import RobustRule, Rule
 from fedbary.aggregation.bound import check_ratio
 from fedbary.errors import SettingError
 
-from .admission import evaluate_refusal, metric_refusals, repeated, train_refusal
 from .conventions import Convention, convention_named
-from .culprits import farthest, spoilers
-from .gate import Gate, Refusal
-from .limits import check_arrays
+from .gated import GatedStrategy, arrays_of
 from .momentum import ServerMomentum
 from .privacy import Wrapper, driving_wrapper, hides_each, require_plain_mean
 from .records import aggregate_records
 from .stillness import Stillness
-from .tally import Tally
-from .weights import (
-    Limit,
-    bounded,
-    check_weight_ratio,
-    metrics_of,
-    overweight,
-    weight_of,
-    weightless,
-)
-from .workers import workers
-
-SKIPPED_KEY = "skipped"
-"""The metric, 1, of a round whose replies were too few: the global arrays stay as they were."""
-
-_Choose = Callable[[int], list[int]]
 
 
-class PosteriorStrategy(FedAvg):
+class PosteriorStrategy(GatedStrategy):
     """Flower's FedAvg with a barycentre of posteriors for the mean, and admission of replies.
 
-    A reply that `admission` refuses never stops a run: it is left out, logged, and kept in
-    `refusals`; the aggregate is that of the other replies, whatever order they come in. A
-    subclass names the `rule`; `strategy_for` makes one from a rule's name. Within Flower's
+    A subclass names the `rule`; `strategy_for` makes one from a rule's name. Within Flower's
     wrappers for differential privacy see `privacy`.
 
     Parameters
     ----------
     *args, **kwargs
-        Those of `flwr.serverapp.strategy.FedAvg`, in its order.
+        Those of `GatedStrategy`, and so of `flwr.serverapp.strategy.FedAvg`, in its order.
     convention : str or Convention
         Which arrays are Gaussian and the unit of their scales: a name in `CONVENTIONS`, or one's
         own.
-    min_replies : int
-        With fewer admitted training replies the global arrays stay as they were, and the round's
-        train metrics are ``{"skipped": 1}``.
-    max_skipped : int or None
-        After so many skipped rounds in a row the next ends the run with a RunError; None: however
-        many.
     server_momentum : float
         From 0 to below 1; see `ServerMomentum`.
     trim_fraction : float
@@ -76,45 +47,11 @@ class PosteriorStrategy(FedAvg):
         Under any rule: the most that a client's precision of a weight may be of the median over
         the clients, 1 or more; what is above counts as that much. See
         `fedbary.aggregation.bound` for what it protects from and what not. None: no bound.
-    max_weight_ratio : float, optional
-        The most that a reply's weight may be of the round's median weight, in training and in
-        evaluation, 1 or more; what is above counts as that much. None: no bound, and a client that
-        claims a million times the others' examples is the aggregate (not under robust rules).
-    train_limit, evaluate_limit : callable, optional
-        From a node's id, the most that its reply may weigh, None where that is not known; what is
-        above counts as that much, with a warning, and a reply that may weigh 0 is refused.
-    choose_nodes : callable, optional
-        From the server round, the ids of the nodes that train, in the order of sending, in place
-        of Flower's sampling, which no seed reproduces.
-    choose_evaluators : callable, optional
-        The same for evaluation.
-    name_node : callable, optional
-        From a node's id, what refusals call its site; None where that is not known.
-    known_metrics : mapping of str to (float, float), optional
-        The metrics that clients are to send as numbers, each with its least and its largest value.
-        Then a reply with something else under these keys is left out of the metrics, and replies
-        may hold different keys, so that no client's decide what is averaged; give
-        `train_metrics_aggr_fn` and `evaluate_metrics_aggr_fn` that read these keys alone. None:
-        the commonest set of keys is averaged, and replies with others are left out.
 
     Raises
     ------
     SettingError
         If the convention is unknown or another argument out of its range.
-
-    Attributes
-    ----------
-    refusals : list of Refusal
-        The replies that were left out, over all rounds, but of a phase of a round at most 100, and
-        in all the last 10,000.
-    admitted_nodes : list of int
-        The nodes whose metrics the metric aggregation functions are given, in that order; of a
-        skipped round none.
-    unanswered : set of int
-        The nodes that were to train or to evaluate in the last round and did not reply.
-    completed_rounds : int
-        Rounds of an earlier start that this one goes on from: Flower counts from 1, and this is
-        added to its count. See `load_state_dict`.
     """
 
     rule: Rule | RobustRule
@@ -123,97 +60,52 @@ class PosteriorStrategy(FedAvg):
         self,
         *args: Any,
         convention: str | Convention = "fedbary",
-        min_replies: int = 1,
-        max_skipped: int | None = 3,
         server_momentum: float = 0.0,
         trim_fraction: float = 0.2,
         max_precision_ratio: float | None = None,
-        max_weight_ratio: float | None = None,
-        train_limit: Limit | None = None,
-        evaluate_limit: Limit | None = None,
-        choose_nodes: _Choose | None = None,
-        choose_evaluators: _Choose | None = None,
-        name_node: Callable[[int], str | None] | None = None,
-        known_metrics: Mapping[str, tuple[float, float]] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
-        if min_replies < 1:
-            raise SettingError("min_replies", min_replies, "1 or more")
         self.convention = convention_named(convention)
-        self.min_replies = min_replies
-        self.max_skipped = max_skipped
         self.server_momentum = ServerMomentum(server_momentum)
         if isinstance(self.rule, RobustRule):
             self.rule = replace(self.rule, trim_fraction=trim_fraction)
         check_ratio(max_precision_ratio)
         self.max_precision_ratio = max_precision_ratio
-        check_weight_ratio(max_weight_ratio)
-        self.max_weight_ratio = max_weight_ratio
-        self.train_limit = train_limit
-        self.evaluate_limit = evaluate_limit
-        self.choose_nodes = choose_nodes
-        self.choose_evaluators = choose_evaluators
-        self.known_metrics = known_metrics
-        self.completed_rounds = 0
-        self._gate = Gate(name_node)
-        self.num_admitted = 0
-        self.admitted_nodes: list[int] = []
-        self.unanswered: set[int] = set()
-        self._asked: set[int] = set()
-        self._tally = Tally(max_skipped)
         self._stillness = Stillness()
-        self._global_arrays: ArrayRecord | None = None
         self._wrapper: Wrapper | None = None
 
-    @property
-    def refusals(self) -> list[Refusal]:
-        """The replies that were left out."""
-        return self._gate.refusals
-
     def summary(self) -> None:
-        """Log the rule, the convention and the minimum of replies, then FedAvg's settings."""
+        """Log the rule and the convention, then what `GatedStrategy` logs."""
         log(INFO, "\t├──> Posteriors:")
         log(INFO, "\t│\t├──Rule: %s", self.rule.name)
-        log(INFO, "\t│\t├──Convention: %s", self.convention)
         if isinstance(self.rule, RobustRule):
             log(INFO, "\t│\t├──Fraction of hostile clients: %g", self.rule.trim_fraction)
         if self.max_precision_ratio is not None:
             log(INFO, "\t│\t├──Maximum precision: %g × the median", self.max_precision_ratio)
-        if self.max_weight_ratio is not None:
-            log(INFO, "\t│\t├──Maximum weight: %g × the median", self.max_weight_ratio)
-        log(INFO, "\t│\t└──Minimum replies: %d", self.min_replies)
+        log(INFO, "\t│\t└──Convention: %s", self.convention)
         super().summary()
 
     def start(self, *args: Any, **kwargs: Any) -> Result:
-        """Run the rounds as `flwr.serverapp.strategy.Strategy.start` does, with its arguments.
+        """Run the rounds; see `GatedStrategy.start`."""
+        self._stillness = Stillness()
+        return super().start(*args, **kwargs)
 
-        Raises
-        ------
-        RunError
-            If `max_skipped` rounds in a row were skipped, or all of a run that goes on from none.
-        """
-        self._tally, self._stillness = Tally(self.max_skipped), Stillness()
-        result = super().start(*args, **kwargs)
-        self._tally.end(self.completed_rounds)
-        return result
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return what, with the global arrays, is needed to go on after the last whole round."""
+        return {f"velocity.{key}": v for key, v in self.server_momentum.velocity.items()}
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Send the global arrays to the nodes that train, and remember them for admission.
+    def load_state_dict(self, state: Mapping[str, Tensor], completed_rounds: int) -> None:
+        """Go on from a state of `state_dict`; see `GatedStrategy.load_state_dict`."""
+        super().load_state_dict(state, completed_rounds)
+        self.server_momentum.velocity = {
+            key.removeprefix("velocity."): tensor.clone()
+            for key, tensor in state.items()
+            if key.startswith("velocity.")
+        }
 
-        Raises
-        ------
-        ValueError
-            If the global arrays hold a scale without its mean.
-        RunError
-            If the last `max_skipped` rounds were skipped.
-        SettingError
-            If a wrapper for differential privacy drives a strategy it cannot make private.
-        """
-        self._tally.begin()
-        self._global_arrays = arrays
+    def _check_global(self, arrays: ArrayRecord) -> None:
+        """Say how many arrays are Gaussian; refuse wrappers whose noise would hide no client."""
         self._wrapper = driving_wrapper()
         if self._wrapper is not None:
             require_plain_mean(
@@ -224,99 +116,15 @@ class PosteriorStrategy(FedAvg):
                 self.max_precision_ratio,
                 arrays,
             )
-        self._check_global(arrays)
-        server_round += self.completed_rounds
-        if self.choose_nodes is None:
-            messages = list(super().configure_train(server_round, arrays, config, grid))
-        else:
-            nodes = self.choose_nodes(server_round)
-            messages = self._messages(server_round, arrays, config, nodes, MessageType.TRAIN)
-        self._gate.ask(messages)
-        self._asked = {message.metadata.dst_node_id for message in messages}
-        self.unanswered = set()
-        return messages
-
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Aggregate the admitted replies' posteriors under the rule, and their metrics.
-
-        The reference for admission is what `configure_train` sent; where that was never called,
-        the first reply that is sound in itself.
-
-        Returns
-        -------
-        arrays : ArrayRecord or None
-            The aggregate; None, for which Flower keeps the old arrays, if the round is skipped.
-        metrics : MetricRecord
-            By `train_metrics_aggr_fn`; of a skipped round ``{"skipped": 1}``.
-        """
-        server_round += self.completed_rounds
-        replies = list(replies)
-        self.unanswered |= self._asked - {reply.metadata.src_node_id for reply in replies}
-        self.admitted_nodes = []
-        reference = self._global_arrays
-        if reference is None:
-            reference = self._first_sound(replies)
-        with workers() as pool:
-            refusals = list(pool.map(self._train_refusal, replies, repeat(reference)))
-        refusals = repeated(_question(MessageType.TRAIN, server_round), replies, refusals)
-        refusals = weightless(replies, refusals, self.train_limit)
-        admitted = self._admitted(server_round, replies, refusals)
-        admitted = self._bounded(server_round, admitted, self.train_limit)
-        return self._aggregate_admitted(server_round, admitted, reference)
-
-    def _aggregate_admitted(
-        self, server_round: int, admitted: list[Message], reference: ArrayRecord
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Aggregate admitted replies; refuse those that spoil the aggregate, and go on without."""
-        self.num_admitted = len(admitted)
-        if len(admitted) < self.min_replies:
-            return self._skip(
-                server_round, f"{len(admitted)} replies admitted, {self.min_replies} needed"
-            )
-        weights = [weight_of(reply, self.weighted_by_key) for reply in admitted]
-        if self._wrapper is not None and not hides_each(self._wrapper, weights):
-            share = f"1/{self._wrapper.num_sampled_clients}"
-            return self._skip(server_round, f"a reply has more than the share {share} of the mean")
-        if isinstance(self.rule, RobustRule) and self.rule.is_plain(len(admitted)):
-            fraction = f"{self.rule.trim_fraction:g} of {len(admitted)} replies is none"
-            log(WARNING, "aggregate_train: %s does not protect: %s", self.rule.name, fraction)
-
-        def attempt(replies: Sequence[Message]) -> ArrayRecord:
-            arrays = self._aggregate(
-                replies, [weight_of(reply, self.weighted_by_key) for reply in replies]
-            )
-            check_arrays(arrays, reference, self.convention)
-            return arrays
-
-        try:
-            arrays = attempt(admitted)
-        except SettingError as error:  # too few clients for the rule
-            return self._skip(server_round, str(error))
-        except ValueError:
-            reasons = spoilers(admitted, attempt, lambda r: farthest(arrays_of(r), reference))
-            rest = self._admitted(server_round, admitted, reasons)
-            return self._aggregate_admitted(server_round, rest, reference)
-        arrays = self.server_momentum.step(reference, arrays, self.convention)
-        self._keep(admitted)
-        self._tally.count()
-        self._stillness.observe(reference, [arrays_of(r) for r in admitted], self.convention)
-        left_out = metric_refusals(admitted, self.known_metrics)
-        self._gate.said(server_round, "metrics left out", admitted, left_out)
-        usual = [reply for reply, why in zip(admitted, left_out, strict=True) if why is None]
-        self.admitted_nodes = [reply.metadata.src_node_id for reply in usual]
-        contents = [reply.content for reply in usual]
-        return arrays, self.train_metrics_aggr_fn(contents, self.weighted_by_key)
-
-    def _check_global(self, arrays: ArrayRecord) -> None:
-        """Say how many of the arrays that clients are to be sent are Gaussian."""
         gaussian = len(self.convention.pairs(arrays.keys()))
-        level = INFO if gaussian else WARNING
+        level = INFO if gaussian or self.rule.name == "FedAvg" else WARNING
         log(level, "configure_train: %d of %d arrays are Gaussian means", gaussian, len(arrays))
 
     def _aggregate(self, admitted: Sequence[Message], weights: Sequence[float]) -> ArrayRecord:
-        """Return the aggregate of admitted replies."""
+        """Return the aggregate of admitted replies under the rule."""
+        if self._wrapper is not None and not hides_each(self._wrapper, weights):
+            share = f"at most 1/{self._wrapper.num_sampled_clients}, so that the noise hides it"
+            raise SettingError("a reply's share of the mean", max(weights) / sum(weights), share)
         return aggregate_records(
             self.rule,
             [arrays_of(reply) for reply in admitted],
@@ -325,129 +133,13 @@ class PosteriorStrategy(FedAvg):
             self.max_precision_ratio,
         )
 
-    def _keep(self, admitted: Sequence[Message]) -> None:
-        """Keep what a strategy needs of the replies of a round that counts; here nothing."""
-
-    def _skip(self, server_round: int, reason: str) -> tuple[None, MetricRecord]:
-        self._tally.skip(server_round, reason)
-        return None, MetricRecord({SKIPPED_KEY: 1})
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """Return what, with the global arrays, is needed to go on after the last whole round."""
-        return {f"velocity.{key}": v for key, v in self.server_momentum.velocity.items()}
-
-    def load_state_dict(self, state: Mapping[str, Tensor], completed_rounds: int) -> None:
-        """Go on from a state of `state_dict` that was taken after so many rounds.
-
-        `start`, given the global arrays of that round and the number of rounds that are left,
-        then does what it would have done without the interruption.
-        """
-        self.completed_rounds = completed_rounds
-        self.server_momentum.velocity = {
-            key.removeprefix("velocity."): tensor.clone()
-            for key, tensor in state.items()
-            if key.startswith("velocity.")
-        }
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Send the global arrays to the nodes that evaluate."""
-        server_round += self.completed_rounds
-        if self.choose_evaluators is None:
-            messages = list(super().configure_evaluate(server_round, arrays, config, grid))
-        else:
-            nodes = self.choose_evaluators(server_round)
-            messages = self._messages(server_round, arrays, config, nodes, MessageType.EVALUATE)
-        self._gate.ask(messages)
-        self._asked = {message.metadata.dst_node_id for message in messages}
-        return messages
-
-    def aggregate_evaluate(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> MetricRecord | None:
-        """Aggregate the admitted replies' metrics; None if there are none.
-
-        A reply whose metrics are not those of most others is refused too.
-        """
-        server_round += self.completed_rounds
-        replies = list(replies)
-        self.unanswered |= self._asked - {reply.metadata.src_node_id for reply in replies}
-        refusals = [evaluate_refusal(reply, self.weighted_by_key) for reply in replies]
-        refusals = repeated(_question(MessageType.EVALUATE, server_round), replies, refusals)
-        refusals = weightless(replies, refusals, self.evaluate_limit)
-        weighed = self._admitted(server_round, replies, refusals)
-        weighed = self._bounded(server_round, weighed, self.evaluate_limit)
-        unusual = metric_refusals(weighed, self.known_metrics)
-        admitted = self._admitted(server_round, weighed, unusual)
-        if not admitted:
-            return None
-        contents = [reply.content for reply in admitted]
-        self.admitted_nodes = [reply.metadata.src_node_id for reply in admitted]
-        return self.evaluate_metrics_aggr_fn(contents, self.weighted_by_key)
-
-    def _messages(
-        self,
-        server_round: int,
-        arrays: ArrayRecord,
-        config: ConfigRecord,
-        node_ids: list[int],
-        message_type: str,
-    ) -> list[Message]:
-        config["server-round"] = server_round
-        record = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: config})
-        return self._construct_messages(record, node_ids, message_type)
-
-    def _construct_messages(
-        self, record: RecordDict, node_ids: list[int], message_type: str
-    ) -> list[Message]:
-        """Make a message for each node, marked with what it asks, by which late replies show."""
-        server_round = record.config_records[self.configrecord_key]["server-round"]
-        group_id = _question(message_type, cast(int, server_round))
-        return [Message(record, node_id, message_type, group_id=group_id) for node_id in node_ids]
-
-    def _train_refusal(self, reply: Message, reference: ArrayRecord) -> str | None:
-        return train_refusal(reply, reference, self.convention, self.weighted_by_key)
-
-    def _admitted(
-        self, server_round: int, replies: Sequence[Message], reasons: Sequence[str | None]
-    ) -> list[Message]:
-        """Record the refusals; return the other replies in an order that content alone sets."""
-        admitted = self._gate.admitted(server_round, replies, reasons)
-        return sorted(admitted, key=self._content_order)
-
-    def _bounded(
-        self, server_round: int, replies: Sequence[Message], limit: Limit | None
-    ) -> list[Message]:
-        """Return admitted replies that weigh no more than they may, in the same order."""
-        heavy = overweight(replies, self.weighted_by_key, limit)
-        self._gate.said(server_round, "weight bounded", replies, heavy)
-        return bounded(replies, self.weighted_by_key, limit, self.max_weight_ratio)
-
-    def _content_order(self, reply: Message) -> tuple[float, list[bytes], str]:
-        records = reply.content.array_records.values()
-        data = [record[key].data for record in records for key in sorted(record)]
-        metrics = repr(sorted(metrics_of(reply).items()))
-        return weight_of(reply, self.weighted_by_key), data, metrics
-
-    def _first_sound(self, replies: Sequence[Message]) -> ArrayRecord:
-        """Return the arrays of the first reply that its own arrays as the reference admit."""
-        carrying = [
-            (reply, record)
-            for reply in replies
-            if reply.has_content()
-            for record in reply.content.array_records.values()
-        ]
-        for reply, record in carrying:
-            if self._train_refusal(reply, record) is None:
-                return record
-        return carrying[0][1] if carrying else ArrayRecord()
-
-
-def arrays_of(reply: Message) -> ArrayRecord:
-    """Return the arrays of an admitted reply."""
-    return next(iter(reply.content.array_records.values()))
-
-
-def _question(message_type: str, server_round: int) -> str:
-    return f"{message_type}, round {server_round}"
+    def _commit(
+        self, reference: ArrayRecord, aggregate: ArrayRecord, admitted: Sequence[Message]
+    ) -> ArrayRecord:
+        """Return the aggregate, moved on by the server's momentum."""
+        if isinstance(self.rule, RobustRule) and self.rule.is_plain(len(admitted)):
+            fraction = f"{self.rule.trim_fraction:g} of {len(admitted)} replies is none"
+            log(WARNING, "aggregate_train: %s does not protect: %s", self.rule.name, fraction)
+        records = [arrays_of(reply) for reply in admitted]
+        self._stillness.observe(reference, records, self.convention)
+        return self.server_momentum.step(reference, aggregate, self.convention)

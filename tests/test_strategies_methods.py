@@ -140,7 +140,7 @@ def test_a_model_of_the_other_kind_is_refused_by_name(name):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_rule_s_argument_is_none_of_a_method(name):
-    with pytest.raises(SettingError, match="trim_fraction"):
+    with pytest.raises(TypeError, match="trim_fraction"):
         strategy(name, trim_fraction=0.1)
 
 
