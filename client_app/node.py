@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from pathlib import Path
 
 import torch
 from flwr.app import ConfigRecord, Context, Message
@@ -16,7 +17,7 @@ from fedbary.config import Settings, resolve_run_config
 from fedbary.inference import Prior, Training, local_method
 from fedbary.methods import Fitted, Local, Method
 from fedbary.sites import Site, site_from
-from strategies.client import METHOD_KEY, method_of
+from strategies.client import METHOD_KEY, fit, method_of
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,15 @@ class Node:
         if self.settings.prior == "normal" or server_round == 1:
             return self.settings.prior_std
         return Posterior.from_state_dict(received)
+
+    @property
+    def keeps_in(self) -> Path | None:
+        """The folder of what this site keeps between rounds; a partition's lies in the run's."""
+        if self.site.state_path:
+            return Path(self.site.state_path).expanduser()
+        if self.site.partition is None:
+            return None
+        return Path(self.settings.output) / "clients" / str(self.site.partition)
 
     def fit(
         self,
@@ -75,7 +85,7 @@ class Node:
         )
         config = config_of(message)
         method = method_of(config) if METHOD_KEY in config else Method()
-        fitted = method.fit(local, received, {})
+        fitted = fit(method, local, received, config, self.keeps_in)
         return replace(fitted, reply=self._attacked(fitted.reply, received))
 
     def _attacked(

@@ -35,6 +35,8 @@ class Site:
         Which part of the named data set, of how many; of its own data: none of 0.
     cpus : int
         Threads it trains on; 0: as the settings say.
+    state_path : str
+        A folder for what its methods keep between rounds; "": none, or for a partition the run's.
     """
 
     name: str
@@ -42,6 +44,7 @@ class Site:
     partition: int | None = None
     partitions: int = 0
     cpus: int = 0
+    state_path: str = ""
 
     @property
     def key(self) -> int:
@@ -53,7 +56,7 @@ def site_from(node_config: Mapping[str, bool | int | float | str]) -> Site:
     """Read a node's config.
 
     Known are ``data-path``; ``partition-id`` with ``num-partitions``; ``name``, by default the
-    path; and ``cpus``. Others are left to whom they are for.
+    path; ``cpus``; and ``state-path``. Others are left to whom they are for.
 
     Raises
     ------
@@ -61,6 +64,7 @@ def site_from(node_config: Mapping[str, bool | int | float | str]) -> Site:
         If it says neither which partition the node holds nor where its own data lie.
     """
     path, cpus = str(node_config.get("data-path", "")), _whole(node_config, "cpus", 0)
+    state_path = str(node_config.get("state-path", ""))
     if "partition-id" in node_config or "num-partitions" in node_config:
         partitions = _whole(node_config, "num-partitions", 1)
         partition = _whole(node_config, "partition-id", 0)
@@ -68,11 +72,13 @@ def site_from(node_config: Mapping[str, bool | int | float | str]) -> Site:
             allowed = f"a whole number below num-partitions, {partitions}"
             raise SettingError("node config: partition-id", partition, allowed)
         name = str(node_config.get("name", f"partition {partition}"))
-        return Site(name, path, partition, partitions, cpus)
+        return Site(name, path, partition, partitions, cpus, state_path)
     if not path:
         allowed = "data-path, the site's own .npz or image folder, or partition-id, num-partitions"
         raise SettingError("node config", dict(node_config), allowed)
-    return Site(str(node_config.get("name", path[-LONGEST_NAME:])), path, cpus=cpus)
+    return Site(
+        str(node_config.get("name", path[-LONGEST_NAME:])), path, cpus=cpus, state_path=state_path
+    )
 
 
 def _whole(config: Mapping[str, bool | int | float | str], key: str, least: int) -> int:

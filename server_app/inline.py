@@ -124,6 +124,7 @@ def run_inline(settings: Settings, folder: Path) -> None:
     from client_app import app
     from server_app import run
 
+    settings = settings.model_copy(update={"output": str(folder)})
     grid = InlineGrid(app, settings.clients, settings.model_dump())
     run(grid, settings, folder)
 

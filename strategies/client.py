@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -11,10 +12,11 @@ from torch.nn import functional
 
 from fedbary.errors import SettingError
 from fedbary.inference import Prior, Training, local_method
+from fedbary.memory import Memory
 from fedbary.methods import Fitted, Local, Method, method_named
 from fedbary.seeds import derive_seed
 
-from .method_strategy import METHOD_KEY
+from .method_strategy import KEPT_KEY, METHOD_KEY, RUN_KEY
 
 
 def train(
@@ -28,6 +30,7 @@ def train(
     inference: str = "variational",
     prior: Prior = 1.0,
     seed: int = 0,
+    keep_in: Path | None = None,
 ) -> Message:
     """Do a client's work of a round, by the method that the message names, and answer it.
 
@@ -52,6 +55,8 @@ def train(
         Likewise: the std of N(0, std²), or a posterior.
     seed : int
         Source of the draws; the server round is mixed in. Give every client its own.
+    keep_in : Path, optional
+        A folder of this client alone, for methods whose clients keep something between rounds.
 
     Returns
     -------
@@ -61,7 +66,8 @@ def train(
     Raises
     ------
     SettingError
-        If the message names no method, or parameters it does not have.
+        If the message names no method, or parameters it does not have, or what the client kept is
+        not there.
     """
     config = next(iter(message.content.config_records.values()))
     server_round = int(config["server-round"])  # type: ignore[arg-type]
@@ -70,8 +76,28 @@ def train(
         model, x, y, nll, local_method(inference), training, prior, server_round,
         derive_seed(seed, "train", server_round),
     )  # fmt: skip
-    fitted = method_of(config).fit(local, received, {})
+    fitted = fit(method_of(config), local, received, config, keep_in)
     return reply_of(message, fitted, {"num-examples": len(y)})
+
+
+def fit(
+    method: Method,
+    local: Local,
+    received: Mapping[str, Tensor],
+    config: ConfigRecord,
+    keep_in: Path | None,
+) -> Fitted:
+    """Let a method do the client's work, with what the client kept of its last admitted reply."""
+    if KEPT_KEY not in config:
+        return method.fit(local, received, {})
+    if keep_in is None:
+        allowed = f"a folder for what {type(method).__name__} lets this client keep"
+        raise SettingError("state-path", "none", allowed)
+    admitted = int(config[KEPT_KEY])  # type: ignore[arg-type]
+    memory = Memory(keep_in / f"{int(config[RUN_KEY]):016x}")  # type: ignore[arg-type]
+    fitted = method.fit(local, received, memory.recall(admitted))
+    memory.keep(local.round, fitted.kept, admitted)
+    return fitted
 
 
 def method_of(config: ConfigRecord) -> Method:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
+import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from torch import Tensor
@@ -20,7 +22,13 @@ from .privacy import driving_wrapper
 METHOD_KEY = "method"
 """The entry of a training message's config that names the method; its parameters are beside it."""
 
-_STATE = "method."
+KEPT_KEY = "kept-round"
+"""The entry that says the last round of which the client's reply was admitted; 0: none."""
+
+RUN_KEY = "kept-run"
+"""The entry that tells runs apart in what clients keep; it outlives a resume."""
+
+_STATE, _KEPT, _RUN = "method.", "kept.", "run"
 
 
 class MethodStrategy(GatedStrategy):
@@ -56,6 +64,9 @@ class MethodStrategy(GatedStrategy):
         super().__init__(*args, **kwargs)
         self._state: Mapping[str, Tensor] = {}
         self._pending: Mapping[str, Tensor] = {}
+        self._kept: dict[str, int] = {}
+        self._run = secrets.randbits(62)
+        self._round = 0
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -66,23 +77,32 @@ class MethodStrategy(GatedStrategy):
             config[f"{METHOD_KEY}.{name}"] = value
         messages = list(super().configure_train(server_round, arrays, config, grid))
         model = tensors_of(arrays)
-        if server_round + self.completed_rounds == 1:
+        self._round = server_round + self.completed_rounds
+        if self._round == 1:
             self._state = self.method.start(model)
         for message in messages:
-            sent = self.method.send(model, self._state, self._name(message.metadata.dst_node_id))
-            if sent is not model:
-                said = message.content.config_records[self.configrecord_key]
-                message.content = RecordDict(
-                    {
-                        self.arrayrecord_key: _record(sent, model, arrays),
-                        self.configrecord_key: said,
-                    }
-                )
+            name = self._name(message.metadata.dst_node_id)
+            sent = self.method.send(model, self._state, name)
+            said = message.content.config_records[self.configrecord_key]
+            if self.method.remembers:
+                kept = {KEPT_KEY: self._kept.get(name, 0), RUN_KEY: self._run}
+                said = ConfigRecord({**said, **kept})
+            message.content = RecordDict(
+                {
+                    self.arrayrecord_key: _record(sent, model, arrays),
+                    self.configrecord_key: said,
+                }
+            )
         return messages
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return what, with the global arrays, is needed to go on after the last whole round."""
-        return {_STATE + name: tensor for name, tensor in self._state.items()}
+        state = {_STATE + name: tensor for name, tensor in self._state.items()}
+        if self.method.remembers:
+            numbers = {_KEPT + name: number for name, number in self._kept.items()}
+            numbers[_RUN] = self._run
+            state |= {name: torch.tensor(number) for name, number in numbers.items()}
+        return state
 
     def load_state_dict(self, state: Mapping[str, Tensor], completed_rounds: int) -> None:
         """Go on from a state of `state_dict` that was taken after so many rounds."""
@@ -92,6 +112,12 @@ class MethodStrategy(GatedStrategy):
             for name, tensor in state.items()
             if name.startswith(_STATE)
         }
+        self._kept = {
+            name.removeprefix(_KEPT): int(number)
+            for name, number in state.items()
+            if name.startswith(_KEPT)
+        }
+        self._run = int(state.get(_RUN, self._run))
 
     def _check_global(self, arrays: ArrayRecord) -> None:
         """Refuse a model of the other kind, and wrappers whose noise would not reach the state."""
@@ -110,6 +136,8 @@ class MethodStrategy(GatedStrategy):
     ) -> ArrayRecord:
         """Keep the state that the method made of a round that counts."""
         self._state = self._pending
+        names = (self._name(reply.metadata.src_node_id) for reply in admitted)
+        self._kept |= dict.fromkeys(names, self._round)
         return aggregate
 
     def _aggregate(self, admitted: Sequence[Message], weights: Sequence[float]) -> ArrayRecord:
@@ -136,6 +164,8 @@ def _record(
     sent: Mapping[str, Tensor], model: Mapping[str, Tensor], held: ArrayRecord
 ) -> ArrayRecord:
     """Write what is sent; what is the model's own is not written anew."""
+    if sent is model:
+        return held
     return ArrayRecord(
         {
             name: held[name] if tensor is model.get(name) else array_from_tensor(tensor)

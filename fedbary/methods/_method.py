@@ -129,6 +129,9 @@ class Method:
     deterministic = False
     """Whether the method trains point weights: models with Gaussian tensors are refused."""
 
+    remembers = False
+    """Whether clients keep what `fit` returns as `kept`, and are given it in their next round."""
+
     def start(self, model: Tensors) -> Tensors:
         """Return the server's state before the first round."""
         return {}
