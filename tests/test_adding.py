@@ -9,10 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from fedbary.aggregation import RULES
-from fedbary.data import names
-from fedbary.inference import INFERENCE
-
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -22,7 +18,7 @@ FOLDERS = (
     "strategies", "tests",
 )  # fmt: skip
 FILES = ("LICENSE", "README.md", "pyproject.toml", "simulation.yaml")
-REGISTRIES = re.compile(r"\b(RULES|INFERENCE|names\(\))")
+REGISTRIES = re.compile(r"\b(RULES|INFERENCE|METHODS|names\(\)|modules\(\"models)")
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +33,7 @@ def copy(tmp_path_factory):
     _, _, section = README.partition("## Adding to it")
     blocks = re.findall(r"```python\n# (fedbary/\S+\.py)\n(.*?)```", section, re.DOTALL)
     assert sorted(Path(name).parent.name for name, _ in blocks) == [
-        "aggregation", "aggregation", "data", "inference",
+        "aggregation", "aggregation", "data", "inference", "methods", "models",
     ]  # fmt: skip
     for name, text in blocks:
         assert not (folder / name).exists()
@@ -63,20 +59,23 @@ def test_every_test_that_reads_a_registry_stays_green(copy):
 
 
 def test_they_run_by_their_names(copy):
-    listing = (
-        "from fedbary.aggregation import RULES; from fedbary.data import names;"
-        "from fedbary.inference import INFERENCE; print(*RULES, *names(), *INFERENCE)"
-    )
-    everything = python("-c", listing, cwd=copy).stdout.split()
-    added = [name for name in everything if name not in (*RULES, *names(), *INFERENCE)]
-    first, second, data_set, method = added
-    for rule in (first, second):
-        settings = {
-            "rule": rule, "dataset": data_set, "inference": method, "engine": "inline",
-            "rounds": 2, "clients": 3, "local_epochs": 4, "output": rule,
-        }  # fmt: skip
-        words = [f"{key}={value}" for key, value in settings.items()]
+    def registered(cwd):
+        listing = (
+            "from fedbary.explain import parts; print(*(f'{p.setting}={p.name}' for p in parts()))"
+        )
+        return set(python("-c", listing, cwd=cwd).stdout.split())
+
+    added = registered(copy) - registered(ROOT)
+    by_setting = {word.partition("=")[0]: word for word in added}
+    assert by_setting.keys() == {"rule", "dataset", "inference", "method", "model"}
+    common = [by_setting["dataset"], by_setting["model"], "engine=inline", "rounds=2", "clients=3"]
+    runs = [[by_setting["inference"], word] for word in added if word.startswith("rule=")]
+    runs.append([by_setting["method"]])
+    for number, words in enumerate(runs):
         command = "from fedbary.cli import main; main()"
-        done = python("-c", command, "simulate", *words, cwd=copy)
+        words = ["simulate", *common, "local_epochs=4", "bayesian_layers=1", *words]
+        if by_setting["method"] in words:
+            words.remove("bayesian_layers=1")
+        done = python("-c", command, *words, f"output={number}", cwd=copy)
         assert done.returncode == 0, done.stderr
-        assert (copy / rule / "posterior.safetensors").exists()
+        assert (copy / str(number) / "posterior.safetensors").exists()
