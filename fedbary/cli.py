@@ -15,6 +15,7 @@ from fedbary.config import DEFAULTS, Settings, parse_overrides, resolve, validat
 from fedbary.errors import RunError, SettingError, Stopped
 from fedbary.folder import SETTINGS, read_settings, run_folder
 from fedbary.launch import launch, prepare, require_clone
+from fedbary.uses import require_used
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -261,7 +262,10 @@ def _kept(only: list[str] | None) -> dict[str, list[str]]:
 def _settings(arguments: list[str] | None) -> Settings:
     words = list(arguments or [])
     file = Path(words.pop(0)) if words and "=" not in words[0] else DEFAULTS
-    return resolve(parse_overrides(words), file)
+    overrides = parse_overrides(words)
+    settings = resolve(overrides, file)
+    require_used(overrides, settings)
+    return settings
 
 
 def main() -> None:

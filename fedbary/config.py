@@ -23,7 +23,7 @@ from pydantic import (
 
 from fedbary.attacks import ATTACKS
 from fedbary.errors import SettingError
-from fedbary.parameters import Parameter, methods
+from fedbary.parameters import Parameter, methods, models
 from fedbary.partition import PARTITIONS
 from fedbary.registry import is_factory, modules, rules
 from fedbary.task import parse_classes, parse_shape
@@ -326,6 +326,9 @@ def resolve(overrides: Mapping[str, Any], file: Path = DEFAULTS) -> Settings:
     given = {**own, **preset, **overrides}
     method = given.get("method", values["method"])
     defaults: dict[str, Any] = {n: found.default for n, found in parameters_of(method).items()}
+    model = {**values, **tasks.get(str(given.get("task")), {}), **given}["model"]
+    own_of_model = models().get(str(model), {}).items()
+    defaults |= {n: found.default for n, found in own_of_model if n not in values}
     if method in methods() and methods()[method].deterministic:
         defaults["bayesian_layers"] = 0
     return validated({**values, **tasks.get(str(given.get("task")), {}), **defaults, **given})
@@ -339,7 +342,7 @@ def validated(values: Mapping[str, Any]) -> Settings:
     SettingError
         If a key is unknown or a value is not allowed.
     """
-    own = parameters_of(values.get("method", BARYCENTRE))
+    own = {**models().get(str(values.get("model")), {}), **parameters_of(values.get("method"))}
     for key in values:
         if key not in Settings.model_fields and key not in own:
             _refuse(str(key), values, own)
@@ -364,10 +367,12 @@ def parameters_of(method: object) -> Mapping[str, Parameter]:
 
 def _refuse(key: str, values: Mapping[str, Any], own: Mapping[str, Parameter]) -> NoReturn:
     """Raise the error of a key that is no setting of this run."""
-    others = [name for name, found in methods().items() if key in found.parameters]
-    if others:
-        used = ", ".join(own) or "none of its own"
-        allowed = f"the parameters of method={values.get('method')}: {used}; {others[0]} has {key}"
+    owners = [f"method={name}" for name, found in methods().items() if key in found.parameters]
+    owners += [f"model={name}" for name, found in models().items() if key in found]
+    if owners:
+        chosen = f"method={values.get('method')} and model={values.get('model')}"
+        used = ", ".join(own) or "none of their own"
+        allowed = f"the parameters of {chosen}: {used}; {owners[0]} has {key}"
         raise SettingError("unknown setting", key, allowed)
     known = [*Settings.model_fields, *own]
     close = difflib.get_close_matches(key, known, n=1)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fedbary.config import DEFAULTS, Settings
 from fedbary.errors import SettingError
-from fedbary.parameters import methods
+from fedbary.parameters import Parameter, methods, models
 from fedbary.registry import modules, rules
 
 _PACKAGE = Path(__file__).parent
@@ -83,8 +83,9 @@ def explained(name: str) -> str:
     texts = [f"{part.setting}={part.name}\n\n{part.text}{_parameters(part)}" for part in found]
     if name in meanings:
         texts.append(meanings[name])
-    owners = [method for method, file in methods().items() if name in file.parameters]
-    texts += [f"with method={method}: {_line(method, name)}" for method in owners]
+    for part in parts():
+        if parameter := _owned(part.setting, part.name).get(name):
+            texts.append(f"with {part.setting}={part.name}: {_line(parameter)}")
     if not texts:
         known = [*(part.name for part in parts()), *meanings]
         close = difflib.get_close_matches(name, known, n=3)
@@ -109,15 +110,22 @@ def settings() -> Mapping[str, str]:
 
 
 def _parameters(part: Part) -> str:
-    """Return a method's parameters, each with its default and its meaning."""
-    if part.setting != "method" or not (own := methods()[part.name].parameters):
+    """Return a part's own parameters, each with its default and its meaning."""
+    own = _owned(part.setting, part.name)
+    if not own:
         return ""
-    return "\n\nParameters:\n" + "\n".join(f"  {_line(part.name, name)}" for name in own)
+    return "\n\nParameters:\n" + "\n".join(f"  {_line(parameter)}" for parameter in own.values())
 
 
-def _line(method: str, name: str) -> str:
-    parameter = methods()[method].parameters[name]
-    return f"{name}={parameter.default}  {parameter.meaning}"
+def _owned(setting: str, name: str) -> Mapping[str, Parameter]:
+    """Return the parameters that a method or a network owns; other parts own none."""
+    if setting == "method":
+        return methods()[name].parameters
+    return models()[name] if setting == "model" else {}
+
+
+def _line(parameter: Parameter) -> str:
+    return f"{parameter.name}={parameter.default}  {parameter.meaning}"
 
 
 def _docstring(room: str, module: str) -> str:

@@ -1,7 +1,8 @@
-"""The parameters of methods, read from their files; PyTorch is not imported.
+"""The parameters of methods and networks, read from their files; PyTorch is not imported.
 
-A method is a dataclass in `fedbary/methods/`: its annotated fields with their defaults are its
-settings, and its docstring says what each means.
+A method is a dataclass in `fedbary/methods/`, and a network's file in `fedbary/models/` has the
+dataclass `Parameters`: the annotated fields with their defaults are settings, and the docstring
+says what each means.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from types import MappingProxyType
 from fedbary.errors import SettingError
 from fedbary.registry import modules
 
-_FOLDER = Path(__file__).parent / "methods"
+_PACKAGE = Path(__file__).parent
 
 _KINDS: Mapping[str, type[float | int | bool | str]] = {
     "float": float,
@@ -29,21 +30,23 @@ _KINDS: Mapping[str, type[float | int | bool | str]] = {
 
 _WORDS = {"float": "a number", "int": "a whole number", "bool": "true or false", "str": "a text"}
 
+_CHOICE = re.compile(r"Literal\[(.*)\]")
+
 Value = float | int | bool | str
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A setting that a method owns.
+    """A setting that a method or a network owns.
 
     Parameters
     ----------
     name : str
         Its name on the command line.
     kind : str
-        The name of its type.
+        Its type, as the file has it.
     default : float, int, bool or str
-        The paper's value, as the method's file has it.
+        Its value where none is given: of a method the paper's.
     meaning : str
         What the docstring says of it, in one line.
     """
@@ -61,6 +64,11 @@ class Parameter:
         SettingError
             If it is none.
         """
+        if choice := _CHOICE.fullmatch(self.kind):
+            allowed = ast.literal_eval(f"[{choice[1]}]")
+            if value not in allowed:
+                raise SettingError(self.name, value, ", ".join(map(str, allowed)))
+            return str(value)
         kind = _KINDS[self.kind]
         try:
             if kind is bool and isinstance(value, str):
@@ -97,19 +105,42 @@ class MethodFile:
 @cache
 def methods() -> Mapping[str, MethodFile]:
     """Return what every method's file says, by the method's name."""
-    found = (_read(_FOLDER / f"{module}.py") for module in modules("methods"))
+    found = (_read_method(_PACKAGE / "methods" / f"{name}.py") for name in modules("methods"))
     return MappingProxyType({method.name: method for method in found})
 
 
-def _read(file: Path) -> MethodFile:
-    tree = ast.parse(file.read_text(encoding="utf-8"))
-    (definition,) = (
-        node
-        for node in tree.body
-        if isinstance(node, ast.ClassDef) and any(_is_method(base) for base in node.bases)
+@cache
+def models() -> Mapping[str, Mapping[str, Parameter]]:
+    """Return the parameters of every network, by the network's name."""
+    return MappingProxyType(
+        {
+            name: _fields(definition)
+            for name in modules("models")
+            for definition in _classes(_PACKAGE / "models" / f"{name}.py")
+            if definition.name == "Parameters"
+        }
     )
-    text = inspect.cleandoc(ast.get_docstring(definition) or "")
-    meanings = _meanings(text)
+
+
+def _read_method(file: Path) -> MethodFile:
+    (definition,) = (
+        found
+        for found in _classes(file)
+        if any(ast.unparse(base) == "Method" for base in found.bases)
+    )
+    deterministic = any(ast.unparse(node) == "deterministic = True" for node in definition.body)
+    purpose = (ast.get_docstring(definition) or "").partition("\n")[0]
+    return MethodFile(definition.name, purpose, deterministic, _fields(definition))
+
+
+def _classes(file: Path) -> list[ast.ClassDef]:
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    return [node for node in tree.body if isinstance(node, ast.ClassDef)]
+
+
+def _fields(definition: ast.ClassDef) -> Mapping[str, Parameter]:
+    """Return the fields of a dataclass that have a default."""
+    meanings = _meanings(inspect.cleandoc(ast.get_docstring(definition) or ""))
     parameters = {}
     for node in definition.body:
         if isinstance(node, ast.AnnAssign) and node.value is not None:
@@ -117,13 +148,7 @@ def _read(file: Path) -> MethodFile:
             default = ast.literal_eval(node.value)
             meaning = meanings.get(name, "")
             parameters[name] = Parameter(name, ast.unparse(node.annotation), default, meaning)
-    deterministic = any(ast.unparse(node) == "deterministic = True" for node in definition.body)
-    purpose = text.partition("\n")[0]
-    return MethodFile(definition.name, purpose, deterministic, MappingProxyType(parameters))
-
-
-def _is_method(base: ast.expr) -> bool:
-    return isinstance(base, ast.Name) and base.id == "Method"
+    return MappingProxyType(parameters)
 
 
 def _meanings(docstring: str) -> dict[str, str]:

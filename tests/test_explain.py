@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from dataclasses import fields
+from importlib import import_module
 
 import pytest
 
@@ -12,7 +13,8 @@ from fedbary.errors import SettingError
 from fedbary.explain import explained, overview, parts, settings
 from fedbary.inference import INFERENCE
 from fedbary.methods import METHODS
-from fedbary.parameters import methods
+from fedbary.models import MODELS
+from fedbary.parameters import methods, models
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -24,6 +26,14 @@ def test_parameters_read_from_the_file_are_the_class_s(name):
     assert all(type(p.default).__name__ == p.kind for p in read.parameters.values())
     assert read.deterministic == method.deterministic
     assert all(parameter.meaning for parameter in read.parameters.values())
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_network_s_parameters_are_read_too(name):
+    own = import_module(f"fedbary.models.{name}").Parameters
+    assert {n: p.default for n, p in models()[name].items()} == {
+        field.name: field.default for field in fields(own)
+    }
 
 
 def test_every_part_is_listed_with_its_purpose():
