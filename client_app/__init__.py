@@ -1,51 +1,95 @@
-"""The Flower ClientApp: each message is answered by the part of this package for the run's task.
+"""The Flower ClientApp: it answers what the server asks, trains, and scores, in any task.
 
-The app keeps nothing of a run in itself.
+The app keeps nothing of a run in itself; data sets, splits and networks are cached per process, so
+that a Ray actor makes them once and serves every client from them.
 """
 
 from __future__ import annotations
 
-from flwr.app import Context, Message
-from flwr.clientapp import ClientApp
+import time
+from functools import lru_cache
 
-from client_app import classification, regression
-from client_app.node import Node, node_of
+import torch
+from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from torch import nn
+
+from client_app.job import Job, job_of
+from client_app.node import config_of, round_of
+from fedbary.config import Settings
+from fedbary.tasks import Signature, task_of
+from strategies.client import reply_of
+
+torch.backends.cudnn.deterministic = True
 
 app = ClientApp()
 
 
 @app.query()
 def query(message: Message, context: Context) -> Message:
-    """Say which data this node holds."""
-    node = node_of(context)
-    return classification.query(message, node) if _sees(node) else regression.query(message, node)
+    """Say which data this node holds, how much it trains on, and how many of each class."""
+    job = job_of(message, context)
+    site = job.node.site
+    reply = MetricRecord(
+        {
+            "partition-id": -1 if site.partition is None else site.partition,
+            "num-partitions": site.partitions,
+            "num-examples": len(job.shard.y),
+            "label-counts": job.task.label_counts(job.shard, job.signature),
+        }
+    )
+    named = ConfigRecord({"name": site.name})
+    return Message(RecordDict({"metrics": reply, "site": named}), reply_to=message)
+
+
+@app.query("ask")
+def ask(message: Message, context: Context) -> Message:
+    """Answer a question of the task about the site's data."""
+    job, config = job_of(message, context), config_of(message)
+    tensors = message.content.array_records.get("tensors")
+    told = tensors.to_torch_state_dict() if tensors is not None else {}
+    answer = job.task.answer(str(config["question"]), job.shard, config, told)
+    return Message(RecordDict({"metrics": MetricRecord(answer)}), reply_to=message)
 
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Fit the global model to the site's data and reply with the site's."""
-    node = node_of(context)
-    return classification.train(message, node) if _sees(node) else regression.train(message, node)
+    job, server_round = job_of(message, context), round_of(message)
+    node, task, shard = job.node, job.task, job.shard
+    model = _model(node.settings, job.signature)
+    seed = task.seed("train", node.site.key, server_round)
+    start = time.perf_counter()
+    augment = task.augments(node.site)
+    fitted = node.fit(message, model, shard.x, shard.y, task.loss(job.facts), seed, augment)
+    metrics: dict[str, int | float] = {
+        "num-examples": len(shard.y),
+        "train-seconds": time.perf_counter() - start,
+    }
+    if node.settings.measures_clients(server_round) and node.site.partition is not None:
+        scored = task.scored_by_clients(job.facts)
+        if scored is not None:
+            found = task.client_scores(model, *scored, _scoring_seed(job, server_round))
+            metrics |= {f"local-{name}": value for name, value in found.items()}
+    return reply_of(message, fitted, metrics)
 
 
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
-    """Score the global model on the images that the site holds out."""
-    return classification.evaluate(message, node_of(context))
+    """Score the global model on the examples that the site holds out."""
+    job = job_of(message, context)
+    model = _model(job.node.settings, job.signature)
+    model.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
+    x, y, seed = job.shard.x_held_out, job.shard.y_held_out, _scoring_seed(job, round_of(message))
+    scores = job.task.client_scores(model, x, y, seed)
+    metrics = MetricRecord({"num-examples": len(y), **scores})
+    return Message(RecordDict({"metrics": metrics}), reply_to=message)
 
 
-@app.query("sums")
-def sums(message: Message, context: Context) -> Message:
-    """Sum up the columns of the site's data."""
-    return regression.sums(message, node_of(context))
+def _scoring_seed(job: Job, server_round: int) -> int:
+    return job.task.seed("predict", job.node.site.key, server_round)
 
 
-@app.query("noise")
-def noise(message: Message, context: Context) -> Message:
-    """Sum up the noise in the site's data."""
-    return regression.noise(message, node_of(context))
-
-
-def _sees(node: Node) -> bool:
-    """Whether the run is of images."""
-    return node.settings.task == "classification"
+@lru_cache(maxsize=2)
+def _model(settings: Settings, signature: Signature) -> nn.Module:
+    return task_of(settings).make_model(signature)

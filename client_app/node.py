@@ -1,4 +1,4 @@
-"""What every task's client needs of a message: the run's settings, the site, the attack."""
+"""What a client needs of a message: the run's settings, the site, the fit, the attack."""
 
 from __future__ import annotations
 
@@ -71,6 +71,9 @@ class Node:
         """
         settings, server_round = self.settings, round_of(message)
         received = message.content.array_records["arrays"].to_torch_state_dict()
+        if settings.rule == "FedAG":
+            model.load_state_dict(received)
+            return _points(model, x, y, settings, server_round, seed)
         local = Local(
             model=model,
             x=x,
@@ -104,6 +107,17 @@ class Node:
             for tensors in (received, reply)
         ]
         return ATTACKS[settings.attack](*posteriors).state_dict()
+
+
+def _points(
+    model: nn.Module, x: Tensor, y: Tensor, settings: Settings, server_round: int, seed: int
+) -> Fitted:
+    """Train the point weights of FedAG."""
+    from fedbary.regression.sgd import fit
+
+    lr, epochs = settings.lr_of(server_round), settings.local_epochs
+    metrics = fit(model, x, y, epochs, settings.batch_size, lr, seed)  # type: ignore[arg-type]
+    return Fitted(model.state_dict(), metrics)
 
 
 def node_of(context: Context) -> Node:

@@ -23,10 +23,10 @@ from pydantic import (
 
 from fedbary.attacks import ATTACKS
 from fedbary.errors import SettingError
+from fedbary.image_layout import parse_classes, parse_shape
 from fedbary.parameters import Parameter, methods, models
 from fedbary.partition import PARTITIONS
 from fedbary.registry import is_factory, modules, rules
-from fedbary.task import parse_classes, parse_shape
 
 BARYCENTRE = "barycentre"
 """The method whose server takes the aggregate that the setting `rule` names."""

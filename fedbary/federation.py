@@ -5,7 +5,6 @@ Server and clients compute the same split from the same settings; no data travel
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -17,27 +16,18 @@ from torch.nn import functional
 from fedbary.config import Settings
 from fedbary.data import Dataset, inputs, load
 from fedbary.errors import SettingError
+from fedbary.image_layout import ImageLayout, parse_classes, parse_shape
 from fedbary.inference import prepare
 from fedbary.models import build
 from fedbary.partition import partition, split_holdout
 from fedbary.seeds import derive_seed
+from fedbary.shard import Shard
 from fedbary.sites import Site, own_data
-from fedbary.task import Task, parse_classes, parse_shape
 
 VALIDATION_FRACTION = 0.1
 
 LUMINANCE = (0.299, 0.587, 0.114)
 """Weights of red, green and blue in an image's luminance, ITU-R BT.601."""
-
-
-@dataclass(frozen=True, eq=False)
-class Shard:
-    """One client's data, on its device: what it trains on, and what it holds out."""
-
-    x: Tensor
-    y: Tensor
-    x_held_out: Tensor
-    y_held_out: Tensor
 
 
 def torch_device(settings: Settings) -> torch.device:
@@ -54,7 +44,7 @@ def load_dataset(settings: Settings) -> Dataset:
     return load(settings.dataset, Path(settings.data_dir), settings.download)
 
 
-def task_of(settings: Settings) -> Task:
+def task_of(settings: Settings) -> ImageLayout:
     """Return the task that the settings name, or else that of the data set.
 
     Raises
@@ -65,7 +55,7 @@ def task_of(settings: Settings) -> Task:
     named_shape = parse_shape(settings.input_shape) if settings.input_shape != "auto" else None
     named_classes = parse_classes(settings.classes) if settings.classes != "auto" else None
     if settings.dataset == "none":
-        return Task(parse_shape(settings.input_shape), parse_classes(settings.classes))
+        return ImageLayout(parse_shape(settings.input_shape), parse_classes(settings.classes))
     dataset = load_dataset(settings)
     if named_shape is not None and named_shape != dataset.shape:
         shape = "x".join(map(str, dataset.shape))
@@ -73,21 +63,7 @@ def task_of(settings: Settings) -> Task:
     if named_classes is not None and len(named_classes) != dataset.num_classes:
         allowed = f"auto, or {dataset.num_classes} classes, as the data set has"
         raise SettingError("classes", settings.classes, allowed)
-    return Task(dataset.shape, named_classes or parse_classes(str(dataset.num_classes)))
-
-
-def check(settings: Settings, own_data: bool) -> None:
-    """Raise a SettingError if the device, the data sets, the model or the split cannot be had.
-
-    With `own_data` at the sites there is no split.
-    """
-    torch_device(settings)
-    task_of(settings)
-    make_model(settings)
-    if settings.ood_dataset != "none":
-        load(settings.ood_dataset, Path(settings.data_dir), settings.download)
-    if not own_data:
-        client_indices(settings, settings.clients)
+    return ImageLayout(dataset.shape, named_classes or parse_classes(str(dataset.num_classes)))
 
 
 def augments(settings: Settings) -> bool:
@@ -167,7 +143,7 @@ def _split(x: Tensor, y: Tensor, indices: np.ndarray, settings: Settings, seed: 
 
 
 @lru_cache(maxsize=4)
-def site_shard(settings: Settings, site: Site, task: Task) -> Shard:
+def site_shard(settings: Settings, site: Site, task: ImageLayout) -> Shard:
     """Return what a site trains on and holds out, on its device, made once per process.
 
     Raises
@@ -177,7 +153,7 @@ def site_shard(settings: Settings, site: Site, task: Task) -> Shard:
     """
     if site.partition is not None:
         dataset = load_dataset(settings)
-        held = Task(dataset.shape, task.classes[: dataset.num_classes])
+        held = ImageLayout(dataset.shape, task.classes[: dataset.num_classes])
         if held != task or dataset.num_classes != len(task.classes):
             allowed = f"images of {task.shape} and {len(task.classes)} classes, as the server has"
             found = f"images of {dataset.shape} and {dataset.num_classes} classes"
@@ -188,7 +164,7 @@ def site_shard(settings: Settings, site: Site, task: Task) -> Shard:
     return _split(x, y, np.arange(len(y)), settings, seed)
 
 
-def make_model(settings: Settings, task: Task | None = None) -> nn.Module:
+def make_model(settings: Settings, task: ImageLayout | None = None) -> nn.Module:
     """Return the network for a task (default: the settings') on the device.
 
     It is initialised from the seed, and as the local method asks.

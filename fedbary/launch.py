@@ -90,11 +90,10 @@ def prepare(settings: Settings, folder: Path, own_data: bool = False) -> Setting
         _require_file(setting, prepared)
     require_startable(folder, prepared)
     require_free(folder)
-    from fedbary import federation
-    from fedbary.regression import federation as regression
     from fedbary.runs import checkpoint_to_resume
+    from fedbary.tasks import task_of
 
-    (federation if settings.task == "classification" else regression).check(settings, own_data)
+    task_of(settings).check(own_data)
     checkpoint_to_resume(folder, prepared)
     return prepared
 

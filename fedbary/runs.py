@@ -8,13 +8,12 @@ import math
 import os
 import platform
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 import yaml
 from safetensors import SafetensorError
 from safetensors.torch import load, save
@@ -34,17 +33,9 @@ from fedbary.commit import git_commit
 from fedbary.config import ROOT, Settings, read_yaml
 from fedbary.errors import SettingError
 from fedbary.federation import torch_device
-from fedbary.figures.run import (
-    coverage_curve,
-    learning_curves,
-    partition_heatmap,
-    reliability_diagram,
-)
+from fedbary.figures.run import Curve, learning_curves, partition_heatmap
 from fedbary.figures.sheet import DPI
 from fedbary.folder import METRICS, SETTINGS, require_startable
-from fedbary.metrics import reliability
-from fedbary.regression.forecast import Forecast
-from fedbary.regression.scores import coverage
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -153,7 +144,7 @@ class RunFolder:
         if all(counts):
             dealt = all(name == f"partition {part}" for part, name in enumerate(label_counts))
             sites = [] if dealt else list(label_counts)
-            self._save(partition_heatmap(np.array(counts), sites), "partition")
+            self.draw(partition_heatmap(np.array(counts), sites), "partition")
 
     @classmethod
     def reopened(cls, folder: Path, settings: Settings, checkpoint: Checkpoint) -> RunFolder:
@@ -194,20 +185,13 @@ class RunFolder:
         marks = len(self.rounds) - 1, fingerprint(self.settings), history
         save_checkpoint(self.path, Checkpoint(*marks, arrays, strategy))
 
-    def draw_reliability(self, probs: Tensor, labels: Tensor, bins: int) -> None:
-        """Draw the reliability diagram of predictions (N, C) for labels (N,)."""
-        diagram = reliability(probs, labels, bins)
-        self._save(reliability_diagram(diagram, "Final global model"), "reliability")
+    def draw(self, figure: Figure, name: str) -> None:
+        """Write a picture as ``<name>.png``."""
+        figure.savefig(self.path / f"{name}.png", dpi=DPI)
 
-    def draw_coverage(self, forecast: Forecast, y: Tensor) -> None:
-        """Draw how many of the targets (N,) lie in the central intervals of forecasts of them."""
-        levels = np.linspace(0.01, 0.99, 99)
-        covered = coverage(forecast, y, torch.from_numpy(levels)).numpy()
-        self._save(coverage_curve(levels, covered, "Final global model"), "coverage")
-
-    def finish(self, posterior: Posterior) -> None:
+    def finish(self, posterior: Posterior, curves: Sequence[Curve]) -> None:
         """Draw the learning curves and write the final posterior."""
-        self._save(learning_curves(self.rounds, self.settings.task), "learning-curves")
+        self.draw(learning_curves(self.rounds, curves), "learning-curves")
         self.write_tensors("posterior", posterior.state_dict())
 
     def write_tensors(self, name: str, tensors: Mapping[str, Tensor]) -> None:
@@ -222,9 +206,6 @@ class RunFolder:
             return load(file.read_bytes())
         except (OSError, SafetensorError) as error:
             raise SettingError(f"resume: {file}", error, "what the run wrote") from None
-
-    def _save(self, figure: Figure, name: str) -> None:
-        figure.savefig(self.path / f"{name}.png", dpi=DPI)
 
 
 def _now() -> str:

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from fedbary.data._dataset import read_own_npz, tensors
 from fedbary.errors import SettingError
+from fedbary.image_layout import ImageLayout
 from fedbary.images import IMAGES, read_image
-from fedbary.task import Task
 
 LONGEST_NAME = 64
 """Characters of a site's name."""
@@ -89,7 +89,7 @@ def _whole(config: Mapping[str, bool | int | float | str], key: str, least: int)
 
 
 @lru_cache(maxsize=4)
-def own_data(path: str, task: Task) -> tuple[Tensor, Tensor]:
+def own_data(path: str, task: ImageLayout) -> tuple[Tensor, Tensor]:
     """Return a site's own images and labels, read once per process.
 
     Parameters
@@ -98,7 +98,7 @@ def own_data(path: str, task: Task) -> tuple[Tensor, Tensor]:
         An ``.npz`` file with arrays ``x`` and ``y``, or ``x_train`` and ``y_train``; or a folder
         with a folder of images for each class, named as the class. Images of a folder become
         grey or coloured as the task has it, but are never resized.
-    task : Task
+    task : ImageLayout
         What they must fit.
 
     Returns
@@ -128,7 +128,7 @@ def own_data(path: str, task: Task) -> tuple[Tensor, Tensor]:
     return x, y
 
 
-def _read_folder(folder: Path, task: Task) -> tuple[Tensor, Tensor]:
+def _read_folder(folder: Path, task: ImageLayout) -> tuple[Tensor, Tensor]:
     names = sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
     if unknown := [name for name in names if name not in task.classes]:
         raise SettingError(str(folder), unknown[0], f"folders named {', '.join(task.classes)}")

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from logging import ERROR, INFO, WARNING, LogRecord
 from pathlib import Path
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Context
+from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 from flwr.supercore.logger import FLOWER_LOGGER as logger
 from flwr.supercore.logger import log
+from torch import Tensor
 
 from fedbary.config import BARYCENTRE, Settings, parameters_of, resolve_run_config
 from fedbary.errors import RunError, SettingError
 from fedbary.folder import require_startable, run_folder
 from fedbary.lock import only_writer
 from fedbary.runs import RunFolder, changed_bits, checkpoint_to_resume
-from server_app import classification, regression
+from fedbary.tasks import Task, task_of
+from server_app.asking import Asker
+from server_app.means import means_of
 from server_app.recorder import Recorder
 from server_app.roster import Roster
 from server_app.simulated import end_simulation
-from strategies import strategy_for
+from strategies import FedAG, strategy_for
 
 app = ServerApp()
 
@@ -59,7 +62,9 @@ def run(grid: Grid, settings: Settings, folder: Path) -> None:
 
 
 def _run(grid: Grid, settings: Settings, folder: Path) -> None:
-    roster = Roster(grid, settings, _task(settings))
+    task = task_of(settings)
+    signature = task.signature()
+    roster = Roster(grid, settings, signature)
     checkpoint = checkpoint_to_resume(folder, settings)
     roster.gather()
     completed = 0
@@ -72,7 +77,10 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
             log(WARNING, "%s: the last bits will differ from the uninterrupted run's", change)
         results = RunFolder.reopened(folder, settings, checkpoint)
         log(INFO, "Goes on after round %d of %s", completed, folder)
-    recorder = _recorder(grid, settings, results, roster)
+    asker = Asker(grid, roster, settings.round_timeout)
+    facts = _facts(task, results, asker, [member.node_id for member in roster.members])
+    config = {**signature.config(), **{f"fact.{k}": v.tolist() for k, v in facts.items()}}
+    recorder = Recorder(settings, results, roster, facts)
     if checkpoint is not None:
         recorder.model.load_state_dict(dict(checkpoint.arrays))
 
@@ -85,6 +93,15 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
         held_out = settings.holdout > 0 and settings.measures_clients(server_round)
         return roster.present() if held_out else []
 
+    def after(round_here: int, arrays: ArrayRecord) -> MetricRecord | None:
+        server_round = round_here + strategy.completed_rounds
+        networks = recorder.networks if server_round >= len(results.rounds) else {}
+        last = results.rounds[-1] if results.rounds else {}
+        nodes = strategy.network_nodes if isinstance(strategy, FedAG) else []
+        told = asker.hold(task.ask_after(networks, last), nodes, config)
+        return recorder.record(server_round, arrays, told)
+
+    means = means_of(recorder.known_metrics)
     strategy = strategy_for(_named(settings))(
         **_parameters(settings),
         min_replies=settings.min_replies,
@@ -92,12 +109,13 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
         max_weight_ratio=settings.weight_bound,
         train_limit=roster.trained_on,
         evaluate_limit=roster.held_out,
-        train_metrics_aggr_fn=recorder.on_train,
-        evaluate_metrics_aggr_fn=recorder.on_evaluate,
+        train_metrics_aggr_fn=means,
+        evaluate_metrics_aggr_fn=means,
         choose_nodes=trainers,
         choose_evaluators=evaluators,
         name_node=roster.name,
         known_metrics=recorder.known_metrics,
+        listener=recorder,
     )
     if checkpoint is not None:
         strategy.load_state_dict(checkpoint.strategy, completed)
@@ -108,9 +126,9 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
             ArrayRecord(recorder.model.state_dict()),
             settings.rounds - completed,
             timeout=settings.round_timeout,
-            train_config=ConfigRecord({**recorder.config}),
-            evaluate_config=ConfigRecord({**recorder.config}),
-            evaluate_fn=recorder.on_round,
+            train_config=ConfigRecord({**config}),
+            evaluate_config=ConfigRecord({**config}),
+            evaluate_fn=after,
         )
     if all(line["skipped"] for line in results.rounds[1:]):
         raise RunError(f"every round was skipped; metrics.jsonl in {folder} says why")
@@ -134,16 +152,17 @@ def _parameters(settings: Settings) -> dict[str, Any]:
     return {name: getattr(settings, name) for name in parameters_of(settings.method)}
 
 
-def _task(settings: Settings) -> classification.Task | regression.Columns:
-    sees = settings.task == "classification"
-    return classification.task_of(settings) if sees else regression.task_of(settings)
-
-
-def _recorder(grid: Grid, settings: Settings, results: RunFolder, roster: Roster) -> Recorder:
-    if settings.task == "classification":
-        return classification.ClassificationRecorder(settings, results, roster)
-    standardiser = regression.standardiser_of(grid, settings, results, roster)
-    return regression.RegressionRecorder(grid, settings, results, roster, standardiser)
+def _facts(
+    task: Task, results: RunFolder, asker: Asker, nodes: Sequence[int]
+) -> Mapping[str, Tensor]:
+    """Return what the task learns by asking before the first round, or what the run has learnt."""
+    if not task.facts:
+        return {}
+    if results.rounds:
+        return results.read_tensors(task.facts)
+    facts = asker.hold(task.ask_first(), nodes, task.signature().config())
+    results.write_tensors(task.facts, facts)
+    return facts
 
 
 @contextmanager

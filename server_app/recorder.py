@@ -1,10 +1,9 @@
-"""What every round yields, of any task: collected, logged and written to the run folder."""
+"""What every round yields: collected, logged and written to the run folder."""
 
 from __future__ import annotations
 
 import math
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from logging import INFO
 from typing import Any
@@ -12,133 +11,151 @@ from typing import Any
 import torch
 from flwr.app import ArrayRecord, MetricRecord, RecordDict
 from flwr.supercore.logger import log
-from torch import nn
+from torch import Tensor
 
 from fedbary import Posterior
 from fedbary.config import Settings
 from fedbary.runs import RunFolder
+from fedbary.tasks import Client, Outcome, Scored, task_of
 from server_app.roster import Roster
-from strategies import CONVENTIONS, GatedStrategy, posterior_from_arrays
+from strategies import CONVENTIONS, FedAG, GatedStrategy, posterior_from_arrays
+
+KNOWN: Mapping[str, tuple[float, float]] = {
+    "num-examples": (0, math.inf),
+    "train-seconds": (0, math.inf),
+    "train-nll": (-math.inf, math.inf),
+    "kl": (-math.inf, math.inf),
+}
+"""What is recorded of a client's metrics in every task, each with its least and largest value."""
 
 
-class Recorder(ABC):
+class Recorder:
     """Collects what each round yields and writes it as one line to the log and to the results.
 
-    Flower calls `on_train` and `on_evaluate` with the admitted replies and `on_round` with the new
-    global arrays, in this order. A subclass scores the global model of its task.
+    It listens to a strategy: `trained` and `evaluated` hear the admitted replies; then `record` is
+    given the new global arrays.
 
     Parameters
     ----------
     settings, results, roster
         The run's.
-    model
-        The network that the global arrays are of; at first it holds what the run starts from.
-    config
-        What goes with every message to the clients.
+    facts
+        What the task has learnt by asking.
 
     Attributes
     ----------
+    model : nn.Module
+        The network that the global arrays are of; at first it holds what the run starts from.
     known_metrics : mapping of str to (float, float)
         What is recorded of a client's metrics, each with its least and its largest value.
+    strategy : GatedStrategy
+        The run's, to be set before the first round.
     """
 
-    known_metrics: Mapping[str, tuple[float, float]] = {
-        "num-examples": (0, math.inf),
-        "train-seconds": (0, math.inf),
-        "train-nll": (-math.inf, math.inf),
-        "kl": (-math.inf, math.inf),
-    }
+    strategy: GatedStrategy
 
     def __init__(
-        self,
-        settings: Settings,
-        results: RunFolder,
-        roster: Roster,
-        model: nn.Module,
-        config: Mapping[str, Any],
+        self, settings: Settings, results: RunFolder, roster: Roster, facts: Mapping[str, Tensor]
     ) -> None:
         self.settings = settings
         self.results = results
         self.roster = roster
-        self.model = model
-        self.config = config
-        self.strategy: GatedStrategy | None = None
-        self.round: dict[str, Any] = {}
-        self.started = self.last = time.perf_counter()
+        self.facts = facts
+        self.task = task_of(settings)
+        self.model = self.task.make_model(self.task.signature())
+        self.known_metrics = {**KNOWN, **self.task.known_metrics}
+        self.last = Scored({})
+        self._trained: list[Client] | None = None
+        self._held_out: list[Client] = []
+        self._spread: dict[str, float] = {}
+        self._started = self._then = time.perf_counter()
+
+    @property
+    def networks(self) -> Mapping[str, Tensor]:
+        """The clients' networks of the last round; none unless the rule keeps them."""
+        return self.strategy.networks if isinstance(self.strategy, FedAG) else {}
 
     @property
     def posterior(self) -> Posterior:
         """Return the global posterior."""
+        if self.networks and isinstance(self.strategy, FedAG):
+            return self.strategy.posterior
         return Posterior.from_state_dict(self.model.state_dict())
 
-    def on_train(self, replies: list[RecordDict], weight_key: str) -> MetricRecord:
-        """Take the training metrics: their weighted means, and each client's own."""
-        self.round["clients"] = self._metrics(replies)
-        self.round["log_var_spread"] = _log_var_spread(replies)
-        return _means(self.round["clients"], weight_key)
+    def trained(self, replies: Mapping[int, RecordDict]) -> None:
+        """Take each client's training metrics, and how far apart their variances lie."""
+        self._trained = self._metrics(replies)
+        self._spread = _log_var_spread(list(replies.values()))
 
-    def on_evaluate(self, replies: list[RecordDict], weight_key: str) -> MetricRecord:
-        """Take the metrics of the clients' evaluation: their weighted means."""
-        return _means(self._metrics(replies), weight_key)
+    def evaluated(self, replies: Mapping[int, RecordDict]) -> None:
+        """Take the metrics of each client's evaluation."""
+        self._held_out = self._metrics(replies)
 
-    def on_round(self, server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
+    def record(
+        self, server_round: int, arrays: ArrayRecord, told: Mapping[str, Any]
+    ) -> MetricRecord | None:
         """Score the global model, record the round and write the checkpoint.
 
-        Of a run that goes on Flower shows first what it starts from: that is recorded already.
+        On resume Flower first reports the starting arrays, whose round is on disk: that is scored
+        and not recorded. `told` is what the sites were asked after the round.
         """
-        strategy = self.strategy
-        assert strategy is not None
-        server_round += strategy.completed_rounds
         state = arrays.to_torch_state_dict()
         self.model.load_state_dict(state)
-        scores = self._scores(server_round)
+        posterior = self.posterior
+        outcome = Outcome(server_round, self.model, posterior, self.networks, told, self._held_out)
+        self.last = self.task.scores(outcome, self.facts)
+        scores = self.last.scores
         now = time.perf_counter()
-        seconds, self.last = now - self.last, now
+        seconds, self._then = now - self._then, now
         if server_round < len(self.results.rounds):
             return None
         if server_round == 0:
-            self.started = now
-        rounds_here = max(server_round - strategy.completed_rounds, 1)
-        left = (now - self.started) / rounds_here * (self.settings.rounds - server_round)
+            self._started = now
+        rounds_here = max(server_round - self.strategy.completed_rounds, 1)
+        left = (now - self._started) / rounds_here * (self.settings.rounds - server_round)
+        skipped = server_round > 0 and self._trained is None
+        clients: dict[str, Any] = {}
+        if self._trained is not None:
+            clients = {"clients": self._trained, "log_var_spread": self._spread}
         line = {
             "round": server_round,
             **scores,
             "seconds": seconds,
-            "log_var": {name: float(v.mean()) for name, v in self.posterior.log_var.items()},
-            "skipped": server_round > 0 and "clients" not in self.round,
+            "log_var": {name: float(v.mean()) for name, v in posterior.log_var.items()},
+            "skipped": skipped,
             **self._replies(server_round),
-            **self.round,
+            **clients,
+            **self.task.summary(self._trained or [], self._held_out),
+            **told,
+            **self.last.line,
         }
-        self.round = {}
+        self._trained, self._held_out = None, []
         self.results.add_round(line)
-        self.results.add_checkpoint(state, strategy.state_dict())
+        self.results.add_checkpoint(state, self.strategy.state_dict())
         log(
             INFO,
             "round %d/%d  %s  %.1f s  %s left%s",
             server_round,
             self.settings.rounds,
-            self._said(scores),
+            self.task.said(scores),
             seconds,
             f"{left:.0f} s" if server_round else "?",
-            "  skipped" if line["skipped"] else "",
+            "  skipped" if skipped else "",
         )
         return MetricRecord({**scores})
 
     def finish(self) -> None:
-        """Write the final posterior and the learning curves."""
-        self.results.finish(self.posterior)
-
-    @abstractmethod
-    def _scores(self, server_round: int) -> dict[str, float]:
-        """Score the global model; other things worth a line go into `round`."""
-
-    @abstractmethod
-    def _said(self, scores: Mapping[str, float]) -> str:
-        """Return what the log says of a round's scores."""
+        """Draw the pictures, and write the clients' networks and the final posterior."""
+        if self.last.prediction is not None:
+            for name, figure in self.task.pictures(self.last.prediction, self.facts):
+                self.results.draw(figure, name)
+        if self.networks:
+            self.results.write_tensors("networks", self.networks)
+        self.results.finish(self.posterior, self.task.curves)
 
     def _replies(self, server_round: int) -> dict[str, Any]:
         """Return how many replies were admitted, why others were not, and who sent none."""
-        if self.strategy is None or server_round == 0:
+        if server_round == 0:
             return {}
         return {
             "admitted": self.strategy.num_admitted,
@@ -153,13 +170,9 @@ class Recorder(ABC):
             ],
         }
 
-    def _metrics(self, replies: list[RecordDict]) -> list[dict[str, Any]]:
+    def _metrics(self, replies: Mapping[int, RecordDict]) -> list[Client]:
         """Return each reply's known metrics with its site's name, in the order of the members."""
-        assert self.strategy is not None
-        found = {
-            node: next(iter(reply.metric_records.values()))
-            for node, reply in zip(self.strategy.admitted_nodes, replies, strict=True)
-        }
+        found = {node: next(iter(r.metric_records.values())) for node, r in replies.items()}
         return [
             {
                 "site": member.name,
@@ -168,16 +181,6 @@ class Recorder(ABC):
             for member in self.roster.members
             if member.node_id in found
         ]
-
-
-def _means(clients: list[dict[str, Any]], weight_key: str) -> MetricRecord:
-    """Return the weighted mean of each metric over the clients that tell it."""
-    means = MetricRecord()
-    for key in sorted({key for client in clients for key in client} - {"site", weight_key}):
-        told = [(float(c[weight_key]), float(c[key])) for c in clients if key in c]
-        total = sum(weight for weight, _ in told)
-        means[key] = sum(weight / total * value for weight, value in told)
-    return means
 
 
 def _log_var_spread(replies: list[RecordDict]) -> dict[str, float]:

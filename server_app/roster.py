@@ -15,10 +15,9 @@ from flwr.supercore import log
 
 from fedbary.config import Settings
 from fedbary.errors import RunError
-from fedbary.regression.federation import Columns
 from fedbary.seeds import derive_seed
 from fedbary.sites import LONGEST_NAME
-from fedbary.task import Task
+from fedbary.tasks import Signature
 from fedbary.texts import cause, shown
 from server_app.questions import Questions
 from server_app.simulated import hindrance
@@ -111,14 +110,14 @@ class Roster:
         The way to the nodes.
     settings : Settings
         The run's settings.
-    task : Task or Columns
+    signature : Signature
         What every site's data must fit; the nodes are told.
     """
 
-    def __init__(self, grid: Grid, settings: Settings, task: Task | Columns) -> None:
+    def __init__(self, grid: Grid, settings: Settings, signature: Signature) -> None:
         self._grid = grid
         self._settings = settings
-        self._task = task
+        self._signature = signature
         self._members: dict[int, Member] = {}
         self._refused: dict[int, str] = {}
         self._silent: set[int] = set()
@@ -261,7 +260,7 @@ class Roster:
             return
         for node in self._questions.waited_for.intersection(new):
             log(INFO, "%s has not answered and is asked again", self.name(node) or f"Node {node}")
-        record = RecordDict({"config": ConfigRecord({**self._task.config()})})
+        record = RecordDict({"config": ConfigRecord({**self._signature.config()})})
         queries = [Message(record, node, MessageType.QUERY) for node in new]
         self._questions.asked(self._grid.push_messages(queries), new)
 
@@ -270,8 +269,7 @@ class Roster:
             self._refuse(node, cause(reply.error.reason))
             return
         try:
-            classes = len(self._task.classes) if isinstance(self._task, Task) else 0
-            member = member_from(node, reply.content, classes)
+            member = member_from(node, reply.content, len(self._signature.classes))
             self._claim(member, online)
         except ValueError as error:
             self._refuse(node, str(error))

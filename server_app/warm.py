@@ -18,11 +18,13 @@ from importlib import import_module
 from fedbary.commit import git_commit
 from fedbary.config import ROOT
 from fedbary.inference import INFERENCE
+from fedbary.registry import modules
 from server_app import inline
 
 FOR_THE_FORKS = (
     "client_app",
     *(f"fedbary.inference.{name}" for name in INFERENCE),
+    *(f"fedbary.tasks.{name}" for name in modules("tasks")),
     "fedbary.data.digits",
     "fedbary.tables.diabetes",
     "matplotlib.backends.backend_agg",

@@ -21,6 +21,7 @@ from .conventions import CONVENTIONS
 from .culprits import farthest, spoilers
 from .gate import Gate, Refusal
 from .limits import check_arrays
+from .listener import Listener
 from .tally import Tally
 from .weights import (
     Limit,
@@ -78,6 +79,8 @@ class GatedStrategy(FedAvg, ABC):
         may hold different keys, so that no client's decide what is averaged; give
         `train_metrics_aggr_fn` and `evaluate_metrics_aggr_fn` that read these keys alone. None:
         the commonest set of keys is averaged, and replies with others are left out.
+    listener : Listener, optional
+        Who hears the replies whose metrics are averaged.
 
     Raises
     ------
@@ -114,6 +117,7 @@ class GatedStrategy(FedAvg, ABC):
         choose_evaluators: _Choose | None = None,
         name_node: Callable[[int], str | None] | None = None,
         known_metrics: Mapping[str, tuple[float, float]] | None = None,
+        listener: Listener | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
@@ -128,6 +132,7 @@ class GatedStrategy(FedAvg, ABC):
         self.choose_nodes = choose_nodes
         self.choose_evaluators = choose_evaluators
         self.known_metrics = known_metrics
+        self.listener = listener
         self.completed_rounds = 0
         self.name_node = name_node
         self._gate = Gate(name_node)
@@ -280,6 +285,8 @@ class GatedStrategy(FedAvg, ABC):
         usual = [reply for reply, why in zip(admitted, left_out, strict=True) if why is None]
         self.admitted_nodes = [reply.metadata.src_node_id for reply in usual]
         contents = [reply.content for reply in usual]
+        if self.listener is not None:
+            self.listener.trained(dict(zip(self.admitted_nodes, contents, strict=True)))
         return arrays, self.train_metrics_aggr_fn(contents, self.weighted_by_key)
 
     def _skip(self, server_round: int, reason: str) -> tuple[None, MetricRecord]:
@@ -321,6 +328,8 @@ class GatedStrategy(FedAvg, ABC):
             return None
         contents = [reply.content for reply in admitted]
         self.admitted_nodes = [reply.metadata.src_node_id for reply in admitted]
+        if self.listener is not None:
+            self.listener.evaluated(dict(zip(self.admitted_nodes, contents, strict=True)))
         return self.evaluate_metrics_aggr_fn(contents, self.weighted_by_key)
 
     def _messages(

@@ -8,10 +8,11 @@ from safetensors.torch import load_file
 
 from fedbary.config import resolve
 from fedbary.errors import SettingError
-from fedbary.federation import check, evaluation_data, make_model
+from fedbary.federation import evaluation_data, make_model
 from fedbary.metrics import evaluate
 from fedbary.predictive import predict
 from fedbary.seeds import derive_seed
+from fedbary.tasks import task_of
 from fedbary.variational import gaussian_layers
 from server_app.inline import run_inline
 
@@ -75,8 +76,8 @@ def test_resnet20_trains_with_gaussian_layers(tmp_path):
 
 def test_more_layers_than_the_network_has_and_absent_factories_end_a_run_before_it_starts():
     with pytest.raises(SettingError, match="bayesian_layers: 21; expected .* 0 to 20"):
-        check(resolve({"model": "resnet20", "bayesian_layers": 21}), own_data=False)
+        task_of(resolve({"model": "resnet20", "bayesian_layers": 21})).check(own_data=False)
     with pytest.raises(SettingError, match="model: 'own_models:absent'"):
-        check(resolve({"model": "own_models:absent"}), own_data=False)
+        task_of(resolve({"model": "own_models:absent"})).check(own_data=False)
     with pytest.raises(SettingError, match="mlp or linear for task=regression"):
         resolve({"task": "regression", "model": "resnet20"})

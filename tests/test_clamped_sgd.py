@@ -14,13 +14,13 @@ from fedbary.config import resolve
 from fedbary.drawing import drawing
 from fedbary.errors import SettingError
 from fedbary.federation import make_model
+from fedbary.image_layout import ImageLayout
 from fedbary.inference import Training, local_method, prepare
 from fedbary.inference.clamped_sgd import LOG_VAR_RANGE
 from fedbary.models import build
 from fedbary.partition import partition
 from fedbary.predictive import predict
 from fedbary.seeds import derive_seed
-from fedbary.task import Task
 from fedbary.variational import gaussian_layers
 
 LOW, HIGH = LOG_VAR_RANGE
@@ -156,7 +156,7 @@ def test_the_clamp_holds_in_fits_draws_and_predictions_and_what_travels_is_uncla
 def test_the_paper_preset_starts_below_the_clamp_with_biases_of_zero():
     """All else of the network is as under another local method."""
     chosen = {"protocol": "paper", "dataset": "none", "classes": 4, "input_shape": "1x8x8"}
-    task = Task((1, 8, 8), ("0", "1", "2", "3"))
+    task = ImageLayout((1, 8, 8), ("0", "1", "2", "3"))
     paper = make_model(resolve(chosen), task)
     other = make_model(resolve({**chosen, "inference": "variational"}), task)
     others = other.state_dict()

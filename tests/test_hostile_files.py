@@ -15,13 +15,13 @@ from PIL import Image, ImageFile
 
 from fedbary.data import inputs, load
 from fedbary.errors import SettingError
+from fedbary.image_layout import ImageLayout
 from fedbary.images import LARGEST_FILE, read_image
 from fedbary.npz import read_npz_arrays
 from fedbary.sites import own_data
 from fedbary.tables import load as load_table
-from fedbary.task import Task
 
-TASK = Task((1, 8, 8), ("0", "1"))
+TASK = ImageLayout((1, 8, 8), ("0", "1"))
 QUICK = settings(
     max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
 )

@@ -12,8 +12,8 @@ from flwr.app import Array
 
 from fedbary.data import load
 from fedbary.errors import SettingError
+from fedbary.image_layout import ImageLayout
 from fedbary.sites import own_data
-from fedbary.task import Task
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("fedbary", "strategies", "client_app", "server_app")
@@ -65,7 +65,7 @@ def test_a_pickle_in_a_data_file_is_refused_unread(tmp_path):
     mark, file = tmp_path / "mark", tmp_path / "site.npz"
     np.savez(file, x=np.array([Bomb(mark)], dtype=object), y=np.zeros(1, int))
     with pytest.raises(SettingError, match="without pickled objects"):
-        own_data(str(file), Task((1, 8, 8), ("0", "1")))
+        own_data(str(file), ImageLayout((1, 8, 8), ("0", "1")))
     file.write_bytes(pickle.dumps(Bomb(mark)))
     with pytest.raises(SettingError, match="without pickled objects"):
         load(str(file), tmp_path, False)

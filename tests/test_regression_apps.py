@@ -105,8 +105,7 @@ def test_resumed_it_ends_as_without_the_interruption(messages, finished, tmp_pat
 
     app = ClientApp()
     app.query()(client_app.query)
-    app.query("sums")(client_app.sums)
-    app.query("noise")(client_app.noise)
+    app.query("ask")(client_app.ask)
     app.train()(train)
     with pytest.raises(KeyboardInterrupt):
         run(InlineGrid(app, chosen.clients, chosen.model_dump()), chosen, tmp_path / "run")
@@ -223,8 +222,7 @@ def test_answers_that_are_no_sums_are_left_out(spoilt, tmp_path):
 
         return answered
 
-    for name in ("sums", "noise"):
-        app.query(name)(lying(getattr(client_app, name)))
+    app.query("ask")(lying(client_app.ask))
     chosen = settings(rounds=1)
     run(InlineGrid(app, 3, chosen.model_dump()), chosen, tmp_path / "run")
     line = lines(tmp_path / "run")[1]

@@ -12,12 +12,12 @@ from safetensors.torch import load_file
 import client_app
 from fedbary.config import resolve
 from fedbary.errors import RunError, SettingError
+from fedbary.image_layout import ImageLayout, parse_classes, parse_shape
 from fedbary.sites import Site, own_data, site_from
-from fedbary.task import Task, parse_classes, parse_shape
 from server_app import run
 from server_app.inline import InlineGrid
 
-TASK = Task((1, 8, 8), tuple("0123456789"))
+TASK = ImageLayout((1, 8, 8), tuple("0123456789"))
 OWN = {
     "engine": "inline", "dataset": "none", "classes": 10, "input_shape": "1x8x8", "clients": 3,
     "rounds": 3, "local_epochs": 2, "samples": 3, "round_timeout": 5,
@@ -41,7 +41,7 @@ def test_labels_follow_the_order_of_the_agreed_names(tmp_path):
     for name, grey in (("benign", 10), ("malignant", 200)):
         (tmp_path / name).mkdir()
         Image.fromarray(np.full((8, 8), grey, np.uint8)).save(tmp_path / name / "1.png")
-    x, y = own_data(str(tmp_path), Task((1, 8, 8), ("malignant", "benign")))
+    x, y = own_data(str(tmp_path), ImageLayout((1, 8, 8), ("malignant", "benign")))
     assert {int(label): int(image.max()) for image, label in zip(x, y, strict=True)} == {
         0: 200, 1: 10,
     }  # fmt: skip

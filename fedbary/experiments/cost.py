@@ -56,54 +56,37 @@ def _like(row: pd.Series) -> tuple[object, ...]:
 
 def _seconds_of_an_epoch(settings: Settings) -> float:
     """Train a few steps as a client does, and scale to one pass over all the training data."""
-    of = _seconds_of_images if settings.task == "classification" else _seconds_of_a_regression
     threads = torch.get_num_threads()
     torch.set_num_threads(settings.cpus_per_client)
     try:
-        return of(settings)
+        return _seconds_by_steps(settings.model_copy(update={"download": False}))
     finally:
         torch.set_num_threads(threads)
 
 
-def _seconds_of_images(settings: Settings) -> float:
-    from fedbary.federation import augments, load_dataset, make_model
+def _seconds_by_steps(settings: Settings) -> float:
     from fedbary.inference import Training, local_method
+    from fedbary.regression.sgd import fit as fit_points
+    from fedbary.sites import Site
+    from fedbary.tasks import task_of
 
-    settings = settings.model_copy(update={"download": False})
-    dataset = load_dataset(settings)
-    model = make_model(settings)
-    device = next(model.parameters()).device
-    count = min(STEPS * settings.batch_size, len(dataset.y_train))
-    x, y = dataset.x_train[:count].to(device), dataset.y_train[:count].to(device)
+    task = task_of(settings)
+    model = task.make_model(task.signature())
+    x, y, rows = task.sample(STEPS * settings.batch_size)
+    site = Site("partition 0", "", 0, settings.clients)
     training = Training(batch_size=settings.batch_size, kl_weight=settings.kl_weight)
-    fit = local_method(settings.inference)
+    method = local_method(settings.inference)
     for _ in range(2):
         start = time.perf_counter()
-        fit(model, x, y, settings.prior_std, training, seed=0, augment=augments(settings))
+        if settings.rule == "FedAG":
+            fit_points(model, x, y, 1, settings.batch_size, settings.lr, seed=0)  # type: ignore[arg-type]
+        else:
+            method(
+                model, x, y, settings.prior_std, training, seed=0,
+                nll=task.loss({}), augment=task.augments(site),
+            )  # fmt: skip
         seconds = time.perf_counter() - start
     at_once = 1
     if settings.engine == "ray":
         at_once = max(1, (os.cpu_count() or 1) // settings.cpus_per_client)
-    return seconds * len(dataset.y_train) / count * ROUND_OVERHEAD / at_once
-
-
-def _seconds_of_a_regression(settings: Settings) -> float:
-    """Train an epoch on some rows, and scale to one pass over all of them."""
-    from fedbary.inference import Training, local_method
-    from fedbary.regression.federation import make_model, task_of, training_data
-    from fedbary.regression.networks import gaussian_nll
-    from fedbary.regression.sgd import fit
-
-    x, y = (part.float() for part in training_data(settings))
-    part, model = slice(STEPS * settings.batch_size), make_model(settings, task_of(settings))
-    x_part, y_part = torch.zeros_like(x[part]), torch.zeros_like(y[part])
-    for _ in range(2):
-        start = time.perf_counter()
-        if settings.rule == "FedAG":
-            fit(model, x_part, y_part, 1, settings.batch_size, settings.lr, seed=0)
-        else:
-            training = Training(batch_size=settings.batch_size)
-            method = local_method(settings.inference)
-            method(model, x_part, y_part, 1.0, training, seed=0, nll=gaussian_nll)
-        seconds = time.perf_counter() - start
-    return seconds * len(y) / len(y_part) * ROUND_OVERHEAD
+    return seconds * rows / len(y) * ROUND_OVERHEAD / at_once

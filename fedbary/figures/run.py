@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedbary.figures.sheet import BLUE, GREEN, GREY, ORANGE, RED, SKY, open_frame, sheet
+from fedbary.figures.sheet import BLUE, GREY, ORANGE, SKY, open_frame, sheet
 from fedbary.metrics import Reliability
 
 if TYPE_CHECKING:
@@ -19,36 +19,24 @@ ANNOTATED_CELLS = 150
 NAMED_SITES = 40
 LONGEST_LABEL = 24
 
-CURVES = {
-    "classification": (
-        ("accuracy", 100, "Accuracy (%)", BLUE),
-        ("nll", 1, "Negative log-likelihood (nats)", RED),
-        ("ece", 100, "Expected calibration error (%)", GREEN),
-    ),
-    "regression": (
-        ("nll", 1, "Negative log-likelihood (nats)", RED),
-        ("rmse", 1, "Root mean squared error", BLUE),
-        ("coverage_90", 100, "Targets in the 90 % interval (%)", GREEN),
-    ),
-}
-"""By task what learning curves show: the value, its factor, label and colour."""
+Curve = tuple[str, float, str, str]
+"""A score whose course is drawn: its name, factor, label and colour."""
 
 
-def learning_curves(rounds: Sequence[Mapping[str, Any]], task: str = "classification") -> Figure:
-    """Draw the scores of the global model over the rounds, three panels.
+def learning_curves(rounds: Sequence[Mapping[str, Any]], curves: Sequence[Curve]) -> Figure:
+    """Draw scores of the global model over the rounds, a panel each.
 
     Parameters
     ----------
     rounds : sequence of mapping
-        One per round: ``round`` and any of ``accuracy`` (fraction), ``nll`` (nats), ``ece``
-        (fraction); of a regression ``nll``, ``rmse``, ``coverage_90`` (fraction). A value that is
-        absent, None or not finite is skipped.
-    task : str
-        ``classification`` or ``regression``.
+        One per round: ``round`` and scores by name. A score that is absent, None or not finite is
+        skipped.
+    curves : sequence of Curve
+        What is drawn.
     """
     figure = sheet(10, 3.1)
-    panels = zip(figure.subplots(1, 3), CURVES[task], strict=True)
-    for axes, (key, scale, label, color) in panels:
+    panels = figure.subplots(1, len(curves), squeeze=False)[0]
+    for axes, (key, scale, label, color) in zip(panels, curves, strict=True):
         known = [(entry["round"], entry.get(key)) for entry in rounds]
         points = [(at, scale * y) for at, y in known if y is not None and isfinite(y)]
         x, y = zip(*points, strict=True) if points else ((), ())

@@ -5,6 +5,7 @@ Server and clients compute the same split from the same settings; no data travel
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -27,9 +28,19 @@ class Columns:
 
     features: tuple[str, ...]
 
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """None: a number is predicted."""
+        return ()
+
     def config(self) -> dict[str, list[str]]:
         """Return what a ConfigRecord holds of it."""
         return {"features": list(self.features)}
+
+    @staticmethod
+    def from_config(config: Mapping[str, Sequence[str]]) -> Columns:
+        """Return the columns that a ConfigRecord describes."""
+        return Columns(tuple(map(str, config["features"])))
 
 
 def seed_of(settings: Settings, purpose: str, *indices: int) -> int:
@@ -113,14 +124,3 @@ def make_model(settings: Settings, task: Columns) -> Regressor:
     model = Regressor(len(task.features), hidden, settings.bayesian_layers, noise)  # type: ignore
     model.reset(settings.init_log_var, seed_of(settings, "model"))
     return model
-
-
-def check(settings: Settings, own_data: bool) -> None:
-    """Raise a SettingError if the data or the split cannot be had.
-
-    With `own_data` at the sites there is no split.
-    """
-    evaluation_data(settings)
-    if not own_data:
-        client_rows(settings, settings.clients)
-    make_model(settings, task_of(settings))

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from fedbary.errors import SettingError
-from fedbary.federation import Shard
 from fedbary.partition import partition, split_holdout
 from fedbary.seeds import derive_seed
+from fedbary.shard import Shard
 from fedbary.tables import Labelled
 from fedbary.tables._split import tenth_of_each_class
 

@@ -1,17 +1,17 @@
-"""What the server's network takes and tells apart: the one thing all sites must agree on."""
+"""What all sites of a classification of images agree on: the shape of an image and the classes."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from fedbary.errors import SettingError
 
-Config = dict[str, "list[int] | list[str]"]
-
 
 @dataclass(frozen=True)
-class Task:
+class ImageLayout:
     """The shape of an image and the classes; the server sends them with every message.
 
     Parameters
@@ -25,15 +25,17 @@ class Task:
     shape: tuple[int, int, int]
     classes: tuple[str, ...]
 
-    def config(self) -> Config:
+    def config(self) -> dict[str, list[int] | list[str]]:
         """Return what a ConfigRecord holds of it."""
         return {"input-shape": list(self.shape), "class-names": list(self.classes)}
 
     @staticmethod
-    def from_config(config: Config) -> Task:
-        """Return the task that a ConfigRecord describes."""
+    def from_config(config: Mapping[str, Any]) -> ImageLayout:
+        """Return the layout that a ConfigRecord describes."""
         channels, height, width = (int(side) for side in config["input-shape"])
-        return Task((channels, height, width), tuple(str(name) for name in config["class-names"]))
+        return ImageLayout(
+            (channels, height, width), tuple(str(name) for name in config["class-names"])
+        )
 
 
 def parse_shape(text: str) -> tuple[int, int, int]:

@@ -1,0 +1,40 @@
+"""What runs are about: their data, loss, scores and pictures, a file for each task.
+
+A task is a module of this package whose name has no leading underscore; the setting `task` names
+it. It defines one class, a `Task`. Nothing else has to be told of a new one. Which settings it
+takes says a module of the same name in `fedbary.limits`, without PyTorch; what they are by default
+says `simulation.yaml` under ``tasks``.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from importlib import import_module
+
+from fedbary.config import Settings
+from fedbary.tasks._task import Client, Dialogue, Outcome, Question, Scored, Signature, Task
+
+__all__ = [
+    "Client",
+    "Dialogue",
+    "Outcome",
+    "Question",
+    "Scored",
+    "Signature",
+    "Task",
+    "task_of",
+]
+
+
+@lru_cache(maxsize=4)
+def task_of(settings: Settings) -> Task:
+    """Return the task of a run, made once per process."""
+    module = import_module(f"{__name__}.{settings.task}")
+    (found,) = (
+        value
+        for value in vars(module).values()
+        if isinstance(value, type)
+        and issubclass(value, Task)
+        and value.__module__ == module.__name__
+    )
+    return found(settings)

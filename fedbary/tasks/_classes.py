@@ -1,0 +1,74 @@
+"""What tasks with classes share: the limits of scores, who holds which class, fairness."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from fedbary.figures.sheet import BLUE, GREEN, RED
+from fedbary.metrics import evaluate, fairness
+from fedbary.predictive import Prediction
+from fedbary.shard import Shard
+from fedbary.tasks._task import Client
+
+ECE_BINS = (15, 100)
+"""The numbers of bins in use: most papers' and BA-BFL's; both are recorded beside `ece_bins`."""
+
+SCORES = {"accuracy": (0.0, 1.0), "nll": (0.0, 1000.0), "ece": (0.0, 1.0), "brier": (0.0, 2.0)}
+"""The scores of a model's probabilities, each with its least and its largest value.
+
+A probability's negative logarithm is at most 745 in float64, or infinite.
+"""
+
+ACCURACY = ("accuracy", 100, "Accuracy (%)", BLUE)
+NLL = ("nll", 1, "Negative log-likelihood (nats)", RED)
+ECE = ("ece", 100, "Expected calibration error (%)", GREEN)
+
+
+def known(scores: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
+    """Return the limits of scores as clients send them: of the global model, and of their own."""
+    return {**{f"local-{name}": limits for name, limits in scores.items()}, **scores}
+
+
+def label_counts(shard: Shard, classes: int) -> list[int]:
+    """Return how many examples of each class a shard holds, with those that it holds out."""
+    counts: list[int] = torch.bincount(
+        torch.cat([shard.y, shard.y_held_out]), minlength=classes
+    ).tolist()
+    return counts
+
+
+def summary(trained: Sequence[Client], held_out: Sequence[Client]) -> dict[str, Any]:
+    """Return how fair the clients' own models are, and the global one on what they hold out."""
+    line: dict[str, Any] = {}
+    if told := [client for client in trained if "local-accuracy" in client]:
+        line["local_models"] = _spread(told, "local-accuracy")
+    if told := [client for client in held_out if client.keys() >= SCORES.keys()]:
+        line["held_out"] = {**_spread(told, "accuracy"), "clients": told}
+    return line
+
+
+def uncertainty(prediction: Prediction, labels: torch.Tensor) -> dict[str, Any]:
+    """Return the ECE in the usual bins, and the mean entropy with its two parts, in nats."""
+    line: dict[str, Any] = {
+        f"ece_{bins}": evaluate(prediction.probs, labels, bins)["ece"] for bins in ECE_BINS
+    }
+    line["uncertainty"] = {
+        "entropy": float(prediction.entropy.mean()),
+        "aleatoric": float(prediction.aleatoric.mean()),
+        "epistemic": float(prediction.epistemic.mean()),
+    }
+    return line
+
+
+def unscored(scored_on_server: bool) -> str:
+    """Say why there are no scores."""
+    why = "predictions are not finite" if scored_on_server else "no site has answered"
+    return f"not scored, {why}"
+
+
+def _spread(clients: Sequence[Client], name: str) -> dict[str, float]:
+    weights = [client["num-examples"] for client in clients]
+    return fairness([client[name] for client in clients], weights)

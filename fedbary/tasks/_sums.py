@@ -1,0 +1,79 @@
+"""The question for sums of columns, from which all sites standardise alike, with both its ends.
+
+See `fedbary.standardise` for why it is asked twice.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedbary.errors import RunError
+from fedbary.standardise import Sums
+from fedbary.tasks._task import Dialogue, Question
+
+NAME = "sums"
+
+LARGEST_SUM = 1e280
+"""The largest sum of squares that is believed, so that no sum over clients overflows."""
+
+
+def ask(columns: int) -> Dialogue[Sums]:
+    """Ask twice, and return the sums over all sites that answered both times.
+
+    Raises
+    ------
+    RunError
+        If none answers.
+    """
+    shift = torch.zeros(columns, dtype=torch.float64)
+    for _ in range(2):
+        asked = {"shift": shift.tolist()}
+        answers = yield Question(NAME, functools.partial(read, shift=shift), asked)
+        if not answers:
+            raise RunError("no node answered with the sums of its columns")
+        total = functools.reduce(operator.add, answers)
+        shift = total.mean
+    return total
+
+
+def answer(columns: Tensor, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Sum up a site's columns (n, C) less the shift that the server names."""
+    held = Sums.of(columns, torch.tensor(asked["shift"], dtype=torch.float64))
+    return {
+        "count": held.count,
+        "total": held.total.tolist(),
+        "squares": held.squares.tolist(),
+    }
+
+
+def read(metrics: Mapping[str, Any], most: int, shift: Tensor) -> Sums:
+    """Return the sums that an answer holds, of at most so many rows.
+
+    Raises
+    ------
+    ValueError
+        If no numbers exist whose sums and sums of squares these are; of what else is wrong with an
+        answer any error.
+    """
+    rows = count(metrics, most)
+    total, squares = (torch.tensor(metrics[k], dtype=torch.float64) for k in ("total", "squares"))
+    if total.shape != shift.shape or squares.shape != shift.shape:
+        raise ValueError(f"of {tuple(total.shape)} and {tuple(squares.shape)} columns")
+    possible = total.square() <= rows * squares * (1 + 1e-6)
+    if not (possible & (squares <= LARGEST_SUM)).all():
+        raise ValueError(f"no {rows} numbers have these sums and sums of squares")
+    return Sums(rows, shift, total, squares)
+
+
+def count(metrics: Mapping[str, Any], most: int) -> int:
+    """Return how many rows an answer is of; a ValueError unless it may be of so many."""
+    rows = int(metrics["count"])
+    if not 1 <= rows <= most:
+        raise ValueError(f"of {rows} rows, where it trains on {most}")
+    return rows

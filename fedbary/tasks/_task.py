@@ -1,0 +1,260 @@
+"""What a task is to the apps: neither of them knows more of it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from torch import Tensor, nn
+
+from fedbary.config import Settings
+from fedbary.figures.run import Curve
+from fedbary.gaussian import Posterior
+from fedbary.seeds import derive_seed
+from fedbary.shard import Shard
+from fedbary.sites import Site
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+Facts = Mapping[str, Tensor]
+"""What the server learnt by asking before the first round; sent with every message."""
+
+Client = Mapping[str, Any]
+"""One client's metrics, under ``site`` its name."""
+
+
+class Signature(Protocol):
+    """What all sites must agree on, hashable; the server sends it with every message."""
+
+    def __hash__(self) -> int: ...
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Name of each class, in the order of the labels; of a regression none."""
+
+    def config(self) -> Mapping[str, Any]:
+        """Return what a ConfigRecord holds of it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Question:
+    """What the server asks several sites; each answers with metrics, by `Task.answer`.
+
+    Parameters
+    ----------
+    name : str
+        By which the site's task knows it.
+    read : callable
+        Of an answer and the number of examples that the site trains on, what the answer says. Sites
+        are not trusted: whatever it raises leaves the site out.
+    config : mapping
+        What goes with it beside signature and facts. The server adds ``place``, the number of the
+        site among those that are asked.
+    tensors : mapping of str to Tensor
+        Likewise.
+    """
+
+    name: str
+    read: Callable[[Mapping[str, Any], int], Any]
+    config: Mapping[str, Any] = field(default_factory=dict)
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+_Found = TypeVar("_Found")
+
+Dialogue = Generator[Question, list[Any], _Found]
+"""Questions one after the other; each is sent what was read, and the end is what was found.
+
+The answers come in an order that their content alone sets. Who does not answer is asked nothing
+more.
+"""
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """The global model after a round.
+
+    Parameters
+    ----------
+    round : int
+        Which; 0 is before the first.
+    model : nn.Module
+        The network that holds it.
+    posterior : Posterior
+        The global posterior.
+    networks : mapping of str to Tensor
+        The clients' networks, stacked, where the method keeps them; else none.
+    told : mapping
+        What was found by asking after the round.
+    held_out : sequence of mapping
+        The clients' metrics on the examples that they hold out.
+    """
+
+    round: int
+    model: nn.Module
+    posterior: Posterior
+    networks: Mapping[str, Tensor]
+    told: Mapping[str, Any]
+    held_out: Sequence[Client]
+
+
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """How good a global model is.
+
+    Parameters
+    ----------
+    scores : mapping of str to float
+        By name; NaN where there is none.
+    line : mapping
+        What else belongs into the round's line of `metrics.jsonl`.
+    prediction : object
+        That the scores are of, for pictures; None if there is none.
+    """
+
+    scores: Mapping[str, float]
+    line: Mapping[str, Any] = field(default_factory=dict)
+    prediction: Any = None
+
+
+class Task(ABC):
+    """A task under a run's settings; it holds nothing else.
+
+    Attributes
+    ----------
+    facts : str
+        What the file of the facts in the run folder is called; "" for a task without questions.
+    known_metrics : mapping of str to (float, float)
+        Clients' metrics beside those of all tasks that are recorded, each with its least and its
+        largest value.
+    curves : tuple of Curve
+        Scores whose course is drawn.
+    """
+
+    facts = ""
+    known_metrics: Mapping[str, tuple[float, float]] = {}
+    curves: tuple[Curve, ...]
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+
+    def seed(self, purpose: str, *indices: int) -> int:
+        """Return the seed of a purpose."""
+        return derive_seed(self.settings.seed, purpose, *indices)
+
+    # What the data are
+
+    @abstractmethod
+    def check(self, own_data: bool) -> None:
+        """Raise a SettingError if the data, the model or the split cannot be had.
+
+        With `own_data` at the sites there is no split.
+        """
+
+    @abstractmethod
+    def signature(self) -> Signature:
+        """Return the signature that the settings or the server's data say."""
+
+    @abstractmethod
+    def signature_from(self, config: Mapping[str, Any]) -> Signature:
+        """Return the signature that a ConfigRecord holds."""
+
+    @abstractmethod
+    def shard(self, site: Site, signature: Any) -> Shard:
+        """Return what a site holds, in its own units, made once per process.
+
+        Raises
+        ------
+        SettingError
+            If its data do not fit the signature.
+        """
+
+    @abstractmethod
+    def sample(self, count: int) -> tuple[Tensor, Tensor, int]:
+        """Return some `count` training inputs and targets, and how many there are in all."""
+
+    # At a client
+
+    @abstractmethod
+    def make_model(self, signature: Any) -> nn.Module:
+        """Return the network, on its device, initialised from the seed."""
+
+    @abstractmethod
+    def loss(self, facts: Facts) -> Loss:
+        """Return the mean negative log-likelihood of (outputs, targets), in nats."""
+
+    def prepared(self, shard: Shard, facts: Facts) -> Shard:
+        """Return a shard in the form that the model takes."""
+        return shard
+
+    def augments(self, site: Site) -> bool:
+        """Whether a site's inputs are changed at random in training."""
+        return False
+
+    def label_counts(self, shard: Shard, signature: Any) -> list[int]:
+        """Return how many examples of each class a shard holds; of a regression nothing."""
+        return []
+
+    def scored_by_clients(self, facts: Facts) -> tuple[Tensor, Tensor] | None:
+        """Return the server's inputs and targets on which simulated clients score their models."""
+        return None
+
+    def client_scores(self, model: nn.Module, x: Tensor, y: Tensor, seed: int) -> dict[str, float]:
+        """Score a model at a client; what is not finite is left out."""
+        return {}
+
+    def answer(
+        self, question: str, shard: Shard, asked: Mapping[str, Any], tensors: Mapping[str, Tensor]
+    ) -> dict[str, Any]:
+        """Answer a question of the server in numbers and lists of numbers.
+
+        Raises
+        ------
+        ValueError
+            If the task has no such question.
+        """
+        raise ValueError(f"{self.settings.task} has no question {question!r}")
+
+    # At the server
+
+    def ask_first(self) -> Dialogue[dict[str, Tensor]]:
+        """Ask all sites before the first round; return the facts."""
+        return {}
+        yield
+
+    def ask_after(
+        self, networks: Mapping[str, Tensor], last: Mapping[str, Any]
+    ) -> Dialogue[dict[str, Any]]:
+        """Ask the sites of a round after it; return what the round's line has of it.
+
+        Parameters
+        ----------
+        networks
+            The clients' networks, stacked, where the method keeps them; each site is asked at the
+            place of its own. Without any nobody is there to be asked.
+        last
+            The line of the round before; at first none.
+        """
+        return {}
+        yield
+
+    @abstractmethod
+    def scores(self, outcome: Outcome, facts: Facts) -> Scored:
+        """Score the global model."""
+
+    @abstractmethod
+    def said(self, scores: Mapping[str, float]) -> str:
+        """Return the scores as the log's line has them."""
+
+    def summary(self, trained: Sequence[Client], held_out: Sequence[Client]) -> dict[str, Any]:
+        """Return what the round's line has of the clients' metrics together."""
+        return {}
+
+    def pictures(self, prediction: Any, facts: Facts) -> Iterable[tuple[str, Figure]]:
+        """Yield pictures of the final model's predictions, each with its file's name."""
+        return ()

@@ -1,0 +1,176 @@
+"""Images and their classes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedbary import federation
+from fedbary.data import load
+from fedbary.figures.run import reliability_diagram
+from fedbary.image_layout import ImageLayout
+from fedbary.metrics import accuracy_after_rejection, auroc, evaluate, reliability
+from fedbary.predictive import Prediction, predict
+from fedbary.shard import Shard
+from fedbary.sites import Site
+from fedbary.tasks import _classes
+from fedbary.tasks._classes import ECE_BINS, SCORES
+from fedbary.tasks._task import Client, Facts, Loss, Outcome, Scored, Task
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+REPEATS = 5
+"""Sets of networks drawn from the final posterior, over which the ECE's own spread is taken."""
+
+REJECTED = tuple(tenth / 10 for tenth in range(10))
+"""Fractions of the test set that are rejected, most uncertain first."""
+
+
+class Classification(Task):
+    """Classification of images, scored by the mean softmax of drawn networks."""
+
+    known_metrics = _classes.known(SCORES)
+    curves = (_classes.ACCURACY, _classes.NLL, _classes.ECE)
+
+    def check(self, own_data: bool) -> None:
+        """Raise a SettingError if the device, the data sets, the model or the split fail."""
+        settings = self.settings
+        federation.torch_device(settings)
+        federation.make_model(settings)
+        if settings.ood_dataset != "none":
+            load(settings.ood_dataset, Path(settings.data_dir), settings.download)
+        if not own_data:
+            federation.client_indices(settings, settings.clients)
+
+    def signature(self) -> ImageLayout:
+        """Return the shape and the classes."""
+        return federation.task_of(self.settings)
+
+    def signature_from(self, config: Mapping[str, Any]) -> ImageLayout:
+        """Return the shape and the classes that a ConfigRecord holds."""
+        return ImageLayout.from_config(config)
+
+    def shard(self, site: Site, signature: ImageLayout) -> Shard:
+        """Return a site's images and labels, on the device."""
+        return federation.site_shard(self.settings, site, signature)
+
+    def sample(self, count: int) -> tuple[Tensor, Tensor, int]:
+        """Return some training images and labels, on the device, and how many there are."""
+        dataset = federation.load_dataset(self.settings)
+        device = federation.torch_device(self.settings)
+        x, y = dataset.x_train[:count].to(device), dataset.y_train[:count].to(device)
+        return x, y, len(dataset.y_train)
+
+    def make_model(self, signature: ImageLayout) -> nn.Module:
+        """Return the network for images of that shape."""
+        return federation.make_model(self.settings, signature)
+
+    def loss(self, facts: Facts) -> Loss:
+        """Return the cross-entropy."""
+        return functional.cross_entropy
+
+    def augments(self, site: Site) -> bool:
+        """Whether images are cropped and flipped; a site's own only if the settings say so."""
+        if site.partition is None:
+            return self.settings.augment is True
+        return federation.augments(self.settings)
+
+    def label_counts(self, shard: Shard, signature: ImageLayout) -> list[int]:
+        """Return how many images of each class a shard holds."""
+        return _classes.label_counts(shard, len(signature.classes))
+
+    def scored_by_clients(self, facts: Facts) -> tuple[Tensor, Tensor]:
+        """Return the test images and labels."""
+        return federation.evaluation_data(self.settings)
+
+    def client_scores(self, model: nn.Module, x: Tensor, y: Tensor, seed: int) -> dict[str, float]:
+        """Score a model at a client."""
+        return evaluate(self._predict(model, x, seed).probs, y, self.settings.ece_bins)
+
+    def scores(self, outcome: Outcome, facts: Facts) -> Scored:
+        """Score the global model on the test set, or, without one, on what the sites hold out.
+
+        The latter are the means over the sites, weighted by how much each holds out.
+        """
+        scores = dict.fromkeys(SCORES, math.nan)
+        if self.settings.dataset == "none":
+            if told := [client for client in outcome.held_out if client.keys() >= SCORES.keys()]:
+                weights = [client["num-examples"] for client in told]
+                for name in SCORES:
+                    values = [client[name] for client in told]
+                    scores[name] = float(np.average(values, weights=weights))
+            return Scored(scores)
+        images, labels = federation.evaluation_data(self.settings)
+        prediction = self._predict_global(outcome.model, images, outcome.round)
+        if not prediction.probs.isfinite().all():
+            return Scored(scores)
+        line = _classes.uncertainty(prediction, labels)
+        if outcome.round >= self.settings.rounds:
+            line |= self._beyond(outcome, prediction, images, labels)
+        return Scored(evaluate(prediction.probs, labels, self.settings.ece_bins), line, prediction)
+
+    def said(self, scores: Mapping[str, float]) -> str:
+        """Return accuracy, NLL and ECE."""
+        if math.isnan(scores["accuracy"]):
+            return _classes.unscored(self.settings.dataset != "none")
+        accuracy, nll, ece = (scores[name] for name in ("accuracy", "nll", "ece"))
+        return f"accuracy {100 * accuracy:.2f} %  NLL {nll:.4f}  ECE {100 * ece:.2f} %"
+
+    def summary(self, trained: Sequence[Client], held_out: Sequence[Client]) -> dict[str, Any]:
+        """Return the clients' fairness."""
+        return _classes.summary(trained, held_out)
+
+    def pictures(self, prediction: Prediction, facts: Facts) -> Iterator[tuple[str, Figure]]:
+        """Yield the reliability diagram."""
+        labels = federation.evaluation_data(self.settings)[1]
+        diagram = reliability(prediction.probs, labels, self.settings.ece_bins)
+        yield "reliability", reliability_diagram(diagram, "Final global model")
+
+    def _predict(self, model: nn.Module, x: Tensor, seed: int) -> Prediction:
+        generator = torch.Generator(next(model.parameters()).device).manual_seed(seed)
+        return predict(model, x, self.settings.samples, generator)
+
+    def _predict_global(self, model: nn.Module, images: Tensor, *indices: int) -> Prediction:
+        return self._predict(model, images, self.seed("predict-global", *indices))
+
+    def _beyond(
+        self, outcome: Outcome, here: Prediction, images: Tensor, labels: Tensor
+    ) -> dict[str, Any]:
+        """Return what the uncertainty is worth at the end.
+
+        That is accuracy after rejection, detection of foreign data, and how far the ECE moves with
+        the draw of the networks: its standard deviation.
+        """
+        kept = accuracy_after_rejection(here.probs, labels, here.entropy, REJECTED)
+        line: dict[str, Any] = {
+            "rejection": {
+                f"{fraction:.1f}": value for fraction, value in zip(REJECTED, kept, strict=True)
+            }
+        }
+        if self.settings.bayesian_layers > 0:
+            again = [
+                self._predict_global(outcome.model, images, outcome.round, i).probs
+                for i in range(1, REPEATS)
+            ]
+            line["monte_carlo"] = {
+                f"ece_{bins}": float(
+                    np.std([evaluate(p, labels, bins)["ece"] for p in [here.probs, *again]], ddof=1)
+                )
+                for bins in ECE_BINS
+            }
+        foreign = federation.ood_images(self.settings)
+        if foreign is not None:
+            there = self._predict_global(outcome.model, foreign, outcome.round)
+            line["ood"] = {
+                "auroc_entropy": auroc(here.entropy, there.entropy),
+                "auroc_epistemic": auroc(here.epistemic, there.epistemic),
+            }
+        return line

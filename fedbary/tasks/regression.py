@@ -1,0 +1,176 @@
+"""Tables and a number for each of their rows."""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Generator, Tensor, nn
+
+from fedbary.figures.run import coverage_curve
+from fedbary.figures.sheet import BLUE, GREEN, RED
+from fedbary.regression import federation
+from fedbary.regression.federation import Columns
+from fedbary.regression.forecast import Forecast, drawn, forecast, linear_forecast
+from fedbary.regression.networks import gaussian_nll
+from fedbary.regression.noise import NoiseSums, noise_sums
+from fedbary.regression.scores import SCORES, coverage, score
+from fedbary.regression.standardise import Standardiser
+from fedbary.shard import Shard
+from fedbary.sites import Site
+from fedbary.tasks import _sums
+from fedbary.tasks._task import Dialogue, Facts, Loss, Outcome, Question, Scored, Task
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+NOISE = "noise"
+
+
+class Regression(Task):
+    """Regression on tables, scored by Gaussian predictions in the target's own units."""
+
+    facts = "standardiser"
+    known_metrics = {"train-mse": (0.0, math.inf)}
+    curves = (
+        ("nll", 1, "Negative log-likelihood (nats)", RED),
+        ("rmse", 1, "Root mean squared error", BLUE),
+        ("coverage_90", 100, "Targets in the 90 % interval (%)", GREEN),
+    )
+
+    def seed(self, purpose: str, *indices: int) -> int:
+        """Return the seed of a purpose, another one for each split."""
+        return federation.seed_of(self.settings, purpose, *indices)
+
+    def check(self, own_data: bool) -> None:
+        """Raise a SettingError if the data or the split cannot be had."""
+        federation.evaluation_data(self.settings)
+        if not own_data:
+            federation.client_rows(self.settings, self.settings.clients)
+        self.make_model(self.signature())
+
+    def signature(self) -> Columns:
+        """Return the columns of the server's data."""
+        return federation.task_of(self.settings)
+
+    def signature_from(self, config: Mapping[str, Any]) -> Columns:
+        """Return the columns that a ConfigRecord holds."""
+        return Columns.from_config(config)
+
+    def shard(self, site: Site, signature: Columns) -> Shard:
+        """Return a site's features and targets; it holds none out."""
+        x, y = federation.site_data(self.settings, site, signature)
+        return Shard(x, y, x[:0], y[:0])
+
+    def sample(self, count: int) -> tuple[Tensor, Tensor, int]:
+        """Return zeros in place of standardised rows: the time they take is the same."""
+        x, y = federation.training_data(self.settings)
+        part = torch.zeros_like(x[:count]).float()
+        return part, torch.zeros(len(part)), len(y)
+
+    def make_model(self, signature: Columns) -> nn.Module:
+        """Return the network for rows of those features."""
+        return federation.make_model(self.settings, signature)
+
+    def loss(self, facts: Facts) -> Loss:
+        """Return the Gaussian negative log-likelihood of standardised targets."""
+        return gaussian_nll
+
+    def prepared(self, shard: Shard, facts: Facts) -> Shard:
+        """Return a shard with features and targets standardised."""
+        by = Standardiser(**facts)
+        return Shard(
+            by.features(shard.x),
+            by.target(shard.y),
+            by.features(shard.x_held_out),
+            by.target(shard.y_held_out),
+        )
+
+    def answer(
+        self, question: str, shard: Shard, asked: Mapping[str, Any], tensors: Mapping[str, Tensor]
+    ) -> dict[str, Any]:
+        """Answer with the sums of the columns, the target's last, or with those of the noise."""
+        if question == _sums.NAME:
+            return _sums.answer(torch.cat([shard.x, shard.y[:, None]], 1), asked)
+        if question == NOISE:
+            held = noise_sums(tensors, shard.x, shard.y, int(asked["place"]))
+            return {"count": held.count, "squares": held.squares, "spread": held.spread}
+        return super().answer(question, shard, asked, tensors)
+
+    def ask_first(self) -> Dialogue[dict[str, Tensor]]:
+        """Ask for the sums of the columns; return the standardisation."""
+        sums = yield from _sums.ask(len(self.signature().features) + 1)
+        standardiser = Standardiser.from_sums(sums)
+        return {"mean": standardiser.mean, "std": standardiser.std}
+
+    def ask_after(
+        self, networks: Mapping[str, Tensor], last: Mapping[str, Any]
+    ) -> Dialogue[dict[str, Any]]:
+        """Ask each client how far the others' networks miss its data; return the noise.
+
+        Where nobody answers it is that of the round before.
+        """
+        noise = self.settings.noise
+        if self.settings.rule == "FedAG" and isinstance(noise, float):
+            return {"noise_var": noise}
+        if noise == "cross" and networks:
+            answers = yield Question(NOISE, read_noise, tensors=networks)
+            if answers:
+                return {"noise_var": functools.reduce(operator.add, answers).noise_var}
+        return {"noise_var": last.get("noise_var", 0.0)}
+
+    def scores(self, outcome: Outcome, facts: Facts) -> Scored:
+        """Score the predictions; where a noise was added to them, without it too."""
+        standardiser, (x, targets) = (
+            Standardiser(**facts),
+            federation.evaluation_data(self.settings),
+        )
+        prediction = standardiser.restore(self._predict(outcome, standardiser.features(x)))
+        if not (prediction.mean.isfinite().all() and prediction.var.isfinite().all()):
+            return Scored(dict.fromkeys(SCORES, math.nan))
+        line: dict[str, Any] = {}
+        if outcome.told["noise_var"] > 0:
+            none = torch.zeros_like(prediction.aleatoric)
+            line["without_noise"] = score(replace(prediction, aleatoric=none), targets)
+        return Scored(score(prediction, targets), line, prediction)
+
+    def said(self, scores: Mapping[str, float]) -> str:
+        """Return NLL, RMSE and coverage."""
+        if math.isnan(scores["rmse"]):
+            return "not scored, predictions are not finite"
+        within = 100 * scores["coverage_90"]
+        nll, rmse = scores["nll"], scores["rmse"]
+        return f"NLL {nll:.4f}  RMSE {rmse:.4g}  in the 90 % interval {within:.1f} %"
+
+    def pictures(self, prediction: Forecast, facts: Facts) -> Iterator[tuple[str, Figure]]:
+        """Yield how many of the targets lie in the central intervals of their predictions."""
+        levels = np.linspace(0.01, 0.99, 99)
+        targets = federation.evaluation_data(self.settings)[1]
+        covered = coverage(prediction, targets, torch.from_numpy(levels)).numpy()
+        yield "coverage", coverage_curve(levels, covered, "Final global model")
+
+    def _predict(self, outcome: Outcome, x: Tensor) -> Forecast:
+        """Return the forecast of standardised rows."""
+        kind, noise_var = self.settings.predictive, outcome.told["noise_var"]
+        if kind == "closed":
+            return linear_forecast(outcome.posterior, x, noise_var)
+        if kind == "bootstrap" and outcome.networks:
+            return forecast(outcome.networks, x, noise_var)
+        generator = Generator().manual_seed(self.seed("predict-global", outcome.round))
+        networks = drawn(outcome.posterior, self.settings.samples, generator)
+        return forecast(networks, x, noise_var)
+
+
+def read_noise(metrics: Mapping[str, Any], most: int) -> NoiseSums:
+    """Return the sums that an answer holds, of at most so many rows; an error if it holds none."""
+    count = _sums.count(metrics, most)
+    squares, spread = float(metrics["squares"]), float(metrics["spread"])
+    if not (0 <= squares <= _sums.LARGEST_SUM and 0 <= spread <= _sums.LARGEST_SUM):
+        raise ValueError(f"{squares:g} and {spread:g} are no sums of squares")
+    return NoiseSums(count, squares, spread)

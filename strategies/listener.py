@@ -1,0 +1,21 @@
+"""Who wants to know what admitted replies say beside their arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from flwr.app import RecordDict
+
+
+class Listener(Protocol):
+    """Hears the replies of each round whose metrics are sound, by node, in an order of content.
+
+    A skipped round has none.
+    """
+
+    def trained(self, replies: Mapping[int, RecordDict]) -> None:
+        """Hear the training replies."""
+
+    def evaluated(self, replies: Mapping[int, RecordDict]) -> None:
+        """Hear the evaluation replies."""
