@@ -69,7 +69,7 @@ def train(message: Message, context: Context) -> Message:
     if node.settings.measures_clients(server_round) and node.site.partition is not None:
         scored = task.scored_by_clients(job.facts)
         if scored is not None:
-            found = task.client_scores(model, *scored, _scoring_seed(job, server_round))
+            found = task.client_scores(model, *scored, job.facts, _scoring_seed(job, server_round))
             metrics |= {f"local-{name}": value for name, value in found.items()}
     return reply_of(message, fitted, metrics)
 
@@ -81,7 +81,7 @@ def evaluate(message: Message, context: Context) -> Message:
     model = _model(job.node.settings, job.signature)
     model.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
     x, y, seed = job.shard.x_held_out, job.shard.y_held_out, _scoring_seed(job, round_of(message))
-    scores = job.task.client_scores(model, x, y, seed)
+    scores = job.task.client_scores(model, x, y, job.facts, seed)
     metrics = MetricRecord({"num-examples": len(y), **scores})
     return Message(RecordDict({"metrics": metrics}), reply_to=message)
 

@@ -21,6 +21,7 @@ from pydantic import (
     model_validator,
 )
 
+from fedbary import limits
 from fedbary.attacks import ATTACKS
 from fedbary.errors import SettingError
 from fedbary.image_layout import parse_classes, parse_shape
@@ -80,7 +81,7 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
-    task: Literal["classification", "regression"]
+    task: str
 
     clients: int = Field(ge=1)
     participation: float = Field(gt=0, le=1)
@@ -106,6 +107,7 @@ class Settings(BaseModel):
     model: str
     hidden_units: int = Field(ge=1)
     noise: Literal["none", "cross", "learned"] | float
+    class_weights: Literal["none", "balanced"]
     bayesian_layers: int = Field(ge=0)
     init_log_var: float = Field(ge=-40, le=40)
 
@@ -134,6 +136,7 @@ class Settings(BaseModel):
     predictive: Literal["bootstrap", "montecarlo", "closed"]
     samples: int = Field(ge=1)
     ece_bins: int = Field(ge=1)
+    specificity: float = Field(ge=0, le=1)
     evaluate_clients: int = Field(ge=0)
 
     attack: str
@@ -202,9 +205,7 @@ class Settings(BaseModel):
 
     @model_validator(mode="after")
     def _fits_the_task(self) -> Settings:
-        from fedbary.regression.limits import conflict
-
-        for setting, allowed in conflict(self):
+        for setting, allowed in limits.conflicts(self):
             raise SettingError(setting, getattr(self, setting), allowed)
         return self
 
@@ -233,19 +234,27 @@ class Settings(BaseModel):
             parse_shape(value)
         return value
 
-    @field_validator("rule", "method", "dataset", "ood_dataset", "inference", "partition", "attack")
+    @field_validator("task", "rule", "method", "inference", "partition", "attack")
     @classmethod
-    def _is_registered(cls, value: str, info: Any) -> str:
-        if info.field_name == "dataset" and info.data.get("task") == "regression":
-            return value
-        allowed = registered(info.field_name)
-        takes_file = info.field_name in ("dataset", "ood_dataset")
-        if value not in allowed and not (takes_file and value.endswith(".npz")):
-            also = " or the path of an .npz file" if takes_file else ""
-            if info.field_name == "dataset" and value.endswith(".csv"):
-                also += "; a table needs task=regression and target=<its column>"
-            raise SettingError(info.field_name, value, ", ".join(allowed) + also)
+    def _is_registered(cls, value: str, info: ValidationInfo) -> str:
+        allowed = registered(str(info.field_name))
+        if value not in allowed:
+            raise SettingError(str(info.field_name), value, ", ".join(allowed))
         return value
+
+    @field_validator("dataset", "ood_dataset")
+    @classmethod
+    def _is_data(cls, value: str, info: ValidationInfo) -> str:
+        setting, task = str(info.field_name), str(info.data.get("task"))
+        if setting == "ood_dataset" or task not in limits.TASKS:
+            task = "classification"
+        known, files = limits.of(task).DATASETS, limits.of(task).FILES
+        if value in ("none", *known) or value.endswith(files):
+            return value
+        also = " or the path of an .npz file"
+        if setting == "dataset" and value.endswith(".csv"):
+            also += "; a table needs task=regression or task=tables, and target=<its column>"
+        raise SettingError(setting, value, ", ".join(known) + also)
 
     @field_validator("model")
     @classmethod
@@ -284,8 +293,8 @@ def registered(setting: str) -> tuple[str, ...]:
         return (*rules(), "FedAG")
     if setting == "method":
         return (BARYCENTRE, *methods())
-    if setting in ("dataset", "ood_dataset"):
-        return ("none", *modules("data"))
+    if setting == "task":
+        return limits.TASKS
     if setting == "inference":
         return modules("inference")
     if setting == "attack":

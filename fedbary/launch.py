@@ -18,13 +18,13 @@ from urllib.request import urlopen
 
 import yaml
 
+from fedbary import limits
 from fedbary.commit import CLONE_VARIABLE
-from fedbary.config import ROOT, Settings, registered, to_run_config
+from fedbary.config import ROOT, Settings, to_run_config
 from fedbary.errors import RunError, SettingError
 from fedbary.folder import is_whole, require_startable
 from fedbary.lock import require_free
 from fedbary.programs import free_port, run_program, stop_tree, tool
-from fedbary.registry import modules
 from fedbary.warm import WarmProcess
 
 SUPERLINK_SECONDS = 60
@@ -108,8 +108,8 @@ def _absolute(dataset: str) -> str:
 def _require_file(setting: str, settings: Settings) -> None:
     """Raise a SettingError if what names a data set is neither a known name nor a path."""
     name = getattr(settings, setting)
-    images = settings.task == "classification"
-    known = registered(setting) if images else modules("tables", "read")
+    task = settings.task if setting == "dataset" else "classification"
+    known = limits.of(task).DATASETS
     places = (Path(name).expanduser(), Path(settings.data_dir) / name)
     if name != "none" and name not in known and not any(place.exists() for place in places):
         raise SettingError(setting, name, f"{', '.join(known)}, or the path of data")

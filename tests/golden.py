@@ -38,6 +38,8 @@ RUNS: dict[str, dict[str, object]] = {
     "FedAG": REGRESSION,
     "FedAG-no-noise": {**REGRESSION, "noise": "none", "predictive": "montecarlo"},
     "linear": {**REGRESSION, "model": "linear", "predictive": "closed", "rounds": 1},
+    "tables": {"task": "tables", "rounds": 2, "class_weights": "balanced", "split": 1},
+    "tables-linear": {"task": "tables", "rounds": 2, "model": "linear", "rule": "WB"},
     "regression-vi": {**REGRESSION, "protocol": "regression-vi", "rule": "WB"},
 }
 
@@ -71,7 +73,7 @@ def made(name: str, folder: Path) -> str:
         _own_sites(folder)
     else:
         changes = RUNS[name]
-        base = {} if changes.get("task") == "regression" else IMAGES
+        base = {} if "task" in changes else IMAGES
         run_inline(resolve({"engine": "inline", "device": "cpu", **base, **changes}), folder)
     return digest(folder)
 

@@ -10,8 +10,7 @@ ACTIONS = {
     "query": lambda app: app.query(),
     "train": lambda app: app.train(),
     "evaluate": lambda app: app.evaluate(),
-    "sums": lambda app: app.query("sums"),
-    "noise": lambda app: app.query("noise"),
+    "ask": lambda app: app.query("ask"),
 }
 
 

@@ -56,7 +56,7 @@ def test_a_run_folder_holds_settings_metrics_posterior_and_pictures(finished):
         "checkpoint-0001.safetensors", "checkpoint-0002.safetensors",
     }  # fmt: skip
     written = yaml.safe_load((finished / "settings.yaml").read_text())
-    assert resolve(written["settings"]) == settings()
+    assert resolve(written["settings"]) == settings(output=str(finished))
     assert {"fedbary", "flwr", "torch", "numpy", "ray", "python"} <= written["versions"].keys()
     assert written["commit"]
     device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -57,7 +57,7 @@ def test_diabetes_is_what_task_regression_runs_on(finished):
     }  # fmt: skip
     written = yaml.safe_load((finished / "settings.yaml").read_text())
     assert written["settings"]["dataset"] == "diabetes"
-    assert resolve(written["settings"]) == settings()
+    assert resolve(written["settings"]) == settings(output=str(finished))
     for line in lines(finished)[1:]:
         names = {"nll", "rmse", "crps", "sharpness", "coverage_50", "coverage_90", "coverage_95"}
         assert names <= line.keys() and names == line["without_noise"].keys()

@@ -12,21 +12,18 @@ from torch import Generator
 
 from fedbary import Posterior
 from fedbary.aggregation import aggregate
-from fedbary.errors import SettingError
 from fedbary.inference import INFERENCE, Training, local_method
+from fedbary.models import build
+from fedbary.predictive import predict
 from fedbary.seeds import derive_seed
 from fedbary.standardise import Standardiser, Sums
-from fedbary.tables import Layout, load_labelled
+from fedbary.tables import load_labelled
 from fedbary.tabular.deal import Deal, client_shard, evaluation_data
 from fedbary.tabular.loss import class_weights, weighted_cross_entropy
-from fedbary.tabular.networks import make_model
-from fedbary.tabular.prediction import predict
 from fedbary.tabular.scores import score
 
 SCALED = [name for name in INFERENCE if name != "clamped_sgd"]
 """The methods whose variances follow the posterior, at whatever scale its gradient has."""
-
-ONE = Layout((("x", ()),), ("no", "yes"))
 
 
 def one_feature(n=300, bias=-1.0):
@@ -64,11 +61,11 @@ def mean_field_optimum(x, y, weights, prior_std=1.0):
 def fitted(name, scheme):
     x, y = one_feature()
     weights = class_weights(scheme, torch.bincount(y))
-    model = make_model(ONE, "logistic", 0, 1, -5.0, seed=0)
+    model = build("linear", (1,), 2, 0, 1, -5.0)
     for lr, log_var_lr in ((0.3, 0.03), (0.01, 0.005), (0.001, 0.001), (0.0002, 0.0005)):
         training = Training(epochs=800, batch_size=300, lr=lr, log_var_lr=log_var_lr, kl_weight=1.0)
         local_method(name)(model, x, y, 1.0, training, 0, nll=weighted_cross_entropy(weights))
-    return Posterior.from_state_dict(model.state_dict())
+    return model
 
 
 @pytest.mark.parametrize("scheme", ["none", "balanced"])
@@ -76,7 +73,7 @@ def fitted(name, scheme):
 def test_every_local_method_finds_the_mean_field_optimum(name, scheme):
     x, y = one_feature()
     m, var, c = mean_field_optimum(x, y, class_weights(scheme, torch.bincount(y)))
-    posterior = fitted(name, scheme)
+    posterior = Posterior.from_state_dict(fitted(name, scheme).state_dict())
     mean = posterior.mean["output.weight"].detach()[:, 0].double()
     log_var = posterior.log_var["output.weight"].detach()[:, 0].double()
     bias = posterior.mean["output.bias"].detach().double()
@@ -103,9 +100,10 @@ def test_the_optimum_is_near_the_exact_posterior_of_the_logit_s_slope():
 
 def test_predictions_are_those_of_the_drawn_networks():
     """Against a plain integral over the Gaussian gap of the logits."""
-    posterior = fitted("variational", "none")
+    model = fitted("variational", "none")
+    posterior = Posterior.from_state_dict(model.state_dict())
     x = torch.tensor([[-2.0], [0.0], [0.5], [3.0]])
-    found = predict(posterior, x, 40_000, Generator().manual_seed(0))
+    found = predict(model, x, 40_000, Generator().manual_seed(0))
     weight, bias = posterior.mean["output.weight"], posterior.mean["output.bias"]
     gap = (x * (weight[1] - weight[0]) + bias[1] - bias[0])[:, 0].double()
     var = posterior.log_var["output.weight"].exp().sum() * x[:, 0].double().square()
@@ -115,32 +113,8 @@ def test_predictions_are_those_of_the_drawn_networks():
     torch.testing.assert_close(found.probs[:, 1].double(), expected, rtol=0, atol=2e-3)
     torch.testing.assert_close(found.probs.sum(1), torch.ones(4))
     assert (found.epistemic >= 0).all() and found.epistemic[3] > found.epistemic[1]
-    alone = predict(posterior, x[3:], 40_000, Generator().manual_seed(0))
+    alone = predict(model, x[3:], 40_000, Generator().manual_seed(0))
     torch.testing.assert_close(alone.probs[0], found.probs[3])
-
-
-def test_a_network_of_points_predicts_by_itself():
-    model = make_model(ONE, "mlp", 5, 0, -7.0, seed=1)
-    x = torch.randn(7, 1, generator=Generator().manual_seed(0))
-    posterior = Posterior.from_state_dict(model.state_dict())
-    found = predict(posterior, x, 10, Generator(), batch_size=3)
-    torch.testing.assert_close(found.probs, model(x).softmax(1).detach())
-    torch.testing.assert_close(found.entropy, found.aleatoric)
-
-
-@pytest.mark.parametrize(
-    ("changed", "match"),
-    [
-        ({"model": "cnn"}, "model: 'cnn'.*mlp or logistic"),
-        ({"hidden_units": 0}, "hidden_units: 0"),
-        ({"bayesian_layers": 3}, "bayesian_layers: 3.*0 to the 2 layers"),
-        ({"model": "logistic", "bayesian_layers": 2}, "bayesian_layers: 2.*0 to the 1 layers"),
-    ],
-)
-def test_networks_that_are_none_are_refused(changed, match):
-    settings = {"model": "mlp", "hidden_units": 4, "bayesian_layers": 1, **changed}
-    with pytest.raises(SettingError, match=match):
-        make_model(ONE, init_log_var=-5.0, seed=0, **settings)
 
 
 def federated(rule, model, inference, clients, rounds, tmp_path, scheme="none"):
@@ -154,13 +128,13 @@ def federated(rule, model, inference, clients, rounds, tmp_path, scheme="none"):
     scale = Standardiser.from_sums(asked(asked(torch.zeros(30)).mean))
     counts = sum(torch.bincount(shard.y, minlength=2) for shard in shards)
     nll = weighted_cross_entropy(class_weights(scheme, counts))
-    network = make_model(table.layout, model, 20, 1, -5.0, seed=0)
+    network = build(model, (30,), 2, 0, 1, -5.0, {"hidden_units": 20})
     training = Training(epochs=5, batch_size=16, lr=0.02, log_var_lr=0.01, kl_weight=0.1)
     received = network.state_dict()
     for server_round in range(rounds):
         replies = []
         for client, shard in enumerate(shards):
-            local = make_model(table.layout, model, 20, 1, -5.0, seed=0)
+            local = build(model, (30,), 2, 0, 1, -5.0, {"hidden_units": 20})
             local.load_state_dict(received)
             seed = derive_seed(0, "train", client, server_round)
             x = scale.features(shard.x)
@@ -169,11 +143,12 @@ def federated(rule, model, inference, clients, rounds, tmp_path, scheme="none"):
         merged = aggregate(rule, replies, [len(shard.y) for shard in shards])
         received = merged.state_dict()
     x, y = evaluation_data(table, deal)
-    found = predict(merged, scale.features(x), 100, Generator().manual_seed(0))
+    network.load_state_dict(received)
+    found = predict(network, scale.features(x), 100, Generator().manual_seed(0))
     return score(found.probs, y, specificity=0.9)
 
 
-@pytest.mark.parametrize("model", ["logistic", "mlp"])
+@pytest.mark.parametrize("model", ["linear", "mlp"])
 @pytest.mark.parametrize("inference", INFERENCE)
 def test_a_federation_tells_malignant_from_benign(model, inference, tmp_path):
     found = federated("RKLB", model, inference, clients=5, rounds=4, tmp_path=tmp_path)
@@ -182,5 +157,5 @@ def test_a_federation_tells_malignant_from_benign(model, inference, tmp_path):
 
 
 def test_a_federation_with_weights_trains_too(tmp_path):
-    found = federated("WB", "logistic", "variational", 5, 4, tmp_path, scheme="balanced")
+    found = federated("WB", "linear", "variational", 5, 4, tmp_path, scheme="balanced")
     assert found["accuracy"] > 0.94 and found["auroc"] > 0.98

@@ -86,15 +86,14 @@ def weighted_cross_entropy(weights: Tensor) -> Callable[[Tensor, Tensor], Tensor
     return loss
 
 
-def natural(probs: Tensor, weights: Tensor) -> Tensor:
-    """Return p ∝ q / w, the probabilities under the classes' own frequencies.
+def natural(logits: Tensor, weights: Tensor) -> Tensor:
+    """Return logits whose softmax p ∝ q / w is under the classes' own frequencies.
 
     Parameters
     ----------
-    probs : Tensor
-        q, what a network trained with the weights predicts, (N, K), rows summing to one.
+    logits : Tensor
+        What a network trained with the weights answers, (…, K); their softmax is q.
     weights : Tensor
         w, (K,), above 0.
     """
-    unweighted = probs.double() / weights.to(probs.device)
-    return (unweighted / unweighted.sum(1, keepdim=True)).to(probs.dtype)
+    return logits - weights.to(logits.device).log()

@@ -204,7 +204,9 @@ class Task(ABC):
         """Return the server's inputs and targets on which simulated clients score their models."""
         return None
 
-    def client_scores(self, model: nn.Module, x: Tensor, y: Tensor, seed: int) -> dict[str, float]:
+    def client_scores(
+        self, model: nn.Module, x: Tensor, y: Tensor, facts: Facts, seed: int
+    ) -> dict[str, float]:
         """Score a model at a client; what is not finite is left out."""
         return {}
 

@@ -91,7 +91,9 @@ class Classification(Task):
         """Return the test images and labels."""
         return federation.evaluation_data(self.settings)
 
-    def client_scores(self, model: nn.Module, x: Tensor, y: Tensor, seed: int) -> dict[str, float]:
+    def client_scores(
+        self, model: nn.Module, x: Tensor, y: Tensor, facts: Facts, seed: int
+    ) -> dict[str, float]:
         """Score a model at a client."""
         return evaluate(self._predict(model, x, seed).probs, y, self.settings.ece_bins)
 

@@ -1,32 +1,29 @@
-"""Which settings do not go together with a task, and what would."""
+"""Which settings a regression takes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from fedbary.registry import modules
+
 if TYPE_CHECKING:
     from fedbary.config import Settings
 
 
-def conflict(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Yield the settings that do not fit the others, each with what is allowed."""
-    limits = _classification if settings.task == "classification" else _regression
-    return ((setting, allowed) for setting, fits, allowed in limits(settings) if not fits)
+DATASETS = modules("tables", "read")
+
+FILES = ("",)
 
 
-def _classification(settings: Settings) -> Iterator[tuple[str, bool, str]]:
-    fits = settings.model != "cnn" or settings.bayesian_layers <= 5
-    yield "bayesian_layers", fits, "a whole number from 0 to 5, the layers of the CNN"
-    yield "rule", settings.rule != "FedAG", "another rule, or task=regression"
-
-
-def _regression(settings: Settings) -> Iterator[tuple[str, bool, str]]:
+def limits(settings: Settings) -> Iterator[tuple[str, bool, str]]:
+    """Yield what has to fit."""
     yield "model", settings.model in ("mlp", "linear"), "mlp or linear for task=regression"
     yield "dataset", settings.dataset != "none", "a data set for task=regression"
     yield "partition", settings.partition in ("iid", "quantity"), "iid or quantity for regression"
     yield "holdout", settings.holdout == 0, "0 for regression: the server has the test rows"
     yield "ood_dataset", settings.ood_dataset == "none", "none for regression"
+    yield "class_weights", settings.class_weights == "none", "none for regression"
     clamped = settings.inference == "clamped_sgd"
     yield "inference", not clamped, "another local method: the CNN alone clamps log-variances"
     yield "device", settings.device != "cuda", "auto or cpu: regression is done on CPUs"

@@ -1,0 +1,23 @@
+"""Which settings a classification of images takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from fedbary.registry import modules
+
+if TYPE_CHECKING:
+    from fedbary.config import Settings
+
+DATASETS = ("none", *modules("data"))
+
+FILES = (".npz",)
+
+
+def limits(settings: Settings) -> Iterator[tuple[str, bool, str]]:
+    """Yield what has to fit."""
+    fits = settings.model != "cnn" or settings.bayesian_layers <= 5
+    yield "bayesian_layers", fits, "a whole number from 0 to 5, the layers of the CNN"
+    yield "rule", settings.rule != "FedAG", "another rule, or task=regression"
+    yield "class_weights", settings.class_weights == "none", "none, or task=tables"

@@ -1,0 +1,217 @@
+"""Tables and a class for each of their rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Generator, Tensor, nn
+from torch.nn.functional import one_hot
+
+from fedbary.federation import torch_device
+from fedbary.figures.roc import roc_curves
+from fedbary.figures.run import reliability_diagram
+from fedbary.figures.sheet import BLUE, GREEN
+from fedbary.image_layout import parse_classes
+from fedbary.inference import prepare
+from fedbary.metrics import reliability
+from fedbary.models import build
+from fedbary.predictive import Prediction, mixture
+from fedbary.predictive.montecarlo import answers
+from fedbary.shard import Shard
+from fedbary.sites import Site
+from fedbary.standardise import Standardiser
+from fedbary.tables import Labelled, Layout, load_labelled
+from fedbary.tabular import deal, loss, scores
+from fedbary.tasks import _classes, _sums
+from fedbary.tasks._task import Client, Dialogue, Facts, Loss, Outcome, Scored, Task
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SCORES = {**_classes.SCORES, "auroc": (0.0, 1.0), "sensitivity": (0.0, 1.0)}
+
+
+class Tables(Task):
+    """Classification of tables, standardised together, scored by the mean softmax of networks."""
+
+    facts = "standardiser"
+    known_metrics = _classes.known(SCORES)
+    curves = (
+        _classes.NLL,
+        ("auroc", 100, "AUROC (%)", BLUE),
+        ("sensitivity", 100, "Sensitivity (%)", GREEN),
+    )
+
+    def seed(self, purpose: str, *indices: int) -> int:
+        """Return the seed of a purpose, another one for each split."""
+        return self._deal.derived(purpose, *indices)
+
+    def check(self, own_data: bool) -> None:
+        """Raise a SettingError if the device, the data, the split or the model cannot be had."""
+        deal.evaluation_data(self._table, self._deal)
+        if not own_data:
+            deal.client_rows(self._table, self._deal, self.settings.clients)
+        self.make_model(self.signature())
+
+    def signature(self) -> Layout:
+        """Return the columns, their levels and the classes of the server's data."""
+        return self._table.layout
+
+    def signature_from(self, config: Mapping[str, Any]) -> Layout:
+        """Return the layout that a ConfigRecord holds."""
+        return Layout.from_config(config)
+
+    def shard(self, site: Site, signature: Layout) -> Shard:
+        """Return a site's rows, coded as the server's, and their labels."""
+        settings = self.settings
+        name = settings.dataset if site.partition is not None else site.data_path
+        table = load_labelled(name, settings.data_dir, settings.target, layout=signature)
+        if site.partition is None:
+            return deal.site_shard(table, self._deal, site.key)
+        return deal.client_shard(table, self._deal, site.partitions, site.partition)
+
+    def sample(self, count: int) -> tuple[Tensor, Tensor, int]:
+        """Return zeros in place of standardised rows: the time they take is the same."""
+        rows = deal.rows(self._table, self._deal)[0]
+        part, device = rows[:count], torch_device(self.settings)
+        x = torch.zeros_like(self._table.x[part]).float()
+        return x.to(device), self._table.y[part].to(device), len(rows)
+
+    def make_model(self, signature: Layout) -> nn.Module:
+        """Return the network for rows of those features and classes."""
+        settings = self.settings
+        model = build(
+            settings.model,
+            (len(signature.features),),
+            len(signature.classes),
+            self.seed("model"),
+            settings.bayesian_layers,
+            settings.init_log_var,
+            settings.model_dump(),
+        )
+        prepare(settings.inference, model)
+        return model.to(torch_device(settings))
+
+    def loss(self, facts: Facts) -> Loss:
+        """Return the cross-entropy, weighted by class as the setting `class_weights` says."""
+        return loss.weighted_cross_entropy(self._weights(facts))
+
+    def prepared(self, shard: Shard, facts: Facts) -> Shard:
+        """Return a shard with its features standardised, on the device."""
+        x = partial(self._standardised, facts)
+        device = torch_device(self.settings)
+        return Shard(
+            x(shard.x), shard.y.to(device), x(shard.x_held_out), shard.y_held_out.to(device)
+        )
+
+    def label_counts(self, shard: Shard, signature: Layout) -> list[int]:
+        """Return how many rows of each class a shard holds."""
+        return _classes.label_counts(shard, len(signature.classes))
+
+    def scored_by_clients(self, facts: Facts) -> tuple[Tensor, Tensor]:
+        """Return the standardised test rows and labels."""
+        x, y = deal.evaluation_data(self._table, self._deal)
+        return self._standardised(facts, x), y.to(torch_device(self.settings))
+
+    def client_scores(
+        self, model: nn.Module, x: Tensor, y: Tensor, facts: Facts, seed: int
+    ) -> dict[str, float]:
+        """Score a model at a client; a site of one class has no AUROC and no sensitivity."""
+        prediction = self._predict(model, x, facts, seed)
+        found = self._score(prediction.probs, y)
+        return {name: value for name, value in found.items() if not math.isnan(value)}
+
+    def answer(
+        self, question: str, shard: Shard, asked: Mapping[str, Any], tensors: Mapping[str, Tensor]
+    ) -> dict[str, Any]:
+        """Answer with the sums of the features and, after these, of ones for each row's class."""
+        if question != _sums.NAME:
+            return super().answer(question, shard, asked, tensors)
+        classes = len(asked["shift"]) - shard.x.shape[1]
+        return _sums.answer(torch.cat([shard.x, one_hot(shard.y, classes)], 1), asked)
+
+    def ask_first(self) -> Dialogue[dict[str, Tensor]]:
+        """Ask for the sums of the columns; return the standardisation and each class's rows."""
+        layout = self.signature()
+        features = len(layout.features)
+        sums = yield from _sums.ask(features + len(layout.classes))
+        scale = Standardiser.from_sums(sums)
+        counts = (sums.mean[features:].clamp(0, 1) * sums.count).round()
+        return {"mean": scale.mean[:features], "std": scale.std[:features], "class_rows": counts}
+
+    def scores(self, outcome: Outcome, facts: Facts) -> Scored:
+        """Score the global model on the test rows."""
+        x, labels = self.scored_by_clients(facts)
+        prediction = self._predict(
+            outcome.model, x, facts, self.seed("predict-global", outcome.round)
+        )
+        if not prediction.probs.isfinite().all():
+            return Scored(dict.fromkeys(SCORES, math.nan))
+        line = _classes.uncertainty(prediction, labels)
+        return Scored(self._score(prediction.probs, labels), line, prediction)
+
+    def said(self, scored: Mapping[str, float]) -> str:
+        """Return accuracy, NLL, AUROC and the sensitivity at the chosen specificity."""
+        if math.isnan(scored["accuracy"]):
+            return _classes.unscored(True)
+        return scores.said(scored, self.settings.specificity)
+
+    def summary(self, trained: Sequence[Client], held_out: Sequence[Client]) -> dict[str, Any]:
+        """Return the clients' fairness, and the means of their scores on what they hold out."""
+        line = _classes.summary(trained, held_out)
+        if "held_out" in line:
+            told = [{**dict.fromkeys(SCORES, math.nan), **c} for c in line["held_out"]["clients"]]
+            means = scores.pooled(told, [client["num-examples"] for client in told])
+            line["held_out"] = {**means, **line["held_out"]}
+        return line
+
+    def pictures(self, prediction: Prediction, facts: Facts) -> Iterator[tuple[str, Figure]]:
+        """Yield the reliability diagram and the ROC curve of each positive class."""
+        labels, title = self.scored_by_clients(facts)[1], "Final global model"
+        diagram = reliability(prediction.probs, labels, self.settings.ece_bins)
+        yield "reliability", reliability_diagram(diagram, title)
+        names = self.signature().classes
+        curves = {names[k]: curve for k, curve in scores.rocs(prediction.probs, labels).items()}
+        yield "roc", roc_curves(curves, self.settings.specificity, title)
+
+    @property
+    def _table(self) -> Labelled:
+        settings = self.settings
+        classes = parse_classes(settings.classes) if settings.classes != "auto" else ()
+        return load_labelled(settings.dataset, settings.data_dir, settings.target, classes)
+
+    @property
+    def _deal(self) -> deal.Deal:
+        settings = self.settings
+        return deal.Deal(
+            split=settings.split,
+            evaluate_on=settings.evaluate_on,
+            partition=settings.partition,
+            alpha=settings.alpha,
+            classes_per_client=settings.classes_per_client,
+            min_examples=settings.min_examples,
+            holdout=settings.holdout,
+            seed=settings.seed,
+        )
+
+    def _weights(self, facts: Facts) -> Tensor:
+        rows = facts["class_rows"] if facts else torch.ones(len(self.signature().classes))
+        return loss.class_weights(self.settings.class_weights, rows)
+
+    def _standardised(self, facts: Facts, x: Tensor) -> Tensor:
+        scale = Standardiser(facts["mean"], facts["std"])
+        return scale.features(x).to(torch_device(self.settings))
+
+    def _predict(self, model: nn.Module, x: Tensor, facts: Facts, seed: int) -> Prediction:
+        """Return the mean of the networks' probabilities, under the classes' own frequencies."""
+        generator = Generator(x.device).manual_seed(seed)
+        weights = self._weights(facts)
+        drawn = answers(model, x, self.settings.samples, generator)
+        return mixture(loss.natural(logits, weights) for logits in drawn)
+
+    def _score(self, probs: Tensor, labels: Tensor) -> dict[str, float]:
+        return scores.score(probs, labels, self.settings.ece_bins, self.settings.specificity)
