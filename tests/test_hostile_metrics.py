@@ -1,5 +1,6 @@
 """Metrics and weights that a site may send: none raises, none wins, none owns the means."""
 
+import itertools
 import json
 import math
 
@@ -41,7 +42,10 @@ KEYS = st.one_of(
     ),
     st.text(max_size=5),
 )  # fmt: skip
-CHANGES = st.lists(st.tuples(KEYS, st.one_of(st.none(), VALUES)), min_size=1, max_size=4)
+CHANGES = st.lists(
+    st.tuples(KEYS, st.one_of(st.none(), VALUES), st.booleans()), min_size=1, max_size=4
+)
+"""Keys with values, None to drop a key, and whether a list becomes as long as what it replaces."""
 
 
 def lines(folder):
@@ -50,9 +54,12 @@ def lines(folder):
 
 def changed(reply, changes):
     metrics = reply.content["metrics"]
-    for key, value in changes:
+    for key, value, stretched in changes:
+        held = metrics.get(key)
         if value is None:
             metrics.pop(key, None)
+        elif stretched and value and isinstance(value, list) and isinstance(held, list):
+            metrics[key] = list(itertools.islice(itertools.cycle(value), len(held)))
         else:
             metrics[key] = value
 
@@ -147,3 +154,27 @@ def test_sums_that_no_rows_have_are_left_out(spoilt, value, tmp_path):
     assert all(torch.equal(one[name], other[name]) for name in one)
     noise = [lines(tmp_path / run)[-1]["noise_var"] for run in ("spoilt", "silent")]
     assert noise[0] == noise[1]
+
+
+@pytest.mark.parametrize("scheme", ["none", "balanced"])
+@pytest.mark.parametrize(("total", "squares"), [(-1e6, 1e280), (0.0, 0.0), (1e3, 1e280)])
+def test_a_site_does_not_choose_the_rows_of_classes(total, squares, scheme, tmp_path):
+    """The columns of classes have possible sums of numbers, but not of ones and zeros."""
+
+    def invented(action, reply):
+        metrics = reply.content["metrics"]
+        if action == "ask":
+            metrics["total"] = [*metrics["total"][:-2], total, total]
+            metrics["squares"] = [*metrics["squares"][:-2], squares, squares]
+
+    def silent(action, reply):
+        if action == "ask":
+            del reply.content["metrics"]["total"]
+
+    chosen = resolve({**TABLES, "rounds": 1, "class_weights": scheme})
+    run_with_a_hostile_site(chosen, tmp_path / "spoilt", invented)
+    run_with_a_hostile_site(chosen, tmp_path / "silent", silent)
+    one, other = (
+        load_file(tmp_path / run / "standardiser.safetensors") for run in ("spoilt", "silent")
+    )
+    assert all(torch.equal(one[name], other[name]) for name in one)

@@ -112,3 +112,20 @@ def test_an_answer_of_more_rows_than_a_site_trains_on_is_none():
     assert isinstance(_sums.read(said, 5, torch.zeros(2)), Sums)
     with pytest.raises(ValueError, match="of 5 rows, where it trains on 4"):
         _sums.read(said, 4, torch.zeros(2))
+
+
+@hypothesis_settings(deadline=None, max_examples=50)
+@given(st.data(), st.integers(2, 4), st.integers(0, 10**6))
+def test_rows_of_classes_are_counts_whatever_one_site_sends(data, classes, seed):
+    """Each site's rows are as many in all as it said, and none of a class is below 0."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(classes, (7,), generator=generator)
+    honest = torch.nn.functional.one_hot(labels, classes).double()
+    numbers = st.lists(st.floats(-1e9, 1e9), min_size=classes, max_size=classes)
+    wide = st.lists(st.floats(0, 1e280), min_size=classes, max_size=classes)
+    lie = {"count": data.draw(st.integers(1, 50)), "total": data.draw(numbers)}
+    lie["squares"] = data.draw(st.one_of(st.just([t * t for t in lie["total"]]), wide))
+    sums = held(_sums.ask(classes, classes), [honest], [lie])
+    rows = sums.mean * sums.count
+    assert (rows > -1e-3).all() and rows.sum().item() == pytest.approx(sums.count, abs=1e-3)
+    assert (rows - honest.sum(0) < 50 + 1e-3).all()

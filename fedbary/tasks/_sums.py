@@ -23,8 +23,10 @@ LARGEST_SUM = 1e280
 """The largest sum of squares that is believed, so that no sum over clients overflows."""
 
 
-def ask(columns: int) -> Dialogue[Sums]:
+def ask(columns: int, classes: int = 0) -> Dialogue[Sums]:
     """Ask twice, and return the sums over all sites that answered both times.
+
+    The last columns are one for each of some `classes`: 1 where a row is of the class, else 0.
 
     Raises
     ------
@@ -34,7 +36,7 @@ def ask(columns: int) -> Dialogue[Sums]:
     shift = torch.zeros(columns, dtype=torch.float64)
     for _ in range(2):
         asked = {"shift": shift.tolist()}
-        answers = yield Question(NAME, functools.partial(read, shift=shift), asked)
+        answers = yield Question(NAME, functools.partial(read, shift=shift, classes=classes), asked)
         if not answers:
             raise RunError("no node answered with the sums of its columns")
         total = functools.reduce(operator.add, answers)
@@ -52,13 +54,13 @@ def answer(columns: Tensor, asked: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def read(metrics: Mapping[str, Any], most: int, shift: Tensor) -> Sums:
-    """Return the sums that an answer holds, of at most so many rows.
+def read(metrics: Mapping[str, Any], most: int, shift: Tensor, classes: int = 0) -> Sums:
+    """Return the sums that an answer holds, of at most so many rows, the last columns of classes.
 
     Raises
     ------
     ValueError
-        If no numbers exist whose sums and sums of squares these are; of what else is wrong with an
+        If no rows exist whose sums and sums of squares these are; of what else is wrong with an
         answer any error.
     """
     rows = count(metrics, most)
@@ -68,7 +70,25 @@ def read(metrics: Mapping[str, Any], most: int, shift: Tensor) -> Sums:
     possible = total.square() <= rows * squares * (1 + 1e-6)
     if not (possible & (squares <= LARGEST_SUM)).all():
         raise ValueError(f"no {rows} numbers have these sums and sums of squares")
-    return Sums(rows, shift, total, squares)
+    sums = Sums(rows, shift, total, squares)
+    if classes and not _of_classes(sums, classes):
+        raise ValueError(f"no {rows} rows of {classes} classes have these sums")
+    return sums
+
+
+def _of_classes(sums: Sums, classes: int) -> bool:
+    """Whether the last columns' sums are those of rows of which each is of one class.
+
+    Of N_c rows of a class and n in all, with shift s: Σ (c − s) = N_c − n s, and
+    Σ (c − s)² = N_c (1 − s)² + (n − N_c) s², where 0 ≤ N_c ≤ n and Σ_c N_c = n.
+    """
+    shift, rounding = sums.shift[-classes:], 1e-6 * sums.count
+    held = sums.total[-classes:] + sums.count * shift
+    squares = held * (1 - shift).square() + (sums.count - held) * shift.square()
+    least, most, missing = held.min(), held.max(), (held.sum() - sums.count).abs()
+    apart = (squares - sums.squares[-classes:]).abs().max()
+    possible = -rounding <= least and most <= sums.count + rounding
+    return bool(possible and missing <= rounding and apart <= rounding)
 
 
 def count(metrics: Mapping[str, Any], most: int) -> int:

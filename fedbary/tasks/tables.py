@@ -138,7 +138,8 @@ class Tables(Task):
         """Ask for the sums of the columns; return the standardisation and each class's rows."""
         layout = self.signature()
         features = len(layout.features)
-        sums = yield from _sums.ask(features + len(layout.classes))
+        classes = len(layout.classes)
+        sums = yield from _sums.ask(features + classes, classes)
         scale = Standardiser.from_sums(sums)
         counts = (sums.mean[features:].clamp(0, 1) * sums.count).round()
         return {"mean": scale.mean[:features], "std": scale.std[:features], "class_rows": counts}
