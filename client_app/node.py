@@ -71,9 +71,10 @@ class Node:
         """
         settings, server_round = self.settings, round_of(message)
         received = message.content.array_records["arrays"].to_torch_state_dict()
-        if settings.rule == "FedAG":
+        if settings.strategy == "FedAG":
             model.load_state_dict(received)
-            return _points(model, x, y, settings, server_round, seed)
+            fitted = _points(model, x, y, settings, server_round, seed)
+            return replace(fitted, reply=self._attacked(fitted.reply, received))
         local = Local(
             model=model,
             x=x,

@@ -173,6 +173,11 @@ class Settings(BaseModel):
         return None if isinstance(self.max_weight_ratio, str) else self.max_weight_ratio
 
     @property
+    def strategy(self) -> str:
+        """Name of the run's strategy: its method's, or of the barycentre its rule's."""
+        return self.rule if self.method == BARYCENTRE else self.method
+
+    @property
     def participants(self) -> int:
         """Number of clients that train in a round."""
         return max(1, round(self.participation * self.clients))

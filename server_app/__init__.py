@@ -102,7 +102,7 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
         return recorder.record(server_round, arrays, told)
 
     means = means_of(recorder.known_metrics)
-    strategy = strategy_for(_named(settings))(
+    strategy = strategy_for(settings.strategy)(
         **_parameters(settings),
         min_replies=settings.min_replies,
         max_skipped=settings.max_skipped,
@@ -134,11 +134,6 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
         raise RunError(f"every round was skipped; metrics.jsonl in {folder} says why")
     recorder.finish()
     log(INFO, "Results: %s", folder)
-
-
-def _named(settings: Settings) -> str:
-    """Return the name of the run's strategy: its method's, or of the barycentre its rule's."""
-    return settings.rule if settings.method == BARYCENTRE else settings.method
 
 
 def _parameters(settings: Settings) -> dict[str, Any]:

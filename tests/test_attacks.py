@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from fedbary.attacks import ATTACKS, hostile_clients
 from fedbary.config import resolve
@@ -73,3 +74,15 @@ def test_one_client_of_tiny_variances_ruins_rklb_but_not_with_a_bound_nor_the_me
     bounded = accuracy(tmp_path / "bounded", rule="RKLB", max_precision_ratio=1.5, **hostile)
     assert bounded > honest - MARGIN
     assert accuracy(tmp_path / "median", rule="Median", **hostile) > honest - MARGIN
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_the_point_weights_of_fedag_are_attacked_too(attack, tmp_path):
+    """One client of three sends what its attack makes of its network; the others' are honest."""
+    short = {"task": "regression", "engine": "inline", "clients": 3, "rounds": 1, "local_epochs": 1}
+    for name, changes in {"honest": {}, "hostile": {"attack": attack}}.items():
+        run_inline(resolve({**short, "hostile_fraction": 0.3, **changes}), tmp_path / name)
+    honest, sent = (load_file(tmp_path / k / "networks.safetensors") for k in ("honest", "hostile"))
+    for name, tensor in honest.items():
+        same = [network for network in sent[name].tolist() if network in tensor.tolist()]
+        assert len(same) == 2

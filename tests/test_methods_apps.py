@@ -72,6 +72,34 @@ def test_it_trains_when_some_clients_take_part_and_writes_what_it_did(name, tmp_
     assert last["refused"] == []
 
 
+REGRESSION = {
+    "task": "regression", "noise": "learned", "predictive": "montecarlo", "lr": 0.01,
+    "batch_size": 16, "local_epochs": 8, "log_var_lr": 0.01, "kl_weight": 0.1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("task", [REGRESSION, {"task": "tables"}], ids=["regression", "tables"])
+@pytest.mark.parametrize("name", METHODS)
+def test_it_trains_in_every_task_that_is_no_classification_of_images(name, task, tmp_path):
+    chosen = settings(name, **task, bayesian_layers=0 if METHODS[name].deterministic else 1)
+    run_inline(chosen, tmp_path / "run")
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    first, last = json.loads(lines[0]), json.loads(lines[-1])
+    assert last["nll"] < first["nll"] - 0.1
+    assert last["admitted"] == 3 and last["refused"] == []
+    assert all("train-nll" in client for client in last["clients"])
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_under_a_method_a_regression_does_not_take_what_its_default_rule_takes(name):
+    """The default rule, FedAG, is not the run's: its noise and prediction are refused."""
+    chosen = {"method": name, "bayesian_layers": 0 if METHODS[name].deterministic else 1}
+    with pytest.raises(SettingError, match=f"noise: 'cross'.*learned .*{name}.*predictive"):
+        resolve({"task": "regression", **chosen})
+    with pytest.raises(SettingError, match=f"predictive: 'bootstrap'.*montecarlo .*{name}"):
+        resolve({"task": "regression", **chosen, "noise": "learned"})
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_what_a_method_does_not_allow_is_said_before_the_start(name):
     wrong = 3 if METHODS[name].deterministic else 0

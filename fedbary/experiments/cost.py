@@ -78,7 +78,7 @@ def _seconds_by_steps(settings: Settings) -> float:
     method = local_method(settings.inference)
     for _ in range(2):
         start = time.perf_counter()
-        if settings.rule == "FedAG":
+        if settings.strategy == "FedAG":
             fit_points(model, x, y, 1, settings.batch_size, settings.lr, seed=0)  # type: ignore[arg-type]
         else:
             method(

@@ -119,7 +119,7 @@ def site_data(settings: Settings, site: Site, task: Columns) -> tuple[Tensor, Te
 
 def make_model(settings: Settings, task: Columns) -> Regressor:
     """Return the network, initialised from the seed; FedAG's has no noise of its own."""
-    noise = "none" if settings.rule == "FedAG" else settings.noise
+    noise = "none" if settings.strategy == "FedAG" else settings.noise
     hidden = settings.hidden_units if settings.model == "mlp" else 0
     model = Regressor(len(task.features), hidden, settings.bayesian_layers, noise)  # type: ignore
     model.reset(settings.init_log_var, seed_of(settings, "model"))

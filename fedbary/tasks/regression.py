@@ -117,7 +117,7 @@ class Regression(Task):
         Where nobody answers it is that of the round before.
         """
         noise = self.settings.noise
-        if self.settings.rule == "FedAG" and isinstance(noise, float):
+        if self.settings.strategy == "FedAG" and isinstance(noise, float):
             return {"noise_var": noise}
         if noise == "cross" and networks:
             answers = yield Question(NOISE, read_noise, tensors=networks)
