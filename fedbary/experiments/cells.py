@@ -38,6 +38,10 @@ ECE_15 = Metric("ece_15", "ECE %, 15 bins", 100, 2)
 ECE_100 = Metric("ece_100", "ECE %, 100 bins", 100, 2, True, "ece")
 NLL = Metric("nll", "NLL", 1, 3, True, "nll")
 MAIN = (ACCURACY, ECE_15, ECE_100, NLL)
+OF_TABLES = (
+    Metric("auroc", "AUROC %", 100, 2, False),
+    Metric("sensitivity", "Sensitivity %", 100, 2, False),
+)
 FAIRNESS = (
     Metric("local_models.weighted_accuracy", "Clients' weighted accuracy, %", 100, 2),
     Metric("local_models.worst10_accuracy", "Worst tenth of the clients, %", 100, 2),

@@ -20,6 +20,7 @@ from fedbary.experiments.cells import (
     FAIRNESS,
     MAIN,
     NLL,
+    OF_TABLES,
     REJECTED,
     UNCERTAINTY,
     Metric,
@@ -49,6 +50,7 @@ DATASETS = {
     "cifar10": "CIFAR-10",
     "svhn": "SVHN",
     "digits": "Digits",
+    "breast_cancer": "Breast cancer",
 }
 """How data sets are written; another is written as it is named."""
 
@@ -141,7 +143,7 @@ class Report:
         document.text(
             """{runs} runs. In each, {clients} clients hold a data set between
             them, each fits the network to its own part, and a **rule** makes one model of their
-            answers; that is a round. The last *n* of the network's five layers hold a Gaussian
+            answers; that is a round. The last *n* of the network's layers hold a Gaussian
             for every weight, the others a number; FedAvg has n = 0. All numbers are of the global
             model after the last round, on {where}, as mean ± standard deviation over
             the seeds ({seeds}).""",
@@ -213,7 +215,7 @@ class Report:
         ]
         header = ["n", "rule", "seeds"]
         columns = []
-        for metric in MAIN:
+        for metric in (*MAIN, *(m for m in OF_TABLES if m.column in rows and rows[m.column].any())):
             means = [metric.scale * runs[metric.column].mean(skipna=False) for *_, runs in cells]
             shown = [metric.show(runs[metric.column]) for *_, runs in cells]
             shown = marked(metric, means, shown, [(variant, n) for variant, n, *_ in cells])

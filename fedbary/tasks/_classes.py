@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from fedbary.figures.sheet import BLUE, GREEN, RED
-from fedbary.metrics import evaluate, fairness
+from fedbary.metrics import accuracy_after_rejection, evaluate, fairness
 from fedbary.predictive import Prediction
 from fedbary.shard import Shard
 from fedbary.tasks._task import Client
@@ -21,6 +21,9 @@ SCORES = {"accuracy": (0.0, 1.0), "nll": (0.0, 1000.0), "ece": (0.0, 1.0), "brie
 
 A probability's negative logarithm is at most 745 in float64, or infinite.
 """
+
+REJECTED = tuple(tenth / 10 for tenth in range(10))
+"""Fractions of the test set that are rejected, most uncertain first."""
 
 ACCURACY = ("accuracy", 100, "Accuracy (%)", BLUE)
 NLL = ("nll", 1, "Negative log-likelihood (nats)", RED)
@@ -61,6 +64,12 @@ def uncertainty(prediction: Prediction, labels: torch.Tensor) -> dict[str, Any]:
         "epistemic": float(prediction.epistemic.mean()),
     }
     return line
+
+
+def rejection(prediction: Prediction, labels: torch.Tensor) -> dict[str, Any]:
+    """Return the accuracy on what is left when the most uncertain predictions are put aside."""
+    kept = accuracy_after_rejection(prediction.probs, labels, prediction.entropy, REJECTED)
+    return {"rejection": {f"{part:.1f}": value for part, value in zip(REJECTED, kept, strict=True)}}
 
 
 def unscored(scored_on_server: bool) -> str:

@@ -16,7 +16,7 @@ from fedbary import federation
 from fedbary.data import load
 from fedbary.figures.run import reliability_diagram
 from fedbary.image_layout import ImageLayout
-from fedbary.metrics import accuracy_after_rejection, auroc, evaluate, reliability
+from fedbary.metrics import auroc, evaluate, reliability
 from fedbary.predictive import Prediction, predict
 from fedbary.shard import Shard
 from fedbary.sites import Site
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 
 REPEATS = 5
 """Sets of networks drawn from the final posterior, over which the ECE's own spread is taken."""
-
-REJECTED = tuple(tenth / 10 for tenth in range(10))
-"""Fractions of the test set that are rejected, most uncertain first."""
 
 
 class Classification(Task):
@@ -151,12 +148,7 @@ class Classification(Task):
         That is accuracy after rejection, detection of foreign data, and how far the ECE moves with
         the draw of the networks: its standard deviation.
         """
-        kept = accuracy_after_rejection(here.probs, labels, here.entropy, REJECTED)
-        line: dict[str, Any] = {
-            "rejection": {
-                f"{fraction:.1f}": value for fraction, value in zip(REJECTED, kept, strict=True)
-            }
-        }
+        line = _classes.rejection(here, labels)
         if self.settings.bayesian_layers > 0:
             again = [
                 self._predict_global(outcome.model, images, outcome.round, i).probs

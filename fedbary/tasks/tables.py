@@ -153,6 +153,8 @@ class Tables(Task):
         if not prediction.probs.isfinite().all():
             return Scored(dict.fromkeys(SCORES, math.nan))
         line = _classes.uncertainty(prediction, labels)
+        if outcome.round >= self.settings.rounds:
+            line |= _classes.rejection(prediction, labels)
         return Scored(self._score(prediction.probs, labels), line, prediction)
 
     def said(self, scored: Mapping[str, float]) -> str:
