@@ -99,7 +99,9 @@ def deploy(
     arguments: Overrides = None,
     site: Annotated[
         list[Path] | None,
-        typer.Option(help="A site's own .npz file or image folder; repeatable.", metavar="PATH"),
+        typer.Option(
+            help="A site's own .npz file, image folder or .csv table; repeatable.", metavar="PATH"
+        ),
     ] = None,
 ) -> None:
     """Run a federation of real servers on this machine, with TLS and keys that it generates.

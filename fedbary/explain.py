@@ -16,8 +16,14 @@ from fedbary.registry import modules, rules
 
 _PACKAGE = Path(__file__).parent
 
-_ROOMS = {"inference": "inference", "dataset": "data", "model": "models"}
-"""Settings whose values are modules, and the folder these lie in."""
+_ROOMS = (
+    ("task", "tasks"),
+    ("inference", "inference"),
+    ("dataset", "data"),
+    ("dataset", "tables"),
+    ("model", "models"),
+)
+"""Settings whose values are modules, each with a folder that these lie in."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +58,7 @@ def parts() -> Iterator[Part]:
     for module in modules("aggregation"):
         if rule := by_rule.get(module.replace("_", "")):
             yield Part("rule", rule, _docstring("aggregation", module))
-    for setting, room in _ROOMS.items():
+    for setting, room in _ROOMS:
         for module in modules(room):
             yield Part(setting, module, _docstring(room, module))
 

@@ -74,7 +74,7 @@ def site_from(node_config: Mapping[str, bool | int | float | str]) -> Site:
         name = str(node_config.get("name", f"partition {partition}"))
         return Site(name, path, partition, partitions, cpus, state_path)
     if not path:
-        allowed = "data-path, the site's own .npz or image folder, or partition-id, num-partitions"
+        allowed = "data-path, the site's own data, or partition-id with num-partitions"
         raise SettingError("node config", dict(node_config), allowed)
     return Site(
         str(node_config.get("name", path[-LONGEST_NAME:])), path, cpus=cpus, state_path=state_path

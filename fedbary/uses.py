@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from fedbary import limits
 from fedbary.config import BARYCENTRE, Settings
 from fedbary.errors import SettingError
 from fedbary.parameters import methods, models
@@ -34,6 +35,9 @@ def require_used(named: Iterable[str], settings: Settings) -> None:
 
 def _unused(settings: Settings) -> Iterator[tuple[str, tuple[str, str]]]:
     """Yield settings without use, each with the part that has none for it and what that uses."""
+    task = limits.of(settings.task)
+    for name in task.UNUSED:
+        yield name, (f"task={settings.task}", task.USES)
     if settings.method != BARYCENTRE:
         method = methods()[settings.method]
         part, own = f"method={method.name}", ", ".join(method.parameters)

@@ -12,6 +12,7 @@ from fedbary.config import Settings
 from fedbary.errors import SettingError
 from fedbary.explain import explained, overview, parts, settings
 from fedbary.inference import INFERENCE
+from fedbary.limits import TASKS
 from fedbary.methods import METHODS
 from fedbary.models import MODELS
 from fedbary.parameters import methods, models
@@ -41,6 +42,7 @@ def test_every_part_is_listed_with_its_purpose():
     assert {name for setting, name in listed if setting == "method"} == METHODS.keys()
     assert {name for setting, name in listed if setting == "rule"} == RULES.keys()
     assert {name for setting, name in listed if setting == "inference"} == set(INFERENCE)
+    assert {name for setting, name in listed if setting == "task"} == set(TASKS)
     assert all(part.purpose for part in parts())
     assert all(part.name in overview() for part in parts())
 

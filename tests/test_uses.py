@@ -16,6 +16,10 @@ from fedbary.uses import require_used
         ({"rule": "RKLB", "trim_fraction": 0.1}, "trim_fraction", ["RKLB"]),
         ({"hidden_units": 20}, "hidden_units", ["model=cnn", "pixels"]),
         ({"task": "regression", "kl_weight": 0.1}, "kl_weight", ["FedAG"]),
+        ({"predictive": "bootstrap"}, "predictive", ["task=classification", "ece_bins"]),
+        ({"noise": 0.5}, "noise", ["task=classification"]),
+        ({"task": "regression", "specificity": 0.9}, "specificity", ["task=regression", "noise"]),
+        ({"task": "tables", "input_shape": "1x8x8"}, "input_shape", ["class_weights"]),
         ({"hostile_fraction": 0.1}, "hostile_fraction", ["attack"]),
         ({"partition": "iid", "alpha": 1.0}, "alpha", ["iid"]),
     ],
@@ -35,6 +39,7 @@ def test_what_has_no_use_is_refused(overrides, unused, named):
         {"rule": "MultiKrum", "trim_fraction": 0.1, "attack": "scaling", "hostile_fraction": 0.1},
         {"task": "regression", "hidden_units": 20, "noise": "none", "alpha": 1.0,
          "partition": "quantity"},
+        {"task": "tables", "specificity": 0.9, "class_weights": "balanced", "classes": "a,b"},
         {"model": "resnet20", "width": 8, "groups": 4, "pixels": "signed"},
     ],
 )  # fmt: skip

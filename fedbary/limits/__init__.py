@@ -6,6 +6,8 @@ The file of a task in `fedbary.tasks` bears the same name here. It defines
     the names of its data sets;
 ``FILES``
     how the path of a file that it reads may end; "" for any path;
+``UNUSED``, ``USES``
+    settings that are nothing to the task, and in words what it uses instead;
 ``limits(settings)``
     yields (setting, whether it fits the others, what is allowed).
 """

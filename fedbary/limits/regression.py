@@ -15,6 +15,10 @@ DATASETS = modules("tables", "read")
 
 FILES = ("",)
 
+UNUSED = ("classes", "input_shape", "augment", "pixels", "ece_bins", "class_weights", "specificity")
+
+USES = "target, split, noise, predictive"
+
 
 def limits(settings: Settings) -> Iterator[tuple[str, bool, str]]:
     """Yield what has to fit."""

@@ -14,6 +14,10 @@ DATASETS = modules("tables", "read_labelled")
 
 FILES = ("",)
 
+UNUSED = ("input_shape", "augment", "pixels", "noise", "predictive")
+
+USES = "target, classes, split, class_weights, specificity, ece_bins"
+
 
 def limits(settings: Settings) -> Iterator[tuple[str, bool, str]]:
     """Yield what has to fit."""

@@ -1,4 +1,9 @@
-"""Images and their classes."""
+"""Images and their classes.
+
+Predictions are the mean softmax of networks drawn from the global posterior. Scores are accuracy,
+NLL, ECE and Brier score; at the end also accuracy after rejection and the detection of foreign
+images (`ood_dataset`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Tables and a number for each of their rows."""
+"""Tables and a number for each of their rows.
+
+All sites standardise features and target alike, from sums that they send. Predictions are Gaussian,
+with or without a term for the target's noise (`noise`), and scored in the target's own units.
+"""
 
 from __future__ import annotations
 
