@@ -103,7 +103,7 @@ def test_what_a_node_config_may_say():
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({}, "data-path, the site's own .npz or image folder, or partition-id"),
+        ({}, "data-path, the site's own data, or partition-id"),
         ({"partition-id": 3, "num-partitions": 3}, "below num-partitions, 3"),
         ({"partition-id": 1}, "num-partitions: None"),
         ({"partition-id": "one", "num-partitions": 3}, "partition-id: 'one'"),
