@@ -90,9 +90,11 @@ def prepare(settings: Settings, folder: Path, own_data: bool = False) -> Setting
         _require_file(setting, prepared)
     require_startable(folder, prepared)
     require_free(folder)
+    from fedbary.methods import require_method
     from fedbary.runs import checkpoint_to_resume
     from fedbary.tasks import task_of
 
+    require_method(settings)
     task_of(settings).check(own_data)
     checkpoint_to_resume(folder, prepared)
     return prepared

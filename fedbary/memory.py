@@ -9,7 +9,7 @@ earlier checkpoint thus leave both sides with the same past.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -18,9 +18,6 @@ from torch import Tensor
 
 from fedbary.checkpoints import write_whole
 from fedbary.errors import SettingError
-
-OLDER = 2
-"""Rounds kept beside the one that holds, for a server that goes back to an earlier checkpoint."""
 
 
 class Memory:
@@ -52,7 +49,9 @@ class Memory:
             allowed = f"what this client kept in round {admitted}, the last that counted"
             raise SettingError(str(file), error, allowed) from None
 
-    def keep(self, server_round: int, tensors: Mapping[str, Tensor], admitted: int) -> None:
+    def keep(
+        self, server_round: int, tensors: Mapping[str, Tensor], needed: Collection[int] | None
+    ) -> None:
         """Keep the tensors of a round, and drop what no server can ask for any more.
 
         Parameters
@@ -61,19 +60,19 @@ class Memory:
             The round that they are of.
         tensors : mapping of str to Tensor
             What is kept.
-        admitted : int
-            The round that holds until this one's reply is admitted.
+        needed : collection of int, optional
+            The earlier rounds that a server may still go back to; others are dropped. None: it does
+            not know, and none is.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         content = save({name: tensor.cpu().contiguous() for name, tensor in tensors.items()})
         write_whole(self._file(server_round), content)
-        before = sorted(number for number in self._rounds() if number < admitted)
-        for number in before[:-OLDER]:
+        for number in self._rounds() - {server_round, *needed} if needed is not None else ():
             self._file(number).unlink(missing_ok=True)
 
     def _file(self, server_round: int) -> Path:
         return self.folder / f"kept-{server_round:06d}.safetensors"
 
-    def _rounds(self) -> list[int]:
+    def _rounds(self) -> set[int]:
         names = (re.fullmatch(r"kept-(\d+)\.safetensors", p.name) for p in self.folder.iterdir())
-        return [int(match[1]) for match in names if match]
+        return {int(match[1]) for match in names if match}

@@ -106,6 +106,11 @@ class ServerAdam:
         return steps, after
 
 
+def is_buffer(name: str, tensor: Tensor) -> bool:
+    """Whether a tensor of a state dict is a buffer: not floating, or batch norm's statistics."""
+    return not tensor.is_floating_point() or name.endswith(("running_mean", "running_var"))
+
+
 def _require_decay(name: str, value: float) -> None:
     _require(name, value, 0 <= value < 1, "from 0 to below 1")
 

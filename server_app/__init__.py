@@ -18,6 +18,7 @@ from fedbary.config import BARYCENTRE, Settings, parameters_of, resolve_run_conf
 from fedbary.errors import RunError, SettingError
 from fedbary.folder import require_startable, run_folder
 from fedbary.lock import only_writer
+from fedbary.methods import require_method
 from fedbary.runs import RunFolder, changed_bits, checkpoint_to_resume
 from fedbary.tasks import Task, task_of
 from server_app.asking import Asker
@@ -57,6 +58,7 @@ def run(grid: Grid, settings: Settings, folder: Path) -> None:
         room to write.
     """
     require_startable(folder, settings)
+    require_method(settings)
     with only_writer(folder):
         _run(grid, settings, folder)
 

@@ -93,10 +93,10 @@ def fit(
     if keep_in is None:
         allowed = f"a folder for what {type(method).__name__} lets this client keep"
         raise SettingError("state-path", "none", allowed)
-    admitted = int(config[KEPT_KEY])  # type: ignore[arg-type]
+    admitted, *earlier = (int(number) for number in config[KEPT_KEY])  # type: ignore[union-attr]
     memory = Memory(keep_in / f"{int(config[RUN_KEY]):016x}")  # type: ignore[arg-type]
     fitted = method.fit(local, received, memory.recall(admitted))
-    memory.keep(local.round, fitted.kept, admitted)
+    memory.keep(local.round, fitted.kept, {admitted, *earlier} if earlier else None)
     return fitted
 
 

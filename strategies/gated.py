@@ -152,6 +152,10 @@ class GatedStrategy(FedAvg, ABC):
     def _check_global(self, arrays: ArrayRecord) -> None:
         """Look at what clients are to be sent; raise a SettingError if it does not fit."""
 
+    def _reply_like(self, arrays: ArrayRecord) -> ArrayRecord:
+        """Return a record with the keys, shapes and dtypes of a sound reply: the global arrays."""
+        return arrays
+
     @abstractmethod
     def _aggregate(self, admitted: Sequence[Message], weights: Sequence[float]) -> ArrayRecord:
         """Return the aggregate of admitted replies; a SettingError skips the round."""
@@ -245,8 +249,9 @@ class GatedStrategy(FedAvg, ABC):
         reference = self._global_arrays
         if reference is None:
             reference = self._first_sound(replies)
+        expected = self._reply_like(reference)
         with workers() as pool:
-            refusals = list(pool.map(self._train_refusal, replies, repeat(reference)))
+            refusals = list(pool.map(self._train_refusal, replies, repeat(expected)))
         refusals = repeated(_question(MessageType.TRAIN, server_round), replies, refusals)
         refusals = weightless(replies, refusals, self.train_limit)
         admitted = self._admitted(server_round, replies, refusals)
@@ -275,7 +280,8 @@ class GatedStrategy(FedAvg, ABC):
         except SettingError as error:
             return self._skip(server_round, str(error))
         except ValueError:
-            reasons = spoilers(admitted, attempt, lambda r: farthest(arrays_of(r), reference))
+            expected = self._reply_like(reference)
+            reasons = spoilers(admitted, attempt, lambda r: farthest(arrays_of(r), expected))
             rest = self._admitted(server_round, admitted, reasons)
             return self._aggregate_admitted(server_round, rest, reference)
         arrays = self._commit(reference, arrays, admitted)

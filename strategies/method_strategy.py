@@ -23,7 +23,8 @@ METHOD_KEY = "method"
 """The entry of a training message's config that names the method; its parameters are beside it."""
 
 KEPT_KEY = "kept-round"
-"""The entry that says the last round of which the client's reply was admitted; 0: none."""
+"""The entry with the last round of which the client's reply was admitted, 0: none; and, where the
+server knows it, that round as of the checkpoint before the last, to which it may go back."""
 
 RUN_KEY = "kept-run"
 """The entry that tells runs apart in what clients keep; it outlives a resume."""
@@ -66,6 +67,7 @@ class MethodStrategy(GatedStrategy):
         self._pending: Mapping[str, Tensor] = {}
         self._kept: dict[str, int] = {}
         self._run = secrets.randbits(62)
+        self._at_checkpoint: dict[str, int] | None = None
         self._round = 0
 
     def configure_train(
@@ -80,13 +82,16 @@ class MethodStrategy(GatedStrategy):
         self._round = server_round + self.completed_rounds
         if self._round == 1:
             self._state = self.method.start(model)
+            self._kept, self._run = {}, secrets.randbits(62)
+        earlier, self._at_checkpoint = self._at_checkpoint, dict(self._kept)
         for message in messages:
             name = self._name(message.metadata.dst_node_id)
             sent = self.method.send(model, self._state, name)
             said = message.content.config_records[self.configrecord_key]
             if self.method.remembers:
-                kept = {KEPT_KEY: self._kept.get(name, 0), RUN_KEY: self._run}
-                said = ConfigRecord({**said, **kept})
+                known = [self._kept] if earlier is None else [self._kept, earlier]
+                kept = [rounds.get(name, 0) for rounds in known]
+                said = ConfigRecord({**said, KEPT_KEY: kept, RUN_KEY: self._run})
             message.content = RecordDict(
                 {
                     self.arrayrecord_key: _record(sent, model, arrays),
@@ -130,6 +135,11 @@ class MethodStrategy(GatedStrategy):
             raise SettingError("method", name, "another for a model without Gaussian arrays")
         if wrapper := driving_wrapper():
             raise SettingError("method", name, f"AALV or FedAvg within {type(wrapper).__name__}")
+
+    def _reply_like(self, arrays: ArrayRecord) -> ArrayRecord:
+        """Return what a sound reply looks like, as the method says."""
+        model = tensors_of(arrays)
+        return _record(self.method.reply_like(model), model, arrays)
 
     def _commit(
         self, reference: ArrayRecord, aggregate: ArrayRecord, admitted: Sequence[Message]

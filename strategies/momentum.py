@@ -9,6 +9,7 @@ from flwr.supercore import log
 from torch import Tensor
 
 from fedbary.errors import SettingError
+from fedbary.optimisers import is_buffer
 
 from .arrays import array_from_tensor, tensor_from_array
 from .conventions import Convention
@@ -20,8 +21,8 @@ class ServerMomentum:
 
     With m_t the aggregate of round t that began from θ_t:
     u_t = β u_{t−1} + (m_t − θ_t),  θ_{t+1} = θ_t + u_t.
-    The scales of Gaussians are the rule's own, without momentum, so that they stay positive; so
-    are tensors that are not floating. β = 0 is the rule alone.
+    The scales of Gaussians and buffers (what is not floating, batch norm's moments) are the rule's
+    own, without momentum, so that variances stay positive. β = 0 is the rule alone.
 
     Parameters
     ----------
@@ -61,7 +62,7 @@ class ServerMomentum:
         after, velocities = ArrayRecord(), {}
         for key, array in aggregate.items():
             new = tensor_from_array(array)
-            if key in scales or not new.is_floating_point():
+            if key in scales or is_buffer(key, new):
                 after[key] = array
                 continue
             old = tensor_from_array(before[key])

@@ -193,6 +193,33 @@ def test_reported_kl_is_the_closed_form(name):
 
 
 @pytest.mark.parametrize("name", INFERENCE)
+def test_what_is_frozen_stays(name):
+    x, y = classification()
+    model = cnn()
+    frozen = {"conv1.weight", "fc1.weight_mean", "fc1.weight_log_var", "fc2.weight_mean"}
+    for key, parameter in model.named_parameters():
+        parameter.requires_grad_(key not in frozen)
+    before = {key: tensor.clone() for key, tensor in model.state_dict().items()}
+    training = Training(epochs=2, weight_decay=0.01, kl_weight=1.0)
+    local_method(name)(model, x, y, 0.5, training, seed=0)
+    still = {key for key, tensor in model.state_dict().items() if torch.equal(tensor, before[key])}
+    assert still == {*frozen, "fc2.weight_log_var"}  # of a pair both
+
+
+@pytest.mark.parametrize("name", ["variational", "natural_gradient", "ivon"])
+def test_under_a_factor_weight_decay_is_no_second_prior(name):
+    x, y = regression_data()
+    factor = Factor({"linear.weight": torch.zeros(1, 4)}, {"linear.weight": torch.ones(1, 4)})
+    found = []
+    for weight_decay in (0.0, 0.1):
+        model = Regression(x.shape[1])
+        training = Training(epochs=3, weight_decay=weight_decay)
+        local_method(name)(model, x, y, factor, training, seed=0, nll=gaussian_nll)
+        found.append(model.linear.weight_mean.detach().clone())
+    assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("name", INFERENCE)
 def test_under_a_factor_the_kl_lacks_only_the_normalisation(name):
     """E_q[log q − log f] and KL(q ‖ N(0, 1)) lie ½ log 2π a weight apart."""
     x, y = classification()

@@ -13,7 +13,7 @@ from torch import nn
 
 from fedbary.errors import SettingError
 from fedbary.inference import Training
-from fedbary.memory import OLDER, Memory
+from fedbary.memory import Memory
 from fedbary.methods import Fitted, Method
 from fedbary.methods._method import weighted_mean
 from server_app.inline import InlineGrid
@@ -102,6 +102,31 @@ def test_a_server_that_goes_back_finds_its_clients_as_they_were(tmp_path):
     assert counts(again) == [5, 5, 5]
 
 
+@settings(max_examples=15, deadline=None)
+@given(st.sets(st.tuples(st.integers(0, CLIENTS - 1), st.integers(1, 6)), max_size=9))
+def test_every_checkpoint_that_is_kept_can_be_gone_on_from(tmp_path_factory, spoiled):
+    """The last two, after any refusals, also after one resume."""
+    folder, states = tmp_path_factory.mktemp("kept"), []
+    spoiled -= {(0, t) for t in range(1, 7)}
+    strategy, arrays, resumed = None, None, None
+    for server_round in range(1, 7):
+        strategy, arrays = run(folder, 1, spoiled, resumed=resumed, start=arrays)
+        states.append((strategy.state_dict(), arrays))
+        resumed = (strategy.state_dict(), server_round)
+        for back, (state, then) in enumerate(reversed(states[-2:])):
+            went_back, _ = run(folder, 1, (), resumed=(state, server_round - back), start=then)
+            assert went_back.refusals == []
+
+
+def test_a_second_start_of_one_strategy_begins_anew(tmp_path):
+    strategy = CountingStrategy(fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1)
+    for _ in range(2):
+        grid = InlineGrid(client_app(tmp_path, ()), CLIENTS, {})
+        arrays = ArrayRecord(nn.Linear(1, 1).state_dict())
+        strategy.start(grid=grid, initial_arrays=arrays, num_rounds=3)
+        assert counts(strategy) == [3, 3, 3]
+
+
 def test_another_run_in_the_same_folder_begins_anew(tmp_path):
     run(tmp_path, 3)
     other, _ = run(tmp_path, 2)
@@ -122,9 +147,10 @@ def test_a_client_without_a_folder_or_that_has_lost_it_says_so(tmp_path):
 def test_only_what_can_still_be_asked_for_is_kept(tmp_path):
     memory = Memory(tmp_path / "kept")
     for server_round in range(1, 9):
-        memory.keep(server_round, {"w": torch.tensor(server_round)}, server_round - 1)
+        needed = {server_round - 1, server_round - 2} if server_round > 3 else None
+        memory.keep(server_round, {"w": torch.tensor(server_round)}, needed)
     found = sorted(int(p.name[5:11]) for p in memory.folder.iterdir())
-    assert found == list(range(7 - OLDER, 9))
+    assert found == [6, 7, 8]
     assert memory.recall(7) == {"w": torch.tensor(7)} and memory.recall(0) == {}
     with pytest.raises(SettingError, match="round 2"):
         memory.recall(2)

@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 import client_app
 from fedbary.config import resolve
 from fedbary.errors import SettingError
+from fedbary.launch import prepare
 from fedbary.methods import METHODS
 from server_app import run
 from server_app.inline import InlineGrid, run_inline
@@ -107,6 +108,17 @@ def test_what_a_method_does_not_allow_is_said_before_the_start(name):
         resolve({"method": name, "bayesian_layers": wrong})
     with pytest.raises(SettingError, match="attack"):
         resolve({"method": name, "attack": "sign_flip"})
+
+
+@pytest.mark.parametrize(
+    "words", [{"method": "FedPA", "local_epochs": 1}, {"method": "PVI", "damping": 0.5}]
+)
+def test_rounds_that_do_not_do_for_a_method_are_refused_before_the_start(words, tmp_path):
+    chosen = resolve({**QUICK, "output": str(tmp_path / "run"), **words})
+    with pytest.raises(SettingError, match="local_epochs|damping"):
+        prepare(chosen, tmp_path / "run")
+    with pytest.raises(SettingError, match="local_epochs|damping"):
+        run_inline(chosen, tmp_path / "run")
 
 
 @pytest.mark.slow

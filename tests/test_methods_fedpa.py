@@ -165,6 +165,15 @@ def test_the_server_s_momentum_moves_no_buffer():
     torch.testing.assert_close(model["w"], torch.full((2,), -(1 + 1.9 + 2.71)))
 
 
+def test_a_buffer_that_nobody_trains_stays_as_it_is():
+    job, method = local(), FedPA()
+    job.model.register_buffer("scale", torch.tensor(2.0))
+    received = job.state()
+    reply = method.fit(job, received, {}).reply
+    model, _ = method.aggregate(received, {}, [Reply("a", 1.0, reply)])
+    assert model["scale"] == 2.0
+
+
 def test_an_epoch_must_be_left_to_sample():
     with pytest.raises(SettingError, match="local_epochs"):
         FedPA(burn_in=4).fit(local(epochs=4), local().state(), {})

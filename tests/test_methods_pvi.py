@@ -162,6 +162,23 @@ def test_a_cavity_that_is_no_density_is_held_above_zero():
     assert seen[0].precision["weight"].min() >= LEAST_CAVITY_PRECISION
 
 
+NAMES = ["hospital", "hospital/shift/x", "hospital/shift", "a/b", "a", "", "ü %2F", "site/a"]
+
+
+def test_no_name_shuts_out_another():
+    method, model = PVI(), {"weight_mean": torch.zeros(2), "weight_log_var": torch.zeros(2)}
+    state, precision = {}, {}
+    for number, name in enumerate(NAMES):
+        log_var = torch.full((2,), -1.0 - number)
+        reply = Reply(name, 1.0, {"weight_mean": torch.ones(2), "weight_log_var": log_var})
+        model, state = method.aggregate(model, state, [reply])
+        precision[name] = _sites(state)[name].precision["weight"]
+    assert _sites(state).keys() == set(NAMES)
+    for name, expected in precision.items():
+        torch.testing.assert_close(_sites(state)[name].precision["weight"], expected)
+        method.send(model, state, name)
+
+
 def test_too_little_damping_is_refused_before_it_diverges():
     data, method = clients(0, 3), PVI(damping=0.5)
     model, state = start(method, data)

@@ -94,3 +94,13 @@ def test_a_velocity_of_infinity_from_an_old_checkpoint_is_forgotten():
     for _ in range(2):
         after = strategy.server_momentum.step(before, aggregate, CONVENTIONS["fedbary"])
     assert after["w"].numpy() == 3 + 0.5 * 2 - 1
+
+
+def test_batch_norm_s_moments_are_the_aggregate_s():
+    server = ServerMomentum(0.9)
+    held = {"bn.running_var": np.ones(2), "bn.running_mean": np.zeros(2), "w": np.zeros(2)}
+    target = {"bn.running_var": np.full(2, 0.05), "bn.running_mean": np.ones(2), "w": np.ones(2)}
+    for _ in range(4):
+        held = values(server.step(record(held), record(target), CONVENTIONS["fedbary"]))
+        assert (held["bn.running_var"] == 0.05).all() and (held["bn.running_mean"] == 1).all()
+    assert (held["w"] != 1).all()

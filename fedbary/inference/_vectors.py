@@ -52,6 +52,8 @@ class Flat:
 class Vectors:
     """A model's posterior, N(mean, exp(log_var)) and point tensors, and its prior, as vectors.
 
+    Parameters without `requires_grad` are left out, of a pair both: they stay as they are.
+
     Attributes
     ----------
     points, log_vars
@@ -60,17 +62,25 @@ class Vectors:
         The names of the parameters in `points`, in their order.
     mean
         The part of `points.value` that is means.
+    has_density
+        Whether the prior is one, not a factor without normalisation.
     prior_shift, prior_precision
         e₀ and s₀ per Gaussian weight; of N(m₀, 1/s₀): e₀ = s₀ m₀.
     """
 
     def __init__(self, model: nn.Module, prior: Prior) -> None:
         named = dict(model.named_parameters())
-        names = [n.removesuffix(LOG_VAR_SUFFIX) for n in named if n.endswith(LOG_VAR_SUFFIX)]
-        gaussian = {name + suffix for name in names for suffix in (MEAN_SUFFIX, LOG_VAR_SUFFIX)}
+        pairs = {
+            n.removesuffix(LOG_VAR_SUFFIX): {n, n.removesuffix(LOG_VAR_SUFFIX) + MEAN_SUFFIX}
+            for n in named
+            if n.endswith(LOG_VAR_SUFFIX)
+        }
+        frozen = {name for name, parameter in named.items() if not parameter.requires_grad}
+        names = [name for name, pair in pairs.items() if not pair & frozen]
+        gaussian = set().union(*pairs.values())
         means = [named[name + MEAN_SUFFIX] for name in names]
         like = next(iter(named.values())).detach()
-        points = [name for name in named if name not in gaussian]
+        points = [name for name in named if name not in gaussian | frozen]
         self.point_names = [*(name + MEAN_SUFFIX for name in names), *points]
         self.points = Flat([*means, *(named[name] for name in points)], like)
         self.log_vars = Flat([named[name + LOG_VAR_SUFFIX] for name in names], like)
@@ -82,7 +92,7 @@ class Vectors:
             factor = Factor.of(prior) if isinstance(prior, Posterior) else prior
             self.prior_shift = self.log_vars.pack([factor.shift[name] for name in names])
             self.prior_precision = self.log_vars.pack([factor.precision[name] for name in names])
-        self._is_density = not isinstance(prior, Factor)
+        self.has_density = not isinstance(prior, Factor)
 
     @contextmanager
     def moved(self, offset: Tensor) -> Iterator[None]:
@@ -101,7 +111,7 @@ class Vectors:
         """
         mean, log_var = self.mean.double(), self.log_vars.value.double()
         shift, precision = self.prior_shift.double(), self.prior_precision.double()
-        if self._is_density:
+        if self.has_density:
             ratio = log_var.exp() * precision
             squares = (mean - shift / precision).square() * precision
             return float(0.5 * (ratio - 1 - ratio.log() + squares).sum())
@@ -112,12 +122,15 @@ class Vectors:
 class Momentum:
     """SGD's velocity, u ← β u + gradient, for mean NLL + ½ decay ‖·‖² + kl_scale · KL(q ‖ prior).
 
-    The KL is the means' alone, s₀ m − e₀ in the gradient; `weight_decay` is every tensor's.
+    The KL is the means' alone, s₀ m − e₀ in the gradient; `weight_decay` is every tensor's, but
+    under a factor only the points', as a factor is all there is to be said before the data.
     """
 
     def __init__(self, q: Vectors, training: Training, kl_scale: float) -> None:
         self.points, self.momentum = q.points, training.momentum
         self.decay = torch.full_like(q.points.value, training.weight_decay)
+        if not q.has_density:
+            self.decay[: len(q.mean)] = 0.0
         self.decay[: len(q.mean)] += kl_scale * q.prior_precision
         self.pull = torch.zeros_like(q.points.value)
         self.pull[: len(q.mean)] = kl_scale * q.prior_shift

@@ -12,10 +12,20 @@ from importlib import import_module
 from pkgutil import iter_modules
 from types import MappingProxyType
 
+from fedbary.config import BARYCENTRE, Settings, parameters_of
 from fedbary.errors import SettingError
 from fedbary.methods._method import Fitted, Local, Method, Reply, Tensors
 
-__all__ = ["METHODS", "Fitted", "Local", "Method", "Reply", "Tensors", "method_named"]
+__all__ = [
+    "METHODS",
+    "Fitted",
+    "Local",
+    "Method",
+    "Reply",
+    "Tensors",
+    "method_named",
+    "require_method",
+]
 
 _modules = [
     import_module(f"{__name__}.{module.name}")
@@ -34,6 +44,15 @@ METHODS: Mapping[str, type[Method]] = MappingProxyType(
     }
 )
 """Every method's class by its name."""
+
+
+def require_method(settings: Settings) -> None:
+    """Raise a SettingError if the run's method does not allow its parameters or its rounds."""
+    if settings.method == BARYCENTRE:
+        return
+    own = {name: getattr(settings, name) for name in parameters_of(settings.method)}
+    method = method_named(settings.method)(**own)
+    method.check(settings.participants, settings.local_epochs)
 
 
 def method_named(name: str) -> type[Method]:

@@ -132,6 +132,9 @@ class Method:
     remembers = False
     """Whether clients keep what `fit` returns as `kept`, and are given it in their next round."""
 
+    def check(self, clients: int, epochs: int) -> None:
+        """Raise a SettingError if rounds of so many clients and epochs do not do for the method."""
+
     def start(self, model: Tensors) -> Tensors:
         """Return the server's state before the first round."""
         return {}
@@ -163,11 +166,6 @@ class Method:
     def posterior(self, model: Tensors, state: Tensors) -> Posterior:
         """Return the posterior that predictions are drawn from."""
         return Posterior.from_state_dict(model)
-
-
-def is_buffer(name: str, tensor: Tensor) -> bool:
-    """Whether a tensor of a state dict is a buffer: not floating, or batch norm's statistics."""
-    return not tensor.is_floating_point() or name.endswith(("running_mean", "running_var"))
 
 
 def shares(replies: Sequence[Reply]) -> list[float]:

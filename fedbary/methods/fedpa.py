@@ -34,10 +34,9 @@ from fedbary.methods._method import (
     Method,
     Reply,
     Tensors,
-    is_buffer,
     weighted_mean,
 )
-from fedbary.optimisers import ServerSGD
+from fedbary.optimisers import ServerSGD, is_buffer
 
 
 @dataclass(frozen=True)
@@ -78,23 +77,29 @@ class FedPA(Method):
                 raise SettingError(name, getattr(self, name), "a whole number from 0 up")
         self._optimiser  # noqa: B018 - says at once what is out of range
 
+    def check(self, clients: int, epochs: int) -> None:
+        """Refuse a round that leaves no epoch to sample."""
+        if epochs <= self.burn_in:
+            allowed = f"above burn_in, {self.burn_in}, so that an epoch is left to sample"
+            raise SettingError("local_epochs", epochs, allowed)
+
     @property
     def _optimiser(self) -> ServerSGD:
         return ServerSGD(self.server_lr, self.server_momentum)
 
     def fit(self, local: Local, received: Tensors, kept: Tensors) -> Fitted:
         """Sample the client's posterior along SGD and return Δ for every parameter."""
-        burn_in = self.burn_in
-        if local.training.epochs <= burn_in:
-            allowed = f"above burn_in, {burn_in}, so that an epoch is left to sample"
-            raise SettingError("local_epochs", local.training.epochs, allowed)
+        self.check(1, local.training.epochs)
         local.load(received)
-        start, samples, q, mean_nll = _samples(local, burn_in)
+        start, samples, q, mean_nll = _samples(local, self.burn_in)
         if local.round <= self.fedavg_rounds:
             delta = start - q.points.value
         else:
             delta = posterior_delta(start, samples, self.rho)
         state = local.state()
+        for name, tensor in state.items():
+            if not is_buffer(name, tensor):  # what the model does not train has no step: 0
+                state[name] = received[name].to(tensor) - tensor
         for name, part in zip(q.point_names, q.points.views(delta), strict=True):
             state[name] = part.contiguous()
         return Fitted(state, {"train_nll": mean_nll})

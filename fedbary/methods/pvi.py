@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from urllib.parse import quote, unquote
 
 from torch import Tensor
 
@@ -61,6 +62,12 @@ class PVI(Method):
         if not 0 < self.prior_std < float("inf"):
             raise SettingError("prior_std", self.prior_std, "a number above 0")
 
+    def check(self, clients: int, epochs: int) -> None:
+        """Refuse a damping with which a round of so many clients would diverge."""
+        if self.damping * clients > 1:
+            allowed = f"at most 1/{clients} where so many clients reply: it diverges above"
+            raise SettingError("damping", self.damping, allowed)
+
     def send(self, model: Tensors, state: Tensors, client: str) -> Tensors:
         """Return the global posterior, from which the client starts, and its cavity."""
         cavity = self._global(model, state)
@@ -79,10 +86,8 @@ class PVI(Method):
         self, model: Tensors, state: Tensors, replies: Sequence[Reply]
     ) -> tuple[Tensors, Tensors]:
         """Move the sites of those that replied, and multiply all."""
+        self.check(len(replies), 1)
         damping = self.damping or 1 / len(replies)
-        if damping * len(replies) > 1:
-            allowed = f"at most 1/{len(replies)} where so many clients reply: it diverges above"
-            raise SettingError("damping", damping, allowed)
         before, sites = self._global(model, state), _sites(state)
         for reply in replies:
             found = Factor.of(Posterior.from_state_dict(reply.tensors))
@@ -91,7 +96,7 @@ class PVI(Method):
         state = {
             name: tensor
             for client, site in sites.items()
-            for name, tensor in _named(f"site/{client}", site).items()
+            for name, tensor in _named(f"site/{quote(client, safe='')}", site).items()
         }
         points = [name for name in Posterior.from_state_dict(model).mean if name in model]
         posterior = self._global(model, state).posterior(weighted_mean(replies, points))
@@ -126,6 +131,6 @@ def _factor(prefix: str, tensors: Tensors) -> Factor:
 
 
 def _sites(state: Tensors) -> dict[str, Factor]:
-    """Return the sites by client; a client's name may hold slashes, a tensor's holds none."""
-    clients = {key.removeprefix("site/").rsplit("/", 2)[0] for key in state}
-    return {client: _factor(f"site/{client}", state) for client in sorted(clients)}
+    """Return the sites by client, whose name is quoted in the keys: it may hold a slash."""
+    quoted = sorted({key.split("/")[1] for key in state})
+    return {unquote(client): _factor(f"site/{client}", state) for client in quoted}
