@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 
-from fedbary import data
 from fedbary.data import Dataset, load, names
 from fedbary.errors import SettingError
 
@@ -50,20 +49,6 @@ def test_unknown_name_lists_the_allowed(name, tmp_path):
     with pytest.raises(SettingError, match=r"dataset: .*cifar10, .*digits, .*\.npz") as caught:
         load(name, tmp_path, False)
     assert "\n" not in str(caught.value)
-
-
-def test_new_data_set_is_one_file(tmp_path, monkeypatch):
-    (tmp_path / "stripes.py").write_text(
-        "import numpy as np\n"
-        "def read(data_dir, download):\n"
-        "    x, y = np.zeros((6, 8, 8), np.uint8), np.arange(6) % 2\n"
-        "    return dict(x_train=x, y_train=y, x_test=x, y_test=y)\n"
-    )
-    monkeypatch.setattr(data, "__path__", [*data.__path__, str(tmp_path)])
-    assert "stripes" in names()
-    stripes = load("stripes", tmp_path, False)
-    assert (stripes.name, stripes.shape, stripes.num_classes) == ("stripes", (1, 8, 8), 2)
-    sys.modules.pop("fedbary.data.stripes")
 
 
 def test_importing_is_light():
