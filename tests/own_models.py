@@ -20,3 +20,23 @@ def number(shape, outputs):
 
 def wide(shape, outputs):
     return nn.Sequential(nn.Flatten(), nn.LazyLinear(outputs + 1))
+
+
+def failing(shape, outputs):
+    raise RuntimeError("no weights\nhere")
+
+
+class Deaf(nn.Module):
+    """It answers nothing."""
+
+    def forward(self, x):
+        raise KeyError(len(x))
+
+
+def deaf(shape, outputs):
+    return Deaf()
+
+
+def several(shape, outputs):
+    """Return a network that answers with a tuple."""
+    return nn.Sequential(nn.Flatten(), nn.LazyLinear(3), nn.GRU(3, outputs))

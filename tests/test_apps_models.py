@@ -81,3 +81,25 @@ def test_more_layers_than_the_network_has_and_absent_factories_end_a_run_before_
         task_of(resolve({"model": "own_models:absent"})).check(own_data=False)
     with pytest.raises(SettingError, match="mlp or linear for task=regression"):
         resolve({"task": "regression", "model": "resnet20"})
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ("own_models:failing", "RuntimeError: no weights here"),
+        ("own_models:deaf", r"answers inputs of shape \(1, 1, 8, 8\) \(KeyError"),
+        ("own_models:several", "AttributeError"),
+        ("torch.nn:Linear", "TypeError"),
+        ("json:loads", "TypeError"),
+        ("math:pi", "not callable"),
+        ("broken_on_import:make", "can be imported .ValueError: no licence"),
+    ],
+)
+def test_a_factory_or_a_network_of_ones_own_that_fails_is_one_line(
+    model, said, tmp_path, monkeypatch
+):
+    (tmp_path / "broken_on_import.py").write_text("raise ValueError('no licence')")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(SettingError, match=said) as caught:
+        task_of(resolve({"model": model})).check(own_data=False)
+    assert str(caught.value).startswith("model: ") and "\n" not in str(caught.value)

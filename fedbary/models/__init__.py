@@ -99,16 +99,29 @@ def _own(name: str, shape: Sequence[int], outputs: int) -> nn.Module:
     module, _, function = name.partition(":")
     try:
         factory = getattr(import_module(module), function)
-    except (ImportError, AttributeError) as error:
-        allowed = f"package.module:factory that can be imported ({one_line(error)})"
+    except Exception as error:  # noqa: BLE001 - code of others raises many kinds
+        allowed = f"package.module:factory that can be imported ({_said(error)})"
         raise SettingError("model", name, allowed) from None
-    plain = factory(tuple(shape), outputs)
+    try:
+        plain = factory(tuple(shape), outputs)
+    except Exception as error:  # noqa: BLE001
+        allowed = f"a function that can be called as factory({tuple(shape)}, {outputs})"
+        raise SettingError("model", name, f"{allowed} ({_said(error)})") from None
     if not isinstance(plain, nn.Module):
         allowed = f"a function that returns an nn.Module, not a {type(plain).__name__}"
         raise SettingError("model", name, allowed)
-    with torch.no_grad():
-        found = tuple(plain.eval()(torch.zeros(1, *shape)).shape)
+    try:
+        with torch.no_grad():
+            found = tuple(plain.eval()(torch.zeros(1, *shape)).shape)
+    except Exception as error:  # noqa: BLE001
+        allowed = f"a network that answers inputs of shape (1, {', '.join(map(str, shape))})"
+        raise SettingError("model", name, f"{allowed} ({_said(error)})") from None
     if found != (1, outputs):
         allowed = f"a network whose answer to one input has shape (1, {outputs}), not {found}"
         raise SettingError("model", name, allowed)
     return plain.train()
+
+
+def _said(error: Exception) -> str:
+    """Return the error of another's code by its kind, in one line."""
+    return f"{type(error).__name__}: {one_line(error)}"
