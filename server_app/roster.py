@@ -156,11 +156,11 @@ class Roster:
     def gather(self) -> None:
         """Wait for the federation's nodes and ask each what it holds.
 
-        As many are waited for as the members say there are partitions, or, where sites have data
-        of their own, as the setting `clients` says. The server starts before all nodes are
-        registered; without the wait round 1 would train some. Nodes that answer with an error are
-        left out, with a warning; so are those that are not there within `round_timeout`, until
-        they come.
+        As many are waited for as most members say there are partitions, where the setting
+        `clients` has a voice too; sites with data of their own say what it says. The server starts
+        before all nodes are registered; without the wait round 1 would train some. Nodes that
+        answer with an error are left out, with a warning; so are those that are not there within
+        `round_timeout`, until they come.
 
         Raises
         ------
@@ -222,14 +222,18 @@ class Roster:
     def note_silent(self, node_ids: Iterable[int]) -> None:
         """Pass nodes over that did not answer, until they answer a question."""
         for node_id in set(node_ids) - self._silent:
-            log(WARNING, "%s did not answer and is passed over", self.name(node_id))
+            log(WARNING, "%s did not answer and is passed over", self.called(node_id))
             self._silent.add(node_id)
 
     @property
     def _expected(self) -> int:
-        """How many nodes there should be: as most members say, or the setting `clients`."""
-        said = [m.partitions or self._settings.clients for m in self._members.values()]
-        return max(sorted(said), key=said.count, default=self._settings.clients)
+        """How many nodes there should be: as most say, the members and the setting `clients`.
+
+        Of what equally many say the most: one member alone cannot shorten the wait.
+        """
+        clients = self._settings.clients
+        said = [clients, *(m.partitions or clients for m in self._members.values())]
+        return max(sorted(said, reverse=True), key=said.count)
 
     def _is_complete(self) -> bool:
         return len(self._members) + len(self._refused) >= self._expected

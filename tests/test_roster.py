@@ -66,6 +66,42 @@ def test_round_one_waits_for_nodes_that_register_late():
     assert sizes == sorted(sizes, reverse=True)
 
 
+def roster_with(partitions, late, **changes):
+    """Gather nodes that say of how many partitions they are one, some of which come late."""
+    chosen = settings(**changes)
+    nodes = [{"partition-id": k, "num-partitions": said} for k, said in enumerate(partitions)]
+    grid = Grid(client_app.app, chosen, nodes)
+    everyone, asked = grid.online, []
+
+    def some():
+        asked.append(None)
+        return everyone[: len(everyone) - late * (len(asked) < 5)]
+
+    grid.get_node_ids = some
+    roster = Roster(grid, chosen, task_of(chosen))
+    roster.gather()
+    return roster
+
+
+@pytest.mark.parametrize("claimed", [1, 2, 100])
+def test_one_node_that_says_another_number_of_nodes_neither_ends_nor_holds_up_the_wait(claimed):
+    """However few or many it says: as many come as the setting says."""
+    roster = roster_with([claimed, 3, 3], late=2, clients=3, min_examples=1, round_timeout=600)
+    assert len(roster.members) == 3
+
+
+@pytest.mark.parametrize(("there", "clients"), [(2, 10), (4, 10), (4, 3), (3, 1)])
+def test_a_federation_of_another_size_than_the_setting_says_is_waited_for(there, clients):
+    roster = roster_with([there] * there, late=1, clients=clients, round_timeout=600)
+    assert len(roster.members) == there
+
+
+def test_who_is_silent_is_named_though_it_has_no_name(caplog):
+    _, roster = roster_of(settings())
+    roster.note_silent([77])
+    assert "node 77 did not answer" in caplog.text and "None" not in caplog.text
+
+
 def test_waiting_ends_and_with_enough_nodes_the_run_goes_on():
     grid, roster = roster_of(settings(round_timeout=0.5))
     grid.online = grid.online[:2]
