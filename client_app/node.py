@@ -48,10 +48,13 @@ class Node:
 
     @property
     def keeps_in(self) -> Path | None:
-        """The folder of what this site keeps between rounds; a partition's lies in the run's."""
+        """The folder of what this site keeps between rounds, None if it has none.
+
+        A partition's lies in the run's, if it is told which that is.
+        """
         if self.site.state_path:
             return Path(self.site.state_path).expanduser()
-        if self.site.partition is None:
+        if self.site.partition is None or self.settings.output == "auto":
             return None
         return Path(self.settings.output) / "clients" / str(self.site.partition)
 

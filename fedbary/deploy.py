@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
+from urllib.parse import quote
 
 from fedbary.config import ROOT, Settings, to_run_config
 from fedbary.credentials import write_certificates, write_site_key
@@ -51,6 +52,10 @@ def deploy(settings: Settings, sites: Sequence[Path], log: IO[str] | None = None
         the run's, `<output>-logs`, however it ends short; the message says so.
     """
     configs = site_configs(sites) if sites else partition_configs(settings)
+    if sites:
+        kept = Path(settings.output) / "clients"
+        states = [kept / quote(str(config["name"]), safe="") for config in configs]
+        configs = [{**c, "state-path": str(s)} for c, s in zip(configs, states, strict=True)]
     folder = Path(tempfile.mkdtemp(prefix="fedbary-lab-"))
     try:
         with lab(folder, configs) as servers:

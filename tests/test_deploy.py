@@ -51,6 +51,27 @@ def test_what_the_servers_logged_outlives_them_however_the_run_ends(ends, tmp_pa
     assert not isinstance(ends, RunError) or f"are kept in {kept}" in str(caught.value)
 
 
+def test_each_site_has_a_folder_for_what_it_keeps_that_a_resumed_run_finds_again(
+    tmp_path, monkeypatch
+):
+    """The lab's own folder is gone with the lab: the run's is not."""
+    found = []
+
+    @contextlib.contextmanager
+    def noted(folder, configs):
+        found.append([config["state-path"] for config in configs])
+        raise RunError("a server fell")
+        yield
+
+    monkeypatch.setattr("fedbary.deploy.lab", noted)
+    chosen = resolve({"clients": 2, "output": str(tmp_path / "run")})
+    for resume in ("none", "last"):
+        with pytest.raises(RunError):
+            deploy(chosen.model_copy(update={"resume": resume}), list(cut(tmp_path)))
+    assert found[0] == found[1] and len(set(found[0])) == len(found[0])
+    assert all(Path(path).parent == tmp_path / "run" / "clients" for path in found[0])
+
+
 @pytest.mark.slow
 def test_deploy_trains_as_simulate_does_and_when_it_is_stopped_stops_every_server(tmp_path):
     settings = {"clients": 2, "evaluate_clients": 0, "device": "cpu", "rounds": 50}

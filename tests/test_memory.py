@@ -1,6 +1,6 @@
 """What a client keeps holds for admitted rounds alone, and outlives restarts on either side."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -11,11 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from client_app.node import Node
+from fedbary.config import resolve
 from fedbary.errors import SettingError
 from fedbary.inference import Training
 from fedbary.memory import Memory
 from fedbary.methods import Fitted, Method
 from fedbary.methods._method import weighted_mean
+from fedbary.sites import Site
 from server_app.inline import InlineGrid
 
 CLIENTS = 3
@@ -154,3 +157,12 @@ def test_only_what_can_still_be_asked_for_is_kept(tmp_path):
     assert memory.recall(7) == {"w": torch.tensor(7)} and memory.recall(0) == {}
     with pytest.raises(SettingError, match="round 2"):
         memory.recall(2)
+
+
+def test_a_partition_of_a_run_that_is_not_told_its_folder_keeps_nothing(tmp_path):
+    """A bare `flwr run` leaves output=auto, which is no folder."""
+    partition = Site("partition 1", "", 1, 3)
+    assert Node(resolve({}), partition).keeps_in is None
+    assert Node(resolve({"output": str(tmp_path)}), partition).keeps_in == tmp_path / "clients/1"
+    told = replace(partition, state_path=str(tmp_path / "state"))
+    assert Node(resolve({}), told).keeps_in == tmp_path / "state"
