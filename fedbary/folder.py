@@ -24,7 +24,7 @@ def run_folder(settings: Settings, base: Path) -> Path:
         return (base / Path(settings.output).expanduser()).resolve()
     stamp = time.strftime("%Y%m%d-%H%M%S")
     data = Path(settings.dataset).stem
-    name = f"{stamp}-{data}-{settings.rule}-n{settings.bayesian_layers}-seed{settings.seed}"
+    name = f"{stamp}-{data}-{settings.strategy}-n{settings.bayesian_layers}-seed{settings.seed}"
     return (base / "runs" / name).resolve()
 
 

@@ -60,6 +60,39 @@ def test_settings_that_tell_runs_apart_are_in_their_names(tmp_path):
     assert len(set(names)) == 4
 
 
+@pytest.mark.parametrize(
+    ("block", "names"),
+    [
+        ({"method": ["PVI", "barycentre"]}, ["digits-PVI-n3-seed0", "digits-RKLB-n3-seed0"]),
+        (
+            {"method": "PVI", "damping": [0.1, 0.05]},
+            ["digits-PVI-n3-damping=0.1-seed0", "digits-PVI-n3-damping=0.05-seed0"],
+        ),
+        (
+            {"model": ["resnet20", "cnn"]},
+            ["digits-RKLB-n3-model=resnet20-seed0", "digits-RKLB-n3-model=cnn-seed0"],
+        ),
+    ],
+)
+@pytest.mark.parametrize("turn", [1, -1])
+def test_methods_and_networks_with_parameters_of_their_own_are_swept(tmp_path, block, names, turn):
+    turned = {key: v[::turn] if isinstance(v, list) else v for key, v in block.items()}
+    runs = read(tmp_path, {**GRID, "grid": [turned]}).runs
+    assert list(runs) == names[::turn]
+
+
+def test_only_takes_a_parameter_of_a_method_and_methods_for_rules(tmp_path):
+    blocks = [{"method": "PVI", "damping": [0.1, 0.05]}, {"rule": ["RKLB", "WB"]}]
+    grid = {**GRID, "grid": blocks}
+    assert list(read(tmp_path, grid, only={"damping": ["1e-1"]}).runs) == [
+        "digits-PVI-n3-damping=0.1-seed0"
+    ]
+    assert list(read(tmp_path, grid, only={"rule": ["RKLB"]}).runs) == ["digits-RKLB-n3-seed0"]
+    assert len(read(tmp_path, grid, only={"rule": ["PVI", "WB"]}).runs) == 3
+    with pytest.raises(SettingError, match=r"'damping=0\.3'.*damping=0\.1,0\.05"):
+        read(tmp_path, grid, only={"damping": ["0.3"]})
+
+
 def test_two_data_sets_of_one_name_are_refused(tmp_path):
     grid = {**GRID, "grid": [{"rule": "WB", "dataset": ["a/mine.npz", "/b/mine.npz", "digits"]}]}
     with pytest.raises(SettingError, match=r"mine\.npz.*different names"):
@@ -71,6 +104,12 @@ def test_bookkeeping_tells_no_runs_apart():
     other = {**one, "seed": 1, "lr": 0.2}
     assert differing([{**one, "output": "a"}, {**one, "output": "b"}, other]) == []
     assert differing([one, {**one, "lr": 0.2}]) == ["lr"]
+
+
+def test_settings_that_some_runs_lack_tell_apart_those_that_have_them():
+    one = {"dataset": "digits", "rule": "PVI", "bayesian_layers": 3, "seed": 0}
+    assert differing([one, {**one, "damping": 0.1}]) == []
+    assert differing([one, {**one, "damping": 0.1}, {**one, "damping": 0.2}]) == ["damping"]
 
 
 def test_the_command_line_goes_over_the_file_and_can_take_a_part(tmp_path):

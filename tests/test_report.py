@@ -21,7 +21,7 @@ from fedbary.experiments.comparison import (
 from fedbary.experiments.document import Document
 from fedbary.experiments.published import published, table1
 from fedbary.experiments.report import write_report
-from fedbary.experiments.table import TABLE, read_table
+from fedbary.experiments.table import TABLE, read_table, write_table
 from fedbary.stats import paired
 
 RNG = np.random.default_rng(0)
@@ -100,6 +100,32 @@ def test_runs_that_differ_in_more_are_told_apart(smoke, tmp_path):
     markdown = (tmp_path / "report.md").read_text()
     assert "| kl_weight | n | rule |" in markdown
     assert plain(cells(markdown, "kl_weight=0.1", "3", "WB")[4]) == "12.30 ± 0.00"
+
+
+@pytest.mark.parametrize("parameter", ["damping", "step"])
+def test_runs_of_a_method_are_told_apart_by_its_parameters(tmp_path, parameter):
+    """Two settings at two seeds; a barycentre of an earlier version, which had no methods."""
+    first = pd.read_csv(ROOT / "results" / "best" / TABLE)
+    first = first[first["run"] == first["run"].iloc[0]]
+
+    def run(name, seed, accuracy, **settings):
+        made = first.assign(run=name, seed=seed, accuracy=accuracy)
+        for key, value in settings.items():
+            made.insert(list(made).index("commit"), key, value)
+        return made
+
+    runs = [run(f"old{seed}", seed, 0.7) for seed in (0, 1)]
+    for value, accuracy in ((0.1, 0.9), (0.05, 0.8)):
+        chosen = {"method": "PVI", parameter: value}
+        runs += [run(f"{value}-{seed}", seed, accuracy, **chosen) for seed in (0, 1)]
+    write_table(tmp_path, runs)
+    write_report(tmp_path)
+    markdown = (tmp_path / "report.md").read_text()
+    for value, accuracy in ((0.1, 90), (0.05, 80)):
+        row = cells(markdown, f"{parameter}={value}", "3", "PVI")
+        assert row[3] == "2" and plain(row[4]).startswith(f"{accuracy}.00 ± 0.00")
+    assert plain(cells(markdown, "", "3", "RKLB")[4]).startswith("70.00 ± 0.00")
+    assert "Not all runs" not in markdown
 
 
 @pytest.mark.slow

@@ -69,7 +69,8 @@ def compare(last: pd.DataFrame, metric: Metric) -> list[Comparison]:
 
 
 def _comparisons(last: pd.DataFrame, metric: Metric) -> Iterator[Comparison]:
-    rules = [rule for rule in RULES if (last["rule"] == rule).any()]
+    present = list(last["rule"].unique())
+    rules = sorted(present, key=[*RULES, *sorted(present)].index)
     columns = [*POINT, "variant", metric.column]
     variants = list(last.groupby("variant", sort=False))
     if len(variants) > 1:

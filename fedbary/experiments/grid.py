@@ -25,7 +25,10 @@ from fedbary.errors import SettingError
 KEYS = ("title", "about", "settings", "grid")
 
 NAMING = ("dataset", "rule", "bayesian_layers", "seed")
-"""What every run's name says; other settings are in it only where runs differ in nothing else."""
+"""What every run's name says; other settings are in it only where runs differ in nothing else.
+
+Where the method is not the barycentre, its name stands for the rule.
+"""
 
 
 @dataclass(frozen=True)
@@ -83,16 +86,27 @@ def read_experiment(
             except SettingError as error:
                 where = f"{file}, block {number}: {error.setting}"
                 raise SettingError(where, error.value, error.allowed) from None
-    named = _named(runs, file)
-    kept = {name: settings for name, settings in named.items() if _is_kept(settings, only)}
+    told = [_told(settings) for settings in runs]
+    for key in only:
+        if not any(key in run for run in told):
+            raise SettingError("--only", key, "a setting that the grid varies")
+    names = _names(told, file)
+    kept = {
+        name: settings
+        for name, settings, run in zip(names, runs, told, strict=True)
+        if _is_kept(run, only)
+    }
     if not kept:
-        raise SettingError("--only", _words(only), f"what some run has: {_present(runs, only)}")
+        raise SettingError("--only", _words(only), f"what some run has: {_present(told, only)}")
     title = str(content.get("title") or file.stem)
     return Experiment(title, " ".join(str(content.get("about") or "").split()), kept)
 
 
 def differing(runs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the settings, but for bookkeeping, in which runs equal in `NAMING` differ."""
+    """Return the settings, but for bookkeeping, in which runs equal in `NAMING` differ.
+
+    A setting that a run lacks is none of its method or model, which tell it apart.
+    """
     return list(dict.fromkeys(key for group in _alike(runs) for key in _differing_in(group)))
 
 
@@ -104,11 +118,13 @@ def _alike(runs: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
 
 
 def _differing_in(group: Sequence[Mapping[str, Any]]) -> list[str]:
-    return [
-        key
-        for key in group[0]
-        if key not in BOOKKEEPING and any(run[key] != group[0][key] for run in group)
-    ]
+    keys = dict.fromkeys(key for run in group for key in run if key not in BOOKKEEPING)
+    return [key for key in keys if len({run[key] for run in group if key in run}) > 1]
+
+
+def _told(settings: Settings) -> dict[str, Any]:
+    """Return a run's settings as names tell them: a method's name in place of the rule."""
+    return {**settings.model_dump(), "rule": settings.strategy}
 
 
 def _points(block: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -117,32 +133,29 @@ def _points(block: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         yield dict(zip(block, combination, strict=True))
 
 
-def _named(runs: Sequence[Settings], file: Path) -> dict[str, Settings]:
-    dumped = [settings.model_dump() for settings in runs]
-    extra = {id(run): _differing_in(group) for group in _alike(dumped) for run in group}
-    names = Counter(Path(dataset).name for dataset in {run["dataset"] for run in dumped})
-    for dataset, count in names.items():
+def _names(runs: Sequence[Mapping[str, Any]], file: Path) -> list[str]:
+    extra = {id(run): _differing_in(group) for group in _alike(runs) for run in group}
+    datasets = Counter(Path(dataset).name for dataset in {run["dataset"] for run in runs})
+    for dataset, count in datasets.items():
         if count > 1:
             allowed = "data sets of different names: results tell them apart by these"
             raise SettingError(f"{file}: dataset", dataset, allowed)
-    named: dict[str, Settings] = {}
-    for settings, run in zip(runs, dumped, strict=True):
-        words = [Path(settings.dataset).stem, settings.rule, f"n{settings.bayesian_layers}"]
-        words += [f"{key}={run[key]}".replace("/", "_") for key in extra[id(run)]]
-        name = "-".join([*words, f"seed{settings.seed}"])
-        if name in named:
+    names: dict[str, None] = {}
+    for run in runs:
+        words = [Path(run["dataset"]).stem, run["rule"], f"n{run['bayesian_layers']}"]
+        words += [f"{key}={run[key]}".replace("/", "_") for key in extra[id(run)] if key in run]
+        name = "-".join([*words, f"seed{run['seed']}"])
+        if name in names:
             raise SettingError(f"{file}: grid", name, "each run once")
-        named[name] = settings
-    return named
+        names[name] = None
+    return list(names)
 
 
-def _is_kept(settings: Settings, only: Mapping[str, Sequence[str]]) -> bool:
-    for key, values in only.items():
-        if key not in Settings.model_fields:
-            raise SettingError("--only", key, "a setting that the grid varies")
-        if not any(_is_same(getattr(settings, key), value) for value in values):
-            return False
-    return True
+def _is_kept(run: Mapping[str, Any], only: Mapping[str, Sequence[str]]) -> bool:
+    return all(
+        key in run and any(_is_same(run[key], value) for value in values)
+        for key, values in only.items()
+    )
 
 
 def _is_same(value: Any, text: str) -> bool:
@@ -152,8 +165,8 @@ def _is_same(value: Any, text: str) -> bool:
         return str(value).lower() == text.lower()
 
 
-def _present(runs: Sequence[Settings], only: Mapping[str, Sequence[str]]) -> str:
-    found = {key: dict.fromkeys(str(getattr(run, key)) for run in runs) for key in only}
+def _present(runs: Sequence[Mapping[str, Any]], only: Mapping[str, Sequence[str]]) -> str:
+    found = {key: dict.fromkeys(str(run[key]) for run in runs if key in run) for key in only}
     return _words(found)
 
 

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from fedbary.config import BOOKKEEPING, Settings
+from fedbary.config import BOOKKEEPING
 from fedbary.experiments.central import METHODS as CENTRAL_METHODS
 from fedbary.experiments.central import TABLE as CENTRAL
 from fedbary.experiments.document import Document
 from fedbary.experiments.markup import Markup, bold, escape, italic
 from fedbary.experiments.provenance import add_runs
 from fedbary.experiments.published import DATASETS, fedag_published
-from fedbary.experiments.table import read_about
+from fedbary.experiments.table import read_about, settings_of, with_methods
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -81,6 +81,7 @@ def write_regression_report(table: pd.DataFrame, folder: Path) -> Path:
         The HTML page.
     """
     about = read_about(folder)
+    table = with_methods(table)
     document = Document(folder, about.get("title") or folder.resolve().name)
     last = table[table["round"] == table["rounds"]].copy()
     last["duration"] = last["run"].map(table.groupby("run")["seconds"].sum())
@@ -140,11 +141,13 @@ def _method(row: pd.Series) -> str:
 
 def _settings(last: pd.DataFrame) -> pd.Series:
     """Return, as texts, in which settings runs of a method on a data set differ but the split."""
-    keys = [k for k in Settings.model_fields if k in last and k not in {*BOOKKEEPING, *REPEATS}]
+    keys = [key for key in settings_of(last) if key not in {*BOOKKEEPING, *REPEATS}]
     texts = pd.Series("", index=last.index)
     for _, held in last.groupby(["dataset", "rule", "model"]):
         for key in (key for key in keys if held[key].nunique() > 1):
-            texts[held.index] += [f"{key}={value} " for value in held[key]]
+            texts[held.index] += [
+                f"{key}={value} " if value == value else "" for value in held[key]
+            ]
     return texts.str.strip().str.replace(" ", ", ")
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from fedbary.aggregation import RULES
-from fedbary.config import BOOKKEEPING
+from fedbary.config import BOOKKEEPING, Settings
 from fedbary.errors import SettingError
 from fedbary.experiments.cells import (
     ACCURACY,
@@ -39,7 +39,7 @@ from fedbary.experiments.grid import NAMING, differing
 from fedbary.experiments.markup import Markup, code, italic, listed
 from fedbary.experiments.provenance import add_runs, plain
 from fedbary.experiments.published import published
-from fedbary.experiments.table import TABLE, read_about, read_table, settings_of
+from fedbary.experiments.table import TABLE, read_about, read_table, settings_of, with_methods
 from fedbary.figures.comparison import lines_by_group, rejection_curves
 from fedbary.figures.run import partition_heatmap
 from fedbary.figures.toy import toy_barycentres
@@ -104,17 +104,17 @@ class Report:
     """
 
     def __init__(self, table: pd.DataFrame, folder: Path) -> None:
-        self.table = table
+        self.table = table = with_methods(table)
         last = table[table["round"] == table["rounds"]].copy()
         last["order"] = [list(RULES).index(r) if r in RULES else len(RULES) for r in last["rule"]]
         trained = table[table["round"] > 0].groupby("run")["seconds"]
         last["seconds"] = last["run"].map(trained.median())
         last["duration"] = last["run"].map(table.groupby("run")["seconds"].sum())
-        settings = settings_of(last).astype(object).fillna("")
-        self.varied = differing(settings.to_dict("records"))
+        settings = _settings(last)
+        self.varied = differing(settings)
         last["variant"] = [
-            ", ".join(f"{key}={plain(row[key])}" for key in self.varied)
-            for row in settings.to_dict("records")
+            ", ".join(f"{key}={plain(run[key])}" for key in self.varied if key in run)
+            for run in settings
         ]
         self.last = last.sort_values(["bayesian_layers", "order"], kind="stable")
         self.variant_header = [", ".join(self.varied)] if self.varied else []
@@ -172,7 +172,7 @@ class Report:
             )
         for dataset, rows in _grouped(self.last, "dataset"):
             settings = settings_of(rows)
-            known = BOOKKEEPING.union(NAMING, self.varied)
+            known = BOOKKEEPING.union(NAMING, self.varied, ["method"])
             mixed = [k for k in settings if k not in known and settings[k].nunique() > 1]
             if mixed:
                 self.document.text(
@@ -451,6 +451,12 @@ class Report:
                 partition_heatmap(np.array(json.loads(row["label_counts"]))),
                 f"Who holds what: {_name(dataset)}, seed {row['seed']}.",
             )
+
+
+def _settings(last: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return each run's settings; those of other runs' methods and models are left out."""
+    runs = settings_of(last).astype(object).fillna("").to_dict("records")
+    return [{k: v for k, v in run.items() if v != "" or k in Settings.model_fields} for run in runs]
 
 
 def _rejections(last: pd.DataFrame) -> pd.DataFrame:

@@ -11,6 +11,7 @@ a regression empty).
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -21,7 +22,7 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from fedbary.config import Settings, read_yaml
+from fedbary.config import BARYCENTRE, Settings, read_yaml
 from fedbary.errors import SettingError, one_line
 from fedbary.folder import METRICS
 
@@ -101,8 +102,9 @@ def read_table(results: Path) -> pd.DataFrame:
 def write_table(results: Path, runs: Sequence[pd.DataFrame]) -> None:
     """Write the runs' rows as the folder's table, at once: an interruption leaves the old one."""
     table = pd.concat(runs, ignore_index=True)
-    last = [column for column in ("label_counts",) if column in table]
-    table = table[[column for column in table if column not in last] + last]
+    first = [c for run in runs for c in itertools.takewhile(lambda c: c != "commit", run)]
+    columns = [c for c in dict.fromkeys([*first, *table]) if c != "label_counts"]
+    table = table[columns + [c for c in ("label_counts",) if c in table]]
     partial = results / f"{TABLE}.partial"
     table.to_csv(partial, index=False, float_format=f"%.{DIGITS}g")
     os.replace(partial, results / TABLE)
@@ -121,8 +123,25 @@ def read_about(results: Path) -> dict[str, str]:
 
 
 def settings_of(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the settings' columns of a table."""
-    return table[[column for column in Settings.model_fields if column in table]]
+    """Return the settings' columns of a table: those of all runs, then those of methods and models.
+
+    The latter are the other columns from `run` to `commit`.
+    """
+    columns = list(table)
+    upto = columns.index("commit") if "commit" in columns else 0
+    own = [name for name in columns[:upto] if name not in ("format", "run")]
+    return table[[name for name in dict.fromkeys([*Settings.model_fields, *own]) if name in table]]
+
+
+def with_methods(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a table whose column `rule` has the method's name where it is not the barycentre.
+
+    Runs of earlier versions have no method: they are barycentres.
+    """
+    if "method" not in table:
+        return table
+    method = table["method"].fillna(BARYCENTRE)
+    return table.assign(rule=table["rule"].where(method == BARYCENTRE, method))
 
 
 def differing_setting(rows: pd.DataFrame, settings: Mapping[str, Any]) -> str | None:
