@@ -50,10 +50,8 @@ class Part:
 
 def parts() -> Iterator[Part]:
     """Yield every method, rule, local inference, data set and model."""
-    for module in modules("methods"):
-        text = _docstring("methods", module)
-        (name,) = (n for n in methods() if n.lower() == module)
-        yield Part("method", name, text)
+    for method in methods().values():
+        yield Part("method", method.name, _docstring("methods", method.module))
     by_rule = {name.lower(): name for name in rules()}
     for module in modules("aggregation"):
         if rule := by_rule.get(module.replace("_", "")):

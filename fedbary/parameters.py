@@ -1,8 +1,8 @@
 """The parameters of methods and networks, read from their files; PyTorch is not imported.
 
 A method is a dataclass in `fedbary/methods/`, and a network's file in `fedbary/models/` has the
-dataclass `Parameters`: the annotated fields with their defaults are settings, and the docstring
-says what each means.
+dataclass `Parameters`: the annotated fields with their defaults, inherited ones too, are settings,
+and the docstring says what each means.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from types import MappingProxyType
 
 from fedbary.errors import SettingError
 from fedbary.registry import modules
+from fedbary.sources import Source, classes
 
 _PACKAGE = Path(__file__).parent
 
@@ -65,10 +66,11 @@ class Parameter:
             If it is none.
         """
         if choice := _CHOICE.fullmatch(self.kind):
-            allowed = ast.literal_eval(f"[{choice[1]}]")
-            if value not in allowed:
-                raise SettingError(self.name, value, ", ".join(map(str, allowed)))
-            return str(value)
+            allowed = {str(held): held for held in ast.literal_eval(f"[{choice[1]}]")}
+            if str(value) not in allowed:
+                raise SettingError(self.name, value, ", ".join(allowed))
+            found: Value = allowed[str(value)]
+            return found
         kind = _KINDS[self.kind]
         try:
             if kind is bool and isinstance(value, str):
@@ -88,14 +90,15 @@ class MethodFile:
 
     Parameters
     ----------
-    name, purpose : str
-        What it is called, and what it is in a line.
+    module, name, purpose : str
+        The module and the class in it, whose name is the method's, and what it is in a line.
     deterministic : bool
         Whether it trains point weights.
     parameters : mapping
         Its parameters by name.
     """
 
+    module: str
     name: str
     purpose: str
     deterministic: bool
@@ -104,7 +107,13 @@ class MethodFile:
 
 @cache
 def methods() -> Mapping[str, MethodFile]:
-    """Return what every method's file says, by the method's name."""
+    """Return what every method's file says, by the method's name.
+
+    Raises
+    ------
+    SettingError
+        If a file has no method, or several, or a field without a default that can be read.
+    """
     found = (_read_method(_PACKAGE / "methods" / f"{name}.py") for name in modules("methods"))
     return MappingProxyType({method.name: method for method in found})
 
@@ -114,41 +123,63 @@ def models() -> Mapping[str, Mapping[str, Parameter]]:
     """Return the parameters of every network, by the network's name."""
     return MappingProxyType(
         {
-            name: _fields(definition)
+            name: _fields(source)
             for name in modules("models")
-            for definition in _classes(_PACKAGE / "models" / f"{name}.py")
-            if definition.name == "Parameters"
+            for source in classes(_PACKAGE / "models" / f"{name}.py")
+            if source.name == "Parameters"
         }
     )
 
 
 def _read_method(file: Path) -> MethodFile:
-    (definition,) = (
-        found
-        for found in _classes(file)
-        if any(ast.unparse(base) == "Method" for base in found.bases)
-    )
-    deterministic = any(ast.unparse(node) == "deterministic = True" for node in definition.body)
-    purpose = (ast.get_docstring(definition) or "").partition("\n")[0]
-    return MethodFile(definition.name, purpose, deterministic, _fields(definition))
+    found = [source for source in classes(file) if _is_method(source)]
+    if len(found) != 1:
+        names = ", ".join(source.name for source in found) or "none"
+        raise SettingError(f"{file}: methods", names, "one public class that inherits from Method")
+    (source,) = found
+    told = [_flag(node) for above in source.lineage() for node in above.definition.body]
+    deterministic = [value for value in told if value is not None]
+    purpose = (ast.get_docstring(source.definition) or "").partition("\n")[0]
+    return MethodFile(file.stem, source.name, purpose, deterministic[-1], _fields(source))
 
 
-def _classes(file: Path) -> list[ast.ClassDef]:
-    tree = ast.parse(file.read_text(encoding="utf-8"))
-    return [node for node in tree.body if isinstance(node, ast.ClassDef)]
+def _is_method(source: Source) -> bool:
+    above = [other.name for other in source.lineage()[:-1]]
+    return "Method" in above and not source.name.startswith("_")
 
 
-def _fields(definition: ast.ClassDef) -> Mapping[str, Parameter]:
-    """Return the fields of a dataclass that have a default."""
-    meanings = _meanings(inspect.cleandoc(ast.get_docstring(definition) or ""))
-    parameters = {}
-    for node in definition.body:
-        if isinstance(node, ast.AnnAssign) and node.value is not None:
-            name = ast.unparse(node.target)
-            default = ast.literal_eval(node.value)
-            meaning = meanings.get(name, "")
-            parameters[name] = Parameter(name, ast.unparse(node.annotation), default, meaning)
+def _flag(node: ast.stmt) -> bool | None:
+    """Return what a line sets `deterministic` to; None for other lines."""
+    if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "deterministic":
+        return ast.unparse(node.value) == "True"
+    return None
+
+
+def _fields(source: Source) -> Mapping[str, Parameter]:
+    """Return the fields of a dataclass, with those that it inherits."""
+    parameters: dict[str, Parameter] = {}
+    for above in source.lineage():
+        text = inspect.cleandoc(ast.get_docstring(above.definition) or "")
+        meanings = _meanings(text)
+        for node in above.definition.body:
+            if isinstance(node, ast.AnnAssign) and "ClassVar" not in ast.unparse(node.annotation):
+                name = ast.unparse(node.target)
+                parameters[name] = _field(name, node, meanings.get(name, ""), above.file)
     return MappingProxyType(parameters)
+
+
+def _field(name: str, node: ast.AnnAssign, meaning: str, file: Path) -> Parameter:
+    kind, default = ast.unparse(node.annotation), node.value and ast.unparse(node.value)
+    if kind not in _KINDS and not _CHOICE.fullmatch(kind):
+        raise SettingError(f"{file}: {name}", kind, f"{', '.join(_KINDS)} or Literal[…]")
+    try:
+        value = ast.literal_eval(default or "")
+        parameter = Parameter(name, kind, value, meaning)
+        parameter.read(value)
+    except (ValueError, SyntaxError, TypeError):
+        allowed = f"a default of type {kind}, written out: it is read, not run"
+        raise SettingError(f"{file}: {name}", default, allowed) from None
+    return parameter
 
 
 def _meanings(docstring: str) -> dict[str, str]:

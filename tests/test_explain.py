@@ -24,7 +24,9 @@ def test_parameters_read_from_the_file_are_the_class_s(name):
     assert {n: p.default for n, p in read.parameters.items()} == {
         field.name: field.default for field in fields(method)
     }
-    assert all(type(p.default).__name__ == p.kind for p in read.parameters.values())
+    for parameter in read.parameters.values():
+        assert parameter.read(parameter.default) == parameter.default
+        assert parameter.read(str(parameter.default)) == parameter.default
     assert read.deterministic == method.deterministic
     assert all(parameter.meaning for parameter in read.parameters.values())
 

@@ -1,7 +1,8 @@
 """Published federated methods, a file each.
 
-A method is a module of this package that defines one subclass of `Method`, a frozen dataclass of
-its parameters with the paper's defaults; nothing else registers it. Its name is the class's.
+A method is a module of this package that defines one public subclass of `Method`, or of another
+method, a frozen dataclass of its parameters with the paper's defaults; nothing else registers it.
+Its name is the class's. The file is read before it is imported: defaults are written out.
 A module whose name starts with an underscore is shared code.
 """
 
@@ -9,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
-from pkgutil import iter_modules
 from types import MappingProxyType
 
 from fedbary.config import BARYCENTRE, Settings, parameters_of
 from fedbary.errors import SettingError
 from fedbary.methods._method import Fitted, Local, Method, Reply, Tensors
+from fedbary.parameters import methods
 
 __all__ = [
     "METHODS",
@@ -27,20 +28,10 @@ __all__ = [
     "require_method",
 ]
 
-_modules = [
-    import_module(f"{__name__}.{module.name}")
-    for module in iter_modules(__path__)
-    if not module.name.startswith("_")
-]
-
 METHODS: Mapping[str, type[Method]] = MappingProxyType(
     {
-        found.__name__: found
-        for module in _modules
-        for found in vars(module).values()
-        if isinstance(found, type)
-        and issubclass(found, Method)
-        and found.__module__ == module.__name__
+        found.name: getattr(import_module(f"{__name__}.{found.module}"), found.name)
+        for found in methods().values()
     }
 )
 """Every method's class by its name."""
