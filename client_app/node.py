@@ -13,9 +13,10 @@ from torch import Tensor, nn
 
 from fedbary import Posterior
 from fedbary.attacks import ATTACKS, hostile_clients
-from fedbary.config import Settings, resolve_run_config
+from fedbary.config import Settings
 from fedbary.inference import Prior, Training, local_method
 from fedbary.methods import Fitted, Local, Method
+from fedbary.run_config import resolve_run_config
 from fedbary.sites import Site, site_from
 from strategies.client import METHOD_KEY, fit, method_of
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import difflib
-import json
 import math
-import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args, get_origin
@@ -393,28 +391,6 @@ def _refuse(key: str, values: Mapping[str, Any], own: Mapping[str, Parameter]) -
     raise SettingError(
         "unknown setting", key, f"{close[0]}, perhaps" if close else ", ".join(known)
     )
-
-
-def resolve_run_config(run_config: Mapping[str, Any]) -> Settings:
-    """Return the settings of a Flower run.
-
-    `flwr run --run-config` may set only keys that pyproject.toml lists: it lists one, `settings`,
-    which holds words as on the command line, ``'settings="rule=WB rounds=3"'``; "" means: as
-    simulation.yaml says. Words that give every setting are taken as they are.
-    """
-    given = dict(run_config)
-    try:
-        words = shlex.split(str(given.pop("settings", "")), comments=True)
-    except ValueError as error:
-        raise SettingError("settings", error, "words of the form key=value") from None
-    given |= parse_overrides(words)
-    return validated(given) if given.keys() >= Settings.model_fields.keys() else resolve(given)
-
-
-def to_run_config(settings: Settings) -> str:
-    """Return the TOML of a run config that `resolve_run_config` reads as these settings."""
-    words = shlex.join(f"{key}={value}" for key, value in settings.model_dump().items())
-    return f"settings = {json.dumps(words, ensure_ascii=False)}\n"
 
 
 def parse_overrides(words: list[str]) -> dict[str, Any]:

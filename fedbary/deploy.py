@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO
 from urllib.parse import quote
 
-from fedbary.config import ROOT, Settings, to_run_config
+from fedbary.config import ROOT, Settings
 from fedbary.credentials import write_certificates, write_site_key
 from fedbary.errors import RunError, SettingError
 from fedbary.folder import is_whole
@@ -25,6 +25,7 @@ from fedbary.launch import (
     wait_for_superlink,
 )
 from fedbary.programs import free_port, stop_tree, tool
+from fedbary.run_config import to_run_config
 from fedbary.sites import LONGEST_NAME
 
 NodeConfig = Mapping[str, str | int]

@@ -20,11 +20,12 @@ import yaml
 
 from fedbary import limits
 from fedbary.commit import CLONE_VARIABLE
-from fedbary.config import ROOT, Settings, to_run_config
+from fedbary.config import ROOT, Settings
 from fedbary.errors import RunError, SettingError
 from fedbary.folder import is_whole, require_startable
 from fedbary.lock import require_free
 from fedbary.programs import free_port, run_program, stop_tree, tool
+from fedbary.run_config import to_run_config
 from fedbary.warm import WarmProcess
 
 SUPERLINK_SECONDS = 60

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from fedbary import limits
 from fedbary.config import BARYCENTRE, Settings
@@ -25,11 +25,16 @@ def require_used(named: Iterable[str], settings: Settings) -> None:
     settings
         The run's.
     """
-    unused = dict(_unused(settings))
+    require_used_by_some(named, [settings])
+
+
+def require_used_by_some(named: Iterable[str], runs: Sequence[Settings]) -> None:
+    """Raise a SettingError for the first of the named settings that none of the runs uses."""
+    unused = [dict(_unused(settings)) for settings in runs]
     for name in named:
-        if name in unused:
-            part, uses = unused[name]
-            value = getattr(settings, name)
+        if all(name in without_use for without_use in unused):
+            part, uses = unused[0][name]
+            value = getattr(runs[0], name)
             raise SettingError(name, value, f"no value: {part} does not use it, but {uses}")
 
 

@@ -11,11 +11,10 @@ from fedbary.config import (
     Settings,
     parse_overrides,
     resolve,
-    resolve_run_config,
-    to_run_config,
     validated,
 )
 from fedbary.errors import SettingError
+from fedbary.run_config import resolve_run_config, to_run_config
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -73,6 +72,15 @@ def test_a_run_config_holds_words():
     assert resolve_run_config({"settings": words}) == resolve(given)
     with pytest.raises(SettingError, match="settings"):
         resolve_run_config({"settings": "output='a"})
+
+
+@pytest.mark.parametrize(
+    ("words", "unused"),
+    [("method=FedPA kl_weight=3", "kl_weight"), ("rounds=2 trim_fraction=0.1", "trim_fraction")],
+)
+def test_a_run_config_names_no_setting_without_use(words, unused):
+    with pytest.raises(SettingError, match=f"^{unused}: .*does not use it"):
+        resolve_run_config({"settings": words})
 
 
 @pytest.mark.parametrize("changes", [

@@ -126,6 +126,14 @@ def test_the_command_line_goes_over_the_file_and_can_take_a_part(tmp_path):
         ({"grid": [{"rule": ["RKLB", "WASSERSTEIN"]}]}, ["block 1", "rule", "WASSERSTEIN", "WB"]),
         ({"grid": [{"rule": "WB"}, {"rulez": "WB"}]}, ["block 2", "rulez", "rule"]),
         ({"grid": [{"rule": "WB"}, {"rule": ["WB"]}]}, ["digits-WB-n3-seed0", "once"]),
+        ({"grid": [{"rule": ["RKLB", "WB"], "trim_fraction": 0.1}]}, ["block 1: trim_fraction"]),
+        (
+            {"grid": [{"rule": ["RKLB", "TrimmedMean"], "trim_fraction": [0.1, 0.2]}]},
+            ["block 1: trim_fraction", "RKLB"],
+        ),
+        ({"grid": [{"method": ["PVI", "barycentre"], "rule": ["WB", "EAA"]}]}, ["rule", "PVI"]),
+        ({"grid": [{"seed": 1}, {"method": "FedPA", "kl_weight": 3}]}, ["block 2: kl_weight"]),
+        ({"grid": [{"specificity": 0.9}]}, ["specificity", "task=classification"]),
         ({"grid": []}, ["grid", "list of blocks"]),
         ({"grid": {"rule": "WB"}}, ["grid", "list of blocks"]),
         ({"settings": "protocol"}, ["settings", "key: value"]),
@@ -136,6 +144,19 @@ def test_a_mistake_names_the_file_and_the_place(tmp_path, change, said):
     with pytest.raises(SettingError) as caught:
         read(tmp_path, {**GRID, **change})
     assert all(part in str(caught.value) for part in ["grid.yaml", *said]), caught.value
+
+
+def test_what_a_part_of_the_runs_uses_may_be_named_for_all(tmp_path):
+    block = {"rule": ["RKLB", "TrimmedMean"], "trim_fraction": 0.1}
+    assert len(read(tmp_path, {**GRID, "grid": [block]}).runs) == 2
+    common = {**GRID["settings"], "trim_fraction": 0.1}
+    assert len(read(tmp_path, {**GRID, "settings": common}).runs) == 10
+    with pytest.raises(SettingError, match="^trim_fraction: .*does not use it"):
+        read(tmp_path, GRID, {"trim_fraction": 0.1})
+    grid = {**GRID, "grid": [{"rule": ["RKLB", "TrimmedMean"]}]}
+    assert {
+        s.trim_fraction for s in read(tmp_path, grid, {"trim_fraction": 0.1}).runs.values()
+    } == {0.1}
 
 
 def test_what_cannot_be_taken_from_the_command_line(tmp_path):

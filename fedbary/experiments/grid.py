@@ -7,7 +7,8 @@
       - {dataset: digits, rule: FedAvg, bayesian_layers: 0, seed: [0, 1, 2]}
       - {dataset: digits, rule: [RKLB, WB], bayesian_layers: [1, 2, 3], seed: [0, 1, 2]}
 
-Runs come in the order of the file, the last list of a block changing fastest.
+Runs come in the order of the file, the last list of a block changing fastest. What a block names
+has a use in one of its runs, and what it varies in each; `settings` may hold more.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 
 from fedbary.config import BOOKKEEPING, Settings, read_yaml, resolve
 from fedbary.errors import SettingError
+from fedbary.uses import require_used, require_used_by_some
 
 KEYS = ("title", "about", "settings", "grid")
 
@@ -57,7 +59,8 @@ def read_experiment(
     Raises
     ------
     SettingError
-        If the file cannot be read, holds what it must not, or describes no run or one run twice;
+        If the file cannot be read, holds what it must not, names a setting that has no use, or
+        describes no run or one run twice;
         the message names the file and the block.
     """
     content = read_yaml(file)
@@ -80,12 +83,16 @@ def read_experiment(
                 f"settings that the grid does not vary; to run a part of it: --only {clash[0]}=…"
             )
             raise SettingError("argument", clash[0], allowed)
-        for point in _points(block):
-            try:
-                runs.append(resolve({**common, **point, **overrides}))
-            except SettingError as error:
-                where = f"{file}, block {number}: {error.setting}"
-                raise SettingError(where, error.value, error.allowed) from None
+        try:
+            of_block = [resolve({**common, **point, **overrides}) for point in _points(block)]
+            require_used_by_some(block, of_block)
+            for settings in of_block:
+                require_used((key for key in block if _values(block[key])[1:]), settings)
+        except SettingError as error:
+            where = f"{file}, block {number}: {error.setting}"
+            raise SettingError(where, error.value, error.allowed) from None
+        runs += of_block
+    require_used_by_some(overrides, runs)
     told = [_told(settings) for settings in runs]
     for key in only:
         if not any(key in run for run in told):
@@ -128,9 +135,12 @@ def _told(settings: Settings) -> dict[str, Any]:
 
 
 def _points(block: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    values = [value if isinstance(value, list) else [value] for value in block.values()]
-    for combination in itertools.product(*values):
+    for combination in itertools.product(*map(_values, block.values())):
         yield dict(zip(block, combination, strict=True))
+
+
+def _values(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
 
 
 def _names(runs: Sequence[Mapping[str, Any]], file: Path) -> list[str]:
