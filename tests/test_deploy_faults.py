@@ -66,7 +66,7 @@ def test_strangers_are_refused_and_a_killed_server_and_a_killed_site_do_not_end_
         for process in superlink.children(recursive=True):
             if any("flwr-serverapp" in word for word in process.cmdline()):
                 process.kill()
-        again = chosen.model_copy(update={"resume": "last", "round_timeout": 30.0})
+        again = chosen.model_copy(update={"resume": "last", "round_timeout": 40.0})
         status = []
         second = threading.Thread(target=lambda: status.append(federation.run(again)))
         second.start()
