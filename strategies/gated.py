@@ -166,9 +166,9 @@ class GatedStrategy(FedAvg, ABC):
     ) -> ArrayRecord:
         """Return the new global arrays of a round that counts, and keep what outlives it."""
 
-    @abstractmethod
     def state_dict(self) -> dict[str, Tensor]:
         """Return what, with the global arrays, is needed to go on after the last whole round."""
+        return self._tally.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Tensor], completed_rounds: int) -> None:
         """Go on from a state of `state_dict` that was taken after so many rounds.
@@ -177,6 +177,7 @@ class GatedStrategy(FedAvg, ABC):
         then does what it would have done without the interruption.
         """
         self.completed_rounds = completed_rounds
+        self._tally.load_state_dict(state, completed_rounds)
 
     def summary(self) -> None:
         """Log the minimum of replies and the bound of weights, then FedAvg's settings."""
@@ -192,11 +193,12 @@ class GatedStrategy(FedAvg, ABC):
         Raises
         ------
         RunError
-            If `max_skipped` rounds in a row were skipped, or all of a run that goes on from none.
+            If `max_skipped` rounds in a row were skipped, or all of the run.
         """
-        self._tally = Tally(self.max_skipped)
+        if not self.completed_rounds:
+            self._tally = Tally(self.max_skipped)
         result = super().start(*args, **kwargs)
-        self._tally.end(self.completed_rounds)
+        self._tally.end()
         return result
 
     def configure_train(

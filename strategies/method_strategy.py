@@ -102,7 +102,8 @@ class MethodStrategy(GatedStrategy):
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return what, with the global arrays, is needed to go on after the last whole round."""
-        state = {_STATE + name: tensor for name, tensor in self._state.items()}
+        state = super().state_dict()
+        state |= {_STATE + name: tensor for name, tensor in self._state.items()}
         if self.method.remembers:
             numbers = {_KEPT + name: number for name, number in self._kept.items()}
             numbers[_RUN] = self._run

@@ -93,7 +93,8 @@ class PosteriorStrategy(GatedStrategy):
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return what, with the global arrays, is needed to go on after the last whole round."""
-        return {f"velocity.{key}": v for key, v in self.server_momentum.velocity.items()}
+        velocity = {f"velocity.{key}": v for key, v in self.server_momentum.velocity.items()}
+        return {**super().state_dict(), **velocity}
 
     def load_state_dict(self, state: Mapping[str, Tensor], completed_rounds: int) -> None:
         """Go on from a state of `state_dict`; see `GatedStrategy.load_state_dict`."""

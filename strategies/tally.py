@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from logging import INFO, WARNING
 
+import torch
 from flwr.supercore import log
+from torch import Tensor
 
 from fedbary.errors import RunError, SettingError
+
+_NUMBERS, _LAST = "tally", "tally.last"
 
 
 class Tally:
@@ -32,10 +37,25 @@ class Tally:
         self._in_a_row = 0
         self._last = ""
 
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the counts and the reason of the last skipped round, for a run that goes on."""
+        numbers = [self.counted, self.skipped, self._in_a_row]
+        return {
+            _NUMBERS: torch.tensor(numbers),
+            _LAST: torch.tensor(list(self._last.encode()), dtype=torch.uint8),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Tensor], completed_rounds: int) -> None:
+        """Go on from a state of `state_dict`; without counts in it, all earlier rounds count."""
+        numbers = state.get(_NUMBERS, torch.tensor([completed_rounds, 0, 0]))
+        self.counted, self.skipped, self._in_a_row = (int(number) for number in numbers)
+        self._last = bytes(state.get(_LAST, torch.tensor([], dtype=torch.uint8)).tolist()).decode()
+
     def begin(self) -> None:
         """Raise a RunError if the last `max_skipped` rounds were skipped."""
-        if self._in_a_row == self.max_skipped:
-            raise RunError(f"{self.max_skipped} rounds in a row were skipped; {self._last}")
+        if self.max_skipped is not None and self._in_a_row >= self.max_skipped:
+            mend = f"to go on, resume with a max_skipped above {self._in_a_row}"
+            raise RunError(f"{self._in_a_row} rounds in a row were skipped; {self._last}; {mend}")
 
     def count(self) -> None:
         """Note a round that gave an aggregate."""
@@ -49,16 +69,10 @@ class Tally:
         self._last = f"round {server_round}: {reason}"
         log(WARNING, "aggregate_train: round %d is skipped: %s", server_round, reason)
 
-    def end(self, earlier: int) -> None:
-        """Log how many rounds counted; raise a RunError if none did, and there are no earlier ones.
-
-        Parameters
-        ----------
-        earlier : int
-            Number of rounds of the run that this one goes on from.
-        """
+    def end(self) -> None:
+        """Log how many rounds of the run counted; raise a RunError if none did."""
         rounds = self.counted + self.skipped
-        if rounds and not self.counted and not earlier:
+        if rounds and not self.counted:
             raise RunError(f"every round was skipped; {self._last}")
         last = f"; the last that was skipped: {self._last}" if self.skipped else ""
         level = WARNING if self.skipped else INFO

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 import client_app
 from fedbary.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
 from fedbary.config import resolve
-from fedbary.errors import SettingError
+from fedbary.errors import RunError, SettingError
 from fedbary.folder import run_folder
 from server_app import run
 from server_app.inline import InlineGrid, run_inline
@@ -160,6 +160,48 @@ def test_what_cannot_be_resumed_is_said(whole, tmp_path):
         run_inline(settings(resume="last", rule="WB"), tmp_path / "run")
     with pytest.raises(SettingError, match="a previous checkpoint; this one holds 1"):
         run_inline(settings(resume="previous"), tmp_path / "run")
+
+
+def all_fail_from_round_two(killed=None):
+    """The client app, whose training fails from round 2 on; in round `killed` the server dies."""
+    app = ClientApp()
+
+    @app.train()
+    def train(message, context):
+        server_round = message.content["config"]["server-round"]
+        if server_round == killed:
+            raise KeyboardInterrupt
+        if server_round >= 2:
+            raise OSError("the disk is full")
+        return client_app.train(message, context)
+
+    app.query()(client_app.query)
+    app.evaluate()(client_app.evaluate)
+    return app
+
+
+def ended(folder, killed=None, **changes):
+    """Run until an error; return it with the metrics and the checkpoint that it leaves."""
+    chosen = settings(rounds=7, max_skipped=3, **changes)
+    grid = InlineGrid(all_fail_from_round_two(killed), chosen.clients, chosen.model_dump())
+    with pytest.raises(KeyboardInterrupt if killed else RunError) as error:
+        run(grid, chosen, folder)
+    checkpoint = load_checkpoint(folder, "last")
+    strategy = {name: tensor.tolist() for name, tensor in checkpoint.strategy.items()}
+    return str(error.value), lines(folder), checkpoint.round, strategy
+
+
+@pytest.mark.parametrize("killed", [2, 3, 4])
+def test_cut_off_among_skipped_rounds_a_run_ends_where_it_would_have_ended(killed, tmp_path):
+    uninterrupted = ended(tmp_path / "whole")
+    assert uninterrupted[0].startswith("3 rounds in a row were skipped; round 4: ")
+    ended(tmp_path / "run", killed)
+    assert ended(tmp_path / "run", resume="last") == uninterrupted
+    assert ended(tmp_path / "run", resume="last") == uninterrupted
+    assert ended(tmp_path / "run", resume="previous") == uninterrupted
+    chosen = settings(rounds=7, max_skipped=5, resume="last")
+    run_inline(chosen, tmp_path / "run")
+    assert [line["skipped"] for line in lines(tmp_path / "run")[5:]] == [False] * 3
 
 
 def test_a_checkpoint_is_read_as_it_was_written_and_two_are_kept(tmp_path):

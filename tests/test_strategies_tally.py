@@ -1,7 +1,9 @@
 """A run whose replies are refused ends as what it is, and says how many of its rounds counted."""
 
 import math
+import tempfile
 from itertools import groupby
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ from flwr.clientapp import ClientApp
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from fedbary.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
 from fedbary.errors import RunError, SettingError
 from server_app.inline import InlineGrid
 from strategies import RKLB
@@ -36,6 +39,26 @@ def run(sound, **arguments):
     return strategy.start(grid(sound), INITIAL, num_rounds=len(sound))
 
 
+def outcome(strategy, sound, initial=INITIAL, after=lambda *_: None):
+    """What a run ends with: its error, or its means and what the log says last of the rounds."""
+    left, means = len(sound) - strategy.completed_rounds, []
+
+    def evaluate(round_here, arrays):
+        means.append(arrays["w_mean"].numpy().tolist())
+        after(round_here, arrays)
+
+    with pytest.MonkeyPatch.context() as patched:
+        lines = []
+        patched.setattr(
+            "strategies.tally.log", lambda _, text, *values: lines.append(text % values)
+        )
+        try:
+            strategy.start(grid(sound), initial, left, evaluate_fn=evaluate)
+        except RunError as error:
+            return str(error)
+    return means[-1], lines[-1]
+
+
 @pytest.mark.parametrize("rounds", [1, 2, 3, 8])
 def test_a_run_whose_every_reply_is_refused_is_no_success(rounds):
     with pytest.raises(RunError, match=r"skipped; round \d: 0 replies admitted, 1 needed"):
@@ -58,21 +81,71 @@ def test_a_run_ends_early_or_says_how_many_rounds_counted(sound, max_skipped):
         with pytest.raises(RunError, match=f"^every round was skipped; round {len(sound)}: "):
             run(sound, max_skipped=max_skipped)
     else:
-        with pytest.MonkeyPatch.context() as patched:
-            lines = []
-            patched.setattr(
-                "strategies.tally.log", lambda _, text, *values: lines.append(text % values)
-            )
-            result = run(sound, max_skipped=max_skipped)
-        assert lines[-1].startswith(f"{sum(sound)} of {len(sound)} rounds counted")
-        assert (result.arrays["w_mean"].numpy() == sum(sound)).all()
+        strategy = RKLB(fraction_evaluate=0.0, max_skipped=max_skipped)
+        means, said = outcome(strategy, sound)
+        assert said.startswith(f"{sum(sound)} of {len(sound)} rounds counted")
+        assert means == [sum(sound)] * 3
 
 
-def test_a_strategy_that_goes_on_counts_the_rounds_before():
+class Killed(Exception):
+    pass
+
+
+@given(
+    sound=st.lists(st.booleans(), min_size=1, max_size=8),
+    max_skipped=st.none() | st.integers(1, 4),
+    cuts=st.lists(st.integers(0, 8), min_size=1, max_size=3),
+)
+@example(sound=[True, False, False, False, True], max_skipped=3, cuts=[2])
+@example(sound=[True, False, False, False, True], max_skipped=3, cuts=[4])
+@example(sound=[False, False], max_skipped=None, cuts=[1])
+@settings(max_examples=60, deadline=None)
+def test_a_run_that_is_cut_and_goes_on_ends_as_the_uninterrupted_one(sound, max_skipped, cuts):
+    def strategy():
+        return RKLB(fraction_evaluate=0.0, max_skipped=max_skipped)
+
+    going, initial = strategy(), INITIAL
+    with tempfile.TemporaryDirectory() as folder:
+        for cut in sorted({min(cut, len(sound)) for cut in cuts}):
+
+            def after(round_here, arrays, cut=cut, going=going):
+                if round_here + going.completed_rounds == cut:
+                    state = arrays.to_torch_state_dict(), going.state_dict()
+                    save_checkpoint(Path(folder), Checkpoint(cut, "", "", *state))
+                    raise Killed
+
+            try:
+                ended = outcome(going, sound, initial, after)
+            except Killed:
+                checkpoint = load_checkpoint(Path(folder), "last")
+                initial = ArrayRecord(dict(checkpoint.arrays))
+                going = strategy()
+                going.load_state_dict(checkpoint.strategy, cut)
+            else:
+                break
+        else:
+            ended = outcome(going, sound, initial)
+    assert ended == outcome(strategy(), sound)
+
+
+def test_a_run_that_ended_goes_on_with_a_larger_max_skipped_alone():
+    first = RKLB(fraction_evaluate=0.0, max_skipped=2)
+    with pytest.raises(RunError, match="a max_skipped above 2"):
+        first.start(grid([True, False, False, True]), INITIAL, num_rounds=4)
+    for allowed in (1, 2, 3, None):
+        again = RKLB(fraction_evaluate=0.0, max_skipped=allowed)
+        again.load_state_dict(first.state_dict(), 3)
+        ended = outcome(again, [True, False, False, True])
+        if allowed in (1, 2):
+            assert ended.startswith("2 rounds in a row were skipped; round 3: ")
+        else:
+            assert ended[1].startswith("2 of 4 rounds counted; the last that was skipped: round 3")
+
+
+def test_a_state_without_counts_is_one_whose_rounds_counted():
     strategy = RKLB(fraction_evaluate=0.0)
     strategy.load_state_dict({}, completed_rounds=5)
-    strategy.start(grid([True] * 5 + [False]), INITIAL, num_rounds=1)
-    strategy.start(grid([]), INITIAL, num_rounds=0)
+    assert outcome(strategy, [True] * 5 + [False])[1].startswith("5 of 6 rounds counted")
 
 
 def test_no_rounds_are_no_error_and_no_limit_below_one_is_taken():
