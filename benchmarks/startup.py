@@ -40,8 +40,8 @@ assert reply.has_content()
 
 OURS = """
 from client_app import app
-from fedbary.config import resolve
-from fedbary.image_layout import ImageLayout
+from fedbary.settings.config import resolve
+from fedbary.data.image_layout import ImageLayout
 own = {"dataset": "none", "classes": "10", "input_shape": "1x28x28", "clients": 1}
 settings, task = resolve(own), ImageLayout((1, 28, 28), tuple("0123456789"))
 grid = InlineGrid(app, [{"data-path": sys.argv[1]}], settings.model_dump())

@@ -16,7 +16,7 @@ from torch import nn
 
 from client_app.job import Job, job_of
 from client_app.node import config_of, round_of
-from fedbary.config import Settings
+from fedbary.settings.config import Settings
 from fedbary.tasks import Signature, task_of
 from strategies.client import reply_of
 

@@ -9,7 +9,7 @@ from flwr.app import Context, Message
 from torch import Tensor
 
 from client_app.node import Node, config_of, node_of
-from fedbary.shard import Shard
+from fedbary.data.shard import Shard
 from fedbary.tasks import Signature, Task, task_of
 
 _FACT = "fact."

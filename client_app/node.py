@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from fedbary import Posterior
 from fedbary.attacks import ATTACKS, hostile_clients
-from fedbary.config import Settings
+from fedbary.data.sites import Site, site_from
 from fedbary.inference import Prior, Training, local_method
 from fedbary.methods import Fitted, Local, Method
-from fedbary.run_config import resolve_run_config
-from fedbary.sites import Site, site_from
+from fedbary.settings.config import Settings
+from fedbary.settings.run_config import resolve_run_config
 from strategies.client import METHOD_KEY, fit, method_of
 
 

@@ -14,6 +14,7 @@ import sys
 import torch
 
 from fedbary.aggregation.fedag import fit_gaussian, stacked
+from fedbary.data.standardise import Sums
 from fedbary.regression.cubic import SHOWN, cubic_data, cubic_figure
 from fedbary.regression.forecast import forecast
 from fedbary.regression.networks import Regressor
@@ -21,7 +22,6 @@ from fedbary.regression.noise import noise_sums
 from fedbary.regression.sgd import fit
 from fedbary.regression.standardise import Standardiser
 from fedbary.seeds import derive_seed
-from fedbary.standardise import Sums
 
 CLIENTS, EXAMPLES, HIDDEN, EPOCHS, LR, SEED = 10, 16, 100, 40, 1.0, 0
 SHOWN_ROUNDS = (1, 3, 5)

@@ -13,16 +13,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedbary.config import Settings
-from fedbary.data import Dataset, inputs, load
+from fedbary.data.image_layout import ImageLayout, parse_classes, parse_shape
+from fedbary.data.images import Dataset, inputs, load
+from fedbary.data.partition import partition, split_holdout
+from fedbary.data.shard import Shard
+from fedbary.data.sites import Site, own_data
 from fedbary.errors import SettingError
-from fedbary.image_layout import ImageLayout, parse_classes, parse_shape
 from fedbary.inference import prepare
 from fedbary.models import build
-from fedbary.partition import partition, split_holdout
 from fedbary.seeds import derive_seed
-from fedbary.shard import Shard
-from fedbary.sites import Site, own_data
+from fedbary.settings.config import Settings
 
 VALIDATION_FRACTION = 0.1
 

@@ -16,8 +16,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from fedbary.checkpoints import write_whole
 from fedbary.errors import SettingError
+from fedbary.runs.checkpoints import write_whole
 
 
 class Memory:

@@ -14,13 +14,13 @@ from flwr.supercore.logger import FLOWER_LOGGER as logger
 from flwr.supercore.logger import log
 from torch import Tensor
 
-from fedbary.config import BARYCENTRE, Settings, parameters_of
 from fedbary.errors import RunError, SettingError
-from fedbary.folder import require_startable, run_folder
-from fedbary.lock import only_writer
 from fedbary.methods import require_method
-from fedbary.run_config import resolve_run_config
-from fedbary.runs import RunFolder, changed_bits, checkpoint_to_resume
+from fedbary.runs.location import require_startable, run_folder
+from fedbary.runs.lock import only_writer
+from fedbary.runs.run_folder import RunFolder, changed_bits, checkpoint_to_resume
+from fedbary.settings.config import BARYCENTRE, Settings, parameters_of
+from fedbary.settings.run_config import resolve_run_config
 from fedbary.tasks import Task, task_of
 from server_app.asking import Asker
 from server_app.means import means_of

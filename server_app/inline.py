@@ -19,8 +19,8 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedbary.config import Settings, validated
 from fedbary.errors import RunError, SettingError
+from fedbary.settings.config import Settings, validated
 
 RUN_ID, SERVER_NODE_ID = 1, 1
 
@@ -131,7 +131,7 @@ def run_inline(settings: Settings, folder: Path) -> None:
 
 def main() -> None:
     """Run the settings file that the command line names."""
-    from fedbary.folder import run_folder
+    from fedbary.runs.location import run_folder
 
     try:
         settings = validated(yaml.safe_load(Path(sys.argv[1]).read_text(encoding="utf-8")))

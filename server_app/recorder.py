@@ -14,8 +14,8 @@ from flwr.supercore.logger import log
 from torch import Tensor
 
 from fedbary import Posterior
-from fedbary.config import Settings
-from fedbary.runs import RunFolder
+from fedbary.runs.run_folder import RunFolder
+from fedbary.settings.config import Settings
 from fedbary.tasks import Client, Outcome, Scored, task_of
 from server_app.roster import Roster
 from strategies import CONVENTIONS, FedAG, GatedStrategy, posterior_from_arrays

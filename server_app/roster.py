@@ -13,10 +13,10 @@ from flwr.app import ConfigRecord, Message, MessageType, MetricRecord, RecordDic
 from flwr.serverapp import Grid
 from flwr.supercore import log
 
-from fedbary.config import Settings
+from fedbary.data.sites import LONGEST_NAME
 from fedbary.errors import RunError
 from fedbary.seeds import derive_seed
-from fedbary.sites import LONGEST_NAME
+from fedbary.settings.config import Settings
 from fedbary.tasks import Signature
 from fedbary.texts import cause, shown
 from server_app.questions import Questions

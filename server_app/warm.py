@@ -1,9 +1,9 @@
 """Simulations in forks of one process, which has imported what they need.
 
 `python -m server_app.warm FD` serves the other end of the Unix socket FD, which belongs to a
-`fedbary.warm.WarmProcess`: it receives the path of a settings file with a descriptor for the
-output, forks, waits, and answers with one byte, 0 for a run that ended well. What goes wrong
-before the first request is on its own output.
+`fedbary.launching.warm.WarmProcess`: it receives the path of a settings file with a descriptor
+for the output, forks, waits, and answers with one byte, 0 for a run that ended well. What goes
+wrong before the first request is on its own output.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ import sys
 from contextlib import suppress
 from importlib import import_module
 
-from fedbary.commit import git_commit
-from fedbary.config import ROOT
 from fedbary.inference import INFERENCE
-from fedbary.registry import modules
+from fedbary.runs.commit import git_commit
+from fedbary.settings.config import ROOT
+from fedbary.settings.registry import modules
 from server_app import inline
 
 FOR_THE_FORKS = (
     "client_app",
     *(f"fedbary.inference.{name}" for name in INFERENCE),
     *(f"fedbary.tasks.{name}" for name in modules("tasks")),
-    "fedbary.data.digits",
-    "fedbary.tables.diabetes",
+    "fedbary.data.images.digits",
+    "fedbary.data.tables.diabetes",
     "matplotlib.backends.backend_agg",
     "matplotlib.figure",
     "pandas",

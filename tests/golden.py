@@ -66,7 +66,7 @@ def machine() -> dict[str, str]:
 
 def made(name: str, folder: Path) -> str:
     """Make a run in a folder that does not exist yet; return its digest."""
-    from fedbary.config import resolve
+    from fedbary.settings.config import resolve
     from server_app.inline import run_inline
 
     if name == "own-sites":
@@ -87,7 +87,7 @@ def _own_sites(folder: Path) -> None:
     from own_sites import cut
 
     import client_app
-    from fedbary.config import resolve
+    from fedbary.settings.config import resolve
     from server_app import run
     from server_app.inline import InlineGrid
 

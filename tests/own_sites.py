@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from fedbary.data import load
+from fedbary.data.images import load
 
 
 def cut(folder: Path) -> list[Path]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 
-from fedbary.programs import free_port
+from fedbary.launching.programs import free_port
 
 MARK = "FEDBARY_TEST"
 NAMES = ("flower-super", "flwr-", "ray::")

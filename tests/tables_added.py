@@ -3,14 +3,15 @@
 import shutil
 from pathlib import Path
 
-from fedbary import registry, tables
+from fedbary.data import tables
+from fedbary.settings import registry
 
 
 def added_to_tables(folder, monkeypatch):
-    """Add the modules in a folder to those of `fedbary.tables`, for one test."""
+    """Add the modules in a folder to those of `fedbary.data.tables`, for one test."""
     package = folder / "package"
-    shutil.copytree(Path(tables.__file__).parent, package / "tables")
+    shutil.copytree(Path(tables.__file__).parent, package / "data" / "tables")
     for file in folder.glob("*.py"):
-        shutil.copy(file, package / "tables")
+        shutil.copy(file, package / "data" / "tables")
     monkeypatch.setattr(registry, "_PACKAGE", package)
     monkeypatch.setattr(tables, "__path__", [*tables.__path__, str(folder)])

@@ -7,9 +7,9 @@ import torch
 from safetensors.torch import load_file
 
 from fedbary.attacks import ATTACKS, hostile_clients
-from fedbary.config import resolve
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
+from fedbary.settings.config import resolve
 from server_app.inline import run_inline
 
 

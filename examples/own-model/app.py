@@ -7,9 +7,9 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 from sklearn.datasets import load_digits
 
-from fedbary.drawing import drawing
 from fedbary.inference import Training, variational
-from fedbary.layers import VariationalLinear, reset_layer
+from fedbary.variational.layers import VariationalLinear, reset_layer
+from fedbary.variational.noise import drawing
 
 client = ClientApp()
 server = ServerApp()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from fedbary.figures.looks import COLORS
 from fedbary.figures.sheet import GREY, open_frame, sheet
-from fedbary.tabular.roc import Roc
+from fedbary.scores.roc import Roc
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

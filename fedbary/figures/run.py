@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedbary.figures.sheet import BLUE, GREY, ORANGE, SKY, open_frame, sheet
-from fedbary.metrics import Reliability
+from fedbary.scores.metrics import Reliability
 
 if TYPE_CHECKING:
     from matplotlib.axis import Axis
@@ -57,8 +57,8 @@ def partition_heatmap(counts: np.ndarray, sites: Sequence[str] = ()) -> Figure:
     Parameters
     ----------
     counts : ndarray
-        Examples, (clients, classes), as `fedbary.partition.label_counts` returns them. Up to 150
-        cells bear their number.
+        Examples, (clients, classes), as `partition.label_counts` returns them. Up to 150 cells bear
+        their number.
     sites : sequence of str
         The clients' names; none for clients that have but a number. Up to 40 are drawn.
     """
@@ -97,8 +97,8 @@ def reliability_diagram(reliability: Reliability, title: str) -> Figure:
     Parameters
     ----------
     reliability : Reliability
-        As `fedbary.metrics.reliability` returns it. Confidences of exactly 1 are drawn with the
-        last bin.
+        As `scores.metrics.reliability` returns it. Confidences of exactly 1 are drawn with the last
+        bin.
     title : str
         Heading; the expected calibration error is added.
     """

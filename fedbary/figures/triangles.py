@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedbary.figures.sheet import RED, sheet
-from fedbary.stats import SignedRank
+from fedbary.scores.stats import SignedRank
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

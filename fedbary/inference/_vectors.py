@@ -9,12 +9,12 @@ from contextlib import contextmanager
 import torch
 from torch import Generator, Tensor, nn
 
-from fedbary.data import batch_source, inputs
-from fedbary.drawing import seeded
+from fedbary.data.images import batch_source, inputs
 from fedbary.errors import SettingError
 from fedbary.gaussian import LOG_VAR_SUFFIX, MEAN_SUFFIX, Factor, Posterior
 from fedbary.inference import Prior, Training
 from fedbary.seeds import derive_seed
+from fedbary.variational.noise import seeded
 
 
 class Flat:

@@ -24,11 +24,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedbary.drawing import drawing
 from fedbary.gaussian import variance_power
 from fedbary.inference import Prior, Training
 from fedbary.inference._vectors import Batches, Momentum, Vectors
-from fedbary.layers import VARIATIONAL
+from fedbary.variational.layers import VARIATIONAL
+from fedbary.variational.noise import drawing
 
 LOG_VAR_RANGE = (-8.0, 8.0)
 """Where log-variances are held when they are used."""

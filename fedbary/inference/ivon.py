@@ -54,7 +54,7 @@ from fedbary.inference._vectors import (
     effective_size,
     scale_precision,
 )
-from fedbary.layers import normal_like
+from fedbary.variational.layers import normal_like
 
 MAX_GAIN = 10.0
 """What a weight's rate may be at most, in units of `lr`."""

@@ -36,7 +36,6 @@ from collections.abc import Callable
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedbary.drawing import drawing
 from fedbary.gaussian import variance_power
 from fedbary.inference import Prior, Training
 from fedbary.inference._vectors import (
@@ -46,6 +45,7 @@ from fedbary.inference._vectors import (
     effective_size,
     scale_precision,
 )
+from fedbary.variational.noise import drawing
 
 
 def fit(

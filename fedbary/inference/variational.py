@@ -24,10 +24,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedbary.drawing import drawing
 from fedbary.gaussian import variance_power
 from fedbary.inference import Prior, Training
 from fedbary.inference._vectors import Batches, Momentum, Vectors
+from fedbary.variational.noise import drawing
 
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-16
 """Adam's decay rates; its epsilon is tiny because gradients of order 1e-7 are ordinary here."""
@@ -49,7 +49,7 @@ def fit(
     ----------
     model
         Called as `model(images)`; its parameters `<name>_mean` and `<name>_log_var` are a Gaussian,
-        which its layers draw as `fedbary.drawing` says.
+        which its layers draw as `fedbary.variational.noise` says.
     x, y
         The client's images (n_k, C, H, W), uint8 or float, and labels (n_k,), on its device.
     prior
@@ -59,7 +59,7 @@ def fit(
     seed
         Source of the order of the examples, of the augmentation and of the draws.
     augment
-        Whether to crop and flip the batches (see `fedbary.data.batch_source`).
+        Whether to crop and flip the batches (see `fedbary.data.images.batch_source`).
     nll
         Mean negative log-likelihood of (outputs, targets).
 

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from importlib import import_module
 from types import MappingProxyType
 
-from fedbary.config import BARYCENTRE, Settings, parameters_of
 from fedbary.errors import SettingError
 from fedbary.methods._method import Fitted, Local, Method, Reply, Tensors
-from fedbary.parameters import methods
+from fedbary.settings.config import BARYCENTRE, Settings, parameters_of
+from fedbary.settings.parameters import methods
 
 __all__ = [
     "METHODS",

@@ -25,10 +25,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedbary.drawing import seeded
 from fedbary.errors import SettingError, one_line
-from fedbary.registry import is_factory, modules
-from fedbary.variational import variational
+from fedbary.settings.registry import is_factory, modules
+from fedbary.variational.conversion import variational
+from fedbary.variational.noise import seeded
 
 MODELS = modules("models")
 """Names of the networks."""
@@ -57,7 +57,7 @@ def build(
         Of the initial weights. PyTorch's default generator is afterwards as it was.
     bayesian_layers, init_log_var
         How many of the last layers have Gaussian weights, and the log-variance they start from; see
-        `fedbary.variational.variational`.
+        `fedbary.variational.conversion.variational`.
     parameters
         Values for the network's `Parameters`, by name; names that it has not are passed over.
 

@@ -11,7 +11,7 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional
 
 from fedbary.errors import SettingError
-from fedbary.layers import VARIATIONAL, reset_layer
+from fedbary.variational.layers import VARIATIONAL, reset_layer
 
 LAYERS = ("conv1", "conv2", "fc1", "fc2", "fc3")
 KERNEL_SIZE = 5
@@ -36,7 +36,7 @@ def make(shape: Sequence[int], outputs: int, parameters: Parameters) -> CNN:
 
 
 def reset(model: CNN, init_log_var: float, seed: int) -> None:
-    """Initialise every tensor from a seed; see `fedbary.layers.reset_layer`."""
+    """Initialise every tensor from a seed; see `fedbary.variational.layers.reset_layer`."""
     generator = Generator().manual_seed(seed)
     for layer in model.children():
         reset_layer(layer, init_log_var, generator)

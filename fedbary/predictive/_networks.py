@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedbary.data import inputs
+from fedbary.data.images import inputs
 
 Network = Mapping[str, Tensor]
 """Tensors by name that take the place of a model's own."""

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import torch
 from torch import Generator, Tensor, nn
 
-from fedbary.drawing import seeded
 from fedbary.predictive._networks import batches, evaluation
+from fedbary.variational.noise import seeded
 
 LAYERS = (
     nn.Dropout,

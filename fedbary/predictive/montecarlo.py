@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import torch
 from torch import Generator, Tensor, nn
 
-from fedbary.layers import sample_weights
 from fedbary.predictive._networks import Headed, Network, answers_of, batches, evaluation
 from fedbary.predictive.combine import Prediction, mixture
-from fedbary.variational import gaussian_layers
+from fedbary.variational.conversion import gaussian_layers
+from fedbary.variational.layers import sample_weights
 
 
 def predict(

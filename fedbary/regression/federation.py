@@ -12,14 +12,14 @@ from functools import lru_cache
 import numpy as np
 from torch import Tensor
 
-from fedbary.config import Settings
+from fedbary.data.partition import partition
+from fedbary.data.sites import Site
+from fedbary.data.tables import Table, load
 from fedbary.errors import SettingError
 from fedbary.federation import VALIDATION_FRACTION
-from fedbary.partition import partition
 from fedbary.regression.networks import Regressor
 from fedbary.seeds import derive_seed
-from fedbary.sites import Site
-from fedbary.tables import Table, load
+from fedbary.settings.config import Settings
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from torch import Generator, Tensor
 
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior, variance_power
-from fedbary.layers import normal_like
 from fedbary.regression.networks import is_linear, moments
+from fedbary.variational.layers import normal_like
 
 
 @dataclass(frozen=True, eq=False)

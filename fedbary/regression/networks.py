@@ -11,7 +11,7 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional
 
 from fedbary.errors import SettingError
-from fedbary.layers import VariationalLinear, reset_layer
+from fedbary.variational.layers import VariationalLinear, reset_layer
 
 HIDDEN_UNITS = 50
 """Hidden units of the `mlp` of FedAG; 100 for the largest of its sets."""
@@ -72,7 +72,7 @@ class Regressor(nn.Module):
             )
 
     def reset(self, init_log_var: float, seed: int) -> None:
-        """Initialise every layer from a seed; see `fedbary.layers.reset_layer`."""
+        """Initialise every layer from a seed; see `fedbary.variational.layers.reset_layer`."""
         generator = Generator().manual_seed(seed)
         for layer in self.children():
             reset_layer(layer, init_log_var, generator)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedbary import standardise
+from fedbary.data import standardise
 from fedbary.regression.forecast import Forecast
 
 

@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedbary.data.partition import partition, split_holdout
+from fedbary.data.shard import Shard
+from fedbary.data.tables import Labelled
+from fedbary.data.tables._split import tenth_of_each_class
 from fedbary.errors import SettingError
-from fedbary.partition import partition, split_holdout
 from fedbary.seeds import derive_seed
-from fedbary.shard import Shard
-from fedbary.tables import Labelled
-from fedbary.tables._split import tenth_of_each_class
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Deal:
     evaluate_on : str
         ``test``, or ``validation``: a tenth of each class's training rows, kept from all clients.
     partition, alpha, classes_per_client, min_examples
-        See `fedbary.partition.partition`.
+        See `fedbary.data.partition.partition`.
     holdout : float
         Fraction of a client's own rows kept to score the global model on.
     seed : int

@@ -1,9 +1,9 @@
 """What runs are about: their data, loss, scores and pictures, a file for each task.
 
 A task is a module of this package whose name has no leading underscore; the setting `task` names
-it. It defines one class, a `Task`. Nothing else has to be told of a new one. Which settings it
-takes says a module of the same name in `fedbary.limits`, without PyTorch; what they are by default
-says `simulation.yaml` under ``tasks``.
+it. It defines one class, a `Task`. Nothing else has to be told of a new one. A module of the same
+name in `fedbary.settings.limits` says, without PyTorch, which settings it takes, and
+`simulation.yaml` says under ``tasks`` what they are by default.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from functools import lru_cache
 from importlib import import_module
 
-from fedbary.config import Settings
+from fedbary.settings.config import Settings
 from fedbary.tasks._task import Client, Dialogue, Outcome, Question, Scored, Signature, Task
 
 __all__ = [

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
+from fedbary.data.shard import Shard
 from fedbary.figures.sheet import BLUE, GREEN, RED
-from fedbary.metrics import accuracy_after_rejection, evaluate, fairness
 from fedbary.predictive import Prediction
-from fedbary.shard import Shard
+from fedbary.scores.metrics import accuracy_after_rejection, evaluate, fairness
 from fedbary.tasks._task import Client
 
 ECE_BINS = (15, 100)

@@ -1,6 +1,6 @@
 """The question for sums of columns, from which all sites standardise alike, with both its ends.
 
-See `fedbary.standardise` for why it is asked twice.
+See `fedbary.data.standardise` for why it is asked twice.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedbary.data.standardise import Sums
 from fedbary.errors import RunError
-from fedbary.standardise import Sums
 from fedbary.tasks._task import Dialogue, Question
 
 NAME = "sums"

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from torch import Tensor, nn
 
-from fedbary.config import Settings
+from fedbary.data.shard import Shard
+from fedbary.data.sites import Site
 from fedbary.figures.run import Curve
 from fedbary.gaussian import Posterior
 from fedbary.seeds import derive_seed
-from fedbary.shard import Shard
-from fedbary.sites import Site
+from fedbary.settings.config import Settings
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

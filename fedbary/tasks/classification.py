@@ -18,13 +18,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedbary import federation
-from fedbary.data import load
+from fedbary.data.image_layout import ImageLayout
+from fedbary.data.images import load
+from fedbary.data.shard import Shard
+from fedbary.data.sites import Site
 from fedbary.figures.run import reliability_diagram
-from fedbary.image_layout import ImageLayout
-from fedbary.metrics import auroc, evaluate, reliability
 from fedbary.predictive import Prediction, predict
-from fedbary.shard import Shard
-from fedbary.sites import Site
+from fedbary.scores.metrics import auroc, evaluate, reliability
 from fedbary.tasks import _classes
 from fedbary.tasks._classes import ECE_BINS, SCORES
 from fedbary.tasks._task import Client, Facts, Loss, Outcome, Scored, Task

@@ -17,6 +17,8 @@ import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 
+from fedbary.data.shard import Shard
+from fedbary.data.sites import Site
 from fedbary.figures.run import coverage_curve
 from fedbary.figures.sheet import BLUE, GREEN, RED
 from fedbary.regression import federation
@@ -24,10 +26,8 @@ from fedbary.regression.federation import Columns
 from fedbary.regression.forecast import Forecast, drawn, forecast, linear_forecast
 from fedbary.regression.networks import gaussian_nll
 from fedbary.regression.noise import NoiseSums, noise_sums
-from fedbary.regression.scores import SCORES, coverage, score
 from fedbary.regression.standardise import Standardiser
-from fedbary.shard import Shard
-from fedbary.sites import Site
+from fedbary.scores.regression import SCORES, coverage, score
 from fedbary.tasks import _sums
 from fedbary.tasks._task import Dialogue, Facts, Loss, Outcome, Question, Scored, Task
 

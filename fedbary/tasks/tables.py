@@ -17,21 +17,22 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn.functional import one_hot
 
+from fedbary.data.image_layout import parse_classes
+from fedbary.data.shard import Shard
+from fedbary.data.sites import Site
+from fedbary.data.standardise import Standardiser
+from fedbary.data.tables import Labelled, Layout, load_labelled
 from fedbary.federation import torch_device
 from fedbary.figures.roc import roc_curves
 from fedbary.figures.run import reliability_diagram
 from fedbary.figures.sheet import BLUE, GREEN
-from fedbary.image_layout import parse_classes
 from fedbary.inference import prepare
-from fedbary.metrics import reliability
 from fedbary.models import build
 from fedbary.predictive import Prediction, mixture
 from fedbary.predictive.montecarlo import answers
-from fedbary.shard import Shard
-from fedbary.sites import Site
-from fedbary.standardise import Standardiser
-from fedbary.tables import Labelled, Layout, load_labelled
-from fedbary.tabular import deal, loss, scores
+from fedbary.scores import tables as scores
+from fedbary.scores.metrics import reliability
+from fedbary.tabular import deal, loss
 from fedbary.tasks import _classes, _sums
 from fedbary.tasks._task import Client, Dialogue, Facts, Loss, Outcome, Scored, Task
 

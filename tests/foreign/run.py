@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from fedbary import launch
+from fedbary.launching import launch
 
 home, *projects = map(Path, sys.argv[1:])
 environment = launch.flower_environment(home)

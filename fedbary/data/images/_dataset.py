@@ -1,0 +1,201 @@
+"""What a data set is, and the checks that turn four arrays into one."""
+
+import zipfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedbary.data.npz import read_npz_arrays
+from fedbary.errors import SettingError
+
+ARRAYS = ("x_train", "y_train", "x_test", "y_test")
+MIN_SIDE, MAX_SIDE = 8, 64
+MAX_FLOAT = 10
+"""The largest size of a float pixel. Images of 0 to 255 as floats are not scaled, nor taken."""
+
+UNREADABLE = (
+    OSError,
+    RuntimeError,
+    ValueError,
+    AssertionError,
+    EOFError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+"""What readers raise for files that are absent, damaged or of another kind."""
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """A classification data set held as contiguous tensors.
+
+    Attributes
+    ----------
+    name : str
+        The name it was loaded by.
+    x_train, x_test : Tensor
+        Images, (N, C, H, W): uint8 in 0..255, or float32 as given. `inputs` makes a batch of
+        either into what a network takes.
+    y_train, y_test : Tensor
+        Labels, (N,), int64 in 0..num_classes-1.
+    num_classes : int
+        The largest training label, plus one.
+    augment : bool
+        Whether training batches are cropped and flipped at random, see `batch_source`.
+    """
+
+    name: str
+    x_train: Tensor
+    y_train: Tensor
+    x_test: Tensor
+    y_test: Tensor
+    num_classes: int
+    augment: bool = False
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of an image."""
+        channels, height, width = self.x_train.shape[1:]
+        return channels, height, width
+
+
+def from_arrays(
+    name: str, arrays: Mapping[str, Any], source: str, augment: bool = False
+) -> Dataset:
+    """Return the data set that four arrays describe.
+
+    Parameters
+    ----------
+    name : str
+        The name of the data set.
+    arrays : Mapping
+        ``x_train`` and ``x_test``: N×H×W (one channel), N×H×W×C or N×C×H×W, of uint8 or floats,
+        with C either 1 or 3 and H, W in 8..64; floats from 0 to 1, or standardised, up to ±10.
+        As no side is below 8, an axis of length 1 or 3 is the channels; the last is looked at
+        first. ``y_train`` and ``y_test``: N integers from 0.
+    source : str
+        Where the arrays are from, named in errors.
+    augment : bool
+        Whether training batches are to be augmented.
+
+    Raises
+    ------
+    SettingError
+        An array is missing, has another shape, type or length, or holds a value not allowed.
+    """
+    missing = [array for array in ARRAYS if array not in arrays]
+    if missing:
+        raise SettingError(source, f"no {', '.join(missing)}", f"the arrays {', '.join(ARRAYS)}")
+    x_train, y_train = tensors(arrays, ("x_train", "y_train"), source)
+    x_test, y_test = tensors(arrays, ("x_test", "y_test"), source)
+    if (x_train.shape[1:], x_train.dtype) != (x_test.shape[1:], x_test.dtype):
+        held = f"{_describe(x_train)} and {_describe(x_test)}"
+        raise SettingError(f"{source}: x_train and x_test", held, "images of one shape and type")
+    num_classes = 1 + int(y_train.max())
+    if len(y_test) and y_test.max() >= num_classes:
+        allowed = f"labels of the training set, 0 to {num_classes - 1}"
+        raise SettingError(f"{source}: y_test", int(y_test.max()), allowed)
+    if not 2 <= num_classes <= max(2, len(y_train)):
+        allowed = "at least 2 classes, and no more than there are training examples"
+        raise SettingError(f"{source}: labels", f"0 to {num_classes - 1}", allowed)
+    return Dataset(name, x_train, y_train, x_test, y_test, num_classes, augment)
+
+
+def read_npz(name: str, path: Path, augment: bool = False) -> Dataset:
+    """Return the data set in an ``.npz`` file, laid out as `from_arrays` says.
+
+    Arrays of other names are left unread; pickled objects are refused.
+
+    Raises
+    ------
+    SettingError
+        The file is absent or unreadable, or `from_arrays` refuses what it holds.
+    """
+    if not path.is_file():
+        raise SettingError("dataset", name, f"the path of an .npz file; there is none at {path}")
+    return from_arrays(name, read_npz_arrays(path, ARRAYS), str(path), augment)
+
+
+def read_own_npz(path: Path) -> tuple[Tensor, Tensor]:
+    """Return a site's own images (N, C, H, W) and labels (N,) from an ``.npz`` file.
+
+    They are its arrays ``x`` and ``y`` or else ``x_train`` and ``y_train``, as `from_arrays` has
+    them.
+
+    Raises
+    ------
+    SettingError
+        The file is unreadable, or holds what it must not.
+    """
+    arrays = read_npz_arrays(path, ("x", "y", "x_train", "y_train"))
+    for names in (("x", "y"), ("x_train", "y_train")):
+        if set(names) <= arrays.keys():
+            return tensors(arrays, names, str(path))
+    raise SettingError(str(path), ", ".join(arrays) or "no array", "x and y, or x_train, y_train")
+
+
+def tensors(
+    arrays: Mapping[str, Any], names: tuple[str, str], source: str
+) -> tuple[Tensor, Tensor]:
+    """Return images (N, C, H, W) and labels (N,): the arrays of two names, checked.
+
+    Raises
+    ------
+    SettingError
+        As `from_arrays` says.
+    """
+    x, y = names
+    images, labels = _images(arrays[x], f"{source}: {x}"), _labels(arrays[y], f"{source}: {y}")
+    if len(images) != len(labels):
+        held = f"{len(images)} images and {len(labels)} labels"
+        raise SettingError(f"{source}: {x} and {y}", held, "a label for every image")
+    return images, labels
+
+
+def _images(array: Any, source: str) -> Tensor:
+    images = np.asarray(array)
+    if images.dtype != np.uint8:
+        if images.dtype.kind != "f":
+            raise SettingError(source, str(images.dtype), "uint8 or a float type")
+        with np.errstate(over="ignore"):
+            images = images.astype(np.float32, copy=False)
+        if not np.isfinite(images).all():
+            raise SettingError(source, "a value that is not finite", "finite float32 values")
+        if images.size and (largest := float(np.abs(images).max())) > MAX_FLOAT:
+            allowed = f"floats from 0 to 1, or standardised, up to ±{MAX_FLOAT}; 0 to 255 as uint8"
+            raise SettingError(source, f"values up to {largest:g}", allowed)
+    shape = images.shape
+    if images.ndim == 3:
+        images = images[:, None]
+    elif images.ndim == 4 and shape[-1] in (1, 3):
+        images = images.transpose(0, 3, 1, 2)
+    sides = images.shape[2:]
+    right = images.ndim == 4 and images.shape[1] in (1, 3) and len(images) > 0
+    if not right or min(sides) < MIN_SIDE or max(sides) > MAX_SIDE:
+        allowed = (
+            "N×H×W, N×H×W×C or N×C×H×W with N at least 1, C 1 or 3, "
+            f"H and W {MIN_SIDE} to {MAX_SIDE}"
+        )
+        raise SettingError(source, "×".join(map(str, shape)), allowed)
+    return torch.from_numpy(np.ascontiguousarray(images))
+
+
+def _labels(array: Any, source: str) -> Tensor:
+    labels = np.asarray(array)
+    if labels.ndim != 1 or labels.dtype.kind not in "iu":
+        held = f"{labels.dtype} of {labels.ndim} dimensions"
+        raise SettingError(source, held, "one dimension of integers")
+    labels = labels.astype(np.int64)
+    if labels.size and labels.min() < 0:
+        raise SettingError(source, int(labels.min()), "labels from 0 up")
+    return torch.from_numpy(labels)
+
+
+def _describe(images: Tensor) -> str:
+    return f"{'×'.join(map(str, images.shape[1:]))} {images.dtype}".replace("torch.", "")

@@ -1,0 +1,150 @@
+"""What a node of the federation holds: a part of a named data set, or data of its own."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+from torch import Tensor
+
+from fedbary.data.image_files import IMAGES, read_image
+from fedbary.data.image_layout import ImageLayout
+from fedbary.data.images._dataset import read_own_npz, tensors
+from fedbary.errors import SettingError
+
+LONGEST_NAME = 64
+"""Characters of a site's name."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """What a node's config says that it holds.
+
+    Parameters
+    ----------
+    name : str
+        What it is called in the results.
+    data_path : str
+        Its own ``.npz`` file or image folder; for a partition the folder of the named data set,
+        "" for the settings' ``data_dir``.
+    partition, partitions : int
+        Which part of the named data set, of how many; of its own data: none of 0.
+    cpus : int
+        Threads it trains on; 0: as the settings say.
+    state_path : str
+        A folder for what its methods keep between rounds; "": none, or for a partition the run's.
+    """
+
+    name: str
+    data_path: str
+    partition: int | None = None
+    partitions: int = 0
+    cpus: int = 0
+    state_path: str = ""
+
+    @property
+    def key(self) -> int:
+        """The number that its seeds are derived from."""
+        return zlib.crc32(self.name.encode()) if self.partition is None else self.partition
+
+
+def site_from(node_config: Mapping[str, bool | int | float | str]) -> Site:
+    """Read a node's config.
+
+    Known are ``data-path``; ``partition-id`` with ``num-partitions``; ``name``, by default the
+    path; ``cpus``; and ``state-path``. Others are left to whom they are for.
+
+    Raises
+    ------
+    SettingError
+        If it says neither which partition the node holds nor where its own data lie.
+    """
+    path, cpus = str(node_config.get("data-path", "")), _whole(node_config, "cpus", 0)
+    state_path = str(node_config.get("state-path", ""))
+    if "partition-id" in node_config or "num-partitions" in node_config:
+        partitions = _whole(node_config, "num-partitions", 1)
+        partition = _whole(node_config, "partition-id", 0)
+        if partition >= partitions:
+            allowed = f"a whole number below num-partitions, {partitions}"
+            raise SettingError("node config: partition-id", partition, allowed)
+        name = str(node_config.get("name", f"partition {partition}"))
+        return Site(name, path, partition, partitions, cpus, state_path)
+    if not path:
+        allowed = "data-path, the site's own data, or partition-id with num-partitions"
+        raise SettingError("node config", dict(node_config), allowed)
+    return Site(
+        str(node_config.get("name", path[-LONGEST_NAME:])), path, cpus=cpus, state_path=state_path
+    )
+
+
+def _whole(config: Mapping[str, bool | int | float | str], key: str, least: int) -> int:
+    value = config.get(key, least if key == "cpus" else None)
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise SettingError(f"node config: {key}", value, f"a whole number from {least} up")
+    return value
+
+
+@lru_cache(maxsize=4)
+def own_data(path: str, task: ImageLayout) -> tuple[Tensor, Tensor]:
+    """Return a site's own images and labels, read once per process.
+
+    Parameters
+    ----------
+    path : str
+        An ``.npz`` file with arrays ``x`` and ``y``, or ``x_train`` and ``y_train``; or a folder
+        with a folder of images for each class, named as the class. Images of a folder become
+        grey or coloured as the task has it, but are never resized.
+    task : ImageLayout
+        What they must fit.
+
+    Returns
+    -------
+    x : Tensor
+        Images, (N, C, H, W), uint8 or float32.
+    y : Tensor
+        Labels, (N,), int64, in the order of the task's classes.
+
+    Raises
+    ------
+    SettingError
+        If they cannot be read or do not fit; the message says why.
+    """
+    file = Path(path).expanduser()
+    if not file.is_dir() and not file.is_file():
+        raise SettingError("data-path", path, "an .npz file or a folder; there is none")
+    try:
+        x, y = _read_folder(file, task) if file.is_dir() else read_own_npz(file)
+    except MemoryError as error:
+        raise SettingError("data-path", error, "data that fit into this memory") from error
+    if tuple(x.shape[1:]) != task.shape:
+        raise SettingError(path, _sides(x.shape[1:]), f"images of {_sides(task.shape)}")
+    if int(y.max()) >= len(task.classes):
+        allowed = f"labels from 0 to {len(task.classes) - 1}, as there are {len(task.classes)}"
+        raise SettingError(path, int(y.max()), f"{allowed} classes")
+    return x, y
+
+
+def _read_folder(folder: Path, task: ImageLayout) -> tuple[Tensor, Tensor]:
+    names = sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
+    if unknown := [name for name in names if name not in task.classes]:
+        raise SettingError(str(folder), unknown[0], f"folders named {', '.join(task.classes)}")
+    files = [
+        (file, label)
+        for label, name in enumerate(task.classes)
+        for file in sorted((folder / name).glob("**/*"))
+        if file.suffix.lower() in IMAGES and file.is_file()
+    ]
+    if not files:
+        allowed = f"a folder of images for each class ({', '.join(task.classes)})"
+        raise SettingError(str(folder), "no image", allowed)
+    images = np.stack([read_image(file, task.shape) for file, _ in files])
+    labels = np.array([label for _, label in files])
+    return tensors({"images": images, "labels": labels}, ("images", "labels"), str(folder))
+
+
+def _sides(shape: Iterable[int]) -> str:
+    return "×".join(map(str, shape))

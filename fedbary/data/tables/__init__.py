@@ -1,0 +1,117 @@
+"""Tables as tensors: a set that ships with the package, or a file or folder of one's own.
+
+A set by name is one module of this package whose name has no leading underscore: with
+``read(data_dir)``, which returns a `Table`, it is for regression; with ``read_labelled(data_dir)``,
+which returns a `Frame` of `_frame`, for classification. A format is a module whose name has an
+underscore, with the same functions of ``(path, target)``. Nothing else has to be told of a new set.
+"""
+
+from __future__ import annotations
+
+import importlib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from fedbary.data.tables import _csv, _npz, _uci
+from fedbary.data.tables._frame import Frame
+from fedbary.data.tables._labelled import Labelled, encode
+from fedbary.data.tables._layout import Layout, layout_of
+from fedbary.data.tables._split import Split
+from fedbary.data.tables._table import Table
+from fedbary.errors import SettingError
+from fedbary.settings.registry import modules
+
+__all__ = ["Labelled", "Layout", "Split", "Table", "load", "load_labelled", "names"]
+
+
+def names(reader: str = "read") -> tuple[str, ...]:
+    """Return the names of the sets that ship with the package, in alphabetical order.
+
+    Parameters
+    ----------
+    reader : str
+        The function that their modules have: ``read`` for regression, ``read_labelled`` for
+        classification.
+    """
+    return modules("data/tables", reader)
+
+
+def load(name: str, data_dir: Path | str, target: str = "") -> Table:
+    """Return a regression set, read once per process.
+
+    Parameters
+    ----------
+    name : str
+        One of `names`; or the path of a ``.csv`` or ``.npz`` file, or of a folder in the format of
+        the UCI sets: absolute, relative to the working directory, or else to ``data_dir``.
+    data_dir : Path or str
+        Where data sets lie.
+    target : str
+        The column of a CSV file that is to be predicted; unused otherwise.
+
+    Returns
+    -------
+    Table
+        The same object for the same arguments throughout the process. Treat it as read-only.
+
+    Raises
+    ------
+    SettingError
+        There is no such set, or it holds what it must not; the message says what and where.
+    """
+    table: Table = _read("read", name, Path(data_dir).expanduser().absolute(), target)
+    return table
+
+
+@cache
+def load_labelled(
+    name: str,
+    data_dir: Path | str,
+    target: str = "",
+    classes: tuple[str, ...] = (),
+    layout: Layout | None = None,
+) -> Labelled:
+    """Return a classification set, read once per process.
+
+    Parameters
+    ----------
+    name, data_dir, target
+        As of `load`; the names are those of ``names("read_labelled")``, the target is the class.
+    classes : tuple of str
+        The classes in their order, the positive one last; by default those of the data, see
+        `Layout`.
+    layout : Layout
+        The federation's, by which a site's own data are coded; by default that of the data.
+
+    Returns
+    -------
+    Labelled
+        The same object for the same arguments throughout the process. Treat it as read-only.
+
+    Raises
+    ------
+    SettingError
+        There is no such set, or it holds what it must not; the message says what and where.
+    """
+    held: Frame = _read("read_labelled", name, Path(data_dir).expanduser().absolute(), target)
+    return encode(held, layout or layout_of(held, classes))
+
+
+@cache
+def _read(reader: str, name: str, data_dir: Path, target: str) -> Any:
+    if name in names(reader):
+        module = importlib.import_module(f"{__name__}.{name}")
+        return getattr(module, reader)(data_dir)
+    path = Path(name).expanduser()
+    if not path.exists():
+        path = data_dir / path
+    if name and path.is_dir():
+        return getattr(_uci, reader)(path, target)
+    if path.is_file() and path.suffix == ".csv":
+        return getattr(_csv, reader)(path, target)
+    if path.is_file() and path.suffix == ".npz":
+        return getattr(_npz, reader)(path, target)
+    sets = ", ".join(names(reader))
+    allowed = f"{sets}, or the path of a .csv file, an .npz file or a UCI folder"
+    raise SettingError("dataset", name, allowed)

@@ -1,0 +1,56 @@
+"""A CSV file with a header; one of its columns is the target. No splits are prescribed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedbary.data.tables._frame import Frame, frame
+from fedbary.data.tables._table import Table
+from fedbary.data.tables._text import numbers, read_text
+from fedbary.errors import SettingError
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+
+def read(path: Path, target: str) -> Table:
+    """Return the regression set in a CSV file.
+
+    Raises
+    ------
+    SettingError
+        There is no column of the target's name, a column has no name, or a cell is not a finite
+        number.
+    """
+    held = _cells(path, target)
+    return numbers(str(path), held.drop(columns=target), held[target], [])
+
+
+def read_labelled(path: Path, target: str) -> Frame:
+    """Return the columns and classes in a CSV file.
+
+    Raises
+    ------
+    SettingError
+        There is no column of the target's name, a column has no name, or a cell is not what it
+        must be, see `fedbary.data.tables._frame.frame`.
+    """
+    held = _cells(path, target)
+    features = held.drop(columns=target)
+    columns = {str(name): features[name].to_numpy(object) for name in features.columns}
+    return frame(str(path), columns, held[target].to_numpy(object))
+
+
+def _cells(path: Path, target: str) -> DataFrame:
+    held = read_text(path, skipinitialspace=True)
+    if len(held.columns) == 1 and ";" in str(held.columns[0]):
+        allowed = "commas between, no semicolons"
+        raise SettingError(f"{path}: header", str(held.columns[0]), allowed)
+    if unnamed := [i for i, name in enumerate(held.columns, 1) if name == f"Unnamed: {i - 1}"]:
+        allowed = "a name in the header; leave a column of row numbers out"
+        raise SettingError(f"{path}: column {unnamed[0]}", "", allowed)
+    if target not in held.columns:
+        columns = ", ".join(map(str, held.columns))
+        raise SettingError("target", target, f"a column of {path}: {columns}")
+    return held

@@ -1,0 +1,57 @@
+"""Numbers from text, with the cell that is none named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedbary.errors import SettingError
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+from fedbary.data.tables._table import Table, table
+
+
+def read_text(path: Path, **layout: Any) -> DataFrame:
+    """Return a text file's cells as they stand, all of them text.
+
+    Raises
+    ------
+    SettingError
+        The file cannot be read as a table, or its rows are longer than its header.
+    """
+    import pandas
+
+    try:
+        cells = pandas.read_csv(path, dtype=str, keep_default_na=False, **layout)
+    except (OSError, ValueError) as error:
+        raise SettingError(str(path), error, "a table, a line a row") from error
+    if not isinstance(cells.index, pandas.RangeIndex):
+        held = f"rows of more than {cells.shape[1]} cells"
+        raise SettingError(str(path), held, f"{cells.shape[1]}, a cell for each name in the header")
+    return cells
+
+
+def numbers(
+    name: str,
+    features: DataFrame,
+    target: Any,
+    splits: list[tuple[np.ndarray, np.ndarray]],
+) -> Table:
+    """Return the `Table` of a frame of features and a series, both of text."""
+    import pandas
+
+    frame = features.assign(**{"\0target": target})
+    values = frame.apply(pandas.to_numeric, errors="coerce").to_numpy(np.float64)
+    names = [str(column) for column in features.columns]
+    return table(
+        name,
+        values[:, :-1],
+        values[:, -1],
+        names,
+        splits,
+        lambda row, column: frame.iat[row, column],
+    )

@@ -1,0 +1,79 @@
+"""A folder in the format of the UCI sets with the splits of Hernández-Lobato and Adams (2015).
+
+``data.txt`` holds the numbers, ``index_features.txt`` and ``index_target.txt`` say which columns
+are what, ``index_train_<i>.txt`` and ``index_test_<i>.txt`` hold the rows of split i. They lie in
+the folder or, as published by Gal (2016), in its subfolder ``data``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedbary.data.tables._frame import Frame, frame
+from fedbary.data.tables._table import Table
+from fedbary.data.tables._text import numbers, read_text
+from fedbary.errors import SettingError
+
+if TYPE_CHECKING:
+    from pandas import DataFrame, Series
+
+
+def read(path: Path, target: str) -> Table:
+    """Return the regression set in a folder; the target is the column that the folder names.
+
+    Raises
+    ------
+    SettingError
+        A file is missing or does not hold what it must.
+    """
+    features, aim, splits = _parts(path)
+    return numbers(str(path), features, aim, splits)
+
+
+def read_labelled(path: Path, target: str) -> Frame:
+    """Return the columns and classes in a folder; the folder names the column of the classes.
+
+    Raises
+    ------
+    SettingError
+        A file is missing or does not hold what it must.
+    """
+    features, aim, splits = _parts(path)
+    columns = {str(name): features[name].to_numpy(object) for name in features.columns}
+    return frame(str(path), columns, aim.to_numpy(object), splits)
+
+
+def _parts(path: Path) -> tuple[DataFrame, Series, list[tuple[np.ndarray, np.ndarray]]]:
+    """Return features, target and splits, cells as text."""
+    if (path / "data").is_dir():
+        path = path / "data"
+    cells = read_text(path / "data.txt", sep=r"\s+", header=None)
+    features = _indices(path / "index_features.txt")
+    aim = _indices(path / "index_target.txt")
+    columns = np.concatenate([features, aim])
+    if len(aim) != 1 or not np.isin(columns, np.arange(cells.shape[1])).all() or aim in features:
+        held = f"features {features.tolist()}, target {aim.tolist()}"
+        raise SettingError(
+            str(path), held, f"columns from 0 to {cells.shape[1] - 1}, one the target"
+        )
+    count = len(list(path.glob("index_train_*.txt")))
+    splits = [
+        (_indices(path / f"index_train_{i}.txt"), _indices(path / f"index_test_{i}.txt"))
+        for i in range(count)
+    ]
+    return cells[features.tolist()], cells[int(aim[0])], splits
+
+
+def _indices(path: Path) -> np.ndarray:
+    """Return the whole numbers of a file, one a line; written as floats they are taken too."""
+    try:
+        values = np.loadtxt(path, ndmin=1)
+    except (OSError, ValueError) as error:
+        raise SettingError(str(path), error, "whole numbers, one a line") from error
+    indices = values.astype(np.int64)
+    if values.ndim != 1 or (indices != values).any():
+        raise SettingError(str(path), "other numbers", "whole numbers, one a line")
+    return indices

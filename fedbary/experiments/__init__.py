@@ -1,1 +1,0 @@
-"""Grids of runs: read from a file, run resumably, gathered in one table, told in a report."""

@@ -1,0 +1,1 @@
+"""Starting simulations and deployments as programs; the `fedbary` command."""

@@ -1,0 +1,227 @@
+"""A federation of real servers on this machine: a SuperLink and SuperNodes, TLS and keys."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+from urllib.parse import quote
+
+from fedbary.data.sites import LONGEST_NAME
+from fedbary.errors import RunError, SettingError
+from fedbary.launching.credentials import write_certificates, write_site_key
+from fedbary.launching.launch import (
+    flower_environment,
+    flwr_run,
+    to_toml,
+    wait_for_superlink,
+)
+from fedbary.launching.programs import free_port, stop_tree, tool
+from fedbary.runs.location import is_whole
+from fedbary.settings.config import ROOT, Settings
+from fedbary.settings.run_config import to_run_config
+
+NodeConfig = Mapping[str, str | int]
+
+LAB = "lab"
+"""What the SuperLink is called in Flower's configuration."""
+
+
+def deploy(settings: Settings, sites: Sequence[Path], log: IO[str] | None = None) -> None:
+    """Run a federation of real servers on 127.0.0.1 to its end, and stop all that it started.
+
+    Parameters
+    ----------
+    settings
+        The run's settings; paths in them are absolute.
+    sites
+        Each SuperNode's own data; none: `clients` SuperNodes hold the partitions of the data set.
+    log
+        Where the run's own lines go; None: to this process's output.
+
+    Raises
+    ------
+    RunError
+        If the run ends without a whole result. What the servers logged is kept in a folder beside
+        the run's, `<output>-logs`, however it ends short; the message says so.
+    """
+    configs = site_configs(sites) if sites else partition_configs(settings)
+    if sites:
+        kept = Path(settings.output) / "clients"
+        states = [kept / quote(str(config["name"]), safe="") for config in configs]
+        configs = [{**c, "state-path": str(s)} for c, s in zip(configs, states, strict=True)]
+    folder = Path(tempfile.mkdtemp(prefix="fedbary-lab-"))
+    try:
+        with lab(folder, configs) as servers:
+            status = servers.run(settings, log)
+        if status != "finished:completed" or not is_whole(Path(settings.output)):
+            raise RunError(f"the run ended as {status}")
+    except BaseException as error:
+        kept = _keep_logs(folder, configs, Path(f"{settings.output}-logs"))
+        if isinstance(error, RunError):
+            raise RunError(f"{error}; the servers' logs are kept in {kept}") from None
+        raise
+    finally:
+        shutil.rmtree(folder)
+
+
+def _keep_logs(folder: Path, configs: Sequence[NodeConfig], kept: Path) -> Path:
+    """Copy the servers' logs, and write down in `sites.txt` whose log is which."""
+    kept.mkdir(parents=True, exist_ok=True)
+    for file in folder.glob("*.log"):
+        shutil.copy(file, kept)
+    lines = [f"site{i}.log: {json.dumps({**config})}\n" for i, config in enumerate(configs)]
+    (kept / "sites.txt").write_text("".join(lines), encoding="utf-8")
+    return kept
+
+
+def partition_configs(settings: Settings) -> list[NodeConfig]:
+    """Return the node configs of SuperNodes that hold the partitions of the data set."""
+    return [
+        {"partition-id": partition, "num-partitions": settings.clients}
+        for partition in range(settings.clients)
+    ]
+
+
+def site_configs(sites: Sequence[Path]) -> list[NodeConfig]:
+    """Return the node configs of SuperNodes that hold data of their own.
+
+    Raises
+    ------
+    SettingError
+        If a path does not exist, or two are the same.
+    """
+    paths = [site.expanduser().resolve() for site in sites]
+    for site, path in zip(sites, paths, strict=True):
+        if not path.exists():
+            raise SettingError("--site", str(site), "an .npz or .csv file, or a folder of images")
+        if paths.count(path) > 1:
+            raise SettingError("--site", str(site), "data of which no other site has the same")
+    short, long = [path.stem for path in paths], [f"{p.parent.name}/{p.name}" for p in paths]
+    names = next((n for n in (short, long) if len(set(n)) == len(n)), [str(p) for p in paths])
+    return [
+        {"data-path": str(path), "name": name[-LONGEST_NAME:]}
+        for path, name in zip(paths, names, strict=True)
+    ]
+
+
+@dataclass
+class Lab:
+    """The servers at work.
+
+    Attributes
+    ----------
+    folder
+        Where their keys and logs lie.
+    environment
+        The environment in which Flower's commands reach them.
+    port
+        The SuperLink's.
+    processes
+        Every server by its name: ``superlink``, ``site0``, ``site1``, …
+    """
+
+    folder: Path
+    environment: dict[str, str]
+    port: int
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def run(self, settings: Settings, log: IO[str] | None = None) -> str:
+        """Run the app with these settings; return the status it ended with."""
+        run_config = self.folder / "run.toml"
+        run_config.write_text(to_run_config(settings))
+        return flwr_run(self.environment, LAB, ["--run-config", str(run_config)], log)
+
+    def register(self, public_key: Path) -> None:
+        """Let the SuperNode with this key in."""
+        self.flwr("supernode", "register", str(public_key), LAB)
+
+    def flwr(self, *words: str) -> str:
+        """Run a command of Flower's; return its output.
+
+        Raises
+        ------
+        RunError
+            If it fails.
+        """
+        done = subprocess.run(
+            [tool("flwr"), *words],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise RunError(
+                f"flwr {words[0]} failed: {' '.join((done.stdout + done.stderr).split())}"
+            )
+        return done.stdout
+
+    def start_site(self, name: str, config: NodeConfig, key: Path, ca: Path | None = None) -> None:
+        """Start a SuperNode with a private key; `ca` is whom it trusts, by default the lab's."""
+        node_config = self.folder / f"{name}.toml"
+        node_config.write_text(to_toml(config))
+        home = self.folder / name
+        home.mkdir(exist_ok=True)
+        command = [tool("flower-supernode"), "--superlink", f"127.0.0.1:{self.port}"]
+        command += ["--root-certificates", str(ca or self.folder / "ca.crt")]
+        command += ["--auth-supernode-private-key", str(key), "--port", str(free_port())]
+        command += ["--node-config", str(node_config)]
+        self.start(name, command, {**self.environment, "FLWR_HOME": str(home)})
+
+    def start(self, name: str, command: list[str], environment: Mapping[str, str]) -> None:
+        """Start a server; its output goes to `<name>.log`."""
+        with open(self.folder / f"{name}.log", "ab") as output:
+            self.processes[name] = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def log(self, name: str) -> str:
+        """Return what a server has logged."""
+        return (self.folder / f"{name}.log").read_text(errors="replace")
+
+
+@contextmanager
+def lab(folder: Path, configs: Sequence[NodeConfig]) -> Iterator[Lab]:
+    """Start a SuperLink and a SuperNode for each config; stop them, and all of theirs, at the end.
+
+    The SuperLink speaks TLS and admits registered keys only; each SuperNode has a key of its own.
+    All files are written to `folder`.
+    """
+    write_certificates(folder)
+    servers = Lab(folder, flower_environment(folder), free_port())
+    address = f"127.0.0.1:{servers.port}"
+    connection = {"address": address, "root-certificates": str(folder / "ca.crt")}
+    (folder / "config.toml").write_text(f"[superlink.{LAB}]\n{to_toml(connection)}")
+    try:
+        command = [tool("flower-superlink"), "--host", "127.0.0.1", "--port", str(servers.port)]
+        command += ["--enable-supernode-auth"]
+        command += ["--ssl-ca-certfile", str(folder / "ca.crt")]
+        command += ["--ssl-certfile", str(folder / "server.crt")]
+        command += ["--ssl-keyfile", str(folder / "server.key")]
+        command += ["--disable-runtime-dependency-installation"]
+        servers.start("superlink", command, servers.environment)
+        log = folder / "superlink.log"
+        wait_for_superlink(servers.processes["superlink"], address, log, folder / "ca.crt")
+        keys = {f"site{i}": folder / f"site{i}.key" for i in range(len(configs))}
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(servers.register, [write_site_key(key) for key in keys.values()]))
+        for (name, key), config in zip(keys.items(), configs, strict=True):
+            servers.start_site(name, config, key)
+        yield servers
+    finally:
+        for process in reversed(servers.processes.values()):
+            stop_tree(process)

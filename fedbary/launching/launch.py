@@ -1,0 +1,260 @@
+"""Start a simulated federation: in one process, or on a SuperLink of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import ssl
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+from urllib.error import URLError
+from urllib.request import urlopen
+
+import yaml
+
+from fedbary.errors import RunError, SettingError
+from fedbary.launching.programs import free_port, run_program, stop_tree, tool
+from fedbary.launching.warm import WarmProcess
+from fedbary.runs.commit import CLONE_VARIABLE
+from fedbary.runs.location import is_whole, require_startable
+from fedbary.runs.lock import require_free
+from fedbary.settings import limits
+from fedbary.settings.config import ROOT, Settings
+from fedbary.settings.run_config import to_run_config
+
+SUPERLINK_SECONDS = 60
+
+
+def launch(settings: Settings, log: IO[str] | None = None, warm: WarmProcess | None = None) -> None:
+    """Run a simulation to its end; the results lie in the folder `output`.
+
+    Parameters
+    ----------
+    settings
+        The run's settings; paths in them are absolute.
+    log
+        Where the run's own lines go; None: to this process's output.
+    warm
+        What runs `engine=inline`, if there is a log; None: a process of its own.
+
+    Raises
+    ------
+    RunError
+        If the run ends without a whole result.
+    """
+    if settings.engine == "inline":
+        _run_inline(settings, log, warm)
+    else:
+        _run_flower(settings, log)
+    if not is_whole(Path(settings.output)):
+        raise RunError("the run ended without a result; the messages above say why")
+
+
+def require_clone() -> None:
+    """Raise a RunError where the apps are not: the wheel has none."""
+    if not (ROOT / "server_app").is_dir():
+        raise RunError(
+            "this needs a clone of fedbary, installed with pip install --editable: "
+            "the wheel brings the strategies, not the apps and their settings"
+        )
+
+
+def prepare(settings: Settings, folder: Path, own_data: bool = False) -> Settings:
+    """Find every mistake that can be found before the start; return settings with absolute paths.
+
+    Loading the data sets here also downloads them once, before several clients would. With
+    `own_data` at the sites the data set is not dealt to them.
+
+    Raises
+    ------
+    SettingError
+        If the folder exists, or does not hold what is to be resumed, or the device, the data or
+        the split cannot be had.
+    RunError
+        If another process is writing to the folder.
+    """
+    prepared = settings.model_copy(
+        update={
+            "output": str(folder),
+            "data_dir": str(Path(settings.data_dir).expanduser().resolve()),
+            "dataset": _absolute(settings.dataset),
+            "ood_dataset": _absolute(settings.ood_dataset),
+        }
+    )
+    for setting in ("dataset", "ood_dataset"):
+        _require_file(setting, prepared)
+    require_startable(folder, prepared)
+    require_free(folder)
+    from fedbary.methods import require_method
+    from fedbary.runs.run_folder import checkpoint_to_resume
+    from fedbary.tasks import task_of
+
+    require_method(settings)
+    task_of(settings).check(own_data)
+    checkpoint_to_resume(folder, prepared)
+    return prepared
+
+
+def _absolute(dataset: str) -> str:
+    """Return the path of a data set that is a file or folder here; others' names as they are."""
+    path = Path(dataset).expanduser()
+    is_path = path.suffix in (".npz", ".csv") or len(path.parts) > 1
+    return str(path.resolve()) if is_path and path.exists() else dataset
+
+
+def _require_file(setting: str, settings: Settings) -> None:
+    """Raise a SettingError if what names a data set is neither a known name nor a path."""
+    name = getattr(settings, setting)
+    task = settings.task if setting == "dataset" else "classification"
+    known = limits.of(task).DATASETS
+    places = (Path(name).expanduser(), Path(settings.data_dir) / name)
+    if name != "none" and name not in known and not any(place.exists() for place in places):
+        raise SettingError(setting, name, f"{', '.join(known)}, or the path of data")
+
+
+def _run_inline(settings: Settings, log: IO[str] | None, warm: WarmProcess | None) -> None:
+    with tempfile.TemporaryDirectory(prefix="fedbary-") as scratch:
+        file = Path(scratch) / "settings.yaml"
+        file.write_text(yaml.safe_dump(settings.model_dump()))
+        if log is not None and warm is not None:
+            ended_well = warm.run(file, log)
+        else:
+            command = [sys.executable, "-m", "server_app.inline", str(file)]
+            ended_well = run_program(command, None, log) == 0
+    if not ended_well:
+        raise RunError("the run failed; the messages above say why")
+
+
+def _run_flower(settings: Settings, log: IO[str] | None) -> None:
+    with tempfile.TemporaryDirectory(prefix="fedbary-") as scratch:
+        home = Path(scratch)
+        environment = flower_environment(home)
+        run_config = home / "run.toml"
+        run_config.write_text(to_run_config(settings))
+        federation = (
+            f"num-supernodes={settings.clients} "
+            f"client-resources-num-cpus={settings.cpus_per_client} "
+            f"client-resources-num-gpus={_gpu_share(settings)}"
+        )
+        words = ["--federation-config", federation, "--run-config", str(run_config)]
+        with superlink(environment, home):
+            status = flwr_run(environment, "local", words, log)
+        if status != "finished:completed":
+            raise RunError(f"the run ended as {status}; the messages above say why")
+
+
+def flwr_run(environment: dict[str, str], name: str, words: list[str], log: IO[str] | None) -> str:
+    """Run this clone's app on the SuperLink of that name and stream it; return its status."""
+    command = [tool("flwr"), "run", str(ROOT), name, "--stream", *words]
+    run_program(command, environment, log)
+    return _last_status(environment, name)
+
+
+def flower_environment(home: Path) -> dict[str, str]:
+    """Return an environment where Flower has its own home, port and Ray, and installs nothing.
+
+    Without an address Ray joins the last cluster started on the machine, even a dead one; with
+    `RAY_ADDRESS` the user names one to join.
+    """
+    tools = str(Path(sys.executable).parent)
+    return {
+        **os.environ,
+        CLONE_VARIABLE: str(ROOT),
+        "PATH": os.pathsep.join([tools, os.environ.get("PATH", "")]),
+        "FLWR_HOME": str(home),
+        "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(free_port()),
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        "RAY_ADDRESS": os.environ.get("RAY_ADDRESS") or "local",
+    }
+
+
+@contextmanager
+def superlink(environment: dict[str, str], home: Path) -> Iterator[None]:
+    """Run a SuperLink with the simulation runtime, and stop it and all it started at the end."""
+    port = environment["FLWR_LOCAL_SUPERLINK_HTTP_API_PORT"]
+    command = [tool("flower-superlink"), "--insecure", "--simulation", "--isolation", "subprocess"]
+    command += ["--host", "127.0.0.1", "--port", port]
+    log = home / "superlink.log"
+    with open(log, "wb") as output:
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        wait_for_superlink(process, f"127.0.0.1:{port}", log)
+        yield
+    finally:
+        stop_tree(process)
+
+
+def wait_for_superlink(
+    process: subprocess.Popen[bytes], address: str, log: Path, ca: Path | None = None
+) -> None:
+    """Wait until a SuperLink answers, by HTTPS if its certificate's authority is given.
+
+    Raises
+    ------
+    RunError
+        If it ends, or does not answer within a minute; the message is the last line of its log.
+    """
+    trusted = ssl.create_default_context(cafile=ca) if ca else None
+    url = f"{'https' if ca else 'http'}://{address}/health"
+    deadline = time.monotonic() + SUPERLINK_SECONDS
+    while not _is_healthy(url, trusted):
+        if process.poll() is not None or time.monotonic() > deadline:
+            last = log.read_text(errors="replace").strip().splitlines()[-1:]
+            raise RunError(f"Flower's SuperLink did not start: {' '.join(last)}")
+        time.sleep(0.1)
+
+
+def _is_healthy(url: str, trusted: ssl.SSLContext | None) -> bool:
+    try:
+        with urlopen(url, timeout=1, context=trusted) as answer:
+            return bool(answer.status == 200)
+    except (URLError, OSError):
+        return False
+
+
+def _last_status(environment: dict[str, str], name: str) -> str:
+    """Return the newest run's status; `flwr run --stream` ends with 0 whatever happened."""
+    command = [tool("flwr"), "list", name, "--format", "json"]
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    try:
+        return str(json.loads(done.stdout)["runs"][0]["status"])
+    except (ValueError, KeyError, IndexError):
+        return "unknown"
+
+
+def _gpu_share(settings: Settings) -> float:
+    """Return the part of a GPU for each client: as many share it as the CPUs serve at once."""
+    if settings.gpus_per_client != "auto":
+        return float(settings.gpus_per_client)
+    from fedbary.federation import torch_device
+
+    if torch_device(settings).type != "cuda":
+        return 0.0
+    import torch
+
+    at_once = max(1, (os.cpu_count() or 1) // settings.cpus_per_client)
+    return min(1.0, torch.cuda.device_count() / min(settings.clients, at_once))
+
+
+def to_toml(values: Mapping[str, str | int | float | bool]) -> str:
+    """Return flat settings as TOML; JSON writes strings, numbers and booleans the same way."""
+    return "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())

@@ -1,0 +1,82 @@
+"""Programs that are started, waited for and ended with all that they have started."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+import psutil
+
+from fedbary.settings.config import ROOT
+
+STOP_SECONDS = 15
+
+
+def run_program(command: list[str], environment: dict[str, str] | None, log: IO[str] | None) -> int:
+    """Run a program of this clone to its end; return its exit code.
+
+    A Ctrl-C in the terminal reaches this process alone, which kills the program.
+    """
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    try:
+        return process.wait()
+    finally:
+        process.kill()
+        process.wait()
+
+
+def stop(processes: list[psutil.Process], seconds: float = STOP_SECONDS) -> None:
+    """End processes: first asked, killed if they are still there after so many seconds."""
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.terminate()
+    _, alive = psutil.wait_procs(processes, seconds)
+    for process in alive:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+def stop_tree(process: subprocess.Popen[bytes]) -> None:
+    """End a server and all that it started, Ray too, even if the server itself has ended.
+
+    It must have been started in a session of its own.
+    """
+    started = [other for other in psutil.process_iter() if _session(other) == process.pid]
+    with suppress(psutil.NoSuchProcess):
+        started += psutil.Process(process.pid).children(recursive=True)
+    if process.poll() is None:
+        process.terminate()
+    stop([other for other in started if other.pid != process.pid])
+    try:
+        process.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _session(process: psutil.Process) -> int | None:
+    try:
+        return os.getsid(process.pid)
+    except OSError:
+        return None
+
+
+def tool(name: str) -> str:
+    """Return the path of a command of this Python's environment."""
+    return str(Path(sys.executable).parent / name)
+
+
+def free_port() -> int:
+    """Return a port of the loopback interface that nothing uses."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])

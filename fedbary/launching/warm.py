@@ -1,0 +1,62 @@
+"""A process that has imported the apps once, for the many short simulations of a sweep."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+from fedbary.settings.config import ROOT
+
+
+class WarmProcess:
+    """Runs settings files in forks of a process that has imported what they need, one at a time.
+
+    Importing PyTorch and Flower takes seconds, forking milliseconds. The process starts with the
+    first run, in a session of its own, and ends with `close`, or with this process.
+    """
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def run(self, file: Path, log: IO[str]) -> bool:
+        """Run a settings file, its lines to `log`; return whether it ended well."""
+        if self._process is None or self._process.poll() is not None:
+            self.close()
+            self._start(log)
+        try:
+            socket.send_fds(self._socket, [os.fsencode(file)], [log.fileno()])
+            return self._socket.recv(1) == b"\0"
+        except ConnectionError:
+            return False
+
+    def terminate(self) -> None:
+        """Ask the process and the run at work to end."""
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGTERM)
+
+    def close(self) -> None:
+        """Let the process end after the run at work."""
+        if self._process is not None:
+            self._socket.close()
+            self._process.wait()
+
+    def _start(self, log: IO[str]) -> None:
+        self._socket, theirs = socket.socketpair()
+        with theirs:
+            command = [sys.executable, "-m", "server_app.warm", str(theirs.fileno())]
+            self._process = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )

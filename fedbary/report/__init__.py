@@ -1,0 +1,1 @@
+"""The report of an experiment, from its table alone."""

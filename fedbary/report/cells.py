@@ -1,0 +1,82 @@
+"""What a report shows of the table: a column, how it is written, which of its values is best."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedbary.report.markup import bold, underlined
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A column of the table, and how it is shown."""
+
+    column: str
+    label: str
+    scale: float = 1.0
+    decimals: int = 3
+    lower_is_better: bool = True
+    published: str = ""
+
+    def show(self, values: Iterable[float]) -> str:
+        """Return mean ± standard deviation of values as they are in the table.
+
+        Where one is missing there is no mean: what is left may be the better part.
+        """
+        found = np.array(list(values), dtype=float) * self.scale
+        if (lost := int(np.isnan(found).sum())) > 0:
+            return "–" if lost == len(found) else f"– ({lost} of {len(found)} missing)"
+        text = f"{found.mean():.{self.decimals}f}"
+        return f"{text} ± {found.std(ddof=1):.{self.decimals}f}" if len(found) > 1 else text
+
+
+ACCURACY = Metric("accuracy", "Accuracy %", 100, 2, False, "accuracy")
+ECE_15 = Metric("ece_15", "ECE %, 15 bins", 100, 2)
+ECE_100 = Metric("ece_100", "ECE %, 100 bins", 100, 2, True, "ece")
+NLL = Metric("nll", "NLL", 1, 3, True, "nll")
+MAIN = (ACCURACY, ECE_15, ECE_100, NLL)
+OF_TABLES = (
+    Metric("auroc", "AUROC %", 100, 2, False),
+    Metric("sensitivity", "Sensitivity %", 100, 2, False),
+)
+FAIRNESS = (
+    Metric("local_models.weighted_accuracy", "Clients' weighted accuracy, %", 100, 2),
+    Metric("local_models.worst10_accuracy", "Worst tenth of the clients, %", 100, 2),
+)
+UNCERTAINTY = (
+    Metric("uncertainty.entropy", "Total, nats"),
+    Metric("uncertainty.aleatoric", "Aleatoric, nats"),
+    Metric("uncertainty.epistemic", "Epistemic, nats", decimals=4),
+)
+DETECTION = (
+    Metric("ood.auroc_entropy", "AUROC % of entropy", 100, 2, False),
+    Metric("ood.auroc_epistemic", "AUROC % of mutual information", 100, 2, False),
+)
+REJECTED = ("0.1", "0.2", "0.3", "0.5")
+
+
+def marked(
+    metric: Metric, means: Sequence[float], shown: Sequence[str], groups: Sequence[object]
+) -> list[str]:
+    """Embolden the best cell of a column and underline the best of each group; ties share."""
+    sign = 1 if metric.lower_is_better else -1
+    rounded = np.array([sign * round(mean, metric.decimals) for mean in means])
+    cells = []
+    for value, text, group in zip(rounded, shown, groups, strict=True):
+        rivals = rounded[[other == group for other in groups]]
+        if len(rivals) > 1 and value == np.nanmin(rivals):
+            text = underlined(text)
+        cells.append(bold(text) if value == np.nanmin(rounded) else text)
+    return cells
+
+
+def duration(seconds: float) -> str:
+    """Return seconds in the two largest units that say something."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

@@ -1,0 +1,114 @@
+"""A report as one Markdown file with its pictures, and the same as one self-contained HTML page."""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedbary.report.markup import escape, italic, paragraph
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+DPI = 110
+COLOURS = 256
+"""Of a picture: a palette makes a report a third as large."""
+
+PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<style>
+body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 74rem; margin: 2rem auto; padding: 0 1rem;
+       color: #222; background: #fff }}
+h1, h2, h3 {{ line-height: 1.25 }}
+h2 {{ margin-top: 2.5rem; border-bottom: 1px solid #ccc }}
+p {{ max-width: 48rem }}
+.table {{ overflow-x: auto }}
+table {{ border-collapse: collapse; margin: 1rem 0; font-size: .875rem;
+        font-variant-numeric: tabular-nums }}
+th, td {{ padding: .2rem .6rem; border-bottom: 1px solid #e3e3e3; text-align: left;
+         white-space: nowrap }}
+th {{ border-bottom: 2px solid #888; vertical-align: bottom; white-space: normal }}
+img {{ max-width: 100%; height: auto }}
+code {{ font-size: .9em }}
+summary {{ cursor: pointer }}
+</style>
+</head>
+<body>
+{body}
+</body>
+</html>
+"""
+
+
+class Document:
+    """Collects text, tables and pictures and writes them to a folder.
+
+    Whatever is not `Markup` is shown as it stands, whoever wrote it: no element comes from data.
+
+    Parameters
+    ----------
+    folder
+        Where `report.md`, `report.html` and the folder `figures` go.
+    title
+        The heading.
+    """
+
+    def __init__(self, folder: Path, title: str) -> None:
+        self._folder = folder
+        self._title = title
+        self._parts = [f"# {escape(title)}"]
+
+    def heading(self, text: str, level: int = 2) -> None:
+        """Add a heading."""
+        self._parts.append(f"{'#' * level} {escape(text)}")
+
+    def text(self, template: str, **texts: object) -> None:
+        """Add a paragraph: Markdown of the report's own, whose `{name}` stand for texts."""
+        self._parts.append(paragraph(template, **texts))
+
+    def table(self, header: Sequence[str], rows: Sequence[Sequence[str]], folded: str = "") -> None:
+        """Add a table; with `folded` it opens at a click on that text."""
+        lines = [header, ["---"] * len(header), *rows]
+        escaped = [[escape(cell).replace("|", "\\|") or " " for cell in line] for line in lines]
+        table = "\n".join(f"| {' | '.join(line)} |" for line in escaped)
+        if folded:
+            table = f"<details><summary>{html.escape(folded)}</summary>\n\n{table}\n\n</details>"
+        self._parts.append(table)
+
+    def figure(self, name: str, figure: Figure, caption: str) -> None:
+        """Add a picture with what it shows."""
+        from PIL import Image
+
+        (self._folder / "figures").mkdir(parents=True, exist_ok=True)
+        drawn = io.BytesIO()
+        figure.savefig(drawn, dpi=DPI)
+        with Image.open(drawn) as picture:
+            small = picture.convert("RGB").quantize(COLOURS)
+        small.save(self._folder / "figures" / f"{name}.png", optimize=True)
+        self._parts.append(f"![{name}](figures/{name}.png)\n\n{italic(caption)}")
+
+    def write(self) -> None:
+        """Write `report.md` and `report.html`."""
+        from markdown_it import MarkdownIt
+
+        markdown = "\n\n".join(self._parts) + "\n"
+        (self._folder / "report.md").write_text(markdown, encoding="utf-8")
+        body = MarkdownIt("commonmark", {"html": True}).enable("table").render(markdown)
+        body = body.replace("<table>", '<div class="table"><table>')
+        body = body.replace("</table>", "</table></div>")
+        body = re.sub(r'src="(figures/[^"]+)"', self._embedded, body)
+        page = PAGE.format(title=html.escape(self._title), body=body)
+        (self._folder / "report.html").write_text(page, encoding="utf-8")
+
+    def _embedded(self, match: re.Match[str]) -> str:
+        data = base64.b64encode((self._folder / match[1]).read_bytes()).decode()
+        return f'src="data:image/png;base64,{data}"'

@@ -1,0 +1,148 @@
+"""Checkpoints: what a run needs to go on after a round, written whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load, save
+from torch import Tensor
+
+from fedbary.errors import SettingError
+from fedbary.settings.config import BOOKKEEPING, Settings
+
+KEPT = 2
+"""Checkpoints that stay in a folder: the last, and the one before should the last be damaged."""
+
+MARKS = ("round", "settings", "metrics")
+"""What a checkpoint's metadata says of where it belongs."""
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """The state of a run after a round; every random draw of it comes from (seed, client, round).
+
+    Parameters
+    ----------
+    round : int
+        Whole rounds.
+    settings : str
+        The `fingerprint` of the run's settings.
+    metrics : str
+        The SHA-256 of the lines of metrics.jsonl up to this round.
+    arrays : Mapping[str, Tensor]
+        The global model's tensors.
+    strategy : Mapping[str, Tensor]
+        The strategy's own state.
+    """
+
+    round: int
+    settings: str
+    metrics: str
+    arrays: Mapping[str, Tensor]
+    strategy: Mapping[str, Tensor]
+
+
+def fingerprint(settings: Settings) -> str:
+    """Return the SHA-256 of the settings that decide what comes out of a run."""
+    deciding = settings.model_dump(exclude=set(BOOKKEEPING))
+    return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()
+
+
+def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
+    """Write ``checkpoint-<round>.safetensors`` at once and remove all but the last two.
+
+    Killed at any moment, the folder holds the checkpoints that it held, or this one too.
+    """
+    tensors = {f"arrays.{name}": t.contiguous() for name, t in checkpoint.arrays.items()}
+    tensors |= {f"strategy.{name}": t.contiguous() for name, t in checkpoint.strategy.items()}
+    marks = {key: str(getattr(checkpoint, key)) for key in MARKS}
+    content = save(tensors, marks | {"sha256": _digest(tensors, marks)})
+    file = folder / f"checkpoint-{checkpoint.round:04d}.safetensors"
+    write_whole(file, content)
+    for old in _files(folder)[:-KEPT]:
+        old.unlink()
+
+
+def write_whole(file: Path, content: bytes) -> None:
+    """Write a file so that it holds the old content or the new, whatever happens meanwhile."""
+    partial = file.with_name(f"{file.name}.partial")
+    try:
+        with open(partial, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(partial, file)
+    finally:
+        partial.unlink(missing_ok=True)
+    folder = os.open(file.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def load_checkpoint(folder: Path, which: str) -> Checkpoint:
+    """Read the ``"last"`` checkpoint of a run's folder, or the ``"previous"`` one.
+
+    Raises
+    ------
+    SettingError
+        If there is none, or it is damaged; the message says what may be used instead.
+    """
+    files = _files(folder)
+    position = {"last": 1, "previous": 2}[which]
+    if len(files) < position:
+        held = f"a run that holds a {which} checkpoint; this one holds {len(files)}"
+        raise SettingError("output", str(folder), held)
+    file = files[-position]
+    try:
+        with safe_open(file, "pt") as opened:
+            metadata = opened.metadata() or {}
+        marks = {key: metadata[key] for key in MARKS}
+        tensors = load(file.read_bytes())
+        if _digest(tensors, marks) != metadata["sha256"] or marks["round"] != str(_round(file)):
+            raise ValueError("its content is not what was written")
+    except (SafetensorError, OSError, ValueError, KeyError) as error:
+        others = [f"resume=previous, round {_round(files[-2])}"] if which == "last" else []
+        allowed = " or ".join(["an undamaged checkpoint", *others[: len(files) - 1]])
+        raise SettingError(f"checkpoint {file}", error, allowed) from None
+    parts = _part(tensors, "arrays."), _part(tensors, "strategy.")
+    return Checkpoint(int(marks["round"]), marks["settings"], marks["metrics"], *parts)
+
+
+def has_checkpoint(folder: Path) -> bool:
+    """Whether the folder holds a checkpoint, of whatever round and condition."""
+    return bool(_files(folder))
+
+
+def drop_checkpoints_after(folder: Path, completed: int) -> None:
+    """Remove the checkpoints of later rounds, which a run that goes on writes anew."""
+    for file in _files(folder):
+        if _round(file) > completed:
+            file.unlink()
+
+
+def _digest(tensors: Mapping[str, Tensor], marks: Mapping[str, str]) -> str:
+    return hashlib.sha256(save(dict(tensors)) + json.dumps(marks).encode()).hexdigest()
+
+
+def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {k.removeprefix(prefix): t for k, t in tensors.items() if k.startswith(prefix)}
+
+
+def _files(folder: Path) -> list[Path]:
+    """Return the checkpoints of a folder, the oldest first."""
+    found = folder.glob("checkpoint-*.safetensors")
+    return sorted((file for file in found if _round(file) >= 0), key=_round)
+
+
+def _round(file: Path) -> int:
+    match = re.fullmatch(r"checkpoint-(\d+)\.safetensors", file.name)
+    return int(match[1]) if match else -1

@@ -1,0 +1,79 @@
+"""Where a run's results lie, and whether a run may begin or go on there; without PyTorch."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from fedbary.errors import SettingError
+from fedbary.runs.lock import LOCK
+from fedbary.settings.config import BOOKKEEPING, Settings, read_yaml
+
+POSTERIOR = "posterior.safetensors"
+METRICS = "metrics.jsonl"
+SETTINGS = "settings.yaml"
+
+
+def run_folder(settings: Settings, base: Path) -> Path:
+    """Return the run's folder, absolute: `output`, or for auto a new name under base/runs."""
+    if settings.output == "auto" and settings.resume != "none":
+        raise SettingError("output", "auto", f"the run's folder, where resume={settings.resume}")
+    if settings.output != "auto":
+        return (base / Path(settings.output).expanduser()).resolve()
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    data = Path(settings.dataset).stem
+    name = f"{stamp}-{data}-{settings.strategy}-n{settings.bayesian_layers}-seed{settings.seed}"
+    return (base / "runs" / name).resolve()
+
+
+def is_whole(folder: Path) -> bool:
+    """Whether the folder holds a run that came to its end."""
+    return (folder / POSTERIOR).exists()
+
+
+def read_settings(folder: Path) -> dict[str, Any]:
+    """Return the settings that the run in a folder was started with.
+
+    Raises
+    ------
+    SettingError
+        If the folder holds no run.
+    """
+    file = folder / SETTINGS
+    made = read_yaml(file).get("settings") if file.exists() else None
+    if not isinstance(made, dict):
+        raise SettingError("output", str(folder), f"the folder of a run, with its {SETTINGS}")
+    return made
+
+
+def require_startable(folder: Path, settings: Settings) -> None:
+    """Raise an error if a run may not begin, or go on, in a folder.
+
+    Raises
+    ------
+    SettingError
+        If the folder cannot be written; or exists, for a run that begins; or, for one that goes
+        on, holds none, a whole one, or one of other settings.
+    """
+    try:
+        held = {path.name for path in folder.iterdir()} if folder.exists() else set()
+        if held != {LOCK} and folder.exists() and settings.resume == "none":
+            raise SettingError("output", str(folder), "a folder that does not exist yet")
+        place = next(path for path in (folder, *folder.parents) if path.exists())
+        with tempfile.TemporaryFile(dir=place):
+            pass
+    except OSError as error:
+        raise SettingError(f"output {folder}", error, "a folder that can be written") from None
+    if settings.resume == "none":
+        return
+    if is_whole(folder):
+        raise SettingError("output", str(folder), "a run that was cut off; this one is whole")
+    if settings.resume == "last" and held <= {LOCK, f"{SETTINGS}.partial"}:
+        return
+    made = read_settings(folder)
+    for key, value in settings.model_dump().items():
+        if key not in BOOKKEEPING and made.get(key) != value:
+            allowed = f"{made.get(key)!r}, with which the run in {folder} was started"
+            raise SettingError(key, value, allowed)

@@ -1,0 +1,227 @@
+"""The run folder: settings, metrics round by round, the final posterior, pictures."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import platform
+import time
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import yaml
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from fedbary import Posterior, __version__
+from fedbary.errors import SettingError
+from fedbary.federation import torch_device
+from fedbary.figures.run import Curve, learning_curves, partition_heatmap
+from fedbary.figures.sheet import DPI
+from fedbary.runs.checkpoints import (
+    Checkpoint,
+    drop_checkpoints_after,
+    fingerprint,
+    has_checkpoint,
+    load_checkpoint,
+    save_checkpoint,
+    write_whole,
+)
+from fedbary.runs.commit import git_commit
+from fedbary.runs.location import METRICS, SETTINGS, require_startable
+from fedbary.settings.config import ROOT, Settings, read_yaml
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+PACKAGES = ("flwr", "torch", "torchvision", "numpy", "ray")
+
+
+def checkpoint_to_resume(folder: Path, settings: Settings) -> Checkpoint | None:
+    """Return the checkpoint that a run in the folder goes on from; None for one that begins.
+
+    `resume=last` begins where no checkpoint is yet, so that a run killed at any moment can be
+    started again by the same words.
+
+    Raises
+    ------
+    SettingError
+        If the run may not begin or go on, see `require_startable`; or its checkpoint, or its
+        metrics up to there, are missing, damaged or another run's.
+    """
+    require_startable(folder, settings)
+    if settings.resume == "none":
+        return None
+    if settings.resume == "last" and not has_checkpoint(folder):
+        if len(_lines(folder)) > 1:
+            raise SettingError("output", str(folder), "a run that kept checkpoints; this has none")
+        return None
+    checkpoint = load_checkpoint(folder, settings.resume)
+    if checkpoint.settings != fingerprint(settings):
+        raise SettingError("checkpoint", str(folder), "checkpoints of this run, not of another")
+    _lines_until(folder, checkpoint)
+    return checkpoint
+
+
+def changed_bits(folder: Path, settings: Settings) -> list[str]:
+    """Return what a run that goes on does otherwise than before, by which sums round otherwise."""
+    made = read_yaml(folder / SETTINGS)
+    pairs = {
+        "cpus_per_client": (made["settings"].get("cpus_per_client"), settings.cpus_per_client),
+        "device": (made.get("device"), str(torch_device(settings))),
+    }
+    return [f"{key} was {old} and is {new}" for key, (old, new) in pairs.items() if old != new]
+
+
+def _lines(folder: Path) -> list[bytes]:
+    try:
+        return (folder / METRICS).read_bytes().splitlines(keepends=True)
+    except FileNotFoundError:
+        return []
+
+
+def _lines_until(folder: Path, checkpoint: Checkpoint) -> list[bytes]:
+    """Return the lines of metrics.jsonl that were written before a checkpoint."""
+    lines = _lines(folder)[: checkpoint.round + 1]
+    if hashlib.sha256(b"".join(lines)).hexdigest() != checkpoint.metrics:
+        allowed = f"the file as this run wrote it, with the rounds 0 to {checkpoint.round}"
+        raise SettingError("resume", str(folder / METRICS), allowed)
+    return lines
+
+
+class RunFolder:
+    """Writes a run's results as they come; what is written stays, however the run ends.
+
+    - `settings.yaml`: every resolved setting, who holds what, device, versions and git commit;
+    - `metrics.jsonl`: one line per round, flushed;
+    - `checkpoint-<round>.safetensors`: what the next round starts from; the last two are kept;
+    - `partition.png`, `learning-curves.png`, `reliability.png` (where the server has test data);
+      of a regression `learning-curves.png` and `coverage.png`;
+    - of a regression `standardiser.safetensors`, `mean` and `std` of the features and, last, the
+      target; of FedAG `networks.safetensors`, the clients' of the last round, stacked;
+    - `posterior.safetensors`: the final posterior, `<name>_mean` and `<name>_log_var`. It is
+      written last and at once: where it stands, the run is whole.
+
+    Parameters
+    ----------
+    folder
+        The folder to make.
+    settings
+        The run's settings.
+    label_counts
+        For each site, by its name, the number of its examples of each class; of a regression none.
+    """
+
+    def __init__(
+        self, folder: Path, settings: Settings, label_counts: dict[str, list[int]]
+    ) -> None:
+        (folder / METRICS).unlink(missing_ok=True)
+        self.path = folder
+        self.settings = settings
+        self.rounds: list[dict[str, Any]] = []
+        self._written = hashlib.sha256()
+        provenance = {"fedbary": __version__, "python": platform.python_version()}
+        provenance |= {package: _version(package) for package in PACKAGES}
+        content = {
+            "settings": settings.model_dump(),
+            "nodes": len(label_counts),
+            "device": str(torch_device(settings)),
+            "versions": provenance,
+            "commit": git_commit(ROOT),
+            "started": _now(),
+            "sites": list(label_counts),
+        }
+        text = yaml.safe_dump(content, sort_keys=False)
+        counts = list(label_counts.values())
+        text += yaml.safe_dump({"label_counts": counts}, default_flow_style=None)
+        write_whole(folder / SETTINGS, text.encode())
+        if all(counts):
+            dealt = all(name == f"partition {part}" for part, name in enumerate(label_counts))
+            sites = [] if dealt else list(label_counts)
+            self.draw(partition_heatmap(np.array(counts), sites), "partition")
+
+    @classmethod
+    def reopened(cls, folder: Path, settings: Settings, checkpoint: Checkpoint) -> RunFolder:
+        """Return a run's folder as it was at a checkpoint, to go on from there.
+
+        Later lines of `metrics.jsonl`, one cut off, and later checkpoints are dropped;
+        `settings.yaml` notes when and from which round the run went on.
+        """
+        results = cls.__new__(cls)
+        results.path, results.settings = folder, settings
+        kept = _lines_until(folder, checkpoint)
+        results.rounds = [json.loads(line) for line in kept]
+        results._written = hashlib.sha256(b"".join(kept))
+        write_whole(folder / METRICS, b"".join(kept))
+        note = {"round": checkpoint.round, "commit": git_commit(ROOT), "started": _now()}
+        content = read_yaml(folder / SETTINGS)
+        counts = {"label_counts": content.pop("label_counts", [])}
+        content["resumed"] = [*content.pop("resumed", []), note]
+        text = yaml.safe_dump(content, sort_keys=False)
+        text += yaml.safe_dump(counts, default_flow_style=None)
+        write_whole(folder / SETTINGS, text.encode())
+        drop_checkpoints_after(folder, checkpoint.round)
+        return results
+
+    def add_round(self, metrics: dict[str, Any]) -> None:
+        """Append one round's metrics to metrics.jsonl; values that are not finite become null."""
+        self.rounds.append(metrics)
+        line = json.dumps(_finite(metrics), allow_nan=False).encode() + b"\n"
+        self._written.update(line)
+        with open(self.path / METRICS, "ab") as file:
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def add_checkpoint(self, arrays: Mapping[str, Tensor], strategy: Mapping[str, Tensor]) -> None:
+        """Write what the next round starts from, tied to the settings and the rounds so far."""
+        history = self._written.hexdigest()
+        marks = len(self.rounds) - 1, fingerprint(self.settings), history
+        save_checkpoint(self.path, Checkpoint(*marks, arrays, strategy))
+
+    def draw(self, figure: Figure, name: str) -> None:
+        """Write a picture as ``<name>.png``."""
+        figure.savefig(self.path / f"{name}.png", dpi=DPI)
+
+    def finish(self, posterior: Posterior, curves: Sequence[Curve]) -> None:
+        """Draw the learning curves and write the final posterior."""
+        self.draw(learning_curves(self.rounds, curves), "learning-curves")
+        self.write_tensors("posterior", posterior.state_dict())
+
+    def write_tensors(self, name: str, tensors: Mapping[str, Tensor]) -> None:
+        """Write ``<name>.safetensors`` at once."""
+        held = {key: tensor.contiguous() for key, tensor in tensors.items()}
+        write_whole(self.path / f"{name}.safetensors", save(held))
+
+    def read_tensors(self, name: str) -> dict[str, Tensor]:
+        """Read ``<name>.safetensors``; a SettingError if it is missing or damaged."""
+        file = self.path / f"{name}.safetensors"
+        try:
+            return load(file.read_bytes())
+        except (OSError, SafetensorError) as error:
+            raise SettingError(f"resume: {file}", error, "what the run wrote") from None
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S%z")
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

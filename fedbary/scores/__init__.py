@@ -1,0 +1,1 @@
+"""Scores of predictions, and tests of differences between scores."""

@@ -1,0 +1,87 @@
+"""How good predicted classes of rows are, and the line that a log has of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from fedbary.scores.metrics import evaluate
+from fedbary.scores.roc import Roc
+
+SCORES = ("accuracy", "nll", "ece", "brier", "auroc", "sensitivity")
+
+
+def score(
+    probs: Tensor, labels: Tensor, ece_bins: int = 15, specificity: float = 0.95
+) -> dict[str, float]:
+    """Score predicted class probabilities.
+
+    - ``accuracy``, ``nll``, ``ece``, ``brier``: see `fedbary.scores.metrics.evaluate`;
+    - ``auroc``: P(score of a positive row > that of a negative one), ties counted half;
+    - ``sensitivity``: at a chosen specificity, see `fedbary.scores.roc.Roc.sensitivity`.
+
+    Of two classes the second is the positive and its probability the score. Of more each class is
+    once the positive against the rest, and the values are plain means over the classes. A class
+    that has no row, or every row, is left out; NaN where that leaves none.
+
+    Parameters
+    ----------
+    probs : Tensor
+        Probabilities, (N, K), rows summing to one.
+    labels : Tensor
+        Classes, (N,), int64 in 0..K-1.
+    ece_bins : int
+        Bins of the calibration error, at least 1.
+    specificity : float
+        From 0 to 1.
+
+    Raises
+    ------
+    ValueError
+        The probabilities are none (NaN, say), or the shapes do not match.
+    SettingError
+        ``ece_bins`` or ``specificity`` is out of its range.
+    """
+    scores = evaluate(probs, labels, ece_bins)
+    curves = rocs(probs, labels).values()
+    scores["auroc"] = _mean(curve.auroc for curve in curves)
+    scores["sensitivity"] = _mean(curve.sensitivity(specificity) for curve in curves)
+    return scores
+
+
+def rocs(probs: Tensor, labels: Tensor) -> dict[int, Roc]:
+    """Return the ROC curve of each class that is a positive one, by its label.
+
+    Of two classes that is label 1, of more every label.
+    """
+    classes = range(probs.shape[1]) if probs.shape[1] > 2 else (1,)
+    return {label: Roc.of(probs[:, label], labels == label) for label in classes}
+
+
+def pooled(sites: Sequence[Mapping[str, float]], weights: Sequence[float]) -> dict[str, float]:
+    """Return the means of sites' scores, weighted; a site whose score is NaN is left out of it.
+
+    They are means of the sites' values, not the score of all rows together: an AUROC of pooled
+    rows needs the rows.
+    """
+    values = torch.tensor([[site[name] for name in SCORES] for site in sites], dtype=torch.float64)
+    shares = torch.tensor(weights, dtype=torch.float64)[:, None] * ~values.isnan()
+    means = (shares * values.nan_to_num()).sum(0) / shares.sum(0)
+    return dict(zip(SCORES, means.tolist(), strict=True))
+
+
+def said(scores: Mapping[str, float], specificity: float) -> str:
+    """Return the scores as a log's line has them."""
+    return (
+        f"accuracy {100 * scores['accuracy']:.2f} %  NLL {scores['nll']:.4f}  "
+        f"AUROC {100 * scores['auroc']:.2f} %  sensitivity {100 * scores['sensitivity']:.2f} % "
+        f"at specificity {100 * specificity:g} %"
+    )
+
+
+def _mean(values: Iterable[float]) -> float:
+    known = [value for value in values if not math.isnan(value)]
+    return sum(known) / len(known) if known else math.nan

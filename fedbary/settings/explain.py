@@ -1,0 +1,137 @@
+"""What `fedbary explain` prints: parts and settings, read from the code without PyTorch."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedbary.errors import SettingError
+from fedbary.settings.config import DEFAULTS, Settings
+from fedbary.settings.parameters import Parameter, methods, models
+from fedbary.settings.registry import modules, rules
+
+_PACKAGE = Path(__file__).parents[1]
+
+_ROOMS = (
+    ("task", "tasks"),
+    ("inference", "inference"),
+    ("dataset", "data/images"),
+    ("dataset", "data/tables"),
+    ("model", "models"),
+)
+"""Settings whose values are modules, each with a folder that these lie in."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A value that a setting may have, with what its file says of it.
+
+    Parameters
+    ----------
+    setting, name : str
+        As in ``setting=name``.
+    text : str
+        The docstring of its module; the first line is its purpose.
+    """
+
+    setting: str
+    name: str
+    text: str
+
+    @property
+    def purpose(self) -> str:
+        """The first line of the text."""
+        return self.text.partition("\n")[0]
+
+
+def parts() -> Iterator[Part]:
+    """Yield every method, rule, local inference, data set and model."""
+    for method in methods().values():
+        yield Part("method", method.name, _docstring("methods", method.module))
+    by_rule = {name.lower(): name for name in rules()}
+    for module in modules("aggregation"):
+        if rule := by_rule.get(module.replace("_", "")):
+            yield Part("rule", rule, _docstring("aggregation", module))
+    for setting, room in _ROOMS:
+        for module in modules(room):
+            yield Part(setting, module, _docstring(room, module))
+
+
+def overview() -> str:
+    """Return every part in a line, by the setting that chooses it."""
+    lines: list[str] = []
+    heading = ""
+    for part in parts():
+        if part.setting != heading:
+            heading = part.setting
+            lines += ["", f"{heading}="]
+        lines.append(f"  {part.name:<18} {part.purpose}")
+    lines += ["", "fedbary explain PART, or the name of a setting, says more."]
+    return "\n".join(lines[1:])
+
+
+def explained(name: str) -> str:
+    """Return all there is to say of a part or a setting.
+
+    Raises
+    ------
+    SettingError
+        If there is neither of that name.
+    """
+    found = [part for part in parts() if part.name.lower() == name.lower()]
+    meanings = settings()
+    texts = [f"{part.setting}={part.name}\n\n{part.text}{_parameters(part)}" for part in found]
+    if name in meanings:
+        texts.append(meanings[name])
+    for part in parts():
+        if parameter := _owned(part.setting, part.name).get(name):
+            texts.append(f"with {part.setting}={part.name}: {_line(parameter)}")
+    if not texts:
+        known = [*(part.name for part in parts()), *meanings]
+        close = difflib.get_close_matches(name, known, n=3)
+        hint = ", ".join(close) if close else "a part that `fedbary explain` lists, or a setting"
+        raise SettingError("part", name, hint)
+    return "\n\n".join(texts)
+
+
+def settings() -> Mapping[str, str]:
+    """Return for every setting its default and meaning, as simulation.yaml has them."""
+    found: dict[str, str] = {}
+    last = ""
+    for line in DEFAULTS.read_text(encoding="utf-8").split("\ntasks:")[0].splitlines():
+        if match := re.match(r"(\w+):\s+(\S+)\s*(?:#\s*(.*))?$", line):
+            last = match[1]
+            found[last] = f"{last}={match[2]}  {match[3] or ''}".rstrip()
+        elif last and (more := re.match(r"\s+#\s*(.*)", line)):
+            found[last] += f" {more[1]}"
+        else:
+            last = ""
+    return {name: found[name] for name in Settings.model_fields}
+
+
+def _parameters(part: Part) -> str:
+    """Return a part's own parameters, each with its default and its meaning."""
+    own = _owned(part.setting, part.name)
+    if not own:
+        return ""
+    return "\n\nParameters:\n" + "\n".join(f"  {_line(parameter)}" for parameter in own.values())
+
+
+def _owned(setting: str, name: str) -> Mapping[str, Parameter]:
+    """Return the parameters that a method or a network owns; other parts own none."""
+    if setting == "method":
+        return methods()[name].parameters
+    return models()[name] if setting == "model" else {}
+
+
+def _line(parameter: Parameter) -> str:
+    return f"{parameter.name}={parameter.default}  {parameter.meaning}"
+
+
+def _docstring(room: str, module: str) -> str:
+    text = (_PACKAGE / room / f"{module}.py").read_text(encoding="utf-8")
+    return ast.get_docstring(ast.parse(text)) or ""

@@ -1,0 +1,39 @@
+"""Which settings a task takes, a file for each; PyTorch is not imported.
+
+The file of a task in `fedbary.tasks` bears the same name here. It defines
+
+``DATASETS``
+    the names of its data sets;
+``FILES``
+    how the path of a file that it reads may end; "" for any path;
+``UNUSED``, ``USES``
+    settings that are nothing to the task, and in words what it uses instead;
+``limits(settings)``
+    yields (setting, whether it fits the others, what is allowed).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from fedbary.settings.registry import modules
+
+if TYPE_CHECKING:
+    from fedbary.settings.config import Settings
+
+TASKS = modules("tasks")
+"""Names of the tasks."""
+
+
+def of(task: str) -> ModuleType:
+    """Return the module of a task."""
+    return import_module(f"{__name__}.{task}")
+
+
+def conflicts(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Yield the settings that do not fit the others, each with what is allowed."""
+    found = of(settings.task).limits(settings)
+    return ((setting, allowed) for setting, fits, allowed in found if not fits)

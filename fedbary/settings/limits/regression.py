@@ -1,0 +1,48 @@
+"""Which settings a regression takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from fedbary.settings.registry import modules
+
+if TYPE_CHECKING:
+    from fedbary.settings.config import Settings
+
+
+DATASETS = modules("data/tables", "read")
+
+FILES = ("",)
+
+UNUSED = ("classes", "input_shape", "augment", "pixels", "ece_bins", "class_weights", "specificity")
+
+USES = "target, split, noise, predictive"
+
+
+def limits(settings: Settings) -> Iterator[tuple[str, bool, str]]:
+    """Yield what has to fit."""
+    yield "model", settings.model in ("mlp", "linear"), "mlp or linear for task=regression"
+    yield "dataset", settings.dataset != "none", "a data set for task=regression"
+    yield "partition", settings.partition in ("iid", "quantity"), "iid or quantity for regression"
+    yield "holdout", settings.holdout == 0, "0 for regression: the server has the test rows"
+    yield "ood_dataset", settings.ood_dataset == "none", "none for regression"
+    yield "class_weights", settings.class_weights == "none", "none for regression"
+    clamped = settings.inference == "clamped_sgd"
+    yield "inference", not clamped, "another local method: the CNN alone clamps log-variances"
+    yield "device", settings.device != "cuda", "auto or cpu: regression is done on CPUs"
+    layers = 2 if settings.model == "mlp" else 1
+    yield "bayesian_layers", settings.bayesian_layers <= layers, f"at most {layers} of this model"
+    if settings.strategy == "FedAG":
+        yield "bayesian_layers", settings.bayesian_layers == 0, "0 for FedAG, of point weights"
+        yield "noise", settings.noise != "learned", "none, cross or a number for FedAG"
+        yield "server_momentum", settings.server_momentum == 0, "0 for FedAG"
+        yield "max_precision_ratio", settings.precision_bound is None, "none for FedAG"
+    else:
+        name, noise = settings.strategy, settings.noise not in ("none", "cross")
+        also = "with predictive=montecarlo; protocol=regression-vi sets both"
+        yield "noise", noise, f"learned or a number for {name}, {also}"
+        allowed = f"montecarlo or closed for {name}"
+        yield "predictive", settings.predictive != "bootstrap", allowed
+    closed = settings.predictive != "closed" or settings.model == "linear"
+    yield "predictive", closed, "montecarlo, or bootstrap with FedAG, for a network"

@@ -1,0 +1,29 @@
+"""Which settings a classification of tables takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from fedbary.settings.registry import modules
+
+if TYPE_CHECKING:
+    from fedbary.settings.config import Settings
+
+DATASETS = modules("data/tables", "read_labelled")
+
+FILES = ("",)
+
+UNUSED = ("input_shape", "augment", "pixels", "noise", "predictive")
+
+USES = "target, classes, split, class_weights, specificity, ece_bins"
+
+
+def limits(settings: Settings) -> Iterator[tuple[str, bool, str]]:
+    """Yield what has to fit."""
+    images = ("cnn", "resnet20")
+    yield "model", settings.model not in images, "mlp, linear or a network of yours for tables"
+    yield "dataset", settings.dataset != "none", "the server's own table for task=tables"
+    yield "ood_dataset", settings.ood_dataset == "none", "none for task=tables"
+    yield "rule", settings.rule != "FedAG", "another rule, or task=regression"
+    yield "augment", settings.augment is not True, "auto or false for tables"

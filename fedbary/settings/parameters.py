@@ -1,0 +1,196 @@
+"""The parameters of methods and networks, read from their files; PyTorch is not imported.
+
+A method is a dataclass in `fedbary/methods/`, and a network's file in `fedbary/models/` has the
+dataclass `Parameters`: the annotated fields with their defaults, inherited ones too, are settings,
+and the docstring says what each means.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+
+from fedbary.errors import SettingError
+from fedbary.settings.registry import modules
+from fedbary.settings.sources import Source, classes
+
+_PACKAGE = Path(__file__).parents[1]
+
+_KINDS: Mapping[str, type[float | int | bool | str]] = {
+    "float": float,
+    "int": int,
+    "bool": bool,
+    "str": str,
+}
+
+_WORDS = {"float": "a number", "int": "a whole number", "bool": "true or false", "str": "a text"}
+
+_CHOICE = re.compile(r"Literal\[(.*)\]")
+
+Value = float | int | bool | str
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A setting that a method or a network owns.
+
+    Parameters
+    ----------
+    name : str
+        Its name on the command line.
+    kind : str
+        Its type, as the file has it.
+    default : float, int, bool or str
+        Its value where none is given: of a method the paper's.
+    meaning : str
+        What the docstring says of it, in one line.
+    """
+
+    name: str
+    kind: str
+    default: Value
+    meaning: str
+
+    def read(self, value: object) -> Value:
+        """Return a value of the parameter's type for one from a file or a command line.
+
+        Raises
+        ------
+        SettingError
+            If it is none.
+        """
+        if choice := _CHOICE.fullmatch(self.kind):
+            allowed = {str(held): held for held in ast.literal_eval(f"[{choice[1]}]")}
+            if str(value) not in allowed:
+                raise SettingError(self.name, value, ", ".join(allowed))
+            found: Value = allowed[str(value)]
+            return found
+        kind = _KINDS[self.kind]
+        try:
+            if kind is bool and isinstance(value, str):
+                return {"true": True, "false": False}[value.lower()]
+            if isinstance(value, bool) != (kind is bool) or not isinstance(value, Value):
+                raise ValueError
+            if kind is int and isinstance(value, float):
+                raise ValueError
+            return kind(value)
+        except (ValueError, KeyError):
+            raise SettingError(self.name, value, _WORDS[self.kind]) from None
+
+
+@dataclass(frozen=True)
+class MethodFile:
+    """What a method's file says.
+
+    Parameters
+    ----------
+    module, name, purpose : str
+        The module and the class in it, whose name is the method's, and what it is in a line.
+    deterministic : bool
+        Whether it trains point weights.
+    parameters : mapping
+        Its parameters by name.
+    """
+
+    module: str
+    name: str
+    purpose: str
+    deterministic: bool
+    parameters: Mapping[str, Parameter]
+
+
+@cache
+def methods() -> Mapping[str, MethodFile]:
+    """Return what every method's file says, by the method's name.
+
+    Raises
+    ------
+    SettingError
+        If a file has no method, or several, or a field without a default that can be read.
+    """
+    found = (_read_method(_PACKAGE / "methods" / f"{name}.py") for name in modules("methods"))
+    return MappingProxyType({method.name: method for method in found})
+
+
+@cache
+def models() -> Mapping[str, Mapping[str, Parameter]]:
+    """Return the parameters of every network, by the network's name."""
+    return MappingProxyType(
+        {
+            name: _fields(source)
+            for name in modules("models")
+            for source in classes(_PACKAGE / "models" / f"{name}.py")
+            if source.name == "Parameters"
+        }
+    )
+
+
+def _read_method(file: Path) -> MethodFile:
+    found = [source for source in classes(file) if _is_method(source)]
+    if len(found) != 1:
+        names = ", ".join(source.name for source in found) or "none"
+        raise SettingError(f"{file}: methods", names, "one public class that inherits from Method")
+    (source,) = found
+    told = [_flag(node) for above in source.lineage() for node in above.definition.body]
+    deterministic = [value for value in told if value is not None]
+    purpose = (ast.get_docstring(source.definition) or "").partition("\n")[0]
+    return MethodFile(file.stem, source.name, purpose, deterministic[-1], _fields(source))
+
+
+def _is_method(source: Source) -> bool:
+    above = [other.name for other in source.lineage()[:-1]]
+    return "Method" in above and not source.name.startswith("_")
+
+
+def _flag(node: ast.stmt) -> bool | None:
+    """Return what a line sets `deterministic` to; None for other lines."""
+    if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "deterministic":
+        return ast.unparse(node.value) == "True"
+    return None
+
+
+def _fields(source: Source) -> Mapping[str, Parameter]:
+    """Return the fields of a dataclass, with those that it inherits."""
+    parameters: dict[str, Parameter] = {}
+    for above in source.lineage():
+        text = inspect.cleandoc(ast.get_docstring(above.definition) or "")
+        meanings = _meanings(text)
+        for node in above.definition.body:
+            if isinstance(node, ast.AnnAssign) and "ClassVar" not in ast.unparse(node.annotation):
+                name = ast.unparse(node.target)
+                parameters[name] = _field(name, node, meanings.get(name, ""), above.file)
+    return MappingProxyType(parameters)
+
+
+def _field(name: str, node: ast.AnnAssign, meaning: str, file: Path) -> Parameter:
+    kind, default = ast.unparse(node.annotation), node.value and ast.unparse(node.value)
+    if kind not in _KINDS and not _CHOICE.fullmatch(kind):
+        raise SettingError(f"{file}: {name}", kind, f"{', '.join(_KINDS)} or Literal[…]")
+    try:
+        value = ast.literal_eval(default or "")
+        parameter = Parameter(name, kind, value, meaning)
+        parameter.read(value)
+    except (ValueError, SyntaxError, TypeError):
+        allowed = f"a default of type {kind}, written out: it is read, not run"
+        raise SettingError(f"{file}: {name}", default, allowed) from None
+    return parameter
+
+
+def _meanings(docstring: str) -> dict[str, str]:
+    """Return what the section Parameters of a docstring says of each."""
+    section = re.search(r"Parameters\n-+\n(.*?)(\n\n\w[^\n]*\n-+\n|\Z)", docstring, re.DOTALL)
+    meanings: dict[str, str] = {}
+    names: list[str] = []
+    for line in section[1].splitlines() if section else []:
+        if line and not line.startswith(" "):
+            names = [name.strip() for name in line.partition(":")[0].split(",")]
+        for name in names:
+            if line.startswith(" "):
+                meanings[name] = f"{meanings.get(name, '')} {line.strip()}".strip()
+    return meanings

@@ -1,0 +1,43 @@
+"""Settings as the one key of a Flower run's config."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from fedbary.errors import SettingError
+from fedbary.settings.config import Settings, parse_overrides, resolve, validated
+from fedbary.settings.uses import require_used
+
+
+def resolve_run_config(run_config: Mapping[str, Any]) -> Settings:
+    """Return the settings of a Flower run.
+
+    `flwr run --run-config` may set only keys that pyproject.toml lists: it lists one, `settings`,
+    which holds words as on the command line, ``'settings="rule=WB rounds=3"'``; "" means: as
+    simulation.yaml says. Words that give every setting are taken as they are.
+
+    Raises
+    ------
+    SettingError
+        If a word names no setting, holds what is not allowed, or has no use in the run.
+    """
+    given = dict(run_config)
+    try:
+        words = shlex.split(str(given.pop("settings", "")), comments=True)
+    except ValueError as error:
+        raise SettingError("settings", error, "words of the form key=value") from None
+    given |= parse_overrides(words)
+    if given.keys() >= Settings.model_fields.keys():
+        return validated(given)
+    settings = resolve(given)
+    require_used(given, settings)
+    return settings
+
+
+def to_run_config(settings: Settings) -> str:
+    """Return the TOML of a run config that `resolve_run_config` reads as these settings."""
+    words = shlex.join(f"{key}={value}" for key, value in settings.model_dump().items())
+    return f"settings = {json.dumps(words, ensure_ascii=False)}\n"

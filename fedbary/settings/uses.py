@@ -1,0 +1,72 @@
+"""Which settings a run's parts leave unused: naming one of them is a mistake, and is said."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from fedbary.errors import SettingError
+from fedbary.settings import limits
+from fedbary.settings.config import BARYCENTRE, Settings
+from fedbary.settings.parameters import methods, models
+from fedbary.settings.registry import is_factory
+
+_OF_RULES = ("rule", "trim_fraction", "max_precision_ratio", "server_momentum")
+_OF_POSTERIORS = ("inference", "prior", "prior_std", "kl_weight", "log_var_lr", "init_log_var")
+_WITH_HOSTILE = ("TrimmedMean", "MultiKrum")
+
+
+def require_used(named: Iterable[str], settings: Settings) -> None:
+    """Raise a SettingError for the first of the named settings that the run does not use.
+
+    Parameters
+    ----------
+    named
+        The settings that a person has named, for this run alone.
+    settings
+        The run's.
+    """
+    require_used_by_some(named, [settings])
+
+
+def require_used_by_some(named: Iterable[str], runs: Sequence[Settings]) -> None:
+    """Raise a SettingError for the first of the named settings that none of the runs uses."""
+    unused = [dict(_unused(settings)) for settings in runs]
+    for name in named:
+        if all(name in without_use for without_use in unused):
+            part, uses = unused[0][name]
+            value = getattr(runs[0], name)
+            raise SettingError(name, value, f"no value: {part} does not use it, but {uses}")
+
+
+def _unused(settings: Settings) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Yield settings without use, each with the part that has none for it and what that uses."""
+    task = limits.of(settings.task)
+    for name in task.UNUSED:
+        yield name, (f"task={settings.task}", task.USES)
+    if settings.method != BARYCENTRE:
+        method = methods()[settings.method]
+        part, own = f"method={method.name}", ", ".join(method.parameters)
+        left_open = ("prior", *_OF_RULES)
+        for name in {*left_open, *(_OF_POSTERIORS if method.deterministic else ())}:
+            if name not in method.parameters:
+                yield name, (part, own)
+    elif settings.rule == "FedAG":
+        for name in ("momentum", "weight_decay", "trim_fraction", *_OF_POSTERIORS):
+            yield name, ("rule=FedAG", "lr, lr_schedule, local_epochs, batch_size, noise")
+    elif settings.rule not in _WITH_HOSTILE:
+        part = f"rule={settings.rule}"
+        yield "trim_fraction", (part, "max_precision_ratio, max_weight_ratio, server_momentum")
+    if (
+        not is_factory(settings.model)
+        and (own_of_model := models().get(settings.model)) is not None
+    ):
+        of_networks = {name for parameters in models().values() for name in parameters}
+        for name in of_networks & Settings.model_fields.keys() - own_of_model.keys():
+            used = ", ".join(["bayesian_layers, init_log_var", *own_of_model])
+            yield name, (f"model={settings.model}", used)
+    if settings.attack == "none":
+        yield "hostile_fraction", ("attack=none", "an attack does")
+    if settings.partition != "classes":
+        yield "classes_per_client", (f"partition={settings.partition}", "alpha, min_examples")
+    if settings.partition not in ("dirichlet", "quantity"):
+        yield "alpha", (f"partition={settings.partition}", "classes_per_client, min_examples")

@@ -1,0 +1,1 @@
+"""Grids of runs: read from a file, run resumably, gathered in one table."""

@@ -1,0 +1,92 @@
+"""How long a run takes on this machine: from like runs that are done, else from a few steps."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+import torch
+
+from fedbary.errors import SettingError
+from fedbary.settings.config import Settings
+
+STEPS = 12
+START_SECONDS = {"inline": 1.0, "ray": 5.0}
+"""What reading the data and drawing pictures takes, and starting what the engine needs."""
+
+ROUND_OVERHEAD = 1.15
+"""What a round takes over its clients' training: aggregation and evaluation."""
+
+
+class Cost:
+    """Estimates of runs' seconds.
+
+    Parameters
+    ----------
+    done
+        Rows of runs that were made, one table each.
+    """
+
+    def __init__(self, done: Sequence[pd.DataFrame]) -> None:
+        self._known: dict[tuple[object, ...], float] = {}
+        for rows in done:
+            first = rows.iloc[0]
+            passes = first["local_epochs"] * first["rounds"] * first["participation"]
+            self._known[_like(first)] = float(rows["seconds"].sum() / passes)
+
+    def seconds(self, settings: Settings) -> float | None:
+        """Return a run's seconds; None if a few steps cannot be tried, for want of data say."""
+        passes = settings.local_epochs * settings.rounds * settings.participation
+        key = _like(pd.Series(settings.model_dump()))
+        if key not in self._known:
+            try:
+                self._known[key] = _seconds_of_an_epoch(settings)
+            except SettingError:
+                return None
+        return START_SECONDS[settings.engine] + self._known[key] * passes
+
+
+def _like(row: pd.Series) -> tuple[object, ...]:
+    keys = ("bayesian_layers", "batch_size", "inference", "engine")
+    return Path(row["dataset"]).name, row.get("model", "cnn"), *(row[key] for key in keys)
+
+
+def _seconds_of_an_epoch(settings: Settings) -> float:
+    """Train a few steps as a client does, and scale to one pass over all the training data."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(settings.cpus_per_client)
+    try:
+        return _seconds_by_steps(settings.model_copy(update={"download": False}))
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _seconds_by_steps(settings: Settings) -> float:
+    from fedbary.data.sites import Site
+    from fedbary.inference import Training, local_method
+    from fedbary.regression.sgd import fit as fit_points
+    from fedbary.tasks import task_of
+
+    task = task_of(settings)
+    model = task.make_model(task.signature())
+    x, y, rows = task.sample(STEPS * settings.batch_size)
+    site = Site("partition 0", "", 0, settings.clients)
+    training = Training(batch_size=settings.batch_size, kl_weight=settings.kl_weight)
+    method = local_method(settings.inference)
+    for _ in range(2):
+        start = time.perf_counter()
+        if settings.strategy == "FedAG":
+            fit_points(model, x, y, 1, settings.batch_size, settings.lr, seed=0)  # type: ignore[arg-type]
+        else:
+            method(
+                model, x, y, settings.prior_std, training, seed=0,
+                nll=task.loss({}), augment=task.augments(site),
+            )  # fmt: skip
+        seconds = time.perf_counter() - start
+    at_once = 1
+    if settings.engine == "ray":
+        at_once = max(1, (os.cpu_count() or 1) // settings.cpus_per_client)
+    return seconds * rows / len(y) * ROUND_OVERHEAD / at_once

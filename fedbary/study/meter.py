@@ -1,0 +1,68 @@
+"""The bar of a sweep: how far its runs are, and how much time is left."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from fedbary.report.cells import duration
+from fedbary.settings.config import Settings
+
+
+@contextmanager
+def progress_bar(console: Console) -> Iterator[Progress]:
+    """Show a bar that moves only when it is told to."""
+    columns: tuple[Any, ...] = (
+        BarColumn(),
+        TextColumn("{task.description}"),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[left]}"),
+    )
+    with Progress(*columns, console=console, auto_refresh=False) as progress:
+        yield progress
+
+
+class Meter:
+    """Moves the bar as the runs' rounds are written, and says how much time is left.
+
+    What is left is the estimate of the work ahead times how true estimates proved so far.
+    """
+
+    def __init__(
+        self,
+        progress: Progress,
+        rounds: Callable[[str], int],
+        todo: dict[str, Settings],
+        weights: dict[str, float],
+        jobs: int,
+    ) -> None:
+        self.ended: set[str] = set()
+        self._progress, self._rounds, self._todo, self._weights = progress, rounds, todo, weights
+        self._jobs = jobs
+        self._started = time.monotonic()
+        total = sum(weights.values())
+        self._task: TaskID = progress.add_task("", total=total or 1, left="")
+
+    def update(self) -> None:
+        """Draw how far the runs are."""
+        total = sum(self._weights.values())
+        done = sum(self._part(name) * weight for name, weight in self._weights.items())
+        elapsed = time.monotonic() - self._started
+        pace = elapsed / done if done > 0.02 * total else 1 / self._jobs
+        self._progress.update(
+            self._task,
+            completed=done,
+            description=f"{len(self.ended)} of {len(self._todo)} runs",
+            left=f"about {duration(pace * (total - done))} left",
+            refresh=True,
+        )
+
+    def _part(self, name: str) -> float:
+        if name in self.ended:
+            return 1.0
+        return min(1.0, self._rounds(name) / self._todo[name].rounds)

@@ -1,0 +1,228 @@
+"""Run a grid: what is missing, several runs at a time, gathered in one table as they end."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import IO
+
+import pandas as pd
+from rich.console import Console
+from rich.table import Table
+
+from fedbary.errors import RunError, SettingError, one_line
+from fedbary.launching.launch import launch, prepare
+from fedbary.launching.warm import WarmProcess
+from fedbary.report.cells import duration
+from fedbary.runs.location import is_whole
+from fedbary.settings.config import BOOKKEEPING, Settings
+from fedbary.study.cost import Cost
+from fedbary.study.grid import Experiment
+from fedbary.study.meter import Meter, progress_bar
+from fedbary.study.table import (
+    TABLE,
+    differing_setting,
+    public,
+    read_run,
+    read_table,
+    write_about,
+    write_table,
+)
+from fedbary.study.workers import Workers
+
+POLL_SECONDS = 1.0
+
+
+@dataclass
+class Results:
+    """A results folder: the table, a folder and a log for each run.
+
+    A run is done if the table has it; one that was cut off is put aside, never removed.
+    """
+
+    path: Path
+    done: dict[str, pd.DataFrame]
+
+    @classmethod
+    def open(cls, path: Path, experiment: Experiment) -> Results:
+        """Read what a folder holds of an experiment; runs that ended since come into the table.
+
+        Raises
+        ------
+        SettingError
+            If the table cannot be read or holds a run of the same name with other settings.
+        """
+        results = cls(path, {})
+        if (path / TABLE).exists():
+            table = read_table(path)
+            results.done = {str(name): rows for name, rows in table.groupby("run", sort=False)}
+        for name in experiment.runs:
+            if name not in results.done and is_whole(results.folder(name)):
+                results.done[name] = read_run(name, results.folder(name))
+        for name, settings in experiment.runs.items():
+            if name in results.done:
+                results._require_same(name, settings)
+        return results
+
+    def folder(self, name: str) -> Path:
+        """Return a run's folder."""
+        return self.path / "runs" / name
+
+    def log(self, name: str) -> Path:
+        """Return the file of a run's own lines."""
+        return self.path / "logs" / f"{name}.log"
+
+    def rounds(self, name: str) -> int:
+        """Return how many rounds of a run are written."""
+        try:
+            with open(self.folder(name) / "metrics.jsonl", "rb") as file:
+                return max(0, sum(1 for _ in file) - 1)
+        except FileNotFoundError:
+            return 0
+
+    def put_aside(self, name: str) -> None:
+        """Rename the folder of a run that was cut off."""
+        folder, number = self.folder(name), 1
+        if not folder.exists():
+            return
+        while (aside := folder.with_name(f"{name}.interrupted-{number}")).exists():
+            number += 1
+        folder.rename(aside)
+
+    def add(self, name: str) -> None:
+        """Take a run that has ended into the table."""
+        self.done[name] = read_run(name, self.folder(name))
+        self.write()
+
+    def write(self) -> None:
+        """Write the table, with what another sweep of the folder has added to it since."""
+        with _locked(self.path / ".lock", wait=True):
+            if (self.path / TABLE).exists():
+                for name, rows in read_table(self.path).groupby("run", sort=False):
+                    self.done.setdefault(str(name), rows)
+            if self.done:
+                write_table(self.path, list(self.done.values()))
+
+    def _require_same(self, name: str, settings: Settings) -> None:
+        wanted = settings.model_dump(exclude=set(BOOKKEEPING))
+        rows = self.done[name]
+        if (different := differing_setting(rows, public(wanted))) is not None:
+            has = rows.iloc[0][different]
+            allowed = f"{has}, with which {name} was run in {self.path}, or another --results"
+            raise SettingError(different, wanted[different], allowed)
+
+
+def default_jobs(experiment: Experiment) -> int:
+    """Return how many runs go at once: a core for each, but one that uses Ray takes them all."""
+    if any(settings.engine == "ray" for settings in experiment.runs.values()):
+        return 1
+    cores = max(settings.cpus_per_client for settings in experiment.runs.values())
+    return max(1, (os.cpu_count() or 1) // cores)
+
+
+def plan(experiment: Experiment, results: Results, jobs: int, console: Console) -> None:
+    """Print each run of the grid, whether it is done, and how long it should take."""
+    cost = Cost(list(results.done.values()))
+    listing = Table("run", "state", "estimate", title=experiment.title)
+    left = 0.0
+    for name, settings in experiment.runs.items():
+        if name in results.done:
+            listing.add_row(name, "done", "")
+            continue
+        seconds = cost.seconds(settings)
+        left += seconds or 0
+        state = "cut off" if results.folder(name).exists() else "to do"
+        guess = duration(seconds) if seconds else "unknown: no data here"
+        listing.add_row(name, state, guess)
+    console.print(listing)
+    todo = f"{len(experiment.runs.keys() - results.done.keys())} of {len(experiment.runs)}"
+    console.print(f"{todo} runs to do, about {duration(left / jobs)}, {jobs} at a time")
+
+
+def sweep(experiment: Experiment, results: Results, jobs: int, console: Console) -> dict[str, str]:
+    """Make the runs that are missing; return the failed ones with what was wrong.
+
+    The table is written after every run. When the sweep itself ends early, by Ctrl-C say, the
+    runs at work are stopped, and the next sweep starts those again.
+    """
+    todo = {name: s for name, s in experiment.runs.items() if name not in results.done}
+    (results.path / "logs").mkdir(parents=True, exist_ok=True)
+    write_about(results.path, experiment.title, experiment.about)
+    results.write()
+    console.print(f"{len(experiment.runs) - len(todo)} of {len(experiment.runs)} runs are done")
+    cost = Cost(list(results.done.values()))
+    weights = {name: cost.seconds(s) or 60.0 for name, s in todo.items()}
+    failed: dict[str, str] = {}
+    make = partial(_one, results)
+    with progress_bar(console) as bar, Workers(jobs, todo, make) as workers:
+        meter = Meter(bar, results.rounds, todo, weights, jobs)
+        while len(meter.ended) < len(todo):
+            for name, error in workers.ended(POLL_SECONDS):
+                meter.ended.add(name)
+                try:
+                    if error is not None:
+                        raise error
+                    results.add(name)
+                    said = _score(results.done[name])
+                except Exception as caught:  # noqa: BLE001 - the other runs go on
+                    failed[name] = one_line(caught)
+                    said = f"failed: {failed[name]}"
+                console.print(f"{name}: {said}", markup=False)
+            meter.update()
+    return failed
+
+
+_preparing = threading.Lock()
+"""Held while a run is prepared: its data are fetched once, not by every thread."""
+
+
+def _one(results: Results, name: str, settings: Settings, warm: WarmProcess) -> None:
+    with _locked(results.log(name)) as log:
+        if is_whole(results.folder(name)):
+            return
+        results.put_aside(name)
+        log.truncate(0)
+        with _preparing:
+            prepared = prepare(settings, results.folder(name).resolve())
+        try:
+            launch(prepared, log, warm)
+        except RunError:
+            raise RunError(f"{_last_words(results.log(name))}; see {results.log(name)}") from None
+
+
+def _last_words(log: Path) -> str:
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    return lines[-1].removeprefix("fedbary: ") if lines else "it ended without a word"
+
+
+def _score(rows: pd.DataFrame) -> str:
+    last = rows.iloc[-1]
+    if last["task"] == "regression":
+        took = duration(rows["seconds"].sum())
+        return f"NLL {last['nll']:.4f}  RMSE {last['rmse']:.4g}  {took}"
+    return (
+        f"accuracy {100 * last['accuracy']:.2f} %  NLL {last['nll']:.4f}  "
+        f"ECE {100 * last['ece']:.2f} %  {duration(rows['seconds'].sum())}"
+    )
+
+
+@contextmanager
+def _locked(path: Path, wait: bool = False) -> Iterator[IO[str]]:
+    """Open a file to append to, locked for as long as any process has it open.
+
+    A run's log is its process's output: a run whose sweep was killed cannot be started a second
+    time while it is still at work.
+    """
+    import fcntl
+
+    with open(path, "a", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            raise RunError("another process is still at work on it") from None
+        yield file

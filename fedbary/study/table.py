@@ -1,0 +1,188 @@
+"""The tidy table of an experiment: a row per run and round, read by anything that reads CSV.
+
+The columns are, in this order: `format`; `run`, its name; every setting; where and when it was
+made (`device`, `commit`, `started`, `versions.*`); `round` and what was measured in it. A name
+with dots is a value within a group: `local_models.worst10_accuracy`, `ood.auroc_entropy`,
+`rejection.0.1` (accuracy with a tenth rejected), `log_var.fc1.weight` (mean log-variance),
+`monte_carlo.ece_15` (standard deviation of the ECE over repeated draws of the networks).
+`label_counts`, in round 0, is who holds what: JSON, a list of counts by class for each client (of
+a regression empty).
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import yaml
+
+from fedbary.errors import SettingError, one_line
+from fedbary.runs.location import METRICS
+from fedbary.settings.config import BARYCENTRE, Settings, read_yaml
+
+FORMAT = 1
+"""Raised whenever a column changes its meaning."""
+
+TABLE = "results.csv"
+ABOUT = "about.yaml"
+
+DIGITS = 6
+"""Significant digits of a number in the table."""
+
+PER_CLIENT = ("clients", "refused")
+
+
+def read_run(name: str, folder: Path) -> pd.DataFrame:
+    """Return the rows of a run that is whole, from its folder."""
+    content = yaml.safe_load((folder / "settings.yaml").read_text(encoding="utf-8"))
+    made = {key: content[key] for key in ("device", "commit", "started")}
+    fixed = {
+        "format": FORMAT,
+        "run": name,
+        **public(content["settings"]),
+        **made,
+        **_flat({"versions": content["versions"]}),
+    }
+    rows = []
+    for line in (folder / METRICS).read_text(encoding="utf-8").splitlines():
+        metrics = json.loads(line)
+        row = {**fixed, "round": metrics.pop("round"), **_flat(metrics)}
+        if row["round"] == 0:
+            row["label_counts"] = json.dumps(content["label_counts"], separators=(",", ":"))
+        if "clients" in metrics:
+            row["train_seconds"] = sum(
+                client.get("train-seconds", 0) for client in metrics["clients"]
+            )
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def read_table(results: Path) -> pd.DataFrame:
+    """Return the table of a results folder.
+
+    Raises
+    ------
+    SettingError
+        If there is none, it is damaged, or another version of fedbary with another format wrote it.
+    """
+    file = results / TABLE
+    try:
+        if not file.read_bytes().endswith(b"\n"):
+            raise _damaged(file, "its last line is cut off")
+        table = pd.read_csv(file, dtype={"run": str}, keep_default_na=False, na_values=[""])
+    except FileNotFoundError:
+        allowed = f"a folder with {TABLE}"
+        if (results / METRICS).exists():
+            allowed += f", as fedbary sweep fills it; this is one run: see its {METRICS}"
+        raise SettingError("results", str(results), allowed) from None
+    except SettingError:
+        raise
+    except (OSError, ValueError) as error:
+        raise _damaged(file, one_line(error)) from None
+    if "format" in table and (table["format"] != FORMAT).any():
+        other = table.loc[table["format"] != FORMAT, "format"].astype(str).iloc[0]
+        allowed = f"format {FORMAT}; report on it with the version of fedbary that wrote it"
+        raise SettingError(f"{file}: format", other, allowed)
+    for column in ("format", "run", "round", "rounds"):
+        if column not in table:
+            raise _damaged(file, f"it has no column {column}")
+    unfinished = table.groupby("run")[["round", "rounds"]].max()
+    unfinished = unfinished[unfinished["round"] < unfinished["rounds"]]
+    if len(unfinished):
+        raise _damaged(file, f"the rounds of {unfinished.index[0]} are not all there")
+    return table
+
+
+def write_table(results: Path, runs: Sequence[pd.DataFrame]) -> None:
+    """Write the runs' rows as the folder's table, at once: an interruption leaves the old one."""
+    table = pd.concat(runs, ignore_index=True)
+    first = [c for run in runs for c in itertools.takewhile(lambda c: c != "commit", run)]
+    columns = [c for c in dict.fromkeys([*first, *table]) if c != "label_counts"]
+    table = table[columns + [c for c in ("label_counts",) if c in table]]
+    partial = results / f"{TABLE}.partial"
+    table.to_csv(partial, index=False, float_format=f"%.{DIGITS}g")
+    os.replace(partial, results / TABLE)
+
+
+def write_about(results: Path, title: str, about: str) -> None:
+    """Write what the experiment is called and compares, for the report's heading."""
+    text = yaml.safe_dump({"title": title, "about": about}, allow_unicode=True, sort_keys=False)
+    (results / ABOUT).write_text(text, encoding="utf-8")
+
+
+def read_about(results: Path) -> dict[str, str]:
+    """Return the `title` and the `about` that `write_about` wrote; nothing if it did not."""
+    file = results / ABOUT
+    return read_yaml(file) if file.exists() else {}
+
+
+def settings_of(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the settings' columns of a table: those of all runs, then those of methods and models.
+
+    The latter are the other columns from `run` to `commit`.
+    """
+    columns = list(table)
+    upto = columns.index("commit") if "commit" in columns else 0
+    own = [name for name in columns[:upto] if name not in ("format", "run")]
+    return table[[name for name in dict.fromkeys([*Settings.model_fields, *own]) if name in table]]
+
+
+def with_methods(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a table whose column `rule` has the method's name where it is not the barycentre.
+
+    Runs of earlier versions have no method: they are barycentres.
+    """
+    if "method" not in table:
+        return table
+    method = table["method"].fillna(BARYCENTRE)
+    return table.assign(rule=table["rule"].where(method == BARYCENTRE, method))
+
+
+def differing_setting(rows: pd.DataFrame, settings: Mapping[str, Any]) -> str | None:
+    """Return the first setting that the table has for a run with another value; None if none.
+
+    Settings that the table does not know of the run are passed over: an earlier version made its
+    numbers, which had none such.
+    """
+    row = rows.iloc[0].dropna()
+    for key, value in settings.items():
+        if key in row.index and str(row[key]) != str(value):
+            try:
+                same = math.isclose(float(row[key]), float(value), rel_tol=10 ** (1 - DIGITS))
+            except (TypeError, ValueError):
+                same = False
+            if not same:
+                return key
+    return None
+
+
+def public(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out what tells of one machine's folders; of a data set's path the last part stays."""
+    kept = {k: v for k, v in settings.items() if k not in ("output", "data_dir")}
+    for key in ("dataset", "ood_dataset"):
+        if key in kept:
+            kept[key] = Path(kept[key]).name
+    return kept
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        if key in PER_CLIENT:
+            continue
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def _damaged(file: Path, reason: str) -> SettingError:
+    allowed = f"a whole table; move it away and sweep again to gather it from runs/ ({reason})"
+    return SettingError("results", str(file), allowed)

@@ -1,0 +1,241 @@
+"""The two apps together, in one process: what a run writes, how it repeats, what it survives."""
+
+import json
+
+import pytest
+import torch
+import yaml
+from flwr.app import Message
+from flwr.clientapp import ClientApp
+from safetensors.torch import load_file
+
+import client_app
+from fedbary.aggregation import RULES
+from fedbary.errors import RunError, SettingError
+from fedbary.federation import make_model
+from fedbary.settings.config import resolve
+from server_app import run
+from server_app.inline import InlineGrid, run_inline
+
+QUICK = {
+    "engine": "inline", "clients": 3, "rounds": 2, "local_epochs": 1, "samples": 3,
+    "bayesian_layers": 2,
+}  # fmt: skip
+
+
+SITES = ["partition 0", "partition 1", "partition 2"]
+
+
+def settings(**changes):
+    return resolve({**QUICK, **changes})
+
+
+def lines(folder):
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def posterior(folder):
+    return load_file(folder / "posterior.safetensors")
+
+
+def same(one, other):
+    return one.keys() == other.keys() and all(torch.equal(one[k], other[k]) for k in one)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("apps") / "run"
+    run_inline(settings(), folder)
+    return folder
+
+
+def test_a_run_folder_holds_settings_metrics_posterior_and_pictures(finished):
+    assert {path.name for path in finished.iterdir()} == {
+        "settings.yaml", "metrics.jsonl", "posterior.safetensors", "partition.png",
+        "learning-curves.png", "reliability.png",
+        "checkpoint-0001.safetensors", "checkpoint-0002.safetensors",
+    }  # fmt: skip
+    written = yaml.safe_load((finished / "settings.yaml").read_text())
+    assert resolve(written["settings"]) == settings(output=str(finished))
+    assert {"fedbary", "flwr", "torch", "numpy", "ray", "python"} <= written["versions"].keys()
+    assert written["commit"]
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    assert (written["nodes"], written["device"]) == (3, device)
+
+
+def test_every_round_is_a_line_with_global_and_client_metrics(finished):
+    rounds = lines(finished)
+    assert [line["round"] for line in rounds] == [0, 1, 2]
+    for line in rounds:
+        assert {"accuracy", "nll", "ece", "brier", "seconds"} <= line.keys()
+    for line in rounds[1:]:
+        assert line["admitted"] == 3
+        assert line["refused"] == []
+        assert not line["skipped"]
+        for part in ("local_models", "held_out"):
+            fair = line[part]
+            assert 0 <= fair["worst10_accuracy"] <= fair["weighted_accuracy"] <= 1
+        for clients, prefix in ((line["clients"], "local-"), (line["held_out"]["clients"], "")):
+            assert [client["site"] for client in clients] == SITES
+            for name in ("accuracy", "nll", "ece", "brier"):
+                assert all(prefix + name in client for client in clients)
+
+
+def test_the_posterior_has_the_models_tensors(finished):
+    assert posterior(finished).keys() == make_model(settings()).state_dict().keys()
+
+
+def test_one_seed_one_result(finished, tmp_path):
+    run_inline(settings(), tmp_path / "again")
+    assert same(posterior(finished), posterior(tmp_path / "again"))
+    run_inline(settings(seed=1), tmp_path / "other")
+    assert not same(posterior(finished), posterior(tmp_path / "other"))
+
+
+def test_measuring_more_or_less_does_not_change_the_model(finished, tmp_path):
+    run_inline(settings(evaluate_clients=0, samples=7), tmp_path / "run")
+    assert same(posterior(finished), posterior(tmp_path / "run"))
+    assert "local_models" not in lines(tmp_path / "run")[1]
+
+
+def test_clients_that_hold_nothing_out_are_not_asked_to_evaluate(tmp_path):
+    run_inline(settings(holdout=0.0), tmp_path / "run")
+    for line in lines(tmp_path / "run")[1:]:
+        assert line["refused"] == []
+        assert "held_out" not in line
+        assert "local_models" in line
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_every_rule_runs_and_the_first_round_is_its_aggregate(rule, tmp_path):
+    from fedbary import Posterior
+    from fedbary.aggregation import aggregate
+    from fedbary.federation import client_shard, load_dataset
+    from fedbary.inference import Training, local_method
+    from fedbary.seeds import derive_seed
+
+    chosen = settings(rule=rule, rounds=1, evaluate_clients=0)
+    run_inline(chosen, tmp_path / "run")
+    posteriors, weights = [], []
+    for client in range(3):
+        shard, model = client_shard(chosen, 3, client), make_model(chosen)
+        training = Training(
+            1, chosen.batch_size, chosen.lr, chosen.momentum, chosen.weight_decay,
+            chosen.log_var_lr, chosen.kl_weight,
+        )  # fmt: skip
+        seed = derive_seed(0, "train", client, 1)
+        augment = load_dataset(chosen).augment
+        local_method("variational")(model, shard.x, shard.y, 1.0, training, seed, augment)
+        posteriors.append(Posterior.from_state_dict(model.state_dict()))
+        weights.append(len(shard.y))
+    expected = aggregate(rule, posteriors, weights).state_dict()
+    for name, tensor in posterior(tmp_path / "run").items():
+        torch.testing.assert_close(tensor, expected[name], rtol=1e-5, atol=1e-6)
+
+
+def test_part_of_the_clients_train_chosen_by_the_seed(tmp_path):
+    chosen = settings(clients=5, participation=0.4, rounds=4, min_examples=5)
+    trained = []
+    for name in ("one", "two"):
+        run_inline(chosen, tmp_path / name)
+        rounds = lines(tmp_path / name)[1:]
+        trained.append([[c["site"] for c in line["clients"]] for line in rounds])
+    assert trained[0] == trained[1]
+    assert all(len(clients) == 2 for clients in trained[0])
+    assert len({tuple(clients) for clients in trained[0]}) > 1
+    assert same(posterior(tmp_path / "one"), posterior(tmp_path / "two"))
+
+
+def test_the_previous_global_posterior_as_prior_changes_the_second_round_only(tmp_path, finished):
+    run_inline(settings(prior="global", kl_weight=1.0), tmp_path / "global")
+    run_inline(settings(prior="normal", kl_weight=1.0), tmp_path / "normal")
+    one, two = lines(tmp_path / "global"), lines(tmp_path / "normal")
+    assert one[1]["nll"] == two[1]["nll"]
+    assert one[2]["nll"] != two[2]["nll"]
+
+
+def grid_with(answer, chosen):
+    """An inline federation whose train messages are answered by `answer(partition, call)`."""
+    app = ClientApp()
+
+    @app.query()
+    def query(message, context):
+        return client_app.query(message, context)
+
+    @app.train()
+    def train(message, context) -> Message:
+        return answer(
+            context.node_config["partition-id"], lambda: client_app.train(message, context)
+        )
+
+    @app.evaluate()
+    def evaluate(message, context):
+        return client_app.evaluate(message, context)
+
+    return InlineGrid(app, chosen.clients, chosen.model_dump())
+
+
+def failing(partitions):
+    def answer(partition, call):
+        if partition in partitions:
+            raise RuntimeError(f"disk of {partition} is full")
+        return call()
+
+    return answer
+
+
+def test_a_client_that_fails_is_named_and_the_others_go_on(tmp_path):
+    chosen = settings()
+    run(grid_with(failing({1}), chosen), chosen, tmp_path / "run")
+    for line in lines(tmp_path / "run")[1:]:
+        assert line["admitted"] == 2
+        assert [c["site"] for c in line["clients"]] == [SITES[0], SITES[2]]
+        assert len(line["refused"]) == 1
+        assert line["refused"][0].startswith("partition 1 (node ")
+        assert "disk of 1 is full" in line["refused"][0]
+
+
+def test_a_round_with_too_few_replies_is_skipped_and_leaves_the_model_as_it_was(tmp_path):
+    chosen = settings(min_replies=2, local_epochs=1)
+    calls = []
+
+    def answer(partition, call):
+        calls.append(partition)
+        return failing({0, 2} if len(calls) <= 3 else ())(partition, call)
+
+    run(grid_with(answer, chosen), chosen, tmp_path / "run")
+    before, skipped, trained = lines(tmp_path / "run")
+    assert [line["skipped"] for line in (before, skipped, trained)] == [False, True, False]
+    assert (skipped["admitted"], len(skipped["refused"])) == (1, 2)
+    assert skipped["log_var"] == before["log_var"] != trained["log_var"]
+
+
+def test_a_run_in_which_no_round_counts_is_an_error_and_leaves_no_posterior(tmp_path):
+    chosen = settings()
+    with pytest.raises(RunError, match="every round was skipped"):
+        run(grid_with(failing({0, 1, 2}), chosen), chosen, tmp_path / "run")
+    assert len(lines(tmp_path / "run")) == 3
+    assert not (tmp_path / "run" / "posterior.safetensors").exists()
+
+
+def test_what_is_written_stays_when_a_run_is_cut_off(tmp_path):
+    chosen = settings(rounds=3)
+    calls = []
+
+    def answer(partition, call):
+        calls.append(partition)
+        if len(calls) > 3:
+            raise KeyboardInterrupt
+        return call()
+
+    with pytest.raises(KeyboardInterrupt):
+        run(grid_with(answer, chosen), chosen, tmp_path / "run")
+    assert [line["round"] for line in lines(tmp_path / "run")] == [0, 1]
+    assert not (tmp_path / "run" / "posterior.safetensors").exists()
+
+
+def test_an_existing_run_folder_is_left_alone(tmp_path):
+    (tmp_path / "run").mkdir()
+    with pytest.raises(SettingError, match="output"):
+        run_inline(settings(), tmp_path / "run")
+    assert list((tmp_path / "run").iterdir()) == []

@@ -1,0 +1,105 @@
+"""Networks other than the CNN through the two apps: ResNet-20, and a user's own with batch norm."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from fedbary.errors import SettingError
+from fedbary.federation import evaluation_data, make_model
+from fedbary.predictive import predict
+from fedbary.scores.metrics import evaluate
+from fedbary.seeds import derive_seed
+from fedbary.settings.config import resolve
+from fedbary.tasks import task_of
+from fedbary.variational.conversion import gaussian_layers
+from server_app.inline import run_inline
+
+OWN = "own_models:normed"
+
+
+def ran(folder, **changes):
+    quick = {"engine": "inline", "clients": 2, "samples": 2, "device": "cpu", "holdout": 0.0}
+    chosen = resolve({**quick, "rounds": 2, "local_epochs": 1, **changes})
+    run_inline(chosen, folder)
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return chosen, lines, load_file(folder / "posterior.safetensors")
+
+
+def scores_again(chosen, state):
+    """Score a run's final posterior as the server does, from the file alone."""
+    model = make_model(chosen)
+    model.load_state_dict(state)
+    x, y = evaluation_data(chosen)
+    seed = derive_seed(chosen.seed, "predict-global", chosen.rounds)
+    generator = torch.Generator().manual_seed(seed)
+    return evaluate(predict(model, x, chosen.samples, generator).probs, y, chosen.ece_bins)
+
+
+@pytest.mark.parametrize("inference", ["variational", "ivon"])
+def test_batch_norm_of_ones_own_network_trains_and_is_averaged(tmp_path, inference):
+    chosen, lines, posterior = ran(
+        tmp_path / "run", model=OWN, bayesian_layers=2, inference=inference, evaluate_clients=0
+    )
+    assert [line["admitted"] for line in lines[1:]] == [2, 2]
+    start = make_model(chosen).state_dict()
+    assert posterior.keys() == start.keys()
+    assert set(gaussian_layers(make_model(chosen))) == {"0", "6"}
+    for name in ("0.weight_mean", "1.weight", "1.running_mean", "1.running_var", "6.weight_mean"):
+        assert torch.isfinite(posterior[name]).all()
+        assert not torch.equal(posterior[name], start[name])
+    assert lines[-1]["nll"] < lines[0]["nll"]
+
+
+def test_scoring_uses_the_running_moments_and_changes_none(tmp_path):
+    """The recorded scores are those of the written posterior in evaluation mode, image by image."""
+    chosen, lines, posterior = ran(tmp_path / "run", model=OWN, bayesian_layers=1)
+    again = scores_again(chosen, posterior)
+    assert lines[-1]["nll"] == pytest.approx(again["nll"], rel=1e-6)
+    quiet = ran(tmp_path / "quiet", model=OWN, bayesian_layers=1, evaluate_clients=0, samples=5)
+    assert all(torch.equal(posterior[name], quiet[2][name]) for name in posterior)
+
+
+def test_resnet20_trains_with_gaussian_layers(tmp_path):
+    chosen, lines, posterior = ran(
+        tmp_path / "run", model="resnet20", bayesian_layers=3, batch_size=64, lr=0.05,
+        evaluate_clients=0,
+    )  # fmt: skip
+    assert [line["admitted"] for line in lines[1:]] == [2, 2]
+    gaussian = {name for name in posterior if name.endswith("_log_var")}
+    blocks = {f"block3_3.conv{i}.weight_log_var" for i in (1, 2)}
+    assert gaussian == {*blocks, "fc.weight_log_var"}
+    assert lines[-1]["nll"] < lines[0]["nll"]
+    assert lines[-1]["nll"] == pytest.approx(scores_again(chosen, posterior)["nll"], rel=1e-6)
+
+
+def test_more_layers_than_the_network_has_and_absent_factories_end_a_run_before_it_starts():
+    with pytest.raises(SettingError, match="bayesian_layers: 21; expected .* 0 to 20"):
+        task_of(resolve({"model": "resnet20", "bayesian_layers": 21})).check(own_data=False)
+    with pytest.raises(SettingError, match="model: 'own_models:absent'"):
+        task_of(resolve({"model": "own_models:absent"})).check(own_data=False)
+    with pytest.raises(SettingError, match="mlp or linear for task=regression"):
+        resolve({"task": "regression", "model": "resnet20"})
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ("own_models:failing", "RuntimeError: no weights here"),
+        ("own_models:deaf", r"answers inputs of shape \(1, 1, 8, 8\) \(KeyError"),
+        ("own_models:several", "AttributeError"),
+        ("torch.nn:Linear", "TypeError"),
+        ("json:loads", "TypeError"),
+        ("math:pi", "not callable"),
+        ("broken_on_import:make", "can be imported .ValueError: no licence"),
+    ],
+)
+def test_a_factory_or_a_network_of_ones_own_that_fails_is_one_line(
+    model, said, tmp_path, monkeypatch
+):
+    (tmp_path / "broken_on_import.py").write_text("raise ValueError('no licence')")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(SettingError, match=said) as caught:
+        task_of(resolve({"model": model})).check(own_data=False)
+    assert str(caught.value).startswith("model: ") and "\n" not in str(caught.value)

@@ -1,0 +1,169 @@
+"""Faults, injected between the real apps: a round ends with who is sound, and counts them once."""
+
+import copy
+import json
+import math
+import time
+
+import pytest
+import torch
+from flwr.app import Array
+from flwr.clientapp import ClientApp
+from safetensors.torch import load_file
+
+import client_app
+from fedbary.errors import RunError
+from fedbary.settings.config import resolve
+from server_app import run
+from server_app.inline import InlineGrid, run_inline
+
+QUICK = {
+    "engine": "inline", "clients": 3, "rounds": 3, "local_epochs": 1, "samples": 3,
+    "round_timeout": 1,
+}  # fmt: skip
+
+
+def settings(**changes):
+    return resolve({**QUICK, **changes})
+
+
+def lines(folder):
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def same_model(one, other):
+    a, b = (load_file(folder / "posterior.safetensors") for folder in (one, other))
+    return all(torch.equal(a[name], b[name]) for name in a)
+
+
+class FaultyGrid(InlineGrid):
+    """A federation that waits for replies as Flower does, and whose nodes can be struck dumb."""
+
+    def __init__(self, chosen):
+        super().__init__(client_app.app, chosen.clients, chosen.model_dump())
+        self.dumb = set()
+        self.waited = []
+
+    def push_messages(self, messages):
+        messages = list(messages)
+        ids = []
+        for message in messages:
+            if message.metadata.dst_node_id in self.dumb:
+                ids.append("never answered")
+            else:
+                ids.extend(super().push_messages([message]))
+        return ids
+
+    def send_and_receive(self, messages, *, timeout=None):
+        ids = self.push_messages(messages)
+        replies = list(self.pull_messages(ids))
+        if len(replies) < len(ids):
+            self.waited.append(timeout)
+            time.sleep(timeout)
+        return replies
+
+
+class DumbFromRoundTwo(FaultyGrid):
+    def send_and_receive(self, messages, *, timeout=None):
+        messages = list(messages)
+        if any(message.metadata.group_id == "train, round 2" for message in messages):
+            self.dumb = set(self.lost)
+        return super().send_and_receive(messages, timeout=timeout)
+
+
+def test_a_client_that_never_answers_is_waited_for_once(tmp_path):
+    chosen = settings(rounds=5)
+    grid = DumbFromRoundTwo(chosen)
+    grid.lost = list(grid.get_node_ids())[2:]
+    run(grid, chosen, tmp_path / "run")
+    assert grid.waited == [1.0]
+    rounds = lines(tmp_path / "run")[1:]
+    assert [line["admitted"] for line in rounds] == [3, 2, 2, 2, 2]
+    assert [line["unanswered"] for line in rounds] == [[], ["partition 2"], [], [], []]
+    assert not any(line["skipped"] for line in rounds)
+
+
+def test_skipped_rounds_in_a_row_end_the_run_with_an_error_and_what_is_written_stays(tmp_path):
+    chosen = settings(rounds=50, min_replies=2, max_skipped=3)
+    grid = DumbFromRoundTwo(chosen)
+    grid.lost = list(grid.get_node_ids())[1:]
+    started = time.monotonic()
+    message = r"3 rounds in a row were skipped; round 4: 1 replies admitted, 2 needed"
+    with pytest.raises(RunError, match=message):
+        run(grid, chosen, tmp_path / "run")
+    assert time.monotonic() - started < 20
+    assert [line["skipped"] for line in lines(tmp_path / "run")] == [False, False, *3 * [True]]
+    assert (tmp_path / "run" / "checkpoint-0004.safetensors").exists()
+
+
+class EchoingGrid(FaultyGrid):
+    """Brings every reply twice, and with it the node's reply of the round before."""
+
+    def __init__(self, chosen):
+        super().__init__(chosen)
+        self.before = []
+
+    def send_and_receive(self, messages, *, timeout=None):
+        messages = list(messages)
+        if not messages:
+            return []
+        replies = list(super().send_and_receive(messages, timeout=timeout))
+        late, self.before = self.before, copy.deepcopy(replies)
+        return [*late, *replies, *copy.deepcopy(replies)]
+
+
+def test_late_and_duplicate_replies_do_not_count(tmp_path):
+    chosen = settings(rounds=2, evaluate_clients=0)
+    run(EchoingGrid(chosen), chosen, tmp_path / "echoing")
+    run_inline(chosen, tmp_path / "plain")
+    assert same_model(tmp_path / "echoing", tmp_path / "plain")
+    one, two = lines(tmp_path / "echoing")[1:]
+    assert one["admitted"] == two["admitted"] == 3
+    assert sum("it has replied already" in reason for reason in one["refused"]) == 3
+    assert sum("late, it answers 'train, round 1'" in reason for reason in two["refused"]) == 3
+
+
+class NoEvaluationFromRoundTwo(FaultyGrid):
+    def send_and_receive(self, messages, *, timeout=None):
+        messages = list(messages)
+        if any(message.metadata.group_id == "evaluate, round 2" for message in messages):
+            self.dumb = {self.get_node_ids()[-1]}
+        return super().send_and_receive(messages, timeout=timeout)
+
+
+def test_a_client_that_trains_but_does_not_evaluate_is_waited_for_once(tmp_path):
+    chosen = settings(rounds=4)
+    grid = NoEvaluationFromRoundTwo(chosen)
+    run(grid, chosen, tmp_path / "run")
+    assert grid.waited == [1.0]
+    assert lines(tmp_path / "run")[2]["unanswered"] == ["partition 2"]
+
+
+@pytest.mark.parametrize("spoil", ["evaluate", "train", "byte order"])
+def test_one_client_with_absurd_metrics_or_bytes_ends_nothing(spoil, tmp_path):
+    chosen = settings(rounds=1)
+    app = ClientApp()
+    app.query()(client_app.query)
+
+    def spoilt(answer, kind):
+        def answered(message, context):
+            reply = answer(message, context)
+            if context.node_config["partition-id"] == 1:
+                metrics = reply.content["metrics"]
+                if spoil == kind:
+                    metrics["local-accuracy" if kind == "train" else "accuracy"] = math.nan
+                if spoil == "byte order" and kind == "train":
+                    arrays = reply.content["arrays"]
+                    for key, array in arrays.items():
+                        swapped = array.numpy()
+                        arrays[key] = Array(swapped.astype(swapped.dtype.newbyteorder(">")))
+            return reply
+
+        return answered
+
+    app.train()(spoilt(client_app.train, "train"))
+    app.evaluate()(spoilt(client_app.evaluate, "evaluate"))
+    run(InlineGrid(app, 3, chosen.model_dump()), chosen, tmp_path / "run")
+    line = lines(tmp_path / "run")[1]
+    assert line["accuracy"] > 0 and line["admitted"] == 3
+    assert len(line["held_out"]["clients"]) == (2 if spoil == "evaluate" else 3)

@@ -1,0 +1,137 @@
+"""What holds for every method in the apps: engines and real servers agree, runs resume."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from flwr.clientapp import ClientApp
+from processes import marked, servers_of
+from safetensors.torch import load_file
+
+import client_app
+from fedbary.errors import SettingError
+from fedbary.launching.launch import prepare
+from fedbary.methods import METHODS
+from fedbary.settings.config import resolve
+from server_app import run
+from server_app.inline import InlineGrid, run_inline
+
+FEDBARY = Path(sys.executable).parent / "fedbary"
+QUICK = {"clients": 3, "rounds": 3, "local_epochs": 2, "samples": 2, "evaluate_clients": 0}
+
+
+def settings(name, **changes):
+    return resolve({**QUICK, "engine": "inline", "device": "cpu", "method": name, **changes})
+
+
+def posterior(folder):
+    return load_file(folder / "posterior.safetensors")
+
+
+def same(one, other):
+    a, b = posterior(one), posterior(other)
+    return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
+
+
+def cut_off(chosen, folder, messages):
+    """Make a run in which the server is interrupted while it waits for a later message."""
+    app, left = ClientApp(), iter(range(messages))
+
+    @app.train()
+    def train(message, context):
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        return client_app.train(message, context)
+
+    app.query()(client_app.query)
+    app.evaluate()(client_app.evaluate)
+    with pytest.raises(KeyboardInterrupt):
+        run(InlineGrid(app, chosen.clients, chosen.model_dump()), chosen, folder)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_run_cut_off_at_any_round_goes_on_to_the_same_model(name, tmp_path):
+    run_inline(settings(name), tmp_path / "whole")
+    for messages in (1, 4, 8):
+        folder = tmp_path / f"cut{messages}"
+        cut_off(settings(name), folder, messages)
+        run_inline(settings(name, resume="last"), folder)
+        assert same(folder, tmp_path / "whole")
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_it_trains_when_some_clients_take_part_and_writes_what_it_did(name, tmp_path):
+    chosen = settings(name, clients=4, participation=0.5, rounds=8, local_epochs=4)
+    run_inline(chosen, tmp_path / "run")
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    first, last = json.loads(lines[0]), json.loads(lines[-1])
+    assert last["nll"] < first["nll"] - 0.1
+    assert all("train-nll" in client for client in last["clients"])
+    assert last["refused"] == []
+
+
+REGRESSION = {
+    "task": "regression", "noise": "learned", "predictive": "montecarlo", "lr": 0.01,
+    "batch_size": 16, "local_epochs": 8, "log_var_lr": 0.01, "kl_weight": 0.1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("task", [REGRESSION, {"task": "tables"}], ids=["regression", "tables"])
+@pytest.mark.parametrize("name", METHODS)
+def test_it_trains_in_every_task_that_is_no_classification_of_images(name, task, tmp_path):
+    chosen = settings(name, **task, bayesian_layers=0 if METHODS[name].deterministic else 1)
+    run_inline(chosen, tmp_path / "run")
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    first, last = json.loads(lines[0]), json.loads(lines[-1])
+    assert last["nll"] < first["nll"] - 0.1
+    assert last["admitted"] == 3 and last["refused"] == []
+    assert all("train-nll" in client for client in last["clients"])
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_under_a_method_a_regression_does_not_take_what_its_default_rule_takes(name):
+    """The default rule, FedAG, is not the run's: its noise and prediction are refused."""
+    chosen = {"method": name, "bayesian_layers": 0 if METHODS[name].deterministic else 1}
+    with pytest.raises(SettingError, match=f"noise: 'cross'.*learned .*{name}.*predictive"):
+        resolve({"task": "regression", **chosen})
+    with pytest.raises(SettingError, match=f"predictive: 'bootstrap'.*montecarlo .*{name}"):
+        resolve({"task": "regression", **chosen, "noise": "learned"})
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_what_a_method_does_not_allow_is_said_before_the_start(name):
+    wrong = 3 if METHODS[name].deterministic else 0
+    with pytest.raises(SettingError, match=f"bayesian_layers.*{name}"):
+        resolve({"method": name, "bayesian_layers": wrong})
+    with pytest.raises(SettingError, match="attack"):
+        resolve({"method": name, "attack": "sign_flip"})
+
+
+@pytest.mark.parametrize(
+    "words", [{"method": "FedPA", "local_epochs": 1}, {"method": "PVI", "damping": 0.5}]
+)
+def test_rounds_that_do_not_do_for_a_method_are_refused_before_the_start(words, tmp_path):
+    chosen = resolve({**QUICK, "output": str(tmp_path / "run"), **words})
+    with pytest.raises(SettingError, match="local_epochs|damping"):
+        prepare(chosen, tmp_path / "run")
+    with pytest.raises(SettingError, match="local_epochs|damping"):
+        run_inline(chosen, tmp_path / "run")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", METHODS)
+def test_ray_and_real_servers_give_the_model_of_one_process(name, tmp_path):
+    words = [f"{key}={value}" for key, value in {**QUICK, "device": "cpu", "method": name}.items()]
+    for command in (["simulate", "engine=inline"], ["simulate", "engine=ray"], ["deploy"]):
+        done = subprocess.run(
+            [str(FEDBARY), *command, *words, f"output={command[-1]}"],
+            cwd=tmp_path, env=marked(tmp_path), capture_output=True, text=True,
+            timeout=400, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert same(tmp_path / "engine=ray", tmp_path / "engine=inline")
+    assert same(tmp_path / "deploy", tmp_path / "engine=inline")
+    assert servers_of(tmp_path) == []

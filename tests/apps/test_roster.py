@@ -1,0 +1,396 @@
+"""Who takes part: nodes that come late, fall silent, come back, or hold data that do not fit."""
+
+import pytest
+from flwr.app import ConfigRecord, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.proto.node_pb2 import NodeInfo
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+import client_app
+from fedbary.errors import RunError, SettingError
+from fedbary.federation import task_of
+from fedbary.settings.config import resolve
+from server_app.inline import InlineGrid
+from server_app.questions import Questions
+from server_app.roster import Roster, member_from
+
+
+def settings(**changes):
+    small = {"engine": "inline", "clients": 3, "min_examples": 5, "round_timeout": 5}
+    return resolve({**small, **changes})
+
+
+class Grid(InlineGrid):
+    """An inline federation of which only the nodes in `online` are there, and some are mute."""
+
+    def __init__(self, app, chosen, nodes=None):
+        super().__init__(app, nodes or chosen.clients, chosen.model_dump())
+        self.online = list(super().get_node_ids())
+        self.mute = set()
+
+    def get_node_ids(self):
+        return list(self.online)
+
+    def _answer(self, message):
+        self.last = message.metadata.dst_node_id
+        return super()._answer(message)
+
+    def push_messages(self, messages):
+        messages = list(messages)
+        spoken = [m for m in messages if m.metadata.dst_node_id not in self.mute]
+        ids = iter(super().push_messages(spoken))
+        return [next(ids) if m in spoken else "never" for m in messages]
+
+
+def roster_of(chosen, app=client_app.app):
+    grid = Grid(app, chosen)
+    return grid, Roster(grid, chosen, task_of(chosen))
+
+
+def test_round_one_waits_for_nodes_that_register_late():
+    chosen = settings(clients=5)
+    grid, roster = roster_of(chosen)
+    everyone, asked = grid.online, []
+
+    def some():
+        asked.append(None)
+        return everyone[: min(len(asked), 5)]
+
+    grid.get_node_ids = some
+    roster.gather()
+    assert [member.partition for member in roster.members] == [0, 1, 2, 3, 4]
+    assert roster.participants(1) == everyone
+    sizes = [member.num_examples for member in roster.members]
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def roster_with(partitions, late, **changes):
+    """Gather nodes that say of how many partitions they are one, some of which come late."""
+    chosen = settings(**changes)
+    nodes = [{"partition-id": k, "num-partitions": said} for k, said in enumerate(partitions)]
+    grid = Grid(client_app.app, chosen, nodes)
+    everyone, asked = grid.online, []
+
+    def some():
+        asked.append(None)
+        return everyone[: len(everyone) - late * (len(asked) < 5)]
+
+    grid.get_node_ids = some
+    roster = Roster(grid, chosen, task_of(chosen))
+    roster.gather()
+    return roster
+
+
+@pytest.mark.parametrize("claimed", [1, 2, 100])
+def test_one_node_that_says_another_number_of_nodes_neither_ends_nor_holds_up_the_wait(claimed):
+    """However few or many it says: as many come as the setting says."""
+    roster = roster_with([claimed, 3, 3], late=2, clients=3, min_examples=1, round_timeout=600)
+    assert len(roster.members) == 3
+
+
+@pytest.mark.parametrize(("there", "clients"), [(2, 10), (4, 10), (4, 3), (3, 1)])
+def test_a_federation_of_another_size_than_the_setting_says_is_waited_for(there, clients):
+    roster = roster_with([there] * there, late=1, clients=clients, round_timeout=600)
+    assert len(roster.members) == there
+
+
+def test_who_is_silent_is_named_though_it_has_no_name(caplog):
+    _, roster = roster_of(settings())
+    roster.note_silent([77])
+    assert "node 77 did not answer" in caplog.text and "None" not in caplog.text
+
+
+def test_waiting_ends_and_with_enough_nodes_the_run_goes_on():
+    grid, roster = roster_of(settings(round_timeout=0.5))
+    grid.online = grid.online[:2]
+    roster.gather()
+    assert [member.partition for member in roster.members] == [0, 1]
+    grid, roster = roster_of(settings(round_timeout=0.5, min_replies=3))
+    grid.online = grid.online[:2]
+    with pytest.raises(RunError, match=r"2 of 3 .*; not connected: 1\) within 0.5 s"):
+        roster.gather()
+
+
+def test_if_no_node_can_take_part_the_reason_is_given_without_waiting_for_the_timeout(monkeypatch):
+    monkeypatch.setattr("server_app.roster.GRACE_SECONDS", 0.2)
+    app = ClientApp()
+
+    @app.query()
+    def query(message, context):
+        raise SettingError("data_dir", "/none", "a folder that exists")
+
+    _, roster = roster_of(settings(round_timeout=3600), app)
+    with pytest.raises(RunError, match="no node can take part: .*data_dir"):
+        roster.gather()
+
+
+def test_a_node_whose_data_do_not_fit_is_left_out_until_they_do():
+    broken, app = {2}, ClientApp()
+
+    @app.query()
+    def query(message, context):
+        if context.node_config["partition-id"] in broken:
+            raise SettingError("data_dir", "/none", "a folder that exists")
+        return client_app.query(message, context)
+
+    grid, roster = roster_of(settings(), app)
+    roster.gather()
+    assert [member.partition for member in roster.members] == [0, 1]
+    assert len(roster.participants(1)) == 2
+    broken.clear()
+    assert len(roster.participants(2)) == 2
+    assert roster.participants(3) == grid.online
+
+
+def test_who_is_away_or_silent_is_passed_over_and_trains_again_once_back():
+    grid, roster = roster_of(settings())
+    roster.gather()
+    first, second, third = grid.online
+    grid.online = [first, third]
+    assert roster.participants(1) == [first, third]
+    grid.online = [first, second, third]
+    assert roster.participants(2) == [first, third]  # asked anew what it holds
+    assert roster.participants(3) == [first, second, third]
+
+    grid.mute = {third}
+    roster.note_silent([third])
+    assert roster.participants(4) == [first, second]
+    assert roster.participants(5) == [first, second]
+
+
+def test_a_silent_node_that_answers_a_question_is_back():
+    grid, roster = roster_of(settings())
+    roster.gather()
+    roster.note_silent(grid.online[:1])
+    assert roster.participants(1) == grid.online[1:]  # asked here, heard in the next round
+    assert roster.participants(2) == grid.online
+
+
+def test_a_question_that_was_lost_is_asked_again_and_the_log_says_who_is_missing(
+    monkeypatch, caplog
+):
+    monkeypatch.setattr("server_app.questions.AGAIN_SECONDS", 0.3)
+    monkeypatch.setattr("server_app.roster.LOG_SECONDS", 0.1)
+    grid, roster = roster_of(settings(round_timeout=60))
+    lost = grid.mute = set(grid.online[1:])
+    push, pushes = grid.push_messages, []
+
+    def loses_the_first(messages):
+        asked = [message.metadata.dst_node_id for message in messages]
+        pushes.append(asked)
+        if len(pushes) == 4:
+            grid.mute = set()
+        return push(messages)
+
+    grid.push_messages = loses_the_first
+    with caplog.at_level("INFO"):
+        roster.gather()
+    assert len(roster.members) == 3
+    assert all(set(asked) <= lost for asked in pushes[1:])
+    (missing, other) = sorted(lost)
+    assert f"(take part: partition 0; not yet: node {missing}, node {other})" in caplog.text
+    assert f"Node {missing} has not answered and is asked again" in caplog.text
+
+
+def test_late_answers_to_several_questions_count_once_and_questions_become_rarer(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    questions, times = Questions(), []
+    for now[0] in range(0, 1000):
+        if questions.due([7]):
+            questions.asked([f"{now[0]}"], [7])
+            times.append(now[0])
+    assert times == [0, 60, 180, 420, 900]
+    assert questions.answered("60") == 7
+    assert [questions.answered(f"{at}") for at in times] == [None] * 5
+    assert questions.due([7]) == [7] and questions.waited_for == set()
+
+
+def test_a_node_that_comes_later_joins():
+    chosen = settings(round_timeout=0.3)
+    grid, roster = roster_of(chosen)
+    everyone = grid.online
+    grid.online = everyone[:2]
+    roster.gather()
+    grid.online = everyone
+    assert roster.participants(1) == everyone[:2]
+    assert roster.participants(2) == everyone
+
+
+def test_a_partition_is_held_by_one_node():
+    chosen = settings()
+    nodes = [{"partition-id": partition, "num-partitions": 3} for partition in (0, 1, 1)]
+    roster = Roster(Grid(client_app.app, chosen, nodes), chosen, task_of(chosen))
+    roster.gather()
+    assert [member.name for member in roster.members] == ["partition 0", "partition 1"]
+
+
+def test_with_nobody_there_the_wait_ends():
+    grid, roster = roster_of(settings(round_timeout=0.5))
+    roster.gather()
+    grid.online = []
+    assert roster.participants(1) == []
+
+
+def test_a_node_that_comes_back_with_other_data_is_known_by_those():
+    grid, roster = roster_of(settings())
+    roster.gather()
+    everyone, last = grid.online, grid.online[2]
+    grid.online = everyone[:2]
+    roster.participants(1)
+    grid._contexts[last].node_config = {"data-path": "/none.npz", "name": "other"}
+    grid.online = everyone
+    roster.participants(2)
+    assert roster.participants(3) == everyone[:2]
+    grid._contexts[last].node_config = {"partition-id": 2, "num-partitions": 3}
+    roster.participants(4)
+    assert roster.participants(5) == everyone
+
+
+def test_a_partition_whose_node_is_gone_may_be_held_by_another():
+    chosen = settings()
+    nodes = [{"partition-id": partition, "num-partitions": 3} for partition in (0, 1, 2, 2)]
+    grid = Grid(client_app.app, chosen, nodes)
+    everyone = grid.online
+    grid.online = everyone[:3]
+    roster = Roster(grid, chosen, task_of(chosen))
+    roster.gather()
+    grid.online = [*everyone[:2], everyone[3]]
+    roster.participants(1)
+    assert roster.participants(2) == grid.online
+
+
+def test_no_fewer_than_min_replies_are_asked_if_they_are_there():
+    grid, roster = roster_of(settings(clients=4, participation=0.5, min_replies=2))
+    roster.gather()
+    grid.online = grid.online[:3]
+    assert len(roster.participants(1)) == 2
+    grid.online = grid.online[:2]
+    assert len(roster.participants(2)) == 2
+
+
+HONEST = {"partition-id": 0, "num-partitions": 3, "num-examples": 9, "label-counts": [1] * 10}
+
+
+@pytest.mark.parametrize(
+    ("metrics", "name", "reason"),
+    [
+        (None, "a", "does not say in whole numbers"),
+        ({**HONEST, "num-examples": 0.5}, "a", "does not say in whole numbers"),
+        ({**HONEST, "label-counts": [1] * 9}, "a", "9 examples and holds"),
+        ({**HONEST, "num-examples": -1}, "a", "-1 examples and holds"),
+        ({**HONEST, "partition-id": 3}, "a", "partition 3 of 3"),
+        ({**HONEST, "num-examples": 11}, "a", "11 examples and holds"),
+        ({**HONEST, "label-counts": [10**12] * 10}, "a", "9 examples and holds"),
+        (HONEST, "a" * 65, "1 to 64 printable"),
+        (HONEST, "a\nb", "1 to 64 printable"),
+        (HONEST, None, "1 to 64 printable"),
+    ],
+)
+def test_answers_that_are_none_are_refused(metrics, name, reason):
+    content = RecordDict()
+    if metrics is not None:
+        content["metrics"] = MetricRecord(metrics)
+    if name is not None:
+        content["site"] = ConfigRecord({"name": name})
+    with pytest.raises(ValueError, match=reason):
+        member_from(7, content, classes=10)
+
+
+def test_one_node_that_lies_about_the_partitions_stalls_nobody():
+    app = ClientApp()
+
+    @app.query()
+    def query(message, context):
+        reply = client_app.query(message, context)
+        if context.node_config["partition-id"] == 0:
+            reply.content["metrics"]["num-partitions"] = 10**9
+        return reply
+
+    grid, roster = roster_of(settings(round_timeout=3600), app)
+    roster.gather()
+    assert len(roster.members) == 3
+
+
+class KeyedGrid(Grid):
+    """An inline federation whose nodes' keys are registered under names, as on real servers."""
+
+    def __init__(self, chosen, nodes, registered):
+        super().__init__(client_app.app, chosen, nodes)
+        self.registered = dict(zip(self.online, registered, strict=True))
+
+    def get_nodes(self):
+        return [
+            NodeInfo(node_id=node, public_key=b"%d" % node, name=self.registered[node])
+            for node in self.online
+        ]
+
+
+def keyed(registered, partitions, **changes):
+    chosen = settings(**{"clients": 2, "round_timeout": 0.5, **changes})
+    nodes = [{"partition-id": partition, "num-partitions": 2} for partition in partitions]
+    grid = KeyedGrid(chosen, nodes, registered)
+    return grid, Roster(grid, chosen, task_of(chosen))
+
+
+def test_a_name_belongs_to_the_key_registered_under_it_even_if_another_claims_it_first(caplog):
+    grid, roster = keyed(["stranger", "partition 0"], [0, 0])
+    usurper, owner = grid.online
+    grid.online = [usurper]
+    roster.gather()
+    assert roster.participants(1) == [usurper]
+    grid.online = [usurper, owner]
+    for server_round in (2, 3, 4):
+        roster.participants(server_round)
+    assert roster.participants(5) == [owner]
+    assert f"claims to be partition 0, which is partition 0 (node {owner})" in caplog.text
+
+
+def test_a_registered_site_keeps_its_partition_while_it_is_away(caplog):
+    grid, roster = keyed(["north", "south", "west"], [0, 1, 1])
+    north, south, west = grid.online
+    grid.online = [north, south]
+    roster.gather()
+    grid.online = [north, west]
+    for server_round in (1, 2, 3):
+        assert roster.participants(server_round) == [north]
+    assert f"west (node {west}) is left out: it claims to be partition 1" in caplog.text
+    assert f"which is partition 1 (node {south}, registered as south)" in caplog.text
+    grid.online = [north, south, west]
+    roster.participants(4)
+    assert roster.participants(5) == [north, south]
+
+
+def test_two_that_claim_one_partition_are_both_named_in_the_log(caplog):
+    grid, roster = keyed(["", ""], [0, 0])
+    roster.gather()
+    first, second = grid.online
+    assert [member.node_id for member in roster.members] == [first]
+    said = f"node {second} is left out: it claims to be partition 0, which is partition 0"
+    assert f"{said} (node {first})" in caplog.text
+
+
+@given(
+    registered=st.lists(
+        st.sampled_from(["", "", "partition 0", "partition 1", "x"]), min_size=4, max_size=4
+    ),
+    steps=st.lists(
+        st.tuples(st.sets(st.integers(0, 3)), st.integers(0, 3), st.integers(0, 1)),
+        min_size=1,
+        max_size=6,
+    ),
+)
+@hypothesis_settings(max_examples=40, deadline=None)
+def test_however_nodes_come_go_and_change_their_claims_no_two_hold_one(registered, steps):
+    grid, roster = keyed(registered, [0, 1, 0, 1], round_timeout=0.01)
+    everyone = list(grid.online)
+    for there, changing, claim in steps:
+        grid._contexts[everyone[changing]].node_config["partition-id"] = claim
+        grid.online = [everyone[k] for k in sorted(there)]
+        roster.participants(1)
+        roster.participants(1)
+        members = roster.members
+        assert len({member.partition for member in members}) == len(members)
+        assert len({member.name for member in members}) == len(members)

@@ -1,0 +1,324 @@
+"""Data sets as tensors: names, files, and what is refused."""
+
+import gzip
+import hashlib
+import os
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fedbary.data.images import Dataset, load, names
+from fedbary.errors import SettingError
+
+RNG = np.random.default_rng(0)
+REAL = os.environ.get("FEDBARY_DATA")
+needs_data = pytest.mark.skipif(REAL is None, reason="FEDBARY_DATA names no folder of data")
+
+
+def small(images=(8, 8), n=12, m=6, dtype=np.uint8):
+    """Four arrays of a data set with three classes."""
+    scale = 255 if dtype == np.uint8 else 1
+    return {
+        "x_train": (RNG.random((n, *images)) * scale).astype(dtype),
+        "y_train": np.arange(n) % 3,
+        "x_test": (RNG.random((m, *images)) * scale).astype(dtype),
+        "y_test": np.arange(m) % 3,
+    }
+
+
+def load_saved(folder: Path, arrays, name="mine.npz") -> Dataset:
+    np.savez(folder / name, **arrays)
+    return load(str(folder / name), folder, False)
+
+
+# --- names -------------------------------------------------------------------------------------
+
+
+def test_names_are_the_modules():
+    assert {"cifar10", "digits", "fashionmnist", "svhn"} <= set(names())
+    assert not any(name.startswith("_") for name in names())
+
+
+@pytest.mark.parametrize("name", ["mnist", "_dataset", "../digits", "", "Digits"])
+def test_unknown_name_lists_the_allowed(name, tmp_path):
+    with pytest.raises(SettingError, match=r"dataset: .*cifar10, .*digits, .*\.npz") as caught:
+        load(name, tmp_path, False)
+    assert "\n" not in str(caught.value)
+
+
+def test_importing_is_light():
+    heavy = "{'sklearn', 'torchvision', 'torchmetrics', 'matplotlib', 'scipy', 'flwr'}"
+    names = ("data.images", "data.partition", "scores.metrics", "figures.run")
+    modules = ", ".join(f"fedbary.{name}" for name in names)
+    code = f"import sys, {modules}; assert not {heavy} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
+
+
+# --- digits ------------------------------------------------------------------------------------
+
+
+def test_digits_are_real_digits(tmp_path):
+    digits = load("digits", tmp_path, False)
+    assert digits.x_train.shape == (1437, 1, 8, 8) and digits.x_test.shape == (360, 1, 8, 8)
+    assert digits.x_train.dtype == torch.float32 and digits.y_train.dtype == torch.int64
+    assert digits.x_train.min() == 0 and digits.x_train.max() == 1
+    assert digits.x_train.is_contiguous()
+    assert digits.num_classes == 10 and not digits.augment
+    shares = torch.bincount(digits.y_test) / torch.bincount(digits.y_train)
+    assert (shares - 0.25).abs().max() < 0.01
+
+    centroids = torch.stack([digits.x_train[digits.y_train == c].mean(0) for c in range(10)])
+    nearest = torch.cdist(digits.x_test.flatten(1), centroids.flatten(1)).argmin(1)
+    assert (nearest == digits.y_test).float().mean() > 0.85
+
+
+def test_digits_splits_share_no_example(tmp_path):
+    from sklearn.datasets import load_digits
+
+    digits = load("digits", tmp_path, False)
+    everything = torch.cat([digits.x_train, digits.x_test]).flatten(1) * 16
+    ours = np.sort(np.ascontiguousarray(everything.numpy()), axis=0)
+    assert (ours == np.sort(load_digits().data, axis=0)).all()
+
+
+def test_loaded_once_per_process(tmp_path):
+    assert load("digits", tmp_path, False) is load("digits", str(tmp_path), True)
+
+
+# --- .npz --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("images", "shape"),
+    [
+        ((8, 9), (1, 8, 9)),
+        ((8, 9, 1), (1, 8, 9)),
+        ((8, 9, 3), (3, 8, 9)),
+        ((3, 8, 9), (3, 8, 9)),
+        ((1, 64, 64), (1, 64, 64)),
+    ],
+)
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float64])
+def test_npz_layouts(images, shape, dtype, tmp_path):
+    arrays = small(images, dtype=dtype)
+    loaded = load_saved(tmp_path, arrays)
+    assert loaded.shape == shape and loaded.num_classes == 3
+    assert loaded.x_train.is_contiguous() and loaded.x_test.is_contiguous()
+    assert loaded.x_train.dtype == (torch.uint8 if dtype == np.uint8 else torch.float32)
+    expected = arrays["x_train"].astype(loaded.x_train.numpy().dtype)
+    if images[-1] == 3:
+        expected = expected.transpose(0, 3, 1, 2)
+    assert (loaded.x_train.numpy() == expected.reshape(-1, *shape)).all()
+    assert (loaded.y_test.numpy() == arrays["y_test"]).all()
+
+
+def test_npz_path_relative_to_data_dir_or_working_directory(tmp_path, monkeypatch):
+    np.savez(tmp_path / "mine.npz", **small())
+    assert load("mine.npz", tmp_path, False).shape == (1, 8, 8)
+    monkeypatch.chdir(tmp_path)
+    assert load("mine.npz", tmp_path / "elsewhere", False).shape == (1, 8, 8)
+
+
+def test_named_data_set_laid_out_as_npz(tmp_path):
+    load_saved(tmp_path, small((8, 8, 3)), "cifar10.npz")
+    cifar = load("cifar10", tmp_path, False)
+    assert (cifar.name, cifar.shape, cifar.augment) == ("cifar10", (3, 8, 8), True)
+
+
+def test_extra_arrays_are_ignored(tmp_path):
+    extra = np.array([object()], dtype=object)
+    assert load_saved(tmp_path, small() | {"extra": extra}).num_classes == 3
+
+
+def changed(**arrays):
+    return lambda original: original | arrays
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda a: {"x_train": a["x_train"]}, "no y_train, x_test, y_test"),
+        (changed(y_train=np.arange(11) % 3), "train: '12 images and 11 labels'"),
+        (changed(y_test=np.arange(5) % 3), "test: '6 images and 5 labels'"),
+        (changed(y_train=np.arange(12) % 3 - 1), "y_train: -1;.* labels from 0"),
+        (changed(y_train=np.arange(12) / 2), "y_train: 'float64 of 1 dim.* one dimension of int"),
+        (changed(y_train=np.zeros((12, 1), int)), "y_train: 'int64 of 2 dimensions'"),
+        (changed(y_train=np.full(12, 400)), "labels: '0 to 400';.* no more than"),
+        (changed(y_test=np.full(6, 3)), "y_test: 3; expected .* 0 to 2"),
+        (changed(y_train=np.zeros(12, int), y_test=np.zeros(6, int)), "labels.* at least 2"),
+        (changed(x_train=np.zeros((12, 64), np.uint8)), "x_train: '12×64';.*N×H×W"),
+        (changed(x_train=np.zeros((12, 8, 8, 2), np.uint8)), "x_train: '12×8×8×2'"),
+        (changed(x_train=np.zeros((12, 7, 8), np.uint8)), "x_train: '12×7×8';.*8 to 64"),
+        (changed(x_train=np.zeros((12, 8, 65), np.uint8)), "x_train: '12×8×65';.*8 to 64"),
+        (changed(x_train=np.zeros((0, 8, 8), np.uint8)), "x_train: '0×8×8';.*at least 1"),
+        (
+            changed(x_train=np.zeros((12, 8, 8), int)),
+            "x_train: 'int64';.*uint8 or a float",
+        ),
+        (changed(x_train=np.full((12, 8, 8), np.nan)), "x_train: .*not finite"),
+        (changed(x_test=np.full((6, 8, 8), 1e300)), "x_test: .*not finite"),
+        (changed(x_test=np.zeros((6, 9, 9), np.uint8)), "'1×8×8 uint8 and 1×9×9 uint8'"),
+        (changed(x_test=np.zeros((6, 8, 8))), "'1×8×8 uint8 and 1×8×8 float32'"),
+        (changed(x_train=np.array([None] * 12)), "without pickled objects"),
+    ],
+)
+def test_npz_errors(change, message, tmp_path):
+    with pytest.raises(SettingError, match=message) as caught:
+        load_saved(tmp_path, change(small()))
+    assert "\n" not in str(caught.value) and "mine.npz" in str(caught.value)
+
+
+def test_npz_absent(tmp_path):
+    with pytest.raises(SettingError, match="dataset: 'none.npz';.*there is none at"):
+        load("none.npz", tmp_path, False)
+
+
+@pytest.mark.parametrize("content", [b"", b"no archive", b"PK\x03\x04 cut short", "npy", "damaged"])
+def test_npz_unreadable(content, tmp_path):
+    path = tmp_path / "bad.npz"
+    if content == "npy":
+        with path.open("wb") as file:
+            np.save(file, np.arange(3))
+    elif content == "damaged":
+        np.savez(path, **small())
+        path.write_bytes(path.read_bytes().replace(b"NUMPY", b"NUMPI"))
+    else:
+        path.write_bytes(content)
+    with pytest.raises(SettingError, match=r"bad\.npz: .* numpy\.savez") as caught:
+        load(str(path), tmp_path, False)
+    assert "\n" not in str(caught.value)
+
+
+# --- torchvision's files -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["fashionmnist", "cifar10", "svhn"])
+def test_absent_and_no_download(name, tmp_path):
+    with pytest.raises(SettingError, match=f"data_dir: .*{name}.npz .*download=true") as caught:
+        load(name, tmp_path / "empty", False)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["fashionmnist", "cifar10", "svhn"])
+def test_absent_and_no_network(name, tmp_path, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise OSError("network is unreachable")
+
+    monkeypatch.setattr("urllib.request.urlopen", refuse)
+    with pytest.raises(SettingError, match="data_dir: .*download=true and a network"):
+        load(name, tmp_path, True)
+
+
+def idx(array: np.ndarray) -> bytes:
+    return struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape) + array.tobytes()
+
+
+FASHION_FILES = {
+    "x_train": "train-images-idx3-ubyte",
+    "y_train": "train-labels-idx1-ubyte",
+    "x_test": "t10k-images-idx3-ubyte",
+    "y_test": "t10k-labels-idx1-ubyte",
+}
+
+
+def test_fashionmnist_from_unpacked_files(tmp_path):
+    arrays = small((28, 28))
+    raw = tmp_path / "FashionMNIST" / "raw"
+    raw.mkdir(parents=True)
+    for name, file in FASHION_FILES.items():
+        (raw / file).write_bytes(idx(arrays[name].astype(np.uint8)))
+    fashion = load("fashionmnist", tmp_path, False)
+    assert (fashion.shape, fashion.num_classes, fashion.augment) == ((1, 28, 28), 3, False)
+    assert (fashion.x_train[:, 0].numpy() == arrays["x_train"]).all()
+    assert (fashion.y_test.numpy() == arrays["y_test"]).all()
+
+
+def test_fashionmnist_from_packed_files_without_network(tmp_path, monkeypatch):
+    from torchvision.datasets import FashionMNIST
+
+    arrays = small((28, 28))
+    raw = tmp_path / "FashionMNIST" / "raw"
+    raw.mkdir(parents=True)
+    resources = []
+    for name, file in FASHION_FILES.items():
+        packed = gzip.compress(idx(arrays[name].astype(np.uint8)))
+        (raw / f"{file}.gz").write_bytes(packed)
+        resources.append((f"{file}.gz", hashlib.md5(packed).hexdigest()))
+    monkeypatch.setattr(FashionMNIST, "resources", resources)
+    fashion = load("fashionmnist", tmp_path, True)
+    assert (fashion.x_test[:, 0].numpy() == arrays["x_test"]).all()
+
+
+def test_fashionmnist_cut_short(tmp_path):
+    raw = tmp_path / "FashionMNIST" / "raw"
+    raw.mkdir(parents=True)
+    for file in FASHION_FILES.values():
+        (raw / file).write_bytes(idx(np.zeros((4, 28, 28), np.uint8))[:-5])
+    with pytest.raises(SettingError, match="data_dir: .*fashionmnist"):
+        load("fashionmnist", tmp_path, False)
+
+
+def test_svhn_from_mat_files(tmp_path, monkeypatch):
+    from scipy.io import savemat
+    from torchvision.datasets import SVHN
+
+    arrays = small((32, 32, 3))
+    split_list = {}
+    for split in ("train", "test"):
+        file = f"{split}_32x32.mat"
+        labels = np.where(arrays[f"y_{split}"] == 0, 10, arrays[f"y_{split}"]).astype(np.uint8)
+        images = arrays[f"x_{split}"].transpose(1, 2, 3, 0)
+        savemat(tmp_path / file, {"X": images, "y": labels[:, None]})
+        digest = hashlib.md5((tmp_path / file).read_bytes()).hexdigest()
+        split_list[split] = ["unused", file, digest]
+    monkeypatch.setattr(SVHN, "split_list", split_list)
+    svhn = load("svhn", tmp_path, False)
+    assert (svhn.shape, svhn.num_classes, svhn.augment) == ((3, 32, 32), 3, False)
+    assert svhn.x_train.is_contiguous()
+    assert (svhn.x_train.permute(0, 2, 3, 1).numpy() == arrays["x_train"]).all()
+    assert (svhn.y_train.numpy() == arrays["y_train"]).all()
+
+
+def test_cifar10_from_batch_files(tmp_path, monkeypatch):
+    import pickle
+
+    from torchvision.datasets import CIFAR10
+
+    arrays = small((32, 32, 3))
+    folder = tmp_path / CIFAR10.base_folder
+    folder.mkdir()
+
+    def write(file, content):
+        (folder / file).write_bytes(pickle.dumps(content))
+        return [file, hashlib.md5((folder / file).read_bytes()).hexdigest()]
+
+    for split, listed in (("train", "train_list"), ("test", "test_list")):
+        rows = arrays[f"x_{split}"].transpose(0, 3, 1, 2).reshape(-1, 3072)
+        batch = {"data": rows, "labels": arrays[f"y_{split}"].tolist()}
+        monkeypatch.setattr(CIFAR10, listed, [write(f"{split}_batch", batch)])
+    digest = write("batches.meta", {"label_names": ["a", "b", "c"]})[1]
+    monkeypatch.setattr(CIFAR10, "meta", CIFAR10.meta | {"md5": digest})
+    cifar = load("cifar10", tmp_path, False)
+    assert cifar.shape == (3, 32, 32) and cifar.augment
+    assert (cifar.x_train.permute(0, 2, 3, 1).numpy() == arrays["x_train"]).all()
+
+
+@needs_data
+def test_real_fashionmnist():
+    fashion = load("fashionmnist", REAL, False)
+    assert fashion.x_train.shape == (60000, 1, 28, 28) and fashion.num_classes == 10
+    assert (torch.bincount(fashion.y_train) == 6000).all()
+    assert fashion.y_train[:5].tolist() == [9, 0, 0, 3, 0]
+
+
+@needs_data
+def test_real_cifar10():
+    cifar = load("cifar10", REAL, False)
+    assert cifar.x_train.shape == (50000, 3, 32, 32) and cifar.augment
+    assert (torch.bincount(cifar.y_train) == 5000).all()
+    assert cifar.y_train[:5].tolist() == [6, 9, 9, 4, 1]

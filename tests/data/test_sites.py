@@ -1,0 +1,189 @@
+"""Sites with data of their own: what a node's config may say, and data that do not fit."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from own_sites import cut
+from PIL import Image
+from safetensors.torch import load_file
+
+import client_app
+from fedbary.data.image_layout import ImageLayout, parse_classes, parse_shape
+from fedbary.data.sites import Site, own_data, site_from
+from fedbary.errors import RunError, SettingError
+from fedbary.settings.config import resolve
+from server_app import run
+from server_app.inline import InlineGrid
+
+TASK = ImageLayout((1, 8, 8), tuple("0123456789"))
+OWN = {
+    "engine": "inline", "dataset": "none", "classes": 10, "input_shape": "1x8x8", "clients": 3,
+    "rounds": 3, "local_epochs": 2, "samples": 3, "round_timeout": 5,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    return cut(tmp_path_factory.mktemp("sites"))
+
+
+def test_a_folder_of_images_and_a_file_say_the_same(files, tmp_path):
+    x, y = own_data(str(files[2]), TASK)
+    assert (x.shape, x.dtype, len(y)) == ((300, 1, 8, 8), torch.uint8, 300)
+    np.savez(tmp_path / "c.npz", x=x.numpy(), y=y.numpy())
+    again = own_data(str(tmp_path / "c.npz"), TASK)
+    assert torch.equal(again[0], x) and torch.equal(again[1], y)
+
+
+def test_labels_follow_the_order_of_the_agreed_names(tmp_path):
+    for name, grey in (("benign", 10), ("malignant", 200)):
+        (tmp_path / name).mkdir()
+        Image.fromarray(np.full((8, 8), grey, np.uint8)).save(tmp_path / name / "1.png")
+    x, y = own_data(str(tmp_path), ImageLayout((1, 8, 8), ("malignant", "benign")))
+    assert {int(label): int(image.max()) for image, label in zip(x, y, strict=True)} == {
+        0: 200, 1: 10,
+    }  # fmt: skip
+
+
+def spoilt(change, files, folder):
+    with np.load(files[0]) as held:
+        arrays = change(dict(held))
+    np.savez(folder / "spoilt.npz", **arrays)
+    return folder / "spoilt.npz"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda a: {**a, "x": a["x"][:, :7]}, "N×H×W"),
+        (lambda a: {**a, "x": np.repeat(a["x"], 2, 1)}, "'1×16×8';.* images of 1×8×8"),
+        (lambda a: {**a, "y": a["y"] + 5}, "labels from 0 to 9, as there are 10"),
+        (lambda a: {**a, "y": a["y"][1:]}, "a label for every image"),
+        (lambda a: {"x": a["x"]}, "x and y, or x_train, y_train"),
+        (lambda a: {**a, "y": np.array([{}] * len(a["y"]))}, "without pickled objects"),
+    ],
+)
+def test_data_that_do_not_fit_are_refused_in_one_line(change, message, files, tmp_path):
+    with pytest.raises(SettingError, match=message) as caught:
+        own_data(str(spoilt(change, files, tmp_path)), TASK)
+    assert "\n" not in str(caught.value)
+
+
+def test_folders_that_do_not_fit_are_refused_in_one_line(tmp_path):
+    (tmp_path / "cat").mkdir()
+    with pytest.raises(SettingError, match=r"'cat';.*folders named 0, 1"):
+        own_data(str(tmp_path), TASK)
+    (tmp_path / "cat").rename(tmp_path / "3")
+    with pytest.raises(SettingError, match="no image"):
+        own_data(str(tmp_path), TASK)
+    Image.fromarray(np.zeros((9, 8), np.uint8)).save(tmp_path / "3" / "x.png")
+    with pytest.raises(SettingError, match=r"x.png: '9×8 pixels';.*8×8, as input_shape says"):
+        own_data(str(tmp_path), TASK)
+    (tmp_path / "3" / "x.png").write_bytes(b"none")
+    with pytest.raises(SettingError, match=r"x.png: .*; expected an image"):
+        own_data(str(tmp_path), TASK)
+    Image.fromarray(np.full((8, 8), 1000, np.uint16)).save(tmp_path / "3" / "x.png")
+    with pytest.raises(SettingError, match=r"x.png: 'pixels of mode I;16';.*8 bits a channel"):
+        own_data(str(tmp_path), TASK)
+    with pytest.raises(SettingError, match="there is none"):
+        own_data(str(tmp_path / "absent"), TASK)
+
+
+def test_what_a_node_config_may_say():
+    part = site_from({"partition-id": 2, "num-partitions": 3})
+    assert part == Site("partition 2", "", 2, 3) and part.key == 2
+    own = site_from({"data-path": "/data/x.npz", "cpus": 4})
+    assert own == Site("/data/x.npz", "/data/x.npz", cpus=4)
+    named = site_from({"data-path": "/data/x.npz", "name": "St Mary"})
+    assert named.name == "St Mary" and named.key != own.key
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({}, "data-path, the site's own data, or partition-id"),
+        ({"partition-id": 3, "num-partitions": 3}, "below num-partitions, 3"),
+        ({"partition-id": 1}, "num-partitions: None"),
+        ({"partition-id": "one", "num-partitions": 3}, "partition-id: 'one'"),
+        ({"data-path": "x.npz", "cpus": -1}, "cpus: -1"),
+    ],
+)
+def test_node_configs_that_say_too_little(config, message):
+    with pytest.raises(SettingError, match=message):
+        site_from(config)
+
+
+@pytest.mark.parametrize("text", ["28x28", "2x28x28", "1x4x28", "1x28x99", ""])
+def test_shapes_that_are_none(text):
+    with pytest.raises(SettingError, match="input_shape"):
+        parse_shape(text)
+
+
+@pytest.mark.parametrize("text", ["1", "a", "a,a", "a,,b", ""])
+def test_classes_that_are_none(text):
+    with pytest.raises(SettingError, match="classes"):
+        parse_classes(text)
+
+
+def test_settings_without_a_data_set_need_classes_and_shape():
+    assert resolve(OWN).classes == "10"
+    for key in ("classes", "input_shape"):
+        with pytest.raises(SettingError, match=f"{key}: 'auto'"):
+            resolve({**OWN, key: "auto"})
+
+
+def federation(chosen, paths):
+    nodes = [{"data-path": str(path), "name": path.stem} for path in paths]
+    return InlineGrid(client_app.app, nodes, chosen.model_dump())
+
+
+def lines(folder):
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_sites_with_their_own_data_train_a_network_that_a_server_without_data_scores(
+    files, tmp_path
+):
+    chosen = resolve(OWN)
+    run(federation(chosen, files), chosen, tmp_path / "run")
+    first, *_, last = lines(tmp_path / "run")
+    assert first["accuracy"] is None
+    assert [client["site"] for client in last["clients"]] == ["a", "b", "c"]
+    assert [client["num-examples"] for client in last["clients"]] == [360, 450, 270]
+    held_out = last["held_out"]["clients"]
+    mean = np.average(
+        [client["accuracy"] for client in held_out], weights=[c["num-examples"] for c in held_out]
+    )
+    assert last["accuracy"] == pytest.approx(mean)
+    assert last["accuracy"] > 0.5
+    assert load_file(tmp_path / "run" / "posterior.safetensors")
+    assert (tmp_path / "run" / "learning-curves.png").exists()
+
+
+def test_the_server_may_score_on_a_test_set_of_its_own(files, tmp_path):
+    chosen = resolve({**OWN, "dataset": "digits", "rounds": 1})
+    run(federation(chosen, files), chosen, tmp_path / "run")
+    first, last = lines(tmp_path / "run")
+    assert 0 < first["accuracy"] < 1 and 0 < last["accuracy"] < 1
+    assert "local_models" not in last
+
+
+def test_a_site_that_does_not_fit_says_why_and_the_others_go_on(files, tmp_path, caplog):
+    wrong = spoilt(lambda a: {**a, "x": np.repeat(a["x"], 2, 1)}, files, tmp_path)
+    chosen = resolve({**OWN, "rounds": 1})
+    run(federation(chosen, [files[0], wrong, files[2]]), chosen, tmp_path / "run")
+    assert [client["site"] for client in lines(tmp_path / "run")[1]["clients"]] == ["a", "c"]
+    assert "is left out: SettingError: " in caplog.text
+    assert "'1×16×8'; expected images of 1×8×8" in caplog.text
+    with pytest.raises(RunError, match="no node can take part"):
+        run(federation(chosen, [wrong]), resolve({**OWN, "clients": 1}), tmp_path / "none")
+
+
+def test_a_partition_must_fit_too(tmp_path):
+    chosen = resolve({**OWN, "dataset": "digits"})
+    wrong = chosen.model_copy(update={"dataset": "none", "input_shape": "1x9x9"})
+    grid = InlineGrid(client_app.app, 2, chosen.model_dump())
+    with pytest.raises(RunError, match=r"images of \(1, 9, 9\)"):
+        run(grid, wrong, tmp_path / "run")

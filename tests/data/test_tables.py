@@ -1,0 +1,229 @@
+"""Regression sets: the one in the package, files, folders, and what is refused."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tables_added import added_to_tables
+
+from fedbary.data.partition import partition
+from fedbary.data.tables import load, names
+from fedbary.errors import SettingError
+
+RNG = np.random.default_rng(0)
+
+
+def write_uci(
+    folder: Path, data: str, features="0\n1\n", target="2\n", splits=(("0\n1\n", "2\n"),)
+):
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "data.txt").write_text(data)
+    (folder / "index_features.txt").write_text(features)
+    (folder / "index_target.txt").write_text(target)
+    for i, (train, test) in enumerate(splits):
+        (folder / f"index_train_{i}.txt").write_text(train)
+        (folder / f"index_test_{i}.txt").write_text(test)
+    return str(folder)
+
+
+def refused(*arguments, match, **more):
+    with pytest.raises(SettingError, match=match) as caught:
+        load(*arguments, **more)
+    assert "\n" not in str(caught.value)
+
+
+# --- names and splits --------------------------------------------------------------------------
+
+
+def test_diabetes_is_real_data_in_its_own_units(tmp_path):
+    table = load("diabetes", tmp_path)
+    assert table.x.shape == (442, 10) and table.y.shape == (442,)
+    assert table.features[:3] == ("age", "sex", "bmi")
+    assert 40 < table.x[:, 0].mean() < 60 and 20 < table.x[:, 2].mean() < 30
+    assert table.y.min() == 25 and table.y.max() == 346
+    assert load("diabetes", str(tmp_path)) is table
+
+
+def test_splits_that_none_prescribes_are_random_tenths(tmp_path):
+    table = load("diabetes", tmp_path)
+    tested = []
+    for number in range(3):
+        split = table.split(number)
+        assert len(split.test) == 44
+        assert sorted(torch.cat([split.train, split.test]).tolist()) == list(range(442))
+        assert torch.equal(split.test, table.split(number).test)
+        tested.append(set(split.test.tolist()))
+    assert len(set.union(*tested)) > 100
+    with pytest.raises(SettingError, match="split: -1"):
+        table.split(-1)
+
+
+def test_new_set_is_one_file(tmp_path, monkeypatch):
+    (tmp_path / "ramp.py").write_text(
+        "import numpy as np\n"
+        "from fedbary.data.tables._table import table\n"
+        "def read(data_dir):\n"
+        "    return table('ramp', np.arange(4.)[:, None], np.arange(4.), ['x'])\n"
+    )
+    added_to_tables(tmp_path, monkeypatch)
+    assert "ramp" in names() and "diabetes" in names()
+    assert load("ramp", tmp_path).features == ("x",)
+    sys.modules.pop("fedbary.data.tables.ramp")
+
+
+@pytest.mark.parametrize("name", ["yacht", "", "_csv", "mine.txt", "none.csv", "none.npz"])
+def test_unknown_name_says_what_is_taken(name, tmp_path):
+    (tmp_path / "mine.txt").write_text("1 2\n")
+    refused(name, tmp_path, match=r"dataset: .*diabetes, or the path of a .csv")
+
+
+def test_fewer_rows_than_clients_is_one_line():
+    with pytest.raises(SettingError, match="clients: 10; expected.* 7 training examples"):
+        partition(np.zeros(7), "iid", 10, seed=0, min_examples=1)
+
+
+# --- UCI folders -------------------------------------------------------------------------------
+
+
+def test_uci_files_may_lie_in_a_subfolder(tmp_path):
+    write_uci(tmp_path / "set" / "data", "1 2 3\n4 5 6\n7 8 9\n")
+    assert len(load(str(tmp_path / "set"), tmp_path).y) == 3
+
+
+def test_uci_folder_is_read_as_its_index_files_say(tmp_path):
+    data = " 1.5 10 7e0\n2 20 8\n\n3\t30 9.25\n4 40 10\n"
+    splits = (("3\n0\n", "1\n2\n"), ("1\n2\n", "0\n"))
+    path = write_uci(tmp_path / "set", data, "2.0\n0.0\n", "1\n", splits)
+    table = load(path, tmp_path)
+    assert table.features == ("2", "0")
+    assert table.x.tolist() == [[7, 1.5], [8, 2], [9.25, 3], [10, 4]]
+    assert table.y.tolist() == [10, 20, 30, 40]
+    assert [(s.train.tolist(), s.test.tolist()) for s in table.splits] == [
+        ([3, 0], [1, 2]),
+        ([1, 2], [0]),
+    ]
+    with pytest.raises(SettingError, match="split: 2; expected.* 0 to 1"):
+        table.split(2)
+    assert torch.equal(load("set", tmp_path).x, table.x)
+
+
+@pytest.mark.parametrize(
+    ("broken", "match"),
+    [
+        ({"data": "1 2 3\n4 x 6\n7 8 9\n"}, "row 2, feature '1': 'x'; expected.* finite number"),
+        ({"data": "1 2 3\n4 5 6\n7 8 nan\n"}, "row 3, target: 'nan'"),
+        ({"data": "1 2 3\n4 inf 6\n7 8 9\n"}, "row 2, feature '1': 'inf'"),
+        ({"data": "1 2 3\n4 5\n7 8 9\n"}, "row 2, target"),
+        ({"data": "1 2 3\n4 5 6 7\n7 8 9\n"}, "data.txt"),
+        ({"data": ""}, "data.txt"),
+        ({"data": "1 2 3\n4 5 3\n7 8 3\n"}, "the target is constant"),
+        ({"data": "1 2 3\n1 2 4\n1 2 5\n"}, "every feature is constant"),
+        ({"target": "3\n"}, "columns from 0 to 2"),
+        ({"target": "1\n"}, "columns from 0 to 2"),
+        ({"target": "1\n2\n"}, "columns from 0 to 2"),
+        ({"features": "0.5\n"}, "index_features.txt: .*whole numbers"),
+        ({"features": "a\n"}, "index_features.txt: .*whole numbers"),
+        ({"splits": (("0\n1\n", "3\n"),)}, "split 0: .*whole numbers from 0 to 2"),
+        ({"splits": (("0\n-1\n", "2\n"),)}, "split 0: .*whole numbers from 0 to 2"),
+        ({"splits": (("0\n1\n", "1\n"),)}, "split 0: 'row 1 in both parts'"),
+    ],
+)
+def test_broken_folder_is_refused_in_a_line(broken, match, tmp_path):
+    path = write_uci(tmp_path / "set", **{"data": "1 2 3\n4 5 6\n7 8 9\n", **broken})
+    refused(path, tmp_path, match=match)
+
+
+@pytest.mark.parametrize("missing", ["data.txt", "index_target.txt", "index_test_0.txt"])
+def test_folder_without_a_file_is_refused(missing, tmp_path):
+    path = write_uci(tmp_path / "set", "1 2 3\n4 5 6\n7 8 9\n")
+    (tmp_path / "set" / missing).unlink()
+    refused(path, tmp_path, match=missing)
+
+
+def test_constant_features_are_dropped_with_a_warning(tmp_path):
+    path = write_uci(tmp_path / "set", "1 2 3\n1 5 6\n1 8 9\n")
+    with pytest.warns(UserWarning, match="constant features are left out: 0$"):
+        table = load(path, tmp_path)
+    assert table.features == ("1",) and table.x.tolist() == [[2], [5], [8]]
+
+
+# --- CSV ---------------------------------------------------------------------------------------
+
+
+def test_csv_with_a_named_target(tmp_path):
+    (tmp_path / "mine.csv").write_text("a, price ,b\n1, 5,2\n3,6.5,-4e1\n")
+    table = load("mine.csv", tmp_path, target="price ")
+    assert table.features == ("a", "b") and table.splits == ()
+    assert table.x.tolist() == [[1, 2], [3, -40]] and table.y.tolist() == [5, 6.5]
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ("a,b\n1,2\n3,4\n", "target: 'y'; expected.* a, b"),
+        ("a,y\n1,2\nred,4\n", "row 2, feature 'a': 'red'"),
+        ("a,y\n1,2\n3,\n", "row 2, target: ''"),
+        ("a,y\n1,NaN\n3,4\n", "row 1, target: 'NaN'"),
+        ("a,y\n1,2,3,4\n1,2\n", "mine.csv"),
+        ("a,y\n1,2\n", "1 rows, 1 features"),
+        ("y\n1\n2\n", "2 rows, 0 features"),
+        ("", "mine.csv"),
+    ],
+)
+def test_broken_csv_is_refused_in_a_line(text, match, tmp_path):
+    (tmp_path / "mine.csv").write_text(text)
+    refused(str(tmp_path / "mine.csv"), tmp_path, target="y", match=match)
+
+
+# --- .npz --------------------------------------------------------------------------------------
+
+
+def test_npz_with_and_without_a_split(tmp_path):
+    x, y = RNG.random((5, 2)), RNG.random(5)
+    np.savez(tmp_path / "whole.npz", x=x, y=y, features=["a", "b"])
+    np.savez(tmp_path / "parts.npz", x_train=x[:3], y_train=y[:3], x_test=x[3:], y_test=y[3:])
+    whole, parts = (load(f"{name}.npz", tmp_path) for name in ("whole", "parts"))
+    assert whole.features == ("a", "b") and parts.features == ("0", "1")
+    assert torch.equal(whole.x, parts.x) and torch.equal(whole.y, parts.y)
+    assert (whole.x.numpy() == x).all() and not whole.splits
+    (split,) = parts.splits
+    assert (split.train.tolist(), split.test.tolist()) == ([0, 1, 2], [3, 4])
+
+
+@pytest.mark.parametrize(
+    ("arrays", "match"),
+    [
+        ({"x": RNG.random((5, 2))}, "the arrays x, y or x_train"),
+        ({"x": RNG.random(5), "y": RNG.random(5)}, "features N×D"),
+        ({"x": RNG.random((5, 2)), "y": RNG.random(4)}, "features N×D"),
+        ({"x": np.full((5, 2), "a"), "y": RNG.random(5)}, "features N×D"),
+        ({"x": RNG.random((5, 2)), "y": [1, 2, np.nan, 4, 5]}, "row 3, target: nan"),
+        ({"x": RNG.random((5, 2)), "y": RNG.random(5), "features": ["a"]}, "2 names"),
+        (
+            {
+                "x_train": RNG.random((5, 2)),
+                "y_train": RNG.random(5),
+                "x_test": RNG.random((5, 3)),
+                "y_test": RNG.random(5),
+            },
+            "parts of as many features",
+        ),
+        ({"x": np.array([{}, {}]), "y": RNG.random(2)}, "without pickled objects"),
+    ],
+)
+def test_broken_npz_is_refused_in_a_line(arrays, match, tmp_path):
+    np.savez(tmp_path / "mine.npz", **arrays)
+    refused("mine.npz", tmp_path, match=match)
+
+
+def test_npz_that_is_none_is_refused(tmp_path):
+    (tmp_path / "mine.npz").write_bytes(b"PK\x03\x04 and no more")
+    refused("mine.npz", tmp_path, match="numpy.savez")
+
+
+def test_single_array_is_refused(tmp_path):
+    with (tmp_path / "mine.npz").open("wb") as file:
+        np.save(file, np.ones((3, 2)))
+    refused("mine.npz", tmp_path, match="numpy.savez wrote")

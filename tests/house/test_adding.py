@@ -1,0 +1,81 @@
+"""What the README says of adding is enough: its examples are added to a copy, which stays green."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+FOLDERS = (
+    "benchmarks", "client_app", "examples", "experiments", "fedbary", "results", "server_app",
+    "strategies", "tests",
+)  # fmt: skip
+FILES = ("LICENSE", "README.md", "pyproject.toml", "simulation.yaml")
+REGISTRIES = re.compile(r"\b(RULES|INFERENCE|METHODS|names\(\)|modules\(\"models)")
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory):
+    """A copy of the repository with every file that the README shows how to add."""
+    folder = tmp_path_factory.mktemp("copy")
+    ignored = shutil.ignore_patterns("__pycache__", "runs")
+    for part in FOLDERS:
+        shutil.copytree(ROOT / part, folder / part, ignore=ignored)
+    for part in FILES:
+        shutil.copy(ROOT / part, folder)
+    _, _, section = README.partition("## Adding to it")
+    blocks = re.findall(r"```python\n# (fedbary/\S+\.py)\n(.*?)```", section, re.DOTALL)
+    assert sorted(Path(name).parent.name for name, _ in blocks) == [
+        "aggregation", "aggregation", "images", "inference", "methods", "models",
+    ]  # fmt: skip
+    for name, text in blocks:
+        assert not (folder / name).exists()
+        (folder / name).write_text(text)
+    return folder
+
+
+def python(*words, cwd):
+    environment = {**os.environ, "PYTHONPATH": str(cwd), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [sys.executable, *words],
+        cwd=cwd, env=environment, capture_output=True, text=True, timeout=3000, check=False,
+    )  # fmt: skip
+
+
+def test_every_test_that_reads_a_registry_stays_green(copy):
+    """In the copy these tests take in the newcomers by their names alone."""
+    files = sorted((ROOT / "tests").rglob("test_*.py"))
+    files = [file for file in files if REGISTRIES.search(file.read_text())]
+    names = [str(file.relative_to(ROOT)) for file in files]
+    words = ["-m", "not slow", "-p", "no:cacheprovider", *names]
+    done = python("-m", "pytest", *words, cwd=copy)
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
+
+
+def test_they_run_by_their_names(copy):
+    def registered(cwd):
+        of = "import parts; print(*(f'{p.setting}={p.name}' for p in parts()))"
+        listing = f"from fedbary.settings.explain {of}"
+        return set(python("-c", listing, cwd=cwd).stdout.split())
+
+    added = registered(copy) - registered(ROOT)
+    by_setting = {word.partition("=")[0]: word for word in added}
+    assert by_setting.keys() == {"rule", "dataset", "inference", "method", "model"}
+    common = [by_setting["dataset"], by_setting["model"], "engine=inline", "rounds=2", "clients=3"]
+    runs = [[by_setting["inference"], word] for word in added if word.startswith("rule=")]
+    runs.append([by_setting["method"]])
+    for number, words in enumerate(runs):
+        command = "from fedbary.launching.cli import main; main()"
+        words = ["simulate", *common, "local_epochs=4", "bayesian_layers=1", *words]
+        if by_setting["method"] in words:
+            words.remove("bayesian_layers=1")
+        done = python("-c", command, *words, f"output={number}", cwd=copy)
+        assert done.returncode == 0, done.stderr
+        assert (copy / str(number) / "posterior.safetensors").exists()

@@ -1,0 +1,45 @@
+"""A run is called by what the server does."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from fedbary.methods import METHODS
+from fedbary.report.regression_report import _scores, _settings
+from fedbary.runs.location import run_folder
+from fedbary.settings.config import resolve
+from fedbary.study.table import with_methods
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_run_s_folder_has_the_name_of_its_method(method, tmp_path):
+    name = run_folder(resolve({"method": method}), tmp_path).name
+    assert f"-{method}-" in name and "RKLB" not in name
+
+
+def test_a_barycentre_is_called_by_its_rule(tmp_path):
+    assert "-WB-n3-" in run_folder(resolve({"rule": "WB"}), tmp_path).name
+    runs = pd.DataFrame({"method": ["PVI", None, "barycentre"], "rule": ["RKLB", "WB", "EAA"]})
+    assert list(with_methods(runs)["rule"]) == ["PVI", "WB", "EAA"]
+    assert list(with_methods(runs.drop(columns="method"))["rule"]) == ["RKLB", "WB", "EAA"]
+
+
+def test_regressions_are_told_apart_by_method_and_parameter():
+    table = pd.read_csv(ROOT / "results" / "fedag-vi" / "results.csv")
+    first = table[table["round"] == table["rounds"]].iloc[[0]]
+    runs = [first]
+    for damping in (0.1, 0.05):
+        made = first.assign(method="PVI")
+        made.insert(list(made).index("commit"), "damping", damping)
+        runs.append(made)
+    last = with_methods(pd.concat(runs, ignore_index=True))
+    columns = list(last)
+    columns.insert(columns.index("commit"), columns.pop(columns.index("damping")))
+    last = last[columns]
+    scores = _scores(last.assign(settings=_settings(last)))
+    assert list(zip(scores["method"], scores["settings"], strict=True)) == [
+        ("RKLB", ""), ("PVI", "damping=0.1"), ("PVI", "damping=0.05"),
+    ]  # fmt: skip

@@ -1,0 +1,80 @@
+"""What the command line says to who is new to it."""
+
+import re
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import typer
+from hypothesis import given
+
+from fedbary import __version__
+from fedbary.data.tables import load
+from fedbary.errors import SettingError
+from fedbary.launching.cli import app, main, refuse_settings_with_dashes
+from fedbary.report.report import write_report
+from fedbary.settings.config import Settings, resolve
+
+GROUP = typer.main.get_command(app)
+
+
+def said(monkeypatch, capsys, *words):
+    monkeypatch.setattr("sys.argv", ["fedbary", *words])
+    monkeypatch.setattr("signal.signal", lambda number, handler: None)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return ended.value.code, capsys.readouterr()
+
+
+@pytest.mark.parametrize("name", GROUP.commands)
+def test_the_help_of_a_command_says_what_each_argument_and_option_is(name, monkeypatch, capsys):
+    code, output = said(monkeypatch, capsys, name, "--help")
+    assert code == 0
+    command = GROUP.commands[name]
+    shown = " ".join(re.sub(r"\x1b\[[0-9;]*m|[│╭╰─╮╯]", " ", output.out).split())
+    _, _, text = shown.partition(command.help.split(".")[0])
+    for parameter in command.params:
+        if parameter.param_type_name == "argument":
+            words = re.findall(r"[A-Z]{2,}(?:\.yaml|=[A-Z]+)?", parameter.metavar)
+            assert words and all(re.search(rf"{re.escape(w)} (is|sets)", text) for w in words)
+        else:
+            assert parameter.help and " ".join(parameter.help.split()[:2]) in text
+
+
+def test_the_version_is_printed(monkeypatch, capsys):
+    code, output = said(monkeypatch, capsys, "--version")
+    assert (code, output.out) == (0, f"fedbary {__version__}\n")
+
+
+@given(st.sampled_from(sorted(Settings.model_fields)), st.from_regex(r"[a-z0-9.]+", fullmatch=True))
+def test_a_setting_with_dashes_gets_the_word_that_was_meant(key, value):
+    for word in (f"--{key}", f"--{key.replace('_', '-')}"):
+        for words in ([word, value], [f"{word}={value}"]):
+            with pytest.raises(SettingError, match=re.escape(f"expected {key}={value}, without")):
+                refuse_settings_with_dashes(["simulate", "rule=WB", *words])
+
+
+def test_options_are_no_settings_and_a_setting_with_dashes_ends_the_command(monkeypatch, capsys):
+    options = {word for c in GROUP.commands.values() for p in c.params for word in p.opts}
+    refuse_settings_with_dashes([word for word in options if word.startswith("--")])
+    code, output = said(monkeypatch, capsys, "simulate", "--rounds", "3")
+    assert code == 2
+    assert output.err == "fedbary: argument: '--rounds'; expected rounds=3, without dashes\n"
+
+
+def test_a_table_for_images_is_told_of_the_task():
+    with pytest.raises(SettingError, match="dataset: 'mine.csv'; .* needs task=regression"):
+        resolve({"dataset": "mine.csv"})
+
+
+def test_semicolons_are_named(tmp_path):
+    rows = "\n".join(";".join(map(str, row)) for row in np.random.default_rng(0).random((5, 3)))
+    (tmp_path / "mine.csv").write_text(f"a;b;c\n{rows}\n")
+    with pytest.raises(SettingError, match="'a;b;c'; expected commas between, no semicolons"):
+        load("mine.csv", tmp_path, "c")
+
+
+def test_a_report_on_one_run_says_that_it_is_one(tmp_path):
+    (tmp_path / "metrics.jsonl").touch()
+    with pytest.raises(SettingError, match="this is one run: see its metrics.jsonl"):
+        write_report(tmp_path)

@@ -1,0 +1,94 @@
+"""Real servers on loopback, started by fedbary deploy."""
+
+import contextlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from own_sites import cut
+from processes import marked, servers_of, wait_until
+from safetensors.torch import load_file
+
+import client_app
+from fedbary.errors import RunError, SettingError
+from fedbary.launching.deploy import deploy, site_configs
+from fedbary.settings.config import resolve
+from server_app import run
+from server_app.inline import InlineGrid
+
+FEDBARY = Path(sys.executable).parent / "fedbary"
+
+
+def test_sites_that_are_not_there_or_twice(tmp_path):
+    sites = cut(tmp_path)
+    with pytest.raises(SettingError, match=r"--site: .*none.npz"):
+        site_configs([tmp_path / "none.npz"])
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "a.npz").touch()
+    names = [config["name"] for config in site_configs([sites[0], tmp_path / "other" / "a.npz"])]
+    assert names == [f"{tmp_path.name}/a.npz", "other/a.npz"]
+    with pytest.raises(SettingError, match="no other site has the same"):
+        site_configs([sites[0], sites[0]])
+
+
+@pytest.mark.parametrize("ends", [KeyboardInterrupt(), RunError("a server fell")])
+def test_what_the_servers_logged_outlives_them_however_the_run_ends(ends, tmp_path, monkeypatch):
+    @contextlib.contextmanager
+    def broken(folder, configs):
+        (folder / "site0.log").write_text("the cause")
+        raise ends
+        yield
+
+    monkeypatch.setattr("fedbary.launching.deploy.lab", broken)
+    chosen = resolve({"clients": 2, "output": str(tmp_path / "run")})
+    with pytest.raises(type(ends)) as caught:
+        deploy(chosen, [])
+    kept = tmp_path / "run-logs"
+    assert (kept / "site0.log").read_text() == "the cause"
+    assert 'site1.log: {"partition-id": 1' in (kept / "sites.txt").read_text()
+    assert not isinstance(ends, RunError) or f"are kept in {kept}" in str(caught.value)
+
+
+def test_each_site_has_a_folder_for_what_it_keeps_that_a_resumed_run_finds_again(
+    tmp_path, monkeypatch
+):
+    """The lab's own folder is gone with the lab: the run's is not."""
+    found = []
+
+    @contextlib.contextmanager
+    def noted(folder, configs):
+        found.append([config["state-path"] for config in configs])
+        raise RunError("a server fell")
+        yield
+
+    monkeypatch.setattr("fedbary.launching.deploy.lab", noted)
+    chosen = resolve({"clients": 2, "output": str(tmp_path / "run")})
+    for resume in ("none", "last"):
+        with pytest.raises(RunError):
+            deploy(chosen.model_copy(update={"resume": resume}), list(cut(tmp_path)))
+    assert found[0] == found[1] and len(set(found[0])) == len(found[0])
+    assert all(Path(path).parent == tmp_path / "run" / "clients" for path in found[0])
+
+
+@pytest.mark.slow
+def test_deploy_trains_as_simulate_does_and_when_it_is_stopped_stops_every_server(tmp_path):
+    settings = {"clients": 2, "evaluate_clients": 0, "device": "cpu", "rounds": 50}
+    words = [f"{key}={value}" for key, value in settings.items()]
+    command = [str(FEDBARY), "deploy", *words, "output=deployed"]
+    with open(tmp_path / "output", "w") as output:
+        process = subprocess.Popen(
+            command, cwd=tmp_path, env=marked(tmp_path), stdout=output, stderr=output
+        )
+    wait_until((tmp_path / "deployed" / "checkpoint-0001.safetensors").exists)
+    assert servers_of(tmp_path)
+    process.terminate()
+    assert process.wait(60) == 130
+    assert servers_of(tmp_path) == []
+
+    settings["rounds"] = 1
+    run(InlineGrid(client_app.app, 2, settings), resolve(settings), tmp_path / "simulated")
+    deployed = load_file(tmp_path / "deployed" / "checkpoint-0001.safetensors")
+    simulated = load_file(tmp_path / "simulated" / "posterior.safetensors")
+    assert all(torch.equal(deployed[f"arrays.{name}"], simulated[name]) for name in simulated)

@@ -1,0 +1,93 @@
+"""Faults of real servers: strangers, a server and a site that are killed."""
+
+import json
+import threading
+
+import numpy as np
+import psutil
+import pytest
+from own_sites import cut
+from processes import MARK, commands, servers_of, wait_until
+
+from fedbary.launching.credentials import write_certificates, write_site_key
+from fedbary.launching.deploy import lab, site_configs
+from fedbary.launching.launch import prepare
+from fedbary.settings.config import resolve
+
+pytestmark = pytest.mark.slow
+
+OWN = {
+    "dataset": "none", "classes": 10, "input_shape": "1x8x8", "clients": 3, "min_replies": 1,
+    "rounds": 3, "local_epochs": 5, "evaluate_clients": 0, "device": "cpu",
+}  # fmt: skip
+
+
+def lines(folder):
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def trains(site):
+    return any("flwr-clientapp" in words for words in commands(site))
+
+
+@pytest.fixture(scope="module")
+def sites(tmp_path_factory):
+    """Two sites' own files, and a third's that do not fit."""
+    folder = tmp_path_factory.mktemp("sites")
+    np.savez(folder / "d.npz", x=np.zeros((50, 16, 8), np.uint8), y=np.arange(50) % 10)
+    one, _, images = cut(folder)
+    return [one, images, folder / "d.npz"]
+
+
+def test_strangers_are_refused_and_a_killed_server_and_a_killed_site_do_not_end_the_federation(
+    sites, tmp_path, monkeypatch
+):
+    monkeypatch.setenv(MARK, str(tmp_path))
+    folder, output = tmp_path / "lab", tmp_path / "run"
+    folder.mkdir()
+    chosen = prepare(resolve(OWN), output, own_data=True)
+    with lab(folder, site_configs(sites)) as federation:
+        foreign = tmp_path / "foreign"
+        foreign.mkdir()
+        write_certificates(foreign)
+        write_site_key(folder / "stranger.key")
+        config = {"data-path": str(sites[0]), "name": "stranger"}
+        federation.start_site("stranger", config, folder / "stranger.key")
+        federation.start_site("deceived", config, folder / "site0.key", foreign / "ca.crt")
+
+        first = threading.Thread(target=federation.run, args=[chosen])
+        first.start()
+        wait_until((output / "checkpoint-0001.safetensors").exists)
+        superlink, one, other = (
+            psutil.Process(federation.processes[name].pid)
+            for name in ("superlink", "site0", "site1")
+        )
+        wait_until(lambda: trains(one) and trains(other))
+        for process in superlink.children(recursive=True):
+            if any("flwr-serverapp" in word for word in process.cmdline()):
+                process.kill()
+        again = chosen.model_copy(update={"resume": "last", "round_timeout": 40.0})
+        status = []
+        second = threading.Thread(target=lambda: status.append(federation.run(again)))
+        second.start()
+        wait_until(lambda: "resumed" in (output / "settings.yaml").read_text())
+        wait_until(lambda: trains(other))
+        for process in (other, *other.children(recursive=True)):
+            process.kill()
+        second.join()
+        first.join()
+        assert status == ["finished:completed"]
+
+        assert "Failed to activate SuperNode" in federation.log("stranger")
+        assert "Attempted to register SuperNode" in federation.log("superlink")
+        assert "CERTIFICATE_VERIFY_FAILED" in federation.log("deceived")
+    assert servers_of(tmp_path) == []
+
+    rounds = lines(output)
+    assert [line["round"] for line in rounds] == [0, 1, 2, 3]
+    trained = [[client["site"] for client in line["clients"]] for line in rounds[1:]]
+    assert trained == [["a", "c"], ["a"], ["a"]]
+    assert rounds[2]["unanswered"] == ["c"]
+    assert rounds[3]["unanswered"] == []
+    assert rounds[3]["seconds"] < rounds[2]["seconds"]
+    assert not any(line["skipped"] for line in rounds)

@@ -1,0 +1,94 @@
+"""Real servers on loopback, started by the lines of the README."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from processes import marked, servers_of, wait_until
+from safetensors.torch import load_file
+
+import client_app
+from fedbary.launching.programs import free_port, stop
+from fedbary.settings.config import resolve
+from server_app import run
+from server_app.inline import InlineGrid
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).resolve().parents[2]
+FEDBARY = Path(sys.executable).parent / "fedbary"
+
+
+KILLED = """
+sed 's/^rounds.*/rounds=500/; s/^output.*/output=again/' run.toml > again.toml
+flwr run .. ours --run-config again.toml
+for SECOND in $(seq 200); do pgrep -s 0 -f flwr-clientapp > /dev/null && break; sleep 1; done
+kill -KILL $(jobs -p | head -1)
+"""
+"""A second run, whose server is killed while sites are at work."""
+
+
+def lines(folder):
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_the_walkthrough_of_the_readme_gives_the_global_model_of_the_simulation(tmp_path):
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"<!-- walkthrough -->\n```bash\n(.*?)```", readme, re.DOTALL)
+    assert len(blocks) == 6
+    clone = tmp_path / "clone"
+    clone.mkdir()
+    for part in ("client_app", "examples", "fedbary", "server_app", "strategies"):
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / part, clone / part, ignore=ignored)
+    for part in (".gitignore", "pyproject.toml", "simulation.yaml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / part, clone)
+    before = {path.name for path in clone.iterdir()}
+    *blocks, end = blocks
+    status = "flwr list ours --format json > status.json\n"
+    script = "set -e\n" + "".join(blocks) + status + KILLED + "set +e\n" + end + "wait\n"
+    script = script.replace("9092", str(free_port()))
+    for port in ("9101", "9102", "9103"):
+        script = script.replace(port, str(free_port()))
+    environment = {**marked(tmp_path), "PATH": f"{FEDBARY.parent}:{os.environ['PATH']}"}
+    with open(tmp_path / "output", "w+") as output:
+        shell = subprocess.Popen(
+            ["bash", "-c", script],
+            cwd=clone, env=environment, stdout=output, stderr=output, start_new_session=True,
+        )  # fmt: skip
+        try:
+            code = shell.wait(600)
+            wait_until(lambda: servers_of(tmp_path) == [], 30)
+        finally:
+            stop(servers_of(tmp_path))
+        assert code == 0, (tmp_path / "output").read_text()
+    assert {path.name for path in clone.iterdir()} - before == {"federation"}
+    folder = clone / "federation"
+    assert json.loads((folder / "status.json").read_text())["runs"][0]["status"] == (
+        "finished:completed"
+    )
+    results = folder / "results-of-three-sites"
+    last = lines(results)[-1]
+    assert [client["site"] for client in last["clients"]] == ["north", "south", "west"]
+    assert last["accuracy"] > 0.3
+
+    made = yaml.safe_load((results / "settings.yaml").read_text())["settings"]
+    nodes = [
+        {"data-path": str(folder / "sites" / file), "name": name}
+        for name, file in (("north", "north.npz"), ("south", "south.npz"), ("west", "west"))
+    ]
+    run(InlineGrid(client_app.app, nodes, made), resolve(made), tmp_path / "simulated")
+    one, other = (
+        load_file(folder / "posterior.safetensors") for folder in (results, tmp_path / "simulated")
+    )
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    for one, other in zip(lines(results), lines(tmp_path / "simulated"), strict=True):
+        assert one["accuracy"] == other["accuracy"]

@@ -1,0 +1,168 @@
+"""What a client keeps holds for admitted rounds alone, and outlives restarts on either side."""
+
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from fedbary.strategies import MethodStrategy, train
+from flwr.app import ArrayRecord
+from flwr.clientapp import ClientApp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from client_app.node import Node
+from fedbary.data.sites import Site
+from fedbary.errors import SettingError
+from fedbary.inference import Training
+from fedbary.memory import Memory
+from fedbary.methods import Fitted, Method
+from fedbary.methods._method import weighted_mean
+from fedbary.settings.config import resolve
+from server_app.inline import InlineGrid
+
+CLIENTS = 3
+
+
+@dataclass(frozen=True)
+class Counting(Method):
+    """Each client counts the rounds in which its reply was admitted, and sends the count."""
+
+    deterministic = True
+    remembers = True
+
+    def fit(self, local, received, kept):
+        count = kept.get("count", torch.zeros(())) + 1
+        reply = {name: torch.full_like(tensor, float(count)) for name, tensor in received.items()}
+        return Fitted(reply, {"train_nll": 0.0}, {"count": count})
+
+    def aggregate(self, model, state, replies):
+        counts = {f"{reply.client}": reply.tensors["bias"][0].clone() for reply in replies}
+        return weighted_mean(replies, list(model)), {**state, **counts}
+
+
+class CountingStrategy(MethodStrategy):
+    method_class = Counting
+
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch):
+    monkeypatch.setattr("fedbary.methods.METHODS", {"Counting": Counting})
+
+
+def client_app(folder, spoiled):
+    app = ClientApp()
+
+    @app.train()
+    def fit(message, context):
+        k = int(context.node_config["partition-id"])
+        server_round = message.content.config_records["config"]["server-round"]
+        reply = train(message, nn.Linear(1, 1), torch.ones(5, 1), torch.ones(5), seed=k,
+                      training=Training(), keep_in=folder and folder / str(k))  # fmt: skip
+        if (k, server_round) in spoiled:
+            record = reply.content.array_records["arrays"].to_torch_state_dict()
+            record["bias"].fill_(torch.nan)
+            reply.content["arrays"] = ArrayRecord(record)
+        return reply
+
+    return app
+
+
+def run(folder, rounds, spoiled=(), resumed=None, start=None):
+    """Return the strategy and the arrays; a new ClientApp each time, as after a restart."""
+    chosen = CountingStrategy(fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1)
+    if resumed:
+        chosen.load_state_dict(*resumed)
+    arrays = start or ArrayRecord(nn.Linear(1, 1).state_dict())
+    grid = InlineGrid(client_app(folder, spoiled), CLIENTS, {})
+    return chosen, chosen.start(grid=grid, initial_arrays=arrays, num_rounds=rounds).arrays
+
+
+def counts(strategy):
+    state = strategy.state_dict()
+    return [int(state[f"method.{node}"]) for node in range(2, 2 + CLIENTS)]
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.sets(st.tuples(st.integers(0, CLIENTS - 1), st.integers(1, 5)), max_size=6))
+def test_a_refused_reply_leaves_no_trace_at_its_client(tmp_path_factory, spoiled):
+    rounds = 5
+    alone = {t for t in range(1, rounds + 1) if all((k, t) in spoiled for k in range(CLIENTS))}
+    spoiled -= {(0, t) for t in alone}  # at least one reply counts
+    strategy, _ = run(tmp_path_factory.mktemp("kept"), rounds, spoiled)
+    admitted = [rounds - sum((k, t) in spoiled for t in range(1, rounds + 1)) for k in range(3)]
+    last = [max(t for t in range(1, rounds + 1) if (k, t) not in spoiled) for k in range(3)]
+    assert counts(strategy) == admitted
+    kept = {k: int(strategy.state_dict()[f"kept.{k + 2}"]) for k in range(CLIENTS)}
+    assert list(kept.values()) == last
+
+
+def test_a_server_that_goes_back_finds_its_clients_as_they_were(tmp_path):
+    first, arrays = run(tmp_path, 3)
+    state = first.state_dict()
+    run(tmp_path, 2, resumed=(state, 3), start=arrays)  # lost with a server that was killed
+    again, _ = run(tmp_path, 2, resumed=(state, 3), start=arrays)
+    assert counts(again) == [5, 5, 5]
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.sets(st.tuples(st.integers(0, CLIENTS - 1), st.integers(1, 6)), max_size=9))
+def test_every_checkpoint_that_is_kept_can_be_gone_on_from(tmp_path_factory, spoiled):
+    """The last two, after any refusals, also after one resume."""
+    folder, states = tmp_path_factory.mktemp("kept"), []
+    spoiled -= {(0, t) for t in range(1, 7)}
+    strategy, arrays, resumed = None, None, None
+    for server_round in range(1, 7):
+        strategy, arrays = run(folder, 1, spoiled, resumed=resumed, start=arrays)
+        states.append((strategy.state_dict(), arrays))
+        resumed = (strategy.state_dict(), server_round)
+        for back, (state, then) in enumerate(reversed(states[-2:])):
+            went_back, _ = run(folder, 1, (), resumed=(state, server_round - back), start=then)
+            assert went_back.refusals == []
+
+
+def test_a_second_start_of_one_strategy_begins_anew(tmp_path):
+    strategy = CountingStrategy(fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1)
+    for _ in range(2):
+        grid = InlineGrid(client_app(tmp_path, ()), CLIENTS, {})
+        arrays = ArrayRecord(nn.Linear(1, 1).state_dict())
+        strategy.start(grid=grid, initial_arrays=arrays, num_rounds=3)
+        assert counts(strategy) == [3, 3, 3]
+
+
+def test_another_run_in_the_same_folder_begins_anew(tmp_path):
+    run(tmp_path, 3)
+    other, _ = run(tmp_path, 2)
+    assert counts(other) == [2, 2, 2]
+
+
+def test_a_client_without_a_folder_or_that_has_lost_it_says_so(tmp_path):
+    strategy, arrays = run(tmp_path, 2)
+    for file in (tmp_path / "1").rglob("kept-*"):
+        file.write_bytes(b"not safetensors")
+    again, _ = run(tmp_path, 1, resumed=(strategy.state_dict(), 2), start=arrays)
+    assert [refusal.round for refusal in again.refusals] == [3]
+    assert "kept in round 2" in again.refusals[0].reason
+    with pytest.raises(Exception, match="round"):
+        run(None, 1)
+
+
+def test_only_what_can_still_be_asked_for_is_kept(tmp_path):
+    memory = Memory(tmp_path / "kept")
+    for server_round in range(1, 9):
+        needed = {server_round - 1, server_round - 2} if server_round > 3 else None
+        memory.keep(server_round, {"w": torch.tensor(server_round)}, needed)
+    found = sorted(int(p.name[5:11]) for p in memory.folder.iterdir())
+    assert found == [6, 7, 8]
+    assert memory.recall(7) == {"w": torch.tensor(7)} and memory.recall(0) == {}
+    with pytest.raises(SettingError, match="round 2"):
+        memory.recall(2)
+
+
+def test_a_partition_of_a_run_that_is_not_told_its_folder_keeps_nothing(tmp_path):
+    """A bare `flwr run` leaves output=auto, which is no folder."""
+    partition = Site("partition 1", "", 1, 3)
+    assert Node(resolve({}), partition).keeps_in is None
+    assert Node(resolve({"output": str(tmp_path)}), partition).keeps_in == tmp_path / "clients/1"
+    told = replace(partition, state_path=str(tmp_path / "state"))
+    assert Node(resolve({}), told).keeps_in == tmp_path / "state"

@@ -1,0 +1,79 @@
+"""FedAG's experiment and its report, from real runs on diabetes."""
+
+from pathlib import Path
+
+import pytest
+from pandas.testing import assert_frame_equal
+
+from fedbary.regression.federation import evaluation_data, training_data
+from fedbary.report.published import DATASETS, fedag_published
+from fedbary.report.report import write_report
+from fedbary.settings.config import resolve
+from fedbary.study import central
+from fedbary.study.grid import read_experiment
+from fedbary.study.table import read_run, write_table
+from server_app.inline import run_inline
+
+ROOT = Path(__file__).resolve().parents[2]
+QUICK = {"task": "regression", "engine": "inline", "clients": 3, "rounds": 1, "local_epochs": 2}
+METHODS = [
+    {}, {"model": "linear", "predictive": "closed"}, {"protocol": "regression-vi", "rule": "WB"}
+]  # fmt: skip
+
+
+def test_the_grid_is_the_paper_s_on_the_sets_at_hand():
+    runs = read_experiment(ROOT / "experiments" / "fedag.yaml", {}, {}).runs.values()
+    fedag = [run for run in runs if run.rule == "FedAG"]
+    assert {(run.clients, run.participation, run.batch_size) for run in fedag} == {(10, 1.0, 1)}
+    assert {(run.model, run.rounds) for run in fedag} == {("linear", 1), ("mlp", 5)}
+    for run in runs:
+        protein = run.dataset.startswith("uci/protein")
+        assert run.split < (5 if protein else 20)
+        assert run.model == "linear" or run.hidden_units == (100 if protein else 50)
+    assert {Path(run.dataset).name for run in runs} - {"diabetes"} <= DATASETS.keys()
+
+
+def test_numbers_of_the_paper_are_found():
+    assert fedag_published("bostonHousing", "FedAG-N1-t5", "nll") == (2.58, 0.06)
+    assert fedag_published("yacht", "DE", "sharpness")[0] == 0.94
+
+
+def test_the_report_holds_every_method_on_every_split(tmp_path, monkeypatch):
+    runs = []
+    for split in (0, 1):
+        for number, method in enumerate(METHODS):
+            settings = resolve({**QUICK, **method, "split": split})
+            run_inline(settings, tmp_path / f"{split}-{number}")
+            runs.append((settings, read_run(f"{split}-{number}", tmp_path / f"{split}-{number}")))
+    write_table(tmp_path, [rows for _, rows in runs])
+    monkeypatch.delitem(central.METHODS, "VI")
+    made = [central.central([settings for settings, _ in runs], tmp_path) for _ in range(2)]
+    assert len(made[0]) == 4
+    assert_frame_equal(made[0], made[1], rtol=1e-4)
+    write_report(tmp_path)
+    report = (tmp_path / "report.md").read_text()
+    header = "| data set | splits | BLR | FedAG, linear | FedAG | FedAG + noise | WB | DE |"
+    assert report.count(header) == 3
+    assert "of Bayesian linear regression, or better, on " in report
+    assert (tmp_path / "figures" / "rounds.png").exists()
+
+
+def test_settings_that_differ_are_told_apart(tmp_path):
+    runs = []
+    for number, lr in enumerate((0.01, 0.003)):
+        settings = {**QUICK, "protocol": "regression-vi", "lr": lr, "evaluate_on": "validation"}
+        run_inline(resolve(settings), tmp_path / str(number))
+        runs.append(read_run(str(number), tmp_path / str(number)))
+    write_table(tmp_path, runs)
+    write_report(tmp_path)
+    report = (tmp_path / "report.md").read_text()
+    assert "| diabetes | RKLB | lr=0.01 | 1 |" in report
+    assert "| diabetes | RKLB | lr=0.003 | 1 |" in report
+    assert "kept from all clients (validation)" in report
+
+
+def test_central_methods_see_what_the_clients_see_together():
+    settings = resolve({**QUICK, "split": 3})
+    assert [len(training_data(settings)[1]), len(evaluation_data(settings)[1])] == [398, 44]
+    scores = central._fitted(settings, "BLR")
+    assert scores["nll"] == pytest.approx(5.4, abs=0.2)

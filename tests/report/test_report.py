@@ -1,0 +1,277 @@
+"""The report says what the table says, from the table alone; the smoke experiment is really run."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedbary.errors import SettingError
+from fedbary.report.cells import ACCURACY, NLL, marked
+from fedbary.report.comparison import (
+    TOGETHER,
+    compare,
+    enough_draws,
+    of_draws,
+    pairs_table,
+)
+from fedbary.report.document import Document
+from fedbary.report.published import published, table1
+from fedbary.report.report import write_report
+from fedbary.scores.stats import paired
+from fedbary.study.table import TABLE, read_table, write_table
+
+RNG = np.random.default_rng(0)
+ROOT = Path(__file__).resolve().parents[2]
+FEDBARY = str(Path(sys.executable).parent / "fedbary")
+
+
+@pytest.fixture(scope="module")
+def smoke(tmp_path_factory):
+    """The smoke experiment's results and report, made by the two commands."""
+    results = tmp_path_factory.mktemp("smoke") / "out"
+    grid = ROOT / "experiments" / "smoke.yaml"
+    for words in (["sweep", grid, "--results", results], ["report", results]):
+        done = subprocess.run(
+            [FEDBARY, *map(str, words)], capture_output=True, text=True, timeout=900, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+    return results
+
+
+def cells(markdown, *first):
+    """The cells of the first table row that begins with these."""
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in markdown.splitlines()]
+    return next(row for row in rows if row[: len(first)] == list(first))
+
+
+def plain(cell):
+    return re.sub(r"\*\*|</?u>", "", cell)
+
+
+@pytest.mark.slow
+def test_a_cell_is_the_mean_and_deviation_over_the_seeds(smoke):
+    table = read_table(smoke)
+    last = table[(table["round"] == table["rounds"]) & (table["rule"] == "RKLB")]
+    last = last[last["bayesian_layers"] == 3]
+    row = [plain(cell) for cell in cells((smoke / "report.md").read_text(), "3", "RKLB")]
+    accuracy, nll = 100 * last["accuracy"], last["nll"]
+    assert row[2] == str(len(last))
+    assert row[3] == f"{accuracy.mean():.2f} ± {accuracy.std():.2f}"
+    assert row[-1] == f"{nll.mean():.3f} ± {nll.std():.3f}"
+
+
+@pytest.mark.slow
+def test_the_report_has_every_section_picture_and_run(smoke):
+    markdown = (smoke / "report.md").read_text()
+    assert markdown.startswith("# Smoke test on handwritten digits\n")
+    for name in ("triangles", "ece-nll", "fairness", "seconds", "rejection", "toy"):
+        assert f"(figures/{name}.png)" in markdown
+        assert (smoke / "figures" / f"{name}.png").stat().st_size > 5_000
+    assert all(f"`{name}`" in markdown for name in read_table(smoke)["run"].unique())
+
+
+@pytest.mark.slow
+def test_the_page_needs_no_other_file(smoke):
+    page = (smoke / "report.html").read_text()
+    sources = re.findall(r'(?:src|href)="([^"]*)"', page)
+    assert sources and all(source.startswith("data:image/png;base64,") for source in sources)
+    assert page.count("<table>") == (smoke / "report.md").read_text().count("| --- |\n")
+
+
+@pytest.mark.slow
+def test_the_table_alone_gives_the_same_report(smoke, tmp_path):
+    for name in (TABLE, "about.yaml"):
+        (tmp_path / name).write_bytes((smoke / name).read_bytes())
+    write_report(tmp_path)
+    for file in ["report.md", "report.html"]:
+        assert (tmp_path / file).read_bytes() == (smoke / file).read_bytes()
+
+
+@pytest.mark.slow
+def test_runs_that_differ_in_more_are_told_apart(smoke, tmp_path):
+    table = pd.read_csv(smoke / TABLE)
+    other = table.assign(run=table["run"] + "-x", kl_weight=0.1, accuracy=0.123)
+    pd.concat([table, other]).to_csv(tmp_path / TABLE, index=False)
+    write_report(tmp_path)
+    markdown = (tmp_path / "report.md").read_text()
+    assert "| kl_weight | n | rule |" in markdown
+    assert plain(cells(markdown, "kl_weight=0.1", "3", "WB")[4]) == "12.30 ± 0.00"
+
+
+@pytest.mark.parametrize("parameter", ["damping", "step"])
+def test_runs_of_a_method_are_told_apart_by_its_parameters(tmp_path, parameter):
+    """Two settings at two seeds; a barycentre of an earlier version, which had no methods."""
+    first = pd.read_csv(ROOT / "results" / "best" / TABLE)
+    first = first[first["run"] == first["run"].iloc[0]]
+
+    def run(name, seed, accuracy, **settings):
+        made = first.assign(run=name, seed=seed, accuracy=accuracy)
+        for key, value in settings.items():
+            made.insert(list(made).index("commit"), key, value)
+        return made
+
+    runs = [run(f"old{seed}", seed, 0.7) for seed in (0, 1)]
+    for value, accuracy in ((0.1, 0.9), (0.05, 0.8)):
+        chosen = {"method": "PVI", parameter: value}
+        runs += [run(f"{value}-{seed}", seed, accuracy, **chosen) for seed in (0, 1)]
+    write_table(tmp_path, runs)
+    write_report(tmp_path)
+    markdown = (tmp_path / "report.md").read_text()
+    for value, accuracy in ((0.1, 90), (0.05, 80)):
+        row = cells(markdown, f"{parameter}={value}", "3", "PVI")
+        assert row[3] == "2" and plain(row[4]).startswith(f"{accuracy}.00 ± 0.00")
+    assert plain(cells(markdown, "", "3", "RKLB")[4]).startswith("70.00 ± 0.00")
+    assert "Not all runs" not in markdown
+
+
+@pytest.mark.slow
+def test_one_seed_has_no_deviation(smoke, tmp_path):
+    table = pd.read_csv(smoke / TABLE)
+    table[table["seed"] == 0].to_csv(tmp_path / TABLE, index=False)
+    write_report(tmp_path)
+    row = cells((tmp_path / "report.md").read_text(), "3", "WB")
+    assert row[2] == "1" and "±" not in row[3]
+
+
+@pytest.mark.slow
+def test_no_results_is_a_clear_error(tmp_path):
+    done = subprocess.run(
+        [FEDBARY, "report", str(tmp_path)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("fedbary: results:") and TABLE in done.stderr
+    with pytest.raises(SettingError):
+        write_report(tmp_path / "absent")
+
+
+def test_the_best_is_bold_and_the_best_of_a_group_underlined():
+    shown = ["a", "b", "c", "d"]
+    groups = [0, 1, 1, 1]
+    assert marked(NLL, [0.3, 0.2, 0.4, 0.2001], shown, groups) == [
+        "a", "**<u>b</u>**", "c", "**<u>d</u>**",
+    ]  # fmt: skip
+    assert marked(ACCURACY, [90.0, 80, 85, 70], shown, groups) == ["**a**", "b", "<u>c</u>", "d"]
+    assert marked(NLL, [np.nan, 0.2, 0.3, 0.4], shown, groups)[1] == "**<u>b</u>**"
+
+
+def test_the_papers_numbers_are_at_hand():
+    assert published("fashionmnist", 0, "FedAvg", "accuracy") == (87.88, 0.79)
+    assert published("cifar10", 3, "RKLB", "nll")[0] == 1.00
+    assert np.isnan(published("digits", 0, "FedAvg", "nll")[0])
+    assert len(table1()) == 3 * 3 * (1 + 5 * 3)
+
+
+def test_cells_may_hold_what_markdown_reads_otherwise(tmp_path):
+    document = Document(tmp_path, "A & B <c>")
+    document.table(["x"], [["a|b"]])
+    document.write()
+    page = (tmp_path / "report.html").read_text()
+    assert "<td>a|b</td>" in page and "<title>A &amp; B &lt;c&gt;</title>" in page
+
+
+def runs_of(rule, nll, layers=3, **others):
+    count = len(nll)
+    return pd.DataFrame(
+        {"variant": "", "dataset": "digits", "rule": rule, "bayesian_layers": layers,
+         "seed": range(count), "nll": nll, **others}
+    )  # fmt: skip
+
+
+def test_rules_are_compared_on_the_points_they_share_whatever_their_order():
+    good, bad = 0.3 + 0.01 * RNG.random(9), 0.5 + 0.1 * RNG.random(9)
+    one, other = runs_of("RKLB", good), runs_of("WB", bad).sample(frac=1, random_state=0)
+    last = pd.concat([one, other, runs_of("FedAvg", bad, 0), runs_of("EAA", good, 1)])
+    (found,) = compare(last, NLL)
+    assert (found.first, found.second, found.points) == ("RKLB", "WB", 9)
+    assert found.by_seed == paired(good, bad)
+    assert found.test.first > 0.95 and found.test.second < 0.05
+
+
+def test_points_of_one_seed_are_no_independent_pairs():
+    """Nine settings at three seeds, whose differences are the seeds' alone: three pairs."""
+    seeds = np.arange(27) % 3
+    datasets = (np.arange(27) // 3 % 3).astype(str)
+    layers, noise = np.arange(27) // 9 + 1, RNG.random(27)
+    by_seed = np.array([0.1, 0.2, 0.4])
+    one, other = (
+        runs_of(rule, level, layers).assign(seed=seeds, dataset=datasets)
+        for rule, level in (("RKLB", noise + by_seed[seeds]), ("WB", noise))
+    )
+    (found,) = compare(pd.concat([one, other]), NLL)
+    expected = paired(by_seed, np.zeros(3))
+    assert found.points == 27 and found.by_seed.pairs == 3
+    assert found.by_seed.t_test == pytest.approx(expected.t_test) and expected.t_test > 0.1
+    assert found.by_seed.wilcoxon == 0.25
+
+
+def test_a_table_of_pairs_has_the_effect_with_its_interval_first():
+    one, other = runs_of("RKLB", [0.3, 0.5, 0.4]), runs_of("WB", [0.4, 0.8, 0.6])
+    header, (row,) = pairs_table(compare(pd.concat([one, other]), NLL), NLL, False)
+    assert header[:3] == ["first", "second", "first − second [95 %]"]
+    assert row[:6] == ["RKLB", "WB", "-0.2000 [-0.4484, +0.0484]", "3", "0.074", "0.250"]
+    single = compare(
+        pd.concat([runs_of(r, [0.1, 0.2], [1, 2], seed=0) for r in ("RKLB", "WB")]), NLL
+    )
+    assert pairs_table(single, NLL, False)[1][0][2:6] == ["+0.0000", "1", "–", "–"]
+
+
+@pytest.mark.parametrize("draws", [10, 49, 50, 200])
+def test_rules_are_compared_on_the_ece_of_enough_draws_alone(draws):
+    last = pd.DataFrame({"samples": [50, draws], "monte_carlo.ece_15": [0.001, 0.002]})
+    assert enough_draws(last) == (draws >= 50)
+    assert ("0.15 points" in of_draws(last)) == (draws >= 50)
+    assert ("not compared" in of_draws(last)) == (draws < 50)
+
+
+def test_variants_are_compared_one_by_one_and_together():
+    tables = [
+        runs_of(rule, [level, level + 0.1], variant=variant)
+        for rule, level in (("RKLB", 0.1), ("WB", 0.2))
+        for variant in ("a", "b")
+    ]
+    found = {c.variant: c.points for c in compare(pd.concat(tables), NLL)}
+    assert found == {"a": 2, "b": 2, TOGETHER: 4}
+
+
+@pytest.mark.slow
+def test_a_run_that_diverged_is_no_part_of_a_best_mean(smoke, tmp_path):
+    table = pd.read_csv(smoke / TABLE)
+    end = (table["rule"] == "WB") & (table["bayesian_layers"] == 3) & (table["seed"] == 0)
+    table.loc[end, ["accuracy", "nll", "ece_15", "ece_100"]] = None
+    table.loc[end & (table["round"] == 1), "skipped"] = True
+    table.to_csv(tmp_path / TABLE, index=False)
+    write_report(tmp_path)
+    markdown = (tmp_path / "report.md").read_text()
+    assert cells(markdown, "3", "WB")[3] == "– (1 of 2 missing)"
+    assert "Rounds were skipped" in markdown and "`digits-WB-n3-seed0` (1)" in markdown
+
+
+@pytest.mark.slow
+def test_the_papers_numbers_stand_beside_ours(smoke, tmp_path):
+    table = pd.read_csv(smoke / TABLE)
+    last = table["round"] == table["rounds"]
+    table.loc[last, "accuracy"] = 0.9
+    table.assign(dataset="fashionmnist").to_csv(tmp_path / TABLE, index=False)
+    write_report(tmp_path)
+    row = cells((tmp_path / "report.md").read_text(), "3", "RKLB")
+    assert [plain(cell) for cell in row[3:6]] == ["90.00 ± 0.00", "87.77 ± 0.80", "+2.23"]
+
+
+@pytest.mark.slow
+def test_settings_that_differ_between_rules_are_pointed_out(smoke, tmp_path):
+    table = pd.read_csv(smoke / TABLE)
+    table.loc[table["rule"] == "WB", "lr"] = 0.5
+    table.to_csv(tmp_path / TABLE, index=False)
+    write_report(tmp_path)
+    assert "Not all runs on Digits have the same lr" in (tmp_path / "report.md").read_text()
+
+
+@pytest.mark.slow
+def test_a_table_without_what_is_needed_is_refused(smoke, tmp_path):
+    pd.read_csv(smoke / TABLE).drop(columns="ece_15").to_csv(tmp_path / TABLE, index=False)
+    with pytest.raises(SettingError, match="a column ece_15"):
+        write_report(tmp_path)

@@ -1,0 +1,193 @@
+"""Killed at random moments, again and again, runs end with the bytes of the uninterrupted one.
+
+`FEDBARY_KILLS` sets the budget: that many kills of a run's process, a fifth of it of the command,
+a tenth of sweeps, a fiftieth of real servers.
+"""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+from processes import wait_until
+
+from fedbary.launching.deploy import lab, partition_configs
+from fedbary.launching.launch import prepare
+from fedbary.launching.warm import WarmProcess
+from fedbary.settings.config import resolve
+
+pytestmark = pytest.mark.slow
+
+FEDBARY = str(Path(sys.executable).parent / "fedbary")
+PATIENCE = 600  # seconds for which a busy machine may take to start what is to be killed
+BUDGET = int(os.environ.get("FEDBARY_KILLS", "10"))
+SMALL = {
+    "engine": "inline", "clients": 2, "rounds": 4, "local_epochs": 1, "samples": 2, "device": "cpu",
+    "server_momentum": 0.5, "participation": 0.5, "prior": "global", "batch_size": 128,
+    "evaluate_clients": 2,
+}  # fmt: skip
+WORDS = [f"{key}={value}" for key, value in SMALL.items()]
+
+
+@pytest.fixture
+def chance():
+    seed = int(os.environ.get("FEDBARY_SEED", time.time_ns() % 10**6))
+    print(f"FEDBARY_SEED={seed}")
+    return random.Random(seed)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The folder of a run that nothing interrupts, and the seconds for which it wrote."""
+    folder = tmp_path_factory.mktemp("whole")
+    done = subprocess.run(
+        [FEDBARY, "simulate", *WORDS, "output=run"],
+        cwd=folder, capture_output=True, text=True, timeout=900, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    times = [file.stat().st_mtime for file in (folder / "run").iterdir()]
+    return folder / "run", max(times) - min(times)
+
+
+def metrics(folder):
+    """What a run measured, without the time it took."""
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    for line in lines:
+        line.pop("seconds")
+        for client in line.get("clients", []):
+            client.pop("train-seconds")
+    return lines
+
+
+def same(one, other):
+    """Whether two runs ended with the same bytes and measured the same."""
+    posteriors = [(folder / "posterior.safetensors").read_bytes() for folder in (one, other)]
+    return posteriors[0] == posteriors[1] and metrics(one) == metrics(other)
+
+
+def kill(processes):
+    """Kill processes at once; return whether any was still at work."""
+    alive = [process for process in processes if process.is_running()]
+    for process in alive:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(alive, 30)
+    return bool(alive)
+
+
+def forks():
+    """The runs that a warm process has forked."""
+    return [fork for warm in psutil.Process().children() for fork in warm.children(recursive=True)]
+
+
+def test_a_run_s_process(whole, chance, tmp_path):
+    reference, seconds = whole
+    warm, file, killed, runs = WarmProcess(), tmp_path / "settings.yaml", 0, 0
+    while killed < BUDGET:
+        folder = tmp_path / f"run{runs}"
+        chosen = resolve({**SMALL, "output": str(folder), "resume": "last"})
+        file.write_text(yaml.safe_dump(chosen.model_dump()))
+        with open(tmp_path / "log", "w+") as log:
+            life = threading.Thread(target=warm.run, args=[file, log])
+            life.start()
+            wait_until(
+                lambda life=life: (
+                    not life.is_alive() or psutil.Process().children(recursive=True)[1:]
+                )
+            )
+            time.sleep(chance.uniform(0, 0.8 * seconds))
+            killed += kill(psutil.Process().children(recursive=True)[1:])
+            life.join()
+        if (folder / "posterior.safetensors").exists():
+            assert same(folder, reference), (tmp_path / "log").read_text()
+            shutil.rmtree(folder)
+            runs += 1
+    warm.close()
+    print(f"{killed} kills, {runs} runs ended")
+
+
+def test_the_command(whole, chance, tmp_path):
+    reference, seconds = whole
+    killed, most, folder = 0, max(2, BUDGET // 5), tmp_path / "run"
+    lock = folder / ".lock"
+    while killed < most or folder.exists():
+        going = (folder / "settings.yaml").exists()
+        command = ["resume", "run"] if going else ["simulate", *WORDS, "output=run"]
+        with open(tmp_path / "log", "w") as log:
+            process = subprocess.Popen(
+                [FEDBARY, *command], cwd=tmp_path, stdout=log, stderr=log, start_new_session=True
+            )
+        lock.unlink(missing_ok=True)
+        if killed < most:
+            if chance.random() < 0.8:
+                wait_until(lambda p=process: lock.exists() or p.poll() is not None, PATIENCE)
+            time.sleep(chance.uniform(0, 0.8 * seconds))
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                killed += 1
+        process.wait()
+        if (folder / "posterior.safetensors").exists():
+            assert same(folder, reference), (tmp_path / "log").read_text()
+            shutil.rmtree(folder)
+    print(f"{killed} kills")
+
+
+def test_a_sweep(whole, chance, tmp_path):
+    reference, seconds = whole
+    content = {"title": "T", "about": "A.", "settings": SMALL, "grid": [{"seed": [0, 1, 2]}]}
+    (tmp_path / "grid.yaml").write_text(yaml.safe_dump(content))
+    command = [FEDBARY, "sweep", "grid.yaml", "--jobs", "2", "--results"]
+    subprocess.run([*command, "whole"], cwd=tmp_path, timeout=600, check=True)
+    assert same(tmp_path / "whole" / "runs" / "digits-RKLB-n3-seed0", reference)
+    killed = 0
+    while killed < max(1, BUDGET // 10):
+        runs = tmp_path / f"killed{killed}" / "runs"
+        with open(tmp_path / "log", "w") as log:
+            sweep = psutil.Popen(
+                [*command, f"killed{killed}"], cwd=tmp_path, stdout=log, stderr=log
+            )
+        wait_until(lambda runs=runs: list(runs.glob("*/metrics.jsonl")), PATIENCE)
+        time.sleep(chance.uniform(0, 3 * seconds))
+        if kill([sweep, *sweep.children(recursive=True)]):
+            killed += 1
+        subprocess.run([*command, runs.parent.name], cwd=tmp_path, timeout=600, check=True)
+        for run in (tmp_path / "whole" / "runs").iterdir():
+            assert same(runs / run.name, run)
+        shutil.rmtree(runs.parent)
+    print(f"{killed} kills")
+
+
+def test_real_servers(whole, chance, tmp_path):
+    (tmp_path / "lab").mkdir()
+    folder, lock = tmp_path / "run", tmp_path / "run" / ".lock"
+    chosen = prepare(resolve({**SMALL, "resume": "last", "output": str(folder)}), folder)
+    killed, most = 0, max(1, BUDGET // 50)
+    with lab(tmp_path / "lab", partition_configs(chosen)) as federation:
+        superlink = psutil.Process(federation.processes["superlink"].pid)
+        while not (folder / "posterior.safetensors").exists():
+            lock.unlink(missing_ok=True)
+            life = threading.Thread(target=federation.run, args=[chosen])
+            life.start()
+            if killed < most:
+                wait_until(lambda life=life: lock.exists() or not life.is_alive(), PATIENCE)
+                time.sleep(chance.uniform(0, 15))
+                servers = [
+                    process
+                    for process in superlink.children(recursive=True)
+                    if any("flwr-serverapp" in word for word in process.cmdline())
+                ]
+                killed += kill(servers)
+            life.join()
+        assert killed == most
+    assert same(folder, whole[0])
+    print(f"{killed} kills")

@@ -1,0 +1,256 @@
+"""A run that was cut off goes on from its last whole round as if nothing had happened."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from flwr.clientapp import ClientApp
+from safetensors.torch import load_file
+
+import client_app
+from fedbary.errors import RunError, SettingError
+from fedbary.runs.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
+from fedbary.runs.location import run_folder
+from fedbary.settings.config import resolve
+from server_app import run
+from server_app.inline import InlineGrid, run_inline
+
+ROOT = Path(__file__).resolve().parents[2]
+ROUNDS, TRAINING = 3, 2
+QUICK = {
+    "engine": "inline", "clients": 3, "rounds": ROUNDS, "local_epochs": 1, "samples": 3,
+    "participation": 0.67, "server_momentum": 0.5, "prior": "global", "lr_schedule": "cosine",
+}  # fmt: skip
+
+
+def settings(**changes):
+    return resolve({**QUICK, **changes})
+
+
+def lines(folder):
+    measured = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    for line in measured:
+        line.pop("seconds")
+        for client in line.get("clients", []):
+            client.pop("train-seconds")
+    return measured
+
+
+def same_result(one, other):
+    a, b = (load_file(folder / "posterior.safetensors") for folder in (one, other))
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    run_inline(settings(), folder)
+    return folder
+
+
+def cut_off(folder, messages, **changes):
+    """Make a run in which the server is interrupted while it waits for a later message."""
+    chosen, app, left = settings(**changes), ClientApp(), iter(range(messages))
+
+    def stopping(answer):
+        def answered(message, context):
+            if next(left, None) is None:
+                raise KeyboardInterrupt
+            return answer(message, context)
+
+        return answered
+
+    app.query()(client_app.query)
+    app.train()(stopping(client_app.train))
+    app.evaluate()(stopping(client_app.evaluate))
+    grid = InlineGrid(app, chosen.clients, chosen.model_dump())
+    with pytest.raises(KeyboardInterrupt):
+        run(grid, chosen, folder)
+
+
+@pytest.mark.parametrize("messages", [0, 1, 3, 5, 8, 14])
+def test_interrupted_at_any_message_the_final_model_and_the_metrics_are_the_same(
+    messages, whole, tmp_path
+):
+    cut_off(tmp_path / "run", messages)
+    assert not (tmp_path / "run" / "posterior.safetensors").exists()
+    run_inline(settings(resume="last"), tmp_path / "run")
+    assert same_result(tmp_path / "run", whole)
+    assert lines(tmp_path / "run") == lines(whole)
+    noted = yaml.safe_load((tmp_path / "run" / "settings.yaml").read_text())["resumed"]
+    assert [note["round"] for note in noted] == [messages // (TRAINING + 3)]
+
+
+@pytest.mark.slow
+def test_a_server_killed_again_and_again_ends_with_the_same_model(whole, tmp_path):
+    folder, file = tmp_path / "run", tmp_path / "settings.yaml"
+    for resumed in range(ROUNDS):
+        chosen = settings(output=str(folder), resume="last" if resumed else "none")
+        file.write_text(yaml.safe_dump(chosen.model_dump()))
+        command = [sys.executable, "-m", "server_app.inline", str(file)]
+        server = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + 60
+        while not (folder / f"checkpoint-{resumed:04d}.safetensors").exists():
+            assert time.monotonic() < deadline and server.poll() is None
+            time.sleep(0.01)
+        os.kill(server.pid, signal.SIGKILL)
+        server.wait()
+        if (folder / "posterior.safetensors").exists():
+            break
+    else:
+        run_inline(settings(resume="last"), folder)
+    assert same_result(folder, whole)
+    assert lines(folder) == lines(whole)
+
+
+def test_killed_after_the_last_round_the_results_are_still_written(whole, tmp_path, monkeypatch):
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("fedbary.runs.run_folder.RunFolder.finish", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run_inline(settings(), tmp_path / "run")
+    run_inline(settings(resume="last"), tmp_path / "run")
+    assert same_result(tmp_path / "run", whole)
+    assert (tmp_path / "run" / "reliability.png").exists()
+
+
+def damage(file, how):
+    content = bytearray(file.read_bytes())
+    if how == "cut":
+        content = content[: len(content) // 2]
+    elif how == "empty":
+        content = bytearray()
+    else:
+        content[-3] ^= 1
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize("how", ["cut", "empty", "one bit"])
+def test_a_damaged_checkpoint_is_named_and_the_previous_one_serves(how, whole, tmp_path):
+    folder = tmp_path / "run"
+    cut_off(folder, 2 * (TRAINING + 3))
+    damage(folder / "checkpoint-0002.safetensors", how)
+    before = {file.name: file.read_bytes() for file in folder.iterdir()}
+    with pytest.raises(SettingError, match=r"checkpoint-0002.*resume=previous, round 1"):
+        run_inline(settings(resume="last"), folder)
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
+    run_inline(settings(resume="previous"), folder)
+    assert same_result(folder, whole)
+    assert lines(folder) == lines(whole)
+
+
+def test_what_cannot_be_resumed_is_said(whole, tmp_path):
+    with pytest.raises(SettingError, match="this one is whole"):
+        run_inline(settings(resume="last"), whole)
+    with pytest.raises(SettingError, match="a previous checkpoint; this one holds 0|settings.yaml"):
+        run_inline(settings(resume="previous"), tmp_path / "none")
+    with pytest.raises(SettingError, match="the run's folder, where resume=last"):
+        run_folder(settings(resume="last"), tmp_path)
+    cut_off(tmp_path / "run", 1)
+    with pytest.raises(SettingError, match=r"rule: 'WB'; expected 'RKLB', with which"):
+        run_inline(settings(resume="last", rule="WB"), tmp_path / "run")
+    with pytest.raises(SettingError, match="a previous checkpoint; this one holds 1"):
+        run_inline(settings(resume="previous"), tmp_path / "run")
+
+
+def all_fail_from_round_two(killed=None):
+    """The client app, whose training fails from round 2 on; in round `killed` the server dies."""
+    app = ClientApp()
+
+    @app.train()
+    def train(message, context):
+        server_round = message.content["config"]["server-round"]
+        if server_round == killed:
+            raise KeyboardInterrupt
+        if server_round >= 2:
+            raise OSError("the disk is full")
+        return client_app.train(message, context)
+
+    app.query()(client_app.query)
+    app.evaluate()(client_app.evaluate)
+    return app
+
+
+def ended(folder, killed=None, **changes):
+    """Run until an error; return it with the metrics and the checkpoint that it leaves."""
+    chosen = settings(rounds=7, max_skipped=3, **changes)
+    grid = InlineGrid(all_fail_from_round_two(killed), chosen.clients, chosen.model_dump())
+    with pytest.raises(KeyboardInterrupt if killed else RunError) as error:
+        run(grid, chosen, folder)
+    checkpoint = load_checkpoint(folder, "last")
+    strategy = {name: tensor.tolist() for name, tensor in checkpoint.strategy.items()}
+    return str(error.value), lines(folder), checkpoint.round, strategy
+
+
+@pytest.mark.parametrize("killed", [2, 3, 4])
+def test_cut_off_among_skipped_rounds_a_run_ends_where_it_would_have_ended(killed, tmp_path):
+    uninterrupted = ended(tmp_path / "whole")
+    assert uninterrupted[0].startswith("3 rounds in a row were skipped; round 4: ")
+    ended(tmp_path / "run", killed)
+    assert ended(tmp_path / "run", resume="last") == uninterrupted
+    assert ended(tmp_path / "run", resume="last") == uninterrupted
+    assert ended(tmp_path / "run", resume="previous") == uninterrupted
+    chosen = settings(rounds=7, max_skipped=5, resume="last")
+    run_inline(chosen, tmp_path / "run")
+    assert [line["skipped"] for line in lines(tmp_path / "run")[5:]] == [False] * 3
+
+
+def test_a_checkpoint_is_read_as_it_was_written_and_two_are_kept(tmp_path):
+    written = [
+        Checkpoint(
+            n, "a", "b", {"a_mean": torch.randn(2, 3), "n": torch.tensor(n)}, {"v": torch.randn(4)}
+        )
+        for n in range(4)
+    ]
+    for checkpoint in written:
+        save_checkpoint(tmp_path, checkpoint)
+    kept = {file.name for file in tmp_path.iterdir()}
+    assert kept == {"checkpoint-0002.safetensors", "checkpoint-0003.safetensors"}
+    for which, expected in (("last", written[3]), ("previous", written[2])):
+        read = load_checkpoint(tmp_path, which)
+        assert (read.round, read.settings, read.metrics) == (expected.round, "a", "b")
+        for part in ("arrays", "strategy"):
+            a, b = getattr(read, part), getattr(expected, part)
+            assert a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+
+
+def test_a_half_written_checkpoint_does_not_count(tmp_path):
+    save_checkpoint(tmp_path, Checkpoint(1, "a", "b", {"a": torch.ones(2)}, {}))
+    (tmp_path / "checkpoint-0002.safetensors.partial").write_bytes(b"half")
+    assert load_checkpoint(tmp_path, "last").round == 1
+
+
+def test_killed_before_the_first_checkpoint_the_same_words_begin_the_run(whole, tmp_path):
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    saving = "fedbary.runs.run_folder.save_checkpoint"
+    for place in (saving, "server_app.recorder.Recorder.__init__"):
+        folder = tmp_path / place
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(place, killed)
+            with pytest.raises(KeyboardInterrupt):
+                run_inline(settings(resume="last"), folder)
+        assert (folder / "settings.yaml").exists()
+        run_inline(settings(resume="last"), folder)
+        assert same_result(folder, whole)
+        assert lines(folder) == lines(whole)
+
+
+def test_killed_again_after_going_on_from_the_previous_checkpoint(whole, tmp_path):
+    folder = tmp_path / "run"
+    cut_off(folder, 2 * (TRAINING + 3))
+    damage(folder / "checkpoint-0002.safetensors", "cut")
+    cut_off(folder, 1, resume="previous")
+    run_inline(settings(resume="last"), folder)
+    assert same_result(folder, whole)
+    assert lines(folder) == lines(whole)

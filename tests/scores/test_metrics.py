@@ -1,0 +1,260 @@
+"""Metrics against hand-written numpy, and their laws."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedbary.errors import SettingError
+from fedbary.scores.metrics import accuracy_after_rejection, auroc, evaluate, fairness, reliability
+
+
+def predictions(seed: int, n: int = 500, classes: int = 5, scale: float = 2.0):
+    generator = torch.Generator().manual_seed(seed)
+    logits = scale * torch.randn(n, classes, generator=generator)
+    return logits.softmax(1), torch.randint(classes, (n,), generator=generator)
+
+
+def by_hand(probs: torch.Tensor, labels: torch.Tensor, bins: int) -> dict[str, float]:
+    p, y = probs.double().numpy(), labels.numpy()
+    confidence, correct = p.max(1), p.argmax(1) == y
+    ece = 0.0
+    edges = [*np.linspace(0, 1, bins + 1), np.inf]
+    for low, high in zip(edges[:-1], edges[1:], strict=True):
+        inside = (confidence >= low) & (confidence < high)
+        if inside.any():
+            ece += inside.mean() * abs(confidence[inside].mean() - correct[inside].mean())
+    return {
+        "accuracy": correct.mean(),
+        "nll": -np.log(p[np.arange(len(y)), y] + 1e-8).mean(),
+        "ece": ece,
+        "brier": ((p - np.eye(p.shape[1])[y]) ** 2).sum(1).mean(),
+    }
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    n=st.integers(1, 300),
+    classes=st.integers(2, 12),
+    scale=st.floats(0, 8),
+    bins=st.integers(1, 100),
+)
+def test_agreement_with_numpy_and_bounds(seed, n, classes, scale, bins):
+    probs, labels = predictions(seed, n, classes, scale)
+    scores = evaluate(probs, labels, bins)
+    assert scores.keys() == {"accuracy", "nll", "ece", "brier"}
+    assert scores == pytest.approx(by_hand(probs, labels, bins), abs=1e-5)
+    assert 0 <= scores["ece"] <= 1
+    assert -1e-6 <= scores["brier"] <= 2 + 1e-6
+    assert 0 <= scores["accuracy"] <= 1
+    assert -1e-6 <= scores["nll"] <= -np.log(1e-8) + 1e-6
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10**6), scale=st.floats(0, 20), bins=st.integers(1, 100))
+def test_reliability_adds_up_to_the_ece(seed, scale, bins):
+    probs, labels = predictions(seed, 300, 4, scale)
+    diagram = reliability(probs, labels, bins)
+    assert len(diagram.count) == len(diagram.accuracy) == len(diagram.confidence) == bins + 1
+    assert diagram.count.sum() == 300
+    gaps = diagram.count / 300 * np.abs(diagram.accuracy - diagram.confidence)
+    assert gaps.sum() == pytest.approx(diagram.ece)
+    assert diagram.ece == pytest.approx(evaluate(probs, labels, bins)["ece"], abs=1e-5)
+    held = diagram.count[:-1] > 0
+    low = np.arange(bins)[held] / bins
+    assert (diagram.confidence[:-1][held] >= low - 1e-6).all()
+    assert (diagram.confidence[:-1][held] <= low + 1 / bins + 1e-6).all()
+
+
+def test_perfect_predictions():
+    labels = torch.arange(20) % 4
+    scores = evaluate(torch.eye(4)[labels], labels)
+    assert scores == pytest.approx({"accuracy": 1, "nll": 0, "ece": 0, "brier": 0}, abs=1e-7)
+
+
+def test_certain_and_wrong():
+    labels = torch.arange(20) % 4
+    scores = evaluate(torch.eye(4)[(labels + 1) % 4], labels)
+    expected = {"accuracy": 0, "nll": -np.log(1e-8), "ece": 1, "brier": 2}
+    assert scores == pytest.approx(expected)
+
+
+def test_uniform_predictions():
+    labels = torch.arange(40) % 4
+    scores = evaluate(torch.full((40, 4), 0.25), labels)
+    assert scores["nll"] == pytest.approx(np.log(4), abs=1e-6)
+    assert scores["brier"] == pytest.approx(0.75)
+    assert scores["ece"] == pytest.approx(abs(scores["accuracy"] - 0.25))
+
+
+def test_order_of_the_examples_and_classes_does_not_matter():
+    probs, labels = predictions(3)
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
+    renamed = torch.tensor([4, 2, 0, 1, 3])
+    scores = evaluate(probs, labels)
+    assert evaluate(probs[order], labels[order]) == pytest.approx(scores, abs=1e-5)
+    assert evaluate(probs[:, renamed], renamed.argsort()[labels]) == pytest.approx(scores, abs=1e-5)
+
+
+def test_inputs_are_not_changed():
+    probs, labels = predictions(0)
+    before = probs.clone(), labels.clone()
+    evaluate(probs, labels)
+    reliability(probs, labels)
+    assert torch.equal(probs, before[0]) and torch.equal(labels, before[1])
+
+
+def test_confidence_on_an_edge_belongs_to_the_bin_above():
+    probs = torch.tensor([[0.75, 0.25], [0.5, 0.5], [1.0, 0.0], [0.74, 0.26]])
+    labels = torch.tensor([0, 0, 0, 1])
+    diagram = reliability(probs, labels, 4)
+    assert diagram.count.tolist() == [0, 0, 2, 1, 1]
+    assert diagram.accuracy.tolist() == [0, 0, 0.5, 1, 1]
+    assert evaluate(probs, labels, 4)["ece"] == pytest.approx((0.24 + 0.25) / 4)
+
+
+def test_certain_predictions_have_a_bin_of_their_own():
+    probs = torch.tensor([[1.0, 0.0], [0.9, 0.1]])
+    labels = torch.tensor([1, 0])
+    assert reliability(probs, labels, 2).count.tolist() == [0, 1, 1]
+    assert evaluate(probs, labels, 2)["ece"] == pytest.approx((1 + 0.1) / 2)
+
+
+def test_probability_a_rounding_above_one_is_no_logit():
+    """Outside [0, 1] torchmetrics would apply a softmax of its own."""
+    probs, labels = predictions(0)
+    probs[0] = torch.tensor([1 + 1e-6, 0, 0, 0, 0])
+    fixed = probs.clamp(max=1)
+    assert evaluate(probs, labels) == evaluate(fixed, labels)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_other_float_types(dtype):
+    probs, labels = predictions(0)
+    scores = evaluate(probs.to(dtype), labels)
+    assert scores == pytest.approx(evaluate(probs, labels), abs=0.02)
+
+
+@pytest.mark.parametrize("score", [evaluate, reliability])
+def test_no_probabilities(score):
+    probs, labels = predictions(0, n=10)
+    bad = probs.clone()
+    bad[2, 1] = float("nan")
+    bad[7] = float("nan")
+    with pytest.raises(ValueError, match="probs hold NaN or infinity in 2 of 10 rows"):
+        score(bad, labels)
+    with pytest.raises(ValueError, match="no probabilities"):
+        score(probs.log(), labels)
+    with pytest.raises(ValueError, match="no probabilities"):
+        score(2 * probs, labels)
+
+
+@pytest.mark.parametrize("score", [evaluate, reliability])
+@pytest.mark.parametrize(("n", "m"), [(3, 4), (0, 0)])
+def test_shapes_must_match(score, n, m):
+    with pytest.raises(ValueError, match=r"probs must be \(N, C\)"):
+        score(torch.full((n, 2), 0.5), torch.zeros(m, dtype=torch.long))
+
+
+@pytest.mark.parametrize("score", [evaluate, reliability])
+def test_bins(score):
+    with pytest.raises(SettingError, match="ece_bins: 0"):
+        score(*predictions(0), 0)
+
+
+def test_fairness_by_hand():
+    accuracies = [0.9, 0.5, 0.7, 0.8]
+    scores = fairness(accuracies, [1, 1, 2, 0])
+    assert scores == pytest.approx({"weighted_accuracy": 2.8 / 4, "worst10_accuracy": 0.5})
+
+
+@pytest.mark.parametrize(
+    ("clients", "worst"), [(1, 1), (9, 1), (10, 1), (11, 2), (20, 2), (100, 10)]
+)
+def test_worst_tenth_is_rounded_up(clients, worst):
+    accuracies = np.arange(clients)[::-1] / clients
+    scores = fairness(accuracies, np.ones(clients))
+    assert scores["worst10_accuracy"] == pytest.approx(np.arange(worst).mean() / clients)
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(0, 1), st.floats(0.01, 100)),
+        min_size=1,
+        max_size=40,
+    ).flatmap(lambda rows: st.tuples(st.just(rows), st.permutations(rows)))
+)
+def test_fairness_laws(rows_and_permuted):
+    rows, permuted = rows_and_permuted
+    scores = fairness(*zip(*rows, strict=True))
+    assert fairness(*zip(*permuted, strict=True)) == pytest.approx(scores)
+    accuracies = [a for a, _ in rows]
+    assert min(accuracies) - 1e-12 <= scores["worst10_accuracy"] <= np.mean(accuracies) + 1e-12
+    assert min(accuracies) - 1e-12 <= scores["weighted_accuracy"] <= max(accuracies) + 1e-12
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "weights"),
+    [
+        ([], []),
+        ([0.5], [1, 1]),
+        ([float("nan")], [1]),
+        ([0.5], [0]),
+        ([0.5, 0.5], [2, -1]),
+        ([0.5], [float("inf")]),
+    ],
+)
+def test_fairness_of_what_is_no_federation(accuracies, weights):
+    with pytest.raises(ValueError, match="accurac"):
+        fairness(accuracies, weights)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.integers(0, 5), min_size=1, max_size=30),
+    st.lists(st.integers(0, 5), min_size=1, max_size=30),
+)
+def test_auroc_is_the_chance_that_the_foreign_input_scores_higher(inside, outside):
+    pairs = [(i < o) + 0.5 * (i == o) for i in inside for o in outside]
+    found = auroc(torch.tensor(inside).float(), torch.tensor(outside).float())
+    if len({*inside, *outside}) == 1:
+        assert found is None
+    else:
+        assert found == pytest.approx(sum(pairs) / len(pairs))
+
+
+def test_rejection_keeps_the_most_certain():
+    probs = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.6, 0.4], [0.7, 0.3]])
+    labels = torch.tensor([0, 0, 1, 1])
+    uncertainty = torch.tensor([0.1, 0.2, 0.4, 0.3])
+    rejected = (0.0, 0.25, 0.5, 0.75, 0.99)
+    found = accuracy_after_rejection(probs, labels, uncertainty, rejected)
+    assert found == pytest.approx([0.5, 2 / 3, 1, 1, 1])
+
+
+def test_rejection_at_random_changes_nothing_on_average():
+    generator = torch.Generator().manual_seed(0)
+    probs = torch.rand(20_000, 2, generator=generator)
+    labels = torch.randint(0, 2, (20_000,), generator=generator)
+    found = accuracy_after_rejection(
+        probs, labels, torch.rand(20_000, generator=generator), (0.0, 0.5, 0.9)
+    )
+    assert found == pytest.approx([0.5, 0.5, 0.5], abs=0.03)
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10**6), scale=st.floats(0, 8), bins=st.integers(1, 100))
+def test_accuracy_and_ece_are_those_of_torchmetrics(seed, scale, bins):
+    from torchmetrics.functional.classification import (
+        multiclass_accuracy,
+        multiclass_calibration_error,
+    )
+
+    probs, labels = predictions(seed, 300, 5, scale)
+    scores = evaluate(probs, labels, bins)
+    ece = multiclass_calibration_error(probs, labels, 5, n_bins=bins, norm="l1")
+    assert scores["ece"] == pytest.approx(float(ece), abs=1e-6)
+    accuracy = multiclass_accuracy(probs, labels, 5, average="micro")
+    assert scores["accuracy"] == pytest.approx(float(accuracy), abs=1e-6)

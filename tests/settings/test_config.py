@@ -1,0 +1,222 @@
+"""Settings: one place of defaults, a fixed order of precedence, errors of one line."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fedbary.errors import SettingError
+from fedbary.settings.config import (
+    DEFAULTS,
+    Settings,
+    parse_overrides,
+    resolve,
+    validated,
+)
+from fedbary.settings.run_config import resolve_run_config, to_run_config
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_simulation_yaml_names_every_setting_and_no_other():
+    values = yaml.safe_load(DEFAULTS.read_text())
+    values.pop("protocols")
+    assert all(task.keys() <= Settings.model_fields.keys() for task in values.pop("tasks").values())
+    assert set(values) == set(Settings.model_fields)
+
+
+def test_pyproject_has_one_run_config_key_and_is_no_second_place_of_defaults():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert project["tool"]["flwr"]["app"]["config"] == {"settings": ""}
+    assert "federations" not in project["tool"]["flwr"]
+
+
+def test_no_setting_has_a_default_in_code():
+    assert all(field.is_required() for field in Settings.model_fields.values())
+
+
+def test_later_sources_override_earlier_ones(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("rounds: 7\nlocal_epochs: 3\nece_bins: 20\nprotocol: paper\n")
+    settings = resolve({"rounds": 2}, file)
+    assert settings.rounds == 2  # the command line, over the preset
+    assert settings.local_epochs == 50  # the preset, over the file
+    assert settings.clients == 10  # simulation.yaml
+    assert resolve({"protocol": "none"}, file).ece_bins == 20  # the file, over simulation.yaml
+
+
+def test_a_file_may_bring_presets_of_its_own(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("protocols:\n  tiny: {rounds: 1, samples: 2}\n")
+    assert resolve({"protocol": "tiny"}, file).samples == 2
+
+
+def test_the_paper_preset_is_the_image_protocol():
+    paper = resolve({"protocol": "paper"})
+    protocol = {
+        "clients": 10, "participation": 1.0, "partition": "dirichlet", "alpha": 0.5,
+        "rounds": 50, "local_epochs": 50, "lr": 0.01, "momentum": 0.9, "weight_decay": 1e-5,
+        "batch_size": 64, "init_log_var": -9.0, "inference": "clamped_sgd", "log_var_lr": 0.01,
+        "prior": "normal", "prior_std": 1.0,
+        "samples": 10, "ece_bins": 100, "holdout": 0.0, "kl_weight": 1.0, "min_examples": 10,
+    }  # fmt: skip
+    assert protocol.items() <= paper.model_dump().items()
+
+
+def test_a_run_config_holds_words():
+    assert resolve_run_config({"settings": ""}) == resolve({})
+    words = """rule=WB   # as on the command line
+        rounds=3 classes="benign, malignant" output='a b#c'"""
+    given = {"rule": "WB", "rounds": 3, "classes": "benign, malignant", "output": "a b#c"}
+    assert resolve_run_config({"settings": words}) == resolve(given)
+    with pytest.raises(SettingError, match="settings"):
+        resolve_run_config({"settings": "output='a"})
+
+
+@pytest.mark.parametrize(
+    ("words", "unused"),
+    [("method=FedPA kl_weight=3", "kl_weight"), ("rounds=2 trim_fraction=0.1", "trim_fraction")],
+)
+def test_a_run_config_names_no_setting_without_use(words, unused):
+    with pytest.raises(SettingError, match=f"^{unused}: .*does not use it"):
+        resolve_run_config({"settings": words})
+
+
+@pytest.mark.parametrize("changes", [
+    {}, {"protocol": "paper"}, {"task": "regression"}, {"method": "FedPA", "rho": 0.25},
+    {"method": "PVI"}, {"output": "ü \U0001f600 'x' \"y\" #", "seed": 2**62, "lr": 1 / 3},
+])  # fmt: skip
+def test_settings_come_back_from_the_run_config_that_is_written(changes):
+    settings = resolve(changes)
+    assert resolve_run_config(tomllib.loads(to_run_config(settings))) == settings
+
+
+def test_command_line_words_become_typed_values():
+    words = ["lr=1e-3", "rule=WB", "download=false", "rounds=3", "output=2024"]
+    words += ["gpus_per_client=0.5"]
+    settings = resolve(parse_overrides(words))
+    assert (settings.lr, settings.rule, settings.download) == (1e-3, "WB", False)
+    assert (settings.rounds, settings.output) == (3, "2024")
+    assert settings.gpus_per_client == 0.5
+    assert parse_overrides(["output=a=b"]) == {"output": "a=b"}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        ({"rule": "RKBL"}, ("rule", "RKBL", "RKLB, TrimmedMean, WB")),
+        ({"dataset": "mnist"}, ("dataset", "mnist", "digits")),
+        ({"partition": "dirichelt"}, ("partition", "dirichelt", "dirichlet")),
+        ({"inference": "laplace"}, ("inference", "laplace", "variational")),
+        ({"ruel": "WB"}, ("ruel", "rule")),
+        ({"protocol": "papr"}, ("protocol", "papr", "none, paper, short")),
+        ({"bayesian_layers": 6}, ("bayesian_layers", "6", "0 to 5")),
+        ({"bayesian_layers": -1}, ("bayesian_layers", "-1", "from 0")),
+        ({"model": "resnet"}, ("model", "resnet", "resnet20", "package.module:factory")),
+        ({"model": "nets:"}, ("model", "nets:", "package.module:factory")),
+        ({"alpha": 0}, ("alpha", "0", "above 0")),
+        ({"alpha": float("nan")}, ("alpha", "nan", "above 0")),
+        ({"rounds": 0}, ("rounds", "0", "from 1")),
+        ({"rounds": "many"}, ("rounds", "many", "whole number")),
+        ({"rounds": None}, ("rounds", "None", "whole number")),
+        ({"participation": 1.5}, ("participation", "1.5", "to 1")),
+        ({"prior": "flat"}, ("prior", "flat", "normal, global")),
+        ({"gpus_per_client": -1.0}, ("gpus_per_client", "-1", "auto")),
+        ({"gpus_per_client": "all"}, ("gpus_per_client", "all", "auto")),
+        ({"inference": "ivon", "kl_weight": 0}, ("kl_weight", "0.0", "inference=ivon")),
+        ({"min_replies": 11}, ("min_replies", "11", "10 clients")),
+        ({"protocol": ["paper"]}, ("protocol", "paper", "none, paper, short")),
+        ({"engine": "spark"}, ("engine", "spark", "ray, inline")),
+    ],
+)
+def test_errors_are_one_line_with_the_setting_its_value_and_what_is_allowed(overrides, said):
+    with pytest.raises(SettingError) as caught:
+        resolve(overrides)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert all(part in message for part in said)
+
+
+def test_settings_that_are_complete_pass_through_flower_and_files_unchanged(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("protocols:\n  tiny: {rounds: 1, lr: 0.2}\n")
+    settings = resolve({"protocol": "tiny", "lr": 0.5}, file)
+    assert (settings.rounds, settings.lr) == (1, 0.5)
+    assert resolve_run_config(settings.model_dump()) == settings
+    assert validated(yaml.safe_load(yaml.safe_dump(settings.model_dump()))) == settings
+
+
+@pytest.mark.parametrize("protocols", ["3", "[a]", "{mine: 1}", "{mine: }"])
+def test_presets_of_another_form_are_refused(tmp_path, protocols):
+    file = tmp_path / "mine.yaml"
+    file.write_text(f"protocols: {protocols}\n")
+    with pytest.raises(SettingError, match="mine.yaml: protocols"):
+        resolve({"protocol": "mine"}, file)
+
+
+@pytest.mark.parametrize("content", ["- a\n- b\n", "rounds: [1\n", "", "\x00"])
+def test_files_that_are_no_settings_are_refused_by_name(tmp_path, content):
+    file = tmp_path / "broken.yaml"
+    file.write_text(content)
+    with pytest.raises(SettingError, match="broken.yaml"):
+        resolve({}, file)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(SettingError, match="absent.yaml"):
+        resolve({}, tmp_path / "absent.yaml")
+
+
+@pytest.mark.parametrize("word", ["rounds", "=3"])
+def test_words_that_set_nothing_are_refused(word):
+    with pytest.raises(SettingError, match="key=value"):
+        parse_overrides([word])
+
+
+def test_fairness_is_measured_every_so_many_rounds_and_in_the_last():
+    settings = resolve({"rounds": 7, "evaluate_clients": 3})
+    assert [r for r in range(1, 8) if settings.measures_clients(r)] == [3, 6, 7]
+    never = resolve({"rounds": 7, "evaluate_clients": 0})
+    assert not any(never.measures_clients(r) for r in range(1, 8))
+
+
+def test_a_cosine_falls_from_the_rate_towards_nothing():
+    settings = resolve({"lr": 0.4, "lr_schedule": "cosine", "rounds": 4})
+    rates = [settings.lr_of(server_round) for server_round in (1, 2, 3, 4)]
+    assert rates[0] == 0.4 and rates[2] == pytest.approx(0.2)
+    assert rates == sorted(rates, reverse=True) and 0 < rates[3] < 0.1
+    assert {resolve({"lr": 0.4, "rounds": 4}).lr_of(t) for t in (1, 4)} == {0.4}
+
+
+def test_a_setting_that_a_run_of_an_older_version_lacks_is_named_alone():
+    values = resolve({}).model_dump()
+    del values["max_precision_ratio"]
+    with pytest.raises(SettingError, match="^max_precision_ratio: 'missing'; expected .{,60}$"):
+        validated(values)
+
+
+def test_a_method_brings_its_parameters_with_the_paper_s_defaults():
+    assert resolve({"method": "FedPA"}).rho == 0.1
+    assert resolve({"method": "FedPA", "rho": "0.5"}).rho == 0.5
+    assert resolve({"method": "FedPA"}).server_momentum == 0.9
+    assert resolve({}).server_momentum == 0.0
+    assert resolve({"method": "FedPA"}).bayesian_layers == 0  # it trains point weights
+    assert resolve({"method": "FedPA", "rho": 0.5}) != resolve({"method": "FedPA", "rho": 0.6})
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"method": "PVI", "rho": 0.1}, ["rho", "damping", "FedPA"]),
+        ({"rho": 0.1}, ["rho", "barycentre", "FedPA"]),
+        ({"method": "FedPA", "burn_in": 1.5}, ["burn_in", "whole number"]),
+        ({"method": "FedPA", "rho": "much"}, ["rho", "a number"]),
+        ({"method": "FedP"}, ["method", "FedPA"]),
+        ({"method": "FedPA", "burn": 1}, ["burn", "burn_in"]),
+    ],
+)
+def test_a_parameter_of_another_method_or_kind_is_refused_with_what_is_allowed(changes, named):
+    with pytest.raises(SettingError) as caught:
+        resolve(changes)
+    assert all(word in str(caught.value) for word in named)

@@ -1,0 +1,67 @@
+"""What settings may hold is known from the files alone, before PyTorch is imported."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from fedbary.aggregation import RULES
+from fedbary.inference import INFERENCE, local_method
+from fedbary.settings import registry
+
+ROOT = Path(__file__).resolve().parents[2]
+
+MISTAKES = """
+simulate rule=RKBL
+simulate ruel=WB
+simulate rounds=0
+simulate attack=flip
+simulate inference=laplace
+simulate partition=iidd
+simulate dataset=mnist
+simulate dataset=gone.npz
+simulate ood_dataset=gone.npz
+simulate task=regression dataset=gone.csv
+simulate task=regression holdout=0.1
+simulate protocol=papr
+simulate gone.yaml
+simulate output=.
+simulate output=/dev/null/run
+simulate resume=previous output=gone
+deploy rule=RKBL
+deploy dataset=none classes=2 input_shape=1x8x8
+resume gone
+sweep gone.yaml
+sweep grid.yaml
+sweep grid.yaml --only seed
+central grid.yaml
+"""
+
+PROGRAM = """
+import sys
+from fedbary.launching import cli
+for words in sys.stdin.read().strip().splitlines():
+    sys.argv = ["fedbary", *words.split()]
+    try:
+        cli.main()
+    except SystemExit as ended:
+        print(words, "|", ended.code, "torch" in sys.modules)
+"""
+
+
+def test_a_mistake_is_found_before_pytorch_is_imported(tmp_path):
+    (tmp_path / "grid.yaml").write_text("title: T\nabout: A\nsettings: {rule: RKBL}\ngrid: [{}]\n")
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        input=MISTAKES, cwd=tmp_path, env={"PYTHONPATH": str(ROOT), "PATH": ""},
+        capture_output=True, text=True, check=True, timeout=120,
+    )  # fmt: skip
+    words = MISTAKES.strip().splitlines()
+    assert done.stdout.splitlines() == [f"{line} | 2 False" for line in words], done.stderr
+    assert len(done.stderr.strip().splitlines()) == len(words), done.stderr
+
+
+def test_names_are_those_that_importing_finds():
+    assert registry.rules() == tuple(RULES)
+    assert registry.modules("inference") == INFERENCE
+    for name in INFERENCE:
+        assert callable(local_method(name))

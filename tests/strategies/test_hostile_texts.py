@@ -1,0 +1,96 @@
+"""What a site writes, however long or forged: files and lines of the log stay short and true."""
+
+import logging
+
+import numpy as np
+import pytest
+from flwr.app import Array, ConfigRecord
+from hostile_site import run_with_a_hostile_site
+
+from fedbary.settings.config import resolve
+
+FORGED = "ok\n\x1b[2K\rround 1/1  accuracy 100.00 %  NLL 0.0000"
+QUICK = {
+    "engine": "inline", "clients": 3, "rounds": 1, "local_epochs": 1, "samples": 2,
+    "bayesian_layers": 1, "batch_size": 512, "round_timeout": 1,
+}  # fmt: skip
+
+
+def metrics(action, reply):
+    return reply.content["metrics"] if action in ("train", "evaluate") else {}
+
+
+def weight_as_a_list(action, reply):
+    metrics(action, reply)["num-examples"] = [1] * 10**6
+
+
+def partitions_as_a_list(action, reply):
+    metrics(action, reply)["partition-id"] = [1] * 10**6
+
+
+def long_key(action, reply):
+    metrics(action, reply)["x" * 5 * 10**6] = 1
+
+
+def many_keys(action, reply):
+    held = metrics(action, reply)
+    for k in range(10**5):
+        held[f"metric {k}"] = k
+
+
+def forged_key(action, reply):
+    metrics(action, reply)[FORGED] = 1
+
+
+def forged_array(action, reply):
+    if action == "train":
+        arrays = reply.content["arrays"]
+        arrays[FORGED * 10**5] = Array(np.zeros(1))
+
+
+def forged_serialisation(action, reply):
+    if action == "train":
+        arrays = reply.content["arrays"]
+        first = next(iter(arrays))
+        arrays[first] = Array("float32", (1,), FORGED * 10**5, b"")
+
+
+def error(action, reply):
+    if action != "query":
+        raise RuntimeError(FORGED * 10**5)
+
+
+def error_when_asked(action, reply):
+    raise RuntimeError(FORGED * 10**5)
+
+
+def name(action, reply):
+    if action == "query":
+        reply.content["site"] = ConfigRecord({"name": FORGED * 10**5})
+
+
+def label_counts(action, reply):
+    if action == "query":
+        reply.content["metrics"]["label-counts"] = [1] * 10**6
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        weight_as_a_list, partitions_as_a_list, long_key, many_keys, forged_key, forged_array,
+        forged_serialisation, error, error_when_asked, name, label_counts,
+    ],
+)  # fmt: skip
+def test_whatever_a_site_writes_files_and_log_lines_stay_short_and_none_is_forged(
+    spoil, tmp_path, caplog, monkeypatch
+):
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
+    with caplog.at_level(logging.INFO, "flwr"):
+        run_with_a_hostile_site(resolve(QUICK), tmp_path / "run", spoil)
+    assert (tmp_path / "run" / "metrics.jsonl").stat().st_size < 20_000
+    assert (tmp_path / "run" / "settings.yaml").stat().st_size < 20_000
+    said = [record.getMessage() for record in caplog.records]
+    assert max(map(len, said)) < 500
+    assert all(line.isprintable() for line in said)
+    assert not any(line.startswith("round 1/1  accuracy 100.00 %") for line in said)
+    assert sum(line.startswith("round 1/1 ") for line in said) == 1

@@ -1,0 +1,163 @@
+"""What holds for every method as a Flower strategy: refusals, the order of replies, resume."""
+
+import copy
+
+import pytest
+import torch
+from fedbary.strategies import train
+from flwr.app import ArrayRecord
+from flwr.clientapp import ClientApp
+from torch import nn
+
+from fedbary import strategies
+from fedbary.errors import SettingError
+from fedbary.inference import Training
+from fedbary.methods import METHODS, Reply, method_named
+from fedbary.variational.layers import VariationalLinear, reset_layer
+from server_app.inline import InlineGrid
+
+CLIENTS, ROUNDS = 4, 4
+TRAINING = Training(epochs=3, batch_size=8, lr=0.01, kl_weight=1.0)
+POINT = sorted(name for name, method in METHODS.items() if method.deterministic)
+GAUSSIAN = sorted(METHODS.keys() - POINT)
+
+
+def network(name):
+    torch.manual_seed(0)
+    layer = nn.Linear(3, 2) if name in POINT else VariationalLinear(3, 2)
+    if name not in POINT:
+        reset_layer(layer, -4.0, torch.Generator().manual_seed(0))
+    return nn.Sequential(layer, nn.BatchNorm1d(2))
+
+
+def data(k):
+    generator = torch.Generator().manual_seed(k)
+    x = torch.randn(16 + 8 * k, 3, generator=generator)
+    return x, (x[:, 0] > x[:, 1]).long()
+
+
+def client_app(name, spoiled=()):
+    app = ClientApp()
+
+    @app.train()
+    def fit(message, context):
+        k = int(context.node_config["partition-id"])
+        server_round = message.content.config_records["config"]["server-round"]
+        reply = train(message, network(name), *data(k), training=TRAINING, seed=k)
+        if (k, server_round) in spoiled:
+            arrays = reply.content.array_records["arrays"].to_torch_state_dict()
+            arrays["0.bias"].fill_(torch.nan)
+            reply.content["arrays"] = ArrayRecord(arrays)
+        return reply
+
+    return app
+
+
+def strategy(name, **changes):
+    return getattr(strategies, name)(
+        fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1, **changes
+    )
+
+
+def run(name, rounds=ROUNDS, start=None, chosen=None, **kwargs):
+    chosen = chosen or strategy(name)
+    grid = InlineGrid(client_app(name, **kwargs), CLIENTS, {})
+    arrays = start or ArrayRecord(network(name).state_dict())
+    result = chosen.start(grid=grid, initial_arrays=arrays, num_rounds=rounds)
+    return chosen, result.arrays
+
+
+def same(one, other):
+    a, b = one.to_torch_state_dict(), other.to_torch_state_dict()
+    return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_federation_learns(name):
+    _, arrays = run(name, rounds=12)
+    model = network(name)
+    model.load_state_dict(arrays.to_torch_state_dict())
+    model.eval()
+    x, y = (torch.cat(parts) for parts in zip(*map(data, range(CLIENTS)), strict=True))
+    assert (model(x).argmax(1) == y).float().mean() > 0.8
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_resumed_run_is_the_uninterrupted_one(name):
+    _, whole = run(name)
+    first, arrays = run(name, rounds=2)
+    second = strategy(name)
+    second.load_state_dict(copy.deepcopy(first.state_dict()), 2)
+    _, resumed = run(name, rounds=2, start=arrays, chosen=second)
+    assert same(whole, resumed)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_refused_reply_leaves_a_federation_as_if_that_client_had_been_away(name):
+    chosen, arrays = run(name, spoiled=[(1, 2)])
+    assert [refusal.round for refusal in chosen.refusals] == [2]
+    assert all(tensor.isfinite().all() for tensor in arrays.to_torch_state_dict().values())
+    nodes = range(2, 2 + CLIENTS)  # as the grid numbers them
+
+    def without_one(server_round):
+        return [node for node in nodes if (node, server_round) != (3, 2)]
+
+    _, away = run(name, chosen=strategy(name, choose_nodes=without_one))
+    assert same(arrays, away)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_order_of_replies_and_of_nodes_is_irrelevant(name):
+    _, forwards = run(name, chosen=strategy(name, choose_nodes=lambda _: [2, 3, 4, 5]))
+    _, backwards = run(name, chosen=strategy(name, choose_nodes=lambda _: [5, 4, 3, 2]))
+    assert same(forwards, backwards)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_an_aggregate_does_not_write_to_what_it_is_given(name):
+    model = {key: tensor.clone() for key, tensor in network(name).state_dict().items()}
+    method = method_named(name)()
+    state = method.start(model)
+    replies = [
+        Reply(str(k), 1.0 + k, {key: t.clone() for key, t in model.items()}) for k in range(3)
+    ]
+    given = copy.deepcopy((model, state, [reply.tensors for reply in replies]))
+    method.aggregate(model, state, replies)
+    now = (model, state, [reply.tensors for reply in replies])
+    assert all(
+        torch.equal(a[key], b[key])
+        for a, b in zip([given[0], given[1], *given[2]], [now[0], now[1], *now[2]], strict=True)
+        for key in a
+    )
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_model_of_the_other_kind_is_refused_by_name(name):
+    other = (GAUSSIAN if name in POINT else POINT)[0]
+    with pytest.raises(SettingError, match=name):
+        run(name, start=ArrayRecord(network(other).state_dict()))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_rule_s_argument_is_none_of_a_method(name):
+    with pytest.raises(TypeError, match="trim_fraction"):
+        strategy(name, trim_fraction=0.1)
+
+
+def test_parameters_travel_to_the_client():
+    chosen = strategy("FedPA", burn_in=3)
+    grid = InlineGrid(client_app("FedPA"), CLIENTS, {})
+    arrays = ArrayRecord(network("FedPA").state_dict())
+    with pytest.raises(Exception, match="skipped|no round"):
+        chosen.start(grid=grid, initial_arrays=arrays, num_rounds=3)
+    assert "local_epochs" in chosen.refusals[0].reason
+
+
+def test_under_a_strategy_of_a_rule_train_says_what_is_missing():
+    chosen = strategies.RKLB(fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1)
+    grid = InlineGrid(client_app("PVI"), CLIENTS, {})
+    with pytest.raises(Exception, match="skipped|no round"):
+        chosen.start(
+            grid=grid, initial_arrays=ArrayRecord(network("PVI").state_dict()), num_rounds=3
+        )
+    assert "method" in chosen.refusals[0].reason

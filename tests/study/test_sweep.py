@@ -1,0 +1,296 @@
+"""A sweep goes on where it stopped, past what fails, and loses nothing. Runs are real ones."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import psutil
+import pytest
+import yaml
+from processes import wait_until
+
+from fedbary.errors import SettingError
+from fedbary.settings.config import resolve
+from fedbary.study.cost import Cost
+from fedbary.study.grid import Experiment
+from fedbary.study.sweep import Results
+from fedbary.study.table import (
+    FORMAT,
+    TABLE,
+    differing_setting,
+    read_run,
+    read_table,
+    write_table,
+)
+
+FEDBARY = str(Path(sys.executable).parent / "fedbary")
+QUICK = {
+    "protocol": "short", "engine": "inline", "clients": 3, "rounds": 2, "local_epochs": 1,
+    "samples": 3, "evaluate_clients": 2, "ood_dataset": "digits",
+}  # fmt: skip
+
+
+def grid_file(folder, blocks, **settings):
+    file = folder / "tiny.yaml"
+    content = {"title": "Tiny", "about": "Text.", "settings": {**QUICK, **settings}, "grid": blocks}
+    file.write_text(yaml.safe_dump(content))
+    return file
+
+
+def fedbary(*words, cwd, **kwargs):
+    return subprocess.run(
+        [FEDBARY, *map(str, words)],
+        cwd=cwd, capture_output=True, text=True, timeout=300, check=False, **kwargs,
+    )  # fmt: skip
+
+
+BLOCKS = [
+    {"rule": "FedAvg", "bayesian_layers": 0, "seed": 0},
+    {"rule": "WB", "bayesian_layers": 2, "seed": 0, "min_examples": [10, 1000]},
+]
+GOOD, FAILS = "digits-WB-n2-min_examples=10-seed0", "digits-WB-n2-min_examples=1000-seed0"
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    """A results folder of two runs that ended and one that cannot start."""
+    folder = tmp_path_factory.mktemp("sweep")
+    done = fedbary("sweep", grid_file(folder, BLOCKS), "--results", "out", cwd=folder)
+    return folder, done
+
+
+@pytest.mark.slow
+def test_it_goes_on_past_a_failure_and_says_which(swept):
+    folder, done = swept
+    assert done.returncode == 1
+    assert f"failed: {FAILS}: clients: 3" in done.stdout
+    assert done.stderr.strip().splitlines()[-1].startswith("fedbary: 1 of 3 runs failed")
+    assert set(read_table(folder / "out")["run"]) == {"digits-FedAvg-n0-seed0", GOOD}
+
+
+@pytest.mark.slow
+def test_the_table_has_a_row_per_run_and_round_with_what_was_measured(swept):
+    folder, _ = swept
+    table = pd.read_csv(folder / "out" / TABLE)
+    assert len(table) == 2 * 3 and set(table["format"]) == {FORMAT}
+    lines = (folder / "out" / "runs" / GOOD / "metrics.jsonl").read_text().splitlines()
+    last = json.loads(lines[-1])
+    row = table[(table["run"] == GOOD) & (table["round"] == 2)].iloc[0]
+    assert row["accuracy"] == pytest.approx(last["accuracy"], rel=1e-5)
+    assert row["local_models.worst10_accuracy"] == pytest.approx(
+        last["local_models"]["worst10_accuracy"], rel=1e-5
+    )
+    assert row["rejection.0.0"] == pytest.approx(last["accuracy"], rel=1e-5)
+    assert row["ood.auroc_entropy"] == pytest.approx(0.5)  # the foreign images are its own
+    assert row["log_var_spread.fc3.weight"] > 0
+    assert row["uncertainty.entropy"] == pytest.approx(
+        row["uncertainty.aleatoric"] + row["uncertainty.epistemic"], abs=1e-4
+    )
+    counts = json.loads(
+        table[(table["run"] == GOOD) & (table["round"] == 0)]["label_counts"].iloc[0]
+    )
+    assert (len(counts), len(counts[0])) == (3, 10)
+    assert "output" not in table and "data_dir" not in table
+    assert str(folder) not in (folder / "out" / TABLE).read_text()
+
+
+@pytest.mark.slow
+def test_what_is_done_is_skipped_even_when_only_the_table_is_left(swept, tmp_path):
+    folder, _ = swept
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / TABLE).write_bytes((folder / "out" / TABLE).read_bytes())
+    before = (tmp_path / "out" / TABLE).read_bytes()
+    file = grid_file(tmp_path, BLOCKS[:1])
+    done = fedbary("sweep", file, "--results", "out", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "1 of 1 runs are done" in done.stdout
+    assert not (tmp_path / "out" / "runs").exists()
+    assert (tmp_path / "out" / TABLE).read_bytes() == before
+
+
+@pytest.mark.slow
+def test_other_settings_under_the_same_name_are_refused(swept):
+    folder, _ = swept
+    file = grid_file(folder, BLOCKS[:1])
+    before = (folder / "out" / TABLE).read_bytes()
+    done = fedbary("sweep", file, "lr=0.5", "--results", "out", cwd=folder)
+    assert done.returncode == 2
+    assert all(word in done.stderr for word in ("lr", "0.5", "0.01", "digits-FedAvg-n0-seed0"))
+    assert (folder / "out" / TABLE).read_bytes() == before
+
+
+@pytest.mark.slow
+def test_a_setting_that_is_newer_than_a_run_does_not_undo_it(swept, tmp_path):
+    folder, _ = swept
+    (tmp_path / "out").mkdir()
+    table = pd.read_csv(folder / "out" / TABLE)
+    table.loc[table["rule"] == "FedAvg", "momentum"] = None
+    table.drop(columns="pixels").to_csv(tmp_path / "out" / TABLE, index=False)
+    file = grid_file(tmp_path, BLOCKS[:1])
+    done = fedbary("sweep", file, "--results", "out", "--dry-run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "0 of 1 runs to do" in done.stdout
+
+
+@pytest.mark.slow
+def test_a_dry_run_lists_the_runs_and_writes_nothing(swept, tmp_path):
+    folder, _ = swept
+    file = grid_file(tmp_path, BLOCKS)
+    listed = fedbary("sweep", file, "--results", folder / "out", "--dry-run", cwd=tmp_path)
+    assert listed.returncode == 0, listed.stderr
+    states = {
+        line.split("│")[1].strip(): line for line in listed.stdout.splitlines() if "│" in line
+    }
+    assert "done" in states[GOOD] and "to do" in states[FAILS]
+    assert "1 of 3 runs to do" in listed.stdout
+    fresh = fedbary("sweep", file, "--dry-run", cwd=tmp_path)
+    assert "3 of 3 runs to do" in fresh.stdout
+    assert {path.name for path in tmp_path.iterdir()} == {"tiny.yaml"}
+
+
+STOPS = {
+    "Ctrl-C": [signal.SIGINT],
+    "Ctrl-C twice": [signal.SIGINT, signal.SIGINT],
+    "SIGTERM": [signal.SIGTERM],
+    "SIGTERM twice": [signal.SIGTERM, signal.SIGTERM],
+    "a closed terminal": [signal.SIGHUP],
+}
+SEEDS = [{"rule": "WB", "bayesian_layers": 1, "seed": [0, 1, 2]}]
+
+
+def started_sweep(folder, file, jobs):
+    """A sweep whose first run has written a round, and the processes that it has started."""
+    with open(folder / "sweep.log", "w") as log:
+        process = subprocess.Popen(
+            [FEDBARY, "sweep", str(file), "--results", "out", "--jobs", str(jobs)],
+            cwd=folder, stdout=log, stderr=log, start_new_session=True,
+        )  # fmt: skip
+    wait_until(lambda: list(folder.glob("out/runs/*/metrics.jsonl")))
+    return process, psutil.Process(process.pid).children(recursive=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("how", "jobs"), [*((how, 1) for how in STOPS), ("Ctrl-C twice", 2)])
+def test_a_sweep_that_is_stopped_ends_soon_and_whole_and_goes_on(tmp_path, how, jobs):
+    file = grid_file(tmp_path, SEEDS, rounds=400)
+    process, children = started_sweep(tmp_path, file, jobs)
+    sent = time.monotonic()
+    for number in STOPS[how]:
+        if "Ctrl-C" in how:
+            os.killpg(process.pid, number)  # as a terminal sends it
+        else:
+            process.send_signal(number)
+        time.sleep(0.2)
+    assert process.wait(60) == 130
+    assert time.monotonic() - sent < 15
+    assert children and not any(child.is_running() for child in children)
+    said = (tmp_path / "sweep.log").read_text().splitlines()
+    assert said[-1] == "fedbary: stopped; the same command goes on"
+    assert not any("Traceback" in line for line in said)
+
+    grid_file(tmp_path, SEEDS, rounds=1)
+    again = fedbary("sweep", file, "--results", "out", "--jobs", str(jobs), cwd=tmp_path)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert (tmp_path / "out/runs/digits-WB-n1-seed0.interrupted-1/metrics.jsonl").exists()
+    table = read_table(tmp_path / "out")
+    assert table["run"].nunique() == 3 and table["round"].max() == 1
+
+
+@pytest.mark.slow
+def test_the_runs_of_a_killed_sweep_are_not_started_beside_themselves(tmp_path):
+    file = grid_file(tmp_path, SEEDS, rounds=400)
+    process, children = started_sweep(tmp_path, file, 1)
+    process.kill()
+    process.wait()
+    refused = fedbary("sweep", file, "--only", "seed=0", "--results", "out", cwd=tmp_path)
+    assert refused.returncode == 1 and "still at work" in refused.stdout
+    for child in children:
+        child.kill()
+    _, alive = psutil.wait_procs(children, 30)
+    assert not alive
+    grid_file(tmp_path, SEEDS, rounds=1)
+    again = fedbary("sweep", file, "--results", "out", cwd=tmp_path)
+    assert again.returncode == 0, again.stdout + again.stderr
+
+
+def small_table(tmp_path, **changes):
+    table = pd.DataFrame({"format": FORMAT, "run": "a", "rounds": 1, "round": [0, 1], "nll": 0.5})
+    write_table(tmp_path, [table.assign(**changes)])
+    return tmp_path / TABLE
+
+
+def test_a_table_of_another_version_is_refused(tmp_path):
+    small_table(tmp_path, format=FORMAT + 1)
+    with pytest.raises(SettingError, match=rf"format: '{FORMAT + 1}'; expected.*format {FORMAT};"):
+        read_table(tmp_path)
+
+
+@pytest.mark.parametrize("damage", [b"", b"\x00\xff", b"a,b\n1,2\n"])
+def test_a_damaged_table_is_refused_and_left_alone(tmp_path, damage):
+    file = small_table(tmp_path)
+    file.write_bytes(damage)
+    with pytest.raises(SettingError, match="move it away"):
+        read_table(tmp_path)
+    assert file.read_bytes() == damage
+
+
+def test_a_table_cut_off_in_the_middle_is_refused(tmp_path):
+    file = small_table(tmp_path)
+    file.write_bytes(file.read_bytes().rsplit(b"\n", 2)[0] + b"\n")
+    with pytest.raises(SettingError, match="the rounds of a are not all there"):
+        read_table(tmp_path)
+
+
+def test_a_table_cut_off_within_a_line_is_refused(tmp_path):
+    file = small_table(tmp_path)
+    file.write_bytes(file.read_bytes()[:-3])
+    with pytest.raises(SettingError, match="its last line is cut off"):
+        read_table(tmp_path)
+
+
+def test_two_sweeps_of_a_folder_keep_each_others_runs(tmp_path):
+    nothing = Experiment("T", "", {})
+    first, second = (Results.open(tmp_path, nothing) for _ in range(2))
+    for results, name in ((first, "a"), (second, "b")):
+        results.done[name] = pd.DataFrame(
+            {"format": FORMAT, "run": name, "rounds": 1, "round": [0, 1], "nll": 0.5}
+        )
+        results.write()
+    assert set(read_table(tmp_path)["run"]) == {"a", "b"}
+
+
+def test_numbers_that_the_table_rounds_are_still_the_same_setting():
+    rows = pd.DataFrame({"lr": [0.0333333], "rule": ["WB"], "download": [True], "pixels": [None]})
+    same = {"lr": 1 / 30, "rule": "WB", "download": True, "pixels": "unit", "newer": 1}
+    assert differing_setting(rows, same) is None
+    assert differing_setting(rows, {**same, "lr": 0.0334}) == "lr"
+    assert differing_setting(rows, {**same, "rule": "EAA"}) == "rule"
+
+
+def test_an_interrupted_write_leaves_the_old_table(tmp_path, monkeypatch):
+    file = small_table(tmp_path)
+    before = file.read_bytes()
+    monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        small_table(tmp_path, nll=0.1)
+    assert file.read_bytes() == before
+
+
+@pytest.mark.slow
+def test_the_time_of_a_run_is_taken_from_like_runs(swept):
+    folder, _ = swept
+    rows = read_run(GOOD, folder / "out" / "runs" / GOOD)
+    cost = Cost([rows.assign(seconds=30.0)])
+    like = resolve({**QUICK, "rule": "RKLB", "bayesian_layers": 2})
+    longer = like.model_copy(update={"rounds": 4})
+    assert cost.seconds(longer) - cost.seconds(like) == pytest.approx(90.0)
+
+
+def test_the_time_of_a_run_without_data_is_unknown(tmp_path):
+    settings = resolve({"dataset": "svhn", "data_dir": str(tmp_path)})
+    assert Cost([]).seconds(settings) is None

@@ -1,0 +1,104 @@
+"""The CNN: sizes, which layers are Gaussian, and the trunk and head that prediction uses."""
+
+import pytest
+import torch
+from torch import Generator, nn
+from torch.nn import functional
+
+from fedbary import Posterior
+from fedbary.errors import SettingError
+from fedbary.models import build
+from fedbary.models.cnn import LAYERS
+from fedbary.variational.conversion import gaussian_layers
+from fedbary.variational.layers import sample_weights
+from fedbary.variational.noise import drawing
+
+
+def model(n, shape=(1, 28, 28), classes=10, seed=0, **parameters):
+    return build("cnn", shape, classes, seed, n, -5.0, parameters)
+
+
+@pytest.mark.parametrize("n", range(6))
+@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 15, 9), (1, 16, 28), (3, 32, 32), (1, 64, 64)])
+def test_any_image_size_gives_logits(n, shape):
+    net = model(n, shape, 7)
+    with drawing(net, Generator().manual_seed(0)):
+        assert net(torch.rand(2, *shape)).shape == (2, 7)
+
+
+@pytest.mark.parametrize("n", range(6))
+def test_exactly_the_last_n_layers_are_gaussian(n):
+    posterior = Posterior.from_state_dict(model(n).state_dict())
+    assert list(posterior.log_var) == [f"{name}.weight" for name in LAYERS[5 - n :]]
+    assert set(posterior.mean) == {f"{n}.{p}" for n in LAYERS for p in ("weight", "bias")}
+
+
+def test_the_papers_sizes():
+    state = {name: tuple(t.shape) for name, t in model(0, (3, 32, 32)).state_dict().items()}
+    assert state["conv1.weight"] == (6, 3, 5, 5)
+    assert state["conv2.weight"] == (16, 6, 5, 5)
+    assert state["fc1.weight"] == (120, 400)
+    assert state["fc2.weight"] == (84, 120)
+    assert state["fc3.weight"] == (10, 84)
+
+
+def test_without_variational_layers_it_is_the_plain_cnn():
+    net, x = model(0), torch.rand(4, 1, 28, 28)
+    plain = nn.Sequential(
+        net.conv1, nn.ReLU(), nn.MaxPool2d(2), net.conv2, nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+        net.fc1, nn.ReLU(), net.fc2, nn.ReLU(), net.fc3,
+    )  # fmt: skip
+    torch.testing.assert_close(net(x), plain(x))
+    with torch.inference_mode():
+        torch.testing.assert_close(net(x), plain(x))
+
+
+@pytest.mark.parametrize("n", range(1, 6))
+def test_head_logits_are_the_network_with_the_drawn_weights(n):
+    net, x = model(n), torch.rand(4, 1, 28, 28)
+    with torch.inference_mode():
+        generator = Generator().manual_seed(0)
+        layers = gaussian_layers(net).values()
+        weights = [sample_weights(layer, 3, generator) for layer in layers]
+        logits = net.head_logits(net.trunk(x), weights)
+        for sample in range(3):
+            point = model(0)
+            state = dict(point.state_dict())
+            for name in net.state_dict():
+                if name in state:
+                    state[name] = net.state_dict()[name]
+            for layer, drawn in zip(LAYERS[5 - n :], weights, strict=True):
+                state[f"{layer}.weight"] = drawn[sample]
+            point.load_state_dict(state)
+            torch.testing.assert_close(logits[sample], point(x), rtol=1e-4, atol=1e-5)
+
+
+def test_the_seed_decides_every_tensor():
+    one, same, other = (model(2, seed=seed).state_dict() for seed in (0, 0, 1))
+    for name, tensor in one.items():
+        assert torch.equal(tensor, same[name])
+        if not name.endswith("log_var"):
+            assert not torch.equal(tensor, other[name])
+
+
+@pytest.mark.parametrize("arguments", [((1, 28, 28), 10, 6), ((1, 28, 28), 10, -1),
+                                       ((2, 28, 28), 10, 3), ((1, 7, 28), 10, 3),
+                                       ((1, 28, 65), 10, 3), ((1, 28, 28), 1, 3)])  # fmt: skip
+def test_what_it_cannot_build_is_refused(arguments):
+    with pytest.raises(SettingError):
+        shape, classes, n = arguments
+        model(n, shape, classes)
+
+
+def test_pooling_before_relu_changes_nothing():
+    x = torch.randn(2, 3, 9, 8)
+    before = functional.relu(functional.max_pool2d(x, 2))
+    after = functional.max_pool2d(functional.relu(x), 2)
+    assert torch.equal(before, after)
+
+
+def test_signed_pixels_are_seen_from_minus_one_to_one():
+    x = torch.rand(3, 1, 12, 12)
+    plain, signed = (model(2, (1, 12, 12), 4, pixels=pixels) for pixels in ("unit", "signed"))
+    torch.testing.assert_close(signed.trunk(x), plain.trunk(2 * x - 1))
+    torch.testing.assert_close(signed(x), plain(2 * x - 1))
