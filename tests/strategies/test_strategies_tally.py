@@ -12,7 +12,7 @@ from flwr.clientapp import ClientApp
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fedbary.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
+from fedbary.runs.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
 from fedbary.errors import RunError, SettingError
 from server_app.inline import InlineGrid
 from strategies import RKLB
