@@ -12,8 +12,8 @@ from flwr.clientapp import ClientApp
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fedbary.runs.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
 from fedbary.errors import RunError, SettingError
+from fedbary.runs.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
 from server_app.inline import InlineGrid
 from strategies import RKLB
 
