@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeGuard
 
+import numpy as np
 import torch
 from flwr.app import ArrayRecord, Context, Message, MessageType
 from flwr.clientapp.typing import ClientAppCallable
@@ -22,6 +23,11 @@ PREFIX = "chart"
 
 POINT = "-"
 """The coordinate's word where an array is deterministic."""
+
+_DTYPES = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (torch.from_numpy(np.empty(0, code)).dtype for code in "?bBhHiIlLefdFD")
+}
 
 
 def chart(rule: str, convention: str | Convention = "fedbary") -> Chart:
@@ -138,7 +144,7 @@ class Chart:
         ------
         ValueError
             If some arrays are charted and some not, or by another rule or convention, or if they
-            are the coordinates of no Gaussian, or cannot be read.
+            are the coordinates of no Gaussian, of another kind of numbers, or cannot be read.
         """
         if not any(_is_charted(key) for key in arrays):
             return arrays
@@ -150,7 +156,8 @@ class Chart:
                 raise ValueError(f"array {name!r} is not in the chart of {self.rule.name}")
             _, _, coordinate, dtype, key = words
             parts.setdefault(key, {})[coordinate] = tensor_from_array(array)
-            dtypes[key] = _dtype_named(dtype)
+            if dtypes.setdefault(key, _dtype_named(dtype)) != _dtype_named(dtype):
+                raise ValueError(f"array {key!r} was charted in two dtypes")
         pairs = self.convention.pairs(parts)
         plain: dict[str, Tensor] = {}
         for key, part in parts.items():
@@ -158,10 +165,12 @@ class Chart:
                 raise ValueError(f"array {key!r} was charted by another convention")
             if key in pairs:
                 log_var_key = pairs[key]
+                if not (dtypes[key].is_floating_point and dtypes[log_var_key].is_floating_point):
+                    raise ValueError(self._left(key))
                 mean, log_var = self._gaussian(key, part, parts[log_var_key])
                 plain[key] = mean.to(dtypes[key])
                 plain[log_var_key] = scale_from(log_var, self.convention, dtypes[log_var_key])
-            elif POINT in part and part[POINT].isfinite().all():
+            elif POINT in part and _is_average(part[POINT], dtypes[key]):
                 continuous = _is_continuous(dtypes[key])
                 plain[key] = (part[POINT] if continuous else part[POINT].round()).to(dtypes[key])
         for key in dtypes:
@@ -180,7 +189,8 @@ class Chart:
         """Return the mean and the log-variance at these coordinates."""
         coordinates = [*first.values(), *(others[i] for i in sorted(others))]
         shapes = {part.shape for part in coordinates}
-        if len(coordinates) != len(self.rule.powers) or len(shapes) != 1:
+        fit = len(coordinates) == len(self.rule.powers) and len(shapes) == 1
+        if not (fit and all(part.is_floating_point() for part in coordinates)):
             raise ValueError(self._left(key))
         mean, log_var = self.rule.inverse(*coordinates)
         if not log_var.isfinite().all():
@@ -195,15 +205,20 @@ class Chart:
 
 
 def _dtype_named(name: str) -> torch.dtype:
-    dtype = getattr(torch, name, None)
-    if not isinstance(dtype, torch.dtype):
+    if name not in _DTYPES:
         raise ValueError(f"{name!r} is no dtype of an array")
-    return dtype
+    return _DTYPES[name]
 
 
 def _is_chart(rule: Rule | RobustRule) -> TypeGuard[Rule]:
     """Whether the rule is a mean in a chart of its own."""
     return isinstance(rule, Rule) and rule.is_mean
+
+
+def _is_average(point: Tensor, dtype: torch.dtype) -> bool:
+    """Whether these may be averages of arrays of the dtype."""
+    is_of_kind = point.is_complex() if dtype.is_complex else point.is_floating_point()
+    return is_of_kind and bool(point.isfinite().all())
 
 
 def _is_continuous(dtype: torch.dtype) -> bool:

@@ -2,6 +2,7 @@
 
 import math
 import re
+import warnings
 
 import numpy as np
 import pytest
@@ -16,6 +17,11 @@ from fedbary.aggregation import RULES, Rule
 from fedbary.errors import SettingError
 from fedbary.models import build
 from strategies import chart, strategy_for
+
+
+def is_dtype(value):
+    return isinstance(value, torch.dtype)
+
 
 MEANS = [name for name, rule in RULES.items() if isinstance(rule, Rule) and rule.is_mean]
 TOLERANCE = {torch.float32: 3e-6, torch.float64: 1e-13}
@@ -155,6 +161,41 @@ def test_what_a_server_puts_out_of_the_chart_is_an_error_at_server_and_client():
         mod.inverse(spoilt)
     result = FedAvg().start(grid(mods=[mod]), spoilt, num_rounds=1)
     assert result.arrays == ArrayRecord({})
+
+
+@pytest.mark.parametrize("rule", MEANS)
+def test_coordinates_of_another_kind_are_errors_and_dtypes_keep_their_kind(rule):
+    """A server may average floats in another precision; nothing of another kind is one's arrays."""
+    mod, start = chart(rule), initial()
+    start["wave"] = Array(np.ones(3, np.complex64))
+    charted = mod.forward(start)
+    for key, array in charted.items():
+        for code in "?bBhHiIlLefdFD":
+            with warnings.catch_warnings(action="ignore"):
+                other = ArrayRecord({**charted, key: Array(array.numpy().astype(code))})
+            if np.dtype(code).kind == array.numpy().dtype.kind:
+                assert {k: a.dtype for k, a in mod.inverse(other).items()} == {
+                    k: a.dtype for k, a in start.items()
+                }
+            else:
+                with pytest.raises(ValueError, match="coordinates of no Gaussian"):
+                    mod.inverse(other)
+
+
+@pytest.mark.parametrize("rule", MEANS)
+@pytest.mark.parametrize("name", sorted(k for k, v in vars(torch).items() if is_dtype(v)))
+def test_a_key_that_names_any_other_dtype_yields_an_array_of_its_kind_or_an_error(name, rule):
+    mod, start = chart(rule), initial()
+    charted = mod.forward(start)
+    for key in charted:
+        *words, _, own = key.split("/", 4)
+        renamed = {"/".join([*words, name, own]) if k == key else k: charted[k] for k in charted}
+        try:
+            back = mod.inverse(ArrayRecord(renamed))
+        except ValueError:
+            continue
+        assert back[own].dtype == str(getattr(torch, name)).removeprefix("torch.")
+        assert words[-1] == "-" or back[own].numpy().dtype.kind == "f"
 
 
 def spoiling_mod(message, context, call_next):
