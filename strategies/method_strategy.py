@@ -13,7 +13,9 @@ from flwr.serverapp import Grid
 from torch import Tensor
 
 from fedbary.errors import SettingError
-from fedbary.methods import METHODS, Method, Reply
+from fedbary.gaussian import Posterior
+from fedbary.methods import METHODS, Bench, Method, Reply, Server
+from fedbary.seeds import derive_seed
 
 from .arrays import array_from_tensor, tensor_from_array
 from .gated import GatedStrategy, arrays_of
@@ -44,11 +46,18 @@ class MethodStrategy(GatedStrategy):
     ----------
     *args, **kwargs
         Those of `GatedStrategy`, and the method's parameters.
+    seed : int
+        The source of every draw of the server.
+    bench : Bench, optional
+        A network and examples of the server's own, for methods that say `needs_bench`.
 
     Attributes
     ----------
     method : Method
         The method with its parameters.
+    contributors : list of int
+        The nodes whose replies made the last round that counted, in the order in which the method
+        was given them; of a run that goes on, empty until its first round.
 
     Raises
     ------
@@ -58,11 +67,18 @@ class MethodStrategy(GatedStrategy):
 
     method_class: type[Method]
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, seed: int = 0, bench: Bench | None = None, **kwargs: Any
+    ) -> None:
         names = {parameter.name for parameter in fields(self.method_class)}  # type: ignore[arg-type]
         own = {name: kwargs.pop(name) for name in names & kwargs.keys()}
         self.method = self.method_class(**own)
+        if self.method.needs_bench and bench is None:
+            name = self.method_class.__name__
+            raise SettingError("bench", None, f"a network and examples at the server for {name}")
         super().__init__(*args, **kwargs)
+        self.contributors: list[int] = []
+        self._seed, self._bench = seed, bench
         self._state: Mapping[str, Tensor] = {}
         self._pending: Mapping[str, Tensor] = {}
         self._kept: dict[str, int] = {}
@@ -83,10 +99,11 @@ class MethodStrategy(GatedStrategy):
         if self._round == 1:
             self._state = self.method.start(model)
             self._kept, self._run = {}, secrets.randbits(62)
+        server = self._server(model)
         earlier, self._at_checkpoint = self._at_checkpoint, dict(self._kept)
         for message in messages:
             name = self._name(message.metadata.dst_node_id)
-            sent = self.method.send(model, self._state, name)
+            sent = self.method.send(server, name)
             said = message.content.config_records[self.configrecord_key]
             if self.method.remembers:
                 known = [self._kept] if earlier is None else [self._kept, earlier]
@@ -147,19 +164,31 @@ class MethodStrategy(GatedStrategy):
     ) -> ArrayRecord:
         """Keep the state that the method made of a round that counts."""
         self._state = self._pending
-        names = (self._name(reply.metadata.src_node_id) for reply in admitted)
-        self._kept |= dict.fromkeys(names, self._round)
+        self.contributors = [reply.metadata.src_node_id for reply in admitted]
+        self._kept |= dict.fromkeys(map(self._name, self.contributors), self._round)
         return aggregate
 
     def _aggregate(self, admitted: Sequence[Message], weights: Sequence[float]) -> ArrayRecord:
         assert self._global_arrays is not None
-        model = tensors_of(self._global_arrays)
         replies = [
             Reply(self._name(reply.metadata.src_node_id), weight, tensors_of(arrays_of(reply)))
             for reply, weight in zip(admitted, weights, strict=True)
         ]
-        result, self._pending = self.method.aggregate(model, self._state, replies)
+        server = self._server(tensors_of(self._global_arrays))
+        result, self._pending = self.method.aggregate(server, replies)
         return ArrayRecord({name: array_from_tensor(tensor) for name, tensor in result.items()})
+
+    def posterior(self, model: Mapping[str, Tensor]) -> Posterior:
+        """Return the global posterior, given the global arrays as tensors."""
+        return self.method.posterior(model, self._state)
+
+    def members(self, model: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Return the networks that predict together, (K, *shape) by name; none for most methods."""
+        return self.method.members(model, self._state)
+
+    def _server(self, model: Mapping[str, Tensor]) -> Server:
+        seed = derive_seed(self._seed, "server", self._round)
+        return Server(model, self._state, self._round, seed, self._bench)
 
     def _name(self, node_id: int) -> str:
         known = self.name_node(node_id) if self.name_node else None

@@ -13,16 +13,18 @@ from importlib import import_module
 from types import MappingProxyType
 
 from fedbary.errors import SettingError
-from fedbary.methods._method import Fitted, Local, Method, Reply, Tensors
+from fedbary.methods._method import Bench, Fitted, Local, Method, Reply, Server, Tensors
 from fedbary.settings.config import BARYCENTRE, Settings, parameters_of
 from fedbary.settings.parameters import methods
 
 __all__ = [
     "METHODS",
+    "Bench",
     "Fitted",
     "Local",
     "Method",
     "Reply",
+    "Server",
     "Tensors",
     "method_named",
     "require_method",

@@ -96,6 +96,51 @@ class Fitted:
 
 
 @dataclass(frozen=True, eq=False)
+class Bench:
+    """What a server has to compute with: a network, and examples that are nobody else's.
+
+    Parameters
+    ----------
+    network : nn.Module
+        Of the global model's architecture, on the examples' device; what it holds does not matter.
+    x, y : Tensor
+        Inputs and targets, of no client and of no test set. Who needs inputs alone leaves y aside.
+    nll : callable
+        Mean negative log-likelihood of (outputs, targets), in nats.
+    """
+
+    network: nn.Module
+    x: Tensor
+    y: Tensor
+    nll: Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Server:
+    """What the server has in a round.
+
+    Parameters
+    ----------
+    model : Tensors
+        The global model, a state dict.
+    state : Tensors
+        What the method keeps at the server.
+    round : int
+        From 1.
+    seed : int
+        The source of every draw of the server in this round.
+    bench : Bench, optional
+        Given to methods that say `needs_bench`.
+    """
+
+    model: Tensors
+    state: Tensors
+    round: int = 1
+    seed: int = 0
+    bench: Bench | None = None
+
+
+@dataclass(frozen=True, eq=False)
 class Reply:
     """An admitted reply at the server.
 
@@ -119,8 +164,8 @@ class Method:
 
     The server holds the global model, a state dict, and beside it the method's state. A round:
 
-        client:  fitted = fit(local, send(model, state, client), kept)
-        server:  model, state = aggregate(model, state, replies)
+        client:  fitted = fit(local, send(server, client), kept)
+        server:  model, state = aggregate(server, replies)
 
     Every tensor that outlives a round is in `model`, `state` or what the client keeps, so runs
     resume. A method is a module of `fedbary.methods` that defines one subclass.
@@ -132,6 +177,9 @@ class Method:
     remembers = False
     """Whether clients keep what `fit` returns as `kept`, and are given it in their next round."""
 
+    needs_bench = False
+    """Whether the server is to have a network and examples of its own."""
+
     def check(self, clients: int, epochs: int) -> None:
         """Raise a SettingError if rounds of so many clients and epochs do not do for the method."""
 
@@ -139,9 +187,9 @@ class Method:
         """Return the server's state before the first round."""
         return {}
 
-    def send(self, model: Tensors, state: Tensors, client: str) -> Tensors:
+    def send(self, server: Server, client: str) -> Tensors:
         """Return what a client is sent: the global model, unless a method says otherwise."""
-        return model
+        return server.model
 
     def fit(self, local: Local, received: Tensors, kept: Tensors) -> Fitted:
         """Do a client's work of a round: by default infer from the global model, and send all."""
@@ -153,9 +201,7 @@ class Method:
         """Return tensors with the names, shapes and dtypes of a sound reply."""
         return model
 
-    def aggregate(
-        self, model: Tensors, state: Tensors, replies: Sequence[Reply]
-    ) -> tuple[Tensors, Tensors]:
+    def aggregate(self, server: Server, replies: Sequence[Reply]) -> tuple[Tensors, Tensors]:
         """Return the global model and the state after a round's admitted replies.
 
         The result does not depend on the order of the replies beyond rounding; the caller sorts
@@ -164,8 +210,12 @@ class Method:
         raise TypeError(f"{type(self).__name__} does not say how it aggregates")
 
     def posterior(self, model: Tensors, state: Tensors) -> Posterior:
-        """Return the posterior that predictions are drawn from."""
+        """Return the global posterior, from which predictions draw."""
         return Posterior.from_state_dict(model)
+
+    def members(self, model: Tensors, state: Tensors) -> Tensors:
+        """Return networks that predict together in place of draws: (K, *shape) by name, or none."""
+        return {}
 
 
 def shares(replies: Sequence[Reply]) -> list[float]:

@@ -33,6 +33,7 @@ from fedbary.methods._method import (
     Local,
     Method,
     Reply,
+    Server,
     Tensors,
     weighted_mean,
 )
@@ -104,10 +105,9 @@ class FedPA(Method):
             state[name] = part.contiguous()
         return Fitted(state, {"train_nll": mean_nll})
 
-    def aggregate(
-        self, model: Tensors, state: Tensors, replies: Sequence[Reply]
-    ) -> tuple[Tensors, Tensors]:
+    def aggregate(self, server: Server, replies: Sequence[Reply]) -> tuple[Tensors, Tensors]:
         """Step along the mean Δ of the parameters; buffers are averaged."""
+        model, state = server.model, server.state
         means = weighted_mean(replies, list(model))
         parameters = [name for name, tensor in model.items() if not is_buffer(name, tensor)]
         steps, after = self._optimiser.step({name: means[name] for name in parameters}, state)

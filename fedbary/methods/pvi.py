@@ -29,7 +29,7 @@ from torch import Tensor
 
 from fedbary.errors import SettingError
 from fedbary.gaussian import Factor, Posterior
-from fedbary.methods._method import Fitted, Local, Method, Reply, Tensors, weighted_mean
+from fedbary.methods._method import Fitted, Local, Method, Reply, Server, Tensors, weighted_mean
 
 LEAST_CAVITY_PRECISION = 1e-6
 """What the precision of a cavity is held above: a standard deviation of 1000."""
@@ -68,12 +68,12 @@ class PVI(Method):
             allowed = f"at most 1/{clients} where so many clients reply: it diverges above"
             raise SettingError("damping", self.damping, allowed)
 
-    def send(self, model: Tensors, state: Tensors, client: str) -> Tensors:
+    def send(self, server: Server, client: str) -> Tensors:
         """Return the global posterior, from which the client starts, and its cavity."""
-        cavity = self._global(model, state)
-        if (site := _sites(state).get(client)) is not None:
+        cavity = self._global(server.model, server.state)
+        if (site := _sites(server.state).get(client)) is not None:
             cavity = cavity / site
-        return {**model, **_named("cavity", cavity)}
+        return {**server.model, **_named("cavity", cavity)}
 
     def fit(self, local: Local, received: Tensors, kept: Tensors) -> Fitted:
         """Infer the client's posterior with the cavity as the prior."""
@@ -82,13 +82,11 @@ class PVI(Method):
         metrics = local.infer(cavity)
         return Fitted(local.state(), metrics)
 
-    def aggregate(
-        self, model: Tensors, state: Tensors, replies: Sequence[Reply]
-    ) -> tuple[Tensors, Tensors]:
+    def aggregate(self, server: Server, replies: Sequence[Reply]) -> tuple[Tensors, Tensors]:
         """Move the sites of those that replied, and multiply all."""
         self.check(len(replies), 1)
-        damping = self.damping or 1 / len(replies)
-        before, sites = self._global(model, state), _sites(state)
+        model, damping = server.model, self.damping or 1 / len(replies)
+        before, sites = self._global(model, server.state), _sites(server.state)
         for reply in replies:
             found = Factor.of(Posterior.from_state_dict(reply.tensors))
             step = (found / before) ** damping

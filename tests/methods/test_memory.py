@@ -36,9 +36,9 @@ class Counting(Method):
         reply = {name: torch.full_like(tensor, float(count)) for name, tensor in received.items()}
         return Fitted(reply, {"train_nll": 0.0}, {"count": count})
 
-    def aggregate(self, model, state, replies):
+    def aggregate(self, server, replies):
         counts = {f"{reply.client}": reply.tensors["bias"][0].clone() for reply in replies}
-        return weighted_mean(replies, list(model)), {**state, **counts}
+        return weighted_mean(replies, list(server.model)), {**server.state, **counts}
 
 
 class CountingStrategy(MethodStrategy):

@@ -8,7 +8,7 @@ from torch import nn
 
 from fedbary.errors import SettingError
 from fedbary.inference import Training, local_method
-from fedbary.methods import Local, Reply
+from fedbary.methods import Local, Reply, Server
 from fedbary.methods.fedpa import FedPA, posterior_delta
 
 
@@ -74,7 +74,7 @@ def test_the_server_ends_at_the_mode_of_the_product_where_fedavg_does_not():
     for _ in range(50):
         deltas = [posterior_delta(model["w"], samples[k], method.rho) for k in range(clients)]
         replies = [Reply(str(k), 1.0, {"w": delta}) for k, delta in enumerate(deltas)]
-        model, state = method.aggregate(model, state, replies)
+        model, state = method.aggregate(Server(model, state), replies)
     torch.testing.assert_close(model["w"], mode, rtol=0, atol=0.4)
     assert (means.mean(0) - mode).norm() > 5 * (model["w"] - mode).norm()
 
@@ -142,7 +142,7 @@ def test_first_rounds_are_fedavg():
         received = job.state()
         network, _ = plain_loop(job, 1)
         reply = method.fit(job, received, {}).reply
-        model, _ = method.aggregate(received, {}, [Reply("a", 5.0, reply)])
+        model, _ = method.aggregate(Server(received, {}), [Reply("a", 5.0, reply)])
         same = all(
             torch.allclose(model[name], tensor, atol=1e-6)
             for name, tensor in network.state_dict().items()
@@ -160,7 +160,7 @@ def test_the_server_s_momentum_moves_no_buffer():
             "bn.running_var": torch.full((2,), 3.0),
             "steps": torch.tensor(9),
         }
-        model, state = method.aggregate(model, state, [Reply("a", 1.0, reply)])
+        model, state = method.aggregate(Server(model, state), [Reply("a", 1.0, reply)])
         assert (model["bn.running_var"] == 3).all() and model["steps"] == 9
     torch.testing.assert_close(model["w"], torch.full((2,), -(1 + 1.9 + 2.71)))
 
@@ -170,7 +170,7 @@ def test_a_buffer_that_nobody_trains_stays_as_it_is():
     job.model.register_buffer("scale", torch.tensor(2.0))
     received = job.state()
     reply = method.fit(job, received, {}).reply
-    model, _ = method.aggregate(received, {}, [Reply("a", 1.0, reply)])
+    model, _ = method.aggregate(Server(received, {}), [Reply("a", 1.0, reply)])
     assert model["scale"] == 2.0
 
 

@@ -7,7 +7,7 @@ from torch import nn
 from fedbary.errors import SettingError
 from fedbary.gaussian import Factor, Posterior
 from fedbary.inference import Training, local_method
-from fedbary.methods import Local, Reply, method_named
+from fedbary.methods import Local, Reply, Server, method_named
 from fedbary.methods.pvi import LEAST_CAVITY_PRECISION, PVI, _sites
 from fedbary.variational.noise import generator_of
 
@@ -61,9 +61,9 @@ def one_round(method, model, state, data, turn, inference=exact_fit, kl_weight=1
         local = Local(network, *data[k], nll=None, inference=inference, training=training,
                       prior=1.0, round=1, seed=k)  # fmt: skip
         name = f"site/{k}"  # a name with a slash, as paths have
-        fitted = method.fit(local, method.send(model, state, name), {})
+        fitted = method.fit(local, method.send(Server(model, state), name), {})
         replies.append(Reply(name, len(data[k][0]), fitted.reply))
-    return method.aggregate(model, state, replies)
+    return method.aggregate(Server(model, state), replies)
 
 
 def start(method, data):
@@ -131,10 +131,10 @@ def test_synchronous_rounds_of_damping_one_over_k_are_the_uniform_reverse_kl_bar
         network = Linear(4)
         local = Local(network, *data[k], nll=None, inference=exact_fit, training=Training(),
                       prior=1.0, round=2, seed=0)  # fmt: skip
-        fitted = method.fit(local, method.send(model, state, f"site/{k}"), {})
+        fitted = method.fit(local, method.send(Server(model, state), f"site/{k}"), {})
         replies.append(Reply(f"site/{k}", 1.0, fitted.reply))
     barycentre = aggregate("RKLB", [Posterior.from_state_dict(r.tensors) for r in replies], [1] * 3)
-    model, _ = method.aggregate(model, state, replies)
+    model, _ = method.aggregate(Server(model, state), replies)
     torch.testing.assert_close(model["weight_mean"], barycentre.mean["weight"])
     torch.testing.assert_close(model["weight_log_var"], barycentre.log_var["weight"])
 
@@ -148,12 +148,12 @@ def test_a_cavity_that_is_no_density_is_held_above_zero():
 
     model = {"weight_mean": torch.ones(2), "weight_log_var": torch.zeros(2)}
     reply = Reply("a", 1.0, {"weight_mean": torch.ones(2), "weight_log_var": -torch.ones(2) * 5})
-    _, state = method.aggregate(model, {}, [reply])
+    _, state = method.aggregate(Server(model, {}), [reply])
     state = {key: tensor * 2 for key, tensor in state.items()}  # now the quotient is negative
     negative = {key: -tensor for key, tensor in state.items()}
     network = Linear(2)
     local = Local(network, torch.ones(1, 2), torch.ones(1), None, spy, Training(), 1.0, 1, 0)
-    sent = method.send(model, {**negative}, "a")
+    sent = method.send(Server(model, {**negative}), "a")
     method.fit(local, sent, {})
     assert seen[0].precision["weight"].min() >= LEAST_CAVITY_PRECISION
     seen.clear()
@@ -171,12 +171,12 @@ def test_no_name_shuts_out_another():
     for number, name in enumerate(NAMES):
         log_var = torch.full((2,), -1.0 - number)
         reply = Reply(name, 1.0, {"weight_mean": torch.ones(2), "weight_log_var": log_var})
-        model, state = method.aggregate(model, state, [reply])
+        model, state = method.aggregate(Server(model, state), [reply])
         precision[name] = _sites(state)[name].precision["weight"]
     assert _sites(state).keys() == set(NAMES)
     for name, expected in precision.items():
         torch.testing.assert_close(_sites(state)[name].precision["weight"], expected)
-        method.send(model, state, name)
+        method.send(Server(model, state), name)
 
 
 def test_too_little_damping_is_refused_before_it_diverges():
@@ -214,9 +214,9 @@ def test_with_the_project_s_own_inference_it_comes_close():
             training = Training(100, len(x), lr=lr, log_var_lr=0.01, kl_weight=1.0)
             local = Local(Sampled(2), x, y, nll, local_method("variational"), training, 1.0,
                           server_round + 1, 100 * server_round + k)  # fmt: skip
-            fitted = method.fit(local, method.send(model, state, str(k)), {})
+            fitted = method.fit(local, method.send(Server(model, state), str(k)), {})
             replies.append(Reply(str(k), len(x), fitted.reply))
-        model, state = method.aggregate(model, state, replies)
+        model, state = method.aggregate(Server(model, state), replies)
     mean, var = posterior_of_all(data)
     assert ((model["weight_mean"] - mean).abs() < 0.3 * var.sqrt()).all()
     torch.testing.assert_close(model["weight_log_var"], var.log(), rtol=0, atol=0.15)

@@ -12,7 +12,7 @@ from torch import nn
 from fedbary import strategies
 from fedbary.errors import SettingError
 from fedbary.inference import Training
-from fedbary.methods import METHODS, Reply, method_named
+from fedbary.methods import METHODS, Reply, Server, method_named
 from fedbary.variational.layers import VariationalLinear, reset_layer
 from server_app.inline import InlineGrid
 
@@ -122,7 +122,7 @@ def test_an_aggregate_does_not_write_to_what_it_is_given(name):
         Reply(str(k), 1.0 + k, {key: t.clone() for key, t in model.items()}) for k in range(3)
     ]
     given = copy.deepcopy((model, state, [reply.tensors for reply in replies]))
-    method.aggregate(model, state, replies)
+    method.aggregate(Server(model, state), replies)
     now = (model, state, [reply.tensors for reply in replies])
     assert all(
         torch.equal(a[key], b[key])
