@@ -18,7 +18,7 @@ from fedbary.inference import Prior, Training, local_method
 from fedbary.methods import Fitted, Local, Method
 from fedbary.settings.config import Settings
 from fedbary.settings.run_config import resolve_run_config
-from strategies.client import METHOD_KEY, fit, method_of
+from strategies.client import EXAMPLES_KEY, METHOD_KEY, fit, method_of
 
 
 @dataclass(frozen=True)
@@ -28,17 +28,19 @@ class Node:
     settings: Settings
     site: Site
 
-    def training(self, server_round: int) -> Training:
-        """Return how a local method trains in a round."""
-        settings = self.settings
+    def training(self, message: Message, examples: int) -> Training:
+        """Return how a local method trains on so many examples in a message's round."""
+        settings, kl_weight = self.settings, self.settings.kl_weight
+        if not isinstance(kl_weight, float):
+            kl_weight = examples / int(config_of(message)[EXAMPLES_KEY])  # type: ignore[arg-type]
         return Training(
             epochs=settings.local_epochs,
             batch_size=settings.batch_size,
-            lr=settings.lr_of(server_round),
+            lr=settings.lr_of(round_of(message)),
             momentum=settings.momentum,
             weight_decay=settings.weight_decay,
             log_var_lr=settings.log_var_lr,
-            kl_weight=settings.kl_weight,
+            kl_weight=kl_weight,
         )
 
     def prior(self, received: Mapping[str, Tensor], server_round: int) -> Prior:
@@ -85,7 +87,7 @@ class Node:
             y=y,
             nll=nll,
             inference=local_method(settings.inference),
-            training=self.training(server_round),
+            training=self.training(message, len(y)),
             prior=self.prior(received, server_round),
             round=server_round,
             seed=seed,

@@ -28,6 +28,7 @@ from server_app.recorder import Recorder
 from server_app.roster import Roster
 from server_app.simulated import end_simulation
 from strategies import FedAG, strategy_for
+from strategies.client import EXAMPLES_KEY
 
 app = ServerApp()
 
@@ -117,6 +118,7 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
         choose_nodes=trainers,
         choose_evaluators=evaluators,
         name_node=roster.name,
+        tell=lambda: {EXAMPLES_KEY: roster.num_examples},
         known_metrics=recorder.known_metrics,
         listener=recorder,
     )

@@ -130,6 +130,11 @@ class Roster:
         """The members by partition, then by name."""
         return sorted(self._members.values(), key=lambda m: (m.partition, m.name))
 
+    @property
+    def num_examples(self) -> int:
+        """How many examples all members train on, those that are away too."""
+        return sum(member.num_examples for member in self._members.values())
+
     def name(self, node_id: int) -> str | None:
         """Return what a member's site is called, or else under which name its key is registered."""
         member = self._members.get(node_id)

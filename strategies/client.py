@@ -18,6 +18,9 @@ from fedbary.seeds import derive_seed
 
 from .method_strategy import KEPT_KEY, METHOD_KEY, RUN_KEY
 
+EXAMPLES_KEY = "all-examples"
+"""The entry of a training message's config with how many examples all clients train on."""
+
 
 def train(
     message: Message,

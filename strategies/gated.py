@@ -73,6 +73,9 @@ class GatedStrategy(FedAvg, ABC):
         From a node's id, what refusals call its site, and by what a method knows it over all
         rounds; None where that is not known: then the id, which changes where a SuperNode
         without a registered key is started again.
+    tell : callable, optional
+        What each training message's config says beside the round's own: names with values, asked
+        for once the round's nodes are chosen.
     known_metrics : mapping of str to (float, float), optional
         The metrics that clients are to send as numbers, each with its least and its largest value.
         Then a reply with something else under these keys is left out of the metrics, and replies
@@ -116,6 +119,7 @@ class GatedStrategy(FedAvg, ABC):
         choose_nodes: _Choose | None = None,
         choose_evaluators: _Choose | None = None,
         name_node: Callable[[int], str | None] | None = None,
+        tell: Callable[[], Mapping[str, int | float]] | None = None,
         known_metrics: Mapping[str, tuple[float, float]] | None = None,
         listener: Listener | None = None,
         **kwargs: Any,
@@ -131,6 +135,7 @@ class GatedStrategy(FedAvg, ABC):
         self.evaluate_limit = evaluate_limit
         self.choose_nodes = choose_nodes
         self.choose_evaluators = choose_evaluators
+        self.tell = tell
         self.known_metrics = known_metrics
         self.listener = listener
         self.completed_rounds = 0
@@ -356,8 +361,10 @@ class GatedStrategy(FedAvg, ABC):
         self, record: RecordDict, node_ids: list[int], message_type: str
     ) -> list[Message]:
         """Make a message for each node, marked with what it asks, by which late replies show."""
-        server_round = record.config_records[self.configrecord_key]["server-round"]
-        group_id = _question(message_type, cast(int, server_round))
+        config = record.config_records[self.configrecord_key]
+        if self.tell is not None and message_type == MessageType.TRAIN:
+            config.update(self.tell())
+        group_id = _question(message_type, cast(int, config["server-round"]))
         return [Message(record, node_id, message_type, group_id=group_id) for node_id in node_ids]
 
     def _train_refusal(self, reply: Message, reference: ArrayRecord) -> str | None:

@@ -63,6 +63,7 @@ NotNegative = Field(ge=0, allow_inf_nan=False)
 _EITHER = {
     "augment": "auto, true or false",
     "gpus_per_client": "auto, or a number from 0 up",
+    "kl_weight": "share, or a number from 0 up",
     "max_precision_ratio": "none, or a number from 1 up",
     "max_weight_ratio": "none, or a number from 1 up",
     "noise": "none, cross, learned, or a number above 0",
@@ -112,7 +113,7 @@ class Settings(BaseModel):
     inference: str
     prior: Literal["normal", "global"]
     prior_std: float = Positive
-    kl_weight: float = NotNegative
+    kl_weight: Literal["share"] | float
     local_epochs: int = Field(ge=1)
     batch_size: int = Field(ge=1)
     lr: float = Positive
@@ -204,6 +205,8 @@ class Settings(BaseModel):
             )
         if self.attack != "none":
             raise SettingError("attack", self.attack, f"none for method={self.method}")
+        if self.kl_weight == "share":
+            raise SettingError("kl_weight", "share", f"a number for method={self.method}")
         return self
 
     @model_validator(mode="after")
@@ -267,11 +270,12 @@ class Settings(BaseModel):
             raise SettingError("model", value, f"{', '.join(networks)}, or package.module:factory")
         return value
 
-    @field_validator("gpus_per_client")
+    @field_validator("gpus_per_client", "kl_weight")
     @classmethod
-    def _is_share(cls, value: str | float) -> str | float:
+    def _is_share(cls, value: str | float, info: ValidationInfo) -> str | float:
+        name = str(info.field_name)
         if isinstance(value, float) and not (math.isfinite(value) and value >= 0):
-            raise SettingError("gpus_per_client", value, _EITHER["gpus_per_client"])
+            raise SettingError(name, value, _EITHER[name])
         return value
 
     @field_validator("noise")

@@ -74,7 +74,7 @@ def _seconds_by_steps(settings: Settings) -> float:
     model = task.make_model(task.signature())
     x, y, rows = task.sample(STEPS * settings.batch_size)
     site = Site("partition 0", "", 0, settings.clients)
-    training = Training(batch_size=settings.batch_size, kl_weight=settings.kl_weight)
+    training = Training(batch_size=settings.batch_size)
     method = local_method(settings.inference)
     for _ in range(2):
         start = time.perf_counter()
