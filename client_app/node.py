@@ -77,10 +77,6 @@ class Node:
         """
         settings, server_round = self.settings, round_of(message)
         received = message.content.array_records["arrays"].to_torch_state_dict()
-        if settings.strategy == "FedAG":
-            model.load_state_dict(received)
-            fitted = _points(model, x, y, settings, server_round, seed)
-            return replace(fitted, reply=self._attacked(fitted.reply, received))
         local = Local(
             model=model,
             x=x,
@@ -114,17 +110,6 @@ class Node:
             for tensors in (received, reply)
         ]
         return ATTACKS[settings.attack](*posteriors).state_dict()
-
-
-def _points(
-    model: nn.Module, x: Tensor, y: Tensor, settings: Settings, server_round: int, seed: int
-) -> Fitted:
-    """Train the point weights of FedAG."""
-    from fedbary.regression.sgd import fit
-
-    lr, epochs = settings.lr_of(server_round), settings.local_epochs
-    metrics = fit(model, x, y, epochs, settings.batch_size, lr, seed)  # type: ignore[arg-type]
-    return Fitted(model.state_dict(), metrics)
 
 
 def node_of(context: Context) -> Node:

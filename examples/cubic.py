@@ -13,8 +13,8 @@ import sys
 
 import torch
 
-from fedbary.aggregation.fedag import fit_gaussian, stacked
 from fedbary.data.standardise import Sums
+from fedbary.methods.fedag import fit_gaussian, stacked
 from fedbary.regression.cubic import SHOWN, cubic_data, cubic_figure
 from fedbary.regression.forecast import forecast
 from fedbary.regression.networks import Regressor

@@ -27,7 +27,7 @@ from server_app.means import means_of
 from server_app.recorder import Recorder
 from server_app.roster import Roster
 from server_app.simulated import end_simulation
-from strategies import FedAG, strategy_for
+from strategies import strategy_for
 from strategies.client import EXAMPLES_KEY
 
 app = ServerApp()
@@ -99,10 +99,9 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
 
     def after(round_here: int, arrays: ArrayRecord) -> MetricRecord | None:
         server_round = round_here + strategy.completed_rounds
-        networks = recorder.networks if server_round >= len(results.rounds) else {}
+        members = recorder.members if server_round >= len(results.rounds) else {}
         last = results.rounds[-1] if results.rounds else {}
-        nodes = strategy.network_nodes if isinstance(strategy, FedAG) else []
-        told = asker.hold(task.ask_after(networks, last), nodes, config)
+        told = asker.hold(task.ask_after(members, last), strategy.contributors, config)
         return recorder.record(server_round, arrays, told)
 
     means = means_of(recorder.known_metrics)

@@ -18,7 +18,7 @@ from fedbary.runs.run_folder import RunFolder
 from fedbary.settings.config import Settings
 from fedbary.tasks import Client, Outcome, Scored, task_of
 from server_app.roster import Roster
-from strategies import CONVENTIONS, FedAG, GatedStrategy, posterior_from_arrays
+from strategies import CONVENTIONS, GatedStrategy, posterior_from_arrays
 
 KNOWN: Mapping[str, tuple[float, float]] = {
     "num-examples": (0, math.inf),
@@ -71,16 +71,14 @@ class Recorder:
         self._started = self._then = time.perf_counter()
 
     @property
-    def networks(self) -> Mapping[str, Tensor]:
-        """The clients' networks of the last round; none unless the rule keeps them."""
-        return self.strategy.networks if isinstance(self.strategy, FedAG) else {}
+    def members(self) -> Mapping[str, Tensor]:
+        """The networks, or posteriors, that predict together; none for most methods."""
+        return self.strategy.members(self.model.state_dict())
 
     @property
     def posterior(self) -> Posterior:
         """Return the global posterior."""
-        if self.networks and isinstance(self.strategy, FedAG):
-            return self.strategy.posterior
-        return Posterior.from_state_dict(self.model.state_dict())
+        return self.strategy.posterior(self.model.state_dict())
 
     def trained(self, replies: Mapping[int, RecordDict]) -> None:
         """Take each client's training metrics, and how far apart their variances lie."""
@@ -102,7 +100,7 @@ class Recorder:
         state = arrays.to_torch_state_dict()
         self.model.load_state_dict(state)
         posterior = self.posterior
-        outcome = Outcome(server_round, self.model, posterior, self.networks, told, self._held_out)
+        outcome = Outcome(server_round, self.model, posterior, self.members, told, self._held_out)
         self.last = self.task.scores(outcome, self.facts)
         scores = self.last.scores
         now = time.perf_counter()
@@ -145,12 +143,12 @@ class Recorder:
         return MetricRecord({**scores})
 
     def finish(self) -> None:
-        """Draw the pictures, and write the clients' networks and the final posterior."""
+        """Draw the pictures, and write the members' networks and the final posterior."""
         if self.last.prediction is not None:
             for name, figure in self.task.pictures(self.last.prediction, self.facts):
                 self.results.draw(figure, name)
-        if self.networks:
-            self.results.write_tensors("networks", self.networks)
+        if members := self.members:
+            self.results.write_tensors("networks", members)
         self.results.finish(self.posterior, self.task.curves)
 
     def _replies(self, server_round: int) -> dict[str, Any]:

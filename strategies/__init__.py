@@ -1,7 +1,7 @@
 """Flower strategies that aggregate Gaussian posteriors, one class per rule.
 
 Every rule in `fedbary.aggregation.RULES` has its class here by its name; only that of FedAvg, a
-name Flower has taken, is `strategy_for("FedAvg")`. `FedAG` makes a posterior of point weights.
+name Flower has taken, is `strategy_for("FedAvg")`.
 Every method in `fedbary.methods.METHODS` likewise has its class by its name; its clients answer
 training messages by `train`.
 """
@@ -12,7 +12,6 @@ from fedbary.methods import METHODS
 from .charts import Chart, chart
 from .client import train
 from .conventions import CONVENTIONS, Convention
-from .fedag import FedAG
 from .gate import Refusal
 from .gated import GatedStrategy
 from .method_strategy import MethodStrategy
@@ -37,7 +36,6 @@ __all__ = [
     "CONVENTIONS",
     "EAA",
     "FKLB",
-    "FedAG",
     "Chart",
     "GAA",
     "GatedStrategy",

@@ -15,6 +15,7 @@ from flwr.supercore import log
 from torch import Tensor
 
 from fedbary.errors import SettingError
+from fedbary.gaussian import Posterior
 
 from .admission import evaluate_refusal, metric_refusals, repeated, train_refusal
 from .conventions import CONVENTIONS
@@ -98,6 +99,9 @@ class GatedStrategy(FedAvg, ABC):
     admitted_nodes : list of int
         The nodes whose metrics the metric aggregation functions are given, in that order; of a
         skipped round none.
+    contributors : list of int
+        The nodes whose replies made the last round that counted, in the order in which they were
+        aggregated; of a run that goes on, empty until its first round.
     unanswered : set of int
         The nodes that were to train or to evaluate in the last round and did not reply.
     completed_rounds : int
@@ -143,6 +147,7 @@ class GatedStrategy(FedAvg, ABC):
         self._gate = Gate(name_node)
         self.num_admitted = 0
         self.admitted_nodes: list[int] = []
+        self.contributors: list[int] = []
         self.unanswered: set[int] = set()
         self._asked: set[int] = set()
         self._tally = Tally(max_skipped)
@@ -174,6 +179,14 @@ class GatedStrategy(FedAvg, ABC):
     def state_dict(self) -> dict[str, Tensor]:
         """Return what, with the global arrays, is needed to go on after the last whole round."""
         return self._tally.state_dict()
+
+    def posterior(self, model: Mapping[str, Tensor]) -> Posterior:
+        """Return the global posterior, given the global arrays as tensors."""
+        return Posterior.from_state_dict(model)
+
+    def members(self, model: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Return the networks that predict together, (K, *shape) by name; none for most methods."""
+        return {}
 
     def load_state_dict(self, state: Mapping[str, Tensor], completed_rounds: int) -> None:
         """Go on from a state of `state_dict` that was taken after so many rounds.
@@ -292,6 +305,7 @@ class GatedStrategy(FedAvg, ABC):
             rest = self._admitted(server_round, admitted, reasons)
             return self._aggregate_admitted(server_round, rest, reference)
         arrays = self._commit(reference, arrays, admitted)
+        self.contributors = [reply.metadata.src_node_id for reply in admitted]
         self._tally.count()
         left_out = metric_refusals(admitted, self.known_metrics)
         self._gate.said(server_round, "metrics left out", admitted, left_out)

@@ -55,9 +55,6 @@ class MethodStrategy(GatedStrategy):
     ----------
     method : Method
         The method with its parameters.
-    contributors : list of int
-        The nodes whose replies made the last round that counted, in the order in which the method
-        was given them; of a run that goes on, empty until its first round.
 
     Raises
     ------
@@ -77,7 +74,6 @@ class MethodStrategy(GatedStrategy):
             name = self.method_class.__name__
             raise SettingError("bench", None, f"a network and examples at the server for {name}")
         super().__init__(*args, **kwargs)
-        self.contributors: list[int] = []
         self._seed, self._bench = seed, bench
         self._state: Mapping[str, Tensor] = {}
         self._pending: Mapping[str, Tensor] = {}
@@ -164,8 +160,8 @@ class MethodStrategy(GatedStrategy):
     ) -> ArrayRecord:
         """Keep the state that the method made of a round that counts."""
         self._state = self._pending
-        self.contributors = [reply.metadata.src_node_id for reply in admitted]
-        self._kept |= dict.fromkeys(map(self._name, self.contributors), self._round)
+        names = (self._name(reply.metadata.src_node_id) for reply in admitted)
+        self._kept |= dict.fromkeys(names, self._round)
         return aggregate
 
     def _aggregate(self, admitted: Sequence[Message], weights: Sequence[float]) -> ArrayRecord:
@@ -183,7 +179,7 @@ class MethodStrategy(GatedStrategy):
         return self.method.posterior(model, self._state)
 
     def members(self, model: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Return the networks that predict together, (K, *shape) by name; none for most methods."""
+        """Return the networks that predict together, (K, *shape) by name."""
         return self.method.members(model, self._state)
 
     def _server(self, model: Mapping[str, Tensor]) -> Server:

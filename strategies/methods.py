@@ -5,7 +5,6 @@ from __future__ import annotations
 from fedbary.aggregation import RULES, rule_named
 from fedbary.methods import METHODS
 
-from .fedag import FedAG
 from .gated import GatedStrategy
 from .method_strategy import method_strategy
 from .strategy import PosteriorStrategy
@@ -67,7 +66,7 @@ class MultiKrum(PosteriorStrategy):
 
 _CLASSES: dict[str, type[PosteriorStrategy]] = {
     method.rule.name: method
-    for method in (RKLB, WB, EAA, GAA, AALV, FKLB, FedAG, Median, TrimmedMean, MultiKrum)
+    for method in (RKLB, WB, EAA, GAA, AALV, FKLB, Median, TrimmedMean, MultiKrum)
 }
 
 

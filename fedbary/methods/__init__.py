@@ -27,6 +27,7 @@ __all__ = [
     "Server",
     "Tensors",
     "method_named",
+    "method_of",
     "require_method",
 ]
 
@@ -39,13 +40,23 @@ METHODS: Mapping[str, type[Method]] = MappingProxyType(
 """Every method's class by its name."""
 
 
+def method_of(settings: Settings) -> Method:
+    """Return the run's method with its parameters; of the barycentre the default of clients.
+
+    Raises
+    ------
+    SettingError
+        If a parameter is out of its range.
+    """
+    if settings.method == BARYCENTRE:
+        return Method()
+    own = {name: getattr(settings, name) for name in parameters_of(settings.method)}
+    return method_named(settings.method)(**own)
+
+
 def require_method(settings: Settings) -> None:
     """Raise a SettingError if the run's method does not allow its parameters or its rounds."""
-    if settings.method == BARYCENTRE:
-        return
-    own = {name: getattr(settings, name) for name in parameters_of(settings.method)}
-    method = method_named(settings.method)(**own)
-    method.check(settings.participants, settings.local_epochs)
+    method_of(settings).check(settings.participants, settings.local_epochs)
 
 
 def method_named(name: str) -> type[Method]:

@@ -174,6 +174,9 @@ class Method:
     deterministic = False
     """Whether the method trains point weights: models with Gaussian tensors are refused."""
 
+    squares = False
+    """Whether it trains regressions on squared errors, so that networks have no noise term."""
+
     remembers = False
     """Whether clients keep what `fit` returns as `kept`, and are given it in their next round."""
 

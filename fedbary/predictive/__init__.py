@@ -9,6 +9,8 @@ A file of this package each says which networks:
 ``dropout``
     one network with its dropout kept.
 
+``choice`` is by the setting `predictive`, ``draws`` stacks networks drawn from any posterior.
+
 Each has a function ``answers(model, x, …)`` that yields, batch by batch, what the networks answer,
 (networks, batch, classes), and `fedbary.predictive.combine` makes a `Prediction` of them: their
 mixture, or their product.

@@ -12,7 +12,8 @@ from torch import Generator, Tensor
 from fedbary.gaussian import Posterior
 from fedbary.inference import Training
 from fedbary.inference.variational import fit
-from fedbary.regression.forecast import Forecast, drawn, forecast
+from fedbary.predictive.draws import drawn
+from fedbary.regression.forecast import Forecast, forecast
 from fedbary.regression.networks import Regressor, gaussian_nll, outputs
 from fedbary.seeds import derive_seed
 

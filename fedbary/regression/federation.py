@@ -118,8 +118,8 @@ def site_data(settings: Settings, site: Site, task: Columns) -> tuple[Tensor, Te
 
 
 def make_model(settings: Settings, task: Columns) -> Regressor:
-    """Return the network, initialised from the seed; FedAG's has no noise of its own."""
-    noise = "none" if settings.strategy == "FedAG" else settings.noise
+    """Return the network, initialised from the seed; one for squared errors has no noise."""
+    noise = "none" if settings.trains_on_squares else settings.noise
     hidden = settings.hidden_units if settings.model == "mlp" else 0
     model = Regressor(len(task.features), hidden, settings.bayesian_layers, noise)  # type: ignore
     model.reset(settings.init_log_var, seed_of(settings, "model"))

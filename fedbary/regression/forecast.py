@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
 from fedbary.errors import SettingError
-from fedbary.gaussian import Posterior, variance_power
+from fedbary.gaussian import Posterior
 from fedbary.regression.networks import is_linear, moments
-from fedbary.variational.layers import normal_like
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +49,7 @@ def forecast(
     """Predict by the first two moments of M networks' answers (FedAG, eqs. 3-5).
 
     mean = Σ ŷ_m / M, epistemic = Σ ŷ_m² / M − mean², aleatoric = noise_var + Σ v_m / M. The
-    networks are the clients' own (the paper's bootstrap), `drawn` from a posterior (ordinary
+    networks are the clients' own (the paper's bootstrap), drawn from a posterior (ordinary
     Monte Carlo), or members of an ensemble; v_m is the noise variance that a network itself
     predicts (a deep ensemble's moments are those of Lakshminarayanan et al. 2017), 0 if it
     predicts none.
@@ -71,20 +70,6 @@ def forecast(
         means, noise_vars = moments(networks, batch)
         parts.append((means.mean(0), means.var(0, correction=0), noise_vars.mean(0) + noise_var))
     return Forecast(*(torch.cat(part) for part in zip(*parts, strict=True)))
-
-
-@torch.no_grad()
-def drawn(posterior: Posterior, samples: int, generator: Generator | None) -> dict[str, Tensor]:
-    """Draw networks from a posterior, (samples, *shape) by name; point tensors are repeated."""
-    networks = {}
-    for name, mean in posterior.mean.items():
-        stacked = mean.expand(samples, *mean.shape)
-        if name in posterior.log_var:
-            std = variance_power(posterior.log_var[name], 0.5)
-            noise = normal_like(torch.empty_like(stacked), generator)
-            stacked = torch.addcmul(stacked, std, noise)
-        networks[name] = stacked
-    return networks
 
 
 @torch.no_grad()

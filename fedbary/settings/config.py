@@ -24,6 +24,7 @@ from fedbary.data.image_layout import parse_classes, parse_shape
 from fedbary.data.partition import PARTITIONS
 from fedbary.errors import SettingError
 from fedbary.settings import limits
+from fedbary.settings.earlier import translated
 from fedbary.settings.parameters import Parameter, methods, models
 from fedbary.settings.registry import is_factory, modules, rules
 
@@ -132,7 +133,7 @@ class Settings(BaseModel):
 
     evaluate_on: Literal["test", "validation"]
     ood_dataset: str
-    predictive: Literal["bootstrap", "montecarlo", "closed"]
+    predictive: Literal["auto", "montecarlo", "members", "product", "dropout", "closed"]
     samples: int = Field(ge=1)
     ece_bins: int = Field(ge=1)
     specificity: float = Field(ge=0, le=1)
@@ -175,6 +176,11 @@ class Settings(BaseModel):
     def strategy(self) -> str:
         """Name of the run's strategy: its method's, or of the barycentre its rule's."""
         return self.rule if self.method == BARYCENTRE else self.method
+
+    @property
+    def trains_on_squares(self) -> bool:
+        """Whether a regression's networks have no noise of their own: the method's flag."""
+        return self.method != BARYCENTRE and methods()[self.method].squares
 
     @property
     def participants(self) -> int:
@@ -297,7 +303,7 @@ class Settings(BaseModel):
 def registered(setting: str) -> tuple[str, ...]:
     """Names that a setting with a registry may hold."""
     if setting == "rule":
-        return (*rules(), "FedAG")
+        return rules()
     if setting == "method":
         return (BARYCENTRE, *methods())
     if setting == "task":
@@ -331,7 +337,7 @@ def resolve(overrides: Mapping[str, Any], file: Path = DEFAULTS) -> Settings:
     protocols, tasks = values.pop("protocols"), values.pop("tasks")
     own: dict[str, Any] = {}
     if file.resolve() != DEFAULTS:
-        own = read_yaml(file)
+        own = translated(read_yaml(file))
         protocols |= _protocols(own.pop("protocols", {}), file)
     preset: Mapping[str, Any] = {}
     protocol = {**values, **own, **overrides}["protocol"]
@@ -339,15 +345,16 @@ def resolve(overrides: Mapping[str, Any], file: Path = DEFAULTS) -> Settings:
         if not isinstance(protocol, str) or protocol not in protocols:
             raise SettingError("protocol", protocol, ", ".join(["none", *protocols]))
         preset = protocols[protocol]
-    given = {**own, **preset, **overrides}
-    method = given.get("method", values["method"])
+    given = {**own, **preset, **translated(overrides)}
+    of_task = tasks.get(str(given.get("task")), {})
+    method = {**values, **of_task, **given}["method"]
     defaults: dict[str, Any] = {n: found.default for n, found in parameters_of(method).items()}
-    model = {**values, **tasks.get(str(given.get("task")), {}), **given}["model"]
+    model = {**values, **of_task, **given}["model"]
     own_of_model = models().get(str(model), {}).items()
     defaults |= {n: found.default for n, found in own_of_model if n not in values}
     if method in methods() and methods()[method].deterministic:
         defaults["bayesian_layers"] = 0
-    return validated({**values, **tasks.get(str(given.get("task")), {}), **defaults, **given})
+    return validated({**values, **of_task, **defaults, **given})
 
 
 def validated(values: Mapping[str, Any]) -> Settings:
@@ -358,6 +365,7 @@ def validated(values: Mapping[str, Any]) -> Settings:
     SettingError
         If a key is unknown or a value is not allowed.
     """
+    values = translated(values)
     own = {**models().get(str(values.get("model")), {}), **parameters_of(values.get("method"))}
     for key in values:
         if key not in Settings.model_fields and key not in own:

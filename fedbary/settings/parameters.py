@@ -92,8 +92,9 @@ class MethodFile:
     ----------
     module, name, purpose : str
         The module and the class in it, whose name is the method's, and what it is in a line.
-    deterministic : bool
-        Whether it trains point weights.
+    deterministic, squares, needs_bench : bool
+        Whether it trains point weights; a regression's on squared errors, without a noise of the
+        network's own; whether the server is to have a network and examples of its own.
     parameters : mapping
         Its parameters by name.
     """
@@ -102,6 +103,8 @@ class MethodFile:
     name: str
     purpose: str
     deterministic: bool
+    squares: bool
+    needs_bench: bool
     parameters: Mapping[str, Parameter]
 
 
@@ -138,9 +141,17 @@ def _read_method(file: Path) -> MethodFile:
         raise SettingError(f"{file}: methods", names, "one public class that inherits from Method")
     (source,) = found
     told = [_flag(node) for above in source.lineage() for node in above.definition.body]
-    deterministic = [value for value in told if value is not None]
+    flags = {name: value for name, value in filter(None, told)}
     purpose = (ast.get_docstring(source.definition) or "").partition("\n")[0]
-    return MethodFile(file.stem, source.name, purpose, deterministic[-1], _fields(source))
+    return MethodFile(
+        module=file.stem,
+        name=source.name,
+        purpose=purpose,
+        deterministic=flags["deterministic"],
+        squares=flags["squares"],
+        needs_bench=flags["needs_bench"],
+        parameters=_fields(source),
+    )
 
 
 def _is_method(source: Source) -> bool:
@@ -148,10 +159,10 @@ def _is_method(source: Source) -> bool:
     return "Method" in above and not source.name.startswith("_")
 
 
-def _flag(node: ast.stmt) -> bool | None:
-    """Return what a line sets `deterministic` to; None for other lines."""
-    if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "deterministic":
-        return ast.unparse(node.value) == "True"
+def _flag(node: ast.stmt) -> tuple[str, bool] | None:
+    """Return the name and the value of a flag that a line sets; None for other lines."""
+    if isinstance(node, ast.Assign) and (text := ast.unparse(node.value)) in ("True", "False"):
+        return ast.unparse(node.targets[0]), text == "True"
     return None
 
 

@@ -50,9 +50,9 @@ def _unused(settings: Settings) -> Iterator[tuple[str, tuple[str, str]]]:
         for name in {*left_open, *(_OF_POSTERIORS if method.deterministic else ())}:
             if name not in method.parameters:
                 yield name, (part, own)
-    elif settings.rule == "FedAG":
-        for name in ("momentum", "weight_decay", "trim_fraction", *_OF_POSTERIORS):
-            yield name, ("rule=FedAG", "lr, lr_schedule, local_epochs, batch_size, noise")
+        if settings.task == "regression" and method.squares:
+            for name in ("momentum", "weight_decay"):
+                yield name, (part, "lr, lr_schedule, local_epochs, batch_size, noise")
     elif settings.rule not in _WITH_HOSTILE:
         part = f"rule={settings.rule}"
         yield "trim_fraction", (part, "max_precision_ratio, max_weight_ratio, server_momentum")

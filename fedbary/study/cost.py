@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Sequence
@@ -67,25 +68,28 @@ def _seconds_of_an_epoch(settings: Settings) -> float:
 def _seconds_by_steps(settings: Settings) -> float:
     from fedbary.data.sites import Site
     from fedbary.inference import Training, local_method
-    from fedbary.regression.sgd import fit as fit_points
+    from fedbary.methods import Local, Server, method_of
     from fedbary.tasks import task_of
 
-    task = task_of(settings)
+    task, method = task_of(settings), method_of(settings)
     model = task.make_model(task.signature())
-    x, y, rows = task.sample(STEPS * settings.batch_size)
+    epochs = settings.local_epochs
+    x, y, rows = task.sample(math.ceil(STEPS / epochs) * settings.batch_size)
     site = Site("partition 0", "", 0, settings.clients)
-    training = Training(batch_size=settings.batch_size)
-    method = local_method(settings.inference)
+    training = Training(
+        epochs=epochs,
+        batch_size=settings.batch_size,
+        lr=settings.lr,
+    )
     for _ in range(2):
         start = time.perf_counter()
-        if settings.strategy == "FedAG":
-            fit_points(model, x, y, 1, settings.batch_size, settings.lr, seed=0)  # type: ignore[arg-type]
-        else:
-            method(
-                model, x, y, settings.prior_std, training, seed=0,
-                nll=task.loss({}), augment=task.augments(site),
-            )  # fmt: skip
-        seconds = time.perf_counter() - start
+        local = Local(
+            model, x, y, task.loss({}), local_method(settings.inference), training,
+            settings.prior_std, round=1, seed=0, augment=task.augments(site),
+        )  # fmt: skip
+        state = local.state()
+        method.fit(local, method.send(Server(state, method.start(state)), site.name), {})
+        seconds = (time.perf_counter() - start) / epochs
     at_once = 1
     if settings.engine == "ray":
         at_once = max(1, (os.cpu_count() or 1) // settings.cpus_per_client)

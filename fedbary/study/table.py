@@ -25,6 +25,7 @@ import yaml
 from fedbary.errors import SettingError, one_line
 from fedbary.runs.location import METRICS
 from fedbary.settings.config import BARYCENTRE, Settings, read_yaml
+from fedbary.settings.earlier import WRITTEN_OUT, translated
 
 FORMAT = 1
 """Raised whenever a column changes its meaning."""
@@ -150,9 +151,11 @@ def differing_setting(rows: pd.DataFrame, settings: Mapping[str, Any]) -> str | 
     Settings that the table does not know of the run are passed over: an earlier version made its
     numbers, which had none such.
     """
-    row = rows.iloc[0].dropna()
+    row = translated(rows.iloc[0].dropna().to_dict())
     for key, value in settings.items():
-        if key in row.index and str(row[key]) != str(value):
+        if value == "auto" and row.get(key) in WRITTEN_OUT.get(key, ()):
+            continue
+        if key in row and str(row[key]) != str(value):
             try:
                 same = math.isclose(float(row[key]), float(value), rel_tol=10 ** (1 - DIGITS))
             except (TypeError, ValueError):

@@ -87,8 +87,9 @@ class Outcome:
         The network that holds it.
     posterior : Posterior
         The global posterior.
-    networks : mapping of str to Tensor
-        The clients' networks, stacked, where the method keeps them; else none.
+    members : mapping of str to Tensor
+        The networks, or posteriors, that predict together, stacked: (K, *shape), where the method
+        keeps some; else none.
     told : mapping
         What was found by asking after the round.
     held_out : sequence of mapping
@@ -98,7 +99,7 @@ class Outcome:
     round: int
     model: nn.Module
     posterior: Posterior
-    networks: Mapping[str, Tensor]
+    members: Mapping[str, Tensor]
     told: Mapping[str, Any]
     held_out: Sequence[Client]
 
@@ -230,13 +231,13 @@ class Task(ABC):
         yield
 
     def ask_after(
-        self, networks: Mapping[str, Tensor], last: Mapping[str, Any]
+        self, members: Mapping[str, Tensor], last: Mapping[str, Any]
     ) -> Dialogue[dict[str, Any]]:
         """Ask the sites of a round after it; return what the round's line has of it.
 
         Parameters
         ----------
-        networks
+        members
             The clients' networks, stacked, where the method keeps them; each site is asked at the
             place of its own. Without any nobody is there to be asked.
         last

@@ -23,7 +23,9 @@ from fedbary.data.images import load
 from fedbary.data.shard import Shard
 from fedbary.data.sites import Site
 from fedbary.figures.run import reliability_diagram
-from fedbary.predictive import Prediction, predict
+from fedbary.gaussian import Posterior
+from fedbary.predictive import Prediction
+from fedbary.predictive.choice import predicted
 from fedbary.scores.metrics import auroc, evaluate, reliability
 from fedbary.tasks import _classes
 from fedbary.tasks._classes import ECE_BINS, SCORES
@@ -113,7 +115,7 @@ class Classification(Task):
                     scores[name] = float(np.average(values, weights=weights))
             return Scored(scores)
         images, labels = federation.evaluation_data(self.settings)
-        prediction = self._predict_global(outcome.model, images, outcome.round)
+        prediction = self._predict_global(outcome, images)
         if not prediction.probs.isfinite().all():
             return Scored(scores)
         line = _classes.uncertainty(prediction, labels)
@@ -138,12 +140,21 @@ class Classification(Task):
         diagram = reliability(prediction.probs, labels, self.settings.ece_bins)
         yield "reliability", reliability_diagram(diagram, "Final global model")
 
-    def _predict(self, model: nn.Module, x: Tensor, seed: int) -> Prediction:
-        generator = torch.Generator(next(model.parameters()).device).manual_seed(seed)
-        return predict(model, x, self.settings.samples, generator)
+    def _predict_global(self, outcome: Outcome, images: Tensor, *again: int) -> Prediction:
+        seed = self.seed("predict-global", outcome.round, *again)
+        return self._predict(outcome.model, images, seed, outcome.posterior, outcome.members)
 
-    def _predict_global(self, model: nn.Module, images: Tensor, *indices: int) -> Prediction:
-        return self._predict(model, images, self.seed("predict-global", *indices))
+    def _predict(
+        self,
+        model: nn.Module,
+        x: Tensor,
+        seed: int,
+        posterior: Posterior | None = None,
+        members: Mapping[str, Tensor] | None = None,
+    ) -> Prediction:
+        generator = torch.Generator(next(model.parameters()).device).manual_seed(seed)
+        kind, samples = self.settings.predictive, self.settings.samples
+        return predicted(kind, model, x, samples, generator, posterior, members)
 
     def _beyond(
         self, outcome: Outcome, here: Prediction, images: Tensor, labels: Tensor
@@ -155,10 +166,7 @@ class Classification(Task):
         """
         line = _classes.rejection(here, labels)
         if self.settings.bayesian_layers > 0:
-            again = [
-                self._predict_global(outcome.model, images, outcome.round, i).probs
-                for i in range(1, REPEATS)
-            ]
+            again = [self._predict_global(outcome, images, i).probs for i in range(1, REPEATS)]
             line["monte_carlo"] = {
                 f"ece_{bins}": float(
                     np.std([evaluate(p, labels, bins)["ece"] for p in [here.probs, *again]], ddof=1)
@@ -167,7 +175,7 @@ class Classification(Task):
             }
         foreign = federation.ood_images(self.settings)
         if foreign is not None:
-            there = self._predict_global(outcome.model, foreign, outcome.round)
+            there = self._predict_global(outcome, foreign)
             line["ood"] = {
                 "auroc_entropy": auroc(here.entropy, there.entropy),
                 "auroc_epistemic": auroc(here.epistemic, there.epistemic),

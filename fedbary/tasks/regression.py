@@ -21,9 +21,10 @@ from fedbary.data.shard import Shard
 from fedbary.data.sites import Site
 from fedbary.figures.run import coverage_curve
 from fedbary.figures.sheet import BLUE, GREEN, RED
+from fedbary.predictive.draws import drawn, members_drawn
 from fedbary.regression import federation
 from fedbary.regression.federation import Columns
-from fedbary.regression.forecast import Forecast, drawn, forecast, linear_forecast
+from fedbary.regression.forecast import Forecast, forecast, linear_forecast
 from fedbary.regression.networks import gaussian_nll
 from fedbary.regression.noise import NoiseSums, noise_sums
 from fedbary.regression.standardise import Standardiser
@@ -114,17 +115,17 @@ class Regression(Task):
         return {"mean": standardiser.mean, "std": standardiser.std}
 
     def ask_after(
-        self, networks: Mapping[str, Tensor], last: Mapping[str, Any]
+        self, members: Mapping[str, Tensor], last: Mapping[str, Any]
     ) -> Dialogue[dict[str, Any]]:
         """Ask each client how far the others' networks miss its data; return the noise.
 
         Where nobody answers it is that of the round before.
         """
         noise = self.settings.noise
-        if self.settings.strategy == "FedAG" and isinstance(noise, float):
+        if self.settings.trains_on_squares and isinstance(noise, float):
             return {"noise_var": noise}
-        if noise == "cross" and networks:
-            answers = yield Question(NOISE, read_noise, tensors=networks)
+        if noise == "cross" and members:
+            answers = yield Question(NOISE, read_noise, tensors=members)
             if answers:
                 return {"noise_var": functools.reduce(operator.add, answers).noise_var}
         return {"noise_var": last.get("noise_var", 0.0)}
@@ -164,11 +165,11 @@ class Regression(Task):
         kind, noise_var = self.settings.predictive, outcome.told["noise_var"]
         if kind == "closed":
             return linear_forecast(outcome.posterior, x, noise_var)
-        if kind == "bootstrap" and outcome.networks:
-            return forecast(outcome.networks, x, noise_var)
         generator = Generator().manual_seed(self.seed("predict-global", outcome.round))
-        networks = drawn(outcome.posterior, self.settings.samples, generator)
-        return forecast(networks, x, noise_var)
+        samples = self.settings.samples
+        if kind != "montecarlo" and outcome.members:
+            return forecast(members_drawn(outcome.members, samples, generator), x, noise_var)
+        return forecast(drawn(outcome.posterior, samples, generator), x, noise_var)
 
 
 def read_noise(metrics: Mapping[str, Any], most: int) -> NoiseSums:

@@ -26,10 +26,11 @@ from fedbary.federation import torch_device
 from fedbary.figures.roc import roc_curves
 from fedbary.figures.run import reliability_diagram
 from fedbary.figures.sheet import BLUE, GREEN
+from fedbary.gaussian import Posterior
 from fedbary.inference import prepare
 from fedbary.models import build
-from fedbary.predictive import Prediction, mixture
-from fedbary.predictive.montecarlo import answers
+from fedbary.predictive import Prediction
+from fedbary.predictive.choice import predicted
 from fedbary.scores import tables as scores
 from fedbary.scores.metrics import reliability
 from fedbary.tabular import deal, loss
@@ -154,9 +155,9 @@ class Tables(Task):
     def scores(self, outcome: Outcome, facts: Facts) -> Scored:
         """Score the global model on the test rows."""
         x, labels = self.scored_by_clients(facts)
-        prediction = self._predict(
-            outcome.model, x, facts, self.seed("predict-global", outcome.round)
-        )
+        seed = self.seed("predict-global", outcome.round)
+        model, posterior, members = outcome.model, outcome.posterior, outcome.members
+        prediction = self._predict(model, x, facts, seed, posterior, members)
         if not prediction.probs.isfinite().all():
             return Scored(dict.fromkeys(SCORES, math.nan))
         line = _classes.uncertainty(prediction, labels)
@@ -216,12 +217,22 @@ class Tables(Task):
         scale = Standardiser(facts["mean"], facts["std"])
         return scale.features(x).to(torch_device(self.settings))
 
-    def _predict(self, model: nn.Module, x: Tensor, facts: Facts, seed: int) -> Prediction:
-        """Return the mean of the networks' probabilities, under the classes' own frequencies."""
-        generator = Generator(x.device).manual_seed(seed)
-        weights = self._weights(facts)
-        drawn = answers(model, x, self.settings.samples, generator)
-        return mixture(loss.natural(logits, weights) for logits in drawn)
+    def _predict(
+        self,
+        model: nn.Module,
+        x: Tensor,
+        facts: Facts,
+        seed: int,
+        posterior: Posterior | None = None,
+        members: Mapping[str, Tensor] | None = None,
+    ) -> Prediction:
+        """Return the networks' joint prediction, under the classes' own frequencies."""
+        generator, weights = Generator(x.device).manual_seed(seed), self._weights(facts)
+        kind, samples = self.settings.predictive, self.settings.samples
+        return predicted(
+            kind, model, x, samples, generator, posterior, members,
+            adjusted=lambda logits: loss.natural(logits, weights),
+        )  # fmt: skip
 
     def _score(self, probs: Tensor, labels: Tensor) -> dict[str, float]:
         return scores.score(probs, labels, self.settings.ece_bins, self.settings.specificity)

@@ -15,7 +15,7 @@ import client_app
 from fedbary.errors import SettingError
 from fedbary.launching.launch import prepare
 from fedbary.methods import METHODS
-from fedbary.settings.config import resolve
+from fedbary.settings.config import resolve, validated
 from server_app import run
 from server_app.inline import InlineGrid, run_inline
 
@@ -69,36 +69,58 @@ def test_it_trains_when_some_clients_take_part_and_writes_what_it_did(name, tmp_
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     first, last = json.loads(lines[0]), json.loads(lines[-1])
     assert last["nll"] < first["nll"] - 0.1
-    assert all("train-nll" in client for client in last["clients"])
+    assert all({"train-nll", "train-mse"} & client.keys() for client in last["clients"])
     assert last["refused"] == []
 
 
 REGRESSION = {
-    "task": "regression", "noise": "learned", "predictive": "montecarlo", "lr": 0.01,
-    "batch_size": 16, "local_epochs": 8, "log_var_lr": 0.01, "kl_weight": 0.1,
+    "task": "regression", "lr": 0.01, "batch_size": 16, "local_epochs": 8, "log_var_lr": 0.01,
+    "kl_weight": 0.1,
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("task", [REGRESSION, {"task": "tables"}], ids=["regression", "tables"])
 @pytest.mark.parametrize("name", METHODS)
 def test_it_trains_in_every_task_that_is_no_classification_of_images(name, task, tmp_path):
-    chosen = settings(name, **task, bayesian_layers=0 if METHODS[name].deterministic else 1)
+    chosen = dict(task)
+    if task is REGRESSION and not METHODS[name].squares:
+        chosen["noise"] = "learned"
+    chosen = settings(name, **chosen, bayesian_layers=0 if METHODS[name].deterministic else 1)
+    run_inline(chosen, tmp_path / "run")
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    first, last = json.loads(lines[0]), json.loads(lines[-1])
+    assert first["nll"] is None or last["nll"] < first["nll"] - 0.1
+    assert last["admitted"] == 3 and last["refused"] == []
+    assert all({"train-nll", "train-mse"} & client.keys() for client in last["clients"])
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_regression_says_which_noise_its_method_takes(name):
+    method = METHODS[name]
+    chosen = {"method": name, "bayesian_layers": 0 if method.deterministic else 1}
+    wrong, said = ("learned", "none, cross") if method.squares else ("cross", "learned")
+    with pytest.raises(SettingError, match=f"noise: '{wrong}'.*{said}.*{name}"):
+        resolve({"task": "regression", **chosen, "noise": wrong})
+
+
+def test_the_words_of_earlier_versions_are_those_of_today():
+    """FedAG was a rule of regressions, and its members a bootstrap."""
+    for words in ({"task": "regression", "lr": 0.003}, {"clients": 3}):
+        today = resolve({**words, "method": "FedAG", "predictive": "members"})
+        assert resolve({**words, "rule": "FedAG", "predictive": "bootstrap"}) == today
+    held = {**resolve({"task": "regression"}).model_dump(), "method": "barycentre"}
+    del held["estimator"]
+    assert validated({**held, "rule": "FedAG"}) == resolve({"task": "regression"})
+
+
+@pytest.mark.parametrize("predictive", ["members", "product", "montecarlo"])
+def test_networks_that_the_method_keeps_predict_together(predictive, tmp_path):
+    chosen = settings("FedAG", predictive=predictive, rounds=6, local_epochs=4)
     run_inline(chosen, tmp_path / "run")
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     first, last = json.loads(lines[0]), json.loads(lines[-1])
     assert last["nll"] < first["nll"] - 0.1
-    assert last["admitted"] == 3 and last["refused"] == []
-    assert all("train-nll" in client for client in last["clients"])
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_under_a_method_a_regression_does_not_take_what_its_default_rule_takes(name):
-    """The default rule, FedAG, is not the run's: its noise and prediction are refused."""
-    chosen = {"method": name, "bayesian_layers": 0 if METHODS[name].deterministic else 1}
-    with pytest.raises(SettingError, match=f"noise: 'cross'.*learned .*{name}.*predictive"):
-        resolve({"task": "regression", **chosen})
-    with pytest.raises(SettingError, match=f"predictive: 'bootstrap'.*montecarlo .*{name}"):
-        resolve({"task": "regression", **chosen, "noise": "learned"})
+    assert last["uncertainty"]["epistemic"] > 1e-4
 
 
 @pytest.mark.parametrize("name", METHODS)

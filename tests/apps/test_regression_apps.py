@@ -11,9 +11,9 @@ from safetensors.torch import load_file
 
 import client_app
 from fedbary import Posterior
-from fedbary.aggregation.fedag import fit_gaussian
 from fedbary.errors import SettingError
 from fedbary.launching.launch import prepare
+from fedbary.methods.fedag import fit_gaussian
 from fedbary.regression.baselines import bayesian_linear
 from fedbary.regression.federation import evaluation_data, training_data
 from fedbary.regression.standardise import Standardiser
@@ -166,14 +166,14 @@ def test_sites_may_hold_files_of_their_own(tmp_path):
         ({"model": "cnn"}, "model: 'cnn'"),
         ({"noise": "learned"}, "none, cross or a number"),
         ({"noise": 0.0}, "a number above 0"),
-        ({"rule": "RKLB"}, "regression-vi"),
+        ({"method": "barycentre"}, "regression-vi"),
         ({"predictive": "closed"}, "for a network"),
-        ({"bayesian_layers": 1}, "0 for FedAG"),
+        ({"bayesian_layers": 1}, "0 for method=FedAG"),
         ({"partition": "dirichlet"}, "iid or quantity"),
         ({"device": "cuda"}, "CPU"),
         ({"dataset": "nope"}, "diabetes, or the path"),
         ({"clients": 399}, "at most the 398"),
-        ({"task": "classification", "dataset": "digits", "rule": "FedAG"}, "rule: 'FedAG'"),
+        ({"predictive": "dropout"}, "montecarlo, members or closed"),
     ],
 )
 def test_what_does_not_fit_is_one_line(changes, said, tmp_path):

@@ -165,7 +165,7 @@ def test_sites_hold_files_of_their_own_with_text_and_one_that_does_not_fit_is_le
         ({"model": "cnn"}, "model: 'cnn'; expected mlp, linear"),
         ({"dataset": "none", "classes": "2", "input_shape": "1x8x8"}, "dataset: 'none'"),
         ({"dataset": "diabetes"}, "dataset: 'diabetes'; expected breast_cancer"),
-        ({"rule": "FedAG"}, "rule: 'FedAG'"),
+        ({"predictive": "closed"}, "closed is for regression"),
         ({"bayesian_layers": 3}, "bayesian_layers: 3"),
         ({"classes": "good,bad"}, "good, bad"),
         ({"specificity": 1.5}, "specificity: 1.5"),

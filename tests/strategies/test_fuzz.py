@@ -56,8 +56,9 @@ def test_hostile_replies_are_refused_by_name_and_change_nothing(rule):
 
 def one_run(rule, rng):
     federation = Federation(rng, gaussian=rule != "FedAG")
-    options = {"convention": federation.convention}
+    options = {}
     if rule != "FedAG":
+        options["convention"] = federation.convention
         options["server_momentum"] = federation.pick([0.0, 0.0, 0.9])
         options["max_precision_ratio"] = federation.pick([None, None, 1.0, 3.0])
         options["trim_fraction"] = federation.pick([0.2, 0.1, 0.4])

@@ -64,11 +64,10 @@ def test_whatever_is_admitted_has_a_sound_aggregate_that_is_admitted_again(
     convention, start = model(unit, dtype, [0.0, 0.0], [0.0, 0.0], [0.0, 0.0])
     records = [(model(unit, dtype, *arrays)[1], weight) for *arrays, weight in sent]
     if rule == "FedAG":
-        beta, start = 0.0, without_scale(start)
+        start = without_scale(start)
         records = [(without_scale(record), weight) for record, weight in records]
-    strategy = strategy_for(rule)(
-        convention=convention, server_momentum=beta, choose_nodes=lambda server_round: []
-    )
+    options = {} if rule == "FedAG" else {"convention": convention, "server_momentum": beta}
+    strategy = strategy_for(rule)(**options, choose_nodes=lambda server_round: [])
     for server_round in (1, 2, 3):
         strategy.configure_train(server_round, start, ConfigRecord(), None)
         replies = [reply(k, r, num_examples=weight) for k, (r, weight) in enumerate(records)]

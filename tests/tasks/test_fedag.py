@@ -12,9 +12,10 @@ from torch import Generator
 
 from fedbary import Posterior
 from fedbary.aggregation import aggregate
-from fedbary.aggregation.fedag import ESTIMATORS, MIN_LOG_VAR, fit_gaussian, stacked
 from fedbary.errors import SettingError
-from fedbary.regression.forecast import drawn, forecast, linear_forecast
+from fedbary.methods.fedag import ESTIMATORS, MIN_LOG_VAR, fit_gaussian, stacked
+from fedbary.predictive.draws import drawn
+from fedbary.regression.forecast import forecast, linear_forecast
 from fedbary.regression.networks import Regressor
 from fedbary.regression.noise import NoiseSums, noise_sums
 

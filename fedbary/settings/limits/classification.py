@@ -14,14 +14,14 @@ DATASETS = ("none", *modules("data/images"))
 
 FILES = (".npz",)
 
-UNUSED = ("target", "split", "noise", "predictive", "class_weights", "specificity")
+UNUSED = ("target", "split", "noise", "class_weights", "specificity")
 
-USES = "classes, input_shape, augment, ood_dataset, ece_bins"
+USES = "classes, input_shape, augment, ood_dataset, ece_bins, predictive"
 
 
 def limits(settings: Settings) -> Iterator[tuple[str, bool, str]]:
     """Yield what has to fit."""
     fits = settings.model != "cnn" or settings.bayesian_layers <= 5
     yield "bayesian_layers", fits, "a whole number from 0 to 5, the layers of the CNN"
-    yield "rule", settings.rule != "FedAG", "another rule, or task=regression"
+    yield "predictive", settings.predictive != "closed", "another: closed is for regression"
     yield "class_weights", settings.class_weights == "none", "none, or balanced for task=tables"

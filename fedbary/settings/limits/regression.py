@@ -33,16 +33,13 @@ def limits(settings: Settings) -> Iterator[tuple[str, bool, str]]:
     yield "device", settings.device != "cuda", "auto or cpu: regression is done on CPUs"
     layers = 2 if settings.model == "mlp" else 1
     yield "bayesian_layers", settings.bayesian_layers <= layers, f"at most {layers} of this model"
-    if settings.strategy == "FedAG":
-        yield "bayesian_layers", settings.bayesian_layers == 0, "0 for FedAG, of point weights"
-        yield "noise", settings.noise != "learned", "none, cross or a number for FedAG"
-        yield "server_momentum", settings.server_momentum == 0, "0 for FedAG"
-        yield "max_precision_ratio", settings.precision_bound is None, "none for FedAG"
+    name, noise = settings.strategy, settings.noise
+    if settings.trains_on_squares:
+        yield "noise", noise != "learned", f"none, cross or a number for {name}"
     else:
-        name, noise = settings.strategy, settings.noise not in ("none", "cross")
-        also = "with predictive=montecarlo; protocol=regression-vi sets both"
-        yield "noise", noise, f"learned or a number for {name}, {also}"
-        allowed = f"montecarlo or closed for {name}"
-        yield "predictive", settings.predictive != "bootstrap", allowed
+        also = "protocol=regression-vi sets all that variational posteriors need"
+        yield "noise", noise not in ("none", "cross"), f"learned or a number for {name}; {also}"
+    product = settings.predictive not in ("product", "dropout")
+    yield "predictive", product, "auto, montecarlo, members or closed for regression"
     closed = settings.predictive != "closed" or settings.model == "linear"
-    yield "predictive", closed, "montecarlo, or bootstrap with FedAG, for a network"
+    yield "predictive", closed, "auto, montecarlo or members for a network"

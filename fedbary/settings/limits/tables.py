@@ -14,9 +14,9 @@ DATASETS = modules("data/tables", "read_labelled")
 
 FILES = ("",)
 
-UNUSED = ("input_shape", "augment", "pixels", "noise", "predictive")
+UNUSED = ("input_shape", "augment", "pixels", "noise")
 
-USES = "target, classes, split, class_weights, specificity, ece_bins"
+USES = "target, classes, split, class_weights, specificity, ece_bins, predictive"
 
 
 def limits(settings: Settings) -> Iterator[tuple[str, bool, str]]:
@@ -25,5 +25,5 @@ def limits(settings: Settings) -> Iterator[tuple[str, bool, str]]:
     yield "model", settings.model not in images, "mlp, linear or a network of yours for tables"
     yield "dataset", settings.dataset != "none", "the server's own table for task=tables"
     yield "ood_dataset", settings.ood_dataset == "none", "none for task=tables"
-    yield "rule", settings.rule != "FedAG", "another rule, or task=regression"
+    yield "predictive", settings.predictive != "closed", "another: closed is for regression"
     yield "augment", settings.augment is not True, "auto or false for tables"

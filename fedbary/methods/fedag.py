@@ -1,0 +1,171 @@
+"""FedAG: the clients' point weights are the posterior (FedAvg-Gaussian).
+
+Clients train point weights from θ_g, a regression's by damped SGD on squared errors
+(`fedbary.regression.sgd`), others by the local inference. With the K networks of a round, equally
+weighted, each weight has
+
+    m = Σ θ_k / K,      s² = Σ (θ_k − m)² / K,      v = s² K / (K − 1)  or  s²,
+
+and θ_g ← m. Predictions are those of the K networks themselves (the paper's bootstrap), of draws
+from N(m, v), or of a linear model in closed form.
+
+What travels: as in FedAvg, once the model either way. The server keeps the K networks of the last
+round. It suits ensembles of many clients whose data are alike: what sets them apart is taken for
+uncertainty, also where it is a difference of their data.
+
+Reference: A. T. Thorgeirsson and F. Gauterin, Probabilistic Predictions with Federated Learning,
+Entropy 2021, 23, 41. It leaves open the divisor of the variance, and whether examples count.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedbary.aggregation import aggregate
+from fedbary.aggregation.sums import normalised
+from fedbary.errors import SettingError
+from fedbary.gaussian import Posterior
+from fedbary.methods._method import Fitted, Local, Method, Reply, Server, Tensors
+from fedbary.regression.networks import Regressor
+from fedbary.regression.sgd import fit as fit_regression
+
+ESTIMATORS = ("sample", "population")
+"""What a weight's variance may be, see `fit_gaussian`; the paper leaves it open."""
+
+MIN_LOG_VAR = -40.0
+"""Log-variance of a weight in which no client differs, the least that strategies admit."""
+
+_NETWORK = "networks/"
+
+
+@dataclass(frozen=True)
+class FedAG(Method):
+    """Fit a Gaussian per weight over the clients' networks (Thorgeirsson and Gauterin 2021).
+
+    Clients count alike, whatever their number of examples, as in the paper. Tensors that are not
+    floating are the clients' mean, of integers and bools rounded.
+
+    Parameters
+    ----------
+    estimator : str
+        A weight's variance: sample, unbiased for the spread of those that the clients are drawn
+        from; population, the spread of these clients.
+
+    Raises
+    ------
+    SettingError
+        If the estimator is unknown.
+    """
+
+    estimator: Literal["sample", "population"] = "sample"
+
+    deterministic = True
+    squares = True
+
+    def __post_init__(self) -> None:
+        _require_estimator(self.estimator)
+
+    def fit(self, local: Local, received: Tensors, kept: Tensors) -> Fitted:
+        """Train the client's point weights."""
+        local.load(received)
+        training = local.training
+        if isinstance(local.model, Regressor):
+            metrics = fit_regression(
+                local.model, local.x, local.y, training.epochs, training.batch_size, training.lr,
+                local.seed,
+            )  # fmt: skip
+        else:
+            metrics = local.infer(local.prior)
+        return Fitted(local.state(), metrics)
+
+    def aggregate(self, server: Server, replies: Sequence[Reply]) -> tuple[Tensors, Tensors]:
+        """Take the mean of the networks, and keep them."""
+        floating = [n for n, tensor in server.model.items() if tensor.is_floating_point()]
+        networks = stacked([{n: reply.tensors[n] for n in floating} for reply in replies])
+        means = {**fit_gaussian(networks, estimator=self.estimator).mean}
+        if others := server.model.keys() - means.keys():
+            points = [Posterior({n: r.tensors[n] for n in sorted(others)}, {}) for r in replies]
+            means |= aggregate("FedAvg", points, [1.0] * len(points)).mean
+        state = {_NETWORK + name: tensor for name, tensor in networks.items()}
+        return {name: means[name] for name in server.model}, state
+
+    def members(self, model: Tensors, state: Tensors) -> Tensors:
+        """Return the clients' networks of the last round that counted."""
+        return {name.removeprefix(_NETWORK): tensor for name, tensor in state.items()}
+
+    def posterior(self, model: Tensors, state: Tensors) -> Posterior:
+        """Return the Gaussian over the clients' networks; before the first round point weights."""
+        networks = self.members(model, state)
+        if not networks:
+            return super().posterior(model, state)
+        return fit_gaussian(networks, estimator=self.estimator)
+
+
+def stacked(networks: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """Stack networks: by name, (K, *shape), in the order given."""
+    return {name: torch.stack([network[name] for network in networks]) for name in networks[0]}
+
+
+def fit_gaussian(
+    networks: Mapping[str, Tensor],
+    weights: Sequence[float] | None = None,
+    estimator: str = "sample",
+) -> Posterior:
+    """Fit a Gaussian per weight over the clients' networks (FedAG, Algorithm 1).
+
+    With p_k = w_k / Σ w the mean is m = Σ p_k w_k, and the variance, by `estimator`,
+
+    - ``population``: s² = Σ p_k (w_k − m)², the spread of these clients; FKLB's of point masses;
+    - ``sample``: s² / (1 − Σ p_k²), unbiased for the spread of those these are drawn from.
+
+    Sums run in float64. A weight in which no client differs, or that only one holds, has
+    log-variance −40.
+
+    Parameters
+    ----------
+    networks
+        Floating tensors by name, stacked over the K clients: (K, *shape).
+    weights
+        One per client, none negative, not all 0; by default equal ones, as in the paper.
+    estimator
+        One of `ESTIMATORS`.
+
+    Returns
+    -------
+    Posterior
+        A Gaussian for every tensor, of the networks' dtypes; it does not depend on the order of
+        the clients beyond rounding.
+
+    Raises
+    ------
+    SettingError
+        If the estimator is unknown, or the weights do not fit the clients.
+    """
+    _require_estimator(estimator)
+    clients = len(next(iter(networks.values())))
+    shares = normalised([1.0] * clients if weights is None else weights)
+    if len(shares) != clients:
+        raise SettingError("weights", list(shares), f"one per client; there are {clients}")
+    divisor = 1.0
+    if estimator == "sample" and max(shares) < 1:
+        divisor -= math.fsum(share**2 for share in shares)
+    means, log_vars = {}, {}
+    for name, tensor in networks.items():
+        p = torch.tensor(shares, dtype=torch.float64).view(-1, *[1] * (tensor.ndim - 1))
+        values = tensor.double()
+        mean = (p * values).sum(0)
+        var = (p * (values - mean).square()).sum(0) / divisor
+        means[name] = mean.to(tensor.dtype)
+        log_vars[name] = var.log().clamp_min(MIN_LOG_VAR).to(tensor.dtype)
+    return Posterior(means, log_vars)
+
+
+def _require_estimator(estimator: str) -> None:
+    if estimator not in ESTIMATORS:
+        raise SettingError("estimator", estimator, ", ".join(ESTIMATORS))

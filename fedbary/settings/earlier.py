@@ -1,0 +1,23 @@
+"""Settings in the words of earlier versions, put into today's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+WRITTEN_OUT = {"predictive": ("bootstrap", "montecarlo")}
+"""What earlier versions wrote where today's say auto."""
+
+
+def translated(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings in today's words; those that are in them already are as they were.
+
+    FedAG was a value of `rule`; its parameters had no names. The members' networks that predict
+    were a bootstrap.
+    """
+    today = dict(values)
+    if today.get("rule") == "FedAG":
+        today |= {"method": "FedAG", "rule": "RKLB", "estimator": "sample"}
+    if today.get("predictive") == "bootstrap":
+        today["predictive"] = "members"
+    return today
