@@ -151,9 +151,10 @@ def differing_setting(rows: pd.DataFrame, settings: Mapping[str, Any]) -> str | 
     Settings that the table does not know of the run are passed over: an earlier version made its
     numbers, which had none such.
     """
-    row = translated(rows.iloc[0].dropna().to_dict())
+    written = rows.iloc[0].dropna().to_dict()
+    row = translated(written)
     for key, value in settings.items():
-        if value == "auto" and row.get(key) in WRITTEN_OUT.get(key, ()):
+        if value == "auto" and written.get(key) in WRITTEN_OUT.get(key, ()):
             continue
         if key in row and str(row[key]) != str(value):
             try:
