@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from fedbary.data.image_layout import ImageLayout, parse_classes, parse_shape
 from fedbary.data.images import Dataset, inputs, load
-from fedbary.data.partition import partition, split_holdout
+from fedbary.data.partition import keep_for_server, partition, split_holdout
 from fedbary.data.shard import Shard
 from fedbary.data.sites import Site, own_data
 from fedbary.errors import SettingError
@@ -71,8 +71,14 @@ def augments(settings: Settings) -> bool:
     return load_dataset(settings).augment if settings.augment == "auto" else settings.augment
 
 
+def _dealt(settings: Settings) -> tuple[np.ndarray, np.ndarray]:
+    """Training indices that clients may hold, and those that the server keeps to learn from."""
+    seed = derive_seed(settings.seed, "server-data")
+    return keep_for_server(_pool(settings)[0], settings.server_fraction, seed)
+
+
 def _pool(settings: Settings) -> tuple[np.ndarray, np.ndarray]:
-    """Training indices that clients may hold, and those kept for validation (none for `test`)."""
+    """Training indices to be dealt, and those kept for validation (none for `test`)."""
     count = len(load_dataset(settings).y_train)
     if settings.evaluate_on == "test":
         return np.arange(count), np.arange(0)
@@ -111,7 +117,7 @@ def ood_images(settings: Settings) -> Tensor | None:
 @lru_cache(maxsize=4)
 def client_indices(settings: Settings, clients: int) -> tuple[np.ndarray, ...]:
     """For each client the indices of its training examples, largest client first."""
-    pool, _ = _pool(settings)
+    pool, _ = _dealt(settings)
     labels = load_dataset(settings).y_train.numpy()[pool]
     parts = partition(
         labels,
@@ -123,6 +129,14 @@ def client_indices(settings: Settings, clients: int) -> tuple[np.ndarray, ...]:
         min_examples=settings.min_examples,
     )
     return tuple(pool[part] for part in parts)
+
+
+def server_shard(settings: Settings) -> Shard:
+    """Return the training examples that the server keeps to learn from, on its device."""
+    dataset, indices = load_dataset(settings), torch.from_numpy(_dealt(settings)[1])
+    device = torch_device(settings)
+    x, y = dataset.x_train[indices].to(device), dataset.y_train[indices].to(device)
+    return Shard(x, y, x[:0], y[:0])
 
 
 @lru_cache(maxsize=1024)

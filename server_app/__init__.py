@@ -15,7 +15,7 @@ from flwr.supercore.logger import log
 from torch import Tensor
 
 from fedbary.errors import RunError, SettingError
-from fedbary.methods import require_method
+from fedbary.methods import Bench, method_of, require_method
 from fedbary.runs.location import require_startable, run_folder
 from fedbary.runs.lock import only_writer
 from fedbary.runs.run_folder import RunFolder, changed_bits, checkpoint_to_resume
@@ -106,7 +106,7 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
 
     means = means_of(recorder.known_metrics)
     strategy = strategy_for(settings.strategy)(
-        **_parameters(settings),
+        **_parameters(settings, facts),
         min_replies=settings.min_replies,
         max_skipped=settings.max_skipped,
         max_weight_ratio=settings.weight_bound,
@@ -138,7 +138,7 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
     log(INFO, "Results: %s", folder)
 
 
-def _parameters(settings: Settings) -> dict[str, Any]:
+def _parameters(settings: Settings, facts: Mapping[str, Tensor]) -> dict[str, Any]:
     """Return the arguments that the run's strategy has beside those of all."""
     if settings.method == BARYCENTRE:
         return {
@@ -146,7 +146,17 @@ def _parameters(settings: Settings) -> dict[str, Any]:
             "trim_fraction": settings.trim_fraction,
             "max_precision_ratio": settings.precision_bound,
         }
-    return {name: getattr(settings, name) for name in parameters_of(settings.method)}
+    own = {name: getattr(settings, name) for name in parameters_of(settings.method)}
+    bench = _bench(settings, facts) if method_of(settings).needs_bench else None
+    return {**own, "seed": settings.seed, "bench": bench}
+
+
+def _bench(settings: Settings, facts: Mapping[str, Tensor]) -> Bench:
+    """Return a network and the server's own examples, as the network takes them."""
+    task = task_of(settings)
+    kept = task.server_shard()
+    held = task.prepared(kept, facts) if facts else kept
+    return Bench(task.make_model(task.signature()), held.x, held.y, task.loss(facts))
 
 
 def _facts(

@@ -122,6 +122,22 @@ def label_counts(labels: np.ndarray, parts: list[np.ndarray], num_classes: int) 
     return np.stack([np.bincount(labels[part], minlength=num_classes) for part in parts])
 
 
+def keep_for_server(pool: np.ndarray, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Split sorted indices into those that clients may hold and those that the server keeps.
+
+    Raises
+    ------
+    SettingError
+        If a fraction above 0 leaves the server or the clients nothing.
+    """
+    kept = round(fraction * len(pool))
+    if fraction > 0 and not 0 < kept < len(pool):
+        allowed = f"0, or a part of the {len(pool)} training examples that leaves both some"
+        raise SettingError("server_fraction", fraction, allowed)
+    order = np.random.default_rng(seed).permutation(len(pool))
+    return pool[np.sort(order[kept:])], pool[np.sort(order[:kept])]
+
+
 def split_holdout(indices: np.ndarray, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Set a random share of a client's examples aside.
 

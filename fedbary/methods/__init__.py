@@ -55,8 +55,15 @@ def method_of(settings: Settings) -> Method:
 
 
 def require_method(settings: Settings) -> None:
-    """Raise a SettingError if the run's method does not allow its parameters or its rounds."""
-    method_of(settings).check(settings.participants, settings.local_epochs)
+    """Raise a SettingError if the run's method does not allow its parameters or its rounds.
+
+    Nor may the server be without examples where the method learns from some.
+    """
+    method = method_of(settings)
+    method.check(settings.participants, settings.local_epochs)
+    if method.needs_bench and settings.server_fraction == 0:
+        allowed = f"above 0, as {settings.method} learns from examples that the server keeps"
+        raise SettingError("server_fraction", settings.server_fraction, allowed)
 
 
 def method_named(name: str) -> type[Method]:

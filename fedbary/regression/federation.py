@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+import torch
 from torch import Tensor
 
-from fedbary.data.partition import partition
+from fedbary.data.partition import keep_for_server, partition
+from fedbary.data.shard import Shard
 from fedbary.data.sites import Site
 from fedbary.data.tables import Table, load
 from fedbary.errors import SettingError
@@ -58,8 +60,15 @@ def task_of(settings: Settings) -> Columns:
     return Columns(load_table(settings).features)
 
 
+def _dealt(settings: Settings) -> tuple[Tensor, Tensor]:
+    """Return the rows that clients may hold, and those that the server keeps to learn from."""
+    pool, seed = _rows(settings)[0].numpy(), seed_of(settings, "server-data")
+    held, kept = keep_for_server(pool, settings.server_fraction, seed)
+    return torch.from_numpy(held), torch.from_numpy(kept)
+
+
 def _rows(settings: Settings) -> tuple[Tensor, Tensor]:
-    """Return the rows that clients may hold, and those on which models are scored."""
+    """Return the rows to be dealt, and those on which models are scored."""
     split = load_table(settings).split(settings.split)
     if settings.evaluate_on == "test":
         return split.train, split.test
@@ -70,8 +79,15 @@ def _rows(settings: Settings) -> tuple[Tensor, Tensor]:
 
 def training_data(settings: Settings) -> tuple[Tensor, Tensor]:
     """Return the features (n, D) and targets (n,) of all clients together."""
-    table, rows = load_table(settings), _rows(settings)[0]
+    table, rows = load_table(settings), _dealt(settings)[0]
     return table.x[rows], table.y[rows]
+
+
+def server_shard(settings: Settings) -> Shard:
+    """Return the training rows that the server keeps to learn from."""
+    table, rows = load_table(settings), _dealt(settings)[1]
+    x, y = table.x[rows], table.y[rows]
+    return Shard(x, y, x[:0], y[:0])
 
 
 def evaluation_data(settings: Settings) -> tuple[Tensor, Tensor]:
@@ -85,7 +101,7 @@ def client_rows(settings: Settings, clients: int) -> tuple[np.ndarray, ...]:
     """For each client the numbers of its rows among the training rows, largest client first."""
     return tuple(
         partition(
-            np.zeros(len(_rows(settings)[0]), np.int64),
+            np.zeros(len(_dealt(settings)[0]), np.int64),
             settings.partition,
             clients,
             seed_of(settings, "partition"),

@@ -101,6 +101,7 @@ class Settings(BaseModel):
     classes_per_client: int = Field(ge=1)
     min_examples: int = Field(ge=1)
     holdout: float = Field(ge=0, lt=1)
+    server_fraction: float = Field(ge=0, lt=1)
 
     pixels: Literal["unit", "signed"]
     augment: Literal["auto"] | bool
@@ -230,6 +231,8 @@ class Settings(BaseModel):
                 raise SettingError(key, "auto", "not auto where dataset is none")
         if self.ood_dataset != "none":
             raise SettingError("ood_dataset", self.ood_dataset, "none where dataset is none")
+        if self.server_fraction > 0:
+            raise SettingError("server_fraction", self.server_fraction, "0 where dataset is none")
         return self
 
     @field_validator("classes", mode="before")

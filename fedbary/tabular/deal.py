@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedbary.data.partition import partition, split_holdout
+from fedbary.data.partition import keep_for_server, partition, split_holdout
 from fedbary.data.shard import Shard
 from fedbary.data.tables import Labelled
 from fedbary.data.tables._split import tenth_of_each_class
@@ -34,6 +34,8 @@ class Deal:
         See `fedbary.data.partition.partition`.
     holdout : float
         Fraction of a client's own rows kept to score the global model on.
+    server_fraction : float
+        Fraction of the training rows that the server keeps to learn from.
     seed : int
         The run's.
     """
@@ -45,6 +47,7 @@ class Deal:
     classes_per_client: int = 2
     min_examples: int = 10
     holdout: float = 0.1
+    server_fraction: float = 0.0
     seed: int = 0
 
     def derived(self, purpose: str, *indices: int) -> int:
@@ -52,9 +55,16 @@ class Deal:
         return derive_seed(derive_seed(self.seed, "split", self.split), purpose, *indices)
 
 
+def dealt(table: Labelled, deal: Deal) -> tuple[Tensor, Tensor]:
+    """Return the rows that clients may hold, and those that the server keeps to learn from."""
+    pool, seed = rows(table, deal)[0].numpy(), deal.derived("server-data")
+    held, kept = keep_for_server(pool, deal.server_fraction, seed)
+    return torch.from_numpy(held), torch.from_numpy(kept)
+
+
 @lru_cache(maxsize=4)
 def rows(table: Labelled, deal: Deal) -> tuple[Tensor, Tensor]:
-    """Return the rows that clients may hold, and those on which models are scored.
+    """Return the rows to be dealt, and those on which models are scored.
 
     Raises
     ------
@@ -87,7 +97,7 @@ def client_rows(table: Labelled, deal: Deal, clients: int) -> tuple[np.ndarray, 
     SettingError
         If there is no such partition, or no such deal.
     """
-    pool = rows(table, deal)[0]
+    pool = dealt(table, deal)[0]
     parts = partition(
         table.y[pool].numpy(),
         deal.partition,
@@ -98,6 +108,12 @@ def client_rows(table: Labelled, deal: Deal, clients: int) -> tuple[np.ndarray, 
         min_examples=deal.min_examples,
     )
     return tuple(pool.numpy()[part] for part in parts)
+
+
+def server_shard(table: Labelled, deal: Deal) -> Shard:
+    """Return the rows that the server keeps to learn from, in their own units."""
+    kept = dealt(table, deal)[1]
+    return Shard(table.x[kept], table.y[kept], table.x[:0], table.y[:0])
 
 
 def client_shard(table: Labelled, deal: Deal, clients: int, client: int) -> Shard:

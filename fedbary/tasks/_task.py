@@ -176,6 +176,10 @@ class Task(ABC):
         """
 
     @abstractmethod
+    def server_shard(self) -> Shard:
+        """Return what the server keeps of the training data to learn from, in its own units."""
+
+    @abstractmethod
     def sample(self, count: int) -> tuple[Tensor, Tensor, int]:
         """Return some `count` training inputs and targets, and how many there are in all."""
 

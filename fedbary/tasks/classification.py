@@ -66,6 +66,10 @@ class Classification(Task):
         """Return a site's images and labels, on the device."""
         return federation.site_shard(self.settings, site, signature)
 
+    def server_shard(self) -> Shard:
+        """Return the images and labels that the server keeps to learn from, on the device."""
+        return federation.server_shard(self.settings)
+
     def sample(self, count: int) -> tuple[Tensor, Tensor, int]:
         """Return some training images and labels, on the device, and how many there are."""
         dataset = federation.load_dataset(self.settings)

@@ -73,6 +73,10 @@ class Regression(Task):
         x, y = federation.site_data(self.settings, site, signature)
         return Shard(x, y, x[:0], y[:0])
 
+    def server_shard(self) -> Shard:
+        """Return the rows that the server keeps to learn from, in their own units."""
+        return federation.server_shard(self.settings)
+
     def sample(self, count: int) -> tuple[Tensor, Tensor, int]:
         """Return zeros in place of standardised rows: the time they take is the same."""
         x, y = federation.training_data(self.settings)

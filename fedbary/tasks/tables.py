@@ -82,9 +82,13 @@ class Tables(Task):
             return deal.site_shard(table, self._deal, site.key)
         return deal.client_shard(table, self._deal, site.partitions, site.partition)
 
+    def server_shard(self) -> Shard:
+        """Return the rows that the server keeps to learn from, in their own units."""
+        return deal.server_shard(self._table, self._deal)
+
     def sample(self, count: int) -> tuple[Tensor, Tensor, int]:
         """Return zeros in place of standardised rows: the time they take is the same."""
-        rows = deal.rows(self._table, self._deal)[0]
+        rows = deal.dealt(self._table, self._deal)[0]
         part, device = rows[:count], torch_device(self.settings)
         x = torch.zeros_like(self._table.x[part]).float()
         return x.to(device), self._table.y[part].to(device), len(rows)
@@ -206,6 +210,7 @@ class Tables(Task):
             classes_per_client=settings.classes_per_client,
             min_examples=settings.min_examples,
             holdout=settings.holdout,
+            server_fraction=settings.server_fraction,
             seed=settings.seed,
         )
 

@@ -24,6 +24,8 @@ QUICK = {"clients": 3, "rounds": 3, "local_epochs": 2, "samples": 2, "evaluate_c
 
 
 def settings(name, **changes):
+    if METHODS[name].needs_bench:
+        changes = {"server_fraction": 0.1, **changes}
     return resolve({**QUICK, "engine": "inline", "device": "cpu", "method": name, **changes})
 
 
@@ -133,13 +135,18 @@ def test_what_a_method_does_not_allow_is_said_before_the_start(name):
 
 
 @pytest.mark.parametrize(
-    "words", [{"method": "FedPA", "local_epochs": 1}, {"method": "PVI", "damping": 0.5}]
+    ("words", "named"),
+    [
+        ({"method": "FedPA", "local_epochs": 1}, "local_epochs"),
+        ({"method": "PVI", "damping": 0.5}, "damping"),
+        ({"method": "FedLAW"}, "server_fraction.*FedLAW"),
+    ],
 )
-def test_rounds_that_do_not_do_for_a_method_are_refused_before_the_start(words, tmp_path):
+def test_rounds_that_do_not_do_for_a_method_are_refused_before_the_start(words, named, tmp_path):
     chosen = resolve({**QUICK, "output": str(tmp_path / "run"), **words})
-    with pytest.raises(SettingError, match="local_epochs|damping"):
+    with pytest.raises(SettingError, match=named):
         prepare(chosen, tmp_path / "run")
-    with pytest.raises(SettingError, match="local_epochs|damping"):
+    with pytest.raises(SettingError, match=named):
         run_inline(chosen, tmp_path / "run")
 
 
@@ -147,6 +154,8 @@ def test_rounds_that_do_not_do_for_a_method_are_refused_before_the_start(words, 
 @pytest.mark.parametrize("name", METHODS)
 def test_ray_and_real_servers_give_the_model_of_one_process(name, tmp_path):
     words = [f"{key}={value}" for key, value in {**QUICK, "device": "cpu", "method": name}.items()]
+    if METHODS[name].needs_bench:
+        words.append("server_fraction=0.1")
     for command in (["simulate", "engine=inline"], ["simulate", "engine=ray"], ["deploy"]):
         done = subprocess.run(
             [str(FEDBARY), *command, *words, f"output={command[-1]}"],

@@ -12,7 +12,7 @@ from torch import nn
 from fedbary import strategies
 from fedbary.errors import SettingError
 from fedbary.inference import Training
-from fedbary.methods import METHODS, Reply, Server, method_named
+from fedbary.methods import METHODS, Bench, Reply, Server, method_named
 from fedbary.variational.layers import VariationalLinear, reset_layer
 from server_app.inline import InlineGrid
 
@@ -53,7 +53,15 @@ def client_app(name, spoiled=()):
     return app
 
 
+def bench(name):
+    """What the server has where the method learns there: examples of no client."""
+    if METHODS[name].needs_bench:
+        return Bench(network(name), *data(CLIENTS), nn.functional.cross_entropy)
+    return None
+
+
 def strategy(name, **changes):
+    changes = {"bench": bench(name), **changes}
     return getattr(strategies, name)(
         fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1, **changes
     )
@@ -118,11 +126,12 @@ def test_an_aggregate_does_not_write_to_what_it_is_given(name):
     model = {key: tensor.clone() for key, tensor in network(name).state_dict().items()}
     method = method_named(name)()
     state = method.start(model)
+    sound = method.reply_like(model)
     replies = [
-        Reply(str(k), 1.0 + k, {key: t.clone() for key, t in model.items()}) for k in range(3)
+        Reply(str(k), 1.0 + k, {key: t.clone() for key, t in sound.items()}) for k in range(3)
     ]
     given = copy.deepcopy((model, state, [reply.tensors for reply in replies]))
-    method.aggregate(Server(model, state), replies)
+    method.aggregate(Server(model, state, bench=bench(name)), replies)
     now = (model, state, [reply.tensors for reply in replies])
     assert all(
         torch.equal(a[key], b[key])
@@ -142,6 +151,12 @@ def test_a_model_of_the_other_kind_is_refused_by_name(name):
 def test_a_rule_s_argument_is_none_of_a_method(name):
     with pytest.raises(TypeError, match="trim_fraction"):
         strategy(name, trim_fraction=0.1)
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if METHODS[name].needs_bench])
+def test_a_method_that_learns_at_the_server_asks_for_examples_there(name):
+    with pytest.raises(SettingError, match=f"bench.*{name}"):
+        strategy(name, bench=None)
 
 
 def test_parameters_travel_to_the_client():

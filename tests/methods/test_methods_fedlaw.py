@@ -1,0 +1,111 @@
+"""FedLAW: no epochs is FedAvg; weights and shrinkage are the minimum on the server's examples."""
+
+import pytest
+import torch
+from torch import nn
+
+from fedbary.errors import SettingError
+from fedbary.methods import Bench, Reply, Server, method_named
+from fedbary.methods._method import weighted_mean
+from fedbary.methods.fedlaw import FedLAW
+
+
+def squares(outputs, targets):
+    return (outputs[:, 0] - targets).square().mean()
+
+
+def linear(seed, count=300, features=3):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(count, features, generator=generator)
+    truth = torch.randn(features, generator=generator)
+    return x, x @ truth, truth
+
+
+def replies(truth, noises, sizes):
+    generator = torch.Generator().manual_seed(9)
+    return [
+        Reply(str(k), size, {"weight": (truth + s * torch.randn(3, generator=generator))[None]})
+        for k, (s, size) in enumerate(zip(noises, sizes, strict=True))
+    ]
+
+
+def server(x, y, truth):
+    network = nn.Linear(3, 1, bias=False)
+    return Server({"weight": torch.zeros(1, 3)}, {}, 1, 5, Bench(network, x, y, squares))
+
+
+def test_without_epochs_it_is_fedavg():
+    x, y, truth = linear(0)
+    sent = replies(truth, [0.1, 1.0, 2.0], [5, 1, 9])
+    model, _ = FedLAW(server_epochs=0).aggregate(server(x, y, truth), sent)
+    assert torch.equal(model["weight"], weighted_mean(sent, ["weight"])["weight"])
+
+
+def test_it_finds_the_best_weights_and_shrinkage():
+    """The least squares over conv{θ_k} times a scale, by a fine search."""
+    x, y, truth = linear(1)
+    sent = [
+        Reply("far", 8.0, {"weight": 2.0 * truth[None] + 1.0}),
+        Reply("twice", 1.0, {"weight": 2.0 * truth[None]}),
+    ]
+    method = FedLAW(server_epochs=200, server_lr=0.05)
+    model, _ = method.aggregate(server(x, y, truth), sent)
+    found = squares(x @ model["weight"].t(), y)
+    far, twice = (reply.tensors["weight"] for reply in sent)
+    best = min(
+        squares(x @ (scale * (w * far + (1 - w) * twice)).t(), y)
+        for w in torch.linspace(0, 1, 41)
+        for scale in torch.linspace(0.3, 1.2, 91)
+    )
+    fedavg = squares(x @ weighted_mean(sent, ["weight"])["weight"].t(), y)
+    assert found < best + 0.01 < 0.1 * fedavg
+
+
+def test_a_client_of_no_use_loses_its_say_and_buffers_are_not_shrunk():
+    x, y, truth = linear(2)
+
+    class Shifted(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.zeros(1, 3))
+            self.register_buffer("running_mean", torch.zeros(2))
+            self.register_buffer("steps", torch.tensor(0))
+
+        def forward(self, x):
+            return x @ self.weight.t()
+
+    def sent(weight, moment):
+        return {
+            "weight": weight[None], "running_mean": torch.full((2,), moment),
+            "steps": torch.tensor(4),
+        }  # fmt: skip
+
+    model = Shifted().state_dict()
+    bench = Bench(Shifted(), x, y, squares)
+    given = [Reply("good", 1.0, sent(truth, 1.0)), Reply("bad", 9.0, sent(-truth, 0.0))]
+    method = FedLAW(server_epochs=100, server_lr=0.05)
+    found, state = method.aggregate(Server(model, {}, 1, 0, bench), given)
+    assert state == {} and found["steps"] == 4
+    assert found["running_mean"].min() > 0.9  # the weight of the good one; FedAvg's is 0.1
+    torch.testing.assert_close(found["weight"][0], truth, atol=0.1, rtol=0)
+
+
+def test_the_bench_s_network_is_left_as_it_was():
+    x, y, truth = linear(3)
+    here = server(x, y, truth)
+    here.bench.network.train()
+    before = {name: t.clone() for name, t in here.bench.network.state_dict().items()}
+    threads, randomness = torch.get_num_threads(), torch.get_rng_state()
+    FedLAW().aggregate(here, replies(truth, [0.1, 1.0], [1, 1]))
+    after = here.bench.network.state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert here.bench.network.training and torch.get_num_threads() == threads
+    assert torch.equal(randomness, torch.get_rng_state())
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"server_epochs": -1}, {"server_lr": 0.0}, {"server_batch_size": 0}]
+)
+def test_parameters_out_of_range_are_refused(wrong):
+    with pytest.raises(SettingError, match=next(iter(wrong))):
+        method_named("FedLAW")(**wrong)
