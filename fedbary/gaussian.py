@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -67,21 +67,19 @@ class Posterior:
         ValueError
             If a ``_log_var`` has no ``_mean``, or if a key already bears the name of a pair.
         """
+        pairs = gaussian_pairs(state.keys())
+        log_vars = set(pairs.values())
         mean: dict[str, Tensor] = {}
         log_var: dict[str, Tensor] = {}
         for key, tensor in state.items():
-            if key.endswith(LOG_VAR_SUFFIX):
-                name = key.removesuffix(LOG_VAR_SUFFIX)
-                if name + MEAN_SUFFIX not in state:
-                    raise ValueError(f"{key!r} has no {name + MEAN_SUFFIX!r} beside it")
-                log_var[name] = tensor
+            if key in log_vars:
                 continue
-            name = key.removesuffix(MEAN_SUFFIX)
-            if name + LOG_VAR_SUFFIX not in state:
-                name = key
+            name = key.removesuffix(MEAN_SUFFIX) if key in pairs else key
             if name in mean:
                 raise ValueError(f"two tensors of the state dict are named {name!r}")
             mean[name] = tensor
+            if key in pairs:
+                log_var[name] = state[pairs[key]]
         return cls(mean, log_var)
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -247,6 +245,24 @@ def wasserstein2_squared(q: Posterior, p: Posterior) -> float:
         std_q, std_p = (0.5 * log_var.double()).exp(), (0.5 * p.log_var[name].double()).exp()
         total += (std_q - std_p).square().sum().item()
     return total
+
+
+def gaussian_pairs(keys: Collection[str]) -> dict[str, str]:
+    """Find the Gaussian tensors of a state dict: the key of each mean, with its log-variance's.
+
+    Raises
+    ------
+    ValueError
+        If a ``_log_var`` has no ``_mean``.
+    """
+    pairs = {}
+    for key in keys:
+        if key.endswith(LOG_VAR_SUFFIX):
+            mean = key.removesuffix(LOG_VAR_SUFFIX) + MEAN_SUFFIX
+            if mean not in keys:
+                raise ValueError(f"{key!r} has no {mean!r} beside it")
+            pairs[mean] = key
+    return pairs
 
 
 def layout_difference(posterior: Posterior, reference: Posterior) -> str | None:

@@ -12,8 +12,6 @@ from flwr.app import Array
 from numpy.lib import format as npy
 from torch import Tensor
 
-from fedbary.aggregation.reals import flat_reals
-
 _STYPE = "numpy.ndarray"
 
 with warnings.catch_warnings():  # torch warns of read-only memory once a process: let it be here
@@ -65,20 +63,20 @@ def _view(array: Array) -> Tensor:
 
 def array_from_tensor(tensor: Tensor) -> Array:
     """Store a tensor as an array."""
-    blank = BlankArray(tensor)
-    blank.flat.copy_(flat_reals(tensor))
+    blank = BlankArray(tensor, tensor.dtype)
+    blank.tensor.copy_(tensor.detach())
     return blank.filled()
 
 
 class BlankArray:
-    """An array to be, with a tensor's shape and dtype, whose bytes are written in place.
+    """An array to be, with a tensor's shape, whose bytes are written in place.
 
-    Write its values, in C order and as real numbers, to `flat`, then take the array by `filled`.
+    Write its values to `tensor`, then take the array by `filled`.
     """
 
-    def __init__(self, like: Tensor) -> None:
+    def __init__(self, like: Tensor, dtype: torch.dtype) -> None:
         self._shape = tuple(like.shape)
-        self._dtype = np.dtype(str(like.dtype).removeprefix("torch."))
+        self._dtype = np.dtype(str(dtype).removeprefix("torch."))
         header = BytesIO()
         npy.write_array_header_1_0(
             header,
@@ -92,9 +90,43 @@ class BlankArray:
         self._stream = BytesIO(bytes(start + like.numel() * self._dtype.itemsize))
         self._stream.write(header.getvalue())
         values = np.frombuffer(self._stream.getbuffer(), self._dtype, offset=start)
-        self.flat = flat_reals(torch.from_numpy(values))
+        self.tensor = torch.from_numpy(values).reshape(self._shape)
 
     def filled(self) -> Array:
-        """Return the array, without a copy where nothing else refers to `flat`, and drop `flat`."""
-        del self.flat
+        """Return the array, without a copy where nothing else refers to `tensor`, and drop that."""
+        del self.tensor
         return Array(str(self._dtype), self._shape, _STYPE, self._stream.getvalue())
+
+
+class Blanks:
+    """Tensors that lie in the bytes of arrays to be, so that a result need not be copied."""
+
+    def __init__(self) -> None:
+        self._made: dict[int, BlankArray] = {}
+
+    def empty(self, like: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return a contiguous tensor of another's shape that lies in an array's bytes."""
+        blank = BlankArray(like, dtype)
+        self._made[blank.tensor.data_ptr()] = blank
+        return blank.tensor
+
+    def arrays(self, tensors: dict[str, Tensor]) -> dict[str, Array]:
+        """Store tensors as arrays, and take them out of the dictionary.
+
+        Those that `empty` made are not copied, if nothing else refers to them.
+        """
+        arrays = {}
+        for name in list(tensors):
+            tensor = tensors.pop(name)
+            blank = self._made.pop(tensor.data_ptr(), None)
+            if blank is None or not _is_same(blank.tensor, tensor):
+                arrays[name] = array_from_tensor(tensor)
+            else:
+                del tensor
+                arrays[name] = blank.filled()
+        return arrays
+
+
+def _is_same(one: Tensor, other: Tensor) -> bool:
+    """Whether tensors that begin at one place of the memory are the same."""
+    return (one.shape, one.stride(), one.dtype) == (other.shape, other.stride(), other.dtype)

@@ -14,6 +14,7 @@ from flwr.serverapp.strategy import FedAvg, Result
 from flwr.supercore import log
 from torch import Tensor
 
+from fedbary.aggregation.workers import workers
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
 
@@ -33,7 +34,6 @@ from .weights import (
     weight_of,
     weightless,
 )
-from .workers import workers
 
 SKIPPED_KEY = "skipped"
 """The metric, 1, of a round whose replies were too few: the global arrays stay as they were."""

@@ -2,47 +2,15 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from flwr.app import Array, ArrayRecord
 from torch import Tensor
 
-from fedbary.aggregation.reals import flat_reals, is_continuous
+from fedbary.aggregation.limits import LARGEST_LOG_VAR, LOG_VAR_LIMIT, check_values, extremes
+from fedbary.aggregation.reals import is_continuous
 
 from .arrays import tensor_from_array
 from .conventions import Convention
-
-LOG_VAR_LIMIT = 40.0
-"""The largest magnitude of an admitted log-variance: standard deviations from 2e-9 to 5e8."""
-
-LARGEST_LOG_VAR = 0.99 * LOG_VAR_LIMIT
-"""Where an aggregate's log-variances end, so that clients that keep them are still admitted.
-
-GAA shrinks variances by Σ w² a round; left alone they would leave what is admitted.
-"""
-
-_HEADROOM = 2.0**20
-"""What sums over clients may multiply a coordinate by."""
-
-
-def value_limit(dtype: torch.dtype, gaussian: bool) -> float:
-    """Return the largest magnitude of an admitted value, which every rule's coordinates can carry.
-
-    A Gaussian's m/v (RKLB) is taken in the mean's precision, or float32, with 1/v up to e⁴⁰;
-    squares (FKLB, Multi-Krum, FedAG) in float64. In float32 that is 1.4e15 for means of
-    Gaussians and 3e32 for other arrays.
-
-    Parameters
-    ----------
-    dtype : torch.dtype
-        Of the array, floating or complex.
-    gaussian : bool
-        Whether it holds means of Gaussians.
-    """
-    largest = torch.finfo(torch.promote_types(dtype, torch.float32)).max / _HEADROOM
-    square = math.sqrt(torch.finfo(torch.float64).max / _HEADROOM)
-    return min(largest * math.exp(-LOG_VAR_LIMIT) if gaussian else largest, square)
 
 
 def scale_from(log_var: Tensor, convention: Convention, dtype: torch.dtype) -> Tensor:
@@ -79,7 +47,7 @@ def check_arrays(record: ArrayRecord, reference: ArrayRecord, convention: Conven
             if key in scales:
                 _check_log_vars(tensor, convention)
             else:
-                _check_values(tensor, value_limit(tensor.dtype, key in pairs))
+                check_values(tensor, key in pairs)
         except ValueError as error:
             raise ValueError(f"array {key!r}: {error}") from error
 
@@ -93,23 +61,8 @@ def _same_kind(array: Array, reference: Array) -> Tensor:
     return tensor
 
 
-def _extremes(tensor: Tensor) -> Tensor:
-    extremes = torch.stack(torch.aminmax(flat_reals(tensor))).double()
-    if not extremes.isfinite().all():
-        raise ValueError("it holds values that are not finite")
-    return extremes
-
-
-def _check_values(tensor: Tensor, limit: float) -> None:
-    low, high = _extremes(tensor).tolist()
-    if not -limit <= low <= high <= limit:
-        raise ValueError(
-            f"its values run from {low:.6g} to {high:.6g}, allowed are {-limit:.3g} to {limit:.3g}"
-        )
-
-
 def _check_log_vars(tensor: Tensor, convention: Convention) -> None:
-    low, high = convention.to_log_var(_extremes(tensor)).float().tolist()
+    low, high = convention.to_log_var(extremes(tensor)).float().tolist()
     if not -LOG_VAR_LIMIT <= low <= high <= LOG_VAR_LIMIT:
         raise ValueError(
             f"its log-variances run from {low:.6g} to {high:.6g}, "

@@ -10,11 +10,14 @@ from importlib import import_module
 from pkgutil import iter_modules
 from types import MappingProxyType
 
-from fedbary.aggregation.posteriors import aggregate_posteriors
+from fedbary.aggregation.bound import check_ratio
 from fedbary.aggregation.robust import CoordinateRule, RobustRule, SelectionRule
 from fedbary.aggregation.rule import Rule
+from fedbary.aggregation.running import Running
+from fedbary.aggregation.sums import normalised
+from fedbary.aggregation.tensors import aggregate_tensors
 from fedbary.errors import SettingError
-from fedbary.gaussian import Posterior
+from fedbary.gaussian import Posterior, layout_difference
 
 __all__ = [
     "RULES",
@@ -23,6 +26,7 @@ __all__ = [
     "Rule",
     "SelectionRule",
     "aggregate",
+    "aggregate_tensors",
     "rule_named",
 ]
 
@@ -56,11 +60,13 @@ def aggregate(
     """Aggregate the clients' posteriors under a rule.
 
     Under a chart rule Gaussian tensors become F⁻¹(Σ w_k F(m_k, v_k)) in its chart F (BA-BFL,
-    eqs. 7-10), deterministic floating tensors Σ w_k m_k, with w_k = weights[k] / Σ weights;
-    posteriors are taken one at a time, so that a generator of any length needs the memory of the
-    sums alone. A robust rule, and the bound, need all posteriors at once. Integer and bool
-    buffers become their mean Σ w_k x_k, rounded, or under a robust rule their median. The
-    arithmetic is in float64.
+    eqs. 7-10), deterministic floating tensors Σ w_k m_k, with w_k = weights[k] / Σ weights.
+    Integer and bool buffers become their mean Σ w_k x_k, rounded, or under a robust rule their
+    median. The arithmetic is in float64.
+
+    A sequence of posteriors is `aggregate_tensors` of their state dicts. Those of a generator are
+    taken one at a time, so that any number of them needs the memory of the sums alone; only a
+    robust rule, and the bound, need them all at once.
 
     Parameters
     ----------
@@ -87,7 +93,50 @@ def aggregate(
         or the ratio are not allowed.
     ValueError
         If a posterior's names or shapes differ from the first's; names its index and the tensor.
+        If two tensors of a posterior would bear one key of its state dict.
     """
     if isinstance(rule, str):
         rule = rule_named(rule)
-    return aggregate_posteriors(rule, posteriors, weights, max_precision_ratio)
+    check_ratio(max_precision_ratio)
+    normalised(weights)
+    held = isinstance(posteriors, Sequence) or max_precision_ratio is not None
+    if isinstance(rule, Rule) and not held:
+        return _one_by_one(rule, posteriors, weights)
+    posteriors = list(posteriors)
+    for k, posterior in enumerate(posteriors):
+        _require_alike(k, posterior, posteriors[0], weights)
+    _require_as_many(len(posteriors), weights)
+    states = [posterior.state_dict() for posterior in posteriors]
+    result = aggregate_tensors(rule, states, weights, max_precision_ratio)
+    return Posterior.from_state_dict(result)
+
+
+def _one_by_one(rule: Rule, posteriors: Iterable[Posterior], weights: Sequence[float]) -> Posterior:
+    shares = normalised(weights)
+    running: Running | None = None
+    count = 0
+    for posterior in posteriors:
+        running = running or Running(rule, posterior)
+        _require_alike(count, posterior, running.layout, weights)
+        running.add(posterior, shares[count])
+        count += 1
+    _require_as_many(count, weights)
+    assert running is not None
+    return running.finish()
+
+
+def _require_alike(
+    k: int, posterior: Posterior, first: Posterior, weights: Sequence[float]
+) -> None:
+    if k == len(weights):
+        raise SettingError("weights", list(weights), "one per posterior; there are more")
+    if difference := layout_difference(posterior, first):
+        raise ValueError(f"posterior {k}: {difference}")
+
+
+def _require_as_many(posteriors: int, weights: Sequence[float]) -> None:
+    if posteriors == 0:
+        raise SettingError("posteriors", [], "at least one posterior")
+    if posteriors < len(weights):
+        allowed = f"one per posterior; there are {posteriors}"
+        raise SettingError("weights", list(weights), allowed)

@@ -12,7 +12,6 @@ import torch
 from aggregation_formulas import gaussian, moments, reference
 
 from fedbary.aggregation import RULES, RobustRule, Rule, aggregate, rule_named
-from fedbary.aggregation.posteriors import aggregate_posteriors
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
 
@@ -151,7 +150,7 @@ def test_posteriors_that_differ_are_named(other, message):
 def test_a_rule_needs_no_name_in_the_registry():
     harmonic = Rule("", lambda m, lv: (m, (-lv).exp()), lambda m, p: (m, -p.log()))
     clients = [gaussian([0.0], [0.0]), gaussian([2.0], [math.log(3)])]
-    mean, log_var = moments(aggregate_posteriors(harmonic, clients, [1, 1]))
+    mean, log_var = moments(aggregate(harmonic, clients, [1, 1]))
     assert mean == 1
     assert np.exp(log_var) == pytest.approx(1.5)
 

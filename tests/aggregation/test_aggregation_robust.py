@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from fedbary.aggregation import RULES, SelectionRule, aggregate
 from fedbary.aggregation.bound import bound_precisions
-from fedbary.aggregation.posteriors import aggregate_posteriors
 from fedbary.aggregation.sums import PIECE
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior, wasserstein2_squared
@@ -199,7 +198,7 @@ def test_bounded_records_aggregate_as_bounded_posteriors_do(rule, unit):
         for mean, scale in zip(m, scales, strict=True)
     ]
     weights = [1.0, 2, 3, 4, 3, 2, 1]
-    expected = aggregate_posteriors(RULES[rule], clients, weights, 1.5)
+    expected = aggregate(RULES[rule], clients, weights, 1.5)
     result = aggregate_records(RULES[rule], records, weights, convention, 1.5)
     unbounded = aggregate_records(RULES[rule], records, weights, convention)
     log_var = convention.to_log_var(torch.from_numpy(result["w.scale"].numpy()))

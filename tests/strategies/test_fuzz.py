@@ -16,10 +16,11 @@ from hostile_replies import NUMBERS, TEXTS, Federation
 from strategies_replies import raw
 
 from fedbary.aggregation import RULES, Rule
+from fedbary.aggregation.limits import LOG_VAR_LIMIT, value_limit
 from server_app.roster import Member, member_from
 from strategies import RKLB, chart, strategy_for
 from strategies.admission import train_refusal
-from strategies.limits import LOG_VAR_LIMIT, check_arrays, value_limit
+from strategies.limits import check_arrays
 
 pytestmark = pytest.mark.slow
 

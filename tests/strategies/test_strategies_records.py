@@ -9,6 +9,7 @@ from flwr.app import Array, ArrayRecord
 from strategies_replies import raw, state
 
 from fedbary.aggregation import RULES, aggregate, rule_named
+from fedbary.aggregation.limits import LOG_VAR_LIMIT
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
 from strategies import (
@@ -20,7 +21,6 @@ from strategies import (
 )
 from strategies.arrays import BlankArray, array_from_tensor, tensor_from_array
 from strategies.conventions import convention_named
-from strategies.limits import LOG_VAR_LIMIT
 
 FEDBARY = CONVENTIONS["fedbary"]
 NAMES = {
@@ -81,9 +81,9 @@ def test_reading_copies_nothing_and_warns_of_nothing():
 
 
 def test_writing_copies_nothing():
-    blank = BlankArray(torch.empty(1000))
-    place = blank.flat.data_ptr()
-    blank.flat.fill_(2.0)
+    blank = BlankArray(torch.empty(1000), torch.float32)
+    place = blank.tensor.data_ptr()
+    blank.tensor.fill_(2.0)
     array = blank.filled()
     assert tensor_from_array(array).data_ptr() == place
     assert (array.numpy() == 2).all()

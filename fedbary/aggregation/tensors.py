@@ -1,0 +1,179 @@
+"""The aggregation: named tensors of all clients, tensor by tensor, on threads."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+
+import torch
+from torch import Tensor
+
+from fedbary.aggregation.bound import check_ratio
+from fedbary.aggregation.buffers import aggregate_buffer
+from fedbary.aggregation.converted import kind_of, piece_of
+from fedbary.aggregation.reals import flat_reals, is_continuous
+from fedbary.aggregation.robust import RobustRule, SelectionRule
+from fedbary.aggregation.rule import Rule
+from fedbary.aggregation.stack import (
+    Stack,
+    aggregate_stack,
+    squared_distances,
+    stack_size,
+    stacked,
+)
+from fedbary.aggregation.sums import PIECE, Sums, normalised
+from fedbary.aggregation.workers import workers
+from fedbary.gaussian import gaussian_pairs
+
+Empty = Callable[[Tensor, torch.dtype], Tensor]
+"""Makes a contiguous tensor of another's shape, with a dtype, whose values are arbitrary."""
+
+
+def new_empty(like: Tensor, dtype: torch.dtype) -> Tensor:
+    """Make one in memory of its own; see `Empty`."""
+    return torch.empty_like(like, dtype=dtype, memory_format=torch.contiguous_format)
+
+
+def aggregate_tensors(
+    rule: Rule | RobustRule,
+    clients: Sequence[Mapping[str, Tensor]],
+    weights: Sequence[float],
+    max_precision_ratio: float | None = None,
+    *,
+    least_dtype: torch.dtype = torch.float64,
+    largest_log_var: float = math.inf,
+    empty: Empty = new_empty,
+) -> dict[str, Tensor]:
+    """Aggregate the clients' tensors under a rule; see `fedbary.aggregation.aggregate`.
+
+    Each tensor is worked through in pieces that fit the cache, on as many threads as torch has.
+    The extra memory is the result's, whatever the number of clients, also where their log-variances
+    are made on demand: see `Converted`.
+
+    Parameters
+    ----------
+    rule : Rule or RobustRule
+        The rule for Gaussian tensors; a robust one's is for all.
+    clients : sequence of Mapping[str, Tensor]
+        One per client, all with the keys, shapes and dtypes of the first: ``<name>_mean`` with
+        ``<name>_log_var`` for Gaussian tensors. None is changed.
+    weights : sequence of float
+        One per client: finite, none negative, not all 0; any scale.
+    max_precision_ratio : float, optional
+        The most that a precision may be of the clients' median; see `fedbary.aggregation.bound`.
+    least_dtype : torch.dtype
+        The precision to work in where tensors are no wider. In float32 log-variances must be
+        within ±80; see `Sums`.
+    largest_log_var : float
+        Where the magnitudes of the result's log-variances end.
+    empty : callable
+        Makes the result's floating and complex tensors.
+
+    Returns
+    -------
+    dict of str to Tensor
+        The aggregate, in new tensors, with the keys in the order of the first client. Integer and
+        bool tensors are the clients' mean, rounded, or their median under a robust rule; see
+        `aggregate_buffer`.
+
+    Raises
+    ------
+    SettingError
+        If the weights or the ratio are not allowed, or the clients too few for the rule.
+    ValueError
+        If a log-variance has no mean.
+    """
+    check_ratio(max_precision_ratio)
+    shares = normalised(weights)
+    counted = [client for client, share in zip(clients, shares, strict=True) if share > 0]
+    shares = [share for share in shares if share > 0]
+    pairs = gaussian_pairs(clients[0].keys())
+    log_vars = set(pairs.values())
+    result: dict[str, Tensor] = {}
+    floating: list[tuple[str, ...]] = []
+    for key in clients[0]:
+        if key in log_vars:
+            continue
+        if key in pairs:
+            floating.append((key, pairs[key]))
+        elif is_continuous(clients[0][key]):
+            floating.append((key,))
+        else:
+            result[key] = aggregate_buffer(rule, [client[key] for client in counted], shares)
+
+    tensors = {
+        keys: _Pieces(keys, counted, rule, max_precision_ratio, least_dtype) for keys in floating
+    }
+    with workers() as pool:
+        if isinstance(rule, SelectionRule):
+            parts = (part for tensor in tensors.values() for part in tensor.distances(pool))
+            shares = rule.weights(sum(parts, torch.zeros(len(shares), len(shares))))
+        for keys, tensor in tensors.items():
+            made = tensor.aggregate(shares, pool, largest_log_var, empty)
+            result |= zip(keys, made, strict=True)
+    return {key: result[key] for key in clients[0]}
+
+
+class _Pieces:
+    """One tensor of all clients, by its keys (mean, log_var), or (mean,) if deterministic."""
+
+    def __init__(
+        self,
+        keys: tuple[str, ...],
+        clients: Sequence[Mapping[str, Tensor]],
+        rule: Rule | RobustRule,
+        max_precision_ratio: float | None,
+        least_dtype: torch.dtype,
+    ) -> None:
+        self._rule = rule
+        self._max_precision_ratio = max_precision_ratio
+        self._streamed = rule if isinstance(rule, Rule) and max_precision_ratio is None else None
+        self._size = PIECE if self._streamed else stack_size(len(clients))
+        self._clients = [[piece_of(client, key, self._size) for key in keys] for client in clients]
+        self._kinds = [kind_of(clients[0], key) for key in keys]
+        self._count = len(flat_reals(self._kinds[0][0]).split(self._size))
+        self._dtype = least_dtype
+        for _, dtype in self._kinds:
+            self._dtype = torch.promote_types(self._dtype, dtype.to_real())
+
+    def distances(self, pool: Executor) -> Iterator[Tensor]:
+        """Return each piece's squared distances between clients."""
+        return pool.map(lambda i: squared_distances(self._stack(i)), range(self._count))
+
+    def aggregate(
+        self,
+        shares: Sequence[float],
+        pool: Executor,
+        largest_log_var: float,
+        empty: Empty,
+    ) -> list[Tensor]:
+        """Return the aggregate's tensors, under normalised weights."""
+        results = [empty(like, dtype) for like, dtype in self._kinds]
+        places = [flat_reals(tensor).split(self._size) for tensor in results]
+
+        def aggregate_piece(i: int) -> None:
+            mean, log_var = self._aggregate_piece(i, shares)
+            places[0][i].copy_(mean)
+            if log_var is not None:
+                places[1][i].copy_(log_var.clamp(-largest_log_var, largest_log_var))
+
+        for _ in pool.map(aggregate_piece, range(self._count)):
+            pass
+        return results
+
+    def _aggregate_piece(self, i: int, shares: Sequence[float]) -> tuple[Tensor, Tensor | None]:
+        if self._streamed is None:
+            return aggregate_stack(self._rule, self._stack(i), shares)
+        sums = Sums(self._streamed, self._dtype)
+        for (mean, log_var), share in zip(self._piece(i), shares, strict=True):
+            sums.add(mean, log_var, share)
+        return sums.finish()
+
+    def _stack(self, i: int) -> Stack:
+        return stacked(list(self._piece(i)), self._max_precision_ratio, self._dtype)
+
+    def _piece(self, i: int) -> Iterator[tuple[Tensor, Tensor | None]]:
+        """Return the clients' means and log-variances of a piece, one after another."""
+        for mean, *log_var in self._clients:
+            yield mean(i), log_var[0](i) if log_var else None

@@ -1,0 +1,100 @@
+"""The arrays of a model as tensors in fedbary's names and unit, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from concurrent.futures import Executor
+
+import torch
+from flwr.app import ArrayRecord
+from torch import Tensor
+
+from fedbary.aggregation.converted import Converted
+from fedbary.aggregation.reals import flat_reals
+from fedbary.aggregation.sums import PIECE
+from fedbary.aggregation.workers import workers
+from fedbary.gaussian import LOG_VAR_SUFFIX, MEAN_SUFFIX, gaussian_pairs
+
+from .arrays import Blanks, tensor_from_array
+from .conventions import Convention
+from .limits import scale_from
+
+
+class Names:
+    """What the arrays of a convention are called in fedbary's.
+
+    A Gaussian tensor's mean is ``<name>_mean``, its scale, as a log-variance, ``<name>_log_var``,
+    where the name is `Convention.name`'s; other arrays keep their keys.
+
+    Parameters
+    ----------
+    keys : collection of str
+        The keys of the arrays.
+    convention : Convention
+        Which of them are Gaussian, and the unit of their scales.
+
+    Raises
+    ------
+    ValueError
+        If a scale has no mean, or in fedbary's names two arrays would be one or others Gaussian.
+    """
+
+    def __init__(self, keys: Collection[str], convention: Convention) -> None:
+        self._convention = convention
+        pairs = convention.pairs(keys)
+        names = {key: key for key in keys}
+        for mean, scale in pairs.items():
+            name = convention.name(mean)
+            names[mean], names[scale] = name + MEAN_SUFFIX, name + LOG_VAR_SUFFIX
+        self._keys = {name: key for key, name in names.items()}
+        if len(self._keys) < len(names):
+            twice = min(key for key, name in names.items() if self._keys[name] != key)
+            raise ValueError(f"two arrays would be named {names[twice]!r}; one is {twice!r}")
+        for mean in gaussian_pairs(self._keys.keys()):
+            if self._keys[mean] not in pairs:
+                raise ValueError(f"array {self._keys[mean]!r} is Gaussian in fedbary's names alone")
+        self._converted = (
+            {names[scale] for scale in pairs.values()} if convention.unit != "log_var" else set()
+        )
+
+    def read(self, record: ArrayRecord) -> Mapping[str, Tensor]:
+        """Return a record's tensors, which share its bytes and must not be written to.
+
+        Scales that are no log-variances are converted when they are asked for, in float32 or wider.
+
+        Raises
+        ------
+        ValueError
+            If an array is missing or cannot be read.
+        """
+        held = {name: tensor_from_array(record[key]) for name, key in self._keys.items()}
+        return Converted(held, dict.fromkeys(self._converted, self._log_var))
+
+    def write(self, tensors: dict[str, Tensor], like: ArrayRecord, blanks: Blanks) -> ArrayRecord:
+        """Store tensors under the keys that they have in `like`, and empty the dictionary.
+
+        Names that `like` does not know remain. Scales are made of log-variances by `scale_from`;
+        tensors that lie in blanks are not copied.
+        """
+        with workers() as pool:
+            for name in self._converted & tensors.keys():
+                dtype = tensor_from_array(like[self._keys[name]]).dtype
+                tensors[name] = self._scales(tensors[name], dtype, blanks, pool)
+        arrays = blanks.arrays(tensors)
+        return ArrayRecord({self._keys.get(name, name): array for name, array in arrays.items()})
+
+    def _log_var(self, scale: Tensor) -> Tensor:
+        wide = torch.promote_types(scale.dtype, torch.float32)
+        return self._convention.to_log_var(scale.to(wide))
+
+    def _scales(
+        self, log_var: Tensor, dtype: torch.dtype, blanks: Blanks, pool: Executor
+    ) -> Tensor:
+        scales = blanks.empty(log_var, dtype)
+
+        def convert(source: Tensor, target: Tensor) -> None:
+            target.copy_(scale_from(source, self._convention, dtype))
+
+        for _ in pool.map(convert, *(flat_reals(t).split(PIECE) for t in (log_var, scales))):
+            pass
+        return scales
