@@ -34,10 +34,10 @@ class Deal:
         See `fedbary.data.partition.partition`.
     holdout : float
         Fraction of a client's own rows kept to score the global model on.
-    server_fraction : float
-        Fraction of the training rows that the server keeps to learn from.
     seed : int
         The run's.
+    server_fraction : float
+        Fraction of the training rows that the server keeps to learn from.
     """
 
     split: int = 0
@@ -47,8 +47,8 @@ class Deal:
     classes_per_client: int = 2
     min_examples: int = 10
     holdout: float = 0.1
-    server_fraction: float = 0.0
     seed: int = 0
+    server_fraction: float = 0.0
 
     def derived(self, purpose: str, *indices: int) -> int:
         """Return the seed of a purpose, another one for each split."""
