@@ -12,7 +12,7 @@ from fedbary.report.markup import bold, underlined
 
 @dataclass(frozen=True)
 class Metric:
-    """A column of the table, and how it is shown."""
+    """A column of the table, and how it is shown; `published` is its name in BA-BFL's Table 1."""
 
     column: str
     label: str
@@ -38,10 +38,6 @@ ECE_15 = Metric("ece_15", "ECE %, 15 bins", 100, 2)
 ECE_100 = Metric("ece_100", "ECE %, 100 bins", 100, 2, True, "ece")
 NLL = Metric("nll", "NLL", 1, 3, True, "nll")
 MAIN = (ACCURACY, ECE_15, ECE_100, NLL)
-OF_TABLES = (
-    Metric("auroc", "AUROC %", 100, 2, False),
-    Metric("sensitivity", "Sensitivity %", 100, 2, False),
-)
 FAIRNESS = (
     Metric("local_models.weighted_accuracy", "Clients' weighted accuracy, %", 100, 2),
     Metric("local_models.worst10_accuracy", "Worst tenth of the clients, %", 100, 2),
@@ -71,12 +67,3 @@ def marked(
             text = underlined(text)
         cells.append(bold(text) if value == np.nanmin(rounded) else text)
     return cells
-
-
-def duration(seconds: float) -> str:
-    """Return seconds in the two largest units that say something."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes} min"
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

@@ -10,9 +10,10 @@ import pandas as pd
 
 from fedbary.aggregation import RULES
 from fedbary.report.cells import Metric
+from fedbary.report.results import REPEATS, repeat
 from fedbary.scores.stats import Paired, SignedRank, paired, signed_rank
 
-POINT = ["dataset", "bayesian_layers", "seed"]
+POINT = ("dataset", "bayesian_layers", *REPEATS)
 
 ENOUGH_DRAWS = 50
 """Networks drawn for a prediction below which rules are not compared on the ECE."""
@@ -26,7 +27,7 @@ class Comparison:
     """Two rules under one variant of the settings.
 
     `test` is over all their `points`; `by_seed` is of first − second in the metric's unit as it is
-    shown, with one pair a seed, the means over the points that both rules have at it.
+    shown, with one pair a seed (and split), the means over the points that both rules have at it.
     """
 
     variant: str
@@ -71,31 +72,32 @@ def compare(last: pd.DataFrame, metric: Metric) -> list[Comparison]:
 def _comparisons(last: pd.DataFrame, metric: Metric) -> Iterator[Comparison]:
     present = list(last["rule"].unique())
     rules = sorted(present, key=[*RULES, *sorted(present)].index)
-    columns = [*POINT, "variant", metric.column]
+    point = [column for column in (*POINT, "variant") if column in last]
     variants = list(last.groupby("variant", sort=False))
     if len(variants) > 1:
         variants.append((TOGETHER, last))
     for variant, rows in variants:
         for first, second in itertools.combinations(rules, 2):
-            sides = [rows.loc[rows["rule"] == rule, columns] for rule in (first, second)]
-            shared = (
-                sides[0].merge(sides[1], on=[*POINT, "variant"], suffixes=("_1", "_2")).dropna()
-            )
+            sides = [
+                rows.loc[rows["rule"] == rule, [*point, metric.column]] for rule in (first, second)
+            ]
+            shared = sides[0].merge(sides[1], on=point, suffixes=("_1", "_2")).dropna()
             if len(shared) < 2:
                 continue
             one, two = (metric.scale * shared[f"{metric.column}_{side}"] for side in (1, 2))
             test = signed_rank(one, two, metric.lower_is_better)
-            seeds = shared["seed"]
-            by_seed = paired(one.groupby(seeds).mean(), two.groupby(seeds).mean())
+            repeats = repeat(shared)
+            by_seed = paired(one.groupby(repeats).mean(), two.groupby(repeats).mean())
             yield Comparison(str(variant), first, second, test, by_seed, len(shared))
 
 
 def pairs_table(
-    pairs: Sequence[Comparison], metric: Metric, variants: bool
+    pairs: Sequence[Comparison], metric: Metric, variants: bool, repeats: str = "seeds"
 ) -> tuple[list[str], list[list[str]]]:
     """Return header and rows of a table of comparisons, the effect first.
 
     With `variants` rows begin with their variant, whose header the caller puts before these.
+    `repeats` is what the pairs of the t-test are called.
     """
     places = metric.decimals + 1
     rows = []
@@ -117,7 +119,7 @@ def pairs_table(
                 str(pair.points),
             ]
         )
-    header = ["first", "second", "first − second [95 %]", "seeds", "p, t-test", "p, Wilcoxon"]
+    header = ["first", "second", "first − second [95 %]", repeats, "p, t-test", "p, Wilcoxon"]
     header += ["P(first better)", "P(equal)", "P(second better)", "ROPE", "points"]
     return header, rows
 

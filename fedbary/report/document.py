@@ -6,6 +6,7 @@ import base64
 import html
 import io
 import re
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -66,6 +67,7 @@ class Document:
         self._folder = folder
         self._title = title
         self._parts = [f"# {escape(title)}"]
+        self._drawn: Counter[str] = Counter()
 
     def heading(self, text: str, level: int = 2) -> None:
         """Add a heading."""
@@ -85,8 +87,12 @@ class Document:
         self._parts.append(table)
 
     def figure(self, name: str, figure: Figure, caption: str) -> None:
-        """Add a picture with what it shows."""
+        """Add a picture with what it shows; a second one of the same name gets a number."""
         from PIL import Image
+
+        self._drawn[name] += 1
+        if (number := self._drawn[name]) > 1:
+            name = f"{name}-again-{number}"
 
         (self._folder / "figures").mkdir(parents=True, exist_ok=True)
         drawn = io.BytesIO()

@@ -10,8 +10,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from fedbary.report.cells import duration
 from fedbary.settings.config import Settings
+from fedbary.study.duration import duration
 
 
 @contextmanager

@@ -18,10 +18,10 @@ from rich.table import Table
 from fedbary.errors import RunError, SettingError, one_line
 from fedbary.launching.launch import launch, prepare
 from fedbary.launching.warm import WarmProcess
-from fedbary.report.cells import duration
 from fedbary.runs.location import is_whole
 from fedbary.settings.config import BOOKKEEPING, Settings
 from fedbary.study.cost import Cost
+from fedbary.study.duration import duration
 from fedbary.study.grid import Experiment
 from fedbary.study.meter import Meter, progress_bar
 from fedbary.study.table import (
@@ -34,6 +34,7 @@ from fedbary.study.table import (
     write_table,
 )
 from fedbary.study.workers import Workers
+from fedbary.tasks import task_of
 
 POLL_SECONDS = 1.0
 
@@ -168,7 +169,7 @@ def sweep(experiment: Experiment, results: Results, jobs: int, console: Console)
                     if error is not None:
                         raise error
                     results.add(name)
-                    said = _score(results.done[name])
+                    said = _score(todo[name], results.done[name])
                 except Exception as caught:  # noqa: BLE001 - the other runs go on
                     failed[name] = one_line(caught)
                     said = f"failed: {failed[name]}"
@@ -200,15 +201,10 @@ def _last_words(log: Path) -> str:
     return lines[-1].removeprefix("fedbary: ") if lines else "it ended without a word"
 
 
-def _score(rows: pd.DataFrame) -> str:
-    last = rows.iloc[-1]
-    if last["task"] == "regression":
-        took = duration(rows["seconds"].sum())
-        return f"NLL {last['nll']:.4f}  RMSE {last['rmse']:.4g}  {took}"
-    return (
-        f"accuracy {100 * last['accuracy']:.2f} %  NLL {last['nll']:.4f}  "
-        f"ECE {100 * last['ece']:.2f} %  {duration(rows['seconds'].sum())}"
-    )
+def _score(settings: Settings, rows: pd.DataFrame) -> str:
+    """Return the scores of a run's last round, as its task says them, and how long it took."""
+    scores = {str(name): value for name, value in rows.iloc[-1].items()}
+    return f"{task_of(settings).said(scores)}  {duration(rows['seconds'].sum())}"
 
 
 @contextmanager

@@ -3,7 +3,9 @@
 A task is a module of this package whose name has no leading underscore; the setting `task` names
 it. It defines one class, a `Task`. Nothing else has to be told of a new one. A module of the same
 name in `fedbary.settings.limits` says, without PyTorch, which settings it takes, and
-`simulation.yaml` says under ``tasks`` what they are by default.
+`simulation.yaml` says under ``tasks`` what they are by default. One of the same name in
+`fedbary.report.sections`, if there is one, says what a report shows of its runs; otherwise it shows
+the scores that `Task.curves` names.
 """
 
 from __future__ import annotations
@@ -22,14 +24,14 @@ __all__ = [
     "Scored",
     "Signature",
     "Task",
+    "task_class",
     "task_of",
 ]
 
 
-@lru_cache(maxsize=4)
-def task_of(settings: Settings) -> Task:
-    """Return the task of a run, made once per process."""
-    module = import_module(f"{__name__}.{settings.task}")
+def task_class(name: str) -> type[Task]:
+    """Return the class that the file of a task defines."""
+    module = import_module(f"{__name__}.{name}")
     (found,) = (
         value
         for value in vars(module).values()
@@ -37,4 +39,10 @@ def task_of(settings: Settings) -> Task:
         and issubclass(value, Task)
         and value.__module__ == module.__name__
     )
-    return found(settings)
+    return found
+
+
+@lru_cache(maxsize=4)
+def task_of(settings: Settings) -> Task:
+    """Return the task of a run, made once per process."""
+    return task_class(settings.task)(settings)

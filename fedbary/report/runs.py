@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from fedbary.report.cells import duration
 from fedbary.report.document import Document
 from fedbary.report.markup import code
+from fedbary.report.results import plain
+from fedbary.study.duration import duration
 from fedbary.study.grid import NAMING
 from fedbary.study.table import settings_of
 
@@ -35,8 +36,3 @@ def add_runs(document: Document, last: pd.DataFrame) -> None:
     ]  # fmt: skip
     header = ["run", *(code(key) for key in other), "commit", "started", "took"]
     document.table(header, body, f"All {len(body)} runs")
-
-
-def plain(value: object) -> str:
-    """Return a value of a table as text."""
-    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,33 @@
+"""What a reader of the means should know."""
+
+from __future__ import annotations
+
+from fedbary.report.document import Document
+from fedbary.report.markup import Markup, code, listed
+from fedbary.report.results import REPEATS, Results, grouped, written
+from fedbary.settings.config import BOOKKEEPING
+from fedbary.study.grid import NAMING
+from fedbary.study.table import settings_of
+
+
+def add_cautions(results: Results, document: Document) -> None:
+    """Say what a reader of the means should know: skipped rounds, settings that differ."""
+    skipped = results.table[results.table["round"] > 0].groupby("run")["skipped"].sum()
+    if (skipped > 0).any():
+        lost = [(code(str(run)), count) for run, count in skipped[skipped > 0].items()]
+        document.text(
+            """**Rounds were skipped**, for want of replies that were admitted, in
+            {named}: their last round is not comparable with that of the other runs.""",
+            named=listed([Markup(f"{run} ({count:.0f})") for run, count in lost]),
+        )
+    for dataset, rows in grouped(results.last, "dataset"):
+        settings = settings_of(rows)
+        known = BOOKKEEPING.union(NAMING, REPEATS, results.varied, ["method"])
+        mixed = [k for k in settings if k not in known and settings[k].nunique() > 1]
+        if mixed:
+            document.text(
+                """**Not all runs on {dataset} have the same {settings}**; the list of all
+                runs below has each one's.""",
+                dataset=written(dataset),
+                settings=", ".join(mixed),
+            )

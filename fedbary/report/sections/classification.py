@@ -1,0 +1,95 @@
+"""Sections on classifications of images: BA-BFL's tables and figures, and more."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from fedbary.report.background import add_background
+from fedbary.report.cautions import add_cautions
+from fedbary.report.cells import ACCURACY, ECE_15, ECE_100, NLL
+from fedbary.report.document import Document
+from fedbary.report.layers import add_layers
+from fedbary.report.published import published
+from fedbary.report.results import Results, scored_on
+from fedbary.report.rules import add_rules_compared
+from fedbary.report.runs import add_runs
+from fedbary.report.scores_table import BEST, add_scores
+from fedbary.report.uncertainty import add_uncertainty
+from fedbary.report.variances import add_variances
+from fedbary.study.grid import NAMING
+from fedbary.study.table import settings_of
+
+MAIN = (ACCURACY, ECE_15, ECE_100, NLL)
+
+REQUIRED = (*NAMING, *(metric.column for metric in MAIN), "seconds", "evaluate_on", "ood_dataset")
+
+TESTS = {
+    "test": "the test set",
+    "validation": "a tenth of the training set kept from all clients",
+}
+
+UNCERTAINTY = """The entropy of a prediction splits into the entropy that the drawn networks have
+    on average (**aleatoric**: the data's own ambiguity) and the mutual information of
+    label and weights (**epistemic**: what more data would remove). A model that knows
+    what it does not know is more uncertain on images of another kind than it was
+    trained on: **AUROC** is the probability that a foreign image gets the higher value;
+    50 % is chance. A single network (n = 0) has no mutual information."""
+
+
+def write(results: Results, document: Document) -> None:
+    """Add the sections to a document."""
+    _add_introduction(results, document)
+    add_cautions(results, document)
+    _add_scores(results, document)
+    add_rules_compared(results, document, (NLL, ACCURACY), ECE_15)
+    caption = "ECE and NLL against n: mean and standard deviation over seeds."
+    add_layers(results, document, "ece-nll", (ECE_15, NLL), caption)
+    add_uncertainty(results, document, UNCERTAINTY)
+    add_variances(results, document)
+    add_background(results, document)
+    add_runs(document, results.last)
+
+
+def _add_introduction(results: Results, document: Document) -> None:
+    """Say what was run and how to read it."""
+    document.text(
+        """{runs} runs. In each, {clients} clients hold a data set between
+        them, each fits the network to its own part, and a **rule** makes one model of their
+        answers; that is a round. The last *n* of the network's layers hold a Gaussian
+        for every weight, the others a number; FedAvg has n = 0. All numbers are of the global
+        model after the last round, on {where}, as mean ± standard deviation over
+        {repeats}.""",
+        runs=len(results.last),
+        clients=settings_of(results.last).iloc[0]["clients"],
+        where=scored_on(results.last, TESTS),
+        repeats=results.repeats,
+    )
+    document.text(
+        """**Accuracy** is the share of right answers. **ECE**, the expected calibration
+        error, is how far confidence and accuracy lie apart: 0 is a model that is right in
+        80 % of the cases in which it is 80 % sure. **NLL** is the mean negative
+        log-likelihood of the true class in nats: it punishes wrong answers, and most of
+        all confident ones. The lower ECE and NLL, the better."""
+    )
+
+
+def _add_scores(results: Results, document: Document) -> None:
+    """Add accuracy, ECE and NLL by data set, n and rule, beside the paper's numbers."""
+    document.heading("How good, how calibrated")
+    datasets = results.last["dataset"].unique()
+    if any(published(dataset, 0, "FedAvg", "nll")[0] > 0 for dataset in datasets):
+        document.text(
+            f"""*Paper* is what BA-BFL prints in its Table 1 (50 rounds × 50 local epochs,
+            ECE over 100 bins, ± standard deviation over seeds 0-2); *Δ* is our mean minus
+            theirs. Its GAA is not its formula, Σ w² v, which is ours: its public code divides
+            by Σ w². Here it was {{lengths}}. {BEST}""",
+            lengths=_lengths(results.last),
+        )
+    else:
+        document.text(BEST)
+    add_scores(results, document, MAIN)
+
+
+def _lengths(last: pd.DataFrame) -> str:
+    found = sorted({(row.rounds, row.local_epochs) for row in last.itertuples()})
+    return ", or ".join(f"{rounds} rounds × {epochs} local epochs" for rounds, epochs in found)

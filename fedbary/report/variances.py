@@ -1,0 +1,36 @@
+"""The variances of the global posterior, and how far apart the clients' lie."""
+
+from __future__ import annotations
+
+from fedbary.report.document import Document
+from fedbary.report.results import Results, grouped, written
+
+
+def add_variances(results: Results, document: Document) -> None:
+    """Add the layers' log-variances and how far apart the clients' lie."""
+    spread = [c for c in results.last if c.startswith("log_var_spread.")]
+    if not spread:
+        return
+    document.heading("The variances")
+    document.text(
+        """RKLB, WB, EAA and AALV can differ only where the clients' variances do; GAA and
+        FKLB make other variances even of equal ones. Per layer: the mean log-variance of
+        the global posterior, and in parentheses how far apart the clients' log-variances
+        lie in the last round (their standard deviation over the clients, averaged over
+        the weights). Where that is 0, those four rules give the same posterior up to
+        rounding, which training then amplifies."""
+    )
+    layers = [column.removeprefix("log_var_spread.") for column in spread]
+    body = []
+    for (dataset, variant, n, rule), runs in grouped(
+        results.last[results.last["bayesian_layers"] > 0],
+        "dataset", "variant", "bayesian_layers", "rule",
+    ):  # fmt: skip
+        cells = []
+        for layer in layers:
+            level, apart = runs[f"log_var.{layer}"], runs[f"log_var_spread.{layer}"]
+            known = level.notna().any()
+            cells.append(f"{level.mean():.2f} ({apart.mean():.3f})" if known else "")
+        variants = [variant] if results.varied else []
+        body.append([written(dataset), *variants, str(n), rule, *cells])
+    document.table(["data set", *results.variant_header, "n", "rule", *layers], body)
