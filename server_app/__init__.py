@@ -75,6 +75,7 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
     if checkpoint is None:
         counts = {member.name: member.label_counts for member in roster.members}
         results = RunFolder(folder, settings, counts)
+        results.write_signature(signature.config())
     else:
         completed = checkpoint.round
         for change in changed_bits(folder, settings):

@@ -183,3 +183,20 @@ def _whole_numbers(axis: Axis) -> None:
     from matplotlib.ticker import MaxNLocator
 
     axis.set_major_locator(MaxNLocator("auto", integer=True, min_n_ticks=1))
+
+
+def rejection_curve(rejected: Sequence[float], accuracy: Sequence[float]) -> Figure:
+    """Draw the accuracy on what is left when the most uncertain predictions are put aside.
+
+    Parameters
+    ----------
+    rejected, accuracy : sequence of float
+        Fractions.
+    """
+    figure = sheet(4.2, 3.4)
+    axes = figure.subplots()
+    axes.plot(100 * np.array(rejected), 100 * np.array(accuracy), color=BLUE, marker="o", ms=3)
+    axes.set(xlabel="Left to a person (%)", ylabel="Accuracy on the rest (%)")
+    axes.grid(alpha=0.3)
+    open_frame(axes)
+    return figure

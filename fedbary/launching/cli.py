@@ -13,6 +13,7 @@ import typer
 from fedbary import __version__
 from fedbary.errors import RunError, SettingError, Stopped
 from fedbary.launching.launch import launch, prepare, require_clone
+from fedbary.launching.use import evaluate, predict
 from fedbary.runs.location import SETTINGS, read_settings, run_folder
 from fedbary.settings.config import DEFAULTS, Settings, parse_overrides, resolve, validated
 from fedbary.settings.uses import require_used
@@ -238,6 +239,10 @@ def report(
     print(f"Report: {write_report(results)}")
 
 
+app.command()(predict)
+app.command()(evaluate)
+
+
 def _simulate(settings: Settings, folder: Path) -> None:
     if settings.dataset == "none":
         raise SettingError("dataset", "none", "a data set; without one, deploy with --site")
@@ -297,6 +302,8 @@ def _stop_once(number: int, frame: object) -> None:
 
 def refuse_settings_with_dashes(words: list[str]) -> None:
     """Raise a SettingError for `--rounds 3`, which says that rounds=3 was meant."""
+    if not {"simulate", "deploy", "sweep", "central"} & set(words[:1]):
+        return
     for word, following in zip(words, [*words[1:], ""], strict=True):
         name, separator, value = word.removeprefix("--").partition("=")
         name = name.replace("-", "_")

@@ -14,6 +14,7 @@ from fedbary.settings.config import BOOKKEEPING, Settings, read_yaml
 POSTERIOR = "posterior.safetensors"
 METRICS = "metrics.jsonl"
 SETTINGS = "settings.yaml"
+SIGNATURE = "signature.json"
 
 
 def run_folder(settings: Settings, base: Path) -> Path:

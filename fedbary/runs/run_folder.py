@@ -34,11 +34,14 @@ from fedbary.runs.checkpoints import (
     write_whole,
 )
 from fedbary.runs.commit import git_commit
-from fedbary.runs.location import METRICS, SETTINGS, require_startable
+from fedbary.runs.location import METRICS, SETTINGS, SIGNATURE, require_startable
 from fedbary.settings.config import ROOT, Settings, read_yaml
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+POSTERIOR = "posterior"
+"""Name of the file of the final posterior, without which a run has not ended."""
 
 PACKAGES = ("flwr", "torch", "torchvision", "numpy", "ray")
 
@@ -99,6 +102,7 @@ class RunFolder:
     """Writes a run's results as they come; what is written stays, however the run ends.
 
     - `settings.yaml`: every resolved setting, who holds what, device, versions and git commit;
+    - `signature.json`: what all sites agree on, the shape and the classes or the columns;
     - `metrics.jsonl`: one line per round, flushed;
     - `checkpoint-<round>.safetensors`: what the next round starts from; the last two are kept;
     - `partition.png`, `learning-curves.png`, `reliability.png` (where the server has test data);
@@ -185,6 +189,10 @@ class RunFolder:
         marks = len(self.rounds) - 1, fingerprint(self.settings), history
         save_checkpoint(self.path, Checkpoint(*marks, arrays, strategy))
 
+    def write_signature(self, config: Mapping[str, Any]) -> None:
+        """Write what all sites agree on, as `Signature.config` has it."""
+        write_whole(self.path / SIGNATURE, json.dumps({**config}).encode())
+
     def draw(self, figure: Figure, name: str) -> None:
         """Write a picture as ``<name>.png``."""
         figure.savefig(self.path / f"{name}.png", dpi=DPI)
@@ -192,7 +200,7 @@ class RunFolder:
     def finish(self, posterior: Posterior, curves: Sequence[Curve]) -> None:
         """Draw the learning curves and write the final posterior."""
         self.draw(learning_curves(self.rounds, curves), "learning-curves")
-        self.write_tensors("posterior", posterior.state_dict())
+        self.write_tensors(POSTERIOR, posterior.state_dict())
 
     def write_tensors(self, name: str, tensors: Mapping[str, Tensor]) -> None:
         """Write ``<name>.safetensors`` at once."""
@@ -206,6 +214,24 @@ class RunFolder:
             return load(file.read_bytes())
         except (OSError, SafetensorError) as error:
             raise SettingError(f"resume: {file}", error, "what the run wrote") from None
+
+
+def read_signature(folder: Path) -> dict[str, Any] | None:
+    """Return what all sites of a run agreed on; None for a run of an earlier version."""
+    file = folder / SIGNATURE
+    try:
+        held: dict[str, Any] | None = json.loads(file.read_bytes()) if file.exists() else None
+    except (OSError, ValueError) as error:
+        raise SettingError(str(file), error, "what the run wrote") from None
+    return held
+
+
+def read_rounds(folder: Path) -> list[dict[str, Any]]:
+    """Return the lines of a run's metrics.jsonl."""
+    try:
+        return [json.loads(line) for line in _lines(folder)]
+    except ValueError as error:
+        raise SettingError(str(folder / METRICS), error, "what the run wrote") from None
 
 
 def _now() -> str:

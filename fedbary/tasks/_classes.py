@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from fedbary.data.shard import Shard
@@ -70,6 +71,17 @@ def rejection(prediction: Prediction, labels: torch.Tensor) -> dict[str, Any]:
     """Return the accuracy on what is left when the most uncertain predictions are put aside."""
     kept = accuracy_after_rejection(prediction.probs, labels, prediction.entropy, REJECTED)
     return {"rejection": {f"{part:.1f}": value for part, value in zip(REJECTED, kept, strict=True)}}
+
+
+def answers(prediction: Prediction, classes: Sequence[str]) -> dict[str, np.ndarray]:
+    """Return the most probable class, every class's probability, and the uncertainty in nats."""
+    probs = prediction.probs.double().cpu().numpy()
+    return {
+        "class": np.array(classes, dtype=object)[probs.argmax(1)],
+        **{f"p({name})": probs[:, k] for k, name in enumerate(classes)},
+        "total uncertainty": prediction.entropy.double().cpu().numpy(),
+        "epistemic uncertainty": prediction.epistemic.double().cpu().numpy(),
+    }
 
 
 def unscored(scored_on_server: bool) -> str:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+import numpy as np
 from torch import Tensor, nn
 
+from fedbary.data.examples import Examples
 from fedbary.data.shard import Shard
 from fedbary.data.sites import Site
 from fedbary.figures.run import Curve
@@ -265,3 +268,35 @@ class Task(ABC):
     def pictures(self, prediction: Any, facts: Facts) -> Iterable[tuple[str, Figure]]:
         """Yield pictures of the final model's predictions, each with its file's name."""
         return ()
+
+    # After the run
+
+    @abstractmethod
+    def predict(self, outcome: Outcome, x: Tensor, facts: Facts, seed: int) -> Any:
+        """Predict inputs in their own units."""
+
+    @abstractmethod
+    def examples(self, path: Path, signature: Any) -> Examples:
+        """Read examples of a user's own, in their own units.
+
+        Raises
+        ------
+        SettingError
+            If there are none that fit the signature.
+        """
+
+    @abstractmethod
+    def evaluation_examples(self) -> Examples:
+        """Return the labelled examples that the server scores models on, in their own units."""
+
+    @abstractmethod
+    def answers(self, prediction: Any, signature: Any) -> dict[str, np.ndarray]:
+        """Return what a prediction says of each example, (N,) by the name of its column."""
+
+    @abstractmethod
+    def judged(self, prediction: Any, y: Tensor) -> dict[str, float]:
+        """Score a prediction of examples whose targets are known."""
+
+    @abstractmethod
+    def judgement(self, prediction: Any, y: Tensor) -> Iterable[tuple[str, Figure]]:
+        """Yield pictures of such a prediction, each with its file's name."""

@@ -18,10 +18,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedbary import federation
+from fedbary.data.examples import Examples
+from fedbary.data.image_examples import read_images
 from fedbary.data.image_layout import ImageLayout
 from fedbary.data.images import load
 from fedbary.data.shard import Shard
 from fedbary.data.sites import Site
+from fedbary.errors import SettingError
 from fedbary.figures.run import reliability_diagram
 from fedbary.gaussian import Posterior
 from fedbary.predictive import Prediction
@@ -143,6 +146,35 @@ class Classification(Task):
         labels = federation.evaluation_data(self.settings)[1]
         diagram = reliability(prediction.probs, labels, self.settings.ece_bins)
         yield "reliability", reliability_diagram(diagram, "Final global model")
+
+    def predict(self, outcome: Outcome, x: Tensor, facts: Facts, seed: int) -> Prediction:
+        """Predict images by the networks of the setting `predictive`."""
+        return self._predict(outcome.model, x, seed, outcome.posterior, outcome.members)
+
+    def examples(self, path: Path, signature: ImageLayout) -> Examples:
+        """Read an ``.npz`` file, an image, or a folder of images."""
+        return read_images(path, signature)
+
+    def evaluation_examples(self) -> Examples:
+        """Return the test images, or those kept for validation."""
+        if self.settings.dataset == "none":
+            raise SettingError("dataset", "none", "labelled examples: this run's server had none")
+        x, y = federation.evaluation_data(self.settings)
+        return Examples(tuple(str(row) for row in range(1, len(y) + 1)), x, y)
+
+    def answers(self, prediction: Prediction, signature: ImageLayout) -> dict[str, np.ndarray]:
+        """Return classes, probabilities and uncertainties."""
+        return _classes.answers(prediction, signature.classes)
+
+    def judged(self, prediction: Prediction, y: Tensor) -> dict[str, float]:
+        """Return accuracy, NLL, ECE and Brier score."""
+        return evaluate(prediction.probs, y.to(prediction.probs.device), self.settings.ece_bins)
+
+    def judgement(self, prediction: Prediction, y: Tensor) -> Iterator[tuple[str, Figure]]:
+        """Yield the reliability diagram."""
+        probs, bins = prediction.probs, self.settings.ece_bins
+        diagram = reliability(probs, y.to(probs.device), bins)
+        yield "reliability", reliability_diagram(diagram, "Global model, these examples")
 
     def _predict_global(self, outcome: Outcome, images: Tensor, *again: int) -> Prediction:
         seed = self.seed("predict-global", outcome.round, *again)

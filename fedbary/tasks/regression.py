@@ -11,14 +11,17 @@ import math
 import operator
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 
+from fedbary.data.examples import Examples
 from fedbary.data.shard import Shard
 from fedbary.data.sites import Site
+from fedbary.data.table_examples import read_measured
 from fedbary.figures.run import coverage_curve
 from fedbary.figures.sheet import BLUE, GREEN, RED
 from fedbary.predictive.draws import drawn, members_drawn
@@ -36,6 +39,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NOISE = "noise"
+
+NINETY_PERCENT = 1.6448536269514722
+"""Half the width of the central 90 % interval of a Gaussian, in standard deviations."""
 
 
 class Regression(Task):
@@ -136,11 +142,9 @@ class Regression(Task):
 
     def scores(self, outcome: Outcome, facts: Facts) -> Scored:
         """Score the predictions; where a noise was added to them, without it too."""
-        standardiser, (x, targets) = (
-            Standardiser(**facts),
-            federation.evaluation_data(self.settings),
-        )
-        prediction = standardiser.restore(self._predict(outcome, standardiser.features(x)))
+        x, targets = federation.evaluation_data(self.settings)
+        seed = self.seed("predict-global", outcome.round)
+        prediction = self.predict(outcome, x, facts, seed)
         if not (prediction.mean.isfinite().all() and prediction.var.isfinite().all()):
             return Scored(dict.fromkeys(SCORES, math.nan))
         line: dict[str, Any] = {}
@@ -159,17 +163,54 @@ class Regression(Task):
 
     def pictures(self, prediction: Forecast, facts: Facts) -> Iterator[tuple[str, Figure]]:
         """Yield how many of the targets lie in the central intervals of their predictions."""
-        levels = np.linspace(0.01, 0.99, 99)
         targets = federation.evaluation_data(self.settings)[1]
-        covered = coverage(prediction, targets, torch.from_numpy(levels)).numpy()
-        yield "coverage", coverage_curve(levels, covered, "Final global model")
+        yield self._coverage(prediction, targets, "Final global model")
 
-    def _predict(self, outcome: Outcome, x: Tensor) -> Forecast:
+    def predict(self, outcome: Outcome, x: Tensor, facts: Facts, seed: int) -> Forecast:
+        """Return the forecast of rows in their own units, in the target's."""
+        standardiser = Standardiser(**facts)
+        return standardiser.restore(self._predict(outcome, standardiser.features(x), seed))
+
+    def examples(self, path: Path, signature: Columns) -> Examples:
+        """Read a CSV or an ``.npz`` file."""
+        return read_measured(path, self.settings.target, signature.features)
+
+    def evaluation_examples(self) -> Examples:
+        """Return the test rows, or those kept for validation."""
+        x, y = federation.evaluation_data(self.settings)
+        return Examples(tuple(str(row) for row in range(1, len(y) + 1)), x, y)
+
+    def answers(self, prediction: Forecast, signature: Columns) -> dict[str, np.ndarray]:
+        """Return means, standard deviations and central 90 % intervals, in the target's units."""
+        mean, std = prediction.mean.double().numpy(), prediction.var.double().sqrt().numpy()
+        half = NINETY_PERCENT * std
+        return {
+            "mean": mean,
+            "std": std,
+            "lower 90 %": mean - half,
+            "upper 90 %": mean + half,
+            "epistemic std": prediction.epistemic.double().sqrt().numpy(),
+        }
+
+    def judged(self, prediction: Forecast, y: Tensor) -> dict[str, float]:
+        """Return NLL, RMSE and what else is scored."""
+        return score(prediction, y)
+
+    def judgement(self, prediction: Forecast, y: Tensor) -> Iterator[tuple[str, Figure]]:
+        """Yield how many targets lie in the central intervals."""
+        yield self._coverage(prediction, y, "Global model, these examples")
+
+    def _coverage(self, prediction: Forecast, y: Tensor, title: str) -> tuple[str, Figure]:
+        levels = np.linspace(0.01, 0.99, 99)
+        covered = coverage(prediction, y, torch.from_numpy(levels)).numpy()
+        return "coverage", coverage_curve(levels, covered, title)
+
+    def _predict(self, outcome: Outcome, x: Tensor, seed: int) -> Forecast:
         """Return the forecast of standardised rows."""
         kind, noise_var = self.settings.predictive, outcome.told["noise_var"]
         if kind == "closed":
             return linear_forecast(outcome.posterior, x, noise_var)
-        generator = Generator().manual_seed(self.seed("predict-global", outcome.round))
+        generator = Generator().manual_seed(seed)
         samples = self.settings.samples
         if kind != "montecarlo" and outcome.members:
             return forecast(members_drawn(outcome.members, samples, generator), x, noise_var)

@@ -11,16 +11,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 from torch.nn.functional import one_hot
 
+from fedbary.data.examples import Examples
 from fedbary.data.image_layout import parse_classes
 from fedbary.data.shard import Shard
 from fedbary.data.sites import Site
 from fedbary.data.standardise import Standardiser
+from fedbary.data.table_examples import read_classified
 from fedbary.data.tables import Labelled, Layout, load_labelled
 from fedbary.federation import torch_device
 from fedbary.figures.roc import roc_curves
@@ -221,6 +225,34 @@ class Tables(Task):
     def _standardised(self, facts: Facts, x: Tensor) -> Tensor:
         scale = Standardiser(facts["mean"], facts["std"])
         return scale.features(x).to(torch_device(self.settings))
+
+    def predict(self, outcome: Outcome, x: Tensor, facts: Facts, seed: int) -> Prediction:
+        """Predict rows in their own units."""
+        rows = self._standardised(facts, x)
+        return self._predict(outcome.model, rows, facts, seed, outcome.posterior, outcome.members)
+
+    def examples(self, path: Path, signature: Layout) -> Examples:
+        """Read a CSV or an ``.npz`` file."""
+        return read_classified(path, self.settings.target, signature)
+
+    def evaluation_examples(self) -> Examples:
+        """Return the test rows, or those kept for validation."""
+        x, y = deal.evaluation_data(self._table, self._deal)
+        return Examples(tuple(str(row) for row in range(1, len(y) + 1)), x, y)
+
+    def answers(self, prediction: Prediction, signature: Layout) -> dict[str, np.ndarray]:
+        """Return classes, probabilities and uncertainties."""
+        return _classes.answers(prediction, signature.classes)
+
+    def judged(self, prediction: Prediction, y: Tensor) -> dict[str, float]:
+        """Return accuracy, NLL, ECE, Brier score, AUROC and sensitivity."""
+        return self._score(prediction.probs, y.to(prediction.probs.device))
+
+    def judgement(self, prediction: Prediction, y: Tensor) -> Iterator[tuple[str, Figure]]:
+        """Yield the reliability diagram."""
+        probs, bins = prediction.probs, self.settings.ece_bins
+        diagram = reliability(probs, y.to(probs.device), bins)
+        yield "reliability", reliability_diagram(diagram, "Global model, these examples")
 
     def _predict(
         self,

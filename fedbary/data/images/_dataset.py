@@ -151,14 +151,15 @@ def tensors(
         As `from_arrays` says.
     """
     x, y = names
-    images, labels = _images(arrays[x], f"{source}: {x}"), _labels(arrays[y], f"{source}: {y}")
+    images, labels = images_of(arrays[x], f"{source}: {x}"), labels_of(arrays[y], f"{source}: {y}")
     if len(images) != len(labels):
         held = f"{len(images)} images and {len(labels)} labels"
         raise SettingError(f"{source}: {x} and {y}", held, "a label for every image")
     return images, labels
 
 
-def _images(array: Any, source: str) -> Tensor:
+def images_of(array: Any, source: str) -> Tensor:
+    """Return images (N, C, H, W) of an array laid out as `from_arrays` says; else an error."""
     images = np.asarray(array)
     if images.dtype != np.uint8:
         if images.dtype.kind != "f":
@@ -186,7 +187,8 @@ def _images(array: Any, source: str) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(images))
 
 
-def _labels(array: Any, source: str) -> Tensor:
+def labels_of(array: Any, source: str) -> Tensor:
+    """Return labels (N,), int64, of an array of whole numbers from 0; else an error."""
     labels = np.asarray(array)
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
         held = f"{labels.dtype} of {labels.ndim} dimensions"

@@ -42,7 +42,8 @@ def read_labelled(path: Path, target: str) -> Frame:
     return frame(str(path), columns, held[target].to_numpy(object))
 
 
-def _cells(path: Path, target: str) -> DataFrame:
+def cells(path: Path) -> DataFrame:
+    """Return the cells of a CSV file with a header, as text."""
     held = read_text(path, skipinitialspace=True)
     if len(held.columns) == 1 and ";" in str(held.columns[0]):
         allowed = "commas between, no semicolons"
@@ -50,6 +51,11 @@ def _cells(path: Path, target: str) -> DataFrame:
     if unnamed := [i for i, name in enumerate(held.columns, 1) if name == f"Unnamed: {i - 1}"]:
         allowed = "a name in the header; leave a column of row numbers out"
         raise SettingError(f"{path}: column {unnamed[0]}", "", allowed)
+    return held
+
+
+def _cells(path: Path, target: str) -> DataFrame:
+    held = cells(path)
     if target not in held.columns:
         columns = ", ".join(map(str, held.columns))
         raise SettingError("target", target, f"a column of {path}: {columns}")

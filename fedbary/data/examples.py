@@ -1,0 +1,31 @@
+"""Examples of one's own: what a model is shown after its training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Examples:
+    """Inputs with a name each, and their targets where they are known.
+
+    Attributes
+    ----------
+    names : tuple of str
+        What each is called: its file, or its row, counted from 1.
+    x : Tensor
+        Inputs (N, …), in their own units.
+    y : Tensor or None
+        Targets (N,), None where they are not known.
+    columns : mapping of str to ndarray
+        What else is known of each, (N,) by name, by which scores can be told apart.
+    """
+
+    names: tuple[str, ...]
+    x: Tensor
+    y: Tensor | None
+    columns: Mapping[str, np.ndarray] = field(default_factory=dict)

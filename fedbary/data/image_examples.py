@@ -1,0 +1,76 @@
+"""Images of one's own: an ``.npz`` file, a folder, or a single file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from fedbary.data.examples import Examples
+from fedbary.data.image_files import IMAGES, read_image
+from fedbary.data.image_layout import ImageLayout
+from fedbary.data.images._dataset import images_of, labels_of
+from fedbary.data.npz import read_npz_arrays
+from fedbary.errors import SettingError
+
+
+def read_images(path: Path, layout: ImageLayout) -> Examples:
+    """Read images, with labels where they have some.
+
+    Parameters
+    ----------
+    path
+        An ``.npz`` file with ``x``, or ``x_test``, and perhaps ``y`` or ``y_test``; an image; or a
+        folder of images, at any depth. If the folders in it are named as classes, they label.
+    layout
+        Shape and classes of the model.
+
+    Raises
+    ------
+    SettingError
+        If an image cannot be read or has another shape, or a label is no class.
+    """
+    if path.is_dir():
+        examples = _folder(path, layout)
+    elif path.suffix == ".npz":
+        examples = _npz(path)
+    elif path.is_file() and path.suffix.lower() in IMAGES:
+        pixels = read_image(path, layout.shape)
+        examples = Examples((path.name,), images_of(pixels[None], str(path)), None)
+    else:
+        allowed = "an .npz file, an image, or a folder of images"
+        raise SettingError("data", str(path), allowed)
+    if tuple(examples.x.shape[1:]) != layout.shape:
+        held, wanted = ("×".join(map(str, s)) for s in (examples.x.shape[1:], layout.shape))
+        raise SettingError(str(path), f"images of {held}", f"{wanted}, as the model takes")
+    if examples.y is not None and int(examples.y.max()) >= len(layout.classes):
+        allowed = f"labels from 0 to {len(layout.classes) - 1}"
+        raise SettingError(str(path), int(examples.y.max()), allowed)
+    return examples
+
+
+def _npz(path: Path) -> Examples:
+    arrays = read_npz_arrays(path, ("x", "y", "x_test", "y_test"))
+    end = "" if "x" in arrays else "_test"
+    if f"x{end}" not in arrays:
+        raise SettingError(str(path), ", ".join(arrays) or "no array", "the array x, or x_test")
+    x = images_of(arrays[f"x{end}"], f"{path}: x{end}")
+    y = labels_of(arrays[f"y{end}"], f"{path}: y{end}") if f"y{end}" in arrays else None
+    if y is not None and len(y) != len(x):
+        raise SettingError(str(path), f"{len(x)} images, {len(y)} labels", "a label for each image")
+    return Examples(tuple(str(row) for row in range(1, len(x) + 1)), x, y)
+
+
+def _folder(path: Path, layout: ImageLayout) -> Examples:
+    files = [f for f in sorted(path.glob("**/*")) if f.suffix.lower() in IMAGES and f.is_file()]
+    if not files:
+        raise SettingError("data", str(path), f"a folder with images ({', '.join(IMAGES)})")
+    pixels = np.stack([read_image(file, layout.shape) for file in files])
+    inside = [file.relative_to(path) for file in files]
+    first = [file.parts[0] if len(file.parts) > 1 else "" for file in inside]
+    y = None
+    if set(first) <= set(layout.classes):
+        y = torch.tensor([layout.classes.index(name) for name in first])
+    names = tuple(map(str, inside))
+    return Examples(names, images_of(pixels, str(path)), y, {"folder": np.array(first)})

@@ -1,0 +1,52 @@
+"""Images with their predictions: the surest and the least sure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedbary.figures.sheet import sheet
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+COLUMNS = 8
+
+
+def contact_sheet(
+    images: np.ndarray, said: Sequence[str], uncertainty: np.ndarray, columns: int = COLUMNS
+) -> Figure:
+    """Draw the surest images in the upper row and the least sure in the lower.
+
+    Parameters
+    ----------
+    images : ndarray
+        (N, C, H, W) with one or three channels, uint8 or floats.
+    said : sequence of str
+        What stands above each.
+    uncertainty : ndarray
+        By which they are ordered, (N,).
+    columns : int
+        How many of either end.
+    """
+    order = np.argsort(uncertainty, kind="stable")
+    rows = [order[:columns], order[::-1][:columns]]
+    figure = sheet(1.35 * columns, 3.6)
+    panels = figure.subplots(2, columns, squeeze=False)
+    for row, places, title in zip(panels, rows, ("surest", "least sure"), strict=True):
+        for axes in row:
+            axes.set(xticks=[], yticks=[])
+            axes.axis("off")
+        for axes, place in zip(row, places, strict=False):
+            pixels = images[place].astype(float)
+            low, high = pixels.min(), pixels.max()
+            shown = ((pixels - low) / max(high - low, 1e-12)).transpose(1, 2, 0)
+            shown = shown if shown.shape[2] == 3 else shown[..., 0]
+            axes.imshow(shown, cmap="gray", vmin=0, vmax=1)
+            axes.set_title(said[place], fontsize=8)
+        row[0].text(
+            -0.25, 0.5, title, rotation=90, va="center", ha="center", transform=row[0].transAxes
+        )
+    return figure

@@ -1,0 +1,161 @@
+"""The commands that use a run that has ended: predict, evaluate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedbary.errors import SettingError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from fedbary.data.examples import Examples
+    from fedbary.trained import Trained
+
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run that has ended.")]
+Data = Annotated[Path, typer.Argument(metavar="DATA", help="Examples of your own.")]
+Samples = Annotated[
+    int | None,
+    typer.Option(min=1, help="Networks that are drawn.", show_default="the run's"),
+]
+Target = Annotated[
+    str,
+    typer.Option(help="The column of a CSV file with the targets.", show_default="the run's"),
+]
+Force = Annotated[bool, typer.Option("--force", help="Replace files that are there.")]
+
+
+def predict(
+    run: Run,
+    data: Data,
+    samples: Samples = None,
+    output: Annotated[Path, typer.Option(help="The CSV file to write.")] = Path("predictions.csv"),
+    error_rate: Annotated[
+        float | None,
+        typer.Option(help="Leave to a person what is too uncertain for this part of errors."),
+    ] = None,
+    held_out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Labelled examples by which that is chosen.", show_default="the run's test set"
+        ),
+    ] = None,
+    target: Target = "",
+    force: Force = False,
+) -> None:
+    """Predict examples with a federation's model, each with its uncertainty.
+
+    DATA are images (.npz with x, an image, a folder of images) or rows (.csv with the columns that
+    were trained on, .npz). The CSV has a line an example: of classes the most probable, all
+    probabilities, total and epistemic uncertainty in nats; of numbers mean, std and a 90 %
+    interval. Of images the surest and the least sure are drawn beside it.
+
+    Examples: `fedbary predict runs/RUN scans/ --samples 50`; `fedbary predict runs/RUN loans.csv
+    --error-rate 0.01`.
+    """
+    from fedbary.trained import files, load
+
+    picture = output.with_suffix(".png")
+    files.require_free([output, picture], force)
+    trained = load(run)
+    examples = trained.read(data, target)
+    prediction = trained.predict(examples, samples)
+    said = trained.task.answers(prediction, trained.signature)
+    columns: dict[str, np.ndarray] = {"example": files.safe(examples.names), **said}
+    if error_rate is not None:
+        known = trained.read(held_out, target) if held_out else trained.task.evaluation_examples()
+        columns["to a person"] = _to_person(trained, prediction, error_rate, known, samples)
+    files.write_table(output, columns)
+    if examples.x.ndim == 4:
+        files.write_picture(picture, _sheet(examples, columns))
+    print(f"Predictions: {output}, {len(examples.names)} examples")
+
+
+def evaluate(
+    run: Run,
+    data: Data,
+    samples: Samples = None,
+    by: Annotated[
+        str | None, typer.Option(help="Score each value of this column too; of images: folder.")
+    ] = None,
+    target: Target = "",
+    output: Annotated[Path, typer.Option(help="The folder to write.")] = Path("evaluation"),
+    force: Force = False,
+) -> None:
+    """Score a federation's model on labelled examples of your own.
+
+    DATA are as of `fedbary predict`, with labels: an .npz with y, folders named as the classes, a
+    CSV file with the target. The folder gets scores.csv and the pictures of reliability, and for
+    classes of what rejecting the most uncertain predictions is worth.
+
+    Examples: `fedbary evaluate runs/RUN ward7.csv --by sex`; `fedbary evaluate runs/RUN test.npz`.
+    """
+    from fedbary.trained import files, load
+    from fedbary.trained.judgement import pictures, scores
+
+    files.require_free([output], force)
+    trained = load(run)
+    examples = trained.read(data, target)
+    if examples.y is None:
+        allowed = "labelled examples: y in an .npz, folders named as classes, the target's column"
+        raise SettingError("data", str(data), allowed)
+    prediction = trained.predict(examples, samples)
+    found = scores(trained, prediction, examples, by)
+    output.mkdir(parents=True, exist_ok=True)
+    for name, figure in pictures(trained, prediction, examples):
+        files.write_picture(output / f"{name}.png", figure)
+    files.write_table(output / "scores.csv", found)
+    for line in _lines(found):
+        print(line)
+    print(f"Evaluation: {output}")
+
+
+def _to_person(
+    trained: Trained,
+    prediction: object,
+    error_rate: float,
+    known: Examples,
+    samples: int | None,
+) -> np.ndarray:
+    """Return who goes to a person, and say what that does on the held-out examples."""
+    from fedbary.predictive import Prediction
+    from fedbary.trained.referral import CONFIDENCE, referral
+
+    if not isinstance(prediction, Prediction):
+        allowed = "none for a number: its interval says how sure it is"
+        raise SettingError("error_rate", error_rate, allowed)
+    if known.y is None:
+        raise SettingError("held_out", "examples without labels", "labelled examples")
+    chosen = referral(trained.predict(known, samples), known.y, error_rate)
+    flags = chosen.to_person(prediction)
+    if chosen.kept:
+        print(
+            f"Of {len(known.y)} held-out examples {100 * chosen.kept:.1f} % are kept, of which "
+            f"{100 * chosen.error:.2f} % are wrong (at most {100 * chosen.bound:.2f} % with "
+            f"{100 * CONFIDENCE:.0f} % confidence); here {int(flags.sum())} of {len(flags)} go to "
+            "a person"
+        )
+    else:
+        print("On the held-out examples no threshold has so few errors: all go to a person")
+    return flags
+
+
+def _sheet(examples: Examples, columns: dict[str, np.ndarray]):  # type: ignore[no-untyped-def]
+    from fedbary.figures.contact import contact_sheet
+
+    uncertainty = columns["total uncertainty"]
+    said = [f"{name}\n{u:.2f} nats" for name, u in zip(columns["class"], uncertainty, strict=True)]
+    return contact_sheet(examples.x.cpu().numpy(), said, uncertainty)
+
+
+def _lines(found: dict[str, list[object]]) -> Iterator[str]:
+    """Yield the scores as lines of a table."""
+    rows = [list(found), *map(list, zip(*found.values(), strict=True))]
+    cells = [[f"{c:.4g}" if isinstance(c, float) else str(c) for c in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for row in cells:
+        yield "  ".join(c.rjust(w) for c, w in zip(row, widths, strict=True))

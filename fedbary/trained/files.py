@@ -1,0 +1,47 @@
+"""Predictions and scores as files, written whole or not at all."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedbary.errors import SettingError
+from fedbary.figures.sheet import DPI
+from fedbary.runs.checkpoints import write_whole
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def require_free(files: Iterable[Path], force: bool) -> None:
+    """Raise a SettingError if a file is there already, unless it may be replaced."""
+    for file in files:
+        if file.exists() and not force:
+            raise SettingError("output", str(file), "a file that does not exist yet, or --force")
+        if not file.parent.is_dir():
+            raise SettingError("output", str(file), "a file in a folder that exists")
+
+
+def write_table(file: Path, columns: Mapping[str, Any]) -> None:
+    """Write columns as CSV, numbers with six digits."""
+    import pandas
+
+    text = io.StringIO()
+    pandas.DataFrame({**columns}).to_csv(text, index=False, float_format="%.6g")
+    write_whole(file, text.getvalue().encode())
+
+
+def write_picture(file: Path, figure: Figure) -> None:
+    """Write a picture as PNG."""
+    content = io.BytesIO()
+    figure.savefig(content, dpi=DPI, format="png")
+    write_whole(file, content.getvalue())
+
+
+def safe(values: Iterable[object]) -> np.ndarray:
+    """Return texts that no spreadsheet takes for formulas: such are led by an apostrophe."""
+    return np.array([f"'{v}" if str(v)[:1] in "=+-@\t\r" else str(v) for v in values], dtype=object)

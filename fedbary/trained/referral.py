@@ -1,0 +1,79 @@
+"""Which predictions are left to a person, so that those that are not are rarely wrong."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import beta
+from torch import Tensor
+
+from fedbary.errors import SettingError
+from fedbary.predictive import Prediction
+
+CONFIDENCE = 0.95
+"""Of the upper bound that is told beside an error rate."""
+
+
+@dataclass(frozen=True)
+class Referral:
+    """A threshold on the total uncertainty, and what it does on the examples it was chosen on.
+
+    Parameters
+    ----------
+    threshold : float
+        In nats; whoever is above goes to a person. −1: all do.
+    kept : float
+        Part of the examples that is not above.
+    error : float
+        Part of these that is wrong; NaN if there is none.
+    bound : float
+        The upper end of the one-sided 95 % Clopper-Pearson interval of that error.
+    """
+
+    threshold: float
+    kept: float
+    error: float
+    bound: float
+
+    def to_person(self, prediction: Prediction) -> np.ndarray:
+        """Return of each prediction whether it goes to a person, (N,) bool."""
+        return (prediction.entropy.double().cpu().numpy() > self.threshold).astype(bool)
+
+
+def referral(prediction: Prediction, y: Tensor, error_rate: float) -> Referral:
+    """Choose the largest threshold below which at most a part of the predictions is wrong.
+
+    Examples are sorted by the entropy of their prediction; of the thresholds between them the
+    largest is taken whose kept examples have an error of at most `error_rate`. The examples must
+    not have been trained on.
+
+    Parameters
+    ----------
+    prediction
+        Of held-out examples.
+    y
+        Their classes (N,).
+    error_rate
+        The wanted part of wrong predictions among those kept, from 0 to below 1.
+
+    Raises
+    ------
+    SettingError
+        If the error rate is out of its range.
+    """
+    if not 0 <= error_rate < 1:
+        raise SettingError("error_rate", error_rate, "from 0 to below 1")
+    entropy = prediction.entropy.double().cpu().numpy()
+    wrong = (prediction.probs.argmax(1).cpu() != y.cpu()).numpy()
+    order = np.argsort(entropy, kind="stable")
+    errors = np.cumsum(wrong[order])
+    counts = np.arange(1, len(order) + 1)
+    last_of_ties = np.append(np.diff(entropy[order]) > 0, True)
+    allowed = np.flatnonzero(last_of_ties & (errors <= error_rate * counts))
+    if not len(allowed):
+        return Referral(-1.0, 0.0, float("nan"), 1.0)
+    place = allowed[-1]
+    count, failed = int(counts[place]), int(errors[place])
+    bound = 1.0 if failed == count else float(beta.ppf(CONFIDENCE, failed + 1, count - failed))
+    return Referral(float(entropy[order][place]), count / len(order), failed / count, bound)

@@ -1,0 +1,161 @@
+"""The model of a run that has ended, as plain PyTorch, with its posterior and its predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
+from torch import Tensor, nn
+
+from fedbary.data.examples import Examples
+from fedbary.errors import SettingError
+from fedbary.gaussian import Posterior
+from fedbary.runs.location import read_settings
+from fedbary.runs.run_folder import POSTERIOR, read_rounds, read_signature
+from fedbary.seeds import derive_seed
+from fedbary.settings.config import Settings, validated
+from fedbary.tasks import Outcome, Signature, Task, task_of
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """A federation's model and what it takes to use it; Flower is not needed.
+
+    Attributes
+    ----------
+    network : nn.Module
+        The global model, a plain module in evaluation mode. Called outside of
+        `fedbary.variational.drawing` it is the network of the posterior's means.
+    posterior : Posterior
+        The global posterior.
+    members : mapping of str to Tensor
+        The networks that predict together, (K, *shape) by name; empty for most methods.
+    settings : Settings
+        The run's.
+    signature : Signature
+        Shape and classes of images, or the columns of a table.
+    facts : mapping of str to Tensor
+        What the task needs of the training data, such as the standardisation.
+    rounds : list of dict
+        The lines of metrics.jsonl.
+    """
+
+    network: nn.Module
+    posterior: Posterior
+    members: Mapping[str, Tensor]
+    settings: Settings
+    signature: Signature
+    facts: Mapping[str, Tensor]
+    rounds: list[dict[str, Any]]
+
+    @property
+    def task(self) -> Task:
+        """What the run was about."""
+        return task_of(self.settings)
+
+    def read(self, path: Path | str, target: str = "") -> Examples:
+        """Read examples of one's own, in the forms that the task takes.
+
+        Parameters
+        ----------
+        path
+            Where they lie.
+        target
+            The column of a CSV file with the targets; by default the run's setting.
+
+        Raises
+        ------
+        SettingError
+            If there are none that fit the model; the message says where.
+        """
+        column = {"target": target or self.settings.target}
+        task = task_of(self.settings.model_copy(update=column))
+        return task.examples(Path(path).expanduser(), self.signature)
+
+    def predict(self, x: Tensor | Examples, samples: int | None = None, seed: int = 0) -> Any:
+        """Predict, by the run's `predictive`.
+
+        Parameters
+        ----------
+        x
+            Examples that `read` gave, or inputs: images (N, C, H, W), uint8 or float; of a table
+            the features (N, D) in their own units, coded as `signature` says.
+        samples
+            Networks that are drawn; by default the run's number.
+        seed
+            Source of the draws.
+
+        Returns
+        -------
+        Prediction or Forecast
+            Of classes `probs`, `entropy` (total uncertainty), `epistemic` and `aleatoric`; of
+            numbers `mean`, `var`, `epistemic` and `aleatoric`, in the target's own units.
+        """
+        if samples is not None and samples < 1:
+            raise SettingError("samples", samples, "a whole number from 1 up")
+        settings = self.settings.model_copy(update={"samples": samples or self.settings.samples})
+        task, last = task_of(settings), self.rounds[-1]
+        outcome = Outcome(last["round"], self.network, self.posterior, self.members, last, [])
+        inputs = x.x if isinstance(x, Examples) else x
+        drawn_from = derive_seed(settings.seed, "predict-new", seed)
+        return task.predict(outcome, inputs, self.facts, drawn_from)
+
+
+def load(run: Path | str) -> Trained:
+    """Load the model of a run that has ended.
+
+    Parameters
+    ----------
+    run
+        The run's folder, as `fedbary simulate` prints it.
+
+    Raises
+    ------
+    SettingError
+        If the folder holds no run, or one that has not ended.
+    """
+    folder = Path(run).expanduser()
+    made = read_settings(folder)
+    if not (folder / f"{POSTERIOR}.safetensors").is_file():
+        allowed = "a run that has ended; `fedbary resume` goes on with one that was cut off"
+        raise SettingError("run", str(folder), allowed)
+    settings = validated({**made, "device": "auto", "resume": "none"})
+    task = task_of(settings)
+    held = read_signature(folder)
+    signature = task.signature() if held is None else task.signature_from(held)
+    posterior = Posterior.from_state_dict(_tensors(folder, POSTERIOR))
+    network = task.make_model(signature)
+    _fill(network, posterior, folder)
+    return Trained(
+        network.eval(),
+        posterior,
+        _tensors(folder, "networks") if (folder / "networks.safetensors").exists() else {},
+        settings,
+        signature,
+        _tensors(folder, task.facts) if task.facts else {},
+        read_rounds(folder),
+    )
+
+
+def _fill(network: nn.Module, posterior: Posterior, folder: Path) -> None:
+    """Put a posterior into a network; into one of point weights its means."""
+    held, wanted = posterior.state_dict(), network.state_dict()
+    found = {
+        name: held.get(name, posterior.mean.get(name)) for name in wanted
+    }  # a buffer that is no part of a posterior stays as it is
+    shapes = {name: t.shape for name, t in found.items() if t is not None}
+    if not shapes or any(wanted[name].shape != shape for name, shape in shapes.items()):
+        raise SettingError("run", str(folder), "a posterior of the network that its settings name")
+    network.load_state_dict({n: wanted[n] if t is None else t for n, t in found.items()})
+
+
+def _tensors(folder: Path, name: str) -> dict[str, Tensor]:
+    file = folder / f"{name}.safetensors"
+    try:
+        return load_tensors(file.read_bytes())
+    except (OSError, SafetensorError) as error:
+        raise SettingError(str(file), error, "what the run wrote") from None
