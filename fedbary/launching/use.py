@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from fedbary.data.examples import Examples
     from fedbary.trained import Trained
 
-Run = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run that has ended.")]
-Data = Annotated[Path, typer.Argument(metavar="DATA", help="Examples of your own.")]
+Run = Annotated[Path, typer.Argument(metavar="RUN")]
+Data = Annotated[Path, typer.Argument(metavar="DATA")]
 Samples = Annotated[
     int | None,
     typer.Option(min=1, help="Networks that are drawn.", show_default="the run's"),
@@ -49,10 +49,12 @@ def predict(
 ) -> None:
     """Predict examples with a federation's model, each with its uncertainty.
 
-    DATA are images (.npz with x, an image, a folder of images) or rows (.csv with the columns that
-    were trained on, .npz). The CSV has a line an example: of classes the most probable, all
-    probabilities, total and epistemic uncertainty in nats; of numbers mean, std and a 90 %
-    interval. Of images the surest and the least sure are drawn beside it.
+    RUN is the folder of a run that has ended. DATA is images (.npz with x, an image, a folder of
+    images) or rows (.csv with the columns that were trained on, .npz).
+
+    The CSV has a line an example: of classes the most probable, all probabilities, total and
+    epistemic uncertainty in nats; of numbers mean, std and a 90 % interval. Of images the surest
+    and the least sure are drawn beside it.
 
     Examples: `fedbary predict runs/RUN scans/ --samples 50`; `fedbary predict runs/RUN loans.csv
     --error-rate 0.01`.
@@ -88,9 +90,11 @@ def evaluate(
 ) -> None:
     """Score a federation's model on labelled examples of your own.
 
-    DATA are as of `fedbary predict`, with labels: an .npz with y, folders named as the classes, a
-    CSV file with the target. The folder gets scores.csv and the pictures of reliability, and for
-    classes of what rejecting the most uncertain predictions is worth.
+    RUN is the folder of a run that has ended. DATA is as for `fedbary predict`, with labels: an
+    .npz with y, folders named as the classes, a CSV file with the target.
+
+    The folder gets scores.csv and pictures: reliability, and for classes what rejecting the most
+    uncertain predictions is worth.
 
     Examples: `fedbary evaluate runs/RUN ward7.csv --by sex`; `fedbary evaluate runs/RUN test.npz`.
     """
