@@ -172,8 +172,8 @@ class Factor:
         """
         precision = {name: s.clamp_min(least_precision) for name, s in self.precision.items()}
         shift = {
-            name: torch.where(self.precision[name] > 0, e / self.precision[name] * s, 0.0)
-            for (name, e), s in zip(self.shift.items(), precision.values(), strict=True)
+            name: torch.where(s > 0, self.shift[name] / s * precision[name], 0.0)
+            for name, s in self.precision.items()
         }
         return Factor(shift, precision)
 

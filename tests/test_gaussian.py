@@ -201,6 +201,15 @@ def test_a_factor_that_is_no_density_has_no_posterior_until_it_is_clipped():
         assert clipped.log_var[name].max() <= -math.log(1e-3) + 1e-4
 
 
+def test_a_factor_s_parts_may_name_its_tensors_in_different_orders():
+    """As after a checkpoint, which sorts names its own way."""
+    shift = {"a": torch.ones(2), "b": torch.ones(3)}
+    precision = {"b": torch.full((3,), 4.0), "a": torch.tensor([2.0, -1.0])}
+    clipped = Factor(shift, precision).clipped(1e-3)
+    torch.testing.assert_close(clipped.shift["a"], torch.tensor([1.0, 0.0]))
+    torch.testing.assert_close(clipped.shift["b"], torch.ones(3))
+
+
 def test_a_normal_factor_is_that_normal():
     p = Factor.normal(0.5, gaussian_part(posterior(0))).posterior()
     assert all((mean == 0).all() for mean in p.mean.values())

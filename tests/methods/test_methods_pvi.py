@@ -2,75 +2,23 @@
 
 import pytest
 import torch
-from torch import nn
+from linear_gaussian import (
+    NOISE_VAR,
+    Linear,
+    clients,
+    exact_fit,
+    one_round,
+    posterior_of_all,
+    start,
+)
 
 from fedbary.errors import SettingError
 from fedbary.gaussian import Factor, Posterior
 from fedbary.inference import Training, local_method
 from fedbary.methods import Local, Reply, Server, method_named
-from fedbary.methods.pvi import LEAST_CAVITY_PRECISION, PVI, _sites
+from fedbary.methods._sites import LEAST_CAVITY_PRECISION, factors
+from fedbary.methods.pvi import PVI
 from fedbary.variational.noise import generator_of
-
-NOISE_VAR = 0.25
-
-
-class Linear(nn.Module):
-    """y = x w, Gaussian weights, in float64."""
-
-    def __init__(self, features):
-        super().__init__()
-        self.weight_mean = nn.Parameter(torch.zeros(features, dtype=torch.float64))
-        self.weight_log_var = nn.Parameter(torch.full((features,), -3.0, dtype=torch.float64))
-
-
-def exact_fit(model, x, y, prior, training, seed, augment=False, nll=None):
-    """Set the mean-field optimum of a linear model: s = diag H_k/κ + s₀, (H_k/κ + s₀) m = …."""
-    kappa = training.kl_weight
-    shift, precision = prior.shift["weight"], prior.precision["weight"]
-    curvature, pull = x.t() @ x / NOISE_VAR / kappa, x.t() @ y / NOISE_VAR / kappa
-    model.weight_mean.data = torch.linalg.solve(curvature + precision.diag(), pull + shift)
-    model.weight_log_var.data = -(curvature.diag() + precision).log()
-    return {}
-
-
-def clients(seed, count, features=4, correlation=0.5):
-    """Return the data of clients of different sizes with correlated features."""
-    generator = torch.Generator().manual_seed(seed)
-    kwargs = {"generator": generator, "dtype": torch.float64}
-    weights = torch.randn(features, **kwargs)
-    data = []
-    for k in range(count):
-        common = torch.randn(20 + 10 * k, 1, **kwargs)
-        own = torch.randn(20 + 10 * k, features, **kwargs)
-        x = correlation**0.5 * common + (1 - correlation) ** 0.5 * own
-        data.append((x, x @ weights + NOISE_VAR**0.5 * torch.randn(len(x), **kwargs)))
-    return data
-
-
-def posterior_of_all(data, prior_std=1.0):
-    x, y = torch.cat([x for x, _ in data]), torch.cat([y for _, y in data])
-    precision = x.t() @ x / NOISE_VAR + torch.eye(x.shape[1], dtype=torch.float64) / prior_std**2
-    return torch.linalg.solve(precision, x.t() @ y / NOISE_VAR), 1 / precision.diag()
-
-
-def one_round(method, model, state, data, turn, inference=exact_fit, kl_weight=1.0):
-    replies = []
-    for k in turn:
-        network = Linear(data[k][0].shape[1])
-        training = Training(kl_weight=kl_weight)
-        local = Local(network, *data[k], nll=None, inference=inference, training=training,
-                      prior=1.0, round=1, seed=k)  # fmt: skip
-        name = f"site/{k}"  # a name with a slash, as paths have
-        fitted = method.fit(local, method.send(Server(model, state), name), {})
-        replies.append(Reply(name, len(data[k][0]), fitted.reply))
-    return method.aggregate(Server(model, state), replies)
-
-
-def start(method, data):
-    model = {
-        name: t.detach().clone() for name, t in Linear(data[0][0].shape[1]).state_dict().items()
-    }
-    return model, method.start(model)
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.5, 0.8])
@@ -101,7 +49,7 @@ def test_the_global_factor_is_the_prior_times_the_sites_and_a_fixed_point_stays(
         turn = [server_round % 4] if server_round % 3 else [0, 2]
         model, state = one_round(method, model, state, data, turn)
         product = Factor.normal(1.0, {"weight": model["weight_mean"]})
-        for site in _sites(state).values():
+        for site in factors("site", state).values():
             product = product * site
         found = Factor.of(Posterior.from_state_dict(model))
         torch.testing.assert_close(found.precision["weight"], product.precision["weight"])
@@ -172,10 +120,10 @@ def test_no_name_shuts_out_another():
         log_var = torch.full((2,), -1.0 - number)
         reply = Reply(name, 1.0, {"weight_mean": torch.ones(2), "weight_log_var": log_var})
         model, state = method.aggregate(Server(model, state), [reply])
-        precision[name] = _sites(state)[name].precision["weight"]
-    assert _sites(state).keys() == set(NAMES)
+        precision[name] = factors("site", state)[name].precision["weight"]
+    assert factors("site", state).keys() == set(NAMES)
     for name, expected in precision.items():
-        torch.testing.assert_close(_sites(state)[name].precision["weight"], expected)
+        torch.testing.assert_close(factors("site", state)[name].precision["weight"], expected)
         method.send(Server(model, state), name)
 
 

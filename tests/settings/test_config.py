@@ -208,8 +208,8 @@ def test_a_method_brings_its_parameters_with_the_paper_s_defaults():
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"method": "PVI", "rho": 0.1}, ["rho", "damping", "FedPA"]),
-        ({"rho": 0.1}, ["rho", "barycentre", "FedPA"]),
+        ({"method": "PVI", "burn_in": 1}, ["burn_in", "damping", "FedPA"]),
+        ({"burn_in": 1}, ["burn_in", "barycentre", "FedPA"]),
         ({"method": "FedPA", "burn_in": 1.5}, ["burn_in", "whole number"]),
         ({"method": "FedPA", "rho": "much"}, ["rho", "a number"]),
         ({"method": "FedP"}, ["method", "FedPA"]),

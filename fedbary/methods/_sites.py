@@ -1,0 +1,159 @@
+"""Sites: the global posterior as the prior times a factor per client, and how these move.
+
+With natural parameters η = (m/v, 1/v), prior η₀ and sites λ_k, a round of PVI, BayesADMM and FedEP
+is one recursion:
+
+    client:  q_k = argmin_q E_q[NLL_k] + κ ρ KL(q ‖ η_g − λ_k/ρ),
+    server:  u_k ← β u_k + γ (η(q_k) − η_g),      λ_k ← λ_k + u_k,
+             η_g ← (1 − α) mean_k η(q_k) + α (η₀ + Σ_k λ_k),
+
+where κ is the run's kl_weight. A weight whose new precision would not be positive stays as it was;
+sites may have any sign, and a cavity's precision is held above 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from urllib.parse import quote, unquote
+
+import torch
+from torch import Tensor
+
+from fedbary.gaussian import Factor, Posterior
+from fedbary.methods._method import Fitted, Local, Method, Reply, Server, Tensors, weighted_mean
+
+LEAST_CAVITY_PRECISION = 1e-6
+"""What the precision of a cavity is held above: a standard deviation of 1000."""
+
+
+class SiteMethod(Method):
+    """A method of that recursion; the sites lie at the server, so clients keep nothing."""
+
+    rho = 1.0
+    """ρ, how strongly a client is held to its cavity."""
+
+    @property
+    def site_momentum(self) -> float:
+        """β, each site's own, so that Σ λ_k stays the global factor's where some are away."""
+        return 0.0
+
+    def prior(self, like: Mapping[str, Tensor]) -> Factor:
+        """Return η₀ for tensors of these shapes."""
+        raise TypeError(f"{type(self).__name__} does not say its prior")
+
+    def step(self, replies: int) -> float:
+        """Return γ in a round of so many replies."""
+        raise TypeError(f"{type(self).__name__} does not say how far a site moves")
+
+    def mixing(self, clients: int) -> float:
+        """Return α where so many clients have a site."""
+        return 1.0
+
+    def send(self, server: Server, client: str) -> Tensors:
+        """Return the global posterior, from which the client starts, and its cavity."""
+        cavity = self.global_factor(server)
+        if (site := factors("site", server.state).get(client)) is not None:
+            cavity = cavity / site ** (1 / self.rho)
+        return {**server.model, **named("cavity", cavity)}
+
+    def fit(self, local: Local, received: Tensors, kept: Tensors) -> Fitted:
+        """Infer the client's posterior with the cavity as the prior."""
+        local.load(received)
+        return self.inferred(local, factor("cavity", received))
+
+    def inferred(self, local: Local, cavity: Factor) -> Fitted:
+        """Infer from where the network stands, with a cavity as the prior."""
+        training = replace(local.training, kl_weight=self.rho * local.training.kl_weight)
+        local = replace(local, training=training)
+        metrics = local.infer(cavity.clipped(LEAST_CAVITY_PRECISION))
+        return Fitted(local.state(), metrics)
+
+    def aggregate(self, server: Server, replies: Sequence[Reply]) -> tuple[Tensors, Tensors]:
+        """Move the sites of those that replied, and multiply all."""
+        self.check(len(replies), 1)
+        before, step = self.global_factor(server), self.step(len(replies))
+        sites, velocities = factors("site", server.state), factors("velocity", server.state)
+        flat = before**0.0
+        for reply in replies:
+            move = (found(reply) / before) ** step
+            if self.site_momentum:
+                move = velocities.get(reply.client, flat) ** self.site_momentum * move
+                velocities[reply.client] = move
+            sites[reply.client] = sites.get(reply.client, flat) * move
+        after = self.prior(before.precision)
+        for _, site in sorted(sites.items()):
+            after = after * site
+        if (alpha := self.mixing(len(sites))) < 1:
+            after = after**alpha
+            for reply in replies:
+                after = after * found(reply) ** ((1 - alpha) / len(replies))
+        state = {"site": sites, "velocity": velocities}
+        return advanced(server.model, replies, before, after, state)
+
+    def global_factor(self, server: Server) -> Factor:
+        """Return η_g, the prior before the first round."""
+        if any(key.startswith("global/") for key in server.state):
+            return factor("global", server.state)
+        return self.prior(Posterior.from_state_dict(server.model).log_var)
+
+
+def advanced(
+    model: Tensors,
+    replies: Sequence[Reply],
+    before: Factor,
+    after: Factor,
+    held: Mapping[str, Mapping[str, Factor]],
+) -> tuple[Tensors, Tensors]:
+    """Return the model and the state after a round in which η_g goes from `before` to `after`.
+
+    A weight whose precision would not be positive stays as it was. Deterministic tensors, which
+    have no site, are averaged by size.
+
+    Parameters
+    ----------
+    held
+        What else the server holds: by a word, a factor per client.
+    """
+    keep = {name: precision > 0 for name, precision in after.precision.items()}
+    after = Factor(
+        {name: torch.where(keep[name], e, before.shift[name]) for name, e in after.shift.items()},
+        {n: torch.where(keep[n], s, before.precision[n]) for n, s in after.precision.items()},
+    )
+    points = [name for name in Posterior.from_state_dict(model).mean if name in model]
+    tensors = after.posterior(weighted_mean(replies, points)).state_dict()
+    state = named("global", after)
+    for word, by_client in held.items():
+        for client, its in by_client.items():
+            state |= named(f"{word}/{quote(client, safe='')}", its)
+    return {name: tensors[name].to(like.dtype) for name, like in model.items()}, state
+
+
+def found(reply: Reply) -> Factor:
+    return Factor.of(Posterior.from_state_dict(reply.tensors))
+
+
+def named(prefix: str, factor: Factor) -> dict[str, Tensor]:
+    """Return a factor's tensors under keys with a prefix."""
+    shifts = {f"{prefix}/shift/{name}": tensor for name, tensor in factor.shift.items()}
+    precisions = {f"{prefix}/precision/{name}": t for name, t in factor.precision.items()}
+    return shifts | precisions
+
+
+def factor(prefix: str, tensors: Tensors) -> Factor:
+    """Return the factor whose tensors have keys with that prefix."""
+    parts = {
+        part: {
+            key.removeprefix(f"{prefix}/{part}/"): tensor
+            for key, tensor in tensors.items()
+            if key.startswith(f"{prefix}/{part}/")
+        }
+        for part in ("shift", "precision")
+    }
+    return Factor(parts["shift"], parts["precision"])
+
+
+def factors(word: str, state: Tensors) -> dict[str, Factor]:
+    """Return the factors under a word by client, whose name is quoted in the keys."""
+    quoted = sorted({key.split("/")[1] for key in state if key.startswith(f"{word}/")})
+    return {unquote(client): factor(f"{word}/{client}", state) for client in quoted}
