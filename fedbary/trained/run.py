@@ -17,7 +17,7 @@ from fedbary.gaussian import Posterior
 from fedbary.runs.location import read_settings
 from fedbary.runs.run_folder import POSTERIOR, read_rounds, read_signature
 from fedbary.seeds import derive_seed
-from fedbary.settings.config import Settings, validated
+from fedbary.settings.config import Settings, resolve
 from fedbary.tasks import Outcome, Signature, Task, task_of
 
 
@@ -123,7 +123,8 @@ def load(run: Path | str) -> Trained:
     if not (folder / f"{POSTERIOR}.safetensors").is_file():
         allowed = "a run that has ended; `fedbary resume` goes on with one that was cut off"
         raise SettingError("run", str(folder), allowed)
-    settings = validated({**made, "device": "auto", "resume": "none"})
+    here = {"device": "auto", "resume": "none", "protocol": "none"}
+    settings = resolve({**made, **here})  # settings newer than the run take their defaults
     task = task_of(settings)
     held = read_signature(folder)
     signature = task.signature() if held is None else task.signature_from(held)
