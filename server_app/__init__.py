@@ -19,6 +19,7 @@ from fedbary.methods import Bench, method_of, require_method
 from fedbary.runs.location import require_startable, run_folder
 from fedbary.runs.lock import only_writer
 from fedbary.runs.run_folder import RunFolder, changed_bits, checkpoint_to_resume
+from fedbary.runs.site_keys import read_site_keys, write_site_keys
 from fedbary.settings.config import BARYCENTRE, Settings, parameters_of
 from fedbary.settings.run_config import resolve_run_config
 from fedbary.tasks import Task, task_of
@@ -68,8 +69,8 @@ def run(grid: Grid, settings: Settings, folder: Path) -> None:
 def _run(grid: Grid, settings: Settings, folder: Path) -> None:
     task = task_of(settings)
     signature = task.signature()
-    roster = Roster(grid, settings, signature)
     checkpoint = checkpoint_to_resume(folder, settings)
+    roster = Roster(grid, settings, signature, read_site_keys(folder) if checkpoint else {})
     roster.gather()
     completed = 0
     if checkpoint is None:
@@ -102,6 +103,7 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
         server_round = round_here + strategy.completed_rounds
         members = recorder.members if server_round >= len(results.rounds) else {}
         last = results.rounds[-1] if results.rounds else {}
+        write_site_keys(folder, roster.keys)
         told = asker.hold(task.ask_after(members, last), strategy.contributors, config)
         return recorder.record(server_round, arrays, told)
 

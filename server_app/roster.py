@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from logging import INFO, WARNING
-from typing import cast
+from types import MappingProxyType
 
 import numpy as np
-from flwr.app import ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore import log
 
-from fedbary.data.sites import LONGEST_NAME
 from fedbary.errors import RunError
+from fedbary.runs.location import SITE_KEYS
+from fedbary.runs.site_keys import SiteKey
 from fedbary.seeds import derive_seed
 from fedbary.settings.config import Settings
 from fedbary.tasks import Signature
-from fedbary.texts import cause, shown
+from fedbary.texts import cause
+from server_app.claims import Claims, Owner
+from server_app.member import Member, member_from
 from server_app.questions import Questions
 from server_app.simulated import hindrance
 
@@ -31,9 +33,6 @@ A node that was being sent a message when the server was killed hears nothing el
 missed two heartbeats of the server, a minute.
 """
 
-MOST_EXAMPLES = 10**12
-"""The most examples that a site is believed to hold."""
-
 LOG_SECONDS = 30.0
 """How often the log says who is waited for."""
 
@@ -42,63 +41,6 @@ NAMED = 10
 
 PATIENCE = 55.0
 """Seconds without a further answer after which the log says what may hold a simulation up."""
-
-
-@dataclass(frozen=True)
-class Member:
-    """A node whose data fit.
-
-    Parameters
-    ----------
-    node_id : int
-        As Flower numbers it.
-    name : str
-        What the site is called.
-    partition : int
-        Which part of the named data set it holds; -1 for data of its own.
-    partitions : int
-        How many parts there are; 0 for data of its own.
-    num_examples : int
-        How much it trains on.
-    label_counts : list of int
-        How many examples of each class it holds, those that it holds out too; of a regression none.
-    """
-
-    node_id: int
-    name: str
-    partition: int
-    partitions: int
-    num_examples: int
-    label_counts: list[int]
-
-
-def member_from(node_id: int, content: RecordDict, classes: int) -> Member:
-    """Read a node's answer to what it holds.
-
-    Raises
-    ------
-    ValueError
-        If it is none; the message says why. Nodes are not trusted.
-    """
-    metrics = content.metric_records.get("metrics", MetricRecord())
-    name = content.config_records.get("site", ConfigRecord()).get("name")
-    if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= LONGEST_NAME:
-        raise ValueError(f"its name is not one of 1 to {LONGEST_NAME} printable characters")
-    numbers = [metrics.get(key) for key in ("partition-id", "num-partitions", "num-examples")]
-    counts = metrics.get("label-counts")
-    if not isinstance(counts, list) or not all(isinstance(n, int) for n in [*numbers, *counts]):
-        raise ValueError("its answer does not say in whole numbers what it holds")
-    partition, partitions, examples = (cast(int, number) for number in numbers)
-    labels = [int(count) for count in counts]
-    if not (partition == -1 and partitions == 0 or 0 <= partition < partitions):
-        raise ValueError(f"it holds partition {partition} of {partitions}")
-    held = sum(labels) if classes else examples
-    fit = len(labels) == classes and min(labels, default=0) >= 0
-    if not (fit and 1 <= examples <= held <= MOST_EXAMPLES):
-        raise ValueError(
-            f"it trains on {examples} examples and holds {shown(labels)} of each class"
-        )
-    return Member(node_id, name, partition, partitions, examples, labels)
 
 
 class Roster:
@@ -112,9 +54,17 @@ class Roster:
         The run's settings.
     signature : Signature
         What every site's data must fit; the nodes are told.
+    keys : mapping of str to SiteKey
+        The `keys` of the run that goes on.
     """
 
-    def __init__(self, grid: Grid, settings: Settings, signature: Signature) -> None:
+    def __init__(
+        self,
+        grid: Grid,
+        settings: Settings,
+        signature: Signature,
+        keys: Mapping[str, SiteKey] = MappingProxyType({}),
+    ) -> None:
         self._grid = grid
         self._settings = settings
         self._signature = signature
@@ -122,8 +72,7 @@ class Roster:
         self._refused: dict[int, str] = {}
         self._silent: set[int] = set()
         self._questions = Questions()
-        self._registered: dict[int, str] = {}
-        self._holders: dict[str, int] = {}
+        self._claims = Claims(keys)
 
     @property
     def members(self) -> list[Member]:
@@ -135,14 +84,19 @@ class Roster:
         """How many examples all members train on, those that are away too."""
         return sum(member.num_examples for member in self._members.values())
 
+    @property
+    def keys(self) -> dict[str, SiteKey]:
+        """The names and partitions that belong to registered keys, and to which."""
+        return self._claims.keys
+
     def name(self, node_id: int) -> str | None:
         """Return what a member's site is called, or else under which name its key is registered."""
         member = self._members.get(node_id)
-        return member.name if member else self._registered.get(node_id)
+        return member.name if member else self._claims.registered(node_id)
 
     def called(self, node_id: int) -> str:
         """Return what a message calls a node: its names, if it has any, and its id."""
-        name, registered = self.name(node_id), self._registered.get(node_id)
+        name, registered = self.name(node_id), self._claims.registered(node_id)
         if name is None:
             return f"node {node_id}"
         also = "" if registered in (None, name) else f", registered as {registered}"
@@ -246,7 +200,7 @@ class Roster:
     def _online(self) -> set[int]:
         """Return the nodes that are there, and note under which names their keys are registered."""
         nodes = list(self._grid.get_nodes())
-        self._registered |= {node.node_id: shown(node.name) for node in nodes if node.name}
+        self._claims.see(nodes)
         return {node.node_id for node in nodes}
 
     def _listen(self) -> set[int]:
@@ -295,40 +249,29 @@ class Roster:
         ValueError
             If one of them is another node's.
         """
-        node = member.node_id
-        claims = {member.name}
-        if member.partition >= 0:
-            claims.add(f"partition {member.partition}")
+        node, claims = member.node_id, member.claims
         for claim in sorted(claims):
-            owner = self._owner(claim, node, online)
-            if owner not in (None, node):
-                raise ValueError(f"it claims to be {claim}, which is {self.called(owner)}")
-        for claim in sorted(claims):
-            before = self._holders.get(claim, node)
-            if before == node or before not in self._members:
+            owner = self._claims.owner(claim, node, online & self._members.keys())
+            if owner not in (None, self._claims.of(node)):
+                raise ValueError(f"it claims to be {claim}, which is {self._said(owner)}")
+        for other in list(self._members.values()):
+            if other.node_id == node or not (shared := sorted(claims & other.claims)):
                 continue
-            if before in online:
-                self._refuse(before, f"it claims to be {claim}, which is {self.called(node)}")
+            if other.node_id in online:
+                reason = f"it claims to be {shared[0]}, which is {self.called(node)}"
+                self._refuse(other.node_id, reason)
             else:
-                log(WARNING, "Node %d is now %s, as node %d is gone", node, claim, before)
-                del self._members[before]
-        kept = {claim: holder for claim, holder in self._holders.items() if holder != node}
-        self._holders = kept | dict.fromkeys(claims, node)
+                gone = other.node_id
+                log(WARNING, "Node %d is now %s, as node %d is gone", node, shared[0], gone)
+                del self._members[gone]
+        self._claims.give(claims, node)
 
-    def _owner(self, claim: str, node: int, online: set[int]) -> int | None:
-        """Return the node that a name or partition belongs to; None if the first comer may have it.
-
-        A name belongs to the node whose key is registered under it. What else a node with a
-        registered key was first to claim stays its own; what any other node was, only while it is
-        there: started again, it has another key and is another node to Flower.
-        """
-        holder = self._holders.get(claim)
-        registered = [other for other, name in self._registered.items() if name == claim]
-        if registered:
-            return next((n for n in (holder, node) if n in registered), registered[0])
-        if holder in self._registered or holder in online & self._members.keys():
-            return holder
-        return None
+    def _said(self, owner: Owner) -> str:
+        """Return what a message calls the owner of a name or partition."""
+        if (node := self._claims.node(owner)) is not None:
+            return self.called(node)
+        assert isinstance(owner, SiteKey)
+        return f"tied to the key that was registered as {owner.registered}, see {SITE_KEYS}"
 
     def _refuse(self, node: int, reason: str) -> None:
         called = self.called(node)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO
 from urllib.parse import quote
 
-from fedbary.data.sites import LONGEST_NAME
+from fedbary.data.sites import LONGEST_NAME, site_from
 from fedbary.errors import RunError, SettingError
 from fedbary.launching.credentials import write_certificates, write_site_key
 from fedbary.launching.launch import (
@@ -24,7 +24,7 @@ from fedbary.launching.launch import (
     wait_for_superlink,
 )
 from fedbary.launching.programs import free_port, stop_tree, tool
-from fedbary.runs.location import is_whole
+from fedbary.runs.location import SITE_KEYS, is_whole
 from fedbary.settings.config import ROOT, Settings
 from fedbary.settings.run_config import to_run_config
 
@@ -57,6 +57,7 @@ def deploy(settings: Settings, sites: Sequence[Path], log: IO[str] | None = None
         kept = Path(settings.output) / "clients"
         states = [kept / quote(str(config["name"]), safe="") for config in configs]
         configs = [{**c, "state-path": str(s)} for c, s in zip(configs, states, strict=True)]
+    (Path(settings.output) / SITE_KEYS).unlink(missing_ok=True)  # each start makes new keys
     folder = Path(tempfile.mkdtemp(prefix="fedbary-lab-"))
     try:
         with lab(folder, configs) as servers:
@@ -139,9 +140,9 @@ class Lab:
         run_config.write_text(to_run_config(settings))
         return flwr_run(self.environment, LAB, ["--run-config", str(run_config)], log)
 
-    def register(self, public_key: Path) -> None:
-        """Let the SuperNode with this key in."""
-        self.flwr("supernode", "register", str(public_key), LAB)
+    def register(self, public_key: Path, name: str) -> None:
+        """Let the SuperNode with this key in, under a name that is then its own."""
+        self.flwr("supernode", "register", str(public_key), LAB, f"--name={name}")
 
     def flwr(self, *words: str) -> str:
         """Run a command of Flower's; return its output.
@@ -218,7 +219,9 @@ def lab(folder: Path, configs: Sequence[NodeConfig]) -> Iterator[Lab]:
         wait_for_superlink(servers.processes["superlink"], address, log, folder / "ca.crt")
         keys = {f"site{i}": folder / f"site{i}.key" for i in range(len(configs))}
         with ThreadPoolExecutor() as pool:
-            list(pool.map(servers.register, [write_site_key(key) for key in keys.values()]))
+            public = [write_site_key(key) for key in keys.values()]
+            names = [site_from(config).name for config in configs]
+            list(pool.map(servers.register, public, names))
         for (name, key), config in zip(keys.items(), configs, strict=True):
             servers.start_site(name, config, key)
         yield servers

@@ -15,6 +15,7 @@ POSTERIOR = "posterior.safetensors"
 METRICS = "metrics.jsonl"
 SETTINGS = "settings.yaml"
 SIGNATURE = "signature.json"
+SITE_KEYS = "site-keys.json"
 
 
 def run_folder(settings: Settings, base: Path) -> Path:

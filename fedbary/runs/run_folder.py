@@ -101,6 +101,7 @@ def _lines_until(folder: Path, checkpoint: Checkpoint) -> list[bytes]:
 class RunFolder:
     """Writes a run's results as they come; what is written stays, however the run ends.
 
+    - `site-keys.json`, on real servers: whose key a name or partition is, see `site_keys`;
     - `settings.yaml`: every resolved setting, who holds what, device, versions and git commit;
     - `signature.json`: what all sites agree on, the shape and the classes or the columns;
     - `metrics.jsonl`: one line per round, flushed;

@@ -3,45 +3,20 @@
 import pytest
 from flwr.app import ConfigRecord, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.proto.node_pb2 import NodeInfo
-from hypothesis import given
-from hypothesis import settings as hypothesis_settings
-from hypothesis import strategies as st
+from nodes import Grid
 
 import client_app
 from fedbary.errors import RunError, SettingError
 from fedbary.federation import task_of
 from fedbary.settings.config import resolve
-from server_app.inline import InlineGrid
+from server_app.member import member_from
 from server_app.questions import Questions
-from server_app.roster import Roster, member_from
+from server_app.roster import Roster
 
 
 def settings(**changes):
     small = {"engine": "inline", "clients": 3, "min_examples": 5, "round_timeout": 5}
     return resolve({**small, **changes})
-
-
-class Grid(InlineGrid):
-    """An inline federation of which only the nodes in `online` are there, and some are mute."""
-
-    def __init__(self, app, chosen, nodes=None):
-        super().__init__(app, nodes or chosen.clients, chosen.model_dump())
-        self.online = list(super().get_node_ids())
-        self.mute = set()
-
-    def get_node_ids(self):
-        return list(self.online)
-
-    def _answer(self, message):
-        self.last = message.metadata.dst_node_id
-        return super()._answer(message)
-
-    def push_messages(self, messages):
-        messages = list(messages)
-        spoken = [m for m in messages if m.metadata.dst_node_id not in self.mute]
-        ids = iter(super().push_messages(spoken))
-        return [next(ids) if m in spoken else "never" for m in messages]
 
 
 def roster_of(chosen, app=client_app.app):
@@ -312,85 +287,3 @@ def test_one_node_that_lies_about_the_partitions_stalls_nobody():
     grid, roster = roster_of(settings(round_timeout=3600), app)
     roster.gather()
     assert len(roster.members) == 3
-
-
-class KeyedGrid(Grid):
-    """An inline federation whose nodes' keys are registered under names, as on real servers."""
-
-    def __init__(self, chosen, nodes, registered):
-        super().__init__(client_app.app, chosen, nodes)
-        self.registered = dict(zip(self.online, registered, strict=True))
-
-    def get_nodes(self):
-        return [
-            NodeInfo(node_id=node, public_key=b"%d" % node, name=self.registered[node])
-            for node in self.online
-        ]
-
-
-def keyed(registered, partitions, **changes):
-    chosen = settings(**{"clients": 2, "round_timeout": 0.5, **changes})
-    nodes = [{"partition-id": partition, "num-partitions": 2} for partition in partitions]
-    grid = KeyedGrid(chosen, nodes, registered)
-    return grid, Roster(grid, chosen, task_of(chosen))
-
-
-def test_a_name_belongs_to_the_key_registered_under_it_even_if_another_claims_it_first(caplog):
-    grid, roster = keyed(["stranger", "partition 0"], [0, 0])
-    usurper, owner = grid.online
-    grid.online = [usurper]
-    roster.gather()
-    assert roster.participants(1) == [usurper]
-    grid.online = [usurper, owner]
-    for server_round in (2, 3, 4):
-        roster.participants(server_round)
-    assert roster.participants(5) == [owner]
-    assert f"claims to be partition 0, which is partition 0 (node {owner})" in caplog.text
-
-
-def test_a_registered_site_keeps_its_partition_while_it_is_away(caplog):
-    grid, roster = keyed(["north", "south", "west"], [0, 1, 1])
-    north, south, west = grid.online
-    grid.online = [north, south]
-    roster.gather()
-    grid.online = [north, west]
-    for server_round in (1, 2, 3):
-        assert roster.participants(server_round) == [north]
-    assert f"west (node {west}) is left out: it claims to be partition 1" in caplog.text
-    assert f"which is partition 1 (node {south}, registered as south)" in caplog.text
-    grid.online = [north, south, west]
-    roster.participants(4)
-    assert roster.participants(5) == [north, south]
-
-
-def test_two_that_claim_one_partition_are_both_named_in_the_log(caplog):
-    grid, roster = keyed(["", ""], [0, 0])
-    roster.gather()
-    first, second = grid.online
-    assert [member.node_id for member in roster.members] == [first]
-    said = f"node {second} is left out: it claims to be partition 0, which is partition 0"
-    assert f"{said} (node {first})" in caplog.text
-
-
-@given(
-    registered=st.lists(
-        st.sampled_from(["", "", "partition 0", "partition 1", "x"]), min_size=4, max_size=4
-    ),
-    steps=st.lists(
-        st.tuples(st.sets(st.integers(0, 3)), st.integers(0, 3), st.integers(0, 1)),
-        min_size=1,
-        max_size=6,
-    ),
-)
-@hypothesis_settings(max_examples=40, deadline=None)
-def test_however_nodes_come_go_and_change_their_claims_no_two_hold_one(registered, steps):
-    grid, roster = keyed(registered, [0, 1, 0, 1], round_timeout=0.01)
-    everyone = list(grid.online)
-    for there, changing, claim in steps:
-        grid._contexts[everyone[changing]].node_config["partition-id"] = claim
-        grid.online = [everyone[k] for k in sorted(there)]
-        roster.participants(1)
-        roster.participants(1)
-        members = roster.members
-        assert len({member.partition for member in members}) == len(members)
-        assert len({member.name for member in members}) == len(members)

@@ -54,18 +54,22 @@ def test_what_the_servers_logged_outlives_them_however_the_run_ends(ends, tmp_pa
 def test_each_site_has_a_folder_for_what_it_keeps_that_a_resumed_run_finds_again(
     tmp_path, monkeypatch
 ):
-    """The lab's own folder is gone with the lab: the run's is not."""
+    """The lab's own folder is gone with the lab: the run's is not. Keys are new with each start."""
     found = []
 
     @contextlib.contextmanager
     def noted(folder, configs):
         found.append([config["state-path"] for config in configs])
+        assert not file.exists()
         raise RunError("a server fell")
         yield
 
     monkeypatch.setattr("fedbary.launching.deploy.lab", noted)
     chosen = resolve({"clients": 2, "output": str(tmp_path / "run")})
+    file = tmp_path / "run" / "site-keys.json"
+    file.parent.mkdir()
     for resume in ("none", "last"):
+        file.write_text("{}")
         with pytest.raises(RunError):
             deploy(chosen.model_copy(update={"resume": resume}), list(cut(tmp_path)))
     assert found[0] == found[1] and len(set(found[0])) == len(found[0])

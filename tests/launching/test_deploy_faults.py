@@ -83,6 +83,9 @@ def test_strangers_are_refused_and_a_killed_server_and_a_killed_site_do_not_end_
         assert "CERTIFICATE_VERIFY_FAILED" in federation.log("deceived")
     assert servers_of(tmp_path) == []
 
+    keys = json.loads((output / "site-keys.json").read_text())
+    assert {name: key["registered"] for name, key in keys.items()} == {n: n for n in keys}
+    assert {"a", "c"} <= keys.keys()
     rounds = lines(output)
     assert [line["round"] for line in rounds] == [0, 1, 2, 3]
     trained = [[client["site"] for client in line["clients"]] for line in rounds[1:]]

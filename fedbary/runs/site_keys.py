@@ -1,0 +1,55 @@
+"""Which key each site's name belongs to, written so that a run that goes on knows it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from fedbary.errors import SettingError
+from fedbary.runs.checkpoints import write_whole
+from fedbary.runs.location import SITE_KEYS
+
+
+@dataclass(frozen=True)
+class SiteKey:
+    """The key of a node that was registered under a name; keys are the same if digests are.
+
+    Parameters
+    ----------
+    registered : str
+        The name under which it was registered.
+    sha256 : str
+        The digest of the public key, in hexadecimal.
+    """
+
+    registered: str = field(compare=False)
+    sha256: str
+
+
+def write_site_keys(folder: Path, keys: Mapping[str, SiteKey]) -> None:
+    """Write whose each name is, at once; without keys, as in a simulation, nothing."""
+    if keys:
+        content = json.dumps({name: asdict(keys[name]) for name in sorted(keys)}, indent=1)
+        write_whole(folder / SITE_KEYS, content.encode())
+
+
+def read_site_keys(folder: Path) -> dict[str, SiteKey]:
+    """Read what `write_site_keys` wrote; without the file, as of older runs, nothing.
+
+    Raises
+    ------
+    SettingError
+        If the file is damaged.
+    """
+    file = folder / SITE_KEYS
+    try:
+        content = json.loads(file.read_bytes()) if file.exists() else {}
+        keys = {name: SiteKey(**key) for name, key in content.items()}
+        if not all(isinstance(part, str) for key in keys.values() for part in asdict(key).values()):
+            raise ValueError("a key is no text")
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        allowed = "what the run wrote, or no such file: names are then free again"
+        raise SettingError(f"resume: {file}", error, allowed) from None
+    return keys

@@ -1,0 +1,85 @@
+"""Whose a site's name or partition is: a node's key, where it was registered under a name."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Set
+
+from flwr.proto.node_pb2 import NodeInfo
+
+from fedbary.runs.site_keys import SiteKey
+from fedbary.texts import shown
+
+Owner = SiteKey | int
+"""Who holds a claim: a key, or a node whose key is not registered under a name."""
+
+
+class Claims:
+    """Names and partitions, and whose they are.
+
+    A name belongs to the key that is registered under it. What else a node with a registered key
+    was first to claim stays its own; what any other node was, only while it is there: started
+    again, it has another key and is another node to Flower.
+
+    Parameters
+    ----------
+    kept : mapping of str to SiteKey
+        What `keys` was before the run was interrupted.
+    """
+
+    def __init__(self, kept: Mapping[str, SiteKey]) -> None:
+        self._keys: dict[int, SiteKey] = {}
+        self._holders: dict[str, Owner] = dict(kept)
+
+    @property
+    def keys(self) -> dict[str, SiteKey]:
+        """The names and partitions that belong to registered keys, and to which."""
+        seen = {key.registered: key for key in reversed(self._keys.values())}
+        held = {claim: key for claim, key in self._holders.items() if isinstance(key, SiteKey)}
+        return held | {name: key for name, key in seen.items() if not _is_tied(name, held)}
+
+    def see(self, nodes: Iterable[NodeInfo]) -> None:
+        """Note under which names nodes' keys are registered."""
+        for node in nodes:
+            if node.name and node.node_id not in self._keys:
+                digest = hashlib.sha256(node.public_key).hexdigest()
+                self._keys[node.node_id] = SiteKey(shown(node.name), digest)
+
+    def registered(self, node: int) -> str | None:
+        """Return under which name a node's key is registered."""
+        return self._keys[node].registered if node in self._keys else None
+
+    def owner(self, claim: str, node: int, there: Set[int]) -> Owner | None:
+        """Return whose a claim is, that a node makes; None: it is free.
+
+        Nodes without a registered key own nothing unless they are `there`.
+        """
+        if _is_tied(claim, self._holders):
+            return self._holders[claim]
+        named = [key for key in self._keys.values() if key.registered == claim]
+        if named:
+            return self.of(node) if self.of(node) in named else named[0]
+        holder = self._holders.get(claim)
+        return holder if isinstance(holder, SiteKey) or holder in there else None
+
+    def of(self, node: int) -> Owner:
+        """Return a node as an owner."""
+        return self._keys.get(node, node)
+
+    def node(self, owner: Owner) -> int | None:
+        """Return the node that an owner is; None for a key that has not been seen."""
+        if isinstance(owner, int):
+            return owner
+        return next((node for node, key in self._keys.items() if key == owner), None)
+
+    def give(self, claims: Iterable[str], node: int) -> None:
+        """Give a node what it claims, and take from it what it held before."""
+        own = self.of(node)
+        kept = {claim: holder for claim, holder in self._holders.items() if holder != own}
+        self._holders = kept | dict.fromkeys(claims, own)
+
+
+def _is_tied(name: str, holders: Mapping[str, Owner]) -> bool:
+    """Whether a name is held by a key that is registered under it."""
+    holder = holders.get(name)
+    return isinstance(holder, SiteKey) and holder.registered == name

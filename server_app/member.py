@@ -1,0 +1,76 @@
+"""What a node says that it holds: read once, with suspicion."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+from flwr.app import ConfigRecord, MetricRecord, RecordDict
+
+from fedbary.data.sites import LONGEST_NAME
+from fedbary.texts import shown
+
+MOST_EXAMPLES = 10**12
+"""The most examples that a site is believed to hold."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """A node whose data fit.
+
+    Parameters
+    ----------
+    node_id : int
+        As Flower numbers it.
+    name : str
+        What the site is called.
+    partition : int
+        Which part of the named data set it holds; -1 for data of its own.
+    partitions : int
+        How many parts there are; 0 for data of its own.
+    num_examples : int
+        How much it trains on.
+    label_counts : list of int
+        How many examples of each class it holds, those that it holds out too; of a regression none.
+    """
+
+    node_id: int
+    name: str
+    partition: int
+    partitions: int
+    num_examples: int
+    label_counts: list[int]
+
+    @property
+    def claims(self) -> set[str]:
+        """What no other member may be: its name and its partition."""
+        return {self.name} | ({f"partition {self.partition}"} if self.partition >= 0 else set())
+
+
+def member_from(node_id: int, content: RecordDict, classes: int) -> Member:
+    """Read a node's answer to what it holds.
+
+    Raises
+    ------
+    ValueError
+        If it is none; the message says why. Nodes are not trusted.
+    """
+    metrics = content.metric_records.get("metrics", MetricRecord())
+    name = content.config_records.get("site", ConfigRecord()).get("name")
+    if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= LONGEST_NAME:
+        raise ValueError(f"its name is not one of 1 to {LONGEST_NAME} printable characters")
+    numbers = [metrics.get(key) for key in ("partition-id", "num-partitions", "num-examples")]
+    counts = metrics.get("label-counts")
+    if not isinstance(counts, list) or not all(isinstance(n, int) for n in [*numbers, *counts]):
+        raise ValueError("its answer does not say in whole numbers what it holds")
+    partition, partitions, examples = (cast(int, number) for number in numbers)
+    labels = [int(count) for count in counts]
+    if not (partition == -1 and partitions == 0 or 0 <= partition < partitions):
+        raise ValueError(f"it holds partition {partition} of {partitions}")
+    held = sum(labels) if classes else examples
+    fit = len(labels) == classes and min(labels, default=0) >= 0
+    if not (fit and 1 <= examples <= held <= MOST_EXAMPLES):
+        raise ValueError(
+            f"it trains on {examples} examples and holds {shown(labels)} of each class"
+        )
+    return Member(node_id, name, partition, partitions, examples, labels)
