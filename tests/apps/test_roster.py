@@ -1,5 +1,8 @@
 """Who takes part: nodes that come late, fall silent, come back, or hold data that do not fit."""
 
+import importlib
+import sys
+
 import pytest
 from flwr.app import ConfigRecord, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -167,6 +170,21 @@ def test_a_question_that_was_lost_is_asked_again_and_the_log_says_who_is_missing
     (missing, other) = sorted(lost)
     assert f"(take part: partition 0; not yet: node {missing}, node {other})" in caplog.text
     assert f"Node {missing} has not answered and is asked again" in caplog.text
+
+
+def test_beside_a_ray_that_does_not_start_the_log_says_so_with_where_to_look(monkeypatch, caplog):
+    monkeypatch.setitem(sys.modules, "ray", importlib.import_module("ray"))
+    monkeypatch.setenv("RAY_ADDRESS", "local")
+    monkeypatch.setattr("server_app.roster.LOG_SECONDS", 0.1)
+    monkeypatch.setattr("server_app.roster.PATIENCE", 0.5)
+    grid, roster = roster_of(settings(round_timeout=1.5))
+    grid.online = []
+    with caplog.at_level("INFO"), pytest.raises(RunError, match="Ray has not started yet"):
+        roster.gather()
+    said = [record.getMessage() for record in caplog.records]
+    first = next(i for i, line in enumerate(said) if line.startswith("Ray has not started yet"))
+    assert "0 of 3 nodes answered (not connected: 3)" in said[:first]
+    assert said[first].endswith("logs")
 
 
 def test_late_answers_to_several_questions_count_once_and_questions_become_rarer(monkeypatch):

@@ -144,10 +144,13 @@ def lines(folder):
 
 
 def test_sites_with_their_own_data_train_a_network_that_a_server_without_data_scores(
-    files, tmp_path
+    files, tmp_path, caplog
 ):
     chosen = resolve(OWN)
-    run(federation(chosen, files), chosen, tmp_path / "run")
+    with caplog.at_level("INFO"):
+        run(federation(chosen, files), chosen, tmp_path / "run")
+    assert "round 0/3  not scored, no site has answered" in caplog.text
+    assert "nan" not in caplog.text and "round 3/3  accuracy" in caplog.text
     first, *_, last = lines(tmp_path / "run")
     assert first["accuracy"] is None
     assert [client["site"] for client in last["clients"]] == ["a", "b", "c"]

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections import defaultdict
 
 import pytest
 import torch
@@ -51,6 +52,12 @@ def test_a_run_scores_every_round_and_draws(name, tmp_path):
     assert all(math.isfinite(line[score]) for score, *_ in task.curves)
     assert all(client["num-examples"] > 0 for client in line["clients"])
     assert (tmp_path / "run" / "learning-curves.png").exists()
+
+
+@every_task
+def test_what_cannot_be_scored_is_said_to_be_so(name):
+    said = task_of(settings(name)).said(defaultdict(lambda: math.nan))
+    assert said.startswith("not scored, ") and "nan" not in said
 
 
 @every_task
