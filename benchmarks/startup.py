@@ -55,8 +55,8 @@ assert reply.has_content(), reply.error
 """
 
 EVALUATE = """
-from fedbary.federation import make_model
-arrays = ArrayRecord(make_model(settings, task).state_dict())
+from fedbary.tasks import task_of
+arrays = ArrayRecord(task_of(settings).make_model(task).state_dict())
 message = Message(RecordDict({**config, "arrays": arrays}), 2, MessageType.EVALUATE)
 (reply,) = grid.send_and_receive([message])
 assert reply.has_content(), reply.error

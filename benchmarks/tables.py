@@ -16,10 +16,10 @@ from pathlib import Path
 import torch
 from sklearn.linear_model import LogisticRegression
 
+from fedbary.data.deal import Deal, evaluation_data, rows
 from fedbary.data.tables import load_labelled
 from fedbary.scores.tables import score
 from fedbary.settings.config import Settings, resolve
-from fedbary.tabular.deal import Deal, evaluation_data, rows
 from server_app.inline import run_inline
 
 SPLITS = range(10)

@@ -245,7 +245,7 @@ def _gpu_share(settings: Settings) -> float:
     """Return the part of a GPU for each client: as many share it as the CPUs serve at once."""
     if settings.gpus_per_client != "auto":
         return float(settings.gpus_per_client)
-    from fedbary.federation import torch_device
+    from fedbary.device import torch_device
 
     if torch_device(settings).type != "cuda":
         return 0.0

@@ -20,8 +20,8 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from fedbary import Posterior, __version__
+from fedbary.device import torch_device
 from fedbary.errors import SettingError
-from fedbary.federation import torch_device
 from fedbary.figures.run import Curve, learning_curves, partition_heatmap
 from fedbary.figures.sheet import DPI
 from fedbary.runs.checkpoints import (

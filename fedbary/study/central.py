@@ -13,16 +13,17 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from fedbary.data import deal
 from fedbary.data.standardise import Sums
 from fedbary.errors import SettingError
 from fedbary.inference import Training
 from fedbary.regression.baselines import bayesian_linear, deep_ensemble, mean_field
-from fedbary.regression.federation import evaluation_data, seed_of, training_data
 from fedbary.regression.forecast import Forecast
 from fedbary.regression.standardise import Standardiser
 from fedbary.runs.commit import git_commit
 from fedbary.scores.regression import score
 from fedbary.settings.config import ROOT, Settings
+from fedbary.tasks import task_of
 
 TABLE = "central.csv"
 
@@ -111,12 +112,14 @@ def central(runs: Iterable[Settings], results: Path) -> pd.DataFrame:
 
 
 def _fitted(settings: Settings, name: str) -> dict[str, object]:
-    (x, y), (x_new, y_new) = training_data(settings), evaluation_data(settings)
+    task = task_of(settings)
+    x, y = deal.training_data(task.held, task.deal)
+    x_new, y_new = deal.evaluation_data(task.held, task.deal)
     columns = torch.cat([x, y[:, None]], 1)
     standardiser = Standardiser.from_sums(Sums.of(columns, Sums.of(columns).mean))
     data = standardiser.features(x), standardiser.target(y), standardiser.features(x_new)
     start = time.perf_counter()
-    found = METHODS[name](*data, settings.hidden_units, seed_of(settings, "central"))
+    found = METHODS[name](*data, settings.hidden_units, task.seed("central"))
     seconds = time.perf_counter() - start
     scores = score(standardiser.restore(found), y_new)
     point = {"dataset": Path(settings.dataset).name, "split": settings.split, "method": name}

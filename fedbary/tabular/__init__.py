@@ -1,1 +1,1 @@
-"""Classification of tables: who holds which rows, networks, loss, predictions, scores."""
+"""Classification of tables: the loss with class weights."""

@@ -5,18 +5,19 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 from torch import Tensor, nn
 
+from fedbary.data.deal import Deal, Dealable, server_shard
 from fedbary.data.examples import Examples
 from fedbary.data.shard import Shard
 from fedbary.data.sites import Site
 from fedbary.figures.run import Curve
 from fedbary.gaussian import Posterior
-from fedbary.seeds import derive_seed
 from fedbary.settings.config import Settings
 
 if TYPE_CHECKING:
@@ -131,6 +132,8 @@ class Task(ABC):
 
     Attributes
     ----------
+    by_split : bool
+        Whether the setting `split` chooses among splits of the data; each has draws of its own.
     facts : str
         What the file of the facts in the run folder is called; "" for a task without questions.
     known_metrics : mapping of str to (float, float)
@@ -140,6 +143,7 @@ class Task(ABC):
         Scores whose course is drawn.
     """
 
+    by_split = False
     facts = ""
     known_metrics: Mapping[str, tuple[float, float]] = {}
     curves: tuple[Curve, ...]
@@ -149,9 +153,19 @@ class Task(ABC):
 
     def seed(self, purpose: str, *indices: int) -> int:
         """Return the seed of a purpose."""
-        return derive_seed(self.settings.seed, purpose, *indices)
+        return self.deal.derived(purpose, *indices)
+
+    @cached_property
+    def deal(self) -> Deal:
+        """How the examples are dealt."""
+        return Deal.of(self.settings, self.by_split)
 
     # What the data are
+
+    @property
+    @abstractmethod
+    def held(self) -> Dealable:
+        """The data set that the settings name, the same object throughout the process."""
 
     @abstractmethod
     def check(self, own_data: bool) -> None:
@@ -178,9 +192,9 @@ class Task(ABC):
             If its data do not fit the signature.
         """
 
-    @abstractmethod
     def server_shard(self) -> Shard:
         """Return what the server keeps of the training data to learn from, in its own units."""
+        return server_shard(self.held, self.deal)
 
     @abstractmethod
     def sample(self, count: int) -> tuple[Tensor, Tensor, int]:

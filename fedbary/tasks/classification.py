@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,21 +18,23 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedbary import federation
+from fedbary.data import deal
 from fedbary.data.examples import Examples
 from fedbary.data.image_examples import read_images
 from fedbary.data.image_layout import ImageLayout
-from fedbary.data.images import load
+from fedbary.data.images import Dataset, load
 from fedbary.data.shard import Shard
-from fedbary.data.sites import Site
+from fedbary.data.sites import Site, own_data
+from fedbary.device import torch_device
 from fedbary.errors import SettingError
 from fedbary.figures.run import reliability_diagram
 from fedbary.gaussian import Posterior
 from fedbary.predictive import Prediction
 from fedbary.predictive.choice import predicted
 from fedbary.scores.metrics import auroc, evaluate, reliability
-from fedbary.tasks import _classes
+from fedbary.tasks import _classes, _images
 from fedbary.tasks._classes import ECE_BINS, SCORES
+from fedbary.tasks._network import network
 from fedbary.tasks._task import Client, Facts, Loss, Outcome, Scored, Task
 
 if TYPE_CHECKING:
@@ -39,6 +42,27 @@ if TYPE_CHECKING:
 
 REPEATS = 5
 """Sets of networks drawn from the final posterior, over which the ECE's own spread is taken."""
+
+
+@lru_cache(maxsize=1024)
+def _moved(shard: Shard, device: torch.device) -> Shard:
+    return Shard(
+        shard.x.to(device),
+        shard.y.to(device),
+        shard.x_held_out.to(device),
+        shard.y_held_out.to(device),
+    )
+
+
+@lru_cache(maxsize=4)
+def _scored(held: Dataset, dealt: deal.Deal, device: torch.device) -> tuple[Tensor, Tensor]:
+    x, y = deal.evaluation_data(held, dealt)
+    return x.to(device), y.to(device)
+
+
+@lru_cache(maxsize=4)
+def _own_shard(path: str, layout: ImageLayout, dealt: deal.Deal, key: int) -> Shard:
+    return deal.site_shard(*own_data(path, layout), dealt, key)
 
 
 class Classification(Task):
@@ -50,16 +74,21 @@ class Classification(Task):
     def check(self, own_data: bool) -> None:
         """Raise a SettingError if the device, the data sets, the model or the split fail."""
         settings = self.settings
-        federation.torch_device(settings)
-        federation.make_model(settings)
+        torch_device(settings)
+        self.make_model(self.signature())
         if settings.ood_dataset != "none":
             load(settings.ood_dataset, Path(settings.data_dir), settings.download)
         if not own_data:
-            federation.client_indices(settings, settings.clients)
+            deal.client_rows(self.held, self.deal, settings.clients)
+
+    @property
+    def held(self) -> Dataset:
+        """The images that the settings name."""
+        return _images.load_dataset(self.settings)
 
     def signature(self) -> ImageLayout:
         """Return the shape and the classes."""
-        return federation.task_of(self.settings)
+        return _images.layout_of(self.settings)
 
     def signature_from(self, config: Mapping[str, Any]) -> ImageLayout:
         """Return the shape and the classes that a ConfigRecord holds."""
@@ -67,22 +96,27 @@ class Classification(Task):
 
     def shard(self, site: Site, signature: ImageLayout) -> Shard:
         """Return a site's images and labels, on the device."""
-        return federation.site_shard(self.settings, site, signature)
+        if site.partition is None:
+            shard = _own_shard(site.data_path, signature, self.deal, site.key)
+        else:
+            _images.require_fit(self.held, signature)
+            shard = deal.client_shard(self.held, self.deal, site.partitions, site.partition)
+        return _moved(shard, torch_device(self.settings))
 
     def server_shard(self) -> Shard:
         """Return the images and labels that the server keeps to learn from, on the device."""
-        return federation.server_shard(self.settings)
+        return _moved(super().server_shard(), torch_device(self.settings))
 
     def sample(self, count: int) -> tuple[Tensor, Tensor, int]:
         """Return some training images and labels, on the device, and how many there are."""
-        dataset = federation.load_dataset(self.settings)
-        device = federation.torch_device(self.settings)
-        x, y = dataset.x_train[:count].to(device), dataset.y_train[:count].to(device)
-        return x, y, len(dataset.y_train)
+        device = torch_device(self.settings)
+        x, y = self.held.examples
+        return x[:count].to(device), y[:count].to(device), len(y)
 
     def make_model(self, signature: ImageLayout) -> nn.Module:
         """Return the network for images of that shape."""
-        return federation.make_model(self.settings, signature)
+        outputs = len(signature.classes)
+        return network(self.settings, signature.shape, outputs, self.seed("model"))
 
     def loss(self, facts: Facts) -> Loss:
         """Return the cross-entropy."""
@@ -92,7 +126,7 @@ class Classification(Task):
         """Whether images are cropped and flipped; a site's own only if the settings say so."""
         if site.partition is None:
             return self.settings.augment is True
-        return federation.augments(self.settings)
+        return _images.augments(self.settings)
 
     def label_counts(self, shard: Shard, signature: ImageLayout) -> list[int]:
         """Return how many images of each class a shard holds."""
@@ -100,7 +134,7 @@ class Classification(Task):
 
     def scored_by_clients(self, facts: Facts) -> tuple[Tensor, Tensor]:
         """Return the test images and labels."""
-        return federation.evaluation_data(self.settings)
+        return _scored(self.held, self.deal, torch_device(self.settings))
 
     def client_scores(
         self, model: nn.Module, x: Tensor, y: Tensor, facts: Facts, seed: int
@@ -121,7 +155,7 @@ class Classification(Task):
                     values = [client[name] for client in told]
                     scores[name] = float(np.average(values, weights=weights))
             return Scored(scores)
-        images, labels = federation.evaluation_data(self.settings)
+        images, labels = self.scored_by_clients(facts)
         prediction = self._predict_global(outcome, images)
         if not prediction.probs.isfinite().all():
             return Scored(scores)
@@ -143,7 +177,7 @@ class Classification(Task):
 
     def pictures(self, prediction: Prediction, facts: Facts) -> Iterator[tuple[str, Figure]]:
         """Yield the reliability diagram."""
-        labels = federation.evaluation_data(self.settings)[1]
+        labels = self.scored_by_clients(facts)[1]
         diagram = reliability(prediction.probs, labels, self.settings.ece_bins)
         yield "reliability", reliability_diagram(diagram, "Final global model")
 
@@ -159,7 +193,7 @@ class Classification(Task):
         """Return the test images, or those kept for validation."""
         if self.settings.dataset == "none":
             raise SettingError("dataset", "none", "labelled examples: this run's server had none")
-        x, y = federation.evaluation_data(self.settings)
+        x, y = _scored(self.held, self.deal, torch_device(self.settings))
         return Examples(tuple(str(row) for row in range(1, len(y) + 1)), x, y)
 
     def answers(self, prediction: Prediction, signature: ImageLayout) -> dict[str, np.ndarray]:
@@ -209,7 +243,7 @@ class Classification(Task):
                 )
                 for bins in ECE_BINS
             }
-        foreign = federation.ood_images(self.settings)
+        foreign = _images.ood_images(self.settings)
         if foreign is not None:
             there = self._predict_global(outcome, foreign)
             line["ood"] = {

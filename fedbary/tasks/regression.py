@@ -18,17 +18,19 @@ import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 
+from fedbary.data import deal
 from fedbary.data.examples import Examples
 from fedbary.data.shard import Shard
 from fedbary.data.sites import Site
 from fedbary.data.table_examples import read_measured
+from fedbary.data.tables import Table, load
+from fedbary.errors import SettingError
 from fedbary.figures.run import coverage_curve
 from fedbary.figures.sheet import BLUE, GREEN, RED
 from fedbary.predictive.draws import drawn, members_drawn
-from fedbary.regression import federation
-from fedbary.regression.federation import Columns
+from fedbary.regression.columns import Columns
 from fedbary.regression.forecast import Forecast, forecast, linear_forecast
-from fedbary.regression.networks import gaussian_nll
+from fedbary.regression.networks import Regressor, gaussian_nll
 from fedbary.regression.noise import NoiseSums, noise_sums
 from fedbary.regression.standardise import Standardiser
 from fedbary.scores.regression import SCORES, coverage, score
@@ -47,6 +49,7 @@ NINETY_PERCENT = 1.6448536269514722
 class Regression(Task):
     """Regression on tables, scored by Gaussian predictions in the target's own units."""
 
+    by_split = True
     facts = "standardiser"
     known_metrics = {"train-mse": (0.0, math.inf)}
     curves = (
@@ -55,43 +58,52 @@ class Regression(Task):
         ("coverage_90", 100, "Targets in the 90 % interval (%)", GREEN),
     )
 
-    def seed(self, purpose: str, *indices: int) -> int:
-        """Return the seed of a purpose, another one for each split."""
-        return federation.seed_of(self.settings, purpose, *indices)
-
     def check(self, own_data: bool) -> None:
         """Raise a SettingError if the data or the split cannot be had."""
-        federation.evaluation_data(self.settings)
+        deal.evaluation_data(self.held, self.deal)
         if not own_data:
-            federation.client_rows(self.settings, self.settings.clients)
+            deal.client_rows(self.held, self.deal, self.settings.clients)
         self.make_model(self.signature())
+
+    @property
+    def held(self) -> Table:
+        """The table that the settings name."""
+        return load(self.settings.dataset, self.settings.data_dir, self.settings.target)
 
     def signature(self) -> Columns:
         """Return the columns of the server's data."""
-        return federation.task_of(self.settings)
+        return Columns(self.held.features)
 
     def signature_from(self, config: Mapping[str, Any]) -> Columns:
         """Return the columns that a ConfigRecord holds."""
         return Columns.from_config(config)
 
     def shard(self, site: Site, signature: Columns) -> Shard:
-        """Return a site's features and targets; it holds none out."""
-        x, y = federation.site_data(self.settings, site, signature)
-        return Shard(x, y, x[:0], y[:0])
-
-    def server_shard(self) -> Shard:
-        """Return the rows that the server keeps to learn from, in their own units."""
-        return federation.server_shard(self.settings)
+        """Return a site's features and targets."""
+        settings = self.settings
+        name = settings.dataset if site.partition is not None else site.data_path
+        table = load(name, settings.data_dir, settings.target)
+        if table.features != signature.features:
+            allowed = f"the server's: {', '.join(signature.features)}"
+            raise SettingError(f"{table.name}: features", ", ".join(table.features), allowed)
+        if site.partition is None:
+            return deal.site_shard(table.x, table.y, self.deal, site.key)
+        return deal.client_shard(table, self.deal, site.partitions, site.partition)
 
     def sample(self, count: int) -> tuple[Tensor, Tensor, int]:
         """Return zeros in place of standardised rows: the time they take is the same."""
-        x, y = federation.training_data(self.settings)
+        x, y = deal.training_data(self.held, self.deal)
         part = torch.zeros_like(x[:count]).float()
         return part, torch.zeros(len(part)), len(y)
 
     def make_model(self, signature: Columns) -> nn.Module:
-        """Return the network for rows of those features."""
-        return federation.make_model(self.settings, signature)
+        """Return the network for rows of those features; one for squared errors has no noise."""
+        settings = self.settings
+        noise = "none" if settings.trains_on_squares else settings.noise
+        hidden = settings.hidden_units if settings.model == "mlp" else 0
+        model = Regressor(len(signature.features), hidden, settings.bayesian_layers, noise)  # type: ignore
+        model.reset(settings.init_log_var, self.seed("model"))
+        return model
 
     def loss(self, facts: Facts) -> Loss:
         """Return the Gaussian negative log-likelihood of standardised targets."""
@@ -142,7 +154,7 @@ class Regression(Task):
 
     def scores(self, outcome: Outcome, facts: Facts) -> Scored:
         """Score the predictions; where a noise was added to them, without it too."""
-        x, targets = federation.evaluation_data(self.settings)
+        x, targets = deal.evaluation_data(self.held, self.deal)
         seed = self.seed("predict-global", outcome.round)
         prediction = self.predict(outcome, x, facts, seed)
         if not (prediction.mean.isfinite().all() and prediction.var.isfinite().all()):
@@ -163,7 +175,7 @@ class Regression(Task):
 
     def pictures(self, prediction: Forecast, facts: Facts) -> Iterator[tuple[str, Figure]]:
         """Yield how many of the targets lie in the central intervals of their predictions."""
-        targets = federation.evaluation_data(self.settings)[1]
+        targets = deal.evaluation_data(self.held, self.deal)[1]
         yield self._coverage(prediction, targets, "Final global model")
 
     def predict(self, outcome: Outcome, x: Tensor, facts: Facts, seed: int) -> Forecast:
@@ -177,7 +189,7 @@ class Regression(Task):
 
     def evaluation_examples(self) -> Examples:
         """Return the test rows, or those kept for validation."""
-        x, y = federation.evaluation_data(self.settings)
+        x, y = deal.evaluation_data(self.held, self.deal)
         return Examples(tuple(str(row) for row in range(1, len(y) + 1)), x, y)
 
     def answers(self, prediction: Forecast, signature: Columns) -> dict[str, np.ndarray]:

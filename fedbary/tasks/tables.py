@@ -19,6 +19,7 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn.functional import one_hot
 
+from fedbary.data import deal
 from fedbary.data.examples import Examples
 from fedbary.data.image_layout import parse_classes
 from fedbary.data.shard import Shard
@@ -26,19 +27,18 @@ from fedbary.data.sites import Site
 from fedbary.data.standardise import Standardiser
 from fedbary.data.table_examples import read_classified
 from fedbary.data.tables import Labelled, Layout, load_labelled
-from fedbary.federation import torch_device
+from fedbary.device import torch_device
 from fedbary.figures.roc import roc_curves
 from fedbary.figures.run import reliability_diagram
 from fedbary.figures.sheet import BLUE, GREEN
 from fedbary.gaussian import Posterior
-from fedbary.inference import prepare
-from fedbary.models import build
 from fedbary.predictive import Prediction
 from fedbary.predictive.choice import predicted
 from fedbary.scores import tables as scores
 from fedbary.scores.metrics import reliability
-from fedbary.tabular import deal, loss
+from fedbary.tabular import loss
 from fedbary.tasks import _classes, _sums
+from fedbary.tasks._network import network
 from fedbary.tasks._task import Client, Dialogue, Facts, Loss, Outcome, Scored, Task
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ SCORES = {**_classes.SCORES, "auroc": (0.0, 1.0), "sensitivity": (0.0, 1.0)}
 class Tables(Task):
     """Classification of tables, standardised together, scored by the mean softmax of networks."""
 
+    by_split = True
     facts = "standardiser"
     known_metrics = _classes.known(SCORES)
     curves = (
@@ -58,20 +59,23 @@ class Tables(Task):
         ("sensitivity", 100, "Sensitivity (%)", GREEN),
     )
 
-    def seed(self, purpose: str, *indices: int) -> int:
-        """Return the seed of a purpose, another one for each split."""
-        return self._deal.derived(purpose, *indices)
-
     def check(self, own_data: bool) -> None:
         """Raise a SettingError if the device, the data, the split or the model cannot be had."""
-        deal.evaluation_data(self._table, self._deal)
+        deal.evaluation_data(self.held, self.deal)
         if not own_data:
-            deal.client_rows(self._table, self._deal, self.settings.clients)
+            deal.client_rows(self.held, self.deal, self.settings.clients)
         self.make_model(self.signature())
+
+    @property
+    def held(self) -> Labelled:
+        """The table that the settings name."""
+        settings = self.settings
+        classes = parse_classes(settings.classes) if settings.classes != "auto" else ()
+        return load_labelled(settings.dataset, settings.data_dir, settings.target, classes)
 
     def signature(self) -> Layout:
         """Return the columns, their levels and the classes of the server's data."""
-        return self._table.layout
+        return self.held.layout
 
     def signature_from(self, config: Mapping[str, Any]) -> Layout:
         """Return the layout that a ConfigRecord holds."""
@@ -83,34 +87,19 @@ class Tables(Task):
         name = settings.dataset if site.partition is not None else site.data_path
         table = load_labelled(name, settings.data_dir, settings.target, layout=signature)
         if site.partition is None:
-            return deal.site_shard(table, self._deal, site.key)
-        return deal.client_shard(table, self._deal, site.partitions, site.partition)
-
-    def server_shard(self) -> Shard:
-        """Return the rows that the server keeps to learn from, in their own units."""
-        return deal.server_shard(self._table, self._deal)
+            return deal.site_shard(table.x, table.y, self.deal, site.key)
+        return deal.client_shard(table, self.deal, site.partitions, site.partition)
 
     def sample(self, count: int) -> tuple[Tensor, Tensor, int]:
         """Return zeros in place of standardised rows: the time they take is the same."""
-        rows = deal.dealt(self._table, self._deal)[0]
-        part, device = rows[:count], torch_device(self.settings)
-        x = torch.zeros_like(self._table.x[part]).float()
-        return x.to(device), self._table.y[part].to(device), len(rows)
+        x, y = deal.training_data(self.held, self.deal)
+        device = torch_device(self.settings)
+        return torch.zeros_like(x[:count]).float().to(device), y[:count].to(device), len(y)
 
     def make_model(self, signature: Layout) -> nn.Module:
         """Return the network for rows of those features and classes."""
-        settings = self.settings
-        model = build(
-            settings.model,
-            (len(signature.features),),
-            len(signature.classes),
-            self.seed("model"),
-            settings.bayesian_layers,
-            settings.init_log_var,
-            settings.model_dump(),
-        )
-        prepare(settings.inference, model)
-        return model.to(torch_device(settings))
+        shape, outputs = (len(signature.features),), len(signature.classes)
+        return network(self.settings, shape, outputs, self.seed("model"))
 
     def loss(self, facts: Facts) -> Loss:
         """Return the cross-entropy, weighted by class as the setting `class_weights` says."""
@@ -130,7 +119,7 @@ class Tables(Task):
 
     def scored_by_clients(self, facts: Facts) -> tuple[Tensor, Tensor]:
         """Return the standardised test rows and labels."""
-        x, y = deal.evaluation_data(self._table, self._deal)
+        x, y = deal.evaluation_data(self.held, self.deal)
         return self._standardised(facts, x), y.to(torch_device(self.settings))
 
     def client_scores(
@@ -197,27 +186,6 @@ class Tables(Task):
         curves = {names[k]: curve for k, curve in scores.rocs(prediction.probs, labels).items()}
         yield "roc", roc_curves(curves, self.settings.specificity, title)
 
-    @property
-    def _table(self) -> Labelled:
-        settings = self.settings
-        classes = parse_classes(settings.classes) if settings.classes != "auto" else ()
-        return load_labelled(settings.dataset, settings.data_dir, settings.target, classes)
-
-    @property
-    def _deal(self) -> deal.Deal:
-        settings = self.settings
-        return deal.Deal(
-            split=settings.split,
-            evaluate_on=settings.evaluate_on,
-            partition=settings.partition,
-            alpha=settings.alpha,
-            classes_per_client=settings.classes_per_client,
-            min_examples=settings.min_examples,
-            holdout=settings.holdout,
-            server_fraction=settings.server_fraction,
-            seed=settings.seed,
-        )
-
     def _weights(self, facts: Facts) -> Tensor:
         rows = facts["class_rows"] if facts else torch.ones(len(self.signature().classes))
         return loss.class_weights(self.settings.class_weights, rows)
@@ -237,7 +205,7 @@ class Tables(Task):
 
     def evaluation_examples(self) -> Examples:
         """Return the test rows, or those kept for validation."""
-        x, y = deal.evaluation_data(self._table, self._deal)
+        x, y = deal.evaluation_data(self.held, self.deal)
         return Examples(tuple(str(row) for row in range(1, len(y) + 1)), x, y)
 
     def answers(self, prediction: Prediction, signature: Layout) -> dict[str, np.ndarray]:

@@ -7,13 +7,14 @@ import torch
 import yaml
 from flwr.app import Message
 from flwr.clientapp import ClientApp
+from runs_of import network
 from safetensors.torch import load_file
 
 import client_app
 from fedbary.aggregation import RULES
 from fedbary.errors import RunError, SettingError
-from fedbary.federation import make_model
 from fedbary.settings.config import resolve
+from fedbary.tasks import task_of
 from server_app import run
 from server_app.inline import InlineGrid, run_inline
 
@@ -82,7 +83,7 @@ def test_every_round_is_a_line_with_global_and_client_metrics(finished):
 
 
 def test_the_posterior_has_the_models_tensors(finished):
-    assert posterior(finished).keys() == make_model(settings()).state_dict().keys()
+    assert posterior(finished).keys() == network(settings()).state_dict().keys()
 
 
 def test_one_seed_one_result(finished, tmp_path):
@@ -110,21 +111,22 @@ def test_clients_that_hold_nothing_out_are_not_asked_to_evaluate(tmp_path):
 def test_every_rule_runs_and_the_first_round_is_its_aggregate(rule, tmp_path):
     from fedbary import Posterior
     from fedbary.aggregation import aggregate
-    from fedbary.federation import client_shard, load_dataset
+    from fedbary.data.deal import client_shard
     from fedbary.inference import Training, local_method
     from fedbary.seeds import derive_seed
 
     chosen = settings(rule=rule, rounds=1, evaluate_clients=0)
     run_inline(chosen, tmp_path / "run")
     posteriors, weights = [], []
+    task = task_of(chosen)
     for client in range(3):
-        shard, model = client_shard(chosen, 3, client), make_model(chosen)
+        shard, model = client_shard(task.held, task.deal, 3, client), network(chosen)
         training = Training(
             1, chosen.batch_size, chosen.lr, chosen.momentum, chosen.weight_decay,
             chosen.log_var_lr, chosen.kl_weight,
         )  # fmt: skip
         seed = derive_seed(0, "train", client, 1)
-        augment = load_dataset(chosen).augment
+        augment = task.held.augment
         local_method("variational")(model, shard.x, shard.y, 1.0, training, seed, augment)
         posteriors.append(Posterior.from_state_dict(model.state_dict()))
         weights.append(len(shard.y))

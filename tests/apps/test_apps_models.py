@@ -4,10 +4,10 @@ import json
 
 import pytest
 import torch
+from runs_of import network
 from safetensors.torch import load_file
 
 from fedbary.errors import SettingError
-from fedbary.federation import evaluation_data, make_model
 from fedbary.predictive import predict
 from fedbary.scores.metrics import evaluate
 from fedbary.seeds import derive_seed
@@ -29,9 +29,9 @@ def ran(folder, **changes):
 
 def scores_again(chosen, state):
     """Score a run's final posterior as the server does, from the file alone."""
-    model = make_model(chosen)
+    model = network(chosen)
     model.load_state_dict(state)
-    x, y = evaluation_data(chosen)
+    x, y = task_of(chosen).scored_by_clients({})
     seed = derive_seed(chosen.seed, "predict-global", chosen.rounds)
     generator = torch.Generator().manual_seed(seed)
     return evaluate(predict(model, x, chosen.samples, generator).probs, y, chosen.ece_bins)
@@ -43,9 +43,9 @@ def test_batch_norm_of_ones_own_network_trains_and_is_averaged(tmp_path, inferen
         tmp_path / "run", model=OWN, bayesian_layers=2, inference=inference, evaluate_clients=0
     )
     assert [line["admitted"] for line in lines[1:]] == [2, 2]
-    start = make_model(chosen).state_dict()
+    start = network(chosen).state_dict()
     assert posterior.keys() == start.keys()
-    assert set(gaussian_layers(make_model(chosen))) == {"0", "6"}
+    assert set(gaussian_layers(network(chosen))) == {"0", "6"}
     for name in ("0.weight_mean", "1.weight", "1.running_mean", "1.running_var", "6.weight_mean"):
         assert torch.isfinite(posterior[name]).all()
         assert not torch.equal(posterior[name], start[name])

@@ -12,10 +12,11 @@ from safetensors.torch import load_file
 from client_app.node import Node
 from fedbary import Posterior
 from fedbary.aggregation import aggregate
+from fedbary.data.deal import training_data
 from fedbary.errors import SettingError
-from fedbary.regression.federation import training_data
 from fedbary.regression.standardise import Standardiser
 from fedbary.settings.config import resolve
+from fedbary.tasks import task_of
 from server_app.inline import run_inline
 
 NOISE_VAR = 0.5
@@ -51,7 +52,7 @@ def test_rklb_of_linear_gaussian_clients_is_the_posterior_of_all_data_at_any_siz
 
 
 def standardised(chosen, facts):
-    x, y = training_data(chosen)
+    x, y = training_data(task_of(chosen).held, task_of(chosen).deal)
     by = Standardiser(**facts)
     return by.features(x).double(), by.target(y).double()
 
@@ -85,7 +86,7 @@ def test_a_client_s_share_is_of_all_clients_not_of_those_that_train(tmp_path, mo
         {**LINEAR, "kl_weight": "share", "participation": 0.5, "rounds": 3, "local_epochs": 1}
     )
     run_inline(chosen, tmp_path / "run")
-    total = len(training_data(chosen)[1])
+    total = len(training_data(task_of(chosen).held, task_of(chosen).deal)[1])
     assert len(seen) == 6 and len({examples for _, examples, _ in seen}) > 1
     assert all(math.isclose(found, examples / total) for _, examples, found in seen)
 

@@ -11,14 +11,15 @@ from safetensors.torch import load_file
 
 import client_app
 from fedbary import Posterior
+from fedbary.data.deal import evaluation_data, training_data
 from fedbary.errors import SettingError
 from fedbary.launching.launch import prepare
 from fedbary.methods.fedag import fit_gaussian
 from fedbary.regression.baselines import bayesian_linear
-from fedbary.regression.federation import evaluation_data, training_data
 from fedbary.regression.standardise import Standardiser
 from fedbary.scores.regression import score
 from fedbary.settings.config import resolve
+from fedbary.tasks import task_of
 from server_app import run
 from server_app.inline import InlineGrid, run_inline
 
@@ -128,7 +129,9 @@ def test_linear_fedag_is_close_to_bayesian_linear_regression(tmp_path):
     )
     run_inline(linear, tmp_path / "run")
     standardiser = Standardiser(**tensors(tmp_path / "run", "standardiser"))
-    (x, y), (x_new, y_new) = training_data(linear), evaluation_data(linear)
+    task = task_of(linear)
+    x, y = training_data(task.held, task.deal)
+    x_new, y_new = evaluation_data(task.held, task.deal)
     x, y, x_new = standardiser.features(x), standardiser.target(y), standardiser.features(x_new)
     central = score(standardiser.restore(bayesian_linear(x, y, x_new)), y_new)
     assert lines(tmp_path / "run")[-1]["nll"] == pytest.approx(central["nll"], abs=0.1)

@@ -10,8 +10,8 @@ from nodes import Grid
 
 import client_app
 from fedbary.errors import RunError, SettingError
-from fedbary.federation import task_of
 from fedbary.settings.config import resolve
+from fedbary.tasks._images import layout_of
 from server_app.member import member_from
 from server_app.questions import Questions
 from server_app.roster import Roster
@@ -24,7 +24,7 @@ def settings(**changes):
 
 def roster_of(chosen, app=client_app.app):
     grid = Grid(app, chosen)
-    return grid, Roster(grid, chosen, task_of(chosen))
+    return grid, Roster(grid, chosen, layout_of(chosen))
 
 
 def test_round_one_waits_for_nodes_that_register_late():
@@ -56,7 +56,7 @@ def roster_with(partitions, late, **changes):
         return everyone[: len(everyone) - late * (len(asked) < 5)]
 
     grid.get_node_ids = some
-    roster = Roster(grid, chosen, task_of(chosen))
+    roster = Roster(grid, chosen, layout_of(chosen))
     roster.gather()
     return roster
 
@@ -215,7 +215,7 @@ def test_a_node_that_comes_later_joins():
 def test_a_partition_is_held_by_one_node():
     chosen = settings()
     nodes = [{"partition-id": partition, "num-partitions": 3} for partition in (0, 1, 1)]
-    roster = Roster(Grid(client_app.app, chosen, nodes), chosen, task_of(chosen))
+    roster = Roster(Grid(client_app.app, chosen, nodes), chosen, layout_of(chosen))
     roster.gather()
     assert [member.name for member in roster.members] == ["partition 0", "partition 1"]
 
@@ -248,7 +248,7 @@ def test_a_partition_whose_node_is_gone_may_be_held_by_another():
     grid = Grid(client_app.app, chosen, nodes)
     everyone = grid.online
     grid.online = everyone[:3]
-    roster = Roster(grid, chosen, task_of(chosen))
+    roster = Roster(grid, chosen, layout_of(chosen))
     roster.gather()
     grid.online = [*everyone[:2], everyone[3]]
     roster.participants(1)

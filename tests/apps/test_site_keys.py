@@ -14,9 +14,9 @@ from nodes import KeyedGrid
 
 import client_app
 from fedbary.errors import SettingError
-from fedbary.federation import task_of
 from fedbary.runs.site_keys import read_site_keys, write_site_keys
 from fedbary.settings.config import resolve
+from fedbary.tasks._images import layout_of
 from server_app import run
 from server_app.inline import run_inline
 from server_app.roster import Roster
@@ -39,7 +39,7 @@ def keyed(registered, partitions, **changes):
     chosen = settings(**{"clients": 2, "round_timeout": 0.5, **changes})
     nodes = [{"partition-id": partition, "num-partitions": 2} for partition in partitions]
     grid = KeyedGrid(client_app.app, chosen, nodes, registered)
-    return grid, Roster(grid, chosen, task_of(chosen))
+    return grid, Roster(grid, chosen, layout_of(chosen))
 
 
 def test_a_name_belongs_to_the_key_registered_under_it_even_if_another_claims_it_first(caplog):
@@ -107,7 +107,7 @@ def after_a_resume(roster, chosen, grid):
     """A roster that knows of the first what a run's folder keeps."""
     with tempfile.TemporaryDirectory() as folder:
         write_site_keys(Path(folder), roster.keys)
-        return Roster(grid, chosen, task_of(chosen), read_site_keys(Path(folder)))
+        return Roster(grid, chosen, layout_of(chosen), read_site_keys(Path(folder)))
 
 
 NAMES = st.sampled_from(["", "partition 0", "partition 1", "x"])

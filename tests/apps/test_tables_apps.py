@@ -10,12 +10,12 @@ from safetensors.torch import load_file
 from sklearn.linear_model import LogisticRegression
 
 import client_app
+from fedbary.data.deal import Deal, evaluation_data, rows
 from fedbary.data.tables import load_labelled
 from fedbary.errors import SettingError
 from fedbary.launching.launch import launch, prepare
 from fedbary.scores.tables import score
 from fedbary.settings.config import resolve
-from fedbary.tabular.deal import Deal, evaluation_data, rows
 from server_app import run
 from server_app.inline import InlineGrid, run_inline
 
@@ -61,7 +61,7 @@ def test_clients_standardise_by_sums_alone_as_if_they_had_shared_their_rows(tmp_
     chosen = settings(holdout=0.0, rounds=1, local_epochs=1)
     run_inline(chosen, tmp_path / "run")
     table = load_labelled(chosen.dataset, chosen.data_dir)
-    pool = rows(table, Deal(holdout=0.0))[0]
+    pool = rows(table, Deal(split=0, holdout=0.0))[0]
     found = tensors(tmp_path / "run", "standardiser")
     torch.testing.assert_close(found["mean"], table.x[pool].mean(0))
     torch.testing.assert_close(found["std"], table.x[pool].std(0, correction=0))

@@ -13,13 +13,13 @@ from torch import Generator
 from fedbary.data.image_layout import ImageLayout
 from fedbary.data.partition import partition
 from fedbary.errors import SettingError
-from fedbary.federation import make_model
 from fedbary.inference import Training, local_method, prepare
 from fedbary.inference.clamped_sgd import LOG_VAR_RANGE
 from fedbary.models import build
 from fedbary.predictive import predict
 from fedbary.seeds import derive_seed
 from fedbary.settings.config import resolve
+from fedbary.tasks import task_of
 from fedbary.variational.conversion import gaussian_layers
 from fedbary.variational.noise import drawing
 
@@ -157,8 +157,8 @@ def test_the_paper_preset_starts_below_the_clamp_with_biases_of_zero():
     """All else of the network is as under another local method."""
     chosen = {"protocol": "paper", "dataset": "none", "classes": 4, "input_shape": "1x8x8"}
     task = ImageLayout((1, 8, 8), ("0", "1", "2", "3"))
-    paper = make_model(resolve(chosen), task)
-    other = make_model(resolve({**chosen, "inference": "variational"}), task)
+    paper = task_of(resolve(chosen)).make_model(task)
+    other = task_of(resolve({**chosen, "inference": "variational"})).make_model(task)
     others = other.state_dict()
     for name, tensor in paper.state_dict().items():
         zero = name in ("fc1.bias", "fc2.bias", "fc3.bias")

@@ -12,6 +12,7 @@ from torch import Generator
 
 from fedbary import Posterior
 from fedbary.aggregation import aggregate
+from fedbary.data.deal import Deal, client_shard, evaluation_data
 from fedbary.data.standardise import Standardiser, Sums
 from fedbary.data.tables import load_labelled
 from fedbary.inference import INFERENCE, Training, local_method
@@ -19,7 +20,6 @@ from fedbary.models import build
 from fedbary.predictive import predict
 from fedbary.scores.tables import score
 from fedbary.seeds import derive_seed
-from fedbary.tabular.deal import Deal, client_shard, evaluation_data
 from fedbary.tabular.loss import class_weights, weighted_cross_entropy
 
 SCALED = [name for name in INFERENCE if name != "clamped_sgd"]
@@ -119,7 +119,7 @@ def test_predictions_are_those_of_the_drawn_networks():
 
 def federated(rule, model, inference, clients, rounds, tmp_path, scheme="none"):
     """Run rounds by hand on breast cancer, nothing but messages' content shared; score the test."""
-    table, deal = load_labelled("breast_cancer", tmp_path), Deal(holdout=0.0)
+    table, deal = load_labelled("breast_cancer", tmp_path), Deal(split=0, holdout=0.0)
     shards = [client_shard(table, deal, clients, client) for client in range(clients)]
 
     def asked(shift):

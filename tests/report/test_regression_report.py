@@ -5,13 +5,14 @@ from pathlib import Path
 import pytest
 from pandas.testing import assert_frame_equal
 
-from fedbary.regression.federation import evaluation_data, training_data
+from fedbary.data.deal import evaluation_data, training_data
 from fedbary.report.published import DATASETS, fedag_published
 from fedbary.report.report import write_report
 from fedbary.settings.config import resolve
 from fedbary.study import central
 from fedbary.study.grid import read_experiment
 from fedbary.study.table import read_run, write_table
+from fedbary.tasks import task_of
 from server_app.inline import run_inline
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -74,6 +75,8 @@ def test_settings_that_differ_are_told_apart(tmp_path):
 
 def test_central_methods_see_what_the_clients_see_together():
     settings = resolve({**QUICK, "split": 3})
-    assert [len(training_data(settings)[1]), len(evaluation_data(settings)[1])] == [398, 44]
+    task = task_of(settings)
+    parts = [part(task.held, task.deal) for part in (training_data, evaluation_data)]
+    assert [len(y) for _, y in parts] == [398, 44]
     scores = central._fitted(settings, "BLR")
     assert scores["nll"] == pytest.approx(5.4, abs=0.2)

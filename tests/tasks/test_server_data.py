@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import settings as rules
 from hypothesis import strategies as st
 
+from fedbary.data.deal import evaluation_data
 from fedbary.data.partition import keep_for_server
 from fedbary.data.sites import Site
 from fedbary.errors import SettingError
@@ -53,22 +54,13 @@ def test_it_is_no_client_s_and_the_rest_is_dealt(task, evaluate_on):
 @pytest.mark.parametrize("task", TASKS)
 def test_what_scores_models_does_not_depend_on_it(task):
     """Neither test rows nor the validation rows are the server's to learn from."""
-    from fedbary import federation
-    from fedbary.regression import federation as regression
-    from fedbary.tabular import deal
-
     for evaluate_on in ("test", "validation"):
         seen = []
         for fraction in (0.0, 0.2):
             words = {"task": task, "evaluate_on": evaluate_on, "server_fraction": fraction}
             chosen = resolve({**words, "device": "cpu"})
             found = task_of(chosen)
-            if task == "classification":
-                seen.append(federation.evaluation_data(chosen))
-            elif task == "tables":
-                seen.append(deal.evaluation_data(found._table, found._deal))
-            else:
-                seen.append(regression.evaluation_data(chosen))
+            seen.append(evaluation_data(found.held, found.deal))
         assert all(torch.equal(a, b) for a, b in zip(*seen, strict=True))
         kept = rows(found.server_shard())
         scored = {(tuple(x.flatten().tolist()), float(y)) for x, y in zip(*seen[1], strict=True)}

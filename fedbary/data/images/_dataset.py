@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedbary.data.deal import tenth_of_all
 from fedbary.data.npz import read_npz_arrays
 from fedbary.errors import SettingError
 
@@ -57,6 +58,19 @@ class Dataset:
     y_test: Tensor
     num_classes: int
     augment: bool = False
+
+    @property
+    def examples(self) -> tuple[Tensor, Tensor]:
+        """The training images and labels."""
+        return self.x_train, self.y_train
+
+    def parted(self, split: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """Return the numbers of all training examples, and the test set: it has one split."""
+        return torch.arange(len(self.y_train)), (self.x_test, self.y_test)
+
+    def validation(self, targets: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Draw a tenth of the training examples."""
+        return tenth_of_all(targets, rng)
 
     @property
     def shape(self) -> tuple[int, int, int]:

@@ -39,6 +39,20 @@ class Labelled:
     y: Tensor
     splits: tuple[Split, ...] = ()
 
+    @property
+    def examples(self) -> tuple[Tensor, Tensor]:
+        """All features and labels."""
+        return self.x, self.y
+
+    def parted(self, split: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """Return the numbers of a split's training rows, and its test features and labels."""
+        parts = self.split(split)
+        return parts.train, (self.x[parts.test], self.y[parts.test])
+
+    def validation(self, targets: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Draw a tenth of each class's training rows."""
+        return tenth_of_each_class(targets, rng)
+
     def split(self, number: int) -> Split:
         """Return a split by its number, from 0: a prescribed one, or a tenth of each class to test.
 

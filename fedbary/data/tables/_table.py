@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedbary.data.deal import tenth_of_all
 from fedbary.data.tables._split import Split, checked_split, prescribed, tenth
 from fedbary.errors import SettingError
 from fedbary.seeds import derive_seed
@@ -36,6 +37,20 @@ class Table:
     x: Tensor
     y: Tensor
     splits: tuple[Split, ...] = ()
+
+    @property
+    def examples(self) -> tuple[Tensor, Tensor]:
+        """All features and targets."""
+        return self.x, self.y
+
+    def parted(self, split: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """Return the numbers of a split's training rows, and its test features and targets."""
+        parts = self.split(split)
+        return parts.train, (self.x[parts.test], self.y[parts.test])
+
+    def validation(self, targets: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Draw a tenth of the training rows."""
+        return tenth_of_all(targets, rng)
 
     def split(self, number: int) -> Split:
         """Return a split by its number, from 0: a prescribed one, or else a random tenth to test.

@@ -3,18 +3,21 @@
 import numpy as np
 import pytest
 import torch
+from runs_of import network
 
-from fedbary.federation import (
-    augments,
-    client_indices,
-    client_shard,
-    evaluation_data,
-    load_dataset,
-    make_model,
-    ood_images,
-)
+from fedbary.data import deal
 from fedbary.seeds import derive_seed
 from fedbary.settings.config import resolve
+from fedbary.tasks import task_of
+from fedbary.tasks._images import augments, load_dataset, ood_images
+
+
+def client_indices(settings, clients):
+    return deal.client_rows(task_of(settings).held, task_of(settings).deal, clients)
+
+
+def evaluation_data(settings):
+    return task_of(settings).scored_by_clients({})
 
 
 def test_shards_hold_what_the_split_deals_and_keep_a_part_out():
@@ -22,7 +25,7 @@ def test_shards_hold_what_the_split_deals_and_keep_a_part_out():
     dataset = load_dataset(settings)
     total = 0
     for client, indices in enumerate(client_indices(settings, 10)):
-        shard = client_shard(settings, 10, client)
+        shard = deal.client_shard(task_of(settings).held, task_of(settings).deal, 10, client)
         total += len(indices)
         assert len(shard.y) + len(shard.y_held_out) == len(indices)
         assert abs(len(shard.y_held_out) - 0.25 * len(indices)) <= 1
@@ -49,7 +52,7 @@ def test_seeds_decide_split_and_model():
     one, same, other = (client_indices(resolve({"seed": s}), 10) for s in (0, 0, 1))
     assert all(np.array_equal(a, b) for a, b in zip(one, same, strict=True))
     assert not all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
-    states = [make_model(resolve({"seed": s})).state_dict() for s in (0, 0, 1)]
+    states = [network(resolve({"seed": s})).state_dict() for s in (0, 0, 1)]
     assert torch.equal(states[0]["fc1.weight_mean"], states[1]["fc1.weight_mean"])
     assert not torch.equal(states[0]["fc1.weight_mean"], states[2]["fc1.weight_mean"])
 

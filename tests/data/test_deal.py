@@ -9,20 +9,21 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedbary.data.deal import (
+    Deal,
+    client_rows,
+    client_shard,
+    dealt,
+    evaluation_data,
+    rows,
+    site_shard,
+)
 from fedbary.data.partition import PARTITIONS
 from fedbary.data.standardise import Standardiser, Sums
 from fedbary.data.tables import Layout, load_labelled
 from fedbary.data.tables._frame import frame
 from fedbary.data.tables._labelled import encode
 from fedbary.errors import SettingError
-from fedbary.tabular.deal import (
-    Deal,
-    client_rows,
-    client_shard,
-    evaluation_data,
-    rows,
-    site_shard,
-)
 
 
 def numbered(counts):
@@ -67,15 +68,15 @@ def test_the_deal_follows_seed_and_split_and_is_the_same_in_every_process():
     }
     assert len(found) == 4
     first = client_rows(table, Deal(), 4)
-    client_rows.cache_clear()
-    rows.cache_clear()
+    for cached in (client_rows, dealt, rows):
+        cached.cache_clear()
     for one, other in zip(first, client_rows(table, Deal(), 4), strict=True):
         assert (one == other).all()
 
 
 def test_a_site_of_its_own_trains_on_all_but_what_it_holds_out():
     table = numbered([5, 3])
-    shard = site_shard(table, Deal(holdout=0.25), 7)
+    shard = site_shard(table.x, table.y, Deal(holdout=0.25), 7)
     assert sorted(torch.cat([shard.x, shard.x_held_out])[:, 0].tolist()) == list(range(8))
     assert len(shard.y_held_out) == 2
 
@@ -90,7 +91,7 @@ def test_what_cannot_be_dealt_is_refused():
 
 
 def test_clients_standardise_together_as_if_their_rows_lay_in_one_place(tmp_path):
-    table, deal = load_labelled("breast_cancer", tmp_path), Deal(holdout=0.0)
+    table, deal = load_labelled("breast_cancer", tmp_path), Deal(split=0, holdout=0.0)
     shards = [client_shard(table, deal, 10, client) for client in range(10)]
 
     def asked(shift):

@@ -1,0 +1,183 @@
+"""Who holds which examples of a data set: what is dealt, kept, held out, and what scores.
+
+Server and clients compute the same deal from the same settings; no data travel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedbary.data.partition import keep_for_server, partition, split_holdout
+from fedbary.data.shard import Shard
+from fedbary.errors import SettingError
+from fedbary.seeds import derive_seed
+
+VALIDATION_FRACTION = 0.1
+
+
+class Dealable(Protocol):
+    """A data set that can be dealt, the same object throughout the process."""
+
+    def __hash__(self) -> int: ...
+
+    @property
+    def examples(self) -> tuple[Tensor, Tensor]:
+        """Inputs (N, …) and targets (N,) of which some or all are dealt."""
+
+    def parted(self, split: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """Return the numbers of the training examples, and the test inputs and targets."""
+
+    def validation(self, targets: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Draw the training examples that validate: a mask (n,) for targets (n,)."""
+
+
+@dataclass(frozen=True)
+class Deal:
+    """How the examples of a set are dealt.
+
+    Parameters
+    ----------
+    split : int or None
+        Which split into training and test, prescribed or drawn; None for a set with one of its own.
+    evaluate_on : str
+        ``test``, or ``validation``: a tenth of the training examples, kept from all clients.
+    partition, alpha, classes_per_client, min_examples
+        See `fedbary.data.partition.partition`.
+    holdout : float
+        Fraction of a client's own examples kept to score the global model on.
+    seed : int
+        The run's.
+    server_fraction : float
+        Fraction of the training examples that the server keeps to learn from.
+    """
+
+    split: int | None = None
+    evaluate_on: str = "test"
+    partition: str = "dirichlet"
+    alpha: float = 0.5
+    classes_per_client: int = 2
+    min_examples: int = 10
+    holdout: float = 0.1
+    seed: int = 0
+    server_fraction: float = 0.0
+
+    @classmethod
+    def of(cls, settings: object, by_split: bool = True) -> Deal:
+        """Return the deal that a run's settings describe; without `by_split` there is one split."""
+        named = {field.name: getattr(settings, field.name) for field in fields(cls)}
+        return cls(**named if by_split else {**named, "split": None})
+
+    def derived(self, purpose: str, *indices: int) -> int:
+        """Return the seed of a purpose, another one for each split."""
+        seed = self.seed if self.split is None else derive_seed(self.seed, "split", self.split)
+        return derive_seed(seed, purpose, *indices)
+
+
+def tenth_of_all(targets: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Draw a tenth of the examples, one at least, whatever their targets: a mask (n,)."""
+    mask = np.zeros(len(targets), dtype=bool)
+    mask[rng.permutation(len(mask))[: max(1, int(VALIDATION_FRACTION * len(mask)))]] = True
+    return mask
+
+
+@lru_cache(maxsize=4)
+def rows(held: Dealable, deal: Deal) -> tuple[Tensor, Tensor]:
+    """Return the training rows to be dealt, and those that validate (none for ``test``).
+
+    Raises
+    ------
+    SettingError
+        If there is no such split, or no class has two training rows, one of them for validation.
+    """
+    train, _ = held.parted(deal.split or 0)
+    if deal.evaluate_on == "test":
+        return train, train[:0]
+    rng = np.random.default_rng(deal.derived("validation"))
+    kept = torch.from_numpy(held.validation(held.examples[1][train].numpy(), rng))
+    if not kept.any():
+        allowed = "test, as no class has two training rows"
+        raise SettingError("evaluate_on", deal.evaluate_on, allowed)
+    return train[~kept], train[kept]
+
+
+@lru_cache(maxsize=4)
+def dealt(held: Dealable, deal: Deal) -> tuple[Tensor, Tensor]:
+    """Return the rows that clients may hold, and those that the server keeps to learn from."""
+    seed = deal.derived("server-data")
+    parts = keep_for_server(rows(held, deal)[0].numpy(), deal.server_fraction, seed)
+    return torch.from_numpy(parts[0]), torch.from_numpy(parts[1])
+
+
+def training_data(held: Dealable, deal: Deal) -> tuple[Tensor, Tensor]:
+    """Return the inputs and targets of all clients together, in their own units."""
+    return _taken(held, dealt(held, deal)[0])
+
+
+@lru_cache(maxsize=4)
+def evaluation_data(held: Dealable, deal: Deal) -> tuple[Tensor, Tensor]:
+    """Return the inputs and targets that score models, in their own units."""
+    if deal.evaluate_on == "test":
+        return held.parted(deal.split or 0)[1]
+    return _taken(held, rows(held, deal)[1])
+
+
+@lru_cache(maxsize=4)
+def client_rows(held: Dealable, deal: Deal, clients: int) -> tuple[np.ndarray, ...]:
+    """For each client the numbers of its rows, largest client first.
+
+    Targets that are no classes are all alike to the partition.
+
+    Raises
+    ------
+    SettingError
+        If there is no such partition, or no such deal.
+    """
+    pool = dealt(held, deal)[0].numpy()
+    targets = held.examples[1]
+    parts = partition(
+        np.zeros(len(pool), np.int64) if targets.is_floating_point() else targets.numpy()[pool],
+        deal.partition,
+        clients,
+        deal.derived("partition"),
+        alpha=deal.alpha,
+        classes_per_client=deal.classes_per_client,
+        min_examples=deal.min_examples,
+    )
+    return tuple(pool[part] for part in parts)
+
+
+def server_shard(held: Dealable, deal: Deal) -> Shard:
+    """Return what the server keeps to learn from, in its own units."""
+    x, y = _taken(held, dealt(held, deal)[1])
+    return Shard(x, y, x[:0], y[:0])
+
+
+@lru_cache(maxsize=1024)
+def client_shard(held: Dealable, deal: Deal, clients: int, client: int) -> Shard:
+    """Return what one client of a partition trains on and holds out, in its own units."""
+    return _shard(*held.examples, deal, client_rows(held, deal, clients)[client], client)
+
+
+def site_shard(x: Tensor, y: Tensor, deal: Deal, key: int) -> Shard:
+    """Return what a site trains on and holds out of inputs and targets of its own.
+
+    `key` tells the sites' draws apart.
+    """
+    return _shard(x, y, deal, np.arange(len(y)), key)
+
+
+def _taken(held: Dealable, numbers: Tensor) -> tuple[Tensor, Tensor]:
+    x, y = held.examples
+    return x[numbers], y[numbers]
+
+
+def _shard(x: Tensor, y: Tensor, deal: Deal, numbers: np.ndarray, key: int) -> Shard:
+    parts = split_holdout(numbers, deal.holdout, deal.derived("holdout", key))
+    train, held_out = (torch.from_numpy(part) for part in parts)
+    return Shard(x[train], y[train], x[held_out], y[held_out])

@@ -1,0 +1,76 @@
+"""The images that a run's settings name."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+from torch import Tensor
+from torch.nn import functional
+
+from fedbary.data.image_layout import ImageLayout, parse_classes, parse_shape
+from fedbary.data.images import Dataset, inputs, load
+from fedbary.device import torch_device
+from fedbary.errors import SettingError
+from fedbary.settings.config import Settings
+
+LUMINANCE = (0.299, 0.587, 0.114)
+"""Weights of red, green and blue in an image's luminance, ITU-R BT.601."""
+
+
+def load_dataset(settings: Settings) -> Dataset:
+    """Return the data set, read once per process."""
+    return load(settings.dataset, Path(settings.data_dir), settings.download)
+
+
+def layout_of(settings: Settings) -> ImageLayout:
+    """Return the layout that the settings name, or else that of the data set.
+
+    Raises
+    ------
+    SettingError
+        If the two do not agree.
+    """
+    named_shape = parse_shape(settings.input_shape) if settings.input_shape != "auto" else None
+    named_classes = parse_classes(settings.classes) if settings.classes != "auto" else None
+    if settings.dataset == "none":
+        return ImageLayout(parse_shape(settings.input_shape), parse_classes(settings.classes))
+    dataset = load_dataset(settings)
+    if named_shape is not None and named_shape != dataset.shape:
+        shape = "x".join(map(str, dataset.shape))
+        raise SettingError("input_shape", settings.input_shape, f"auto or {shape}, the data set's")
+    if named_classes is not None and len(named_classes) != dataset.num_classes:
+        allowed = f"auto, or {dataset.num_classes} classes, as the data set has"
+        raise SettingError("classes", settings.classes, allowed)
+    return ImageLayout(dataset.shape, named_classes or parse_classes(str(dataset.num_classes)))
+
+
+def augments(settings: Settings) -> bool:
+    """Whether training images of the data set are cropped and flipped."""
+    return load_dataset(settings).augment if settings.augment == "auto" else settings.augment
+
+
+def require_fit(dataset: Dataset, layout: ImageLayout) -> None:
+    """Raise a SettingError unless a node's data set has the layout that the server names."""
+    held = ImageLayout(dataset.shape, layout.classes[: dataset.num_classes])
+    if held != layout or dataset.num_classes != len(layout.classes):
+        allowed = f"images of {layout.shape} and {len(layout.classes)} classes, as the server has"
+        found = f"images of {dataset.shape} and {dataset.num_classes} classes"
+        raise SettingError(dataset.name, found, allowed)
+
+
+@lru_cache(maxsize=4)
+def ood_images(settings: Settings) -> Tensor | None:
+    """Test images of `ood_dataset` in the shape of the data set, on the device; None for none.
+
+    They are resized bilinearly; colours become their luminance, or grey becomes three channels.
+    """
+    if settings.ood_dataset == "none":
+        return None
+    other = load(settings.ood_dataset, Path(settings.data_dir), settings.download)
+    channels, height, width = load_dataset(settings).shape
+    images = inputs(other.x_test)
+    if images.shape[1] > channels:
+        images = (images * images.new_tensor(LUMINANCE).view(1, 3, 1, 1)).sum(1, keepdim=True)
+    images = functional.interpolate(images, (height, width), mode="bilinear", antialias=True)
+    return images.expand(-1, channels, -1, -1).contiguous().to(torch_device(settings))
