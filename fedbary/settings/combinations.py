@@ -1,0 +1,48 @@
+"""Which settings of a run go together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from fedbary.settings import limits
+from fedbary.settings.parameters import methods
+
+if TYPE_CHECKING:
+    from fedbary.settings.model import Settings
+
+BARYCENTRE = "barycentre"
+"""The method whose server takes the aggregate that the setting `rule` names."""
+
+
+def conflicts(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Yield the settings that do not fit the others, each with what is allowed."""
+    if settings.min_replies > settings.participants:
+        yield "min_replies", f"from 1 to the {settings.participants} clients that train in a round"
+    if settings.kl_weight == 0 and settings.inference in ("ivon", "natural_gradient"):
+        yield "kl_weight", f"above 0 for inference={settings.inference}"
+    if settings.method != BARYCENTRE:
+        yield from _with_method(settings)
+    yield from limits.conflicts(settings)
+    if settings.dataset == "none":
+        yield from _without_data(settings)
+
+
+def _with_method(settings: Settings) -> Iterator[tuple[str, str]]:
+    method = f"method={settings.method}"
+    if methods()[settings.method].deterministic != (settings.bayesian_layers == 0):
+        yield "bayesian_layers", f"{'0' if settings.bayesian_layers else '1 or more'} for {method}"
+    if settings.attack != "none":
+        yield "attack", f"none for {method}"
+    if settings.kl_weight == "share":
+        yield "kl_weight", f"a number for {method}"
+
+
+def _without_data(settings: Settings) -> Iterator[tuple[str, str]]:
+    for key in ("classes", "input_shape"):
+        if getattr(settings, key) == "auto":
+            yield key, "not auto where dataset is none"
+    if settings.ood_dataset != "none":
+        yield "ood_dataset", "none where dataset is none"
+    if settings.server_fraction > 0:
+        yield "server_fraction", "0 where dataset is none"

@@ -1,0 +1,29 @@
+"""The files that settings are read from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fedbary.errors import SettingError
+
+ROOT = Path(__file__).resolve().parents[2]
+"""The clone, or the Flower app's bundle, that this package lies in."""
+
+DEFAULTS = ROOT / "simulation.yaml"
+"""The file of every default."""
+
+
+def read_yaml(file: Path) -> dict[str, Any]:
+    """Return what a YAML file says under names; a SettingError names the file if it cannot."""
+    try:
+        values = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise SettingError("settings file", str(file), "the path of a YAML file") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise SettingError(f"settings file {file}", error, "readable YAML") from None
+    if not isinstance(values, dict):
+        raise SettingError("settings file", str(file), "lines of the form key: value")
+    return values

@@ -1,0 +1,263 @@
+"""What a run's settings are: their types, and which of them go together."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+from fedbary.attacks import ATTACKS
+from fedbary.data.image_layout import parse_classes, parse_shape
+from fedbary.data.partition import PARTITIONS
+from fedbary.errors import SettingError
+from fedbary.settings import limits
+from fedbary.settings.combinations import BARYCENTRE, conflicts
+from fedbary.settings.parameters import methods
+from fedbary.settings.registry import is_factory, modules, rules
+
+BOOKKEEPING = frozenset(
+    {
+        "output",
+        "data_dir",
+        "download",
+        "engine",
+        "device",
+        "cpus_per_client",
+        "gpus_per_client",
+        "round_timeout",
+        "max_skipped",
+        "resume",
+        "protocol",
+    }
+)
+"""Settings that say where and how a run is made, not what comes out of it.
+
+A protocol is in the other settings.
+"""
+
+Positive = Field(gt=0, allow_inf_nan=False)
+NotNegative = Field(ge=0, allow_inf_nan=False)
+
+
+EITHER = {
+    "augment": "auto, true or false",
+    "gpus_per_client": "auto, or a number from 0 up",
+    "kl_weight": "share, or a number from 0 up",
+    "max_precision_ratio": "none, or a number from 1 up",
+    "max_weight_ratio": "none, or a number from 1 up",
+    "noise": "none, cross, learned, or a number above 0",
+}
+"""What settings of two types may hold."""
+
+
+class Settings(BaseModel):
+    """Every setting of a run; simulation.yaml says what each means and holds the defaults.
+
+    The parameters of the method are settings beside these; `validated` sees to it that there are
+    no others.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    task: str
+
+    clients: int = Field(ge=1)
+    participation: float = Field(gt=0, le=1)
+    min_replies: int = Field(ge=1)
+    max_skipped: int = Field(ge=1)
+    round_timeout: float = Positive
+
+    dataset: str
+    classes: str
+    input_shape: str
+    target: str
+    split: int = Field(ge=0)
+    data_dir: str
+    download: bool
+    partition: str
+    alpha: float = Positive
+    classes_per_client: int = Field(ge=1)
+    min_examples: int = Field(ge=1)
+    holdout: float = Field(ge=0, lt=1)
+    server_fraction: float = Field(ge=0, lt=1)
+
+    pixels: Literal["unit", "signed"]
+    augment: Literal["auto"] | bool
+    model: str
+    hidden_units: int = Field(ge=1)
+    noise: Literal["none", "cross", "learned"] | float
+    class_weights: Literal["none", "balanced"]
+    bayesian_layers: int = Field(ge=0)
+    init_log_var: float = Field(ge=-40, le=40)
+
+    inference: str
+    prior: Literal["normal", "global"]
+    prior_std: float = Positive
+    kl_weight: Literal["share"] | float
+    local_epochs: int = Field(ge=1)
+    batch_size: int = Field(ge=1)
+    lr: float = Positive
+    lr_schedule: Literal["constant", "cosine"]
+    momentum: float = Field(ge=0, lt=1)
+    weight_decay: float = NotNegative
+    log_var_lr: float = NotNegative
+
+    method: str
+    rule: str
+    server_momentum: float = Field(ge=0, lt=1)
+    trim_fraction: float = Field(ge=0, lt=0.5)
+    max_precision_ratio: Literal["none"] | float
+    max_weight_ratio: Literal["none"] | float
+    rounds: int = Field(ge=1)
+
+    evaluate_on: Literal["test", "validation"]
+    ood_dataset: str
+    predictive: Literal["auto", "montecarlo", "members", "product", "dropout", "closed"]
+    samples: int = Field(ge=1)
+    ece_bins: int = Field(ge=1)
+    specificity: float = Field(ge=0, le=1)
+    evaluate_clients: int = Field(ge=0)
+
+    attack: str
+    hostile_fraction: float = Field(ge=0, le=1)
+
+    seed: int = Field(ge=0, lt=2**63)
+    engine: Literal["ray", "inline"]
+    device: Literal["auto", "cpu", "cuda"]
+    cpus_per_client: int = Field(ge=1)
+    gpus_per_client: Literal["auto"] | float
+    output: str
+    resume: Literal["none", "last", "previous"]
+    protocol: str
+
+    def measures_clients(self, server_round: int) -> bool:
+        """Whether fairness is measured in a round: every `evaluate_clients`-th and the last."""
+        every = self.evaluate_clients
+        return every > 0 and (server_round % every == 0 or server_round == self.rounds)
+
+    def lr_of(self, server_round: int) -> float:
+        """Return the rate of the means in a round; cosine: lr · ½ (1 + cos(π (t − 1)/rounds))."""
+        if self.lr_schedule == "constant":
+            return self.lr
+        return self.lr * 0.5 * (1 + math.cos(math.pi * (server_round - 1) / self.rounds))
+
+    @property
+    def precision_bound(self) -> float | None:
+        """The largest ratio of a precision to the clients' median; None for none."""
+        return None if isinstance(self.max_precision_ratio, str) else self.max_precision_ratio
+
+    @property
+    def weight_bound(self) -> float | None:
+        """The largest ratio of a client's weight to the round's median; None for none."""
+        return None if isinstance(self.max_weight_ratio, str) else self.max_weight_ratio
+
+    @property
+    def strategy(self) -> str:
+        """Name of the run's strategy: its method's, or of the barycentre its rule's."""
+        return self.rule if self.method == BARYCENTRE else self.method
+
+    @property
+    def trains_on_squares(self) -> bool:
+        """Whether a regression's networks have no noise of their own: the method's flag."""
+        return self.method != BARYCENTRE and methods()[self.method].squares
+
+    @property
+    def participants(self) -> int:
+        """Number of clients that train in a round."""
+        return max(1, round(self.participation * self.clients))
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Settings:
+        for setting, allowed in conflicts(self):
+            raise SettingError(setting, getattr(self, setting), allowed)
+        return self
+
+    @field_validator("classes", mode="before")
+    @classmethod
+    def _are_classes(cls, value: Any) -> str:
+        if value != "auto":
+            parse_classes(str(value))
+        return str(value)
+
+    @field_validator("input_shape")
+    @classmethod
+    def _is_shape(cls, value: str) -> str:
+        if value != "auto":
+            parse_shape(value)
+        return value
+
+    @field_validator("task", "rule", "method", "inference", "partition", "attack")
+    @classmethod
+    def _is_registered(cls, value: str, info: ValidationInfo) -> str:
+        allowed = registered(str(info.field_name))
+        if value not in allowed:
+            raise SettingError(str(info.field_name), value, ", ".join(allowed))
+        return value
+
+    @field_validator("dataset", "ood_dataset")
+    @classmethod
+    def _is_data(cls, value: str, info: ValidationInfo) -> str:
+        setting, task = str(info.field_name), str(info.data.get("task"))
+        if setting == "ood_dataset" or task not in limits.TASKS:
+            task = "classification"
+        known, files = limits.of(task).DATASETS, limits.of(task).FILES
+        if value in ("none", *known) or value.endswith(files):
+            return value
+        also = " or the path of an .npz file"
+        if setting == "dataset" and value.endswith(".csv"):
+            also += "; a table needs task=regression or task=tables, and target=<its column>"
+        raise SettingError(setting, value, ", ".join(known) + also)
+
+    @field_validator("model")
+    @classmethod
+    def _is_model(cls, value: str) -> str:
+        networks = modules("models")
+        if value not in networks and not is_factory(value):
+            raise SettingError("model", value, f"{', '.join(networks)}, or package.module:factory")
+        return value
+
+    @field_validator("gpus_per_client", "kl_weight")
+    @classmethod
+    def _is_share(cls, value: str | float, info: ValidationInfo) -> str | float:
+        name = str(info.field_name)
+        if isinstance(value, float) and not (math.isfinite(value) and value >= 0):
+            raise SettingError(name, value, EITHER[name])
+        return value
+
+    @field_validator("noise")
+    @classmethod
+    def _is_variance(cls, value: str | float) -> str | float:
+        if isinstance(value, float) and not 0 < value < math.inf:
+            raise SettingError("noise", value, EITHER["noise"])
+        return value
+
+    @field_validator("max_precision_ratio", "max_weight_ratio")
+    @classmethod
+    def _is_ratio(cls, value: str | float, info: ValidationInfo) -> str | float:
+        name = str(info.field_name)
+        if isinstance(value, float) and not 1 <= value < math.inf:
+            raise SettingError(name, value, EITHER[name])
+        return value
+
+
+def registered(setting: str) -> tuple[str, ...]:
+    """Names that a setting with a registry may hold."""
+    if setting == "rule":
+        return rules()
+    if setting == "method":
+        return (BARYCENTRE, *methods())
+    if setting == "task":
+        return limits.TASKS
+    if setting == "inference":
+        return modules("inference")
+    if setting == "attack":
+        return ("none", *ATTACKS)
+    return PARTITIONS

@@ -1,0 +1,147 @@
+"""A run's settings: simulation.yaml, a preset, and what the command line says, in this order."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, NoReturn, get_args, get_origin
+
+from pydantic import ValidationError
+
+from fedbary.errors import SettingError
+from fedbary.settings.earlier import translated
+from fedbary.settings.files import DEFAULTS, read_yaml
+from fedbary.settings.model import EITHER, Settings
+from fedbary.settings.parameters import Parameter, methods, models
+
+
+def resolve(overrides: Mapping[str, Any], file: Path = DEFAULTS) -> Settings:
+    """Return the settings of a run.
+
+    The order, the later over the earlier: simulation.yaml; what it says under `tasks` of the run's
+    task; `file`, where it is another; the preset named by `protocol`; `overrides`.
+
+    Parameters
+    ----------
+    overrides
+        Settings by name, as from a command line; strings are converted.
+    file
+        A YAML file of settings; it may name only some.
+
+    Raises
+    ------
+    SettingError
+        If the file cannot be read, a key or preset is unknown, or a value is not allowed.
+    """
+    values = read_yaml(DEFAULTS)
+    protocols, tasks = values.pop("protocols"), values.pop("tasks")
+    own: dict[str, Any] = {}
+    if file.resolve() != DEFAULTS:
+        own = translated(read_yaml(file))
+        protocols |= _protocols(own.pop("protocols", {}), file)
+    preset: Mapping[str, Any] = {}
+    protocol = {**values, **own, **overrides}["protocol"]
+    if protocol != "none":
+        if not isinstance(protocol, str) or protocol not in protocols:
+            raise SettingError("protocol", protocol, ", ".join(["none", *protocols]))
+        preset = protocols[protocol]
+    given = {**own, **preset, **translated(overrides)}
+    of_task = tasks.get(str(given.get("task")), {})
+    method = {**values, **of_task, **given}["method"]
+    defaults: dict[str, Any] = {n: found.default for n, found in parameters_of(method).items()}
+    model = {**values, **of_task, **given}["model"]
+    own_of_model = models().get(str(model), {}).items()
+    defaults |= {n: found.default for n, found in own_of_model if n not in values}
+    if method in methods() and methods()[method].deterministic:
+        defaults["bayesian_layers"] = 0
+    return validated({**values, **of_task, **defaults, **given})
+
+
+def validated(values: Mapping[str, Any]) -> Settings:
+    """Return settings of which every one is given; no preset is applied to them.
+
+    Raises
+    ------
+    SettingError
+        If a key is unknown or a value is not allowed.
+    """
+    values = translated(values)
+    own = {**models().get(str(values.get("model")), {}), **parameters_of(values.get("method"))}
+    for key in values:
+        if key not in Settings.model_fields and key not in own:
+            _refuse(str(key), values, own)
+    extra = {k: own[k].read(v) for k, v in values.items() if k not in Settings.model_fields}
+    try:
+        return Settings(**{**values, **extra})
+    except ValidationError as error:
+        first = error.errors()[0]
+        cause = first.get("ctx", {}).get("error")
+        if isinstance(cause, SettingError):
+            raise cause from None
+        name = str(first["loc"][0])
+        held = "missing" if first["type"] == "missing" else first["input"]
+        raise SettingError(name, held, _allowed(name)) from None
+
+
+def parameters_of(method: object) -> Mapping[str, Parameter]:
+    """Return the parameters of a method by name; of the barycentre, or an unknown one, none."""
+    found = methods().get(str(method))
+    return found.parameters if found else {}
+
+
+def parse_overrides(words: list[str]) -> dict[str, Any]:
+    """Return {key: value} for words of the form key=value; the settings' types convert values."""
+    overrides = {}
+    for word in words:
+        key, separator, value = word.partition("=")
+        if not separator or not key:
+            raise SettingError("argument", word, "key=value")
+        overrides[key] = value
+    return overrides
+
+
+def _refuse(key: str, values: Mapping[str, Any], own: Mapping[str, Parameter]) -> NoReturn:
+    """Raise the error of a key that is no setting of this run."""
+    owners = [f"method={name}" for name, found in methods().items() if key in found.parameters]
+    owners += [f"model={name}" for name, found in models().items() if key in found]
+    if owners:
+        chosen = f"method={values.get('method')} and model={values.get('model')}"
+        used = ", ".join(own) or "none of their own"
+        allowed = f"the parameters of {chosen}: {used}; {owners[0]} has {key}"
+        raise SettingError("unknown setting", key, allowed)
+    known = [*Settings.model_fields, *own]
+    close = difflib.get_close_matches(key, known, n=1)
+    raise SettingError(
+        "unknown setting", key, f"{close[0]}, perhaps" if close else ", ".join(known)
+    )
+
+
+def _protocols(presets: Any, file: Path) -> dict[str, dict[str, Any]]:
+    if isinstance(presets, dict) and all(isinstance(preset, dict) for preset in presets.values()):
+        return presets
+    raise SettingError(
+        f"{file}: protocols", presets, "names, each with lines of the form key: value"
+    )
+
+
+def _allowed(setting: str) -> str:
+    """Say in words what a setting may hold, from its type and bounds."""
+    field = Settings.model_fields[setting]
+    if get_origin(field.annotation) is Literal:
+        return ", ".join(get_args(field.annotation))
+    kinds: dict[object, str] = {
+        int: "a whole number",
+        float: "a number",
+        bool: "true or false",
+        str: "a text",
+    }
+    if setting in EITHER:
+        return EITHER[setting]
+    bounds = {"gt": "above", "ge": "from", "lt": "below", "le": "to"}
+    words = [kinds[field.annotation]]
+    for constraint in field.metadata:
+        for name, word in bounds.items():
+            if hasattr(constraint, name):
+                words.append(f"{word} {getattr(constraint, name):g}")
+    return " ".join(words)
