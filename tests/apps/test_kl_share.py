@@ -21,8 +21,9 @@ from server_app.inline import run_inline
 
 NOISE_VAR = 0.5
 LINEAR = {
-    "task": "regression", "rule": "RKLB", "model": "linear", "noise": NOISE_VAR,
-    "predictive": "montecarlo", "inference": "natural_gradient", "bayesian_layers": 1,
+    "task": "regression", "method": "barycentre", "rule": "RKLB", "model": "linear",
+    "noise": NOISE_VAR, "predictive": "montecarlo", "inference": "natural_gradient",
+    "bayesian_layers": 1,
     "engine": "inline", "clients": 4, "partition": "quantity", "alpha": 0.5, "rounds": 1,
     "local_epochs": 300, "batch_size": 64, "lr": 0.003, "log_var_lr": 0.003, "prior_std": 0.1,
     "weight_decay": 0, "evaluate_clients": 0, "device": "cpu", "samples": 2,
