@@ -25,7 +25,7 @@ REGISTRIES = re.compile(r"\b(RULES|INFERENCE|METHODS|names\(\)|modules\(\"models
 def copy(tmp_path_factory):
     """A copy of the repository with every file that the README shows how to add."""
     folder = tmp_path_factory.mktemp("copy")
-    ignored = shutil.ignore_patterns("__pycache__", "runs")
+    ignored = shutil.ignore_patterns("__pycache__")
     for part in FOLDERS:
         shutil.copytree(ROOT / part, folder / part, ignore=ignored)
     for part in FILES:
