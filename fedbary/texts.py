@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 LONGEST = 200
 """Characters that are shown of a stranger's text."""
 
@@ -9,6 +11,7 @@ _CUT = " … "
 _HEAD = LONGEST // 3
 
 _FRAME = "Exception ClientAppException occurred. Message: "
+_RAISED = re.compile(r"<class '(?:[^']*\.)?(\w+)'>:<'(.*)'>", re.DOTALL)
 
 
 def shown(text: object) -> str:
@@ -27,10 +30,13 @@ def shown(text: object) -> str:
 def cause(reason: object) -> str:
     """Return what the reason of one of Flower's error replies says, as `shown` does.
 
-    Flower frames an exception's message, and under Ray puts Ray's account of it before.
+    Flower frames an exception's kind and message, and under Ray puts Ray's account of it before.
     """
     _, frame, message = str(reason).rpartition(_FRAME)
-    return shown(message.removesuffix("'>") if frame else reason)
+    if frame:
+        return shown(message.removesuffix("'>"))
+    raised = _RAISED.fullmatch(message)
+    return shown(f"{raised[1]}: {raised[2]}" if raised else message)
 
 
 def _printable(text: str) -> str:

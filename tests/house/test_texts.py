@@ -1,5 +1,6 @@
 """What strangers wrote is shown in one short, printable line."""
 
+import time
 import traceback
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from ray.exceptions import RayTaskError
 from strategies_replies import metadata
 
+from fedbary.errors import SettingError
 from fedbary.texts import LONGEST, cause, shown
 
 
@@ -36,6 +38,21 @@ def test_a_short_printable_line_is_shown_as_it_is(text):
 def test_of_a_long_text_beginning_and_end_are_shown():
     said = shown("who it is: " + "x" * 10**7 + "\n\x1b[2Jwhy")
     assert said.startswith("who it is: x") and said.endswith(r" \x1b[2Jwhy")
+
+
+@settings(deadline=None)
+@given(st.text(max_size=3 * LONGEST))
+def test_of_an_error_of_a_real_site_kind_and_message_are_shown(text):
+    error = SettingError("data_dir", text, "a folder")
+    reason = f"{type(error)}:<'{error}'>"  # as Flower's SuperNode puts it
+    assert cause(reason) == shown(f"SettingError: {error}")
+
+
+def test_a_forged_frame_is_read_in_no_time():
+    for reason in ("<class '" + "." * 10**6 + "a" * 10**6, "<class '" + ".a" * 10**6 + ":<'"):
+        started = time.monotonic()
+        assert is_a_line(cause(reason))
+        assert time.monotonic() - started < 5
 
 
 def test_of_an_error_under_ray_the_cause_is_shown():
