@@ -14,8 +14,8 @@ import sys
 import torch
 
 from fedbary.data.standardise import Sums
+from fedbary.figures.cubic import SHOWN, cubic_data, cubic_figure
 from fedbary.methods.fedag import fit_gaussian, stacked
-from fedbary.regression.cubic import SHOWN, cubic_data, cubic_figure
 from fedbary.regression.forecast import forecast
 from fedbary.regression.networks import Regressor
 from fedbary.regression.noise import noise_sums

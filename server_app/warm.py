@@ -16,9 +16,9 @@ from contextlib import suppress
 from importlib import import_module
 
 from fedbary.inference import INFERENCE
+from fedbary.registry import modules
 from fedbary.runs.commit import git_commit
 from fedbary.settings.config import ROOT
-from fedbary.settings.registry import modules
 from server_app import inline
 
 FOR_THE_FORKS = (

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from fedbary.errors import SettingError
 from fedbary.gaussian import Factor, Posterior
-from fedbary.settings.registry import modules
+from fedbary.registry import modules
 
 Prior = Posterior | Factor | float
 """A prior: a posterior (the previous global one, say), the standard deviation of N(0, std²), or a

@@ -26,7 +26,7 @@ import torch
 from torch import nn
 
 from fedbary.errors import SettingError, one_line
-from fedbary.settings.registry import is_factory, modules
+from fedbary.registry import is_factory, modules
 from fedbary.variational.conversion import variational
 from fedbary.variational.noise import seeded
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedbary.errors import SettingError
+from fedbary.registry import modules, rules
 from fedbary.settings.config import DEFAULTS, Settings
 from fedbary.settings.parameters import Parameter, methods, models
-from fedbary.settings.registry import modules, rules
 
 _PACKAGE = Path(__file__).parents[1]
 

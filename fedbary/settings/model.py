@@ -18,10 +18,10 @@ from fedbary.attacks import ATTACKS
 from fedbary.data.image_layout import parse_classes, parse_shape
 from fedbary.data.partition import PARTITIONS
 from fedbary.errors import SettingError
+from fedbary.registry import is_factory, modules, rules
 from fedbary.settings import limits
 from fedbary.settings.combinations import BARYCENTRE, conflicts
 from fedbary.settings.parameters import methods
-from fedbary.settings.registry import is_factory, modules, rules
 
 BOOKKEEPING = frozenset(
     {

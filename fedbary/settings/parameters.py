@@ -17,7 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from fedbary.errors import SettingError
-from fedbary.settings.registry import modules
+from fedbary.registry import modules
 from fedbary.settings.sources import Source, classes
 
 _PACKAGE = Path(__file__).parents[1]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from fedbary.errors import SettingError
+from fedbary.registry import is_factory
 from fedbary.settings import limits
 from fedbary.settings.config import BARYCENTRE, Settings
 from fedbary.settings.parameters import methods, models
-from fedbary.settings.registry import is_factory
 
 _OF_RULES = ("rule", "trim_fraction", "max_precision_ratio", "server_momentum")
 _OF_POSTERIORS = ("inference", "prior", "prior_std", "kl_weight", "log_var_lr", "init_log_var")

@@ -1,6 +1,11 @@
-"""Dependencies run one way: client_app, server_app → strategies → fedbary, and no Flower there."""
+"""Dependencies run one way: client_app, server_app → strategies → fedbary, and no Flower there.
+
+Rooms are the packages and modules of fedbary, and the three folders beside it. An arrow is an
+import that a module makes when it is imported, or a module that it starts with ``-m``.
+"""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -38,3 +43,113 @@ def test_the_ground_floor_knows_only_itself(module):
         for name in imported(file):
             if name.startswith("fedbary"):
                 assert any(name == b or name.startswith(b + ".") for b in below), (file, name)
+
+
+TOP = ("fedbary", "strategies", "client_app", "server_app")
+
+
+def room(module):
+    """Return the room of a module by its dotted name; None for a stranger's."""
+    top, *rest = module.split(".")
+    if top != "fedbary":
+        return top if top in TOP else None
+    return rest[0] if rest else None
+
+
+def loaded(body):
+    """Yield the modules that statements import when they are run, with what is taken from them."""
+    for node in body:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+            yield from loaded(node.orelse)
+        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            for part in ("body", "orelse", "finalbody"):
+                yield from loaded(getattr(node, part, []))
+
+
+def started(tree):
+    """Yield the modules that are named after "-m" in a list of words."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.List | ast.Tuple):
+            texts = [getattr(word, "value", None) for word in node.elts]
+            pairs = zip(texts, texts[1:], strict=False)
+            yield from (word for flag, word in pairs if flag == "-m" and isinstance(word, str))
+
+
+def arrows(root):
+    """Return for each room those that it needs, each with a file that says so."""
+    found = {}
+    for top in TOP:
+        for file in sorted((root / top).rglob("*.py")):
+            here = room(".".join(file.relative_to(root).with_suffix("").parts))
+            tree = ast.parse(file.read_text())
+            for module in (*loaded(tree.body), *started(tree)):
+                there = room(module)
+                if there not in (None, here) and here != "__init__":
+                    found.setdefault(here, {}).setdefault(there, file)
+    return found
+
+
+def circle(found):
+    """Return rooms each of which needs the next, and the last the first; none if there are none."""
+    done = set()
+
+    def walk(here, path):
+        if here in path:
+            return path[path.index(here) :]
+        if here in done:
+            return []
+        for there in found.get(here, ()):
+            if rooms := walk(there, [*path, here]):
+                return rooms
+        done.add(here)
+        return []
+
+    return next((rooms for start in found if (rooms := walk(start, []))), [])
+
+
+def layout():
+    """Return the rooms of fedbary in the order of the README's layout."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    drawn = (
+        readme.partition("## Layout")[2].partition("\nfedbary/")[2].partition("\nstrategies/")[0]
+    )
+    cells = re.findall(r"^  (\w.*?)(?:  +|$)", drawn, re.MULTILINE)
+    return [name.strip(" /") for cell in cells for name in cell.split(",")]
+
+
+def test_no_rooms_need_each_other():
+    assert not circle(arrows(ROOT))
+
+
+def test_the_layout_names_every_room_and_each_needs_only_those_above_it():
+    drawn = layout()
+    modules = {f.stem for f in (ROOT / "fedbary").iterdir() if not f.name.startswith("_")}
+    assert sorted(drawn) == sorted(modules)
+    for here, needs in arrows(ROOT).items():
+        for there, file in needs.items():
+            if here in drawn and there in drawn:
+                assert drawn.index(there) < drawn.index(here), f"{file}: {there}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from fedbary import above",
+        "import fedbary.above.deep",
+        "try:\n    from fedbary.above import x\nexcept ImportError:\n    pass",
+        "class A:\n    from fedbary.above import x",
+        "def f(python):\n    return [python, '-m', 'fedbary.above', 'word']",
+    ],
+)
+def test_a_circle_is_found_however_it_is_closed(text, tmp_path):
+    below, above = tmp_path / "fedbary" / "below.py", tmp_path / "fedbary" / "above"
+    above.mkdir(parents=True)
+    below.write_text("def f():\n    from fedbary.above import x")
+    (above / "one.py").write_text("from fedbary.below import f")
+    assert not circle(arrows(tmp_path))
+    below.write_text(text)
+    assert sorted(circle(arrows(tmp_path))) == ["above", "below"]

@@ -33,7 +33,7 @@ def room(tmp_path, monkeypatch):
         (package / part).mkdir(parents=True)
         for file in (parameters._PACKAGE / part).glob("*.py"):
             (package / part / file.name).write_bytes(file.read_bytes())
-    from fedbary.settings import registry
+    from fedbary import registry
 
     for module in (parameters, explain, registry):
         monkeypatch.setattr(module, "_PACKAGE", package)

@@ -4,9 +4,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from fedbary import registry
 from fedbary.aggregation import RULES
 from fedbary.inference import INFERENCE, local_method
-from fedbary.settings import registry
 
 ROOT = Path(__file__).resolve().parents[2]
 

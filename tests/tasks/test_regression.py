@@ -12,10 +12,10 @@ from torch.nn.functional import mse_loss
 
 from fedbary import Posterior
 from fedbary.errors import SettingError
+from fedbary.figures.cubic import cubic_data, cubic_figure
 from fedbary.gaussian import LOG_VAR_SUFFIX
 from fedbary.inference import INFERENCE, Training, local_method
 from fedbary.regression.baselines import bayesian_linear, deep_ensemble, mean_field
-from fedbary.regression.cubic import cubic_data, cubic_figure
 from fedbary.regression.forecast import Forecast
 from fedbary.regression.networks import Regressor, gaussian_nll, outputs
 from fedbary.regression.sgd import fit
@@ -301,6 +301,6 @@ def test_cubic_figure_shows_what_it_was_given():
 
 def test_importing_is_light():
     heavy = "{'sklearn', 'torchvision', 'torchmetrics', 'matplotlib', 'pandas', 'flwr'}"
-    modules = "fedbary.data.tables, fedbary.regression.baselines, fedbary.regression.cubic"
+    modules = "fedbary.data.tables, fedbary.regression.baselines, fedbary.figures.cubic"
     code = f"import sys, {modules}; assert not {heavy} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])

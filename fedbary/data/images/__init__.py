@@ -17,7 +17,7 @@ from pathlib import Path
 from fedbary.data.images._batches import batch_source, inputs
 from fedbary.data.images._dataset import UNREADABLE, Dataset, from_arrays, read_npz
 from fedbary.errors import SettingError, one_line
-from fedbary.settings.registry import modules
+from fedbary.registry import modules
 
 __all__ = ["Dataset", "batch_source", "inputs", "load", "names"]
 

@@ -20,7 +20,7 @@ from fedbary.data.tables._layout import Layout, layout_of
 from fedbary.data.tables._split import Split
 from fedbary.data.tables._table import Table
 from fedbary.errors import SettingError
-from fedbary.settings.registry import modules
+from fedbary.registry import modules
 
 __all__ = ["Labelled", "Layout", "Split", "Table", "load", "load_labelled", "names"]
 

@@ -14,10 +14,10 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Protocol, cast
 
+from fedbary.registry import modules
 from fedbary.report.document import Document
 from fedbary.report.results import Results
 from fedbary.report.sections._scores import Scores
-from fedbary.settings.registry import modules
 from fedbary.tasks import task_class
 
 

@@ -19,7 +19,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from fedbary.settings.registry import modules
+from fedbary.registry import modules
 
 if TYPE_CHECKING:
     from fedbary.settings.config import Settings

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from fedbary.settings.registry import modules
+from fedbary.registry import modules
 
 if TYPE_CHECKING:
     from fedbary.settings.config import Settings

@@ -6,7 +6,7 @@ import ast
 import pkgutil
 from pathlib import Path
 
-_PACKAGE = Path(__file__).parents[1]
+_PACKAGE = Path(__file__).parent
 
 
 def modules(package: str, function: str = "") -> tuple[str, ...]:
