@@ -58,7 +58,7 @@ class ServerSGD:
             What the last step returned; {} before the first.
         """
         velocity = {
-            name: delta + self.momentum * state[name] if name in state else delta
+            name: torch.add(delta, state[name], alpha=self.momentum) if name in state else delta
             for name, delta in gradient.items()
         }
         return {n: self.lr * u for n, u in velocity.items()}, velocity if self.momentum else {}

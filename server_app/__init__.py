@@ -15,12 +15,12 @@ from flwr.supercore.logger import log
 from torch import Tensor
 
 from fedbary.errors import RunError, SettingError
-from fedbary.methods import Bench, method_of, require_method
+from fedbary.methods import Bench, arguments_of, method_of, require_method
 from fedbary.runs.location import require_startable, run_folder
 from fedbary.runs.lock import only_writer
 from fedbary.runs.run_folder import RunFolder, changed_bits, checkpoint_to_resume
 from fedbary.runs.site_keys import read_site_keys, write_site_keys
-from fedbary.settings.config import BARYCENTRE, Settings, parameters_of
+from fedbary.settings.config import Settings
 from fedbary.settings.run_config import resolve_run_config
 from fedbary.tasks import Task, task_of
 from server_app.asking import Asker
@@ -108,7 +108,7 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
         return recorder.record(server_round, arrays, told)
 
     means = means_of(recorder.known_metrics)
-    strategy = strategy_for(settings.strategy)(
+    strategy = strategy_for(settings.method)(
         **_parameters(settings, facts),
         min_replies=settings.min_replies,
         max_skipped=settings.max_skipped,
@@ -143,15 +143,8 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
 
 def _parameters(settings: Settings, facts: Mapping[str, Tensor]) -> dict[str, Any]:
     """Return the arguments that the run's strategy has beside those of all."""
-    if settings.method == BARYCENTRE:
-        return {
-            "server_momentum": settings.server_momentum,
-            "trim_fraction": settings.trim_fraction,
-            "max_precision_ratio": settings.precision_bound,
-        }
-    own = {name: getattr(settings, name) for name in parameters_of(settings.method)}
     bench = _bench(settings, facts) if method_of(settings).needs_bench else None
-    return {**own, "seed": settings.seed, "bench": bench}
+    return {**arguments_of(settings), "seed": settings.seed, "bench": bench}
 
 
 def _bench(settings: Settings, facts: Mapping[str, Tensor]) -> Bench:

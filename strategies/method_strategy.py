@@ -5,11 +5,13 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
+from logging import WARNING
 from typing import Any
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
+from flwr.supercore import log
 from torch import Tensor
 
 from fedbary.errors import SettingError
@@ -17,8 +19,10 @@ from fedbary.gaussian import Posterior
 from fedbary.methods import METHODS, Bench, Method, Reply, Server
 from fedbary.seeds import derive_seed
 
-from .arrays import array_from_tensor, tensor_from_array
+from .arrays import Blanks
+from .conventions import Convention, convention_named
 from .gated import GatedStrategy, arrays_of
+from .names import Names
 from .privacy import driving_wrapper
 
 METHOD_KEY = "method"
@@ -46,6 +50,9 @@ class MethodStrategy(GatedStrategy):
     ----------
     *args, **kwargs
         Those of `GatedStrategy`, and the method's parameters.
+    convention : str or Convention
+        Which arrays are Gaussian and the unit of their scales: a name in `CONVENTIONS`, or one's
+        own. The method is given them in fedbary's names, and log-variances.
     seed : int
         The source of every draw of the server.
     bench : Bench, optional
@@ -59,21 +66,27 @@ class MethodStrategy(GatedStrategy):
     Raises
     ------
     SettingError
-        If an argument is out of its range.
+        If an argument is out of its range, or the convention unknown.
     """
 
     method_class: type[Method]
 
     def __init__(
-        self, *args: Any, seed: int = 0, bench: Bench | None = None, **kwargs: Any
+        self,
+        *args: Any,
+        convention: str | Convention = "fedbary",
+        seed: int = 0,
+        bench: Bench | None = None,
+        **kwargs: Any,
     ) -> None:
         names = {parameter.name for parameter in fields(self.method_class)}  # type: ignore[arg-type]
         own = {name: kwargs.pop(name) for name in names & kwargs.keys()}
         self.method = self.method_class(**own)
         if self.method.needs_bench and bench is None:
-            name = self.method_class.__name__
-            raise SettingError("bench", None, f"a network and examples at the server for {name}")
+            allowed = f"a network and examples at the server for {self.method.name}"
+            raise SettingError("bench", None, allowed)
         super().__init__(*args, **kwargs)
+        self.convention = convention_named(convention)
         self._seed, self._bench = seed, bench
         self._state: Mapping[str, Tensor] = {}
         self._pending: Mapping[str, Tensor] = {}
@@ -86,16 +99,16 @@ class MethodStrategy(GatedStrategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Send what the method sends each client, with its name and parameters."""
-        config = ConfigRecord({**config, METHOD_KEY: self.method_class.__name__})
-        for name, value in asdict(self.method).items():  # type: ignore[call-overload]
-            config[f"{METHOD_KEY}.{name}"] = value
+        config = ConfigRecord({**config, METHOD_KEY: self.method.name})
+        config.update({f"{METHOD_KEY}.{name}": value for name, value in self._told().items()})
         messages = list(super().configure_train(server_round, arrays, config, grid))
-        model = tensors_of(arrays)
+        names = Names(arrays.keys(), self.convention)
+        model = names.read(arrays)
         self._round = server_round + self.completed_rounds
         if self._round == 1:
             self._state = self.method.start(model)
             self._kept, self._run = {}, secrets.randbits(62)
-        server = self._server(model)
+        server = self._server(model, Blanks())
         earlier, self._at_checkpoint = self._at_checkpoint, dict(self._kept)
         for message in messages:
             name = self._name(message.metadata.dst_node_id)
@@ -107,11 +120,16 @@ class MethodStrategy(GatedStrategy):
                 said = ConfigRecord({**said, KEPT_KEY: kept, RUN_KEY: self._run})
             message.content = RecordDict(
                 {
-                    self.arrayrecord_key: _record(sent, model, arrays),
+                    self.arrayrecord_key: _record(sent, model, names, arrays),
                     self.configrecord_key: said,
                 }
             )
         return messages
+
+    def _told(self) -> dict[str, Any]:
+        """Return the parameters that clients are told; one without a value is left out."""
+        own = asdict(self.method)  # type: ignore[call-overload]
+        return {name: value for name, value in own.items() if value is not None}
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return what, with the global arrays, is needed to go on after the last whole round."""
@@ -141,19 +159,20 @@ class MethodStrategy(GatedStrategy):
     def _check_global(self, arrays: ArrayRecord) -> None:
         """Refuse a model of the other kind, and wrappers whose noise would not reach the state."""
         gaussian = self.convention.pairs(arrays.keys())
-        name = self.method_class.__name__
+        name = self.method.name
         if self.method.deterministic and gaussian:
             allowed = f"another for Gaussian arrays ({min(gaussian)}): it trains point weights"
             raise SettingError("method", name, allowed)
-        if not self.method.deterministic and not gaussian:
+        if self.method.deterministic is False and not gaussian:
             raise SettingError("method", name, "another for a model without Gaussian arrays")
         if wrapper := driving_wrapper():
             raise SettingError("method", name, f"AALV or FedAvg within {type(wrapper).__name__}")
 
     def _reply_like(self, arrays: ArrayRecord) -> ArrayRecord:
         """Return what a sound reply looks like, as the method says."""
-        model = tensors_of(arrays)
-        return _record(self.method.reply_like(model), model, arrays)
+        names = Names(arrays.keys(), self.convention)
+        model = names.read(arrays)
+        return _record(self.method.reply_like(model), model, names, arrays)
 
     def _commit(
         self, reference: ArrayRecord, aggregate: ArrayRecord, admitted: Sequence[Message]
@@ -165,14 +184,19 @@ class MethodStrategy(GatedStrategy):
         return aggregate
 
     def _aggregate(self, admitted: Sequence[Message], weights: Sequence[float]) -> ArrayRecord:
-        assert self._global_arrays is not None
+        records = [arrays_of(reply) for reply in admitted]
+        reference = records[0] if self._global_arrays is None else self._global_arrays
+        sent = Names(records[0].keys(), self.convention)
         replies = [
-            Reply(self._name(reply.metadata.src_node_id), weight, tensors_of(arrays_of(reply)))
-            for reply, weight in zip(admitted, weights, strict=True)
+            Reply(self._name(reply.metadata.src_node_id), weight, sent.read(record))
+            for reply, record, weight in zip(admitted, records, weights, strict=True)
         ]
-        server = self._server(tensors_of(self._global_arrays))
+        names, blanks = Names(reference.keys(), self.convention), Blanks()
+        server = self._server(names.read(reference), blanks)
         result, self._pending = self.method.aggregate(server, replies)
-        return ArrayRecord({name: array_from_tensor(tensor) for name, tensor in result.items()})
+        tensors = dict(result)
+        del result  # so that nothing but the dictionary refers to what lies in blanks
+        return names.write(tensors, reference, blanks)
 
     def posterior(self, model: Mapping[str, Tensor]) -> Posterior:
         """Return the global posterior, given the global arrays as tensors."""
@@ -182,31 +206,32 @@ class MethodStrategy(GatedStrategy):
         """Return the networks that predict together, (K, *shape) by name."""
         return self.method.members(model, self._state)
 
-    def _server(self, model: Mapping[str, Tensor]) -> Server:
-        seed = derive_seed(self._seed, "server", self._round)
-        return Server(model, self._state, self._round, seed, self._bench)
+    def _server(self, model: Mapping[str, Tensor], blanks: Blanks) -> Server:
+        return Server(
+            model,
+            self._state,
+            self._round,
+            derive_seed(self._seed, "server", self._round),
+            self._bench,
+            blanks.empty,
+            warn=lambda line: log(WARNING, "Round %d: %s", self._round, line),
+        )
 
     def _name(self, node_id: int) -> str:
         known = self.name_node(node_id) if self.name_node else None
         return known or str(node_id)
 
 
-def tensors_of(record: ArrayRecord) -> dict[str, Tensor]:
-    """Return a record's arrays as tensors that share its bytes and must not be written to."""
-    return {name: tensor_from_array(array) for name, array in record.items()}
-
-
 def _record(
-    sent: Mapping[str, Tensor], model: Mapping[str, Tensor], held: ArrayRecord
+    sent: Mapping[str, Tensor], model: Mapping[str, Tensor], names: Names, held: ArrayRecord
 ) -> ArrayRecord:
     """Write what is sent; what is the model's own is not written anew."""
     if sent is model:
         return held
+    new = {name: tensor for name, tensor in sent.items() if tensor is not model.get(name)}
+    written = names.write(new, held, Blanks())
     return ArrayRecord(
-        {
-            name: held[name] if tensor is model.get(name) else array_from_tensor(tensor)
-            for name, tensor in sent.items()
-        }
+        {key: written[key] if key in written else held[key] for key in map(names.key, sent)}
     )
 
 

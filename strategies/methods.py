@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fedbary.aggregation import RULES, rule_named
 from fedbary.methods import METHODS
+from fedbary.methods.barycentre import Barycentre
 
 from .gated import GatedStrategy
 from .method_strategy import method_strategy
@@ -73,11 +74,15 @@ _CLASSES: dict[str, type[PosteriorStrategy]] = {
 def strategy_for(name: str) -> type[GatedStrategy]:
     """Return the strategy class of a method or a rule, one and the same at every call.
 
+    That of the method barycentre takes the rule as an argument.
+
     Raises
     ------
     SettingError
         If there is neither of that name; the message lists the names.
     """
+    if name == Barycentre.name:
+        return PosteriorStrategy
     if name in METHODS:
         return method_strategy(name)
     if name not in _CLASSES:

@@ -57,6 +57,10 @@ class Names:
             {names[scale] for scale in pairs.values()} if convention.unit != "log_var" else set()
         )
 
+    def key(self, name: str) -> str:
+        """Return the key of an array that has a name, and other names as they are."""
+        return self._keys.get(name, name)
+
     def read(self, record: ArrayRecord) -> Mapping[str, Tensor]:
         """Return a record's tensors, which share its bytes and must not be written to.
 
@@ -81,7 +85,7 @@ class Names:
                 dtype = tensor_from_array(like[self._keys[name]]).dtype
                 tensors[name] = self._scales(tensors[name], dtype, blanks, pool)
         arrays = blanks.arrays(tensors)
-        return ArrayRecord({self._keys.get(name, name): array for name, array in arrays.items()})
+        return ArrayRecord({self.key(name): array for name, array in arrays.items()})
 
     def _log_var(self, scale: Tensor) -> Tensor:
         wide = torch.promote_types(scale.dtype, torch.float32)

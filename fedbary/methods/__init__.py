@@ -14,8 +14,8 @@ from types import MappingProxyType
 
 from fedbary.errors import SettingError
 from fedbary.methods._method import Bench, Fitted, Local, Method, Reply, Server, Tensors
-from fedbary.settings.config import BARYCENTRE, Settings, parameters_of
-from fedbary.settings.parameters import methods
+from fedbary.settings.config import Settings, parameters_of
+from fedbary.settings.parameters import Value, methods
 
 __all__ = [
     "METHODS",
@@ -26,6 +26,7 @@ __all__ = [
     "Reply",
     "Server",
     "Tensors",
+    "arguments_of",
     "method_named",
     "method_of",
     "require_method",
@@ -33,7 +34,7 @@ __all__ = [
 
 METHODS: Mapping[str, type[Method]] = MappingProxyType(
     {
-        found.name: getattr(import_module(f"{__name__}.{found.module}"), found.name)
+        found.name: getattr(import_module(f"{__name__}.{found.module}"), found.defines)
         for found in methods().values()
     }
 )
@@ -41,17 +42,20 @@ METHODS: Mapping[str, type[Method]] = MappingProxyType(
 
 
 def method_of(settings: Settings) -> Method:
-    """Return the run's method with its parameters; of the barycentre the default of clients.
+    """Return the run's method with its parameters.
 
     Raises
     ------
     SettingError
         If a parameter is out of its range.
     """
-    if settings.method == BARYCENTRE:
-        return Method()
-    own = {name: getattr(settings, name) for name in parameters_of(settings.method)}
-    return method_named(settings.method)(**own)
+    return method_named(settings.method)(**arguments_of(settings))
+
+
+def arguments_of(settings: Settings) -> dict[str, Value]:
+    """Return the parameters of the run's method by name."""
+    own = parameters_of(settings.method)
+    return {name: own[name].read(getattr(settings, name)) for name in own}
 
 
 def require_method(settings: Settings) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from fedbary.aggregation.tensors import Empty, new_empty
 from fedbary.gaussian import Posterior
 from fedbary.inference import Fit, Prior, Training
 
@@ -131,6 +134,10 @@ class Server:
         The source of every draw of the server in this round.
     bench : Bench, optional
         Given to methods that say `needs_bench`.
+    empty : Empty
+        Makes tensors for a result; those that lie in the message's bytes need not be copied there.
+    warn : callable
+        Takes a line for the server's log.
     """
 
     model: Tensors
@@ -138,6 +145,8 @@ class Server:
     round: int = 1
     seed: int = 0
     bench: Bench | None = None
+    empty: Empty = new_empty
+    warn: Callable[[str], None] = warnings.warn
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,8 +180,12 @@ class Method:
     resume. A method is a module of `fedbary.methods` that defines one subclass.
     """
 
-    deterministic = False
-    """Whether the method trains point weights: models with Gaussian tensors are refused."""
+    name: ClassVar[str]
+    """What the method is called; the class's name, where its definition says nothing else."""
+
+    deterministic: ClassVar[bool | None] = False
+    """Whether the method trains point weights: models with Gaussian tensors are refused. None: it
+    takes models of either kind."""
 
     squares = False
     """Whether it trains regressions on squared errors, so that networks have no noise term."""
@@ -182,6 +195,11 @@ class Method:
 
     needs_bench = False
     """Whether the server is to have a network and examples of its own."""
+
+    def __init_subclass__(cls) -> None:
+        """Name the method."""
+        if "name" not in cls.__dict__:
+            cls.name = cls.__name__
 
     def check(self, clients: int, epochs: int) -> None:
         """Raise a SettingError if rounds of so many clients and epochs do not do for the method."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from fedbary.errors import SettingError
 from fedbary.registry import modules, rules
 from fedbary.settings.config import DEFAULTS, Settings
-from fedbary.settings.parameters import Parameter, methods, models
+from fedbary.settings.parameters import NONE, Parameter, methods, models
 
 _PACKAGE = Path(__file__).parents[1]
 
@@ -129,7 +129,8 @@ def _owned(setting: str, name: str) -> Mapping[str, Parameter]:
 
 
 def _line(parameter: Parameter) -> str:
-    return f"{parameter.name}={parameter.default}  {parameter.meaning}"
+    default = NONE if parameter.default is None else parameter.default
+    return f"{parameter.name}={default}  {parameter.meaning}"
 
 
 def _docstring(room: str, module: str) -> str:

@@ -150,11 +150,6 @@ class Settings(BaseModel):
         return self.lr * 0.5 * (1 + math.cos(math.pi * (server_round - 1) / self.rounds))
 
     @property
-    def precision_bound(self) -> float | None:
-        """The largest ratio of a precision to the clients' median; None for none."""
-        return None if isinstance(self.max_precision_ratio, str) else self.max_precision_ratio
-
-    @property
     def weight_bound(self) -> float | None:
         """The largest ratio of a client's weight to the round's median; None for none."""
         return None if isinstance(self.max_weight_ratio, str) else self.max_weight_ratio
@@ -167,7 +162,7 @@ class Settings(BaseModel):
     @property
     def trains_on_squares(self) -> bool:
         """Whether a regression's networks have no noise of their own: the method's flag."""
-        return self.method != BARYCENTRE and methods()[self.method].squares
+        return methods()[self.method].squares
 
     @property
     def participants(self) -> int:
@@ -253,7 +248,7 @@ def registered(setting: str) -> tuple[str, ...]:
     if setting == "rule":
         return rules()
     if setting == "method":
-        return (BARYCENTRE, *methods())
+        return tuple(methods())
     if setting == "task":
         return limits.TASKS
     if setting == "inference":

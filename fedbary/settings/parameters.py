@@ -29,11 +29,18 @@ _KINDS: Mapping[str, type[float | int | bool | str]] = {
     "str": str,
 }
 
+_WRITTEN = (float, int, bool, str)
+
 _WORDS = {"float": "a number", "int": "a whole number", "bool": "true or false", "str": "a text"}
+
+_FLAGS = {"True": True, "False": False, "None": None}
 
 _CHOICE = re.compile(r"Literal\[(.*)\]")
 
-Value = float | int | bool | str
+NONE = "none"
+"""How None is written where a parameter may have no value."""
+
+Value = float | int | bool | str | None
 
 
 @dataclass(frozen=True)
@@ -45,9 +52,11 @@ class Parameter:
     name : str
         Its name on the command line.
     kind : str
-        Its type, as the file has it.
-    default : float, int, bool or str
+        Its type, as the file has it, without what a text cannot be.
+    default : float, int, bool, str or None
         Its value where none is given: of a method the paper's.
+    optional : bool
+        Whether it may be None.
     meaning : str
         What the docstring says of it, in one line.
     """
@@ -56,6 +65,7 @@ class Parameter:
     kind: str
     default: Value
     meaning: str
+    optional: bool = False
 
     def read(self, value: object) -> Value:
         """Return a value of the parameter's type for one from a file or a command line.
@@ -65,6 +75,8 @@ class Parameter:
         SettingError
             If it is none.
         """
+        if self.optional and (value is None or str(value).lower() == NONE):
+            return None
         if choice := _CHOICE.fullmatch(self.kind):
             allowed = {str(held): held for held in ast.literal_eval(f"[{choice[1]}]")}
             if str(value) not in allowed:
@@ -75,13 +87,14 @@ class Parameter:
         try:
             if kind is bool and isinstance(value, str):
                 return {"true": True, "false": False}[value.lower()]
-            if isinstance(value, bool) != (kind is bool) or not isinstance(value, Value):
+            if isinstance(value, bool) != (kind is bool) or not isinstance(value, _WRITTEN):
                 raise ValueError
             if kind is int and isinstance(value, float):
                 raise ValueError
             return kind(value)
         except (ValueError, KeyError):
-            raise SettingError(self.name, value, _WORDS[self.kind]) from None
+            word = f"{NONE}, or {_WORDS[self.kind]}" if self.optional else _WORDS[self.kind]
+            raise SettingError(self.name, value, word) from None
 
 
 @dataclass(frozen=True)
@@ -90,19 +103,21 @@ class MethodFile:
 
     Parameters
     ----------
-    module, name, purpose : str
-        The module and the class in it, whose name is the method's, and what it is in a line.
+    module, defines, name, purpose : str
+        The module and the class in it, what the method is called, and what it is in a line.
     deterministic, squares, needs_bench : bool
-        Whether it trains point weights; a regression's on squared errors, without a noise of the
-        network's own; whether the server is to have a network and examples of its own.
+        Whether it trains point weights (None: either kind); a regression's on squared errors,
+        without a noise of the network's own; whether the server is to have a network and examples
+        of its own.
     parameters : mapping
         Its parameters by name.
     """
 
     module: str
+    defines: str
     name: str
     purpose: str
-    deterministic: bool
+    deterministic: bool | None
     squares: bool
     needs_bench: bool
     parameters: Mapping[str, Parameter]
@@ -142,14 +157,16 @@ def _read_method(file: Path) -> MethodFile:
     (source,) = found
     told = [_flag(node) for above in source.lineage() for node in above.definition.body]
     flags = {name: value for name, value in filter(None, told)}
+    called = [_name(node) for node in source.definition.body]
     purpose = (ast.get_docstring(source.definition) or "").partition("\n")[0]
     return MethodFile(
         module=file.stem,
-        name=source.name,
+        defines=source.name,
+        name=next(filter(None, called), source.name),
         purpose=purpose,
         deterministic=flags["deterministic"],
-        squares=flags["squares"],
-        needs_bench=flags["needs_bench"],
+        squares=bool(flags["squares"]),
+        needs_bench=bool(flags["needs_bench"]),
         parameters=_fields(source),
     )
 
@@ -159,11 +176,32 @@ def _is_method(source: Source) -> bool:
     return "Method" in above and not source.name.startswith("_")
 
 
-def _flag(node: ast.stmt) -> tuple[str, bool] | None:
+def _flag(node: ast.stmt) -> tuple[str, bool | None] | None:
     """Return the name and the value of a flag that a line sets; None for other lines."""
-    if isinstance(node, ast.Assign) and (text := ast.unparse(node.value)) in ("True", "False"):
-        return ast.unparse(node.targets[0]), text == "True"
+    target, text = _assigned(node)
+    if text in _FLAGS:
+        return target, _FLAGS[text]
     return None
+
+
+def _name(node: ast.stmt) -> str | None:
+    """Return the name that a line gives to the method; None for other lines."""
+    target, text = _assigned(node)
+    return str(ast.literal_eval(text)) if target == "name" and text else None
+
+
+def _assigned(node: ast.stmt) -> tuple[str, str]:
+    """Return what a line sets and to what, as texts; empty ones for other lines."""
+    if isinstance(node, ast.Assign):
+        return ast.unparse(node.targets[0]), ast.unparse(node.value)
+    if isinstance(node, ast.AnnAssign) and node.value and _is_of_class(node):
+        return ast.unparse(node.target), ast.unparse(node.value)
+    return "", ""
+
+
+def _is_of_class(node: ast.AnnAssign) -> bool:
+    """Whether a line says something of the class, and is no field."""
+    return "ClassVar" in ast.unparse(node.annotation)
 
 
 def _fields(source: Source) -> Mapping[str, Parameter]:
@@ -173,24 +211,36 @@ def _fields(source: Source) -> Mapping[str, Parameter]:
         text = inspect.cleandoc(ast.get_docstring(above.definition) or "")
         meanings = _meanings(text)
         for node in above.definition.body:
-            if isinstance(node, ast.AnnAssign) and "ClassVar" not in ast.unparse(node.annotation):
+            if isinstance(node, ast.AnnAssign) and not _is_of_class(node):
                 name = ast.unparse(node.target)
                 parameters[name] = _field(name, node, meanings.get(name, ""), above.file)
     return MappingProxyType(parameters)
 
 
 def _field(name: str, node: ast.AnnAssign, meaning: str, file: Path) -> Parameter:
-    kind, default = ast.unparse(node.annotation), node.value and ast.unparse(node.value)
+    default = node.value and ast.unparse(node.value)
+    kind, optional = _kind(ast.unparse(node.annotation))
     if kind not in _KINDS and not _CHOICE.fullmatch(kind):
         raise SettingError(f"{file}: {name}", kind, f"{', '.join(_KINDS)} or Literal[…]")
     try:
         value = ast.literal_eval(default or "")
-        parameter = Parameter(name, kind, value, meaning)
+        parameter = Parameter(name, kind, value, meaning, optional)
         parameter.read(value)
     except (ValueError, SyntaxError, TypeError):
         allowed = f"a default of type {kind}, written out: it is read, not run"
         raise SettingError(f"{file}: {name}", default, allowed) from None
     return parameter
+
+
+def _kind(annotation: str) -> tuple[str, bool]:
+    """Return the type that a text may be read as, and whether None is allowed too.
+
+    Of ``str | Rule`` the former is ``str``: what else is allowed is for Python alone.
+    """
+    if _CHOICE.fullmatch(annotation):
+        return annotation, False
+    kinds = annotation.split(" | ")
+    return next((kind for kind in kinds if kind in _KINDS), annotation), "None" in kinds
 
 
 def _meanings(docstring: str) -> dict[str, str]:

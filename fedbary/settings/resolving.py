@@ -10,6 +10,7 @@ from typing import Any, Literal, NoReturn, get_args, get_origin
 from pydantic import ValidationError
 
 from fedbary.errors import SettingError
+from fedbary.settings.combinations import BARYCENTRE
 from fedbary.settings.earlier import translated
 from fedbary.settings.files import DEFAULTS, read_yaml
 from fedbary.settings.model import EITHER, Settings
@@ -49,7 +50,9 @@ def resolve(overrides: Mapping[str, Any], file: Path = DEFAULTS) -> Settings:
     given = {**own, **preset, **translated(overrides)}
     of_task = tasks.get(str(given.get("task")), {})
     method = {**values, **of_task, **given}["method"]
-    defaults: dict[str, Any] = {n: found.default for n, found in parameters_of(method).items()}
+    defaults: dict[str, Any] = {}
+    if method != BARYCENTRE:  # whose parameters are settings that simulation.yaml gives
+        defaults |= {n: found.default for n, found in parameters_of(method).items()}
     model = {**values, **of_task, **given}["model"]
     own_of_model = models().get(str(model), {}).items()
     defaults |= {n: found.default for n, found in own_of_model if n not in values}
@@ -85,7 +88,7 @@ def validated(values: Mapping[str, Any]) -> Settings:
 
 
 def parameters_of(method: object) -> Mapping[str, Parameter]:
-    """Return the parameters of a method by name; of the barycentre, or an unknown one, none."""
+    """Return the parameters of a method by name; of an unknown one none."""
     found = methods().get(str(method))
     return found.parameters if found else {}
 

@@ -10,7 +10,6 @@ from fedbary.settings import limits
 from fedbary.settings.config import BARYCENTRE, Settings
 from fedbary.settings.parameters import methods, models
 
-_OF_RULES = ("rule", "trim_fraction", "max_precision_ratio", "server_momentum")
 _OF_POSTERIORS = ("inference", "prior", "prior_std", "kl_weight", "log_var_lr", "init_log_var")
 _WITH_HOSTILE = ("TrimmedMean", "MultiKrum")
 
@@ -46,7 +45,7 @@ def _unused(settings: Settings) -> Iterator[tuple[str, tuple[str, str]]]:
     if settings.method != BARYCENTRE:
         method = methods()[settings.method]
         part, own = f"method={method.name}", ", ".join(method.parameters)
-        left_open = ("prior", *_OF_RULES)
+        left_open = ("prior", *methods()[BARYCENTRE].parameters)
         for name in {*left_open, *(_OF_POSTERIORS if method.deterministic else ())}:
             if name not in method.parameters:
                 yield name, (part, own)

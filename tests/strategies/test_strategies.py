@@ -263,7 +263,10 @@ def test_the_caller_may_choose_the_nodes():
         messages = list(configure(2, GLOBAL, ConfigRecord({"lr": 0.1}), None))
         assert [message.metadata.dst_node_id for message in messages] == nodes
         assert {message.metadata.message_type for message in messages} == {kind}
-        assert messages[0].content["config"] == ConfigRecord({"lr": 0.1, "server-round": 2})
+        expected = {"lr": 0.1, "server-round": 2}
+        if kind == "train":
+            expected["method"] = "barycentre"
+        assert messages[0].content["config"] == ConfigRecord(expected)
         assert raw(messages[0].content["arrays"]) == raw(GLOBAL)
 
 

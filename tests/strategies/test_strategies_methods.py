@@ -5,7 +5,10 @@ import copy
 import pytest
 import torch
 from fedbary.strategies import train
-from flwr.app import ArrayRecord
+from fedbary.strategies.arrays import Blanks
+from fedbary.strategies.conventions import Convention
+from fedbary.strategies.names import Names
+from flwr.app import Array, ArrayRecord
 from flwr.clientapp import ClientApp
 from torch import nn
 
@@ -36,8 +39,8 @@ def data(k):
     return x, (x[:, 0] > x[:, 1]).long()
 
 
-def client_app(name, spoiled=()):
-    app = ClientApp()
+def client_app(name, spoiled=(), mods=()):
+    app = ClientApp(mods=list(mods))
 
     @app.train()
     def fit(message, context):
@@ -140,7 +143,10 @@ def test_an_aggregate_does_not_write_to_what_it_is_given(name):
     )
 
 
-@pytest.mark.parametrize("name", METHODS)
+OF_ONE_KIND = [name for name, method in METHODS.items() if method.deterministic is not None]
+
+
+@pytest.mark.parametrize("name", OF_ONE_KIND)
 def test_a_model_of_the_other_kind_is_refused_by_name(name):
     other = (GAUSSIAN if name in POINT else POINT)[0]
     with pytest.raises(SettingError, match=name):
@@ -148,9 +154,9 @@ def test_a_model_of_the_other_kind_is_refused_by_name(name):
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_rule_s_argument_is_none_of_a_method(name):
-    with pytest.raises(TypeError, match="trim_fraction"):
-        strategy(name, trim_fraction=0.1)
+def test_an_argument_that_is_no_parameter_of_the_method_is_refused(name):
+    with pytest.raises(TypeError, match="unheard_of"):
+        strategy(name, unheard_of=0.1)
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if METHODS[name].needs_bench])
@@ -168,11 +174,48 @@ def test_parameters_travel_to_the_client():
     assert "local_epochs" in chosen.refusals[0].reason
 
 
-def test_under_a_strategy_of_a_rule_train_says_what_is_missing():
-    chosen = strategies.RKLB(fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1)
-    grid = InlineGrid(client_app("PVI"), CLIENTS, {})
-    with pytest.raises(Exception, match="skipped|no round"):
-        chosen.start(
-            grid=grid, initial_arrays=ArrayRecord(network("PVI").state_dict()), num_rounds=3
-        )
-    assert "method" in chosen.refusals[0].reason
+@pytest.mark.parametrize("rule", ["RKLB", "WB", "Median"])
+def test_a_client_that_answers_by_train_federates_under_a_rule_s_strategy_too(rule):
+    chosen = getattr(strategies, rule)(
+        fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1
+    )
+    _, arrays = run("barycentre", chosen=chosen)
+    assert not chosen.refusals
+    _, named = run("barycentre", chosen=strategy("barycentre", rule=rule))
+    assert same(arrays, named)
+
+
+def foreign(convention):
+    """A client mod for a model whose arrays are in a convention, at a client that trains ours."""
+
+    def mod(message, context, call_next):
+        received = message.content.array_records["arrays"]
+        names = Names(received.keys(), convention)
+        message.content["arrays"] = ArrayRecord(dict(names.read(received)))
+        reply = call_next(message, context)
+        trained = reply.content.array_records["arrays"].to_torch_state_dict()
+        reply.content["arrays"] = names.write(trained, received, Blanks())
+        return reply
+
+    return mod
+
+
+@pytest.mark.parametrize("unit", ["log_var", "std", "rho"])
+@pytest.mark.parametrize("name", GAUSSIAN)
+def test_a_model_of_other_names_and_units_federates_under_every_method(name, unit):
+    convention = Convention("*.loc", "*.scale", unit)
+    ours = ArrayRecord(network(name).state_dict())
+    theirs = ArrayRecord()
+    for key, tensor in network(name).state_dict().items():
+        if key.endswith("_log_var"):
+            key, tensor = key.replace("_log_var", ".scale"), convention.from_log_var(tensor)
+        elif key.startswith("0."):
+            key = key.replace("_mean", ".loc")
+        theirs[key] = Array(tensor.numpy())
+    _, expected = run(name, start=ours)
+    chosen = strategy(name, convention=convention)
+    _, found = run(name, start=theirs, chosen=chosen, mods=[foreign(convention)])
+    assert list(found) == list(theirs) and not chosen.refusals
+    read = dict(Names(found.keys(), convention).read(found))
+    for key, tensor in expected.to_torch_state_dict().items():
+        torch.testing.assert_close(read[key], tensor, rtol=1e-4, atol=1e-4)

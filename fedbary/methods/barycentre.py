@@ -1,0 +1,114 @@
+"""The barycentre of the clients' posteriors under a rule: BA-BFL, and the default.
+
+Clients infer by the local inference of the run. With the posteriors q_k of a round and weights by
+size, the server takes the aggregate that `rule` names, of reverse-KL or Wasserstein-2 barycentres,
+averages and robust rules; RKLB is argmin_q Σ w_k KL(q ‖ q_k). Buffers are averaged. Then it may go
+on with momentum: with m_t the means, and the deterministic tensors, of the aggregate of a round
+that began from θ_t,
+
+    u_t = β u_{t−1} + (m_t − θ_t),      θ_{t+1} = θ_t + u_t.
+
+The scales of Gaussians are the rule's own, so that variances stay positive, and so are buffers.
+
+What travels: the posterior once either way, 2 numbers a Gaussian weight. The server keeps u.
+
+References: Jamoussi, Serra, Stavrou and Kountouris, Information-Geometric Barycenters for Bayesian
+Federated Learning (BA-BFL); Hsu, Qi and Brown, Measuring the Effects of Non-Identical Data
+Distribution for Federated Visual Classification, 2019 (FedAvgM, here with server rate 1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+
+from fedbary.aggregation import RobustRule, Rule, aggregate_tensors, rule_named
+from fedbary.aggregation.bound import check_ratio
+from fedbary.aggregation.limits import LARGEST_LOG_VAR, check_values
+from fedbary.gaussian import gaussian_pairs
+from fedbary.methods._method import Method, Reply, Server, Tensors
+from fedbary.optimisers import ServerSGD, is_buffer
+
+
+@dataclass(frozen=True)
+class Barycentre(Method):
+    """The aggregate of the clients' posteriors by a rule (BA-BFL), with momentum of the server.
+
+    Parameters
+    ----------
+    rule : str or Rule or RobustRule
+        A rule's name; in Python also a rule of one's own.
+    trim_fraction : float
+        For TrimmedMean and MultiKrum: the part of a round's clients that may be hostile, from 0 to
+        below ½. Other rules have no use for it, and no protection by it.
+    max_precision_ratio : float or None
+        The most that a client's precision of a weight may be of the clients' median, 1 or more;
+        what is above counts as that much; none: no bound. See `fedbary.aggregation.bound`.
+    server_momentum : float
+        β, from 0 to below 1: the clients' progress is multiplied by up to 1/(1 − β).
+
+    Raises
+    ------
+    SettingError
+        If a parameter is out of its range.
+    """
+
+    rule: str | Rule | RobustRule = "RKLB"
+    trim_fraction: float = 0.2
+    max_precision_ratio: float | None = None
+    server_momentum: float = 0.0
+
+    name: ClassVar[str] = "barycentre"
+
+    deterministic = None
+
+    def __post_init__(self) -> None:
+        check_ratio(self.max_precision_ratio)
+        ServerSGD(momentum=self.server_momentum)
+        _ = self.chosen
+
+    @property
+    def chosen(self) -> Rule | RobustRule:
+        """The rule, a robust one with its fraction of hostile clients."""
+        rule = rule_named(self.rule) if isinstance(self.rule, str) else self.rule
+        if isinstance(rule, RobustRule):
+            return replace(rule, trim_fraction=self.trim_fraction)
+        return rule
+
+    def aggregate(self, server: Server, replies: Sequence[Reply]) -> tuple[Tensors, Tensors]:
+        """Return the aggregate, moved on by the momentum; log-variances end at ±39.6."""
+        found = aggregate_tensors(
+            self.chosen,
+            [reply.tensors for reply in replies],
+            [reply.weight for reply in replies],
+            self.max_precision_ratio,
+            least_dtype=torch.float32,
+            largest_log_var=LARGEST_LOG_VAR,
+            empty=server.empty,
+        )
+        moved, velocity = self._moved(server, found)
+        return {name: moved.get(name, found[name]) for name in server.model}, velocity
+
+    def _moved(self, server: Server, found: Tensors) -> tuple[Tensors, Tensors]:
+        """Return what momentum makes of some tensors of the aggregate, and the momentum.
+
+        A step that leaves what is admitted is not taken, and momentum starts anew.
+        """
+        if self.server_momentum == 0:
+            return {}, {}
+        pairs = gaussian_pairs(found.keys())
+        scales = set(pairs.values())
+        names = [n for n, tensor in found.items() if n not in scales and not is_buffer(n, tensor)]
+        gradient = {name: server.model[name] - found[name] for name in names}
+        steps, velocity = ServerSGD(momentum=self.server_momentum).step(gradient, server.state)
+        moved = {name: server.model[name] - step for name, step in steps.items()}
+        for name, tensor in moved.items():
+            try:
+                check_values(tensor, name in pairs)
+            except ValueError as error:
+                server.warn(f"the server's momentum starts anew: tensor {name!r}: {error}")
+                return {}, {}
+        return moved, velocity
