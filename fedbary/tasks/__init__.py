@@ -14,7 +14,8 @@ from functools import lru_cache
 from importlib import import_module
 
 from fedbary.settings.config import Settings
-from fedbary.tasks._task import Client, Dialogue, Outcome, Question, Scored, Signature, Task
+from fedbary.tasks._task import Task
+from fedbary.tasks._values import Client, Dialogue, Outcome, Question, Scored, Signature
 
 __all__ = [
     "Client",

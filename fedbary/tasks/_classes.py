@@ -12,7 +12,7 @@ from fedbary.data.shard import Shard
 from fedbary.figures.sheet import BLUE, GREEN, RED
 from fedbary.predictive import Prediction
 from fedbary.scores.metrics import accuracy_after_rejection, evaluate, fairness
-from fedbary.tasks._task import Client
+from fedbary.tasks._values import Client
 
 ECE_BINS = (15, 100)
 """The numbers of bins in use: most papers' and BA-BFL's; both are recorded beside `ece_bins`."""

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedbary.data.standardise import Sums
 from fedbary.errors import RunError
-from fedbary.tasks._task import Dialogue, Question
+from fedbary.tasks._values import Dialogue, Question
 
 NAME = "sums"
 

@@ -35,7 +35,8 @@ from fedbary.scores.metrics import auroc, evaluate, reliability
 from fedbary.tasks import _classes, _images
 from fedbary.tasks._classes import ECE_BINS, SCORES
 from fedbary.tasks._network import network
-from fedbary.tasks._task import Client, Facts, Loss, Outcome, Scored, Task
+from fedbary.tasks._task import Task
+from fedbary.tasks._values import Client, Facts, Loss, Outcome, Scored
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

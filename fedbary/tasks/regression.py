@@ -35,7 +35,8 @@ from fedbary.regression.noise import NoiseSums, noise_sums
 from fedbary.regression.standardise import Standardiser
 from fedbary.scores.regression import SCORES, coverage, score
 from fedbary.tasks import _sums
-from fedbary.tasks._task import Dialogue, Facts, Loss, Outcome, Question, Scored, Task
+from fedbary.tasks._task import Task
+from fedbary.tasks._values import Dialogue, Facts, Loss, Outcome, Question, Scored
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -39,7 +39,8 @@ from fedbary.scores.metrics import reliability
 from fedbary.tabular import loss
 from fedbary.tasks import _classes, _sums
 from fedbary.tasks._network import network
-from fedbary.tasks._task import Client, Dialogue, Facts, Loss, Outcome, Scored, Task
+from fedbary.tasks._task import Task
+from fedbary.tasks._values import Client, Dialogue, Facts, Loss, Outcome, Scored
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

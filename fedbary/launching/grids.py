@@ -1,0 +1,124 @@
+"""The commands on grids of runs: sweep, central, report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedbary.errors import RunError, SettingError, Stopped
+from fedbary.launching.launch import require_clone
+from fedbary.settings.config import parse_overrides
+
+GridFile = Annotated[Path, typer.Argument(metavar="EXPERIMENT.yaml")]
+GridOverrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[KEY=VALUE ...]"),
+]
+ResultsFolder = Annotated[
+    Path | None, typer.Option(help="Results folder.", show_default="runs/EXPERIMENT")
+]
+Only = Annotated[
+    list[str] | None,
+    typer.Option(metavar="KEY=VALUE,...", help="Keep the runs with these values; repeatable."),
+]
+
+
+def sweep(
+    experiment: GridFile,
+    arguments: GridOverrides = None,
+    results: ResultsFolder = None,
+    only: Only = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(min=1, help="Runs at a time.", show_default="CPU cores; with engine=ray 1"),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List the runs and estimate their time.")
+    ] = False,
+) -> None:
+    """Run a grid of simulations; what is done is skipped.
+
+    EXPERIMENT.yaml is the grid's file; KEY=VALUE sets a setting of every run.
+
+    Examples: `fedbary sweep experiments/smoke.yaml --dry-run`; `fedbary sweep
+    experiments/table1-short.yaml --only dataset=cifar10 --only bayesian_layers=0,3 --jobs 2`.
+
+    Each run has a folder under RESULTS/runs and a log under RESULTS/logs; RESULTS/results.csv is
+    one table of them all. Stop it whenever you like, and start it again to go on.
+    """
+    require_clone()
+    from rich.console import Console
+
+    from fedbary.study.grid import read_experiment
+
+    grid = read_experiment(experiment, parse_overrides(arguments or []), _kept(only))
+    from fedbary.study import sweep as runner
+
+    folder = results or Path("runs") / experiment.stem
+    held = runner.Results.open(folder, grid)
+    at_once = jobs or runner.default_jobs(grid)
+    console = Console(highlight=False, soft_wrap=True)
+    if dry_run:
+        runner.plan(grid, held, at_once, console)
+        return
+    try:
+        failed = runner.sweep(grid, held, at_once, console)
+    except Stopped:
+        raise Stopped("the same command goes on") from None
+    for name, reason in failed.items():
+        console.print(f"failed: {name}: {reason}", markup=False)
+    print(f"Results: {folder / runner.TABLE}")
+    if failed:
+        raise RunError(f"{len(failed)} of {len(grid.runs)} runs failed; sweep again to retry them")
+
+
+def central(
+    experiment: GridFile,
+    arguments: GridOverrides = None,
+    results: ResultsFolder = None,
+    only: Only = None,
+) -> None:
+    """Fit methods that see all data at once on the splits of a grid of regressions.
+
+    EXPERIMENT.yaml is the grid's file; KEY=VALUE sets a setting of every run.
+
+    Bayesian linear regression, mean-field variational inference and deep ensembles; their scores go
+    to RESULTS/central.csv, where `fedbary report` finds them. What is done is skipped.
+    """
+    require_clone()
+    from fedbary.study.grid import read_experiment
+
+    grid = read_experiment(experiment, parse_overrides(arguments or []), _kept(only))
+    if any(settings.task != "regression" for settings in grid.runs.values()):
+        raise SettingError("task", "classification", "a grid of regressions alone")
+    from fedbary.study import central as partners
+
+    folder = results or Path("runs") / experiment.stem
+    partners.central(grid.runs.values(), folder)
+    print(f"Results: {folder / partners.TABLE}")
+
+
+def report(
+    results: Annotated[Path, typer.Argument(metavar="RESULTS")],
+) -> None:
+    """Tell what a sweep found: tables beside the papers' numbers, figures, settings.
+
+    RESULTS is a folder as `fedbary sweep` fills it.
+
+    Writes RESULTS/report.html, one self-contained page, RESULTS/report.md and RESULTS/figures,
+    from RESULTS/results.csv alone.
+    """
+    from fedbary.report.report import write_report
+
+    print(f"Report: {write_report(results)}")
+
+
+def _kept(only: list[str] | None) -> dict[str, list[str]]:
+    """Return the values of settings that `--only` keeps."""
+    kept: dict[str, list[str]] = {}
+    for word in only or []:
+        for key, value in parse_overrides([word]).items():
+            kept.setdefault(key, []).extend(value.split(","))
+    return kept
