@@ -106,6 +106,18 @@ class ServerAdam:
         return steps, after
 
 
+def stepped(
+    optimiser: ServerSGD | ServerAdam, model: Tensors, means: Tensors, state: Tensors
+) -> tuple[dict[str, Tensor], Tensors]:
+    """Return a model of point weights after a step towards the clients' means, and the state.
+
+    Buffers are the means.
+    """
+    names = [name for name, tensor in model.items() if not is_buffer(name, tensor)]
+    steps, after = optimiser.step({name: model[name] - means[name] for name in names}, state)
+    return {**means, **{name: model[name] - steps[name] for name in names}}, after
+
+
 def is_buffer(name: str, tensor: Tensor) -> bool:
     """Whether a tensor of a state dict is a buffer: not floating, or batch norm's statistics."""
     return not tensor.is_floating_point() or name.endswith(("running_mean", "running_var"))

@@ -45,6 +45,9 @@ class Training:
         In `clamped_sgd` SGD's rate. 0 freezes them.
     kl_weight
         Weight of KL(q‖prior)/n_k beside the mean negative log-likelihood; 0 is for `variational`.
+    proximity
+        μ of the term ½ μ ‖θ − θ₀‖² beside the mean negative log-likelihood, which holds means and
+        deterministic tensors to where they start.
     """
 
     epochs: int = 1
@@ -54,6 +57,7 @@ class Training:
     weight_decay: float = 0.0
     log_var_lr: float = 0.01
     kl_weight: float = 1.0
+    proximity: float = 0.0
 
 
 class Fit(Protocol):

@@ -124,6 +124,7 @@ class Momentum:
 
     The KL is the means' alone, s₀ m − e₀ in the gradient; `weight_decay` is every tensor's, but
     under a factor only the points', as a factor is all there is to be said before the data.
+    `proximity` μ adds μ (θ − θ₀), θ₀ being what the tensors hold now.
     """
 
     def __init__(self, q: Vectors, training: Training, kl_scale: float) -> None:
@@ -134,6 +135,9 @@ class Momentum:
         self.decay[: len(q.mean)] += kl_scale * q.prior_precision
         self.pull = torch.zeros_like(q.points.value)
         self.pull[: len(q.mean)] = kl_scale * q.prior_shift
+        if training.proximity:
+            self.decay += training.proximity
+            self.pull.add_(q.points.value, alpha=training.proximity)
         self.velocity = torch.zeros_like(q.points.value)
 
     def update(self) -> Tensor:

@@ -46,25 +46,25 @@ def room(tmp_path, monkeypatch):
     "bases", ["Method", "Root", "FedPA", "fedpa.FedPA", "other.PVI", "_Shared", "Mixin, FedPA"]
 )
 def test_any_subclass_is_read_with_what_it_inherits(room, bases):
-    file = room / "fed_avgm.py"
+    file = room / "sampled.py"
     file.write_text(
         f"{HEAD}class Mixin:\n    pass\n\n\n@dataclass(frozen=True)\nclass _Shared(Method):\n"
-        f"    decay: float = 0.5\n\n\n@dataclass(frozen=True)\nclass FedAvgM({bases}):\n{BODY}\n"
+        f"    decay: float = 0.5\n\n\n@dataclass(frozen=True)\nclass Sampled({bases}):\n{BODY}\n"
         "    step: float = -1.5\n    rho: float = 0.7\n    KINDS: ClassVar[int] = 3\n"
         "    kind: Literal['a', 2] = 2\n"
     )
-    spec = spec_from_file_location("fed_avgm", file)
+    spec = spec_from_file_location("sampled", file)
     module = module_from_spec(spec)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(__import__("sys").modules, "fed_avgm", module)
+        patch.setitem(__import__("sys").modules, "sampled", module)
         spec.loader.exec_module(module)
-    read = methods()["FedAvgM"]
+    read = methods()["Sampled"]
     assert {n: p.default for n, p in read.parameters.items()} == {
-        field.name: field.default for field in fields(module.FedAvgM)
+        field.name: field.default for field in fields(module.Sampled)
     }
-    assert read.deterministic == module.FedAvgM.deterministic
+    assert read.deterministic == module.Sampled.deterministic
     assert read.parameters["step"].meaning == "γ."
-    assert "method=FedAvgM" in explain.explained("FedAvgM")
+    assert "method=Sampled" in explain.explained("Sampled")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,64 @@
+"""FedAdam: the server takes the clients' mean step for a gradient, and goes along it by Adam.
+
+With the clients' mean θ̄, weighed by size, of what began at θ, and Δ = θ − θ̄,
+
+    m ← β₁ m + (1 − β₁) Δ,      v ← β₂ v + (1 − β₂) Δ²,      θ ← θ − η m / (√v + τ).
+
+Every weight moves by about η a round at most, however small its step: it suits models whose
+tensors, embeddings say, move at unlike rates. τ sets from what size of a step on. Buffers are
+averaged.
+
+What travels: as under FedAvg, once the model either way; the server keeps m and v. The prediction
+is a point. η has to be tried out: the reference does for every task, from 0.001 to 1.
+
+Reference: Reddi et al., Adaptive Federated Optimization, ICLR 2021, Algorithm 2, as published
+without a correction of the first rounds' bias; Flower's FedAdam has one. The paper starts v at τ²
+or above; here it starts at 0, so that first steps are larger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fedbary.methods._method import Method, Reply, Server, Tensors, weighted_mean
+from fedbary.optimisers import ServerAdam, stepped
+
+
+@dataclass(frozen=True)
+class FedAdam(Method):
+    """Federated averaging with Adam at the server (Reddi et al. 2021), for point weights.
+
+    Parameters
+    ----------
+    server_lr : float
+        η, above 0.
+    beta1, beta2 : float
+        From 0 to below 1.
+    tau : float
+        τ, above 0: adaptivity, in units of a weight's step.
+
+    Raises
+    ------
+    SettingError
+        If a parameter is out of its range.
+    """
+
+    server_lr: float = 0.01
+    beta1: float = 0.9
+    beta2: float = 0.99
+    tau: float = 0.001
+
+    deterministic = True
+
+    def __post_init__(self) -> None:
+        self._optimiser  # noqa: B018 - says at once what is out of range
+
+    @property
+    def _optimiser(self) -> ServerAdam:
+        return ServerAdam(self.server_lr, self.beta1, self.beta2, self.tau)
+
+    def aggregate(self, server: Server, replies: Sequence[Reply]) -> tuple[Tensors, Tensors]:
+        """Return the model after a step of Adam."""
+        means = weighted_mean(replies, list(server.model))
+        return stepped(self._optimiser, server.model, means, server.state)

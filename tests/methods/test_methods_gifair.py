@@ -1,0 +1,125 @@
+"""GIFAIR's rates balance, lie within 1 ± c, and rise with the loss; the loss is admitted."""
+
+import pytest
+import torch
+from fedbary.strategies import GIFAIR as Strategy
+from fedbary.strategies import train
+from flwr.app import ArrayRecord
+from flwr.clientapp import ClientApp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from fedbary.errors import SettingError
+from fedbary.inference import Training, local_method
+from fedbary.methods import Local, Reply, Server
+from fedbary.methods.gifair import GIFAIR, LOSS, RATE
+from server_app.inline import InlineGrid
+
+CLIENTS = ["a/b", "", "ü %2F", "a", "b", "c", "loss/a"]
+
+
+def after(method, losses, sizes, state=None):
+    """Return the state after a round of clients with these losses and sizes."""
+    model = {"w": torch.zeros(2)}
+    replies = [
+        Reply(name, float(sizes[name]), {"w": torch.ones(2), LOSS: torch.tensor(loss)})
+        for name, loss in losses.items()
+    ]
+    return model, method.aggregate(Server(model, state or {}), replies)[1]
+
+
+@settings(deadline=None)
+@given(st.data(), st.integers(2, len(CLIENTS)), st.floats(0, 0.99))
+def test_rates_balance_are_bounded_and_follow_the_losses(data, count, fairness):
+    names = CLIENTS[:count]
+    losses = dict(zip(names, data.draw(st.permutations(range(count))), strict=True))
+    sizes = {name: data.draw(st.integers(1, 500)) for name in names}
+    method = GIFAIR(fairness)
+    model, state = after(method, {n: float(loss) for n, loss in losses.items()}, sizes)
+    rates = {n: float(method.send(Server(model, state), n)[RATE]) for n in names}
+    share = {name: size / sum(sizes.values()) for name, size in sizes.items()}
+    assert sum(share[n] * (rates[n] - 1) for n in names) == pytest.approx(0, abs=1e-5)
+    assert all(1 - fairness - 1e-5 <= rate <= 1 + fairness + 1e-5 for rate in rates.values())
+    least = fairness * min(share.values()) / (count - 1)
+    for name, loss in losses.items():
+        rank = 2 * loss - (count - 1)  # the greatest loss is ranked first
+        assert rates[name] == pytest.approx(1 + least * rank / share[name], rel=1e-5)
+    assert float(method.send(Server(model, state), "new")[RATE]) == 1.0
+
+
+def test_who_was_away_keeps_the_loss_that_it_had():
+    method, sizes = GIFAIR(0.5), {"a": 10, "b": 10, "c": 10}
+    model, state = after(method, {"a": 3.0, "b": 2.0, "c": 1.0}, sizes)
+    model, state = after(method, {"a": 0.5}, sizes, state)
+    rates = [float(method.send(Server(model, state), name)[RATE]) for name in "abc"]
+    assert rates == pytest.approx([0.5, 1.5, 1.0])
+
+
+def test_a_client_trains_at_its_rate_and_sends_its_loss():
+    seen = []
+
+    def spy(model, x, y, prior, training, seed, **kwargs):
+        seen.append(training.lr)
+        return {"train_nll": 0.75}
+
+    local = Local(nn.Linear(2, 2), torch.zeros(3, 2), torch.zeros(3), None, spy,
+                  Training(lr=0.2), 1.0, 1, 0)  # fmt: skip
+    reply = GIFAIR().fit(local, {**local.state(), RATE: torch.tensor(1.25)}, {}).reply
+    assert seen == [pytest.approx(0.25)]
+    assert reply[LOSS] == 0.75 and reply.keys() == {"weight", "bias", LOSS}
+
+
+def client_app(spoil):
+    app = ClientApp()
+
+    @app.train()
+    def fit(message, context):
+        k = int(context.node_config["partition-id"])
+        torch.manual_seed(k)
+        x, y = torch.randn(20, 2), torch.randint(0, 2, (20,))
+        reply = train(message, nn.Linear(2, 2), x, y, training=Training(), seed=k)
+        if k == 1:
+            arrays = reply.content.array_records["arrays"].to_torch_state_dict()
+            spoil(arrays)
+            reply.content["arrays"] = ArrayRecord(arrays)
+        return reply
+
+    return app
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda arrays: arrays.pop(LOSS),
+        lambda arrays: arrays.update({LOSS: torch.tensor(float("nan"))}),
+        lambda arrays: arrays.update({LOSS: torch.ones(3)}),
+        lambda arrays: arrays.update({"fairness/other": torch.ones(())}),
+    ],
+)
+def test_a_loss_that_is_missing_or_none_is_refused_by_admission(spoil):
+    strategy = Strategy(fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1)
+    start = ArrayRecord(nn.Linear(2, 2).state_dict())
+    strategy.start(grid=InlineGrid(client_app(spoil), 3, {}), initial_arrays=start, num_rounds=2)
+    assert [refusal.round for refusal in strategy.refusals] == [1, 2]
+    assert all("fairness/" in refusal.reason for refusal in strategy.refusals)
+
+
+def test_without_fairness_it_is_fedavg():
+    torch.manual_seed(0)
+    x, y = torch.randn(30, 2), torch.randint(0, 2, (30,))
+    method, model = GIFAIR(0.0), {k: v.clone() for k, v in nn.Linear(2, 2).state_dict().items()}
+    losses = {"a": 2.0, "b": 1.0}
+    _, state = after(method, losses, {"a": 3, "b": 5})
+    job = Local(nn.Linear(2, 2), x, y, nn.functional.cross_entropy, local_method("variational"),
+                Training(), 1.0, 1, 0)  # fmt: skip
+    reply = method.fit(job, method.send(Server(model, state), "a"), {}).reply
+    job.load(model)
+    job.infer(1.0)
+    assert all(torch.equal(reply[name], tensor) for name, tensor in job.state().items())
+
+
+@pytest.mark.parametrize("fairness", [-0.1, 1.0, float("nan")])
+def test_parameters_out_of_range_are_refused(fairness):
+    with pytest.raises(SettingError, match="fairness"):
+        GIFAIR(fairness)
