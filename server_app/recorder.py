@@ -18,7 +18,7 @@ from fedbary.runs.run_folder import RunFolder
 from fedbary.settings.config import Settings
 from fedbary.tasks import Client, Outcome, Scored, task_of
 from server_app.roster import Roster
-from strategies import CONVENTIONS, GatedStrategy, posterior_from_arrays
+from strategies import CONVENTIONS, MethodStrategy, posterior_from_arrays
 
 KNOWN: Mapping[str, tuple[float, float]] = {
     "num-examples": (0, math.inf),
@@ -48,11 +48,11 @@ class Recorder:
         The network that the global arrays are of; at first it holds what the run starts from.
     known_metrics : mapping of str to (float, float)
         What is recorded of a client's metrics, each with its least and its largest value.
-    strategy : GatedStrategy
+    strategy : MethodStrategy
         The run's, to be set before the first round.
     """
 
-    strategy: GatedStrategy
+    strategy: MethodStrategy
 
     def __init__(
         self, settings: Settings, results: RunFolder, roster: Roster, facts: Mapping[str, Tensor]

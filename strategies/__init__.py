@@ -58,7 +58,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> type[GatedStrategy]:
+def __getattr__(name: str) -> type[MethodStrategy]:
     if name in METHODS or (name in RULES and name != "FedAvg"):
         return strategy_for(name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from logging import WARNING
 
-from flwr.app import Message
+from flwr.app import ArrayRecord, Message, MessageType
 from flwr.supercore import log
 
+from fedbary.aggregation.workers import workers
 from fedbary.texts import shown
+
+from .admission import evaluate_refusal, repeated, train_refusal
+from .conventions import Convention
+from .weights import Limit, bounded, metrics_of, overweight, weight_of, weightless
 
 PARTITION_KEY = "partition-id"
 """The metric by which a reply may tell which partition of the data it comes from."""
@@ -40,6 +46,32 @@ class Refusal:
     reason: str
 
 
+@dataclass(frozen=True)
+class Terms:
+    """What replies of a phase have to meet.
+
+    Parameters
+    ----------
+    convention : Convention
+        Which arrays are Gaussian, and the unit of their scales.
+    weighted_by_key : str
+        The metric that holds a reply's weight.
+    limit : callable, optional
+        From a node's id, the most that its reply may weigh.
+    max_weight_ratio : float, optional
+        The most that a weight may be of the round's median.
+    """
+
+    convention: Convention
+    weighted_by_key: str
+    limit: Limit | None
+    max_weight_ratio: float | None
+
+    def refusal(self, reply: Message, expected: ArrayRecord) -> str | None:
+        """Say why a training reply is refused, given what a sound one looks like."""
+        return train_refusal(reply, expected, self.convention, self.weighted_by_key)
+
+
 class Gate:
     """Tells replies' clients apart, and says and keeps why replies were refused.
 
@@ -52,24 +84,63 @@ class Gate:
     ----------
     refusals : list of Refusal
         The latest refusals over all rounds, at most `MOST_KEPT`.
+    unanswered : set of int
+        The nodes that were to train or to evaluate in the last round and did not reply.
     """
 
     def __init__(self, name_node: Callable[[int], str | None] | None = None) -> None:
         self._name_node = name_node
         self.refusals: list[Refusal] = []
+        self.unanswered: set[int] = set()
         self._asked: list[Message] = []
 
-    def ask(self, messages: Iterable[Message]) -> None:
-        """Remember whom replies are awaited from: an error that Flower itself sends is node 1's."""
+    def ask(self, messages: Iterable[Message], anew: bool = False) -> None:
+        """Remember whom replies are awaited from: an error that Flower itself sends is node 1's.
+
+        A round begins `anew` with nobody who has not answered.
+        """
         self._asked = list(messages)
+        if anew:
+            self.unanswered = set()
+
+    def hear(self, replies: Iterable[Message]) -> None:
+        """Note who was asked and has not replied."""
+        asked = {message.metadata.dst_node_id for message in self._asked}
+        self.unanswered |= asked - {reply.metadata.src_node_id for reply in replies}
+
+    def trained(
+        self, server_round: int, replies: Sequence[Message], expected: ArrayRecord, terms: Terms
+    ) -> list[Message]:
+        """Return the training replies that are let in, none heavier than it may be.
+
+        They come in an order that content alone sets.
+        """
+        with workers() as pool:
+            reasons = list(pool.map(terms.refusal, replies, repeat(expected)))
+        return self._weighed(server_round, MessageType.TRAIN, replies, reasons, terms)
+
+    def evaluated(
+        self, server_round: int, replies: Sequence[Message], terms: Terms
+    ) -> list[Message]:
+        """Return the evaluation replies that are let in; see `trained`."""
+        reasons = [evaluate_refusal(reply, terms.weighted_by_key) for reply in replies]
+        return self._weighed(server_round, MessageType.EVALUATE, replies, reasons, terms)
 
     def admitted(
-        self, server_round: int, replies: Sequence[Message], reasons: Sequence[str | None]
+        self,
+        server_round: int,
+        replies: Sequence[Message],
+        reasons: Sequence[str | None],
+        weighted_by_key: str,
     ) -> list[Message]:
-        """Return the replies without a reason to refuse them; say and keep those of the others."""
+        """Return the replies without a reason to refuse them, in an order that content alone sets.
+
+        The reasons of the others are said and kept.
+        """
         self.refusals += self.said(server_round, "reply refused", replies, reasons)
         del self.refusals[:-MOST_KEPT]
-        return [reply for reply, reason in zip(replies, reasons, strict=True) if reason is None]
+        admitted = [reply for reply, why in zip(replies, reasons, strict=True) if why is None]
+        return sorted(admitted, key=lambda reply: _content(reply, weighted_by_key))
 
     def said(
         self,
@@ -94,6 +165,22 @@ class Gate:
             log(WARNING, "Round %d, %s: %d more", server_round, what, more)
         return refusals
 
+    def _weighed(
+        self,
+        server_round: int,
+        message_type: str,
+        replies: Sequence[Message],
+        reasons: Sequence[str | None],
+        terms: Terms,
+    ) -> list[Message]:
+        key = terms.weighted_by_key
+        reasons = repeated(question(message_type, server_round), replies, reasons)
+        reasons = weightless(replies, reasons, terms.limit)
+        admitted = self.admitted(server_round, replies, reasons, key)
+        heavy = overweight(admitted, key, terms.limit)
+        self.said(server_round, "weight bounded", admitted, heavy)
+        return bounded(admitted, key, terms.limit, terms.max_weight_ratio)
+
     def _client(self, reply: Message, node: int) -> str:
         if self._name_node is not None and (name := self._name_node(node)) is not None:
             return f"{name} (node {node})"
@@ -102,3 +189,28 @@ class Gate:
             if isinstance(partition, int):
                 return f"node {node} (partition {shown(partition)})"
         return f"node {node}"
+
+
+def question(message_type: str, server_round: int) -> str:
+    """Return the mark of what a message asks, by which late replies show."""
+    return f"{message_type}, round {server_round}"
+
+
+def first_sound(replies: Sequence[Message], terms: Terms) -> ArrayRecord:
+    """Return the arrays of the first reply that its own arrays as the reference admit."""
+    carrying = [
+        (reply, record)
+        for reply in replies
+        if reply.has_content()
+        for record in reply.content.array_records.values()
+    ]
+    for reply, record in carrying:
+        if terms.refusal(reply, record) is None:
+            return record
+    return carrying[0][1] if carrying else ArrayRecord()
+
+
+def _content(reply: Message, weighted_by_key: str) -> tuple[float, list[bytes], str]:
+    records = reply.content.array_records.values()
+    data = [record[key].data for record in records for key in sorted(record)]
+    return weight_of(reply, weighted_by_key), data, repr(sorted(metrics_of(reply).items()))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import repeat
 from logging import INFO
 from typing import Any, cast
 
@@ -14,26 +13,16 @@ from flwr.serverapp.strategy import FedAvg, Result
 from flwr.supercore import log
 from torch import Tensor
 
-from fedbary.aggregation.workers import workers
 from fedbary.errors import SettingError
-from fedbary.gaussian import Posterior
 
-from .admission import evaluate_refusal, metric_refusals, repeated, train_refusal
+from .admission import metric_refusals
 from .conventions import CONVENTIONS
 from .culprits import farthest, spoilers
-from .gate import Gate, Refusal
+from .gate import Gate, Refusal, Terms, first_sound, question
 from .limits import check_arrays
 from .listener import Listener
 from .tally import Tally
-from .weights import (
-    Limit,
-    bounded,
-    check_weight_ratio,
-    metrics_of,
-    overweight,
-    weight_of,
-    weightless,
-)
+from .weights import Limit, check_weight_ratio, weight_of
 
 SKIPPED_KEY = "skipped"
 """The metric, 1, of a round whose replies were too few: the global arrays stay as they were."""
@@ -93,17 +82,12 @@ class GatedStrategy(FedAvg, ABC):
 
     Attributes
     ----------
-    refusals : list of Refusal
-        The replies that were left out, over all rounds, but of a phase of a round at most 100, and
-        in all the last 10,000.
     admitted_nodes : list of int
         The nodes whose metrics the metric aggregation functions are given, in that order; of a
         skipped round none.
     contributors : list of int
         The nodes whose replies made the last round that counted, in the order in which they were
         aggregated; of a run that goes on, empty until its first round.
-    unanswered : set of int
-        The nodes that were to train or to evaluate in the last round and did not reply.
     completed_rounds : int
         Rounds of an earlier start that this one goes on from: Flower counts from 1, and this is
         added to its count. See `load_state_dict`.
@@ -148,15 +132,18 @@ class GatedStrategy(FedAvg, ABC):
         self.num_admitted = 0
         self.admitted_nodes: list[int] = []
         self.contributors: list[int] = []
-        self.unanswered: set[int] = set()
-        self._asked: set[int] = set()
         self._tally = Tally(max_skipped)
         self._global_arrays: ArrayRecord | None = None
 
     @property
     def refusals(self) -> list[Refusal]:
-        """The replies that were left out."""
+        """The replies that were left out, of a phase at most 100, in all the last 10,000."""
         return self._gate.refusals
+
+    @property
+    def unanswered(self) -> set[int]:
+        """The nodes that were asked in the last round and did not reply."""
+        return self._gate.unanswered
 
     @abstractmethod
     def _check_global(self, arrays: ArrayRecord) -> None:
@@ -179,14 +166,6 @@ class GatedStrategy(FedAvg, ABC):
     def state_dict(self) -> dict[str, Tensor]:
         """Return what, with the global arrays, is needed to go on after the last whole round."""
         return self._tally.state_dict()
-
-    def posterior(self, model: Mapping[str, Tensor]) -> Posterior:
-        """Return the global posterior, given the global arrays as tensors."""
-        return Posterior.from_state_dict(model)
-
-    def members(self, model: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Return the networks that predict together, (K, *shape) by name; none for most methods."""
-        return {}
 
     def load_state_dict(self, state: Mapping[str, Tensor], completed_rounds: int) -> None:
         """Go on from a state of `state_dict` that was taken after so many rounds.
@@ -242,9 +221,7 @@ class GatedStrategy(FedAvg, ABC):
         else:
             nodes = self.choose_nodes(server_round)
             messages = self._messages(server_round, arrays, config, nodes, MessageType.TRAIN)
-        self._gate.ask(messages)
-        self._asked = {message.metadata.dst_node_id for message in messages}
-        self.unanswered = set()
+        self._gate.ask(messages, anew=True)
         return messages
 
     def aggregate_train(
@@ -264,18 +241,14 @@ class GatedStrategy(FedAvg, ABC):
         """
         server_round += self.completed_rounds
         replies = list(replies)
-        self.unanswered |= self._asked - {reply.metadata.src_node_id for reply in replies}
+        self._gate.hear(replies)
         self.admitted_nodes = []
+        terms = self._terms(self.train_limit)
         reference = self._global_arrays
         if reference is None:
-            reference = self._first_sound(replies)
+            reference = first_sound(replies, terms)
         expected = self._reply_like(reference)
-        with workers() as pool:
-            refusals = list(pool.map(self._train_refusal, replies, repeat(expected)))
-        refusals = repeated(_question(MessageType.TRAIN, server_round), replies, refusals)
-        refusals = weightless(replies, refusals, self.train_limit)
-        admitted = self._admitted(server_round, replies, refusals)
-        admitted = self._bounded(server_round, admitted, self.train_limit)
+        admitted = self._gate.trained(server_round, replies, expected, terms)
         return self._aggregate_admitted(server_round, admitted, reference)
 
     def _aggregate_admitted(
@@ -302,7 +275,7 @@ class GatedStrategy(FedAvg, ABC):
         except ValueError:
             expected = self._reply_like(reference)
             reasons = spoilers(admitted, attempt, lambda r: farthest(arrays_of(r), expected))
-            rest = self._admitted(server_round, admitted, reasons)
+            rest = self._gate.admitted(server_round, admitted, reasons, self.weighted_by_key)
             return self._aggregate_admitted(server_round, rest, reference)
         arrays = self._commit(reference, arrays, admitted)
         self.contributors = [reply.metadata.src_node_id for reply in admitted]
@@ -331,7 +304,6 @@ class GatedStrategy(FedAvg, ABC):
             nodes = self.choose_evaluators(server_round)
             messages = self._messages(server_round, arrays, config, nodes, MessageType.EVALUATE)
         self._gate.ask(messages)
-        self._asked = {message.metadata.dst_node_id for message in messages}
         return messages
 
     def aggregate_evaluate(
@@ -343,14 +315,10 @@ class GatedStrategy(FedAvg, ABC):
         """
         server_round += self.completed_rounds
         replies = list(replies)
-        self.unanswered |= self._asked - {reply.metadata.src_node_id for reply in replies}
-        refusals = [evaluate_refusal(reply, self.weighted_by_key) for reply in replies]
-        refusals = repeated(_question(MessageType.EVALUATE, server_round), replies, refusals)
-        refusals = weightless(replies, refusals, self.evaluate_limit)
-        weighed = self._admitted(server_round, replies, refusals)
-        weighed = self._bounded(server_round, weighed, self.evaluate_limit)
+        self._gate.hear(replies)
+        weighed = self._gate.evaluated(server_round, replies, self._terms(self.evaluate_limit))
         unusual = metric_refusals(weighed, self.known_metrics)
-        admitted = self._admitted(server_round, weighed, unusual)
+        admitted = self._gate.admitted(server_round, weighed, unusual, self.weighted_by_key)
         if not admitted:
             return None
         contents = [reply.content for reply in admitted]
@@ -378,51 +346,13 @@ class GatedStrategy(FedAvg, ABC):
         config = record.config_records[self.configrecord_key]
         if self.tell is not None and message_type == MessageType.TRAIN:
             config.update(self.tell())
-        group_id = _question(message_type, cast(int, config["server-round"]))
+        group_id = question(message_type, cast(int, config["server-round"]))
         return [Message(record, node_id, message_type, group_id=group_id) for node_id in node_ids]
 
-    def _train_refusal(self, reply: Message, reference: ArrayRecord) -> str | None:
-        return train_refusal(reply, reference, self.convention, self.weighted_by_key)
-
-    def _admitted(
-        self, server_round: int, replies: Sequence[Message], reasons: Sequence[str | None]
-    ) -> list[Message]:
-        """Record the refusals; return the other replies in an order that content alone sets."""
-        admitted = self._gate.admitted(server_round, replies, reasons)
-        return sorted(admitted, key=self._content_order)
-
-    def _bounded(
-        self, server_round: int, replies: Sequence[Message], limit: Limit | None
-    ) -> list[Message]:
-        """Return admitted replies that weigh no more than they may, in the same order."""
-        heavy = overweight(replies, self.weighted_by_key, limit)
-        self._gate.said(server_round, "weight bounded", replies, heavy)
-        return bounded(replies, self.weighted_by_key, limit, self.max_weight_ratio)
-
-    def _content_order(self, reply: Message) -> tuple[float, list[bytes], str]:
-        records = reply.content.array_records.values()
-        data = [record[key].data for record in records for key in sorted(record)]
-        metrics = repr(sorted(metrics_of(reply).items()))
-        return weight_of(reply, self.weighted_by_key), data, metrics
-
-    def _first_sound(self, replies: Sequence[Message]) -> ArrayRecord:
-        """Return the arrays of the first reply that its own arrays as the reference admit."""
-        carrying = [
-            (reply, record)
-            for reply in replies
-            if reply.has_content()
-            for record in reply.content.array_records.values()
-        ]
-        for reply, record in carrying:
-            if self._train_refusal(reply, record) is None:
-                return record
-        return carrying[0][1] if carrying else ArrayRecord()
+    def _terms(self, limit: Limit | None) -> Terms:
+        return Terms(self.convention, self.weighted_by_key, limit, self.max_weight_ratio)
 
 
 def arrays_of(reply: Message) -> ArrayRecord:
     """Return the arrays of an admitted reply."""
     return next(iter(reply.content.array_records.values()))
-
-
-def _question(message_type: str, server_round: int) -> str:
-    return f"{message_type}, round {server_round}"

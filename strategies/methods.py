@@ -6,8 +6,7 @@ from fedbary.aggregation import RULES, rule_named
 from fedbary.methods import METHODS
 from fedbary.methods.barycentre import Barycentre
 
-from .gated import GatedStrategy
-from .method_strategy import method_strategy
+from .method_strategy import MethodStrategy, method_strategy
 from .strategy import PosteriorStrategy
 
 
@@ -71,7 +70,7 @@ _CLASSES: dict[str, type[PosteriorStrategy]] = {
 }
 
 
-def strategy_for(name: str) -> type[GatedStrategy]:
+def strategy_for(name: str) -> type[MethodStrategy]:
     """Return the strategy class of a method or a rule, one and the same at every call.
 
     That of the method barycentre takes the rule as an argument.

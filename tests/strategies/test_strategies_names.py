@@ -3,12 +3,20 @@
 import pytest
 import torch
 from flwr.app import ArrayRecord
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from strategies_replies import reply
 
 from fedbary.aggregation import RULES
 from fedbary.gaussian import Posterior
-from strategies import CONVENTIONS, Convention, aggregate_records, posterior_from_arrays
+from strategies import (
+    CONVENTIONS,
+    Convention,
+    aggregate_records,
+    arrays,
+    posterior_from_arrays,
+    strategy_for,
+)
 from strategies.arrays import Blanks, tensor_from_array
 from strategies.names import Names
 
@@ -22,6 +30,7 @@ def keys_of(convention, words):
 
 @pytest.mark.parametrize("name", CONVENTIONS)
 @given(words=st.lists(WORDS, min_size=1, max_size=3, unique=True), plain=WORDS)
+@settings(deadline=None)
 def test_reading_and_writing_is_the_identity(name, words, plain):
     convention = CONVENTIONS[name]
     generator = torch.Generator().manual_seed(0)
@@ -89,3 +98,20 @@ def test_records_aggregate_into_their_own_unit_and_dtype(unit):
             there, back = tensor_from_array(record[key]), tensor_from_array(result[key])
             torch.testing.assert_close(back, there, rtol=2e-3 if dtype == torch.float16 else 1e-6,
                                        atol=2e-3 if dtype == torch.float16 else 1e-6)  # fmt: skip
+
+
+@pytest.mark.parametrize("rule", ["RKLB", "FKLB", "TrimmedMean"])
+def test_a_strategy_s_result_is_not_copied(rule, monkeypatch):
+    copied = []
+    filled = arrays.BlankArray.filled
+
+    def watched(blank):
+        place = blank.tensor.data_ptr()
+        array = filled(blank)
+        copied.append(tensor_from_array(array).data_ptr() != place)
+        return array
+
+    monkeypatch.setattr(arrays.BlankArray, "filled", watched)
+    state = {"w_mean": torch.ones(9), "w_log_var": torch.zeros(9), "b": torch.ones(2, 2)}
+    strategy_for(rule)().aggregate_train(1, [reply(k, state) for k in range(7)])
+    assert copied == [False] * 3
