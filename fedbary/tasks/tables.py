@@ -49,10 +49,17 @@ SCORES = {**_classes.SCORES, "auroc": (0.0, 1.0), "sensitivity": (0.0, 1.0)}
 
 
 class Tables(Task):
-    """Classification of tables, standardised together, scored by the mean softmax of networks."""
+    """Classification of tables, standardised together, scored by the mean softmax of networks.
+
+    Attributes
+    ----------
+    limits : mapping of str to (float, float)
+        The scores, each with its least and its largest value.
+    """
 
     by_split = True
     facts = "standardiser"
+    limits: Mapping[str, tuple[float, float]] = SCORES
     known_metrics = _classes.known(SCORES)
     curves = (
         _classes.NLL,
@@ -128,7 +135,7 @@ class Tables(Task):
     ) -> dict[str, float]:
         """Score a model at a client; a site of one class has no AUROC and no sensitivity."""
         prediction = self._predict(model, x, facts, seed)
-        found = self._score(prediction.probs, y)
+        found = self.judged(prediction, y)
         return {name: value for name, value in found.items() if not math.isnan(value)}
 
     def answer(
@@ -157,11 +164,11 @@ class Tables(Task):
         model, posterior, members = outcome.model, outcome.posterior, outcome.members
         prediction = self._predict(model, x, facts, seed, posterior, members)
         if not prediction.probs.isfinite().all():
-            return Scored(dict.fromkeys(SCORES, math.nan))
+            return Scored(dict.fromkeys(self.limits, math.nan))
         line = _classes.uncertainty(prediction, labels)
         if outcome.round >= self.settings.rounds:
             line |= _classes.rejection(prediction, labels)
-        return Scored(self._score(prediction.probs, labels), line, prediction)
+        return Scored(self.judged(prediction, labels), line, prediction)
 
     def said(self, scored: Mapping[str, float]) -> str:
         """Return accuracy, NLL, AUROC and the sensitivity at the chosen specificity."""
@@ -215,7 +222,8 @@ class Tables(Task):
 
     def judged(self, prediction: Prediction, y: Tensor) -> dict[str, float]:
         """Return accuracy, NLL, ECE, Brier score, AUROC and sensitivity."""
-        return self._score(prediction.probs, y.to(prediction.probs.device))
+        probs, settings = prediction.probs, self.settings
+        return scores.score(probs, y.to(probs.device), settings.ece_bins, settings.specificity)
 
     def judgement(self, prediction: Prediction, y: Tensor) -> Iterator[tuple[str, Figure]]:
         """Yield the reliability diagram."""
@@ -239,6 +247,3 @@ class Tables(Task):
             kind, model, x, samples, generator, posterior, members,
             adjusted=lambda logits: loss.natural(logits, weights),
         )  # fmt: skip
-
-    def _score(self, probs: Tensor, labels: Tensor) -> dict[str, float]:
-        return scores.score(probs, labels, self.settings.ece_bins, self.settings.specificity)

@@ -1,5 +1,6 @@
 """What the README says of adding is enough: its examples are added to a copy, which stays green."""
 
+import json
 import os
 import re
 import shutil
@@ -18,7 +19,7 @@ FOLDERS = (
     "strategies", "tests",
 )  # fmt: skip
 FILES = ("LICENSE", "README.md", "pyproject.toml", "simulation.yaml")
-REGISTRIES = re.compile(r"\b(RULES|INFERENCE|METHODS|names\(\)|modules\(\"models)")
+REGISTRIES = re.compile(r"\b(RULES|INFERENCE|METHODS|TASKS|names\(\)|modules\(\"models)")
 
 
 @pytest.fixture(scope="module")
@@ -33,11 +34,17 @@ def copy(tmp_path_factory):
     _, _, section = README.partition("## Adding to it")
     blocks = re.findall(r"```python\n# (fedbary/\S+\.py)\n(.*?)```", section, re.DOTALL)
     assert sorted(Path(name).parent.name for name, _ in blocks) == [
-        "aggregation", "aggregation", "images", "inference", "methods", "models",
+        "aggregation", "aggregation", "images", "inference", "limits", "methods", "models",
+        "tasks",
     ]  # fmt: skip
     for name, text in blocks:
         assert not (folder / name).exists()
         (folder / name).write_text(text)
+    (defaults,) = re.findall(
+        r"```yaml\n# simulation.yaml, under tasks\n(.*?)```", section, re.DOTALL
+    )
+    settings = (folder / "simulation.yaml").read_text(encoding="utf-8")
+    (folder / "simulation.yaml").write_text(settings.replace("\ntasks:\n", f"\ntasks:\n{defaults}"))
     return folder
 
 
@@ -67,7 +74,7 @@ def test_they_run_by_their_names(copy):
 
     added = registered(copy) - registered(ROOT)
     by_setting = {word.partition("=")[0]: word for word in added}
-    assert by_setting.keys() == {"rule", "dataset", "inference", "method", "model"}
+    assert by_setting.keys() == {"rule", "dataset", "inference", "method", "model", "task"}
     common = [by_setting["dataset"], by_setting["model"], "engine=inline", "rounds=2", "clients=3"]
     runs = [[by_setting["inference"], word] for word in added if word.startswith("rule=")]
     runs.append([by_setting["method"]])
@@ -79,3 +86,17 @@ def test_they_run_by_their_names(copy):
         done = python("-c", command, *words, f"output={number}", cwd=copy)
         assert done.returncode == 0, done.stderr
         assert (copy / str(number) / "posterior.safetensors").exists()
+
+
+def test_a_task_that_is_added_has_its_scores_in_the_log_and_in_a_report(copy):
+    grid = {
+        "settings": {"task": "grades", "engine": "inline", "rounds": 1, "local_epochs": 2},
+        "grid": [{"rule": ["RKLB", "WB"], "split": [0, 1]}],
+    }
+    (copy / "grades.yaml").write_text(json.dumps(grid))
+    command = "from fedbary.launching.cli import main; main()"
+    for words in (["sweep", "grades.yaml", "--results", "graded"], ["report", "graded"]):
+        done = python("-c", command, *words, cwd=copy)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert words[0] == "report" or done.stdout.count("  RPS 0.") == 4
+    assert "| Ranked probability score |" in (copy / "graded" / "report.md").read_text()
