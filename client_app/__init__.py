@@ -14,8 +14,9 @@ from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from torch import nn
 
-from client_app.job import Job, job_of
+from client_app.job import job_of
 from client_app.node import config_of, round_of
+from client_app.scoring import evaluation_scores, scoring_seed
 from fedbary.settings.config import Settings
 from fedbary.tasks import Signature, task_of
 from strategies.client import reply_of
@@ -69,25 +70,19 @@ def train(message: Message, context: Context) -> Message:
     if node.settings.measures_clients(server_round) and node.site.partition is not None:
         scored = task.scored_by_clients(job.facts)
         if scored is not None:
-            found = task.client_scores(model, *scored, job.facts, _scoring_seed(job, server_round))
+            found = task.client_scores(model, *scored, job.facts, scoring_seed(job, server_round))
             metrics |= {f"local-{name}": value for name, value in found.items()}
     return reply_of(message, fitted, metrics)
 
 
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
-    """Score the global model on the examples that the site holds out."""
+    """Score the global model on the examples that the site holds out, and the site's own."""
     job = job_of(message, context)
     model = _model(job.node.settings, job.signature)
-    model.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
-    x, y, seed = job.shard.x_held_out, job.shard.y_held_out, _scoring_seed(job, round_of(message))
-    scores = job.task.client_scores(model, x, y, job.facts, seed)
-    metrics = MetricRecord({"num-examples": len(y), **scores})
+    scores = evaluation_scores(job, message, model)
+    metrics = MetricRecord({"num-examples": len(job.shard.y_held_out), **scores})
     return Message(RecordDict({"metrics": metrics}), reply_to=message)
-
-
-def _scoring_seed(job: Job, server_round: int) -> int:
-    return job.task.seed("predict", job.node.site.key, server_round)
 
 
 @lru_cache(maxsize=2)

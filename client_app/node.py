@@ -15,10 +15,10 @@ from fedbary import Posterior
 from fedbary.attacks import ATTACKS, hostile_clients
 from fedbary.data.sites import Site, site_from
 from fedbary.inference import Prior, Training, local_method
-from fedbary.methods import Fitted, Local, Method
+from fedbary.methods import Fitted, Local, Method, Personal
 from fedbary.settings.config import Settings
 from fedbary.settings.run_config import resolve_run_config
-from strategies.client import EXAMPLES_KEY, METHOD_KEY, fit, method_of
+from strategies.client import EXAMPLES_KEY, METHOD_KEY, fit, method_of, personal
 
 
 @dataclass(frozen=True)
@@ -75,24 +75,50 @@ class Node:
 
         The network is left as the site trained it; what the site sends may be an attack's.
         """
-        settings, server_round = self.settings, round_of(message)
-        received = message.content.array_records["arrays"].to_torch_state_dict()
-        local = Local(
+        config, received = config_of(message), received_of(message)
+        local = self._local(message, model, x, y, nll, seed, augment)
+        method = method_of(config) if METHOD_KEY in config else Method()
+        fitted = fit(method, local, received, config, self.keeps_in)
+        return replace(fitted, reply=self._attacked(fitted.reply, received))
+
+    def personal(
+        self,
+        message: Message,
+        model: nn.Module,
+        x: Tensor,
+        y: Tensor,
+        nll: Callable[[Tensor, Tensor], Tensor],
+        seed: int,
+        augment: bool = False,
+    ) -> Personal | None:
+        """Return the site's own model, where the message's method has one; it may be trained."""
+        config = config_of(message)
+        local = self._local(message, model, x, y, nll, seed, augment)
+        return personal(method_of(config), local, received_of(message), config, self.keeps_in)
+
+    def _local(
+        self,
+        message: Message,
+        model: nn.Module,
+        x: Tensor,
+        y: Tensor,
+        nll: Callable[[Tensor, Tensor], Tensor],
+        seed: int,
+        augment: bool,
+    ) -> Local:
+        server_round = round_of(message)
+        return Local(
             model=model,
             x=x,
             y=y,
             nll=nll,
-            inference=local_method(settings.inference),
+            inference=local_method(self.settings.inference),
             training=self.training(message, len(y)),
-            prior=self.prior(received, server_round),
+            prior=self.prior(received_of(message), server_round),
             round=server_round,
             seed=seed,
             augment=augment,
         )
-        config = config_of(message)
-        method = method_of(config) if METHOD_KEY in config else Method()
-        fitted = fit(method, local, received, config, self.keeps_in)
-        return replace(fitted, reply=self._attacked(fitted.reply, received))
 
     def _attacked(
         self, reply: Mapping[str, Tensor], received: Mapping[str, Tensor]
@@ -130,6 +156,11 @@ def _resolve(run_config: tuple[tuple[str, str | int | float | bool], ...]) -> Se
 def config_of(message: Message) -> ConfigRecord:
     """Return what the server says beside the arrays."""
     return message.content.config_records["config"]
+
+
+def received_of(message: Message) -> dict[str, Tensor]:
+    """Return the arrays that the server sends."""
+    return message.content.array_records["arrays"].to_torch_state_dict()
 
 
 def round_of(message: Message) -> int:

@@ -144,7 +144,8 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
 def _parameters(settings: Settings, facts: Mapping[str, Tensor]) -> dict[str, Any]:
     """Return the arguments that the run's strategy has beside those of all."""
     bench = _bench(settings, facts) if method_of(settings).needs_bench else None
-    return {**arguments_of(settings), "seed": settings.seed, "bench": bench}
+    keep = settings.projection != "none"
+    return {**arguments_of(settings), "seed": settings.seed, "bench": bench, "keep_models": keep}
 
 
 def _bench(settings: Settings, facts: Mapping[str, Tensor]) -> Bench:

@@ -147,6 +147,8 @@ class Recorder:
         if self.last.prediction is not None:
             for name, figure in self.task.pictures(self.last.prediction, self.facts):
                 self.results.draw(figure, name)
+        for name, figure in self.task.pictures_of_clients(self.results.rounds[-1]):
+            self.results.draw(figure, name)
         if members := self.members:
             self.results.write_tensors("networks", members)
         self.results.finish(self.posterior, self.task.curves)

@@ -10,7 +10,7 @@ from fedbary.aggregation import RULES
 from fedbary.methods import METHODS
 
 from .charts import Chart, chart
-from .client import train
+from .client import own_model, train
 from .conventions import CONVENTIONS, Convention
 from .gate import Refusal
 from .gated import GatedStrategy
@@ -51,6 +51,7 @@ __all__ = [
     "aggregate_records",
     "arrays_from_posterior",
     "chart",
+    "own_model",
     "parameter_groups",
     "posterior_from_arrays",
     "strategy_for",

@@ -1,4 +1,4 @@
-"""A client's answer to a training message, under any method."""
+"""What a client makes of a message, under any method: its work of a round, its own model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.nn import functional
 from fedbary.errors import SettingError
 from fedbary.inference import Prior, Training, local_method
 from fedbary.memory import Memory
-from fedbary.methods import Fitted, Local, Method, method_named
+from fedbary.methods import Fitted, Local, Method, Personal, method_named
 from fedbary.seeds import derive_seed
 
 from .method_strategy import KEPT_KEY, METHOD_KEY, RUN_KEY
@@ -72,15 +72,46 @@ def train(
         If the message names no method, or parameters it does not have, or what the client kept is
         not there.
     """
-    config = next(iter(message.content.config_records.values()))
+    config, received = _told(message)
     server_round = int(config["server-round"])  # type: ignore[arg-type]
-    received = next(iter(message.content.array_records.values())).to_torch_state_dict()
     local = Local(
         model, x, y, nll, local_method(inference), training, prior, server_round,
         derive_seed(seed, "train", server_round),
     )  # fmt: skip
     fitted = fit(method_of(config), local, received, config, keep_in)
     return reply_of(message, fitted, {"num-examples": len(y)})
+
+
+def own_model(
+    message: Message,
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    *,
+    training: Training,
+    nll: Callable[[Tensor, Tensor], Tensor] = functional.cross_entropy,
+    inference: str = "variational",
+    prior: Prior = 1.0,
+    seed: int = 0,
+    keep_in: Path | None = None,
+) -> Personal | None:
+    """Return the client's own model when an evaluation message asks, None where it has none.
+
+    The server's strategy is one of a method with models of the clients' own, or was told
+    `keep_models`. The parameters are those of `train`; some methods train the model on (x, y).
+
+    Raises
+    ------
+    SettingError
+        As `train`.
+    """
+    config, received = _told(message)
+    server_round = int(config["server-round"])  # type: ignore[arg-type]
+    local = Local(
+        model, x, y, nll, local_method(inference), training, prior, server_round,
+        derive_seed(seed, "own", server_round),
+    )  # fmt: skip
+    return personal(method_of(config), local, received, config, keep_in)
 
 
 def fit(
@@ -93,14 +124,41 @@ def fit(
     """Let a method do the client's work, with what the client kept of its last admitted reply."""
     if KEPT_KEY not in config:
         return method.fit(local, received, {})
+    memory, admitted, earlier = _memory(method, config, keep_in)
+    fitted = method.fit(local, received, memory.recall(admitted))
+    kept = fitted.kept if method.remembers else local.state()
+    memory.keep(local.round, kept, {admitted, *earlier} if earlier else None)
+    return fitted
+
+
+def personal(
+    method: Method,
+    local: Local,
+    received: Mapping[str, Tensor],
+    config: ConfigRecord,
+    keep_in: Path | None,
+) -> Personal | None:
+    """Return the client's own model, from what it was sent and what it keeps."""
+    if KEPT_KEY not in config:
+        return method.personal(local, received, {})
+    memory, admitted, _ = _memory(method, config, keep_in)
+    return method.personal(local, received, memory.recall(admitted))
+
+
+def _told(message: Message) -> tuple[ConfigRecord, Mapping[str, Tensor]]:
+    arrays = next(iter(message.content.array_records.values()))
+    return next(iter(message.content.config_records.values())), arrays.to_torch_state_dict()
+
+
+def _memory(
+    method: Method, config: ConfigRecord, keep_in: Path | None
+) -> tuple[Memory, int, list[int]]:
+    """Return what the client remembers of the run, and the rounds that the message names."""
     if keep_in is None:
         allowed = f"a folder for what {type(method).__name__} lets this client keep"
         raise SettingError("state-path", "none", allowed)
     admitted, *earlier = (int(number) for number in config[KEPT_KEY])  # type: ignore[union-attr]
-    memory = Memory(keep_in / f"{int(config[RUN_KEY]):016x}")  # type: ignore[arg-type]
-    fitted = method.fit(local, received, memory.recall(admitted))
-    memory.keep(local.round, fitted.kept, {admitted, *earlier} if earlier else None)
-    return fitted
+    return Memory(keep_in / f"{int(config[RUN_KEY]):016x}"), admitted, earlier  # type: ignore[arg-type]
 
 
 def method_of(config: ConfigRecord) -> Method:

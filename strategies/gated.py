@@ -64,8 +64,8 @@ class GatedStrategy(FedAvg, ABC):
         rounds; None where that is not known: then the id, which changes where a SuperNode
         without a registered key is started again.
     tell : callable, optional
-        What each training message's config says beside the round's own: names with values, asked
-        for once the round's nodes are chosen.
+        What each message's config says beside the round's own: names with values, asked for once
+        the nodes are chosen.
     known_metrics : mapping of str to (float, float), optional
         The metrics that clients are to send as numbers, each with its least and its largest value.
         Then a reply with something else under these keys is left out of the metrics, and replies
@@ -344,7 +344,7 @@ class GatedStrategy(FedAvg, ABC):
     ) -> list[Message]:
         """Make a message for each node, marked with what it asks, by which late replies show."""
         config = record.config_records[self.configrecord_key]
-        if self.tell is not None and message_type == MessageType.TRAIN:
+        if self.tell is not None:
             config.update(self.tell())
         group_id = question(message_type, cast(int, config["server-round"]))
         return [Message(record, node_id, message_type, group_id=group_id) for node_id in node_ids]

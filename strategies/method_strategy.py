@@ -26,7 +26,7 @@ from .names import Names
 from .privacy import driving_wrapper
 
 METHOD_KEY = "method"
-"""The entry of a training message's config that names the method; its parameters are beside it."""
+"""The entry of a message's config that names the method; its parameters are beside it."""
 
 KEPT_KEY = "kept-round"
 """The entry with the last round of which the client's reply was admitted, 0: none; and, where the
@@ -57,6 +57,9 @@ class MethodStrategy(GatedStrategy):
         The source of every draw of the server.
     bench : Bench, optional
         A network and examples of the server's own, for methods that say `needs_bench`.
+    keep_models : bool
+        Whether clients keep the model that they train, of a method that lets them keep nothing, and
+        score it as their own; those of a method that `personalises` have one anyway.
 
     Attributes
     ----------
@@ -77,6 +80,7 @@ class MethodStrategy(GatedStrategy):
         convention: str | Convention = "fedbary",
         seed: int = 0,
         bench: Bench | None = None,
+        keep_models: bool = False,
         **kwargs: Any,
     ) -> None:
         names = {parameter.name for parameter in fields(self.method_class)}  # type: ignore[arg-type]
@@ -88,6 +92,8 @@ class MethodStrategy(GatedStrategy):
         super().__init__(*args, **kwargs)
         self.convention = convention_named(convention)
         self._seed, self._bench = seed, bench
+        self._keeps = self.method.remembers or keep_models
+        self._personal = self.method.personalises or keep_models
         self._state: Mapping[str, Tensor] = {}
         self._pending: Mapping[str, Tensor] = {}
         self._kept: dict[str, int] = {}
@@ -99,25 +105,39 @@ class MethodStrategy(GatedStrategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Send what the method sends each client, with its name and parameters."""
-        config = ConfigRecord({**config, METHOD_KEY: self.method.name})
-        config.update({f"{METHOD_KEY}.{name}": value for name, value in self._told().items()})
         messages = list(super().configure_train(server_round, arrays, config, grid))
-        names = Names(arrays.keys(), self.convention)
-        model = names.read(arrays)
         self._round = server_round + self.completed_rounds
         if self._round == 1:
-            self._state = self.method.start(model)
+            self._state = self.method.start(Names(arrays.keys(), self.convention).read(arrays))
             self._kept, self._run = {}, secrets.randbits(62)
-        server = self._server(model, Blanks())
         earlier, self._at_checkpoint = self._at_checkpoint, dict(self._kept)
+        return self._filled(
+            messages, arrays, [self._kept] if earlier is None else [self._kept, earlier]
+        )
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Send the global model; where clients have their own, what training messages hold."""
+        messages = list(super().configure_evaluate(server_round, arrays, config, grid))
+        return self._filled(messages, arrays, [self._kept]) if self._personal else messages
+
+    def _filled(
+        self, messages: list[Message], arrays: ArrayRecord, kept: Sequence[Mapping[str, int]]
+    ) -> list[Message]:
+        """Let each message hold what the method sends, its name and parameters, and kept rounds."""
+        names = Names(arrays.keys(), self.convention)
+        model = names.read(arrays)
+        server = self._server(model, Blanks())
+        own = {METHOD_KEY: self.method.name}
+        own |= {f"{METHOD_KEY}.{name}": value for name, value in self._told().items()}
         for message in messages:
             name = self._name(message.metadata.dst_node_id)
             sent = self.method.send(server, name)
-            said = message.content.config_records[self.configrecord_key]
-            if self.method.remembers:
-                known = [self._kept] if earlier is None else [self._kept, earlier]
-                kept = [rounds.get(name, 0) for rounds in known]
-                said = ConfigRecord({**said, KEPT_KEY: kept, RUN_KEY: self._run})
+            said = ConfigRecord({**message.content.config_records[self.configrecord_key], **own})
+            if self._keeps:
+                said[KEPT_KEY] = [rounds.get(name, 0) for rounds in kept]
+                said[RUN_KEY] = self._run
             message.content = RecordDict(
                 {
                     self.arrayrecord_key: _record(sent, model, names, arrays),
@@ -135,7 +155,7 @@ class MethodStrategy(GatedStrategy):
         """Return what, with the global arrays, is needed to go on after the last whole round."""
         state = super().state_dict()
         state |= {_STATE + name: tensor for name, tensor in self._state.items()}
-        if self.method.remembers:
+        if self._keeps:
             numbers = {_KEPT + name: number for name, number in self._kept.items()}
             numbers[_RUN] = self._run
             state |= {name: torch.tensor(number) for name, number in numbers.items()}

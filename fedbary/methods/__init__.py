@@ -13,7 +13,16 @@ from importlib import import_module
 from types import MappingProxyType
 
 from fedbary.errors import SettingError
-from fedbary.methods._method import Bench, Fitted, Local, Method, Reply, Server, Tensors
+from fedbary.methods._method import (
+    Bench,
+    Fitted,
+    Local,
+    Method,
+    Personal,
+    Reply,
+    Server,
+    Tensors,
+)
 from fedbary.settings.config import Settings, parameters_of
 from fedbary.settings.parameters import Value, methods
 
@@ -23,6 +32,7 @@ __all__ = [
     "Fitted",
     "Local",
     "Method",
+    "Personal",
     "Reply",
     "Server",
     "Tensors",

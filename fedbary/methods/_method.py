@@ -99,6 +99,22 @@ class Fitted:
 
 
 @dataclass(frozen=True, eq=False)
+class Personal:
+    """A client's own model.
+
+    Parameters
+    ----------
+    model : Tensors
+        Its state dict.
+    members : Tensors
+        Networks that predict together in its place: (K, *shape) by name, as of `Method.members`.
+    """
+
+    model: Tensors
+    members: Tensors = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
 class Bench:
     """What a server has to compute with: a network, and examples that are nobody else's.
 
@@ -193,6 +209,9 @@ class Method:
     remembers = False
     """Whether clients keep what `fit` returns as `kept`, and are given it in their next round."""
 
+    personalises = False
+    """Whether clients have models of their own, which they score beside the global one."""
+
     needs_bench = False
     """Whether the server is to have a network and examples of its own."""
 
@@ -217,6 +236,14 @@ class Method:
         local.load(received)
         metrics = local.infer(local.prior)
         return Fitted(local.state(), metrics)
+
+    def personal(self, local: Local, received: Tensors, kept: Tensors) -> Personal | None:
+        """Return the client's own model; None where it has none, as before its first reply.
+
+        It is asked for after a round, with what `send` then yields. By default it is what the
+        client keeps: of a method that lets it keep nothing, the model that it trained last.
+        """
+        return Personal(kept) if kept else None
 
     def reply_like(self, model: Tensors) -> Tensors:
         """Return tensors with the names, shapes and dtypes of a sound reply."""

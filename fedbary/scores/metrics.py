@@ -10,7 +10,9 @@ from torch import Tensor
 from fedbary.errors import SettingError
 
 
-def evaluate(probs: Tensor, labels: Tensor, ece_bins: int = 15) -> dict[str, float]:
+def evaluate(
+    probs: Tensor, labels: Tensor, ece_bins: int = 15, weights: Tensor | None = None
+) -> dict[str, float]:
     """Score predicted class probabilities.
 
     - ``accuracy``: the fraction whose most probable class is the label;
@@ -27,6 +29,8 @@ def evaluate(probs: Tensor, labels: Tensor, ece_bins: int = 15) -> dict[str, flo
         Classes, (N,), int64 in 0..C-1.
     ece_bins : int
         Bins of the calibration error, at least 1.
+    weights : Tensor, optional
+        How much each example counts, (N,), at least 0 and not all 0; by default all alike.
 
     Raises
     ------
@@ -40,15 +44,21 @@ def evaluate(probs: Tensor, labels: Tensor, ece_bins: int = 15) -> dict[str, flo
     Guo et al., On Calibration of Modern Neural Networks, ICML 2017; Brier, Verification of
     Forecasts Expressed in Terms of Probability, 1950.
     """
-    diagram = reliability(probs, labels, ece_bins)
+    diagram = reliability(probs, labels, ece_bins, weights)
     probs = _checked(probs, labels, ece_bins)
+
+    def mean(values: Tensor) -> float:
+        if weights is None:
+            return float(values.mean())
+        return float(weights.double() @ values / weights.double().sum())
+
     of_label = probs.gather(1, labels[:, None]).double()
     brier = probs.double().square().sum(1) - 2 * of_label[:, 0] + 1
     return {
-        "accuracy": float(probs.argmax(1).eq(labels).double().mean()),
-        "nll": float(-(of_label + 1e-8).log().mean()),
+        "accuracy": mean(probs.argmax(1).eq(labels).double()),
+        "nll": mean(-(of_label[:, 0] + 1e-8).log()),
         "ece": diagram.ece,
-        "brier": float(brier.mean()),
+        "brier": mean(brier),
     }
 
 
@@ -61,7 +71,7 @@ class Reliability:
     confidence, accuracy : ndarray
         Means over the examples of a bin, fractions, 0 where it is empty; (bins + 1,).
     count : ndarray
-        Examples of a bin, (bins + 1,).
+        Examples of a bin, (bins + 1,), or the sum of their weights.
 
     Bin b holds confidences in [b/bins, (b+1)/bins). The last, one more than was asked for, holds
     those of exactly 1, as torchmetrics keeps them: `ece` is the value of its
@@ -79,7 +89,33 @@ class Reliability:
         return float((self.count * gaps).sum() / self.count.sum())
 
 
-def reliability(probs: Tensor, labels: Tensor, bins: int = 15) -> Reliability:
+def label_share_weights(labels: Tensor, counts: Sequence[int]) -> Tensor | None:
+    """Return weights under which examples have the label shares of other data.
+
+    w_i = (n_c / Σ n) / N_c for an example of class c, of which there are N_c here and n_c there.
+
+    Parameters
+    ----------
+    labels : Tensor
+        Classes, (N,), int64.
+    counts : sequence of int
+        How many of each class the other data hold, (C,).
+
+    Returns
+    -------
+    Tensor or None
+        (N,), float64, on the labels' device; their sum is below 1 where a class has no example
+        here. None where no class of the other data has one.
+    """
+    there = torch.tensor(counts, dtype=torch.float64, device=labels.device)
+    here = torch.bincount(labels, minlength=len(counts)).double()
+    weights = (there / there.sum().clamp_min(1) / here.clamp_min(1))[labels]
+    return weights if weights.sum() > 0 else None
+
+
+def reliability(
+    probs: Tensor, labels: Tensor, bins: int = 15, weights: Tensor | None = None
+) -> Reliability:
     """Return mean confidence, accuracy and count per bin of the largest probability.
 
     Parameters and errors are those of `evaluate`; so is the calibration error of the result.
@@ -87,11 +123,14 @@ def reliability(probs: Tensor, labels: Tensor, bins: int = 15) -> Reliability:
     confidence, predicted = _checked(probs, labels, bins).max(1)
     edges = torch.linspace(0, 1, bins + 1, device=confidence.device)
     index = (torch.bucketize(confidence, edges, right=True) - 1).cpu().numpy()
-    count = np.bincount(index, minlength=bins + 1)
+    each = np.ones(len(index)) if weights is None else weights.double().cpu().numpy()
+    count = np.bincount(index, each, bins + 1)
     means = [
-        np.bincount(index, values.cpu().numpy(), bins + 1) / np.maximum(count, 1)
+        np.bincount(index, each * values.cpu().numpy(), bins + 1) / np.where(count > 0, count, 1)
         for values in (confidence, predicted.eq(labels))
     ]
+    if weights is None:
+        count = count.astype(int)
     return Reliability(means[0], means[1], count)
 
 

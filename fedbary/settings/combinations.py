@@ -23,6 +23,8 @@ def conflicts(settings: Settings) -> Iterator[tuple[str, str]]:
         yield "kl_weight", f"above 0 for inference={settings.inference}"
     if settings.method != BARYCENTRE:
         yield from _with_method(settings)
+    if settings.projection != "none" and settings.holdout == 0:
+        yield "projection", "none without a holdout, on which clients score"
     yield from limits.conflicts(settings)
     if settings.dataset == "none":
         yield from _without_data(settings)
@@ -36,6 +38,8 @@ def _with_method(settings: Settings) -> Iterator[tuple[str, str]]:
         yield "attack", f"none for {method}"
     if settings.kl_weight == "share":
         yield "kl_weight", f"a number for {method}"
+    if settings.projection != "none" and methods()[settings.method].personalises:
+        yield "projection", f"none for {method}, whose clients have models of their own"
 
 
 def _without_data(settings: Settings) -> Iterator[tuple[str, str]]:

@@ -125,6 +125,7 @@ class Settings(BaseModel):
     ece_bins: int = Field(ge=1)
     specificity: float = Field(ge=0, le=1)
     evaluate_clients: int = Field(ge=0)
+    projection: Literal["none", "WB", "RKLB"]
 
     attack: str
     hostile_fraction: float = Field(ge=0, le=1)

@@ -105,10 +105,10 @@ class MethodFile:
     ----------
     module, defines, name, purpose : str
         The module and the class in it, what the method is called, and what it is in a line.
-    deterministic, squares, needs_bench : bool
+    deterministic, squares, personalises, needs_bench : bool
         Whether it trains point weights (None: either kind); a regression's on squared errors,
-        without a noise of the network's own; whether the server is to have a network and examples
-        of its own.
+        without a noise of the network's own; whether clients have models of their own, and the
+        server a network and examples.
     parameters : mapping
         Its parameters by name.
     """
@@ -119,6 +119,7 @@ class MethodFile:
     purpose: str
     deterministic: bool | None
     squares: bool
+    personalises: bool
     needs_bench: bool
     parameters: Mapping[str, Parameter]
 
@@ -166,6 +167,7 @@ def _read_method(file: Path) -> MethodFile:
         purpose=purpose,
         deterministic=flags["deterministic"],
         squares=bool(flags["squares"]),
+        personalises=bool(flags["personalises"]),
         needs_bench=bool(flags["needs_bench"]),
         parameters=_fields(source),
     )

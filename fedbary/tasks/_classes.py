@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from fedbary.data.shard import Shard
+from fedbary.figures.gains import who_gains
 from fedbary.figures.sheet import BLUE, GREEN, RED
 from fedbary.predictive import Prediction
+from fedbary.projection import STRENGTHS
 from fedbary.scores.metrics import accuracy_after_rejection, evaluate, fairness
 from fedbary.tasks._values import Client
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 ECE_BINS = (15, 100)
 """The numbers of bins in use: most papers' and BA-BFL's; both are recorded beside `ece_bins`."""
@@ -22,6 +27,16 @@ SCORES = {"accuracy": (0.0, 1.0), "nll": (0.0, 1000.0), "ece": (0.0, 1.0), "brie
 
 A probability's negative logarithm is at most 745 in float64, or infinite.
 """
+
+OWN = {
+    "global": "",
+    "personal": "personal-",
+    **{f"projected-{called}": f"projected-{called}-" for called in STRENGTHS},
+}
+"""How metrics of a client's evaluation begin, by the model that they are of."""
+
+DATA = {"held_out": "", "shares": "share-"}
+"""How they go on, by the data: what the client holds out, the test set by its label shares."""
 
 REJECTED = tuple(tenth / 10 for tenth in range(10))
 """Fractions of the test set that are rejected, most uncertain first."""
@@ -33,7 +48,12 @@ ECE = ("ece", 100, "Expected calibration error (%)", GREEN)
 
 def known(scores: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
     """Return the limits of scores as clients send them: of the global model, and of their own."""
-    return {**{f"local-{name}": limits for name, limits in scores.items()}, **scores}
+    prefixes = (
+        "",
+        "local-",
+        *(f"{model}{data}" for model in OWN.values() for data in DATA.values()),
+    )
+    return {f"{p}{name}": limits for p in prefixes for name, limits in scores.items()}
 
 
 def label_counts(shard: Shard, classes: int) -> list[int]:
@@ -51,7 +71,28 @@ def summary(trained: Sequence[Client], held_out: Sequence[Client]) -> dict[str, 
         line["local_models"] = _spread(told, "local-accuracy")
     if told := [client for client in held_out if client.keys() >= SCORES.keys()]:
         line["held_out"] = {**_spread(told, "accuracy"), "clients": told}
+    for data, part in DATA.items():
+        both = {f"{OWN[model]}{part}accuracy" for model in ("global", "personal")}
+        told = [client for client in held_out if client.keys() >= both]
+        for model, prefix in OWN.items():
+            name = f"{prefix}{part}accuracy"
+            if of_model := [client for client in told if name in client]:
+                spreads = line.setdefault("personal", {}).setdefault(data, {})
+                spreads[model] = _spread(of_model, name)
     return line
+
+
+def pictures_of_clients(line: Mapping[str, Any]) -> Iterator[tuple[str, Figure]]:
+    """Yield who gains by a model of its own, where the line of a round tells."""
+    clients = line.get("held_out", {}).get("clients", [])
+    gains: dict[str, dict[str, float]] = {}
+    for data, part in DATA.items():
+        pair = f"{part}accuracy", f"personal-{part}accuracy"
+        found = {c["site"]: c[pair[1]] - c[pair[0]] for c in clients if c.keys() >= set(pair)}
+        if found:
+            gains[data] = found
+    if gains:
+        yield "who-gains", who_gains(gains)
 
 
 def uncertainty(prediction: Prediction, labels: torch.Tensor) -> dict[str, Any]:

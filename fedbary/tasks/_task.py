@@ -131,9 +131,19 @@ class Task(ABC):
         return None
 
     def client_scores(
-        self, model: nn.Module, x: Tensor, y: Tensor, facts: Facts, seed: int
+        self,
+        model: nn.Module,
+        x: Tensor,
+        y: Tensor,
+        facts: Facts,
+        seed: int,
+        members: Mapping[str, Tensor] | None = None,
+        weights: Tensor | None = None,
     ) -> dict[str, float]:
-        """Score a model at a client; what is not finite is left out."""
+        """Score a model at a client, or members in its place; what is not finite is left out.
+
+        With `weights` (N,) each example counts for as much.
+        """
         return {}
 
     def answer(
@@ -182,6 +192,10 @@ class Task(ABC):
     def summary(self, trained: Sequence[Client], held_out: Sequence[Client]) -> dict[str, Any]:
         """Return what the round's line has of the clients' metrics together."""
         return {}
+
+    def pictures_of_clients(self, line: Mapping[str, Any]) -> Iterable[tuple[str, Figure]]:
+        """Yield pictures of the clients' scores, given the line of the last round."""
+        return ()
 
     def pictures(self, prediction: Any, facts: Facts) -> Iterable[tuple[str, Figure]]:
         """Yield pictures of the final model's predictions, each with its file's name."""

@@ -138,10 +138,18 @@ class Classification(Task):
         return _scored(self.held, self.deal, torch_device(self.settings))
 
     def client_scores(
-        self, model: nn.Module, x: Tensor, y: Tensor, facts: Facts, seed: int
+        self,
+        model: nn.Module,
+        x: Tensor,
+        y: Tensor,
+        facts: Facts,
+        seed: int,
+        members: Mapping[str, Tensor] | None = None,
+        weights: Tensor | None = None,
     ) -> dict[str, float]:
         """Score a model at a client."""
-        return evaluate(self._predict(model, x, seed).probs, y, self.settings.ece_bins)
+        probs = self._predict(model, x, seed, members=members).probs
+        return evaluate(probs, y, self.settings.ece_bins, weights)
 
     def scores(self, outcome: Outcome, facts: Facts) -> Scored:
         """Score the global model on the test set, or, without one, on what the sites hold out.
@@ -175,6 +183,10 @@ class Classification(Task):
     def summary(self, trained: Sequence[Client], held_out: Sequence[Client]) -> dict[str, Any]:
         """Return the clients' fairness."""
         return _classes.summary(trained, held_out)
+
+    def pictures_of_clients(self, line: Mapping[str, Any]) -> Iterator[tuple[str, Figure]]:
+        """Yield who gains by a model of its own."""
+        return _classes.pictures_of_clients(line)
 
     def pictures(self, prediction: Prediction, facts: Facts) -> Iterator[tuple[str, Figure]]:
         """Yield the reliability diagram."""

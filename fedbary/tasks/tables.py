@@ -35,7 +35,7 @@ from fedbary.gaussian import Posterior
 from fedbary.predictive import Prediction
 from fedbary.predictive.choice import predicted
 from fedbary.scores import tables as scores
-from fedbary.scores.metrics import reliability
+from fedbary.scores.metrics import evaluate, reliability
 from fedbary.tabular import loss
 from fedbary.tasks import _classes, _sums
 from fedbary.tasks._network import network
@@ -131,10 +131,22 @@ class Tables(Task):
         return self._standardised(facts, x), y.to(torch_device(self.settings))
 
     def client_scores(
-        self, model: nn.Module, x: Tensor, y: Tensor, facts: Facts, seed: int
+        self,
+        model: nn.Module,
+        x: Tensor,
+        y: Tensor,
+        facts: Facts,
+        seed: int,
+        members: Mapping[str, Tensor] | None = None,
+        weights: Tensor | None = None,
     ) -> dict[str, float]:
-        """Score a model at a client; a site of one class has no AUROC and no sensitivity."""
-        prediction = self._predict(model, x, facts, seed)
+        """Score a model at a client; a site of one class has no AUROC and no sensitivity.
+
+        Nor has any with weights.
+        """
+        prediction = self._predict(model, x, facts, seed, members=members)
+        if weights is not None:
+            return evaluate(prediction.probs, y, self.settings.ece_bins, weights)
         found = self.judged(prediction, y)
         return {name: value for name, value in found.items() if not math.isnan(value)}
 
@@ -184,6 +196,10 @@ class Tables(Task):
             means = scores.pooled(told, [client["num-examples"] for client in told])
             line["held_out"] = {**means, **line["held_out"]}
         return line
+
+    def pictures_of_clients(self, line: Mapping[str, Any]) -> Iterator[tuple[str, Figure]]:
+        """Yield who gains by a model of its own."""
+        return _classes.pictures_of_clients(line)
 
     def pictures(self, prediction: Prediction, facts: Facts) -> Iterator[tuple[str, Figure]]:
         """Yield the reliability diagram and the ROC curve of each positive class."""

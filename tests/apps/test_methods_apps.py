@@ -62,7 +62,7 @@ def test_a_run_cut_off_at_any_round_goes_on_to_the_same_model(name, tmp_path):
     run_inline(settings(name), tmp_path / "whole")
     for messages in (1, 4, 8):
         folder = tmp_path / f"cut{messages}"
-        cut_off(settings(name), folder, messages)
+        cut_off(settings(name, output=str(folder)), folder, messages)
         run_inline(settings(name, resume="last"), folder)
         assert same(folder, tmp_path / "whole")
 

@@ -1,0 +1,63 @@
+"""What a site scores when it evaluates: the global model, and its own beside it."""
+
+from __future__ import annotations
+
+from flwr.app import Message
+from torch import Tensor, nn
+
+from client_app.job import Job
+from client_app.node import config_of, received_of, round_of
+from fedbary.methods import Personal
+from fedbary.projection import STRENGTHS, projected
+from fedbary.scores.metrics import label_share_weights
+from strategies.client import METHOD_KEY
+
+
+def evaluation_scores(job: Job, message: Message, model: nn.Module) -> dict[str, float]:
+    """Score the global model on what the site holds out; where asked, more.
+
+    A message that names a method asks for the site's own model too, and for both on the server's
+    test set as well, under weights by which it has the site's label shares; see
+    `fedbary.tasks._classes` for the metrics' names. A site that has no model of its own yet would
+    use the global one.
+    """
+    shard, server_round = job.shard, round_of(message)
+    received = received_of(message)
+    sets: dict[str, tuple[Tensor, Tensor, Tensor | None]] = {
+        "": (shard.x_held_out, shard.y_held_out, None)
+    }
+    models = {"": Personal({name: received[name] for name in model.state_dict()})}
+    if METHOD_KEY in config_of(message):
+        seed = job.task.seed("own", job.node.site.key, server_round)
+        loss, augment = job.task.loss(job.facts), job.task.augments(job.node.site)
+        own = job.node.personal(message, model, shard.x, shard.y, loss, seed, augment)
+        models["personal-"] = own or models[""]
+        rule, last = job.node.settings.projection, server_round == job.node.settings.rounds
+        for called, strength in STRENGTHS.items() if rule != "none" and last else ():
+            between = projected(rule, models["personal-"].model, models[""].model, strength)
+            models[f"projected-{called}-"] = Personal(between)
+        if (test := _test_set(job)) is not None:
+            sets["share-"] = test
+    found: dict[str, float] = {}
+    for owner, held in models.items():
+        model.load_state_dict({**held.model})
+        for data, (x, y, weights) in sets.items():
+            seed = scoring_seed(job, server_round)
+            scores = job.task.client_scores(model, x, y, job.facts, seed, held.members, weights)
+            found |= {f"{owner}{data}{name}": value for name, value in scores.items()}
+    return found
+
+
+def scoring_seed(job: Job, server_round: int) -> int:
+    """Return the seed of the networks that a site draws for its scores in a round."""
+    return job.task.seed("predict", job.node.site.key, server_round)
+
+
+def _test_set(job: Job) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Return the server's test set, if the site is simulated, with weights by its label shares."""
+    scored = job.task.scored_by_clients(job.facts) if job.node.site.partition is not None else None
+    counts = job.task.label_counts(job.shard, job.signature)
+    if scored is None or not counts:
+        return None
+    weights = label_share_weights(scored[1], counts)
+    return None if weights is None else (*scored, weights)

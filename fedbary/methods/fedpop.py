@@ -1,0 +1,246 @@
+"""FedPop: a head of each client's own, sampled by Langevin steps under a prior that is learned.
+
+The trunk φ, the network's deterministic tensors, is common; a client's head θ_k, the Gaussian
+ones, is a draw from the population's prior N(m, v) per weight, which the server learns. A round at
+client k, from its last θ_k, over the round's mini-batches:
+
+    θ ← θ − ε A [∇ mean NLL + κ (θ − m)/(n_k v)] + √(2 ε A κ / n_k) ξ,    A = 1/(1 + ε κ/(n_k v)),
+
+with ε = `lr` / (1 − `momentum`), as far as SGD goes, ξ standard normal and κ = `kl_weight`. At
+κ = 1, the paper's, that is Langevin on −log p(D_k | θ, φ) − log p(θ | m, v); below, as everywhere
+here, on that of data counted 1/κ times. The constant A per weight keeps the prior's part stable.
+The part `burn_in` of
+the steps is dropped; over the others the client takes the means of ∇_φ mean NLL at the φ that it
+was sent, of θ − m and of (θ − m)², and sends these. By Fisher's identity the first is the gradient
+of the marginal likelihood, over the head. The server steps along its mean by size with Adam, and
+sets the prior to the optimum of EM,
+
+    m ← m + mean_k E[θ_k − m],      v ← mean_k E[(θ_k − m)²] − (mean_k E[θ_k − m])².
+
+Assumed is that clients share features and differ in the head. What travels: the model both ways
+(2 numbers a weight of the head). A client keeps its chain's end and `heads` samples. A round costs
+FedAvg's, forwards and backwards once a batch, though φ moves once a round: many short rounds suit
+it. A client predicts by the mean of its heads' predictions on the trunk that it is sent; for
+everybody heads are drawn from the prior.
+
+Traps: public code runs Adam or RMSprop without noise where the Langevin steps belong, holds the
+prior at N(0, 1), moves φ client after client, and scores the last head alone; its "femnist" is
+MNIST. At κ = 1 a prior that starts narrow (`init_log_var`) holds heads of few examples.
+Mini-batches add their own noise to ξ's. The paper ascends in the prior's parameters; the
+optimum for the same statistics is taken here.
+
+Reference: Kotelevskii et al., FedPop: A Bayesian Approach for Personalised Federated Learning,
+NeurIPS 2022; the code read is nkotelevskii/FedPop.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedbary.errors import SettingError
+from fedbary.gaussian import LOG_VAR_SUFFIX, MEAN_SUFFIX, Posterior
+from fedbary.inference._vectors import Batches, Flat
+from fedbary.methods._method import (
+    Fitted,
+    Local,
+    Method,
+    Personal,
+    Reply,
+    Server,
+    Tensors,
+    weighted_mean,
+)
+from fedbary.optimisers import ServerAdam, is_buffer
+
+_GRADIENT, _GAP, _SQUARE, _SAMPLE = "gradient/", "head/gap/", "head/square/", "sample/"
+
+
+@dataclass(frozen=True)
+class FedPop(Method):
+    """Heads sampled at the clients under a learned prior (Kotelevskii et al. 2022).
+
+    Parameters
+    ----------
+    burn_in : float
+        From 0 to below 1: the part of a round's steps that is dropped; the code's 5 of 10.
+    heads : int
+        Samples of its head that a client keeps of a round and predicts by, from 1.
+    server_lr : float
+        Adam's rate on the trunk.
+
+    Raises
+    ------
+    SettingError
+        If a parameter is out of its range.
+    """
+
+    burn_in: float = 0.5
+    heads: int = 5
+    server_lr: float = 0.01
+
+    personalises = True
+    remembers = True
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.burn_in < 1:
+            raise SettingError("burn_in", self.burn_in, "from 0 to below 1")
+        if self.heads < 1:
+            raise SettingError("heads", self.heads, "1 or more")
+        ServerAdam(self.server_lr)
+
+    def fit(self, local: Local, received: Tensors, kept: Tensors) -> Fitted:
+        """Run the chain from its last head, and return the means of the gradients."""
+        heads = list(Posterior.from_state_dict(received).log_var)
+        local.load(received)
+        chain = Chain(local, heads)
+        if kept:
+            chain.theta.value.copy_(chain.theta.pack([kept[name + MEAN_SUFFIX] for name in heads]))
+        samples = chain.run(self.burn_in, self.heads)
+        reply: dict[str, Tensor] = {}
+        for name, gradient in chain.gradients().items():
+            reply[_GRADIENT + name] = gradient
+        for name, gap, square in chain.moments():
+            reply |= {_GAP + name: gap, _SQUARE + name: square}
+        state = local.state()
+        reply |= {n: state[n] for n in received if is_buffer(n, received[n])}
+        expected = self.reply_like(received)
+        reply = {n: reply.get(n, torch.zeros_like(expected[n])) for n in expected}
+        kept_now = {name + MEAN_SUFFIX: state[name + MEAN_SUFFIX] for name in heads}
+        for at, name in enumerate(heads):
+            kept_now[_SAMPLE + name] = torch.stack([chain.theta.views(s)[at] for s in samples])
+        return Fitted(reply, {"train_nll": chain.mean_nll}, kept_now)
+
+    def personal(self, local: Local, received: Tensors, kept: Tensors) -> Personal | None:
+        """Return the client's heads on the trunk that it is sent."""
+        if not kept:
+            return None
+        model = {**received, **{n: t for n, t in kept.items() if not n.startswith(_SAMPLE)}}
+        members = {
+            name: tensor.expand(self.heads, *tensor.shape)
+            for name, tensor in received.items()
+            if not name.endswith(LOG_VAR_SUFFIX)
+        }
+        for name, tensor in kept.items():
+            if name.startswith(_SAMPLE):
+                members[name.removeprefix(_SAMPLE) + MEAN_SUFFIX] = tensor
+        return Personal(model, members)
+
+    def reply_like(self, model: Tensors) -> Tensors:
+        """Return gradients of the trunk, moments of the head, and the buffers."""
+        like: dict[str, Tensor] = {}
+        prior = Posterior.from_state_dict(model)
+        for name, mean in prior.mean.items():
+            if name in prior.log_var:
+                like |= {_GAP + name: mean, _SQUARE + name: mean}
+            else:
+                like[name if is_buffer(name, mean) else _GRADIENT + name] = mean
+        return like
+
+    def aggregate(self, server: Server, replies: Sequence[Reply]) -> tuple[Tensors, Tensors]:
+        """Step along the trunk's gradient; set the prior to the optimum of EM."""
+        model, prior = server.model, Posterior.from_state_dict(server.model)
+        trunk = [n for n, t in prior.mean.items() if n not in prior.log_var and not is_buffer(n, t)]
+        means = weighted_mean(replies, [_GRADIENT + name for name in trunk])
+        gradient = {name: means[_GRADIENT + name] for name in trunk}
+        steps, state = ServerAdam(self.server_lr).step(gradient, server.state)
+        after = weighted_mean(replies, [name for name in model if is_buffer(name, model[name])])
+        after |= {name: model[name] - steps[name] for name in trunk}
+        for name, log_var in prior.log_var.items():
+            gap = torch.stack([r.tensors[_GAP + name].double() for r in replies]).mean(0)
+            square = torch.stack([r.tensors[_SQUARE + name].double() for r in replies]).mean(0)
+            var = (square - gap.square()).clamp(math.exp(-39), math.exp(39))
+            after[name + MEAN_SUFFIX] = (prior.mean[name] + gap).to(prior.mean[name])
+            after[name + LOG_VAR_SUFFIX] = var.log().to(log_var)
+        return {name: after[name] for name in model}, state
+
+
+class Chain:
+    """Langevin steps of a head, as the module's text has them, on a network of means.
+
+    Parameters
+    ----------
+    local
+        Whose network holds the trunk, the prior in its Gaussian tensors, and its mean as the start.
+    heads
+        The Gaussian tensors' names.
+
+    Attributes
+    ----------
+    theta : Flat
+        The head, of which the network's means are views.
+    mean_nll : float
+        Of the last epoch, in nats, after `run`.
+    """
+
+    mean_nll: float
+
+    def __init__(self, local: Local, heads: Sequence[str]) -> None:
+        named = {n: p for n, p in local.model.named_parameters() if p.requires_grad}
+        like = next(iter(named.values())).detach()
+        means = {name: named[name + MEAN_SUFFIX] for name in heads}
+        scales = {name + LOG_VAR_SUFFIX for name in heads}
+        gaussian = scales | {name + MEAN_SUFFIX for name in heads}
+        self._local, self._heads = local, list(heads)
+        self._trunk_names = [name for name in named if name not in gaussian]
+        self.theta = Flat(list(means.values()), like)
+        self._trunk = Flat([named[name] for name in self._trunk_names], like)
+        self._centre = self.theta.value.clone()
+        log_var = self.theta.pack([named[name + LOG_VAR_SUFFIX] for name in heads])
+        self._temperature = local.training.kl_weight / len(local.x)
+        self._pull = self._temperature * (-log_var).exp()
+        self._gradient = torch.zeros_like(self._trunk.value)
+        self._gap = torch.zeros_like(self._centre)
+        self._square = torch.zeros_like(self._centre)
+
+    def run(self, burn_in: float, samples: int) -> list[Tensor]:
+        """Take the round's steps, and return samples (weights,) spread evenly over those kept."""
+        local, theta = self._local, self.theta
+        steps = local.training.epochs * math.ceil(len(local.x) / local.training.batch_size)
+        dropped = min(math.floor(burn_in * steps), steps - 1)
+        wanted = {dropped + ((steps - dropped) * (i + 1) - 1) // samples for i in range(samples)}
+        rate = local.training.lr / (1 - local.training.momentum)
+        lr = rate / (1 + rate * self._pull)
+        noise = (2 * lr * self._temperature).sqrt()
+        batches = Batches(local.x, local.y, local.training, local.seed, local.augment)
+        found: list[Tensor] = []
+        local.model.train()
+        for step, (x, y) in enumerate(batches):
+            theta.grad.zero_()
+            self._trunk.grad.zero_()
+            loss = local.nll(local.model(x), y)
+            loss.backward()
+            batches.count(loss, y)
+            kept = steps - dropped
+            if step >= dropped:
+                self._gradient.add_(self._trunk.grad, alpha=1 / kept)
+            gap = theta.value - self._centre
+            theta.value.addcmul_(lr, theta.grad.addcmul_(gap, self._pull), value=-1)
+            drawn = torch.empty_like(gap).normal_(generator=batches.noise)
+            theta.value.addcmul_(noise, drawn)
+            if step >= dropped:
+                gap = theta.value - self._centre
+                self._gap.add_(gap, alpha=1 / kept)
+                self._square.addcmul_(gap, gap, value=1 / kept)
+            if step in wanted:
+                found.append(theta.value.clone())
+        local.model.zero_grad(set_to_none=True)
+        self.mean_nll = batches.mean_nll
+        return found + found[-1:] * (samples - len(found))
+
+    def gradients(self) -> dict[str, Tensor]:
+        """Return the mean gradient of the mean NLL by the trunk's names."""
+        views = self._trunk.views(self._gradient)
+        return {n: v.contiguous() for n, v in zip(self._trunk_names, views, strict=True)}
+
+    def moments(self) -> list[tuple[str, Tensor, Tensor]]:
+        """Return for each tensor of the head its name and the means of θ − m and (θ − m)²."""
+        views = zip(self.theta.views(self._gap), self.theta.views(self._square), strict=True)
+        return [
+            (name, gap.contiguous(), square.contiguous())
+            for name, (gap, square) in zip(self._heads, views, strict=True)
+        ]

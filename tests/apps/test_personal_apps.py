@@ -1,0 +1,147 @@
+"""Clients score their own models beside the global one, on their own data and by their shares."""
+
+import json
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedbary.errors import SettingError
+from fedbary.memory import Memory
+from fedbary.projection import STRENGTHS
+from fedbary.scores.metrics import evaluate, fairness, label_share_weights
+from fedbary.settings.config import resolve
+from server_app.inline import run_inline
+from strategies.method_strategy import method_strategy
+
+QUICK = {
+    "engine": "inline", "device": "cpu", "clients": 3, "rounds": 2, "local_epochs": 2,
+    "samples": 2, "alpha": 0.2,
+}  # fmt: skip
+SCORES = {"accuracy", "nll", "ece", "brier"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("personal") / "run"
+    run_inline(resolve({**QUICK, "method": "pFedVem"}), folder)
+    return folder
+
+
+def lines(folder):
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_every_client_scores_both_models_on_both_kinds_of_data(folder):
+    last = lines(folder)[-1]
+    clients = last["held_out"]["clients"]
+    assert len(clients) == 3 and last["refused"] == []
+    prefixes = ("", "personal-", "share-", "personal-share-")
+    wanted = {prefix + score for prefix in prefixes for score in SCORES}
+    assert all(client.keys() >= wanted for client in clients)
+    for data, part in (("held_out", ""), ("shares", "share-")):
+        for model, prefix in (("global", ""), ("personal", "personal-")):
+            values = [client[f"{prefix}{part}accuracy"] for client in clients]
+            weights = [client["num-examples"] for client in clients]
+            assert last["personal"][data][model] == pytest.approx(fairness(values, weights))
+    assert (folder / "who-gains.png").stat().st_size > 0
+    assert "local_models" in last
+
+
+def test_models_of_clients_own_fit_their_skewed_data_better(folder):
+    """Dirichlet 0.2: a few classes a client."""
+    shares = lines(folder)[-1]["personal"]["shares"]
+    own, common = (shares[model]["weighted_accuracy"] for model in ("personal", "global"))
+    assert own > common + 0.1
+
+
+def test_a_method_without_own_models_scores_as_before(tmp_path):
+    run_inline(resolve({**QUICK, "method": "PVI", "rounds": 1}), tmp_path / "run")
+    (last,) = lines(tmp_path / "run")[1:]
+    assert "personal" not in last
+    assert not any(
+        "share-" in name or "personal" in name for name in last["held_out"]["clients"][0]
+    )
+    assert not (tmp_path / "run" / "who-gains.png").exists()
+    assert not (tmp_path / "run" / "clients").exists()
+
+
+def test_who_has_no_model_yet_would_use_the_global_one(tmp_path):
+    """One of four trains in the only round, all evaluate."""
+    chosen = {**QUICK, "clients": 4, "rounds": 1, "participation": 0.25, "method": "pFedBayes"}
+    run_inline(resolve(chosen), tmp_path / "run")
+    last = lines(tmp_path / "run")[-1]
+    trained = {client["site"] for client in last["clients"]}
+    assert len(trained) == 1
+    for client in last["held_out"]["clients"]:
+        same = all(client[name] == client[f"personal-{name}"] for name in SCORES)
+        assert same == (client["site"] not in trained)
+
+
+def test_a_client_that_lost_what_it_kept_is_left_out_by_name(tmp_path, monkeypatch):
+    recall, asked = Memory.recall, []
+
+    def lost(self, admitted):
+        asked.append(admitted)
+        if len(asked) > 3:  # the three trained; the three own models are asked for now
+            raise SettingError("kept", "nothing", f"what this client kept in round {admitted}")
+        return recall(self, admitted)
+
+    monkeypatch.setattr(Memory, "recall", lost)
+    run_inline(resolve({**QUICK, "rounds": 1, "method": "pFedVem"}), tmp_path / "run")
+    last = lines(tmp_path / "run")[-1]
+    assert "held_out" not in last and len(last["refused"]) == 3
+    assert all("kept in round 1" in reason for reason in last["refused"])
+
+
+@pytest.mark.parametrize("words", [{"rule": "WB"}, {"method": "FedPA", "bayesian_layers": 0}])
+def test_after_any_run_clients_are_projected_for_every_strength(words, tmp_path):
+    run_inline(resolve({**QUICK, "projection": "WB", **words}), tmp_path / "run")
+    first, last = lines(tmp_path / "run")[1:]
+    names = {"global", "personal"}
+    assert all(spreads.keys() == names for spreads in first["personal"].values())
+    names |= {f"projected-{called}" for called in STRENGTHS}
+    assert all(spreads.keys() == names for spreads in last["personal"].values())
+    assert last["refused"] == [] and len(last["held_out"]["clients"]) == 3
+    for client, trained in zip(last["held_out"]["clients"], last["clients"], strict=True):
+        assert client["personal-nll"] != client["nll"]
+        assert {"local-accuracy"} <= trained.keys()
+
+
+def test_projection_is_refused_where_clients_have_models_of_their_own_or_no_data():
+    with pytest.raises(SettingError, match="projection.*pFedVem"):
+        resolve({"method": "pFedVem", "projection": "WB"})
+    with pytest.raises(SettingError, match="projection.*holdout"):
+        resolve({"holdout": 0, "projection": "WB"})
+
+
+def test_strategies_ask_only_methods_with_own_models_for_them():
+    for name, keep, asks in (("PVI", False, False), ("PVI", True, True), ("FedHB", False, True)):
+        assert method_strategy(name)(keep_models=keep)._personal == asks
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(0, 5), min_size=3, max_size=3), st.integers(0, 99))
+def test_weights_by_label_shares_score_as_a_test_set_of_these_shares_does(shares, seed):
+    """A test set of 10 per class, of which the other repeats each class `shares` times."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(3).repeat(10)
+    probs = torch.rand(30, 3, generator=generator).softmax(1)
+    weights = label_share_weights(labels, [7 * share for share in shares])
+    if not any(shares):
+        assert weights is None
+        return
+    rows = torch.arange(30).repeat_interleave(torch.tensor(shares)[labels])
+    repeated = evaluate(probs[rows], labels[rows], 7)
+    assert evaluate(probs, labels, 7, weights) == pytest.approx(repeated, abs=1e-9)
+    assert float(weights.sum()) == pytest.approx(1.0)
+
+
+def test_a_class_that_the_test_set_lacks_is_left_out():
+    labels = torch.tensor([0, 0, 1])
+    probs = torch.tensor([[0.9, 0.1, 0.0], [0.2, 0.8, 0.0], [0.4, 0.6, 0.0]])
+    weights = label_share_weights(labels, [4, 4, 8])
+    assert float(weights.sum()) == pytest.approx(0.5)
+    assert evaluate(probs, labels, 5, weights)["accuracy"] == pytest.approx(0.75)
+    assert label_share_weights(labels, [0, 0, 8]) is None

@@ -1,0 +1,256 @@
+"""The truths of FedPop, FedHB and its mixture: known posteriors, gradients and optima."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from fedbary.errors import SettingError
+from fedbary.inference import Training
+from fedbary.methods import Local, Reply, Server
+from fedbary.methods._near import fit_near
+from fedbary.methods.fedhb import FedHB
+from fedbary.methods.fedhbmixture import FedHBMixture
+from fedbary.methods.fedpop import FedPop
+
+NOISE_VAR, EXAMPLES = 0.5, 40
+
+
+class Sum(nn.Module):
+    """y = θ + φ x, with θ ~ N(mean, exp(log_var)) the head and φ the trunk, in float64."""
+
+    def __init__(self):
+        super().__init__()
+        self.head_mean = nn.Parameter(torch.tensor([0.4], dtype=torch.float64))
+        self.head_log_var = nn.Parameter(torch.tensor([-1.0], dtype=torch.float64))
+        self.slope = nn.Parameter(torch.tensor([0.7], dtype=torch.float64))
+
+    def forward(self, x):
+        return self.head_mean + self.slope * x
+
+
+def data():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(EXAMPLES, generator=generator, dtype=torch.float64)
+    return x, 1.0 + 0.3 * x + torch.randn(EXAMPLES, generator=generator, dtype=torch.float64)
+
+
+def nll(output, target):
+    return 0.5 * (output - target).square().mean() / NOISE_VAR
+
+
+def local(model, lr, epochs=1, batch_size=EXAMPLES, **changes):
+    training = Training(epochs, batch_size, lr=lr, **changes)
+    return Local(model, *data(), nll, None, training, 1.0, 1, 3)
+
+
+def state(model):
+    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+
+
+@pytest.fixture(scope="module")
+def popped():
+    """A long chain of whole batches: its reply, what it keeps, and the rate."""
+    lr = 0.05
+    method = FedPop(burn_in=0.02, heads=500)
+    return method.fit(local(Sum(), lr / 10, epochs=8000), state(Sum()), {}), lr
+
+
+def test_the_chain_s_moments_are_the_posterior_s(popped):
+    """Of Langevin steps of rate η on a Gaussian of variance v: mean as it, v / (1 − η/(2 n v))."""
+    fitted, lr = popped
+    x, y = data()
+    precision = math.e + EXAMPLES / NOISE_VAR
+    mean = (0.4 * math.e + float((y - 0.7 * x).sum()) / NOISE_VAR) / precision
+    rate = lr / (1 + lr * math.e / EXAMPLES)
+    var = 1 / precision / (1 - rate * precision / EXAMPLES / 2)
+    assert float(fitted.reply["head/gap/head"]) == pytest.approx(mean - 0.4, abs=0.01)
+    spread = fitted.reply["head/square/head"] - fitted.reply["head/gap/head"].square()
+    assert float(spread) == pytest.approx(var, rel=0.1)
+    samples = fitted.kept["sample/head"]
+    assert float(samples.var()) == pytest.approx(var, rel=0.25)
+
+
+def test_the_trunk_s_gradient_is_that_of_the_marginal_likelihood(popped):
+    """Fisher's identity: y ~ N(0.4 + φ x, σ² I + v 1 1ᵀ) once the head is integrated out."""
+    x, y = data()
+    slope = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
+    covariance = NOISE_VAR * torch.eye(EXAMPLES) + math.exp(-1.0)
+    gaussian = torch.distributions.MultivariateNormal(0.4 + slope * x, covariance.double())
+    (-gaussian.log_prob(y) / EXAMPLES).backward()
+    found = float(popped[0].reply["gradient/slope"])
+    assert found == pytest.approx(float(slope.grad), abs=5e-3)
+
+
+def test_the_prior_becomes_the_optimum_given_the_clients_moments():
+    """It maximises Σ_k E[log N(θ_k; m, v)]: the mean and the variance of the clients' mixture."""
+    heads = [torch.tensor([0.1, 0.9]), torch.tensor([-1.0, 0.4]), torch.tensor([2.0, 2.2])]
+    model, method = state(Sum()), FedPop()
+    replies = []
+    for k, samples in enumerate(heads):
+        gap = samples.double() - model["head_mean"]
+        moments = {
+            "head/gap/head": gap.mean()[None], "head/square/head": gap.square().mean()[None],
+            "gradient/slope": torch.zeros(1, dtype=torch.float64),
+        }  # fmt: skip
+        replies.append(Reply(str(k), 1.0 + k, moments))
+    after, _ = method.aggregate(Server(model, method.start(model)), replies)
+    every = torch.cat(heads).double()
+    assert float(after["head_mean"]) == pytest.approx(float(every.mean()))
+    assert float(after["head_log_var"].exp()) == pytest.approx(float(every.var(correction=0)))
+    assert torch.equal(after["slope"], model["slope"])
+
+
+def test_a_chain_goes_on_where_the_client_left_it():
+    method, sent = FedPop(), state(Sum())
+    first = method.fit(local(Sum(), 0.01), sent, {})
+    still = method.fit(local(Sum(), 1e-12), sent, first.kept)
+    torch.testing.assert_close(still.kept["head_mean"], first.kept["head_mean"], atol=1e-4, rtol=0)
+    assert abs(float(first.kept["head_mean"]) - 0.4) > 1e-2
+    own = method.personal(local(Sum(), 0.01), sent, first.kept)
+    assert own.members["head_mean"].shape == (5, 1) and own.members["slope"].shape == (5, 1)
+    assert method.personal(local(Sum(), 0.01), sent, {}) is None
+
+
+class Points(nn.Module):
+    """y = x · w, in float64."""
+
+    def __init__(self, start=0.0):
+        super().__init__()
+        self.w = nn.Parameter(torch.full((2,), start, dtype=torch.float64))
+
+    def forward(self, x):
+        return torch.stack([x, x.square()], 1) @ self.w
+
+
+def test_sgd_near_others_ends_at_the_penalised_optimum():
+    """(H + diag s / n) w = b + s · target / n, with momentum and a precision of any size."""
+    x, y = data()
+    features = torch.stack([x, x.square()], 1)
+    curvature = features.t() @ features / NOISE_VAR / EXAMPLES
+    right = features.t() @ y / NOISE_VAR / EXAMPLES
+    target, precision = torch.tensor([0.5, -1.0]).double(), torch.tensor([30.0, 1e7]).double()
+    exact = torch.linalg.solve(
+        curvature + precision.diag() / EXAMPLES, right + precision * target / EXAMPLES
+    )
+    model = Points()
+    fit_near(local(model, 0.02, epochs=300), lambda q: lambda value: (target, precision))
+    torch.testing.assert_close(model.w.detach(), exact, rtol=1e-6, atol=1e-8)
+
+
+def elbo(m0, v0, l0, n0, networks, method):
+    """Return −ELBO of q(μ, Σ) = NIW(m0, v0, l0, n0) of one weight, given the clients' spikes."""
+    log_det = (v0 / 2).log() - torch.digamma(n0 / 2)
+    p, spike = method.keep, method.spike_std**2
+    energy = 0.0
+    for m in networks:  # E[−log N(θ; μ, Σ)], θ ~ p N(m, ε²) + (1 − p) N(0, ε²)
+        square = spike + p * (m - m0) ** 2 + (1 - p) * m0**2
+        energy = energy + 0.5 * (log_det + n0 / v0 * square + 1 / l0)
+    lam, s2, dof = method.prior_clients, method.prior_std**2, 3.0
+    of_mean = 0.5 * (lam / l0 - 1 - math.log(lam) + l0.log() + lam * n0 / v0 * m0**2)
+    of_var = (  # KL(IW(v0, n0) ‖ IW(s², dof)), inverse gammas of half of each
+        (n0 - dof) / 2 * torch.digamma(n0 / 2) - torch.lgamma(n0 / 2) + math.lgamma(dof / 2)
+        + dof / 2 * ((v0 / 2).log() - math.log(s2 / 2)) + n0 / 2 * (s2 / v0 - 1)
+    )  # fmt: skip
+    return energy + of_mean + of_var
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.floats(-2, 2), min_size=1, max_size=8),
+    st.sampled_from([FedHB(), FedHB(1.0, 1.0, 1.0, 0.7, 0.3), FedHB(0.5, 1.0, 2.0, 1.0)]),
+)
+def test_the_server_s_step_is_the_optimum_of_the_elbo(networks, method):
+    tensors = torch.tensor(networks, dtype=torch.float64)
+    mean, var = method.optimum(tensors[:, None])
+    count = len(networks)
+    q = [mean[0], var[0], torch.tensor(count + method.prior_clients), torch.tensor(count + 3.0)]
+    q = [value.double().clone().requires_grad_() for value in q]
+    elbo(*q, tensors, method).backward()
+    scale = count / float(var)
+    assert abs(float(q[0].grad)) < 1e-8 * scale + 1e-9
+    assert all(abs(float(value.grad)) < 1e-8 * (1 + scale) for value in q[1:])
+
+
+def test_a_client_is_fedprox_under_the_learned_metric_and_its_own_model_under_its_prior():
+    x, y = data()
+    features = torch.stack([x, x.square()], 1)
+    curvature = features.t() @ features / NOISE_VAR
+    right = features.t() @ y / NOISE_VAR
+    method = FedHB(keep=1.0, prior_weight=1.0)
+    centre, var = torch.tensor([0.5, -0.2]).double(), torch.tensor([0.1, 3.0]).double()
+    received = {
+        "w": centre, "niw/var/w": var, "niw/clients": torch.tensor(7.0, dtype=torch.float64)
+    }  # fmt: skip
+
+    def exact(strength):
+        metric = strength / var
+        return torch.linalg.solve(curvature + metric.diag(), right + metric * centre)
+
+    sent = method.fit(local(Points(), 0.02, epochs=600), received, {}).reply["w"]
+    torch.testing.assert_close(sent, exact(10.0), rtol=1e-6, atol=1e-8)
+    own = method.personal(local(Points(), 0.02, epochs=600), received, {}).model["w"]
+    torch.testing.assert_close(own, exact(13.0), rtol=1e-6, atol=1e-8)
+
+
+def test_everybody_s_prediction_has_the_moments_of_the_student_t():
+    method, model = FedHB(prior_clients=1.0), {"w": torch.zeros(1)}
+    state = {"niw/var/w": torch.tensor([0.8]), "niw/clients": torch.tensor(9.0)}
+    found = method.posterior(model, state).log_var["w"].exp()
+    student = torch.distributions.StudentT(12.0, scale=math.sqrt(0.8 * 11 / (10 * 12)))
+    torch.testing.assert_close(found, student.variance[None])
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 1000), st.integers(2, 5), st.integers(1, 3))
+def test_the_centres_are_where_the_clients_and_the_prior_hold_them(seed, clients, centres):
+    """Zero gradient of Σ_kj c_kj ‖m_k − r_j‖²/2σ² + ½ ‖r_j‖², by the assignments of before."""
+    generator = torch.Generator().manual_seed(seed)
+    method = FedHBMixture(centres=centres, centre_std=0.8)
+    before = torch.randn(centres, 3, generator=generator, dtype=torch.float64)
+    networks = torch.randn(clients, 3, generator=generator, dtype=torch.float64)
+    replies = [Reply(str(k), 1.0, {"w": network}) for k, network in enumerate(networks)]
+    server = Server({"w": before[0]}, {"centres/w": before})
+    model, state = method.aggregate(server, replies)
+    near = (-torch.cdist(networks, before).square() / 2 / 0.64).softmax(1)
+    after = state["centres/w"].clone().requires_grad_()
+    squares = (networks[:, None] - after).square().sum(-1)
+    ((near * squares).sum() / 2 / 0.64 + after.square().sum() / 2).backward()
+    moved = near.sum(0) > 0.01
+    assert after.grad[moved].abs().max() < 1e-10
+    assert torch.equal(state["centres/w"][~moved], before[~moved])
+    assert torch.equal(model["w"], state["centres/w"][near.sum(0).argmax()])
+
+
+def test_two_kinds_of_clients_find_their_centres():
+    """Targets of opposite signs: after some rounds each kind is near a centre of its own."""
+    x, y = data()
+    method, model = FedHBMixture(centre_std=0.3), state(Points())
+    held = method.start(model)
+    for _ in range(8):
+        server, replies = Server(model, held), []
+        for k, sign in enumerate([1, 1, -1, -1, -1]):
+            training = Training(20, 10, lr=0.02)
+            client = Local(Points(), x, sign * y, nll, None, training, 1.0, 1, k)
+            fitted = method.fit(client, method.send(server, str(k)), {})
+            replies.append(Reply(str(k), 1.0, fitted.reply))
+        model, held = method.aggregate(server, replies)
+    first, second = held["centres/w"]
+    assert (first - second).norm() > 0.5 and float(first @ second) < 0
+    assert torch.equal(model["w"], held["centres/w"][int(first[0] > 0)])  # the larger kind's
+
+
+@pytest.mark.parametrize(
+    ("method", "parameters"),
+    [
+        (FedHB, {"prior_std": 0.0}), (FedHB, {"keep": 0.0}), (FedHB, {"prior_weight": -1.0}),
+        (FedHBMixture, {"centres": 0}), (FedHBMixture, {"centre_std": 0.0}),
+        (FedPop, {"burn_in": 1.0}), (FedPop, {"heads": 0}), (FedPop, {"server_lr": 0.0}),
+    ],
+)  # fmt: skip
+def test_parameters_out_of_range_are_refused(method, parameters):
+    with pytest.raises(SettingError, match=next(iter(parameters))):
+        method(**parameters)
