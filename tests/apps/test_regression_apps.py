@@ -78,7 +78,8 @@ def test_the_posterior_is_the_gaussian_over_the_networks_beside_it(finished):
 
 
 def test_clients_standardise_by_sums_alone_as_if_they_had_shared_their_rows(finished):
-    x, y = training_data(settings())
+    task = task_of(settings())
+    x, y = training_data(task.held, task.deal)
     columns = torch.cat([x, y[:, None]], 1)
     standardiser = tensors(finished, "standardiser")
     torch.testing.assert_close(standardiser["mean"], columns.mean(0))
