@@ -25,9 +25,9 @@ everybody heads are drawn from the prior.
 
 Traps: public code runs Adam or RMSprop without noise where the Langevin steps belong, holds the
 prior at N(0, 1), moves φ client after client, and scores the last head alone; its "femnist" is
-MNIST. At κ = 1 a prior that starts narrow (`init_log_var`) holds heads of few examples.
-Mini-batches add their own noise to ξ's. The paper ascends in the prior's parameters; the
-optimum for the same statistics is taken here.
+MNIST. At κ = 1 a prior that starts narrow (`init_log_var`) holds the heads of few examples.
+Mini-batches add their own noise to ξ's. The paper ascends in the prior's parameters; the optimum
+for the same statistics is taken here.
 
 Reference: Kotelevskii et al., FedPop: A Bayesian Approach for Personalised Federated Learning,
 NeurIPS 2022; the code read is nkotelevskii/FedPop.
