@@ -77,7 +77,7 @@ def read(metrics: Mapping[str, Any], most: int, shift: Tensor, classes: int = 0)
 
 
 def _of_classes(sums: Sums, classes: int) -> bool:
-    """Whether the last columns' sums are those of rows of which each is of one class.
+    """Whether rows that each have one class can have these sums in the last columns.
 
     Of N_c rows of a class and n in all, with shift s: Σ (c − s) = N_c − n s, and
     Σ (c − s)² = N_c (1 − s)² + (n − N_c) s², where 0 ≤ N_c ≤ n and Σ_c N_c = n.

@@ -42,15 +42,15 @@ class Question:
     Parameters
     ----------
     name : str
-        By which the site's task knows it.
+        The site's task knows the question by it.
     read : callable
-        Of an answer and the number of examples that the site trains on, what the answer says. Sites
-        are not trusted: whatever it raises leaves the site out.
+        Takes an answer and the number of examples that the site trains on, and returns what the
+        answer says. Sites are not trusted: whatever it raises leaves the site out.
     config : mapping
-        What goes with it beside signature and facts. The server adds ``place``, the number of the
-        site among those that are asked.
+        Numbers and texts sent with it, beside signature and facts. The server adds ``place``, the
+        number of the site among those that are asked.
     tensors : mapping of str to Tensor
-        Likewise.
+        Tensors sent with it.
     """
 
     name: str
@@ -64,7 +64,7 @@ _Found = TypeVar("_Found")
 Dialogue = Generator[Question, list[Any], _Found]
 """Questions one after the other; each is sent what was read, and the end is what was found.
 
-The answers come in an order that their content alone sets. Who does not answer is asked nothing
+The content of the answers alone decides their order. A site that does not answer is asked nothing
 more.
 """
 
@@ -76,14 +76,14 @@ class Outcome:
     Parameters
     ----------
     round : int
-        Which; 0 is before the first.
+        The number of the round; 0 is before the first.
     model : nn.Module
         The network that holds it.
     posterior : Posterior
         The global posterior.
     members : mapping of str to Tensor
-        The networks, or posteriors, that predict together, stacked: (K, *shape), where the method
-        keeps some; else none.
+        The networks, or posteriors, that predict together, stacked: (K, *shape); empty if the
+        method keeps none.
     told : mapping
         What was found by asking after the round.
     held_out : sequence of mapping
@@ -105,11 +105,11 @@ class Scored:
     Parameters
     ----------
     scores : mapping of str to float
-        By name; NaN where there is none.
+        The scores by name; NaN for a score that cannot be taken.
     line : mapping
-        What else belongs into the round's line of `metrics.jsonl`.
+        Further entries of the round's line in `metrics.jsonl`.
     prediction : object
-        That the scores are of, for pictures; None if there is none.
+        The predictions that were scored, for pictures; None if there are none.
     """
 
     scores: Mapping[str, float]

@@ -142,7 +142,7 @@ class Regression(Task):
     ) -> Dialogue[dict[str, Any]]:
         """Ask each client how far the others' networks miss its data; return the noise.
 
-        Where nobody answers it is that of the round before.
+        If nobody answers, the noise of the round before stays.
         """
         noise = self.settings.noise
         if self.settings.trains_on_squares and isinstance(noise, float):
