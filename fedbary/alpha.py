@@ -102,7 +102,7 @@ def alpha_density(
     means, log_vars : Tensor
         Of the K Gaussians, (K,).
     weights, alpha
-        As for `alpha_barycentre`, whose errors these are too.
+        See `alpha_barycentre`; it raises the same errors.
 
     Returns
     -------

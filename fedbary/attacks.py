@@ -33,7 +33,7 @@ def sign_flip(received: Posterior, fitted: Posterior) -> Posterior:
 def scaling(received: Posterior, fitted: Posterior) -> Posterior:
     """Send the update of the means ten times as large: m + 10 (m_k − m), log v_k.
 
-    Of ten equal clients under a plain mean, one replaces the global means by its own
+    One of ten equal clients under a plain mean replaces the global means by its own
     (Bagdasaryan et al., How To Backdoor Federated Learning, 2020, eq. 3); several overshoot.
     """
     return _moved(received, fitted, SCALE)

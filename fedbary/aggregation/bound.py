@@ -20,7 +20,7 @@ def check_ratio(max_precision_ratio: float | None) -> None:
 def bound_precisions(log_var: Tensor, max_precision_ratio: float) -> Tensor:
     """Return log-variances, [clients, weights], of precisions within a ratio r of the median.
 
-    Of each weight, 1/v_k becomes min(1/v_k, r · median_j 1/v_j), every client counted once. A
+    For each weight, 1/v_k becomes min(1/v_k, r · median_j 1/v_j); every client counts once. A
     rule that weighs by precision gives a client a say of w/v: one that sends tiny variances owns
     the aggregate. Bounded, it has at most r times the say of a client with the median precision,
     as long as less than half of the clients are hostile.

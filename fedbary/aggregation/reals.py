@@ -14,7 +14,7 @@ def is_continuous(tensor: Tensor) -> bool:
 def flat_reals(tensor: Tensor) -> Tensor:
     """Return a tensor's numbers in one dimension, without a copy where that is possible.
 
-    Of a complex tensor real and imaginary parts take turns.
+    Real and imaginary parts of a complex tensor alternate.
     """
     tensor = tensor.detach()
     if tensor.is_complex():
