@@ -24,7 +24,7 @@ class Metric:
     def show(self, values: Iterable[float]) -> str:
         """Return mean ± standard deviation of values as they are in the table.
 
-        Where one is missing there is no mean: what is left may be the better part.
+        If one is missing there is no mean: the values that are left may be the better ones.
         """
         found = np.array(list(values), dtype=float) * self.scale
         if (lost := int(np.isnan(found).sum())) > 0:

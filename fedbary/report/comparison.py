@@ -57,7 +57,7 @@ def of_draws(last: pd.DataFrame) -> str:
 def compare(last: pd.DataFrame, metric: Metric) -> list[Comparison]:
     """Compare every pair of rules that share at least two points, variant by variant.
 
-    Where there are several variants, the points of all together are compared too, as `TOGETHER`.
+    If there are several variants, the points of all together are compared too, as `TOGETHER`.
 
     Parameters
     ----------

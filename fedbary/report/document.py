@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 DPI = 110
 COLOURS = 256
-"""Of a picture: a palette makes a report a third as large."""
+"""Colours of a picture: a palette makes a report a third as large."""
 
 PAGE = """<!doctype html>
 <html lang="en">

@@ -74,7 +74,7 @@ class Results:
 
     @property
     def variant_header(self) -> list[str]:
-        """The heading of a column of variants; none where there are none."""
+        """The heading of the column of variants; empty if there are no variants."""
         return [", ".join(self.varied)] if self.varied else []
 
     @property

@@ -23,9 +23,9 @@ def score(
     - ``auroc``: P(score of a positive row > that of a negative one), ties counted half;
     - ``sensitivity``: at a chosen specificity, see `fedbary.scores.roc.Roc.sensitivity`.
 
-    Of two classes the second is the positive and its probability the score. Of more each class is
-    once the positive against the rest, and the values are plain means over the classes. A class
-    that has no row, or every row, is left out; NaN where that leaves none.
+    With two classes the second is positive, and its probability is the score. With more, each class
+    is positive once, against the rest, and the values are plain means over the classes. A class
+    that has no row, or every row, is left out; the value is NaN if no class is left.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ def score(
 def rocs(probs: Tensor, labels: Tensor) -> dict[int, Roc]:
     """Return the ROC curve of each class that is a positive one, by its label.
 
-    Of two classes that is label 1, of more every label.
+    With two classes that is label 1, with more every label.
     """
     classes = range(probs.shape[1]) if probs.shape[1] > 2 else (1,)
     return {label: Roc.of(probs[:, label], labels == label) for label in classes}

@@ -12,7 +12,7 @@ from fedbary.errors import SettingError
 from fedbary.predictive import Prediction
 
 CONFIDENCE = 0.95
-"""Of the upper bound that is told beside an error rate."""
+"""Confidence of the upper bound that is told beside an error rate."""
 
 
 @dataclass(frozen=True)

@@ -92,8 +92,8 @@ class Trained:
         Returns
         -------
         Prediction or Forecast
-            Of classes `probs`, `entropy` (total uncertainty), `epistemic` and `aleatoric`; of
-            numbers `mean`, `var`, `epistemic` and `aleatoric`, in the target's own units.
+            For classes it has `probs`, `entropy` (total uncertainty), `epistemic` and `aleatoric`;
+            for numbers `mean`, `var`, `epistemic` and `aleatoric`, in the target's own units.
         """
         if samples is not None and samples < 1:
             raise SettingError("samples", samples, "a whole number from 1 up")
