@@ -13,7 +13,7 @@ IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".pgm", ".ppm")
 """Endings of the files that count as images in a folder."""
 
 FORMATS = ("PNG", "JPEG", "BMP", "TIFF", "PPM")
-"""What such files may hold, whatever their ending: Pillow knows formats that run programs."""
+"""Formats that are read, whatever the file's ending: Pillow knows some that run programs."""
 
 EIGHT_BITS = ("1", "L", "LA", "P", "PA", "RGB", "RGBA")
 """Pillow's modes of pictures with at most 8 bits a channel."""

@@ -27,16 +27,16 @@ class Site:
     Parameters
     ----------
     name : str
-        What it is called in the results.
+        The name of the site in the results.
     data_path : str
         Its own ``.npz`` file or image folder; for a partition the folder of the named data set,
         "" for the settings' ``data_dir``.
     partition, partitions : int
-        Which part of the named data set, of how many; of its own data: none of 0.
+        Which part of the named data set, of how many; None and 0 if it has data of its own.
     cpus : int
-        Threads it trains on; 0: as the settings say.
+        Threads that it trains on; 0 for the number in the settings.
     state_path : str
-        A folder for what its methods keep between rounds; "": none, or for a partition the run's.
+        A folder for what its methods keep between rounds; "" for none (a partition: the run's).
     """
 
     name: str

@@ -91,7 +91,7 @@ def from_arrays(
     arrays : Mapping
         ``x_train`` and ``x_test``: N×H×W (one channel), N×H×W×C or N×C×H×W, of uint8 or floats,
         with C either 1 or 3 and H, W in 8..64; floats from 0 to 1, or standardised, up to ±10.
-        As no side is below 8, an axis of length 1 or 3 is the channels; the last is looked at
+        No side is below 8, so an axis of length 1 or 3 is the channels; the last axis is tried
         first. ``y_train`` and ``y_test``: N integers from 0.
     source : str
         Where the arrays are from, named in errors.

@@ -53,8 +53,8 @@ def tenth(count: int, rng: np.random.Generator) -> np.ndarray:
 def tenth_of_each_class(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Draw a tenth of each class's rows: a mask (N,) for labels (N,).
 
-    Of a class with two rows or more one row at least is drawn and one at least is not, so that
-    rare classes are trained on and tested. A class of one row is left undrawn.
+    From a class with two rows or more at least one row is drawn and at least one is not, so that
+    rare classes are trained on and tested. From a class of one row none is drawn.
     """
     mask = np.zeros(len(labels), dtype=bool)
     for label in np.unique(labels):

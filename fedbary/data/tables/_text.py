@@ -1,4 +1,4 @@
-"""Numbers from text, with the cell that is none named."""
+"""Numbers from text; an error names the cell that is no number."""
 
 from __future__ import annotations
 
