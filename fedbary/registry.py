@@ -12,7 +12,7 @@ _PACKAGE = Path(__file__).parent
 def modules(package: str, function: str = "") -> tuple[str, ...]:
     """Return the names of the public modules of a package within this one, in order.
 
-    Given the name of a function, they are those that define it.
+    With the name of a function only those modules are returned that define it.
     """
     found = (module.name for module in pkgutil.iter_modules([str(_PACKAGE / package)]))
     public = sorted(name for name in found if not name.startswith("_"))

@@ -54,7 +54,7 @@ def build(
     outputs
         Number of outputs.
     seed
-        Of the initial weights. PyTorch's default generator is afterwards as it was.
+        Seed of the initial weights. PyTorch's default generator is left as it was.
     bayesian_layers, init_log_var
         How many of the last layers have Gaussian weights, and the log-variance they start from; see
         `fedbary.variational.conversion.variational`.

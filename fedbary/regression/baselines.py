@@ -50,7 +50,7 @@ def mean_field(
     training
         As of `fedbary.inference.variational`.
     seed
-        Of the initial weights, the order and the draws.
+        Seed of the initial weights, the order and the draws.
     init_log_var
         Log-variance from which the weights start.
     samples
@@ -87,7 +87,7 @@ def deep_ensemble(
     epochs, batch_size, lr
         Passes over the data, examples a step, Adam's rate.
     seed
-        Of the initial weights and the orders.
+        Seed of the initial weights and the orders.
     members
         Number of networks, 5 in the paper.
 

@@ -80,7 +80,7 @@ class Regressor(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return mean and log-variance of the target, (batch, 2), for features (batch, D).
 
-        Without a noise there are means alone, (batch, 1).
+        A network without noise answers with means alone, (batch, 1).
         """
         for name, layer in self.named_children():
             x = layer(x)

@@ -51,8 +51,8 @@ def noise_sums(
     x, y
         The client's standardised features (n, D) and targets (n,).
     own
-        Which of the networks was trained on these rows, and is left out; None if none was, or
-        if it is the only one.
+        The number of the network that was trained on these rows and is left out; None if there
+        is no such network, or no other.
     """
     clients = len(networks["output.weight"])
     others = [k for k in range(clients) if k != own] or [0]

@@ -55,7 +55,7 @@ EITHER = {
     "max_weight_ratio": "none, or a number from 1 up",
     "noise": "none, cross, learned, or a number above 0",
 }
-"""What settings of two types may hold."""
+"""Allowed values, in words, of settings that have two types."""
 
 
 class Settings(BaseModel):

@@ -1,4 +1,4 @@
-"""Which settings a run's parts leave unused: naming one of them is a mistake, and is said."""
+"""Settings that a run's parts do not use: naming one of them is an error."""
 
 from __future__ import annotations
 

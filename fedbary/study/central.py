@@ -28,7 +28,7 @@ from fedbary.tasks import task_of
 TABLE = "central.csv"
 
 SETTINGS = ("hidden_units", "evaluate_on", "seed")
-"""Of a run, what these methods heed beside the data set and the split."""
+"""The settings of a run that these methods use, beside the data set and the split."""
 
 STEPS = 10_000
 """About how many steps a network is trained, whatever the size of the data."""

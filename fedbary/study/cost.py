@@ -16,7 +16,7 @@ from fedbary.settings.config import Settings
 
 STEPS = 12
 START_SECONDS = {"inline": 1.0, "ray": 5.0}
-"""What reading the data and drawing pictures takes, and starting what the engine needs."""
+"""Seconds for reading the data, drawing pictures and starting what the engine needs."""
 
 ROUND_OVERHEAD = 1.15
 """What a round takes over its clients' training: aggregation and evaluation."""

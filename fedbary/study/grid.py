@@ -112,7 +112,7 @@ def read_experiment(
 def differing(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the settings, but for bookkeeping, in which runs equal in `NAMING` differ.
 
-    A setting that a run lacks is none of its method or model, which tell it apart.
+    A setting that a run lacks belongs to another method or model, by which the runs differ too.
     """
     return list(dict.fromkeys(key for group in _alike(runs) for key in _differing_in(group)))
 
