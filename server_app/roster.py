@@ -103,23 +103,23 @@ class Roster:
         return f"{name} (node {node_id}{also})"
 
     def trained_on(self, node_id: int) -> int:
-        """Return how many examples a member said that it trains on; 0 for a node that is none."""
+        """Return how many examples a member said that it trains on; 0 for a node that is no member."""
         member = self._members.get(node_id)
         return member.num_examples if member else 0
 
     def held_out(self, node_id: int) -> int:
-        """Return how many examples a member said that it holds out; 0 for a node that is none."""
+        """Return how many examples a member said that it holds out; 0 for a node that is no member."""
         member = self._members.get(node_id)
         return sum(member.label_counts) - member.num_examples if member else 0
 
     def gather(self) -> None:
         """Wait for the federation's nodes and ask each what it holds.
 
-        As many are waited for as most members say there are partitions, where the setting
-        `clients` has a voice too; sites with data of their own say what it says. The server starts
-        before all nodes are registered; without the wait round 1 would train some. Nodes that
-        answer with an error are left out, with a warning; so are those that are not there within
-        `round_timeout`, until they come.
+        It waits for as many nodes as most members say there are partitions; the setting `clients`
+        has a voice too, and sites with data of their own repeat it. Flower starts the server before
+        all nodes are registered: without the wait round 1 would train only some. Nodes that answer
+        with an error are left out with a warning, and nodes that are not there within
+        `round_timeout` until they come.
 
         Raises
         ------
@@ -186,9 +186,9 @@ class Roster:
 
     @property
     def _expected(self) -> int:
-        """How many nodes there should be: as most say, the members and the setting `clients`.
+        """The number of nodes that most say there are, the members and the setting `clients`.
 
-        Of what equally many say the most: one member alone cannot shorten the wait.
+        If equally many say several numbers, it is the largest: one member cannot shorten the wait.
         """
         clients = self._settings.clients
         said = [clients, *(m.partitions or clients for m in self._members.values())]
@@ -206,7 +206,7 @@ class Roster:
     def _listen(self) -> set[int]:
         """Take the answers that have come; return the members that are there and not silent.
 
-        Who went away has to say anew what it holds when it is back.
+        A node that went away has to say what it holds again when it is back.
         """
         online = self._online()
         self._silent |= self._members.keys() - online
