@@ -103,12 +103,12 @@ class Roster:
         return f"{name} (node {node_id}{also})"
 
     def trained_on(self, node_id: int) -> int:
-        """Return how many examples a member said that it trains on; 0 for a node that is no member."""
+        """Return how many examples a member says it trains on; 0 for a node that is no member."""
         member = self._members.get(node_id)
         return member.num_examples if member else 0
 
     def held_out(self, node_id: int) -> int:
-        """Return how many examples a member said that it holds out; 0 for a node that is no member."""
+        """Return how many examples a member says it holds out; 0 for a node that is no member."""
         member = self._members.get(node_id)
         return sum(member.label_counts) - member.num_examples if member else 0
 

@@ -13,7 +13,7 @@ LOG_VAR_LIMIT = 40.0
 """The largest magnitude of an admitted log-variance: standard deviations from 2e-9 to 5e8."""
 
 LARGEST_LOG_VAR = 0.99 * LOG_VAR_LIMIT
-"""The largest magnitude of an aggregate's log-variances, so that clients that keep them pass.
+"""The largest magnitude of an aggregate's log-variances, so that admission takes what clients keep.
 
 GAA shrinks variances by Σ w² a round; left alone they would leave what is admitted.
 """

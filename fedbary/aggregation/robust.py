@@ -47,7 +47,7 @@ class RobustRule:
         return True
 
     def is_plain(self, clients: int) -> bool:
-        """Whether floor(fraction · clients) is 0, so that the rule gives no protection."""
+        """Whether ⌊trim_fraction · clients⌋ is 0, so that the rule gives no protection."""
         assumed = self.counts_hostile and self.trim_fraction > 0
         return assumed and self.num_hostile(clients) == 0
 

@@ -31,7 +31,7 @@ from fedbary.variational.layers import VARIATIONAL
 from fedbary.variational.noise import drawing
 
 LOG_VAR_RANGE = (-8.0, 8.0)
-"""The least log-variance that is used; smaller ones count as this one."""
+"""The range to which log-variances are clamped when they are used."""
 
 
 def prepare(model: nn.Module) -> None:
