@@ -53,6 +53,7 @@ def finished(tmp_path_factory):
 def test_diabetes_is_what_task_regression_runs_on(finished):
     assert {path.name for path in finished.iterdir()} == {
         "settings.yaml", "metrics.jsonl", "posterior.safetensors", "networks.safetensors",
+        "signature.json",
         "standardiser.safetensors", "learning-curves.png", "coverage.png",
         "checkpoint-0001.safetensors", "checkpoint-0002.safetensors",
     }  # fmt: skip
@@ -77,7 +78,8 @@ def test_the_posterior_is_the_gaussian_over_the_networks_beside_it(finished):
 
 
 def test_clients_standardise_by_sums_alone_as_if_they_had_shared_their_rows(finished):
-    x, y = training_data(settings())
+    task = task_of(settings())
+    x, y = training_data(task.held, task.deal)
     columns = torch.cat([x, y[:, None]], 1)
     standardiser = tensors(finished, "standardiser")
     torch.testing.assert_close(standardiser["mean"], columns.mean(0))
