@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
+from dataclasses import asdict
 from logging import INFO
 from typing import Any
 
@@ -100,7 +101,10 @@ class Recorder:
         state = arrays.to_torch_state_dict()
         self.model.load_state_dict(state)
         posterior = self.posterior
-        outcome = Outcome(server_round, self.model, posterior, self.members, told, self._held_out)
+        pool = self.strategy.pool(self.model.state_dict())
+        outcome = Outcome(
+            server_round, self.model, posterior, self.members, told, self._held_out, pool
+        )
         self.last = self.task.scores(outcome, self.facts)
         scores = self.last.scores
         now = time.perf_counter()
@@ -125,6 +129,7 @@ class Recorder:
             **clients,
             **self.task.summary(self._trained or [], self._held_out),
             **told,
+            **({"pool": asdict(pool)} if pool else {}),
             **self.last.line,
         }
         self._trained, self._held_out = None, []

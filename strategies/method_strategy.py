@@ -16,7 +16,8 @@ from torch import Tensor
 
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
-from fedbary.methods import METHODS, Bench, Method, Reply, Server
+from fedbary.methods import METHODS, Bench, Method, Reply, Server, require_room
+from fedbary.predictive.combine import Pool
 from fedbary.seeds import derive_seed
 
 from .arrays import Blanks
@@ -107,9 +108,12 @@ class MethodStrategy(GatedStrategy):
         """Send what the method sends each client, with its name and parameters."""
         messages = list(super().configure_train(server_round, arrays, config, grid))
         self._round = server_round + self.completed_rounds
+        model = Names(arrays.keys(), self.convention).read(arrays)
         if self._round == 1:
-            self._state = self.method.start(Names(arrays.keys(), self.convention).read(arrays))
+            self._state = self.method.start(model)
             self._kept, self._run = {}, secrets.randbits(62)
+        holder = f"clients of {self.method.name}"
+        require_room(holder, self.method.held(len(messages)), model)
         earlier, self._at_checkpoint = self._at_checkpoint, dict(self._kept)
         return self._filled(
             messages, arrays, [self._kept] if earlier is None else [self._kept, earlier]
@@ -225,6 +229,10 @@ class MethodStrategy(GatedStrategy):
     def members(self, model: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Return the networks that predict together, (K, *shape) by name."""
         return self.method.members(model, self._state)
+
+    def pool(self, model: Mapping[str, Tensor]) -> Pool | None:
+        """Return how the members' predictions become one; None for their mixture."""
+        return self.method.pool(model, self._state)
 
     def _server(self, model: Mapping[str, Tensor], blanks: Blanks) -> Server:
         return Server(

@@ -23,6 +23,7 @@ from fedbary.methods._method import (
     Server,
     Tensors,
 )
+from fedbary.methods._room import require_room
 from fedbary.settings.config import Settings, parameters_of
 from fedbary.settings.parameters import Value, methods
 
@@ -40,6 +41,7 @@ __all__ = [
     "method_named",
     "method_of",
     "require_method",
+    "require_room",
 ]
 
 METHODS: Mapping[str, type[Method]] = MappingProxyType(

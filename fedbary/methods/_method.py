@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from fedbary.aggregation.tensors import Empty, new_empty
 from fedbary.gaussian import Posterior
 from fedbary.inference import Fit, Prior, Training
+from fedbary.predictive.combine import Pool
 
 Tensors = Mapping[str, Tensor]
 """Named tensors: everything that travels, is kept or is checkpointed. Keys are those of a model's
@@ -223,6 +224,10 @@ class Method:
     def check(self, clients: int, epochs: int) -> None:
         """Raise a SettingError if rounds of so many clients and epochs do not do for the method."""
 
+    def held(self, clients: int) -> int:
+        """Return how many networks the server holds after a round of so many clients."""
+        return 1
+
     def start(self, model: Tensors) -> Tensors:
         """Return the server's state before the first round."""
         return {}
@@ -264,6 +269,10 @@ class Method:
     def members(self, model: Tensors, state: Tensors) -> Tensors:
         """Return networks that predict together in place of draws: (K, *shape) by name, or none."""
         return {}
+
+    def pool(self, model: Tensors, state: Tensors) -> Pool | None:
+        """Return how the members' predictions become one; None for their mixture."""
+        return None
 
 
 def shares(replies: Sequence[Reply]) -> list[float]:

@@ -1,19 +1,22 @@
 """FedLAW: the server learns the clients' weights, and how much to shrink, on examples of its own.
 
-Clients train point weights θ_k as under FedAvg. With logits a and a logarithm g the server takes
+Clients train from the global model by the local inference. With logits a and a logarithm g the
+server takes the aggregate under a rule, and scales its means and point weights,
 
-    θ = e^g Σ_k softmax(a)_k θ_k,      (a, g) = argmin mean NLL of its own examples,
+    q = rule(q_1 … q_K; softmax(a)),   θ = e^g θ_q,   (a, g) = argmin mean NLL of its own examples,
 
-by Adam from a = log w, w = n_k/n, and g = 0, at which θ is FedAvg's. The learned weights leave out
-a client whose network is of no use together with the others'; e^g < 1 shrinks the global model as
-a weight decay would. Buffers (the moments of batch norm) are averaged under the learned weights,
-without e^g.
+by Adam from a = log w, w = n_k/n, and g = 0. Of point weights, as published, every rule is the
+weighted mean, θ = e^g Σ_k softmax(a)_k θ_k; of Gaussians a is learned through the rule's chart, on
+one draw of the weights a step, and variances are the rule's. The learned weights leave out a client
+whose network is of no use together with the others'; e^g < 1 shrinks the global model as a weight
+decay would. Buffers (the moments of batch norm) are averaged under the learned weights, without
+e^g.
 
 It assumes labelled examples at the server that are like those to be predicted (`server_fraction`
 keeps some); what a federation is to know, but the server has none of, it cannot weigh. What
-travels: as under FedAvg. The server pays `server_epochs` over its examples a round and holds the
-round's K networks meanwhile. The prediction is a point. Use it where clients are of unlike worth,
-and few labelled examples are at hand.
+travels: as under the rule alone. The server pays `server_epochs` over its examples a round and
+holds the round's K networks meanwhile. Use it where clients are of unlike worth, and few labelled
+examples are at hand.
 
 Traps of the public code: its proxy set is a balanced 2 % of the *test* set, so that its scores are
 of examples that were learned from; w counts batches; its rate schedule never acts; moments of
@@ -29,13 +32,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 from torch.func import functional_call
 
+from fedbary.aggregation import Rule, aggregate, rule_named
 from fedbary.errors import SettingError
-from fedbary.methods._bench import at_work, batches, bench_of, parted, stacked
+from fedbary.gaussian import LOG_VAR_SUFFIX, MEAN_SUFFIX, Posterior
+from fedbary.methods._bench import at_work, batches, bench_of
 from fedbary.methods._method import Method, Reply, Server, Tensors, shares, weighted_mean
 from fedbary.seeds import derive_seed
+from fedbary.variational.noise import drawing
 
 BETAS = (0.5, 0.999)
 """Adam's decay rates, the paper's."""
@@ -43,12 +49,14 @@ BETAS = (0.5, 0.999)
 
 @dataclass(frozen=True)
 class FedLAW(Method):
-    """Clients' weights learned at the server (Li et al. 2023), for point weights.
+    """Clients' weights learned at the server (Li et al. 2023), under any rule that is a chart.
 
     Parameters
     ----------
+    rule : str
+        The rule under which Gaussians are aggregated; of point weights all are the weighted mean.
     server_epochs : int
-        Passes over the server's examples a round, from 0: then it is FedAvg.
+        Passes over the server's examples a round, from 0: then it is the rule.
     server_lr : float
         Adam's rate for a and g: the paper's 0.005, 0.01 on CIFAR-10.
     server_batch_size : int
@@ -60,14 +68,16 @@ class FedLAW(Method):
         If a parameter is out of its range.
     """
 
+    rule: str = "RKLB"
     server_epochs: int = 20
     server_lr: float = 0.005
     server_batch_size: int = 64
 
-    deterministic = True
+    deterministic = None
     needs_bench = True
 
     def __post_init__(self) -> None:
+        self._chart  # noqa: B018 - says at once what is out of range
         if self.server_epochs < 0:
             raise SettingError("server_epochs", self.server_epochs, "a whole number from 0 up")
         if not 0 < self.server_lr < float("inf"):
@@ -76,36 +86,81 @@ class FedLAW(Method):
             raise SettingError("server_batch_size", self.server_batch_size, "1 or more")
 
     def aggregate(self, server: Server, replies: Sequence[Reply]) -> tuple[Tensors, Tensors]:
-        """Learn weights and shrinkage, and return the model under them."""
-        model = weighted_mean(replies, list(server.model))
+        """Learn weights and shrinkage, and return the aggregate under them."""
+        weights, log_shrinkage = shares(replies), torch.zeros(())
         if self.server_epochs:
             weights, log_shrinkage = self._learned(server, replies)
-            learned = [
-                Reply(reply.client, weight, reply.tensors)
-                for reply, weight in zip(replies, weights.tolist(), strict=True)
-            ]
-            model = weighted_mean(learned, list(server.model))
+        posteriors = [Posterior.from_state_dict(reply.tensors) for reply in replies]
+        found = aggregate(self.rule, posteriors, weights).state_dict()
+        model = {name: found[name] for name in server.model}
+        if self.server_epochs:
+            scales = {name for name in model if name.endswith(LOG_VAR_SUFFIX)}
             for name, _ in bench_of(server).network.named_parameters():
-                model[name] = model[name] * log_shrinkage.exp()
+                if name not in scales:
+                    model[name] = model[name] * log_shrinkage.exp()
         return model, {}
 
-    def _learned(self, server: Server, replies: Sequence[Reply]) -> tuple[Tensor, Tensor]:
-        """Return the clients' weights, (K,), and g, on the CPU."""
+    def _learned(self, server: Server, replies: Sequence[Reply]) -> tuple[list[float], Tensor]:
+        """Return the clients' weights and g, on the CPU."""
         bench = bench_of(server)
+        trained = {name for name, _ in bench.network.named_parameters()}
         means = weighted_mean(replies, list(server.model))
-        names = [name for name, _ in bench.network.named_parameters()]
         with at_work(bench) as device:
-            rows = stacked(replies, names, device)
+            gaussians, points = _stacked(self._chart, replies, device)
+            held = {n: t.to(device) for n, t in means.items() if not t.is_floating_point()}
             logits = torch.tensor(shares(replies), device=device).log().requires_grad_()
             log_shrinkage = torch.zeros((), device=device, requires_grad=True)
             adam = torch.optim.Adam([logits, log_shrinkage], self.server_lr, BETAS)
-            held = {name: means[name].to(device) for name in means.keys() - set(names)}
+            draws = Generator(device).manual_seed(derive_seed(server.seed, "fedlaw-draws"))
             seed = derive_seed(server.seed, "fedlaw")
             for _, x, y in batches(bench, self.server_epochs, self.server_batch_size, seed):
-                weights = log_shrinkage.exp() * logits.softmax(0)
-                network = {**held, **parted(weights @ rows, names, means)}
-                loss = bench.nll(functional_call(bench.network, network, (x,)), y)
-                found = torch.autograd.grad(loss, [logits, log_shrinkage])
-                logits.grad, log_shrinkage.grad = found
+                weights, scale = logits.softmax(0), log_shrinkage.exp()
+                network = dict(held)
+                for name, stack in points.items():
+                    if name in trained:
+                        network[name] = scale * torch.tensordot(weights, stack, 1)
+                    else:
+                        network[name] = torch.tensordot(weights.detach(), stack, 1)
+                for name, coordinates in gaussians.items():
+                    network |= self._gaussian(name, coordinates, weights, scale)
+                with drawing(bench.network, draws):
+                    loss = bench.nll(functional_call(bench.network, network, (x,)), y)
+                logits.grad, log_shrinkage.grad = torch.autograd.grad(loss, [logits, log_shrinkage])
                 adam.step()
-            return logits.detach().softmax(0).cpu(), log_shrinkage.detach().cpu()
+            return logits.detach().softmax(0).tolist(), log_shrinkage.detach().cpu()
+
+    @property
+    def _chart(self) -> Rule:
+        rule = rule_named(self.rule)
+        if not isinstance(rule, Rule):
+            raise SettingError("rule", self.rule, "one that weighs clients, for method=FedLAW")
+        return rule
+
+    def _gaussian(
+        self, name: str, coordinates: Sequence[Tensor], weights: Tensor, scale: Tensor
+    ) -> dict[str, Tensor]:
+        """Return a Gaussian's two tensors, given what the clients' are in the rule's chart."""
+        rule = self._chart
+        sums = [
+            torch.tensordot(weights.double() ** power, part, 1)
+            for power, part in zip(rule.powers, coordinates, strict=True)
+        ]
+        mean, log_var = rule.inverse(*sums)
+        return {name + MEAN_SUFFIX: scale * mean.float(), name + LOG_VAR_SUFFIX: log_var.float()}
+
+
+def _stacked(
+    rule: Rule, replies: Sequence[Reply], device: torch.device
+) -> tuple[dict[str, list[Tensor]], dict[str, Tensor]]:
+    """Return the clients' Gaussians in the rule's chart, and their points, each (K, *shape)."""
+    posteriors = [Posterior.from_state_dict(reply.tensors) for reply in replies]
+    gaussians, points = {}, {}
+    for name, like in posteriors[0].mean.items():
+        if name in posteriors[0].log_var:
+            parts = [
+                rule.forward(q.mean[name].double(), q.log_var[name].double()) for q in posteriors
+            ]
+            gaussians[name] = [torch.stack(part).to(device) for part in zip(*parts, strict=True)]
+        elif like.is_floating_point():
+            points[name] = torch.stack([q.mean[name] for q in posteriors]).to(device)
+    return gaussians, points

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from fedbary.errors import SettingError
-from fedbary.inference._vectors import Batches, Momentum, Vectors
+from fedbary.methods._descent import Descent
 from fedbary.methods._method import (
     Fitted,
     Local,
@@ -92,18 +92,16 @@ class FedPA(Method):
         """Sample the client's posterior along SGD and return Δ for every parameter."""
         self.check(1, local.training.epochs)
         local.load(received)
-        start, samples, q, mean_nll = _samples(local, self.burn_in)
+        samples, descent = _samples(local, self.burn_in)
         if local.round <= self.fedavg_rounds:
-            delta = start - q.points.value
+            delta = descent.start - descent.vectors.points.value
         else:
-            delta = posterior_delta(start, samples, self.rho)
+            delta = posterior_delta(descent.start, samples, self.rho)
         state = local.state()
         for name, tensor in state.items():
             if not is_buffer(name, tensor):  # what the model does not train has no step: 0
                 state[name] = received[name].to(tensor) - tensor
-        for name, part in zip(q.point_names, q.points.views(delta), strict=True):
-            state[name] = part.contiguous()
-        return Fitted(state, {"train_nll": mean_nll})
+        return Fitted({**state, **descent.named(delta)}, descent.metrics)
 
     def aggregate(self, server: Server, replies: Sequence[Reply]) -> tuple[Tensors, Tensors]:
         """Step along the mean Δ of the parameters; buffers are averaged."""
@@ -133,22 +131,13 @@ def posterior_delta(start: Tensor, samples: Tensor, rho: float) -> Tensor:
     return (gap - deviations.t() @ coefficients.to(deviations)) / shrinkage
 
 
-def _samples(local: Local, burn_in: int) -> tuple[Tensor, Tensor, Vectors, float]:
-    """Run SGD: the start (d,), the mean iterate of each epoch after the burn-in (ℓ, d), the end."""
-    q = Vectors(local.model, 1.0)
-    batches = Batches(local.x, local.y, local.training, local.seed, local.augment)
-    sgd = Momentum(q, local.training, 0.0)
-    start = q.points.value.clone()
+def _samples(local: Local, burn_in: int) -> tuple[Tensor, Descent]:
+    """Run SGD: the mean iterate of each epoch after the burn-in (ℓ, d), and where it has gone."""
+    descent = Descent(local)
+    point = descent.vectors.points.value
     steps = math.ceil(len(local.x) / local.training.batch_size)
-    sums = start.new_zeros(local.training.epochs - burn_in, len(start))
-    local.model.train()
-    for step, (x, y) in enumerate(batches):
-        q.points.grad.zero_()
-        loss = local.nll(local.model(x), y)
-        loss.backward()
-        batches.count(loss, y)
-        q.points.value.sub_(sgd.update(), alpha=local.training.lr)
-        if (epoch := step // steps) >= burn_in:
-            sums[epoch - burn_in] += q.points.value
-    local.model.zero_grad(set_to_none=True)
-    return start, sums / steps, q, batches.mean_nll
+    sums = point.new_zeros(local.training.epochs - burn_in, len(point))
+    for epoch in descent:
+        if epoch >= burn_in:
+            sums[epoch - burn_in] += point
+    return sums / steps, descent

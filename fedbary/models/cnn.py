@@ -25,9 +25,13 @@ class Parameters:
     ----------
     pixels
         What the first layer sees of images in [0, 1]: themselves ("unit"), or 2x − 1 ("signed").
+    dropout
+        Probability, from 0 to below 1, with which training drops each input of fc2 and fc3; with
+        rule=FedAvg bayesian_layers=0 predictive=dropout this is federated MC dropout.
     """
 
     pixels: Literal["unit", "signed"] = "unit"
+    dropout: float = 0.0
 
 
 def make(shape: Sequence[int], outputs: int, parameters: Parameters) -> CNN:
@@ -38,8 +42,8 @@ def make(shape: Sequence[int], outputs: int, parameters: Parameters) -> CNN:
 def reset(model: CNN, init_log_var: float, seed: int) -> None:
     """Initialise every tensor from a seed; see `fedbary.variational.layers.reset_layer`."""
     generator = Generator().manual_seed(seed)
-    for layer in model.children():
-        reset_layer(layer, init_log_var, generator)
+    for name in LAYERS:
+        reset_layer(model.get_submodule(name), init_log_var, generator)
 
 
 class CNN(nn.Module):
@@ -83,6 +87,10 @@ class CNN(nn.Module):
         self.fc1 = nn.Linear(features, 120)
         self.fc2 = nn.Linear(120, 84)
         self.fc3 = nn.Linear(84, outputs)
+        rate = parameters.dropout if parameters is not None else 0.0
+        if not 0 <= rate < 1:
+            raise SettingError("dropout", rate, "from 0 to below 1")
+        self.dropout = nn.Dropout(rate) if rate else nn.Identity()
         self.to(memory_format=torch.channels_last)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -91,7 +99,7 @@ class CNN(nn.Module):
 
     def can_split(self) -> bool:
         """Whether plain layers are followed by variational ones alone, at least one."""
-        gaussian = [isinstance(layer, VARIATIONAL) for layer in self.children()]
+        gaussian = [isinstance(self.get_submodule(name), VARIATIONAL) for name in LAYERS]
         return any(gaussian) and all(gaussian[gaussian.index(True) :])
 
     def trunk(self, x: Tensor) -> Tensor:
@@ -109,7 +117,7 @@ class CNN(nn.Module):
         return x
 
     def _num_plain(self) -> int:
-        return sum(not isinstance(layer, VARIATIONAL) for layer in self.children())
+        return sum(not isinstance(self.get_submodule(name), VARIATIONAL) for name in LAYERS)
 
     def _seen(self, x: Tensor) -> Tensor:
         x = x.contiguous(memory_format=torch.channels_last)
@@ -126,7 +134,9 @@ class CNN(nn.Module):
             x = _pool(x)
         if index < len(LAYERS) - 1:
             x = functional.relu(x)
-        return x.flatten(-3) if index == 1 else x
+        if index == 1:
+            return x.flatten(-3)
+        return self.dropout(x) if index in (2, 3) else x
 
 
 def _pool(x: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Generator, Tensor, nn
 
 from fedbary.gaussian import LOG_VAR_SUFFIX, Posterior
 from fedbary.predictive import dropout, members, montecarlo
-from fedbary.predictive.combine import Prediction, mixture, product
+from fedbary.predictive.combine import Pool, Prediction, mixture, pooled, product
 from fedbary.predictive.draws import drawn
 from fedbary.variational import gaussian_layers
 
@@ -23,6 +23,7 @@ def predicted(
     posterior: Posterior | None = None,
     together: Mapping[str, Tensor] | None = None,
     adjusted: Callable[[Tensor], Tensor] = lambda logits: logits,
+    pool: Pool | None = None,
 ) -> Prediction:
     """Predict classes by networks drawn from a posterior, by members, or by dropout.
 
@@ -30,7 +31,7 @@ def predicted(
     ----------
     kind
         ``montecarlo``, ``members``, ``product`` of the members' predictions, ``dropout``, or
-        ``auto``: the members where there are some, else draws.
+        ``auto``: the members where there are some, pooled as the method says, else draws.
     model
         The network that holds the global model, on whose device the work is done.
     x
@@ -45,6 +46,9 @@ def predicted(
         The members' state dicts, stacked: (K, *shape) by name.
     adjusted
         What is done to each network's logits.
+    pool
+        How the method joins the members' predictions, and how many each client has; by default
+        their mixture, of one each.
     """
     if kind == "dropout":
         return mixture(map(adjusted, dropout.answers(model, x, samples, generator)))
@@ -53,7 +57,9 @@ def predicted(
         gaussian = any(name.endswith(LOG_VAR_SUFFIX) for name in together)
         each = max(1, samples // len(states)) if gaussian else 0
         answers = map(adjusted, members.answers(model, states, x, each, generator))
-        return product(_by_member(answers, len(states))) if kind == "product" else mixture(answers)
+        if kind == "product":
+            return product(_by_member(answers, len(states) // (pool.each if pool else 1)))
+        return pooled(answers, pool) if pool and kind == "auto" else mixture(answers)
     if posterior is not None and posterior.log_var and not gaussian_layers(model):
         networks = unstacked(drawn(posterior, samples, generator))
         return mixture(map(adjusted, members.answers(model, networks, x)))

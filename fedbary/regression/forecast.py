@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
+from fedbary.predictive.combine import Pool
 from fedbary.regression.networks import is_linear, moments
 
 
@@ -70,6 +71,50 @@ def forecast(
         means, noise_vars = moments(networks, batch)
         parts.append((means.mean(0), means.var(0, correction=0), noise_vars.mean(0) + noise_var))
     return Forecast(*(torch.cat(part) for part in zip(*parts, strict=True)))
+
+
+@torch.no_grad()
+def pooled_forecast(
+    networks: Mapping[str, Tensor], x: Tensor, noise_var: float, pool: Pool
+) -> Forecast:
+    """Predict by `gaussian_pool` of the clients' forecasts; the arguments are those of `forecast`.
+
+    The noise is what the networks say in the mean, as far as the pooled variance reaches.
+    """
+    means, noise_vars = moments(networks, x)
+    mean, var = gaussian_pool(
+        *moments_by_client(means, noise_vars + noise_var, pool.each), torch.tensor(pool.beta)
+    )
+    aleatoric = torch.minimum(noise_vars.mean(0) + noise_var, var)
+    return Forecast(mean, var - aleatoric, aleatoric)
+
+
+def moments_by_client(means: Tensor, noise_vars: Tensor, each: int) -> tuple[Tensor, Tensor]:
+    """Return mean and variance of each client's mixture, (K, N), of networks' (K · each, N)."""
+    means, noise_vars = means.unflatten(0, (-1, each)), noise_vars.unflatten(0, (-1, each))
+    return means.mean(1), noise_vars.mean(1) + means.var(1, correction=0)
+
+
+def gaussian_pool(mean: Tensor, var: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
+    """Return moments between the product P and the mixture Q of Gaussians (Hasan et al. 2024).
+
+    1/v = β/v_P + (1 − β)/v_Q and m = v (β m_P/v_P + (1 − β) m_Q/v_Q), with 1/v_P = Σ 1/v_k,
+    m_P = v_P Σ m_k/v_k, and Q's moments.
+
+    Parameters
+    ----------
+    mean, var
+        Of each client's prediction, (K, N).
+    beta
+        β.
+    """
+    precision_p = (1 / var).sum(0)
+    mean_p = (mean / var).sum(0) / precision_p
+    mean_q = mean.mean(0)
+    precision_q = 1 / (var.mean(0) + mean.var(0, correction=0))
+    precision = beta * precision_p + (1 - beta) * precision_q
+    weighted = beta * mean_p * precision_p + (1 - beta) * mean_q * precision_q
+    return weighted / precision, 1 / precision
 
 
 @torch.no_grad()

@@ -215,7 +215,8 @@ def _fields(source: Source) -> Mapping[str, Parameter]:
         for node in above.definition.body:
             if isinstance(node, ast.AnnAssign) and not _is_of_class(node):
                 name = ast.unparse(node.target)
-                parameters[name] = _field(name, node, meanings.get(name, ""), above.file)
+                inherited = parameters[name].meaning if name in parameters else ""
+                parameters[name] = _field(name, node, meanings.get(name, inherited), above.file)
     return MappingProxyType(parameters)
 
 

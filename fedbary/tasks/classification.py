@@ -31,6 +31,7 @@ from fedbary.figures.run import reliability_diagram
 from fedbary.gaussian import Posterior
 from fedbary.predictive import Prediction
 from fedbary.predictive.choice import predicted
+from fedbary.predictive.combine import Pool
 from fedbary.scores.metrics import auroc, evaluate, reliability
 from fedbary.tasks import _classes, _images
 from fedbary.tasks._classes import ECE_BINS, SCORES
@@ -196,7 +197,9 @@ class Classification(Task):
 
     def predict(self, outcome: Outcome, x: Tensor, facts: Facts, seed: int) -> Prediction:
         """Predict images by the networks of the setting `predictive`."""
-        return self._predict(outcome.model, x, seed, outcome.posterior, outcome.members)
+        return self._predict(
+            outcome.model, x, seed, outcome.posterior, outcome.members, outcome.pool
+        )
 
     def examples(self, path: Path, signature: ImageLayout) -> Examples:
         """Read an ``.npz`` file, an image, or a folder of images."""
@@ -225,7 +228,9 @@ class Classification(Task):
 
     def _predict_global(self, outcome: Outcome, images: Tensor, *again: int) -> Prediction:
         seed = self.seed("predict-global", outcome.round, *again)
-        return self._predict(outcome.model, images, seed, outcome.posterior, outcome.members)
+        return self._predict(
+            outcome.model, images, seed, outcome.posterior, outcome.members, outcome.pool
+        )
 
     def _predict(
         self,
@@ -234,10 +239,11 @@ class Classification(Task):
         seed: int,
         posterior: Posterior | None = None,
         members: Mapping[str, Tensor] | None = None,
+        pool: Pool | None = None,
     ) -> Prediction:
         generator = torch.Generator(next(model.parameters()).device).manual_seed(seed)
         kind, samples = self.settings.predictive, self.settings.samples
-        return predicted(kind, model, x, samples, generator, posterior, members)
+        return predicted(kind, model, x, samples, generator, posterior, members, pool=pool)
 
     def _beyond(
         self, outcome: Outcome, here: Prediction, images: Tensor, labels: Tensor

@@ -29,7 +29,7 @@ from fedbary.figures.run import coverage_curve
 from fedbary.figures.sheet import BLUE, GREEN, RED
 from fedbary.predictive.draws import drawn, members_drawn
 from fedbary.regression.columns import Columns
-from fedbary.regression.forecast import Forecast, forecast, linear_forecast
+from fedbary.regression.forecast import Forecast, forecast, linear_forecast, pooled_forecast
 from fedbary.regression.networks import Regressor, gaussian_nll
 from fedbary.regression.noise import NoiseSums, noise_sums
 from fedbary.regression.standardise import Standardiser
@@ -225,6 +225,8 @@ class Regression(Task):
             return linear_forecast(outcome.posterior, x, noise_var)
         generator = Generator().manual_seed(seed)
         samples = self.settings.samples
+        if kind == "auto" and outcome.pool is not None:
+            return pooled_forecast(outcome.members, x, noise_var, outcome.pool)
         if kind != "montecarlo" and outcome.members:
             return forecast(members_drawn(outcome.members, samples, generator), x, noise_var)
         return forecast(drawn(outcome.posterior, samples, generator), x, noise_var)

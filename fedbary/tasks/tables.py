@@ -34,6 +34,7 @@ from fedbary.figures.sheet import BLUE, GREEN
 from fedbary.gaussian import Posterior
 from fedbary.predictive import Prediction
 from fedbary.predictive.choice import predicted
+from fedbary.predictive.combine import Pool
 from fedbary.scores import tables as scores
 from fedbary.scores.metrics import evaluate, reliability
 from fedbary.tabular import loss
@@ -174,7 +175,7 @@ class Tables(Task):
         x, labels = self.scored_by_clients(facts)
         seed = self.seed("predict-global", outcome.round)
         model, posterior, members = outcome.model, outcome.posterior, outcome.members
-        prediction = self._predict(model, x, facts, seed, posterior, members)
+        prediction = self._predict(model, x, facts, seed, posterior, members, outcome.pool)
         if not prediction.probs.isfinite().all():
             return Scored(dict.fromkeys(self.limits, math.nan))
         line = _classes.uncertainty(prediction, labels)
@@ -221,7 +222,9 @@ class Tables(Task):
     def predict(self, outcome: Outcome, x: Tensor, facts: Facts, seed: int) -> Prediction:
         """Predict rows in their own units."""
         rows = self._standardised(facts, x)
-        return self._predict(outcome.model, rows, facts, seed, outcome.posterior, outcome.members)
+        return self._predict(
+            outcome.model, rows, facts, seed, outcome.posterior, outcome.members, outcome.pool
+        )
 
     def examples(self, path: Path, signature: Layout) -> Examples:
         """Read a CSV or an ``.npz`` file."""
@@ -255,11 +258,12 @@ class Tables(Task):
         seed: int,
         posterior: Posterior | None = None,
         members: Mapping[str, Tensor] | None = None,
+        pool: Pool | None = None,
     ) -> Prediction:
         """Return the networks' joint prediction, under the classes' own frequencies."""
         generator, weights = Generator(x.device).manual_seed(seed), self._weights(facts)
         kind, samples = self.settings.predictive, self.settings.samples
         return predicted(
             kind, model, x, samples, generator, posterior, members,
-            adjusted=lambda logits: loss.natural(logits, weights),
+            adjusted=lambda logits: loss.natural(logits, weights), pool=pool,
         )  # fmt: skip

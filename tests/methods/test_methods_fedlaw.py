@@ -4,10 +4,13 @@ import pytest
 import torch
 from torch import nn
 
+from fedbary.aggregation import aggregate
 from fedbary.errors import SettingError
+from fedbary.gaussian import Posterior
 from fedbary.methods import Bench, Reply, Server, method_named
 from fedbary.methods._method import weighted_mean
 from fedbary.methods.fedlaw import FedLAW
+from fedbary.variational.layers import VariationalLinear
 
 
 def squares(outputs, targets):
@@ -38,7 +41,7 @@ def test_without_epochs_it_is_fedavg():
     x, y, truth = linear(0)
     sent = replies(truth, [0.1, 1.0, 2.0], [5, 1, 9])
     model, _ = FedLAW(server_epochs=0).aggregate(server(x, y, truth), sent)
-    assert torch.equal(model["weight"], weighted_mean(sent, ["weight"])["weight"])
+    torch.testing.assert_close(model["weight"], weighted_mean(sent, ["weight"])["weight"])
 
 
 def test_it_finds_the_best_weights_and_shrinkage():
@@ -101,6 +104,48 @@ def test_the_bench_s_network_is_left_as_it_was():
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert here.bench.network.training and torch.get_num_threads() == threads
     assert torch.equal(randomness, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("rule", ["RKLB", "WB", "FKLB", "GAA"])
+def test_of_gaussians_the_weights_are_learned_through_any_rule(rule):
+    """The aggregate is the rule's at the learned weights, its means shrunk; the useless is left."""
+    x, y, truth = linear(4)
+    network = nn.Sequential(VariationalLinear(3, 1))
+    start = network.state_dict()
+
+    def sent(mean, log_var):
+        weight = mean[None].clone()
+        return {
+            "0.weight_mean": weight, "0.weight_log_var": torch.full_like(weight, log_var),
+            "0.bias": torch.zeros(1),
+        }  # fmt: skip
+
+    given = [
+        Reply("good", 1.0, sent(truth, -6.0)),
+        Reply("bad", 4.0, sent(-2 * truth.flip(0) - 1, -8.0)),
+    ]
+    method = FedLAW(rule=rule, server_epochs=120, server_lr=0.05)
+    found, _ = method.aggregate(Server(start, {}, 1, 0, Bench(network, x, y, squares)), given)
+    posteriors = [Posterior.from_state_dict(reply.tensors) for reply in given]
+    plain, _ = FedLAW(rule=rule, server_epochs=0).aggregate(Server(start, {}), given)
+    assert squares(x @ found["0.weight_mean"].t(), y) < 0.05 * squares(x @ truth[:, None], 0 * y)
+    assert squares(x @ plain["0.weight_mean"].t(), y) > squares(x @ truth[:, None], 0 * y)
+
+    def away(q):
+        """How far a posterior, its means scaled to fit, lies from what was found."""
+        mean, wanted = q.mean["0.weight"], found["0.weight_mean"]
+        scaled = mean * (mean * wanted).sum() / mean.square().sum()
+        gap = (scaled - wanted).abs().max()
+        return float(gap + (q.log_var["0.weight"] - found["0.weight_log_var"]).abs().max())
+
+    choices = torch.linspace(-12, 12, 4001).sigmoid().tolist()
+    assert min(away(aggregate(rule, posteriors, [w, 1 - w])) for w in choices) < 0.01
+
+
+@pytest.mark.parametrize("rule", ["Median", "MultiKrum", "RKLD"])
+def test_a_rule_without_weights_is_refused(rule):
+    with pytest.raises(SettingError, match="rule"):
+        FedLAW(rule=rule)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,110 @@
+"""SGD from the point weights that a client received, step by step, and the curvature where it ends.
+
+What methods need that look at a client's path, or at the loss around its end.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+from torch.func import functional_call, grad, vmap
+
+from fedbary.data.images import inputs
+from fedbary.inference._vectors import Batches, Momentum, Vectors
+from fedbary.methods._method import Local, Tensors
+from fedbary.optimisers import is_buffer
+from fedbary.predictive._networks import evaluation
+
+GRADIENTS_AT_ONCE = 2**24
+"""Numbers of per-example gradients that are held at a time: 64 MB in float32."""
+
+
+class Descent:
+    """SGD with momentum on the mean NLL of a client's network, whose parameters are one vector.
+
+    Going through it takes the steps, and yields after each the epoch that it is in, from 0.
+
+    Parameters
+    ----------
+    local : Local
+        The client's round; its network holds what it starts from.
+    pull : mapping of str to Tensor, optional
+        p by parameter: ½ Σ p (θ − θ_g)² is added to the loss, θ_g being the start. It acts by an
+        implicit step, so that no p is too large for the rate.
+
+    Attributes
+    ----------
+    vectors : Vectors
+        The network's parameters, `vectors.points.value`, and their names, `vectors.point_names`.
+    start : Tensor
+        θ_g, (d,).
+    """
+
+    def __init__(self, local: Local, pull: Tensors | None = None) -> None:
+        self.local, self.vectors = local, Vectors(local.model, 1.0)
+        self.batches = Batches(local.x, local.y, local.training, local.seed, local.augment)
+        self.start = self.vectors.points.value.clone()
+        self.implicit: Tensor | None = None
+        if pull is not None:
+            rate = local.training.lr / (1 - local.training.momentum)
+            here = [pull[name].to(self.start) for name in self.vectors.point_names]
+            self.implicit = rate * self.vectors.points.pack(here)
+
+    def __iter__(self) -> Iterator[int]:
+        local, points = self.local, self.vectors.points
+        sgd = Momentum(self.vectors, local.training, 0.0)
+        steps = math.ceil(len(local.x) / local.training.batch_size)
+        local.model.train()
+        for step, (x, y) in enumerate(self.batches):
+            points.grad.zero_()
+            loss = local.nll(local.model(x), y)
+            loss.backward()
+            self.batches.count(loss, y)
+            points.value.sub_(sgd.update(), alpha=local.training.lr)
+            if self.implicit is not None:
+                points.value.addcmul_(self.implicit, self.start).div_(1 + self.implicit)
+            yield step // steps
+        local.model.zero_grad(set_to_none=True)
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Return the mean NLL of the last epoch, in nats."""
+        return {"train_nll": self.batches.mean_nll}
+
+    def named(self, vector: Tensor) -> dict[str, Tensor]:
+        """Return a vector's parts by parameter, in memory of their own."""
+        parts = zip(self.vectors.point_names, self.vectors.points.views(vector), strict=True)
+        return {name: part.contiguous() for name, part in parts}
+
+
+def weights_of(model: Tensors) -> list[str]:
+    """Return the names of a state dict's weights: its tensors that are no buffers."""
+    return [name for name, tensor in model.items() if not is_buffer(name, tensor)]
+
+
+def fisher(local: Local) -> dict[str, Tensor]:
+    """Return the diagonal empirical Fisher, the mean over the examples of squared gradients.
+
+    F = (1/n_k) Σ_i (∂ −log p(y_i | x_i, θ) / ∂θ)², each example's gradient on its own: the square
+    of a batch's mean gradient is smaller by about the batch's size. The network is in evaluation
+    mode. Of what it does not train F is 0.
+    """
+    model = local.model
+    trained = {n: p.detach() for n, p in model.named_parameters() if p.requires_grad}
+    held = {n: t for n, t in model.state_dict().items() if n not in trained}
+
+    def loss(weights: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        return local.nll(functional_call(model, {**weights, **held}, (x[None],)), y[None])
+
+    gradients = vmap(grad(loss), in_dims=(None, 0, 0))
+    count = sum(tensor.numel() for tensor in trained.values())
+    at_once = max(1, GRADIENTS_AT_ONCE // count)
+    total = {name: torch.zeros_like(tensor) for name, tensor in model.state_dict().items()}
+    with evaluation(model):
+        for x, y in zip(local.x.split(at_once), local.y.split(at_once), strict=True):
+            for name, each in gradients(trained, inputs(x), y).items():
+                total[name] += each.square().sum(0)
+    return {name: total[name] / len(local.x) for name in weights_of(total)}

@@ -1,0 +1,119 @@
+"""SWAG-diagonal: a Gaussian of the iterates of SGD at a constant rate, at every client.
+
+A client runs SGD from θ_g; of the iterates θ_t after the burn-in it sends moments,
+
+    m_k = mean θ_t,      v_k = scale · (mean θ_t² − m_k²),
+
+and the server aggregates N(m_k, v_k) under a rule of this project. The next round starts from m,
+and predictions are of networks drawn from N(m, v).
+
+It assumes that SGD's noise at that rate has the posterior's shape: its variance grows with rate,
+momentum and 1/batch size, so `scale` is to be chosen, on validation data. A weight that a client's
+data do not reach stands still, and v_k says it is certain: so the default is the Wasserstein
+barycentre, not a product (RKLB), in which that client would own the weight. Published is one
+iterate an epoch; here every step's counts, as rounds are short, with a local epoch of burn-in.
+
+What travels: 1 model down, 2 up. The server keeps v. A step costs three passes over the weights
+more. Moments of batch norm are those of the last iterate. Use it as the cheapest posterior of a
+network that is trained by SGD anyway.
+
+Reference: Maddox et al., A Simple Baseline for Bayesian Uncertainty in Deep Learning, NeurIPS 2019.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from fedbary.aggregation import aggregate
+from fedbary.errors import SettingError
+from fedbary.gaussian import Posterior
+from fedbary.methods import _around
+from fedbary.methods._descent import Descent, weights_of
+from fedbary.methods._method import Fitted, Local, Method, Reply, Server, Tensors, weighted_mean
+
+RULES = ("WB", "RKLB", "EAA", "GAA", "AALV", "FKLB")
+"""The rules that may aggregate the Gaussians."""
+
+
+@dataclass(frozen=True)
+class SWAG(Method):
+    """Stochastic weight averaging, Gaussian and diagonal (Maddox et al. 2019), for point weights.
+
+    Parameters
+    ----------
+    burn_in : int
+        Epochs of a round before iterates are taken; it must leave one.
+    scale : float
+        By which the iterates' variance is multiplied, above 0; the paper's ½ has a second half of
+        low rank beside it.
+    rule : str
+        The rule under which the server aggregates.
+
+    Raises
+    ------
+    SettingError
+        If a parameter is out of its range.
+    """
+
+    burn_in: int = 1
+    scale: float = 1.0
+    rule: Literal["WB", "RKLB", "EAA", "GAA", "AALV", "FKLB"] = "WB"
+
+    deterministic = True
+
+    def __post_init__(self) -> None:
+        if self.burn_in < 0:
+            raise SettingError("burn_in", self.burn_in, "a whole number from 0 up")
+        if not 0 < self.scale < float("inf"):
+            raise SettingError("scale", self.scale, "a number above 0")
+        if self.rule not in RULES:
+            raise SettingError("rule", self.rule, f"{', '.join(RULES)} for method=SWAG")
+
+    def check(self, clients: int, epochs: int) -> None:
+        """Refuse a round that leaves no epoch to take iterates from."""
+        if epochs <= self.burn_in:
+            allowed = f"above burn_in, {self.burn_in}, so that an epoch is left to take"
+            raise SettingError("local_epochs", epochs, allowed)
+
+    def fit(self, local: Local, received: Tensors, kept: Tensors) -> Fitted:
+        """Run SGD and return the moments of its iterates."""
+        self.check(1, local.training.epochs)
+        local.load(received)
+        descent = Descent(local)
+        point = descent.vectors.points.value
+        mean, squares, taken = torch.zeros_like(point), torch.zeros_like(point), 0
+        for epoch in descent:
+            if epoch >= self.burn_in:
+                taken += 1
+                step = point - mean
+                mean.add_(step, alpha=1 / taken)
+                squares.addcmul_(step, point - mean)
+        point.copy_(mean)
+        log_var = (squares * (self.scale / taken)).log()
+        model = local.state()
+        frozen = {n: torch.full_like(model[n], -_around.MOST) for n in weights_of(model)}
+        found = _around.named({**frozen, **descent.named(log_var)})
+        return Fitted({**model, **found}, descent.metrics)
+
+    def reply_like(self, model: Tensors) -> Tensors:
+        """Return a model, and a log-variance for each of its weights."""
+        return {**model, **_around.named({name: model[name] for name in weights_of(model)})}
+
+    def aggregate(self, server: Server, replies: Sequence[Reply]) -> tuple[Tensors, Tensors]:
+        """Take the rule's aggregate of the Gaussians; buffers are averaged."""
+        names = weights_of(server.model)
+        posteriors = []
+        for reply in replies:
+            means = {name: reply.tensors[name] for name in names}
+            posteriors.append(Posterior(means, _around.log_vars_of(reply.tensors)))
+        found = aggregate(self.rule, posteriors, [reply.weight for reply in replies])
+        model = {**weighted_mean(replies, list(server.model)), **found.mean}
+        return model, _around.named(found.log_var)
+
+    def posterior(self, model: Tensors, state: Tensors) -> Posterior:
+        """Return the Gaussian around the global model."""
+        return _around.posterior(model, state)
