@@ -131,11 +131,7 @@ class Node:
         hostile = hostile_clients(settings.hostile_fraction, site.partitions, settings.seed)
         if settings.attack == "none" or site.partition not in hostile:
             return reply
-        posteriors = [
-            Posterior.from_state_dict({key: tensors[key].cpu() for key in reply})
-            for tensors in (received, reply)
-        ]
-        return ATTACKS[settings.attack](*posteriors).state_dict()
+        return ATTACKS[settings.attack](received, reply)
 
 
 def node_of(context: Context) -> Node:

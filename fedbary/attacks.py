@@ -1,22 +1,23 @@
-"""Hostile clients, for experiments: what they send in place of the posterior they fitted.
+"""Hostile clients, for experiments: what they send in place of the reply that they fitted.
 
-An attack is a function of the posterior that the client received, of tensors m, log v, and of the
-one it fitted to its data, m_k, log v_k. Tensors that are not floating are sent as fitted.
+An attack is a function of the tensors that a client received and of those that it would reply with.
+With m a received tensor, 0 where the client received none of that name
+(a method whose clients send changes), and m_k the fitted one, it moves m_k along m_k − m.
+Tensors that are not floating are sent as fitted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 import numpy as np
+from torch import Tensor
 
+from fedbary.gaussian import gaussian_pairs
 from fedbary.seeds import derive_seed
 
-if TYPE_CHECKING:
-    from fedbary.gaussian import Posterior
+Tensors = Mapping[str, Tensor]
 
 SCALE = 10.0
 """By how much `scaling` multiplies an update."""
@@ -25,13 +26,13 @@ COLLAPSED_LOG_VAR = -30.0
 """The log-variance that `variance_collapse` sends: a standard deviation of 3e-7."""
 
 
-def sign_flip(received: Posterior, fitted: Posterior) -> Posterior:
-    """Send the update of the means with its sign flipped: m − (m_k − m), log v_k."""
+def sign_flip(received: Tensors, fitted: Tensors) -> dict[str, Tensor]:
+    """Send the update with its sign flipped, m − (m_k − m), and log v_k."""
     return _moved(received, fitted, -1.0)
 
 
-def scaling(received: Posterior, fitted: Posterior) -> Posterior:
-    """Send the update of the means ten times as large: m + 10 (m_k − m), log v_k.
+def scaling(received: Tensors, fitted: Tensors) -> dict[str, Tensor]:
+    """Send the update ten times as large, m + 10 (m_k − m), and log v_k.
 
     One of ten equal clients under a plain mean replaces the global means by its own
     (Bagdasaryan et al., How To Backdoor Federated Learning, 2020, eq. 3); several overshoot.
@@ -39,18 +40,18 @@ def scaling(received: Posterior, fitted: Posterior) -> Posterior:
     return _moved(received, fitted, SCALE)
 
 
-def variance_collapse(received: Posterior, fitted: Posterior) -> Posterior:
-    """Send the flipped update of the means with tiny variances: m − (m_k − m), −30.
+def variance_collapse(received: Tensors, fitted: Tensors) -> dict[str, Tensor]:
+    """Send the flipped update with tiny variances: m − (m_k − m), −30.
 
     The attack peculiar to posteriors: in the reverse-KL barycentre a client's say is w/v, and one
-    such client owns it. Deterministic tensors are those of `sign_flip`.
+    such client owns it. Of what has no log-variance it is `sign_flip`.
     """
-    flipped = sign_flip(received, fitted)
-    log_var = {name: v.new_full(v.shape, COLLAPSED_LOG_VAR) for name, v in fitted.log_var.items()}
-    return replace(flipped, log_var=log_var)
+    scales = {scale: fitted[scale] for scale in gaussian_pairs(fitted).values()}
+    collapsed = {n: v.new_full(v.shape, COLLAPSED_LOG_VAR) for n, v in scales.items()}
+    return sign_flip(received, fitted) | collapsed
 
 
-ATTACKS: Mapping[str, Callable[[Posterior, Posterior], Posterior]] = MappingProxyType(
+ATTACKS: Mapping[str, Callable[[Tensors, Tensors], dict[str, Tensor]]] = MappingProxyType(
     {attack.__name__: attack for attack in (sign_flip, scaling, variance_collapse)}
 )
 """Every attack by its name."""
@@ -62,12 +63,14 @@ def hostile_clients(fraction: float, clients: int, seed: int) -> frozenset[int]:
     return frozenset(rng.permutation(clients)[: round(fraction * clients)].tolist())
 
 
-def _moved(received: Posterior, fitted: Posterior, factor: float) -> Posterior:
-    """Return the fitted posterior with means m + factor · (m_k − m)."""
-    mean = {
-        name: received.mean[name] + factor * (new - received.mean[name])
-        if new.is_floating_point()
-        else new
-        for name, new in fitted.mean.items()
-    }
-    return replace(fitted, mean=mean)
+def _moved(received: Tensors, fitted: Tensors, factor: float) -> dict[str, Tensor]:
+    """Return the reply with all but its scales at m + factor · (m_k − m)."""
+    scales = set(gaussian_pairs(fitted).values())
+
+    def moved(name: str, new: Tensor) -> Tensor:
+        if name in scales or not new.is_floating_point():
+            return new
+        old = received[name].to(new) if name in received else new.new_zeros(())
+        return old + factor * (new - old)
+
+    return {name: moved(name, new) for name, new in fitted.items()}

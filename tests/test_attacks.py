@@ -29,13 +29,20 @@ def posterior(mean, log_var, plain, steps):
 def test_an_attack_moves_the_update_from_where_the_round_began(attack, mean, plain, log_var):
     received = posterior([1.0, 2.0], [-7.0, -7.0], [0.0], 1)
     fitted = posterior([1.5, 2.0], [-6.0, -5.0], [-1.0], 2)
-    sent = ATTACKS[attack](received, fitted)
+    sent = Posterior.from_state_dict(ATTACKS[attack](received.state_dict(), fitted.state_dict()))
     assert list(sent.mean) == ["w", "steps", "b"]
     assert sent.mean["w"].tolist() == mean
     assert sent.mean["b"].tolist() == plain
     assert sent.mean["steps"] == 2
     assert sent.log_var["w"].tolist() == log_var
     assert fitted.mean["w"].tolist() == [1.5, 2.0]
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_changes_that_a_client_sends_are_updates_themselves(attack):
+    sent = ATTACKS[attack]({"w": torch.ones(2)}, {"delta/w": torch.tensor([0.5, -2.0])})
+    factor = {"scaling": 10}.get(attack, -1)
+    assert sent["delta/w"].tolist() == [0.5 * factor, -2.0 * factor]
 
 
 def test_the_seed_chooses_the_hostile_clients():

@@ -34,8 +34,6 @@ def _with_method(settings: Settings) -> Iterator[tuple[str, str]]:
     method = f"method={settings.method}"
     if methods()[settings.method].deterministic not in (None, settings.bayesian_layers == 0):
         yield "bayesian_layers", f"{'0' if settings.bayesian_layers else '1 or more'} for {method}"
-    if settings.attack != "none":
-        yield "attack", f"none for {method}"
     if settings.kl_weight == "share":
         yield "kl_weight", f"a number for {method}"
     if settings.projection != "none" and methods()[settings.method].personalises:

@@ -12,8 +12,10 @@ from fedbary.errors import SettingError
 ROOT = Path(__file__).resolve().parents[2]
 """The clone, or the Flower app's bundle, that this package lies in."""
 
-DEFAULTS = ROOT / "simulation.yaml"
-"""The file of every default."""
+_PACKAGED = Path(__file__).resolve().parents[1] / "simulation.yaml"
+
+DEFAULTS = _PACKAGED if _PACKAGED.is_file() else ROOT / "simulation.yaml"
+"""The file of every default: in this package in the wheel, beside it in a clone."""
 
 
 def read_yaml(file: Path) -> dict[str, Any]:

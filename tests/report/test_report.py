@@ -111,10 +111,13 @@ def test_runs_of_a_method_are_told_apart_by_its_parameters(tmp_path, parameter):
     def run(name, seed, accuracy, **settings):
         made = first.assign(run=name, seed=seed, accuracy=accuracy)
         for key, value in settings.items():
-            made.insert(list(made).index("commit"), key, value)
+            if key in made:
+                made[key] = value
+            else:
+                made.insert(list(made).index("commit"), key, value)
         return made
 
-    runs = [run(f"old{seed}", seed, 0.7) for seed in (0, 1)]
+    runs = [run(f"old{seed}", seed, 0.7).drop(columns="method") for seed in (0, 1)]
     for value, accuracy in ((0.1, 0.9), (0.05, 0.8)):
         chosen = {"method": "PVI", parameter: value}
         runs += [run(f"{value}-{seed}", seed, accuracy, **chosen) for seed in (0, 1)]
