@@ -164,21 +164,21 @@ SEEDS = [{"rule": "WB", "bayesian_layers": 1, "seed": [0, 1, 2]}]
 
 
 def started_sweep(folder, file, jobs):
-    """A sweep whose first run has written a round, and the processes that it has started."""
+    """A sweep of which a run has written a round, this run, and the sweep's processes."""
     with open(folder / "sweep.log", "w") as log:
         process = subprocess.Popen(
             [FEDBARY, "sweep", str(file), "--results", "out", "--jobs", str(jobs)],
             cwd=folder, stdout=log, stderr=log, start_new_session=True,
         )  # fmt: skip
-    wait_until(lambda: list(folder.glob("out/runs/*/metrics.jsonl")))
-    return process, psutil.Process(process.pid).children(recursive=True)
+    begun, *_ = wait_until(lambda: list(folder.glob("out/runs/*/metrics.jsonl")))
+    return process, begun.parent, psutil.Process(process.pid).children(recursive=True)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("how", "jobs"), [*((how, 1) for how in STOPS), ("Ctrl-C twice", 2)])
 def test_a_sweep_that_is_stopped_ends_soon_and_whole_and_goes_on(tmp_path, how, jobs):
     file = grid_file(tmp_path, SEEDS, rounds=400)
-    process, children = started_sweep(tmp_path, file, jobs)
+    process, begun, children = started_sweep(tmp_path, file, jobs)
     sent = time.monotonic()
     for number in STOPS[how]:
         if "Ctrl-C" in how:
@@ -196,7 +196,7 @@ def test_a_sweep_that_is_stopped_ends_soon_and_whole_and_goes_on(tmp_path, how, 
     grid_file(tmp_path, SEEDS, rounds=1)
     again = fedbary("sweep", file, "--results", "out", "--jobs", str(jobs), cwd=tmp_path)
     assert again.returncode == 0, again.stdout + again.stderr
-    assert (tmp_path / "out/runs/digits-WB-n1-seed0.interrupted-1/metrics.jsonl").exists()
+    assert begun.with_name(f"{begun.name}.interrupted-1").joinpath("metrics.jsonl").exists()
     table = read_table(tmp_path / "out")
     assert table["run"].nunique() == 3 and table["round"].max() == 1
 
@@ -204,7 +204,7 @@ def test_a_sweep_that_is_stopped_ends_soon_and_whole_and_goes_on(tmp_path, how, 
 @pytest.mark.slow
 def test_the_runs_of_a_killed_sweep_are_not_started_beside_themselves(tmp_path):
     file = grid_file(tmp_path, SEEDS, rounds=400)
-    process, children = started_sweep(tmp_path, file, 1)
+    process, _, children = started_sweep(tmp_path, file, 1)
     process.kill()
     process.wait()
     refused = fedbary("sweep", file, "--only", "seed=0", "--results", "out", cwd=tmp_path)
