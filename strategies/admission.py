@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from flwr.app import ArrayRecord, Message
+from flwr.app import ArrayRecord, Message, MetricRecord
 
 from fedbary.texts import cause, shown
 
@@ -99,6 +99,16 @@ def repeated(
     return reasons
 
 
+def arrays_of(reply: Message) -> ArrayRecord:
+    """Return the arrays of an admitted reply."""
+    return next(iter(reply.content.array_records.values()))
+
+
+def metrics_of(reply: Message) -> MetricRecord:
+    """Return the metrics of an admitted reply."""
+    return next(iter(reply.content.metric_records.values()))
+
+
 def metric_refusals(
     replies: Sequence[Message], known: Mapping[str, tuple[float, float]] | None = None
 ) -> list[str | None]:
@@ -133,7 +143,7 @@ _Form = tuple[tuple[str, int | None], ...]
 
 def _unsound(reply: Message, known: Mapping[str, tuple[float, float]]) -> str | None:
     """Say which metric may not enter a mean; None if all may."""
-    for key, value in next(iter(reply.content.metric_records.values())).items():
+    for key, value in metrics_of(reply).items():
         numbers = value if isinstance(value, list) else [value]
         if not all(abs(number) <= LARGEST_NUMBER for number in numbers):
             return f"its metric {key!r} is not finite"
@@ -148,10 +158,9 @@ def _unsound(reply: Message, known: Mapping[str, tuple[float, float]]) -> str | 
 
 
 def _form(reply: Message) -> _Form:
-    metrics = next(iter(reply.content.metric_records.values()))
     return tuple(
         (key, len(value) if isinstance(value, list) else None)
-        for key, value in sorted(metrics.items())
+        for key, value in sorted(metrics_of(reply).items())
     )
 
 

@@ -13,9 +13,10 @@ from flwr.supercore import log
 from fedbary.aggregation.workers import workers
 from fedbary.texts import shown
 
-from .admission import evaluate_refusal, repeated, train_refusal
+from .admission import evaluate_refusal, metrics_of, repeated, train_refusal
+from .asking import question
 from .conventions import Convention
-from .weights import Limit, bounded, metrics_of, overweight, weight_of, weightless
+from .weights import Limit, bounded, overweight, weight_of, weightless
 
 PARTITION_KEY = "partition-id"
 """The metric by which a reply may tell which partition of the data it comes from."""
@@ -189,11 +190,6 @@ class Gate:
             if isinstance(partition, int):
                 return f"node {node} (partition {shown(partition)})"
         return f"node {node}"
-
-
-def question(message_type: str, server_round: int) -> str:
-    """Return the mark of what a message asks, by which late replies show."""
-    return f"{message_type}, round {server_round}"
 
 
 def first_sound(replies: Sequence[Message], terms: Terms) -> ArrayRecord:

@@ -1,79 +1,68 @@
-"""Flower's FedAvg with a gate: which replies count, for how much, and what a round without is."""
+"""Flower's FedAvg with a gate: which replies count, for how much, and when a round is skipped."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from logging import INFO
-from typing import Any, cast
+from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import FedAvg, Result
+from flwr.serverapp.strategy import Result
 from flwr.supercore import log
 from torch import Tensor
 
 from fedbary.errors import SettingError
 
-from .admission import metric_refusals
+from .admission import arrays_of, metric_refusals
+from .asking import AskingStrategy
 from .conventions import CONVENTIONS
 from .culprits import farthest, spoilers
-from .gate import Gate, Refusal, Terms, first_sound, question
+from .gate import Gate, Refusal, Terms, first_sound
 from .limits import check_arrays
 from .listener import Listener
 from .tally import Tally
 from .weights import Limit, check_weight_ratio, weight_of
 
 SKIPPED_KEY = "skipped"
-"""The metric, 1, of a round whose replies were too few: the global arrays stay as they were."""
-
-_Choose = Callable[[int], list[int]]
+"""The metric, 1, of a skipped round, whose global arrays stay as they were."""
 
 
-class GatedStrategy(FedAvg, ABC):
+class GatedStrategy(AskingStrategy, ABC):
     """Flower's FedAvg that admits replies and leaves the aggregate to a subclass.
 
-    A reply that `admission` refuses never stops a run: it is left out, logged, and kept in
-    `refusals`; the aggregate is that of the other replies, whatever order they come in. So is one
-    without which the aggregate is sound, see `culprits`.
+    `admission` says which replies are refused, `culprits` which of the others spoil the aggregate.
+    These never stop a run: they are left out, logged and kept in `refusals`. The aggregate does not
+    depend on the order of the replies.
 
     Parameters
     ----------
     *args, **kwargs
-        Those of `flwr.serverapp.strategy.FedAvg`, in its order.
+        Those of `AskingStrategy`, and so of `flwr.serverapp.strategy.FedAvg`, in its order.
     min_replies : int
-        With fewer admitted training replies the global arrays stay as they were, and the round's
-        train metrics are ``{"skipped": 1}``.
+        With fewer admitted training replies the round is skipped: the global arrays stay as they
+        were, and the train metrics are ``{"skipped": 1}``.
     max_skipped : int or None
-        After so many skipped rounds in a row the next ends the run with a RunError; None: however
-        many.
+        After so many skipped rounds in a row the next ends the run with a RunError. None: never.
     max_weight_ratio : float, optional
-        The most that a reply's weight may be of the round's median weight, in training and in
-        evaluation, 1 or more; what is above counts as that much. None: no bound, and a client that
-        claims a million times the others' examples is the aggregate (not under robust rules).
+        The largest ratio of a reply's weight to the round's median weight, in training and in
+        evaluation, 1 or more; a larger weight counts as that much. None: no bound, so a client that
+        claims a million times the others' examples is the aggregate (but not under robust rules).
     train_limit, evaluate_limit : callable, optional
-        From a node's id, the most that its reply may weigh, None where that is not known; what is
-        above counts as that much, with a warning, and a reply that may weigh 0 is refused.
-    choose_nodes : callable, optional
-        From the server round, the ids of the nodes that train, in the order of sending, in place
-        of Flower's sampling, which no seed reproduces.
-    choose_evaluators : callable, optional
-        The same for evaluation.
+        From a node's id, the largest weight of its reply, None where that is not known. A larger
+        weight counts as that much, with a warning; a reply that may weigh 0 is refused.
     name_node : callable, optional
-        From a node's id, what refusals call its site, and by what a method knows it over all
-        rounds; None where that is not known: then the id, which changes where a SuperNode
+        From a node's id, the name of its site, by which refusals call it and a method knows it over
+        all rounds; None where that is not known. Then it is the id, which changes when a SuperNode
         without a registered key is started again.
-    tell : callable, optional
-        What each message's config says beside the round's own: names with values, asked for once
-        the nodes are chosen.
     known_metrics : mapping of str to (float, float), optional
-        The metrics that clients are to send as numbers, each with its least and its largest value.
-        Then a reply with something else under these keys is left out of the metrics, and replies
-        may hold different keys, so that no client's decide what is averaged; give
-        `train_metrics_aggr_fn` and `evaluate_metrics_aggr_fn` that read these keys alone. None:
-        the commonest set of keys is averaged, and replies with others are left out.
+        The metrics that clients send as numbers, each with its least and its largest value. A reply
+        with something else under one of these keys is left out of the metrics, and replies may hold
+        other keys; `train_metrics_aggr_fn` and `evaluate_metrics_aggr_fn` should read these keys
+        alone. None: the commonest set of keys is averaged; replies with others are left out.
     listener : Listener, optional
-        Who hears the replies whose metrics are averaged.
+        Hears the replies whose metrics are averaged.
 
     Raises
     ------
@@ -83,14 +72,11 @@ class GatedStrategy(FedAvg, ABC):
     Attributes
     ----------
     admitted_nodes : list of int
-        The nodes whose metrics the metric aggregation functions are given, in that order; of a
-        skipped round none.
+        The nodes whose metrics the metric aggregation functions get, in that order; none in a
+        skipped round.
     contributors : list of int
-        The nodes whose replies made the last round that counted, in the order in which they were
-        aggregated; of a run that goes on, empty until its first round.
-    completed_rounds : int
-        Rounds of an earlier start that this one goes on from: Flower counts from 1, and this is
-        added to its count. See `load_state_dict`.
+        The nodes whose replies made the last round that counted, in the order of aggregation; empty
+        before the first round of this start.
     """
 
     convention = CONVENTIONS["fedbary"]
@@ -104,10 +90,7 @@ class GatedStrategy(FedAvg, ABC):
         max_weight_ratio: float | None = None,
         train_limit: Limit | None = None,
         evaluate_limit: Limit | None = None,
-        choose_nodes: _Choose | None = None,
-        choose_evaluators: _Choose | None = None,
         name_node: Callable[[int], str | None] | None = None,
-        tell: Callable[[], Mapping[str, int | float]] | None = None,
         known_metrics: Mapping[str, tuple[float, float]] | None = None,
         listener: Listener | None = None,
         **kwargs: Any,
@@ -121,12 +104,8 @@ class GatedStrategy(FedAvg, ABC):
         self.max_weight_ratio = max_weight_ratio
         self.train_limit = train_limit
         self.evaluate_limit = evaluate_limit
-        self.choose_nodes = choose_nodes
-        self.choose_evaluators = choose_evaluators
-        self.tell = tell
         self.known_metrics = known_metrics
         self.listener = listener
-        self.completed_rounds = 0
         self.name_node = name_node
         self._gate = Gate(name_node)
         self.num_admitted = 0
@@ -137,7 +116,7 @@ class GatedStrategy(FedAvg, ABC):
 
     @property
     def refusals(self) -> list[Refusal]:
-        """The replies that were left out, of a phase at most 100, in all the last 10,000."""
+        """The replies that were left out: at most 100 a phase, and the last 10,000 in all."""
         return self._gate.refusals
 
     @property
@@ -147,7 +126,7 @@ class GatedStrategy(FedAvg, ABC):
 
     @abstractmethod
     def _check_global(self, arrays: ArrayRecord) -> None:
-        """Look at what clients are to be sent; raise a SettingError if it does not fit."""
+        """Raise a SettingError if the arrays that clients are to be sent do not fit."""
 
     def _reply_like(self, arrays: ArrayRecord) -> ArrayRecord:
         """Return a record with the keys, shapes and dtypes of a sound reply: the global arrays."""
@@ -164,20 +143,20 @@ class GatedStrategy(FedAvg, ABC):
         """Return the new global arrays of a round that counts, and keep what outlives it."""
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return what, with the global arrays, is needed to go on after the last whole round."""
+        """Return what a resume after the last whole round needs beside the global arrays."""
         return self._tally.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Tensor], completed_rounds: int) -> None:
-        """Go on from a state of `state_dict` that was taken after so many rounds.
+        """Take a state that `state_dict` returned after so many rounds.
 
-        `start`, given the global arrays of that round and the number of rounds that are left,
-        then does what it would have done without the interruption.
+        Given the global arrays of that round and the number of rounds that are left, `start` then
+        does what it would have done without the interruption.
         """
         self.completed_rounds = completed_rounds
         self._tally.load_state_dict(state, completed_rounds)
 
     def summary(self) -> None:
-        """Log the minimum of replies and the bound of weights, then FedAvg's settings."""
+        """Log the least number of replies and the bound on weights, then FedAvg's settings."""
         log(INFO, "\t├──> Admission:")
         if self.max_weight_ratio is not None:
             log(INFO, "\t│\t├──Maximum weight: %g × the median", self.max_weight_ratio)
@@ -190,7 +169,7 @@ class GatedStrategy(FedAvg, ABC):
         Raises
         ------
         RunError
-            If `max_skipped` rounds in a row were skipped, or all of the run.
+            If `max_skipped` rounds in a row were skipped, or every round was.
         """
         if not self.completed_rounds:
             self._tally = Tally(self.max_skipped)
@@ -201,7 +180,7 @@ class GatedStrategy(FedAvg, ABC):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Send the global arrays to the nodes that train, and remember them for admission.
+        """Return the messages that ask nodes to train; replies are compared with these arrays.
 
         Raises
         ------
@@ -215,29 +194,24 @@ class GatedStrategy(FedAvg, ABC):
         self._tally.begin()
         self._global_arrays = arrays
         self._check_global(arrays)
-        server_round += self.completed_rounds
-        if self.choose_nodes is None:
-            messages = list(super().configure_train(server_round, arrays, config, grid))
-        else:
-            nodes = self.choose_nodes(server_round)
-            messages = self._messages(server_round, arrays, config, nodes, MessageType.TRAIN)
+        messages = list(super().configure_train(server_round, arrays, config, grid))
         self._gate.ask(messages, anew=True)
         return messages
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Aggregate the admitted replies, and their metrics.
+        """Aggregate the admitted replies and their metrics.
 
-        The reference for admission is what `configure_train` sent; where that was never called,
-        the first reply that is sound in itself.
+        Admission compares replies with what `configure_train` sent, or, where that was not called,
+        with the first reply that is sound in itself.
 
         Returns
         -------
         arrays : ArrayRecord or None
-            The aggregate; None, for which Flower keeps the old arrays, if the round is skipped.
+            The aggregate; None if the round is skipped: Flower then keeps the old arrays.
         metrics : MetricRecord
-            By `train_metrics_aggr_fn`; of a skipped round ``{"skipped": 1}``.
+            What `train_metrics_aggr_fn` returns; ``{"skipped": 1}`` if the round is skipped.
         """
         server_round += self.completed_rounds
         replies = list(replies)
@@ -254,7 +228,7 @@ class GatedStrategy(FedAvg, ABC):
     def _aggregate_admitted(
         self, server_round: int, admitted: list[Message], reference: ArrayRecord
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Aggregate admitted replies; refuse those that spoil the aggregate, and go on without."""
+        """Aggregate admitted replies; refuse those that spoil the aggregate, and leave them out."""
         self.num_admitted = len(admitted)
         if len(admitted) < self.min_replies:
             return self._skip(
@@ -296,22 +270,17 @@ class GatedStrategy(FedAvg, ABC):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Send the global arrays to the nodes that evaluate."""
-        server_round += self.completed_rounds
-        if self.choose_evaluators is None:
-            messages = list(super().configure_evaluate(server_round, arrays, config, grid))
-        else:
-            nodes = self.choose_evaluators(server_round)
-            messages = self._messages(server_round, arrays, config, nodes, MessageType.EVALUATE)
+        """Return the messages that ask nodes to evaluate."""
+        messages = list(super().configure_evaluate(server_round, arrays, config, grid))
         self._gate.ask(messages)
         return messages
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """Aggregate the admitted replies' metrics; None if there are none.
+        """Aggregate the metrics of the admitted replies; None if there are none.
 
-        A reply whose metrics are not those of most others is refused too.
+        A reply whose metrics cannot be averaged with the others' is refused too.
         """
         server_round += self.completed_rounds
         replies = list(replies)
@@ -327,32 +296,5 @@ class GatedStrategy(FedAvg, ABC):
             self.listener.evaluated(dict(zip(self.admitted_nodes, contents, strict=True)))
         return self.evaluate_metrics_aggr_fn(contents, self.weighted_by_key)
 
-    def _messages(
-        self,
-        server_round: int,
-        arrays: ArrayRecord,
-        config: ConfigRecord,
-        node_ids: list[int],
-        message_type: str,
-    ) -> list[Message]:
-        config["server-round"] = server_round
-        record = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: config})
-        return self._construct_messages(record, node_ids, message_type)
-
-    def _construct_messages(
-        self, record: RecordDict, node_ids: list[int], message_type: str
-    ) -> list[Message]:
-        """Make a message for each node, marked with what it asks, by which late replies show."""
-        config = record.config_records[self.configrecord_key]
-        if self.tell is not None:
-            config.update(self.tell())
-        group_id = question(message_type, cast(int, config["server-round"]))
-        return [Message(record, node_id, message_type, group_id=group_id) for node_id in node_ids]
-
     def _terms(self, limit: Limit | None) -> Terms:
         return Terms(self.convention, self.weighted_by_key, limit, self.max_weight_ratio)
-
-
-def arrays_of(reply: Message) -> ArrayRecord:
-    """Return the arrays of an admitted reply."""
-    return next(iter(reply.content.array_records.values()))

@@ -20,9 +20,10 @@ from fedbary.methods import METHODS, Bench, Method, Reply, Server, require_room
 from fedbary.predictive.combine import Pool
 from fedbary.seeds import derive_seed
 
+from .admission import arrays_of
 from .arrays import Blanks
 from .conventions import Convention, convention_named
-from .gated import GatedStrategy, arrays_of
+from .gated import GatedStrategy
 from .names import Names
 from .privacy import driving_wrapper
 

@@ -14,7 +14,7 @@ from fedbary.aggregation import RULES, RobustRule, Rule
 from fedbary.errors import SettingError
 from fedbary.methods.barycentre import Barycentre
 
-from .gated import arrays_of
+from .admission import arrays_of
 from .method_strategy import MethodStrategy
 from .privacy import Wrapper, driving_wrapper, hides_each, require_plain_mean
 from .stillness import Stillness

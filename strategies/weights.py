@@ -12,13 +12,10 @@ from flwr.app import Message, MetricRecord, RecordDict
 
 from fedbary.errors import SettingError
 
+from .admission import metrics_of
+
 Limit = Callable[[int], float | None]
 """From a node's id, the most that its reply may weigh; None where that is not known."""
-
-
-def metrics_of(reply: Message) -> MetricRecord:
-    """Return the metrics of an admitted reply."""
-    return next(iter(reply.content.metric_records.values()))
 
 
 def weight_of(reply: Message, weighted_by_key: str) -> float:
