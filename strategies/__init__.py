@@ -1,9 +1,8 @@
 """Flower strategies that aggregate Gaussian posteriors, one class per rule.
 
-Every rule in `fedbary.aggregation.RULES` has its class here by its name; only that of FedAvg, a
-name Flower has taken, is `strategy_for("FedAvg")`.
-Every method in `fedbary.methods.METHODS` likewise has its class by its name; its clients answer
-training messages by `train`.
+Every rule in `fedbary.aggregation.RULES` has a class here by its name; that of FedAvg, a name of
+Flower's, is `strategy_for("FedAvg")`. Every method in `fedbary.methods.METHODS` has a class by its
+name too; its clients answer training messages by `train`.
 """
 
 from fedbary.aggregation import RULES

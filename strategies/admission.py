@@ -1,4 +1,4 @@
-"""Which replies may enter the aggregate, and for each other one the reason it may not."""
+"""Which replies may enter the aggregate, and why the others may not."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from .conventions import Convention
 from .limits import check_arrays
 
 LARGEST_NUMBER = 1e300
-"""The largest magnitude of a metric or a weight, so that no sum of them overflows."""
+"""The largest magnitude of a metric or a weight: no sum of them overflows."""
 
 MOST_NUMBERS = 1000
-"""The most numbers that the metrics of an admitted reply hold, those in lists counted singly."""
+"""The most numbers in the metrics of an admitted reply, those in lists counted singly."""
 
 _ROUNDING = 1e-6
 
@@ -26,13 +26,13 @@ def train_refusal(
 ) -> str | None:
     """Say why a training reply is refused; None if it is admitted.
 
-    Admitted is a reply that `evaluate_refusal` admits, with one ArrayRecord that `check_arrays`
+    It is admitted if `evaluate_refusal` admits it and it holds one ArrayRecord that `check_arrays`
     finds sound.
 
     Parameters
     ----------
     reply : Message
-        A client's reply or error; never changed, and nothing in it is unpickled.
+        A client's reply or error. It is not changed, and nothing in it is unpickled.
     reference : ArrayRecord
         The global arrays that the clients were sent.
     convention : Convention
@@ -43,8 +43,8 @@ def train_refusal(
     Returns
     -------
     str or None
-        What is wrong, without the client's name; like those of the other functions here it may
-        quote the client, and has to pass `fedbary.texts.shown` before it is logged.
+        What is wrong, without the client's name. Like the texts of the other functions here it may
+        quote the client: pass it through `fedbary.texts.shown` before you log it.
     """
     if reason := evaluate_refusal(reply, weighted_by_key):
         return reason
@@ -61,7 +61,7 @@ def train_refusal(
 def evaluate_refusal(reply: Message, weighted_by_key: str) -> str | None:
     """Say why an evaluation reply is refused; None if it is admitted.
 
-    Admitted is a reply with one MetricRecord of at most `MOST_NUMBERS` numbers, whose weight is
+    It is admitted if it holds one MetricRecord of at most `MOST_NUMBERS` numbers, whose weight is
     above 0 and at most `LARGEST_NUMBER`.
     """
     try:
@@ -74,16 +74,16 @@ def evaluate_refusal(reply: Message, weighted_by_key: str) -> str | None:
 def repeated(
     question: str, replies: Sequence[Message], refusals: Sequence[str | None]
 ) -> list[str | None]:
-    """Refuse, too, replies to another question, of a round before say, and second replies.
+    """Add refusals of second replies and of replies to another question, as of an earlier round.
 
     Parameters
     ----------
     question : str
-        The group that the messages were marked with; a reply to an unmarked one passes.
+        The group that marks the messages; a reply to an unmarked message passes.
     replies : sequence of Message
         The round's replies.
     refusals : sequence of str or None
-        Why each is refused already; a refused reply does not count as the node's first.
+        Why each is refused already. A refused reply does not count as the node's first.
     """
     seen: set[int] = set()
     reasons = []
@@ -112,13 +112,12 @@ def metrics_of(reply: Message) -> MetricRecord:
 def metric_refusals(
     replies: Sequence[Message], known: Mapping[str, tuple[float, float]] | None = None
 ) -> list[str | None]:
-    """Say of each admitted reply why its metrics cannot be averaged with the others'.
+    """Say why metrics of admitted replies cannot be averaged with the others'; None where they can.
 
-    None for the replies whose metrics are sound, which is finite and, under a `known` key, a number
-    (not a list) from its least to its largest, but for rounding; what else they hold does not
-    matter where keys are known. Where none are, the metrics must have the usual keys and list
-    lengths too: the commonest form; of equally common ones that with fewer lists, then that with
-    more numbers, then the first.
+    Sound metrics are finite and hold, under a `known` key, a number (no list) from its least to its
+    largest, up to rounding. Where keys are known, other keys do not matter. Where none are, metrics
+    must also have the commonest form, which is their keys and list lengths; of equally common forms
+    the one with fewer lists, then the one with more numbers, then the first.
     """
     unsound = [_unsound(reply, known or {}) for reply in replies]
     if known:
@@ -142,7 +141,7 @@ _Form = tuple[tuple[str, int | None], ...]
 
 
 def _unsound(reply: Message, known: Mapping[str, tuple[float, float]]) -> str | None:
-    """Say which metric may not enter a mean; None if all may."""
+    """Say which metric may not enter a mean, and why; None if all may."""
     for key, value in metrics_of(reply).items():
         numbers = value if isinstance(value, list) else [value]
         if not all(abs(number) <= LARGEST_NUMBER for number in numbers):

@@ -1,4 +1,4 @@
-"""Flower's arrays as tensors: read without a copy, written once."""
+"""Flower's arrays as tensors, without copies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 
 _STYPE = "numpy.ndarray"
 
-with warnings.catch_warnings():  # torch warns of read-only memory once a process: let it be here
+with warnings.catch_warnings():  # torch warns of read-only memory once a process: do it here
     warnings.simplefilter("ignore")
     torch.from_numpy(np.frombuffer(b"\0", np.uint8))
 
@@ -24,13 +24,13 @@ _READ_HEADER = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header
 def tensor_from_array(array: Array) -> Tensor:
     """View an array's bytes as a contiguous tensor, without a copy where that is possible.
 
-    The tensor shares the bytes and must not be written to. Nothing is ever unpickled.
+    The tensor shares the bytes: do not write to it. Nothing is unpickled.
 
     Raises
     ------
     ValueError
-        If the bytes are not those of one array of numbers: whatever a stranger's bytes make numpy
-        or PyTorch raise, nothing else leaves this function.
+        If the bytes are not those of one array of numbers. Whatever numpy or PyTorch raises on a
+        stranger's bytes, this function raises nothing else.
     """
     try:
         return _view(array)
@@ -69,9 +69,9 @@ def array_from_tensor(tensor: Tensor) -> Array:
 
 
 class BlankArray:
-    """An array to be, with a tensor's shape, whose bytes are written in place.
+    """An array whose bytes are written in place.
 
-    Write its values to `tensor`, then take the array by `filled`.
+    Write its values to `tensor`, which has the shape of another, then call `filled`.
     """
 
     def __init__(self, like: Tensor, dtype: torch.dtype) -> None:
@@ -93,27 +93,27 @@ class BlankArray:
         self.tensor = torch.from_numpy(values).reshape(self._shape)
 
     def filled(self) -> Array:
-        """Return the array, without a copy where nothing else refers to `tensor`, and drop that."""
+        """Return the array and drop `tensor`; if nothing else refers to it, nothing is copied."""
         del self.tensor
         return Array(str(self._dtype), self._shape, _STYPE, self._stream.getvalue())
 
 
 class Blanks:
-    """Tensors that lie in the bytes of arrays to be, so that a result need not be copied."""
+    """Tensors that lie in the bytes of future arrays, so that a result need not be copied."""
 
     def __init__(self) -> None:
         self._made: dict[int, BlankArray] = {}
 
     def empty(self, like: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return a contiguous tensor of another's shape that lies in an array's bytes."""
+        """Return a contiguous tensor of another's shape that lies in the bytes of an array."""
         blank = BlankArray(like, dtype)
         self._made[blank.tensor.data_ptr()] = blank
         return blank.tensor
 
     def arrays(self, tensors: dict[str, Tensor]) -> dict[str, Array]:
-        """Store tensors as arrays, and take them out of the dictionary.
+        """Store tensors as arrays, and remove them from the dictionary.
 
-        Those that `empty` made are not copied, if nothing else refers to them.
+        Tensors that `empty` made are not copied if nothing else refers to them.
         """
         arrays = {}
         for name in list(tensors):

@@ -22,7 +22,7 @@ PREFIX = "chart"
 """The first word of a charted array's key, ``chart/<rule>/<coordinate>/<dtype>/<key>``."""
 
 POINT = "-"
-"""The coordinate's word where an array is deterministic."""
+"""In place of the coordinate, for deterministic arrays."""
 
 _DTYPES = {
     str(dtype).removeprefix("torch."): dtype
@@ -60,17 +60,17 @@ class Chart:
     A rule that is a mean is F⁻¹(Σ w_k F(m_k, log v_k)) in its chart F. Each client sends
     F(m_k, log v_k), the server computes nothing but Σ w_k, and F⁻¹ is taken before a client
     trains or evaluates. So Flower's own FedAvg, or a secure aggregation that learns only the
-    sum, yields the barycentre that the rule's strategy yields, up to rounding.
+    sum, yields the barycentre of the rule's strategy, up to rounding.
 
-    Charted arrays tell by their keys the rule, the coordinate and the dtype they came from;
-    PyTorch refuses to load them into a model. Gaussian arrays travel in float32 if they are no
-    wider, those of a `centred` rule in float64 because its inverse subtracts squares; the other
-    floating arrays in their own dtype, half precision in float32. Integer and bool arrays travel
-    in float64, and become their rounded mean.
+    The keys of charted arrays name the rule, the coordinate and the dtype before; PyTorch refuses
+    to load such arrays into a model. Gaussian arrays travel in float32 if they are no wider, those
+    of a `centred` rule in float64 because its inverse subtracts squares. The other floating arrays
+    travel in their own dtype, half precision in float32. Integer and bool arrays travel in float64
+    and become their rounded mean.
 
-    What a server can no longer do is look at a posterior: the mod itself refuses to send one that
-    the strategies would not admit, but it runs at the client. A server that does more than a
-    weighted mean (Adam, a median, noise) may leave the chart; `inverse` then says so.
+    The server can no longer check a posterior. The mod refuses to send one that the strategies
+    would not admit, but it runs at the client. A server that does more than a weighted mean (Adam,
+    a median, noise) may leave the chart; `inverse` then raises an error.
 
     Parameters
     ----------
@@ -84,13 +84,13 @@ class Chart:
     convention: Convention
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-        """Map what the client is sent back from the chart, and what it has trained into it.
+        """Map what the client is sent out of the chart, and what it has trained into the chart.
 
         Raises
         ------
         ValueError
-            If a training message or its reply holds not one ArrayRecord, or if the trained arrays
-            would not be admitted by the strategies.
+            If a training message or its reply does not hold exactly one ArrayRecord, or if the
+            strategies would not admit the trained arrays.
         """
         for name, record in list(message.content.array_records.items()):
             message.content[name] = self.inverse(record)
@@ -104,10 +104,10 @@ class Chart:
         return reply
 
     def forward(self, arrays: ArrayRecord) -> ArrayRecord:
-        """Map a posterior into the chart; the arrays are not changed.
+        """Map a posterior into the chart; the arrays given are not changed.
 
-        A server whose clients' mods compare what they received with what they send (Flower's
-        clipping mods) starts from such arrays; any other may start from plain ones.
+        A server must start from such arrays if the clients' mods compare what they receive with
+        what they send, as Flower's clipping mods do; else it may start from plain ones.
 
         Raises
         ------
@@ -136,15 +136,15 @@ class Chart:
         return charted
 
     def inverse(self, arrays: ArrayRecord) -> ArrayRecord:
-        """Map arrays back from the chart; return plain ones as they are.
+        """Map arrays out of the chart; return plain arrays as they are.
 
-        For `evaluate_fn` and `Result.arrays` at the server, whose first arrays may be plain.
+        Use it in `evaluate_fn` and on `Result.arrays` at the server: the first arrays may be plain.
 
         Raises
         ------
         ValueError
-            If some arrays are charted and some not, or by another rule or convention, or if they
-            are the coordinates of no Gaussian, of another kind of numbers, or cannot be read.
+            If only some arrays are charted, or by another rule or convention, if they are the
+            coordinates of no Gaussian or of another kind of numbers, or cannot be read.
         """
         if not any(_is_charted(key) for key in arrays):
             return arrays
@@ -216,7 +216,7 @@ def _is_chart(rule: Rule | RobustRule) -> TypeGuard[Rule]:
 
 
 def _is_average(point: Tensor, dtype: torch.dtype) -> bool:
-    """Whether these may be averages of arrays of the dtype."""
+    """Whether this may be an average of arrays of the dtype."""
     is_of_kind = point.is_complex() if dtype.is_complex else point.is_floating_point()
     return is_of_kind and bool(point.isfinite().all())
 

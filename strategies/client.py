@@ -1,4 +1,4 @@
-"""What a client makes of a message, under any method: its work of a round, its own model."""
+"""What a client does with a message, under any method: train, or return a model of its own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fedbary.seeds import derive_seed
 from .method_strategy import KEPT_KEY, METHOD_KEY, RUN_KEY
 
 EXAMPLES_KEY = "all-examples"
-"""The entry of a training message's config with how many examples all clients train on."""
+"""The entry of a training message's config with the number of examples of all clients."""
 
 
 def train(
@@ -35,17 +35,17 @@ def train(
     seed: int = 0,
     keep_in: Path | None = None,
 ) -> Message:
-    """Do a client's work of a round, by the method that the message names, and answer it.
+    """Do a client's work of a round by the method that the message names; return the reply.
 
-    The server's strategy is one of `fedbary.strategies` that bears a method's name; the model's
-    state dict has the names of the global arrays, such as one made by `variational`.
+    The server's strategy is one of `fedbary.strategies` with a method's name. The model's state
+    dict has the names of the global arrays, as one made by `variational` has.
 
     Parameters
     ----------
     message : Message
         A training message.
     model : nn.Module
-        The network, on the data's device; it is trained in place.
+        The network, on the data's device. It is trained in place.
     x, y : Tensor
         The client's inputs and targets (n_k, …).
     training : Training
@@ -53,13 +53,13 @@ def train(
     nll : callable
         Mean negative log-likelihood of (outputs, targets), in nats.
     inference : str
-        The local inference, for methods that leave it open.
+        The local inference, for methods that do not fix it.
     prior : Prior
-        Likewise: the std of N(0, std²), or a posterior.
+        The std of N(0, std²), or a posterior, for methods that do not fix it.
     seed : int
-        Source of the draws; the server round is mixed in. Give every client its own.
+        The source of the draws, with the server round. Give every client its own.
     keep_in : Path, optional
-        A folder of this client alone, for methods whose clients keep something between rounds.
+        A folder of this client alone, for methods whose clients keep tensors between rounds.
 
     Returns
     -------
@@ -69,8 +69,8 @@ def train(
     Raises
     ------
     SettingError
-        If the message names no method, or parameters it does not have, or what the client kept is
-        not there.
+        If the message names no method, or parameters that the method does not have, or if what the
+        client kept is not there.
     """
     config, received = _told(message)
     server_round = int(config["server-round"])  # type: ignore[arg-type]
@@ -95,15 +95,15 @@ def own_model(
     seed: int = 0,
     keep_in: Path | None = None,
 ) -> Personal | None:
-    """Return the client's own model when an evaluation message asks, None where it has none.
+    """Return the client's own model for an evaluation message; None where it has none.
 
-    The server's strategy is one of a method with models of the clients' own, or was told
-    `keep_models`. The parameters are those of `train`; some methods train the model on (x, y).
+    The server's strategy has a method that personalises, or `keep_models`. The parameters are those
+    of `train`; some methods train the model on (x, y).
 
     Raises
     ------
     SettingError
-        As `train`.
+        As in `train`.
     """
     config, received = _told(message)
     server_round = int(config["server-round"])  # type: ignore[arg-type]
@@ -153,7 +153,7 @@ def _told(message: Message) -> tuple[ConfigRecord, Mapping[str, Tensor]]:
 def _memory(
     method: Method, config: ConfigRecord, keep_in: Path | None
 ) -> tuple[Memory, int, list[int]]:
-    """Return what the client remembers of the run, and the rounds that the message names."""
+    """Return the client's memory of the run, and the rounds that the message names."""
     if keep_in is None:
         allowed = f"a folder for what {type(method).__name__} lets this client keep"
         raise SettingError("state-path", "none", allowed)
@@ -162,12 +162,12 @@ def _memory(
 
 
 def method_of(config: ConfigRecord) -> Method:
-    """Return the method that a training message names, with the parameters that it gives.
+    """Return the method that a training message names, with the message's parameters.
 
     Raises
     ------
     SettingError
-        If it names none, or parameters that the method does not have.
+        If it names no method, or parameters that the method does not have.
     """
     if METHOD_KEY not in config:
         raise SettingError("message", "without a method", "one of a strategy named after a method")
@@ -181,7 +181,7 @@ def method_of(config: ConfigRecord) -> Method:
 
 
 def reply_of(message: Message, fitted: Fitted, metrics: Mapping[str, Any]) -> Message:
-    """Return the reply of a fit, with metrics beside the fit's own."""
+    """Return the reply of a fit, with these metrics and the fit's own."""
     measured = {name.replace("_", "-"): value for name, value in fitted.metrics.items()}
     arrays = ArrayRecord({**fitted.reply})
     content = RecordDict({"arrays": arrays, "metrics": MetricRecord({**metrics, **measured})})

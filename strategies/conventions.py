@@ -1,4 +1,4 @@
-"""How the names of a model's arrays say which of them are Gaussian, and what a scale means."""
+"""Which arrays of a model are Gaussian, by their names, and what unit their scales have."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.nn.functional import softplus
 from fedbary.errors import SettingError
 
 _LINEAR_BELOW = -40.0
-"""Where log softplus(x) and x are the same number."""
+"""Below this, log softplus(x) and x are the same number."""
 
 
 def _log_var_from_rho(rho: Tensor) -> Tensor:
@@ -68,12 +68,12 @@ class Convention:
             raise SettingError("scale", self.scale, f"another pattern with the *s of {self.mean!r}")
 
     def pairs(self, keys: Collection[str]) -> dict[str, str]:
-        """Find the Gaussian tensors: the key of each mean, with the key of its scale.
+        """Return the key of each Gaussian tensor's mean with the key of its scale.
 
         Raises
         ------
         ValueError
-            If a key reads like a scale but has no mean: it would be averaged as a plain weight.
+            If a scale has no mean: it would be averaged as a plain weight.
         """
         means = {
             key: "".join(_interleave(self.mean.split("*"), parts))
@@ -87,11 +87,11 @@ class Convention:
         return pairs
 
     def name(self, mean_key: str) -> str:
-        """Name a Gaussian tensor: its mean's key without the words of the pattern."""
+        """Return the name of a Gaussian tensor: its mean's key without the words of the pattern."""
         return "".join(_parts(self.mean, mean_key) or (mean_key,))
 
     def to_log_var(self, scale: Tensor) -> Tensor:
-        """Convert a scale to a log-variance; NaN or −inf where a std is not positive."""
+        """Convert a scale to a log-variance: NaN or −inf where a std is not positive."""
         return _UNITS[self.unit][0](scale)
 
     def from_log_var(self, log_var: Tensor) -> Tensor:
@@ -118,12 +118,12 @@ CONVENTIONS: Mapping[str, Convention] = MappingProxyType(
         "scale": Convention("*loc", "*scale", "std"),
     }
 )
-"""The conventions that go by a name: "pyro" is the state dict of an AutoNormal guide, and "blitz"
-takes in the samplers' duplicates of the parameters, which thus stay equal to them."""
+"""The conventions with a name. "pyro" is the state dict of an AutoNormal guide; "blitz" includes
+the samplers' duplicates of the parameters, which thus stay equal to them."""
 
 
 def convention_named(convention: str | Convention) -> Convention:
-    """Return a convention as it is, or the one of that name.
+    """Return the convention itself, or the one of that name.
 
     Raises
     ------

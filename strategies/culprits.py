@@ -1,4 +1,4 @@
-"""Which of admitted replies spoil their aggregate."""
+"""Which admitted replies spoil their aggregate."""
 
 from __future__ import annotations
 
@@ -20,20 +20,19 @@ def spoilers(
     attempt: Callable[[Sequence[_Reply]], object],
     distance: Callable[[_Reply], float],
 ) -> list[str | None]:
-    """Say of each reply how it spoils the aggregate; None for those whose aggregate is sound.
+    """Say of each reply how it spoils the aggregate; None for replies whose aggregate is sound.
 
-    Left out are the replies that have no sound aggregate alone, then, of the others, those
-    farthest away, as few as bisection finds. Where the aggregate of all is not sound, at least
-    one is left out.
+    Replies whose aggregate alone is not sound are left out; then, of the others, the farthest ones,
+    as few as bisection finds. If the aggregate of all is not sound, at least one is left out.
 
     Parameters
     ----------
     replies : sequence
         The replies, in an order that content alone sets.
     attempt : callable
-        Aggregate some of them; raises a ValueError if the aggregate is not sound.
+        Aggregates some of them; raises a ValueError if the aggregate is not sound.
     distance : callable
-        How far a reply lies from what its client was sent.
+        Says how far a reply lies from what its client was sent.
     """
 
     def fault(some: Sequence[int]) -> str | None:
@@ -64,7 +63,7 @@ def spoilers(
 
 
 def farthest(record: ArrayRecord, reference: ArrayRecord) -> float:
-    """Return the largest distance of a record's value from the reference's."""
+    """Return the largest distance of a value in the record from the reference's."""
     most = 0.0
     for key, array in record.items():
         tensor = tensor_from_array(array)

@@ -1,4 +1,4 @@
-"""Who is let in: the refusals of a strategy's rounds, each said and kept with its client's name."""
+"""The gate of a strategy: it refuses replies, and logs and keeps why, with the client's name."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from .conventions import Convention
 from .weights import Limit, bounded, overweight, weight_of, weightless
 
 PARTITION_KEY = "partition-id"
-"""The metric by which a reply may tell which partition of the data it comes from."""
+"""The metric by which a reply may name the partition of its data."""
 
 MOST_AT_ONCE = 100
-"""The most refusals of a phase of a round that are said and kept one by one."""
+"""The most refusals in a phase of a round that are logged and kept one by one."""
 
 MOST_KEPT = 10_000
-"""The most refusals that are kept over all rounds, the latest."""
+"""How many refusals are kept over all rounds; the latest are."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class Refusal:
     Parameters
     ----------
     round : int
-        The server round it was for.
+        The server round of the reply.
     node_id : int
-        The node it came from, as Flower numbers it.
+        The node that sent it, as Flower numbers it.
     reason : str
         One line that names the client and says what is wrong.
     """
@@ -49,7 +49,7 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Terms:
-    """What replies of a phase have to meet.
+    """What the replies of a phase must meet.
 
     Parameters
     ----------
@@ -58,9 +58,9 @@ class Terms:
     weighted_by_key : str
         The metric that holds a reply's weight.
     limit : callable, optional
-        From a node's id, the most that its reply may weigh.
+        From a node's id, the largest weight of its reply.
     max_weight_ratio : float, optional
-        The most that a weight may be of the round's median.
+        The largest ratio of a weight to the round's median.
     """
 
     convention: Convention
@@ -69,24 +69,24 @@ class Terms:
     max_weight_ratio: float | None
 
     def refusal(self, reply: Message, expected: ArrayRecord) -> str | None:
-        """Say why a training reply is refused, given what a sound one looks like."""
+        """Say why a training reply is refused; `expected` is what a sound one looks like."""
         return train_refusal(reply, expected, self.convention, self.weighted_by_key)
 
 
 class Gate:
-    """Tells replies' clients apart, and says and keeps why replies were refused.
+    """Refuses replies, and logs and keeps why, with the name of the client.
 
     Parameters
     ----------
     name_node : callable, optional
-        From a node's id, what its site is called; None where that is not known.
+        From a node's id, the name of its site; None where that is not known.
 
     Attributes
     ----------
     refusals : list of Refusal
         The latest refusals over all rounds, at most `MOST_KEPT`.
     unanswered : set of int
-        The nodes that were to train or to evaluate in the last round and did not reply.
+        The nodes that were asked to train or to evaluate in the last round and did not reply.
     """
 
     def __init__(self, name_node: Callable[[int], str | None] | None = None) -> None:
@@ -96,9 +96,9 @@ class Gate:
         self._asked: list[Message] = []
 
     def ask(self, messages: Iterable[Message], anew: bool = False) -> None:
-        """Remember whom replies are awaited from: an error that Flower itself sends is node 1's.
+        """Remember who is asked: an error that Flower itself sends bears the id 1.
 
-        A round begins `anew` with nobody who has not answered.
+        `anew` is the beginning of a round, when nobody has failed to answer.
         """
         self._asked = list(messages)
         if anew:
@@ -112,9 +112,9 @@ class Gate:
     def trained(
         self, server_round: int, replies: Sequence[Message], expected: ArrayRecord, terms: Terms
     ) -> list[Message]:
-        """Return the training replies that are let in, none heavier than it may be.
+        """Return the admitted training replies, with bounded weights.
 
-        They come in an order that content alone sets.
+        Their content alone sets their order.
         """
         with workers() as pool:
             reasons = list(pool.map(terms.refusal, replies, repeat(expected)))
@@ -123,7 +123,7 @@ class Gate:
     def evaluated(
         self, server_round: int, replies: Sequence[Message], terms: Terms
     ) -> list[Message]:
-        """Return the evaluation replies that are let in; see `trained`."""
+        """Return the admitted evaluation replies; see `trained`."""
         reasons = [evaluate_refusal(reply, terms.weighted_by_key) for reply in replies]
         return self._weighed(server_round, MessageType.EVALUATE, replies, reasons, terms)
 
@@ -134,9 +134,9 @@ class Gate:
         reasons: Sequence[str | None],
         weighted_by_key: str,
     ) -> list[Message]:
-        """Return the replies without a reason to refuse them, in an order that content alone sets.
+        """Return the replies without a reason for refusal; their content alone sets their order.
 
-        The reasons of the others are said and kept.
+        The reasons of the others are logged and kept.
         """
         self.refusals += self.said(server_round, "reply refused", replies, reasons)
         del self.refusals[:-MOST_KEPT]
@@ -150,7 +150,7 @@ class Gate:
         replies: Sequence[Message],
         reasons: Sequence[str | None],
     ) -> list[Refusal]:
-        """Log a line for each reply that there is a reason for, and return them as refusals."""
+        """Log a line for each reply with a reason, and return these as refusals."""
         found = [pair for pair in zip(replies, reasons, strict=True) if pair[1] is not None]
         asked = {
             message.metadata.message_id: message.metadata.dst_node_id for message in self._asked
@@ -193,7 +193,7 @@ class Gate:
 
 
 def first_sound(replies: Sequence[Message], terms: Terms) -> ArrayRecord:
-    """Return the arrays of the first reply that its own arrays as the reference admit."""
+    """Return the arrays of the first reply that is admitted when compared with itself."""
     carrying = [
         (reply, record)
         for reply in replies

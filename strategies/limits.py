@@ -1,4 +1,4 @@
-"""Which arrays are sound: a client's before they are aggregated, and the aggregate itself."""
+"""Which arrays are sound: those of a client, and those of the aggregate."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from .conventions import Convention
 
 
 def scale_from(log_var: Tensor, convention: Convention, dtype: torch.dtype) -> Tensor:
-    """Return scales of log-variances in a convention's unit and a dtype, all of them admitted.
+    """Return log-variances as scales in a convention's unit and a dtype; all are admitted.
 
-    Log-variances end at ±39.6, and scales where the numbers of the dtype end: a standard
-    deviation of 1e-9 is 0 in float16.
+    Log-variances are clamped to ±39.6, and scales to the numbers of the dtype: a standard deviation
+    of 1e-9 is 0 in float16.
     """
     scale = convention.from_log_var(log_var.clamp(-LARGEST_LOG_VAR, LARGEST_LOG_VAR))
     numbers = torch.finfo(dtype)
@@ -30,8 +30,8 @@ def scale_from(log_var: Tensor, convention: Convention, dtype: torch.dtype) -> T
 def check_arrays(record: ArrayRecord, reference: ArrayRecord, convention: Convention) -> None:
     """Raise a ValueError that names the first array which may not enter an aggregate.
 
-    Demanded are the reference's keys, shapes and dtypes, finite values, log-variances within ±40
-    whatever the unit of the scales, and other values within `value_limit`.
+    Arrays must have the reference's keys, shapes and dtypes and finite values: log-variances within
+    ±40, whatever the unit of the scales, and other values within `value_limit`.
     """
     if missing := reference.keys() - record.keys():
         raise ValueError(f"array {min(missing)!r} is missing")

@@ -1,4 +1,4 @@
-"""Who wants to know what admitted replies say beside their arrays."""
+"""Who hears what admitted replies hold beside their arrays."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from flwr.app import RecordDict
 
 
 class Listener(Protocol):
-    """Hears the replies of each round whose metrics are sound, by node, in an order of content.
+    """Hears the replies of each round whose metrics are sound, by node; content sets their order.
 
-    A skipped round has none.
+    It hears nothing of a skipped round.
     """
 
     def trained(self, replies: Mapping[int, RecordDict]) -> None:

@@ -1,4 +1,4 @@
-"""The Flower strategy of a method: its messages, admission by its layout, its state."""
+"""The Flower strategy of a method: its messages, its state, and admission by its layout."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from .names import Names
 from .privacy import driving_wrapper
 
 METHOD_KEY = "method"
-"""The entry of a message's config that names the method; its parameters are beside it."""
+"""The entry of a message's config with the method's name; its parameters stand beside it."""
 
 KEPT_KEY = "kept-round"
-"""The entry with the last round of which the client's reply was admitted, 0: none; and, where the
-server knows it, that round as of the checkpoint before the last, to which it may go back."""
+"""The entry with the last round in which the client's reply was admitted, 0 for none; and, where
+the server knows it, that round as of the checkpoint before the last, to which it may go back."""
 
 RUN_KEY = "kept-run"
-"""The entry that tells runs apart in what clients keep; it outlives a resume."""
+"""The entry by which clients tell apart what they keep of several runs; a resume keeps it."""
 
 _STATE, _KEPT, _RUN = "method.", "kept.", "run"
 
@@ -43,25 +43,25 @@ _STATE, _KEPT, _RUN = "method.", "kept.", "run"
 class MethodStrategy(GatedStrategy):
     """Rounds of a `fedbary.methods.Method` over Flower, with admission of replies.
 
-    The server's state outlives a round only if the round counts, and is in `state_dict`. Each
-    training message names the method and its parameters, so that a client that answers by
-    `fedbary.strategies.train` needs to be told nothing. A subclass names the `method_class`;
+    The server keeps the state of a round only if the round counts; `state_dict` holds it. Each
+    training message names the method and its parameters, so a client that answers by
+    `fedbary.strategies.train` needs no settings of the method. A subclass names the `method_class`;
     `strategy_for` makes one from a method's name.
 
     Parameters
     ----------
     *args, **kwargs
-        Those of `GatedStrategy`, and the method's parameters.
+        Those of `GatedStrategy`, and the parameters of the method.
     convention : str or Convention
-        Which arrays are Gaussian and the unit of their scales: a name in `CONVENTIONS`, or one's
-        own. The method is given them in fedbary's names, and log-variances.
+        Which arrays are Gaussian and the unit of their scales: a name in `CONVENTIONS`, or a
+        convention of your own. The method sees fedbary's names and log-variances.
     seed : int
         The source of every draw of the server.
     bench : Bench, optional
-        A network and examples of the server's own, for methods that say `needs_bench`.
+        The server's network and examples, for methods with `needs_bench`.
     keep_models : bool
-        Whether clients keep the model that they train, of a method that lets them keep nothing, and
-        score it as their own; those of a method that `personalises` have one anyway.
+        Whether clients keep the model that they train and score it as their own. It is for methods
+        whose clients keep nothing; clients of a method that `personalises` have one anyway.
 
     Attributes
     ----------
@@ -123,14 +123,14 @@ class MethodStrategy(GatedStrategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Send the global model; where clients have their own, what training messages hold."""
+        """Send the global model, or, where clients have their own, what training messages hold."""
         messages = list(super().configure_evaluate(server_round, arrays, config, grid))
         return self._filled(messages, arrays, [self._kept]) if self._personal else messages
 
     def _filled(
         self, messages: list[Message], arrays: ArrayRecord, kept: Sequence[Mapping[str, int]]
     ) -> list[Message]:
-        """Let each message hold what the method sends, its name and parameters, and kept rounds."""
+        """Fill messages with what the method sends, its name and parameters, and kept rounds."""
         names = Names(arrays.keys(), self.convention)
         model = names.read(arrays)
         server = self._server(model, Blanks())
@@ -152,12 +152,12 @@ class MethodStrategy(GatedStrategy):
         return messages
 
     def _told(self) -> dict[str, Any]:
-        """Return the parameters that clients are told; one without a value is left out."""
+        """Return the parameters for the clients; those without a value are left out."""
         own = asdict(self.method)  # type: ignore[call-overload]
         return {name: value for name, value in own.items() if value is not None}
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return what, with the global arrays, is needed to go on after the last whole round."""
+        """Return what a resume after the last whole round needs beside the global arrays."""
         state = super().state_dict()
         state |= {_STATE + name: tensor for name, tensor in self._state.items()}
         if self._keeps:
@@ -167,7 +167,7 @@ class MethodStrategy(GatedStrategy):
         return state
 
     def load_state_dict(self, state: Mapping[str, Tensor], completed_rounds: int) -> None:
-        """Go on from a state of `state_dict` that was taken after so many rounds."""
+        """Take a state that `state_dict` returned after so many rounds."""
         super().load_state_dict(state, completed_rounds)
         self._state = {
             name.removeprefix(_STATE): tensor.clone()
@@ -182,7 +182,7 @@ class MethodStrategy(GatedStrategy):
         self._run = int(state.get(_RUN, self._run))
 
     def _check_global(self, arrays: ArrayRecord) -> None:
-        """Refuse a model of the other kind, and wrappers whose noise would not reach the state."""
+        """Refuse a model of the other kind, and wrappers, whose noise does not reach the state."""
         gaussian = self.convention.pairs(arrays.keys())
         name = self.method.name
         if self.method.deterministic and gaussian:
@@ -194,7 +194,7 @@ class MethodStrategy(GatedStrategy):
             raise SettingError("method", name, f"AALV or FedAvg within {type(wrapper).__name__}")
 
     def _reply_like(self, arrays: ArrayRecord) -> ArrayRecord:
-        """Return what a sound reply looks like, as the method says."""
+        """Return what a sound reply of the method looks like."""
         names = Names(arrays.keys(), self.convention)
         model = names.read(arrays)
         return _record(self.method.reply_like(model), model, names, arrays)
@@ -202,7 +202,7 @@ class MethodStrategy(GatedStrategy):
     def _commit(
         self, reference: ArrayRecord, aggregate: ArrayRecord, admitted: Sequence[Message]
     ) -> ArrayRecord:
-        """Keep the state that the method made of a round that counts."""
+        """Keep the state of a round that counts, and note whose replies it admitted."""
         self._state = self._pending
         names = (self._name(reply.metadata.src_node_id) for reply in admitted)
         self._kept |= dict.fromkeys(names, self._round)
@@ -220,11 +220,11 @@ class MethodStrategy(GatedStrategy):
         server = self._server(names.read(reference), blanks)
         result, self._pending = self.method.aggregate(server, replies)
         tensors = dict(result)
-        del result  # so that nothing but the dictionary refers to what lies in blanks
+        del result  # now only the dictionary refers to what lies in blanks
         return names.write(tensors, reference, blanks)
 
     def posterior(self, model: Mapping[str, Tensor]) -> Posterior:
-        """Return the global posterior, given the global arrays as tensors."""
+        """Return the global posterior; `model` is the global arrays as tensors."""
         return self.method.posterior(model, self._state)
 
     def members(self, model: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
@@ -254,7 +254,7 @@ class MethodStrategy(GatedStrategy):
 def _record(
     sent: Mapping[str, Tensor], model: Mapping[str, Tensor], names: Names, held: ArrayRecord
 ) -> ArrayRecord:
-    """Write what is sent; what is the model's own is not written anew."""
+    """Write what is sent; arrays of the model that are sent as they are are not written again."""
     if sent is model:
         return held
     new = {name: tensor for name, tensor in sent.items() if tensor is not model.get(name)}

@@ -71,14 +71,14 @@ _CLASSES: dict[str, type[PosteriorStrategy]] = {
 
 
 def strategy_for(name: str) -> type[MethodStrategy]:
-    """Return the strategy class of a method or a rule, one and the same at every call.
+    """Return the strategy class of a method or a rule, the same one at every call.
 
-    That of the method barycentre takes the rule as an argument.
+    The class of the method barycentre takes the rule as an argument.
 
     Raises
     ------
     SettingError
-        If there is neither of that name; the message lists the names.
+        If there is no method or rule of that name; the message lists the names.
     """
     if name == Barycentre.name:
         return PosteriorStrategy

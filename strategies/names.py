@@ -1,4 +1,4 @@
-"""The arrays of a model as tensors in fedbary's names and unit, and back."""
+"""Between the arrays of a model and tensors in fedbary's names and unit."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from .limits import scale_from
 
 
 class Names:
-    """What the arrays of a convention are called in fedbary's.
+    """The names that the arrays of a convention have in fedbary.
 
-    A Gaussian tensor's mean is ``<name>_mean``, its scale, as a log-variance, ``<name>_log_var``,
-    where the name is `Convention.name`'s; other arrays keep their keys.
+    The mean of a Gaussian tensor is ``<name>_mean`` and its scale, a log-variance,
+    ``<name>_log_var``; `Convention.name` gives the name. Other arrays keep their keys.
 
     Parameters
     ----------
@@ -36,7 +36,8 @@ class Names:
     Raises
     ------
     ValueError
-        If a scale has no mean, or in fedbary's names two arrays would be one or others Gaussian.
+        If a scale has no mean, if two arrays would have one name, or if arrays that are not
+        Gaussian would have a Gaussian's names.
     """
 
     def __init__(self, keys: Collection[str], convention: Convention) -> None:
@@ -58,13 +59,13 @@ class Names:
         )
 
     def key(self, name: str) -> str:
-        """Return the key of an array that has a name, and other names as they are."""
+        """Return the key of the array with a name; names of no array are returned as they are."""
         return self._keys.get(name, name)
 
     def read(self, record: ArrayRecord) -> Mapping[str, Tensor]:
-        """Return a record's tensors, which share its bytes and must not be written to.
+        """Return a record's tensors. They share its bytes: do not write to them.
 
-        Scales that are no log-variances are converted when they are asked for, in float32 or wider.
+        Scales in another unit are converted when they are asked for, in float32 or wider.
 
         Raises
         ------
@@ -75,10 +76,10 @@ class Names:
         return Converted(held, dict.fromkeys(self._converted, self._log_var))
 
     def write(self, tensors: dict[str, Tensor], like: ArrayRecord, blanks: Blanks) -> ArrayRecord:
-        """Store tensors under the keys that they have in `like`, and empty the dictionary.
+        """Store tensors under their keys in `like`, and empty the dictionary.
 
-        Names that `like` does not know remain. Scales are made of log-variances by `scale_from`;
-        tensors that lie in blanks are not copied.
+        Names that `like` does not have are kept. `scale_from` converts log-variances to scales.
+        Tensors that lie in blanks are not copied.
         """
         with workers() as pool:
             for name in self._converted & tensors.keys():

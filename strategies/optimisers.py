@@ -1,4 +1,4 @@
-"""What an optimiser of one's own needs to train variances too."""
+"""How to train variances with an optimiser of your own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedbary.errors import SettingError
 from .conventions import Convention, convention_named
 
 EPSILON = 1e-16
-"""For Adam's denominator: gradients of scales of order 1e-7 are ordinary, so 1e-8 slows them."""
+"""For Adam's denominator: gradients of scales are often near 1e-7, so 1e-8 would slow them."""
 
 
 def parameter_groups(
@@ -21,31 +21,31 @@ def parameter_groups(
     log_var_lr: float,
     convention: str | Convention = "fedbary",
 ) -> list[dict[str, Any]]:
-    """Return a model's parameters as groups for a torch optimiser, the scales with a rate apart.
+    """Return a model's parameters as groups for a torch optimiser; scales have rates of their own.
 
-    The gradient of a log-variance is of order 1/n: at the means' rate, or under plain SGD at any
-    usual one, variances stay where they start. Under an optimiser whose step does not depend on
-    the gradient's size, ``Adam(parameter_groups(model, 1e-3, 1e-2))``, each step moves a
-    log-variance by about `log_var_lr`, whatever unit s its scale is kept in: the rate of a tensor
-    is log_var_lr / mean |∂(log v)/∂s|, at its present values. To keep SGD for the means:
+    The gradient of a log-variance is of order 1/n: at the means' rate, and under plain SGD at any
+    usual rate, variances stay where they start. Under an optimiser whose step does not depend on
+    the gradient's size, as in ``Adam(parameter_groups(model, 1e-3, 1e-2))``, each step moves a
+    log-variance by about `log_var_lr`, whatever the unit s of its scale: the rate of a tensor is
+    log_var_lr / mean |∂(log v)/∂s| at its present values. To keep SGD for the means:
     ``means, *scales = parameter_groups(...)``, ``SGD([means])`` and ``Adam(scales)``.
 
     Parameters
     ----------
     model : torch.nn.Module
-        Its parameters go by the names of its state dict; frozen ones are left out.
+        Its frozen parameters are left out.
     lr : float
         Rate of the means and the deterministic tensors.
     log_var_lr : float
-        About how far a log-variance moves in a step; 0.01 is `fedbary.inference.Training`'s.
+        About how far a log-variance moves in a step; `fedbary.inference.Training` has 0.01.
     convention : str or Convention
-        Which parameters are Gaussian and the unit of their scales, as for the server's strategy.
+        Which parameters are Gaussian and the unit of their scales, as in the server's strategy.
 
     Returns
     -------
     list of dict
-        First the group of means and deterministic tensors, then one for each scale, without weight
-        decay (it would pull variances to 1, or to softplus(0)²) and with an epsilon small enough.
+        First the group of means and deterministic tensors, then one for each scale, with a small
+        epsilon and without weight decay, which would pull variances to 1, or to softplus(0)².
 
     Raises
     ------

@@ -1,12 +1,12 @@
 """Which strategies Flower's wrappers for differential privacy may drive.
 
-A wrapper has each client's update clipped to the norm C and adds noise of standard deviation
-z C / n to *every* array of the aggregate, log-variances too. That hides a client if one client
-moves the aggregate by no more than C / n: if the aggregate is the mean of the arrays as they are,
-each of n replies with the same weight. AALV is such a mean of log-variances (and of their
-halves). The other rules are means in other coordinates, where a clipped update may move the
-aggregate by any amount; there is the client mod `chart` for them, inside which all of this holds
-for Flower's FedAvg.
+A wrapper clips each client's update to the norm C and adds noise of standard deviation z C / n to
+*every* array of the aggregate, log-variances too. That hides a client if one client moves the
+aggregate by at most C / n, that is, if the aggregate is the mean of the arrays as they are, with
+the same weight for each of n replies. AALV is such a mean of log-variances (and of log-stds). The
+other rules are means in other coordinates, where a clipped update may move the aggregate by any
+amount. For them there is the client mod `chart`, within which all of this holds for Flower's
+FedAvg.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ Wrapper = (
 
 
 def driving_wrapper() -> Wrapper | None:
-    """Return the wrapper for differential privacy that is calling, however indirectly.
+    """Return the wrapper for differential privacy on the call stack; None if there is none.
 
-    To the strategy within it a wrapper is visible only as a caller.
+    A strategy sees the wrapper around it only as a caller.
     """
     frame = inspect.currentframe()
     while frame is not None:
@@ -61,15 +61,15 @@ def require_plain_mean(
     max_precision_ratio: float | None,
     arrays: ArrayRecord,
 ) -> None:
-    """Refuse a strategy whose aggregate a wrapper's noise would not hide a client in.
+    """Refuse a strategy in whose aggregate a wrapper's noise would not hide a client.
 
     Raises
     ------
     SettingError
-        If the aggregate is not the mean of the arrays as they are: another rule, momentum, which
-        repeats earlier aggregates without their noise, a bound that depends on the other clients,
-        arrays that are not floating. Or if an
-        array has no dimension: Flower's clipping, which works in place, leaves it as it is.
+        If the aggregate is not the mean of the arrays as they are: because of another rule, of
+        momentum, which repeats earlier aggregates without their noise, of a bound that depends on
+        the other clients, or of arrays that are not floating. Or if an array has no dimension:
+        Flower's clipping works in place and does not change it.
     """
     name = type(wrapper).__name__
     if not averages_arrays(rule, convention):
@@ -88,9 +88,9 @@ def require_plain_mean(
 
 
 def averages_arrays(rule: Rule | RobustRule, convention: Convention) -> bool:
-    """Whether a rule's aggregate is Σ w_k x_k of the arrays x_k, whatever real numbers they hold.
+    """Whether a rule's aggregate is Σ w_k x_k of the arrays x_k, for any real numbers in them.
 
-    Found out by aggregating three clients' arrays; a robust rule, which may average three clients
+    The test aggregates the arrays of three clients. A robust rule, which may average three clients
     but not ten, does not.
     """
     if isinstance(rule, RobustRule):
@@ -109,5 +109,5 @@ def averages_arrays(rule: Rule | RobustRule, convention: Convention) -> bool:
 
 
 def hides_each(wrapper: Wrapper, weights: Sequence[float]) -> bool:
-    """Whether no reply's share of the mean exceeds the one that the noise is made for, 1/n."""
+    """Whether no reply's share of the mean exceeds 1/n, for which the noise is made."""
     return max(normalised(weights)) * wrapper.num_sampled_clients <= 1 + 1e-9

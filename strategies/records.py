@@ -1,4 +1,4 @@
-"""Posteriors in Flower's records: read, written, and aggregated from bytes into bytes."""
+"""Posteriors in Flower's records: how to read, write and aggregate them."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from .names import Names
 
 
 def posterior_from_arrays(record: ArrayRecord, convention: Convention) -> Posterior:
-    """Read a posterior whose scales are in the convention's names and unit.
+    """Read a posterior from arrays in a convention's names and unit.
 
-    A Gaussian tensor goes by `convention.name` of its mean's key, others by their key. Tensors
-    share the record's bytes where they can, and must not be written to.
+    The name of a Gaussian tensor is `convention.name` of its mean's key; others keep their keys.
+    Tensors share the record's bytes where they can: do not write to them.
 
     Raises
     ------
     ValueError
-        If an array cannot be read, a scale has no mean, or two tensors bear one name.
+        If an array cannot be read, a scale has no mean, or two tensors have one name.
     """
     pairs = convention.pairs(record.keys())
     mean: dict[str, Tensor] = {}
@@ -44,9 +44,9 @@ def posterior_from_arrays(record: ArrayRecord, convention: Convention) -> Poster
 def arrays_from_posterior(
     posterior: Posterior, convention: Convention, like: ArrayRecord
 ) -> ArrayRecord:
-    """Write a posterior with the keys, in the order, of the record `like`.
+    """Write a posterior with the keys of the record `like`, in its order.
 
-    The inverse of `posterior_from_arrays`.
+    It is the inverse of `posterior_from_arrays`.
 
     Raises
     ------
@@ -76,29 +76,29 @@ def aggregate_records(
 ) -> ArrayRecord:
     """Aggregate records by `fedbary.aggregation.aggregate_tensors`.
 
-    It goes from the records' bytes into the result's, in float32 where the arrays are no wider.
-    The extra memory is the result's, whatever the number of records.
+    It reads the records' bytes and writes the result's, and computes in float32 where the arrays
+    are no wider. The extra memory is the result's, whatever the number of records.
 
     Parameters
     ----------
     rule : Rule or RobustRule
-        The rule for Gaussian tensors; a robust one's is for all.
+        The rule for Gaussian tensors; a robust rule is for all tensors.
     records : sequence of ArrayRecord
-        One per client, all with the keys, shapes and dtypes of the first, log-variances within
-        ±80; none is changed.
+        One per client, all with the keys, shapes and dtypes of the first and log-variances within
+        ±80. They are not changed.
     weights : sequence of float
         One per client: finite, none negative, not all 0; any scale.
     convention : Convention
         Which arrays are Gaussian, and the unit of their scales.
     max_precision_ratio : float, optional
-        The most that a precision may be of the clients' median; see `fedbary.aggregation.bound`.
+        The largest ratio of a precision to the clients' median; see `fedbary.aggregation.bound`.
 
     Returns
     -------
     ArrayRecord
-        The aggregate, every array written anew, with the keys in the order of the first record.
-        Integer and bool arrays are the clients' mean, rounded, or their median under a robust
-        rule; see `aggregate_buffer`.
+        The aggregate in new arrays, with the keys in the order of the first record. Integer and
+        bool arrays are the clients' rounded mean, or under a robust rule their median; see
+        `aggregate_buffer`.
 
     Raises
     ------
@@ -119,6 +119,6 @@ def aggregate_records(
 
 
 def _means(record: ArrayRecord, pairs: dict[str, str]) -> list[str]:
-    """Return the keys of a record, in order, that are not those of scales."""
+    """Return the keys of a record that are no scale's, in order."""
     scales = set(pairs.values())
     return [key for key in record if key not in scales]

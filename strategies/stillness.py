@@ -1,4 +1,4 @@
-"""Whether clients train their variances: without that a barycentre is little but a plain mean."""
+"""Whether clients train their variances: if not, a barycentre is almost a plain mean."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from .arrays import tensor_from_array
 from .conventions import Convention
 
 STILL = 0.01
-"""The mean change of a log-variance, 1 % of the variance, below which an array stands still."""
+"""The mean change of log-variances below which an array stands still: 1 % of the variance."""
 
 PATIENCE = 3
-"""Rounds in a row of stillness after which it is said."""
+"""After so many still rounds in a row there is a warning."""
 
 SAMPLE = 1000
-"""How many evenly spaced weights of an array are looked at, so that large models cost nothing."""
+"""How many evenly spaced weights of an array are compared, so that large models cost nothing."""
 
 
 class Stillness:
-    """Watch how far log-variances move and how far clients differ in them; warn of standstill.
+    """Warns when log-variances do not move or are the same at all clients.
 
-    An array of scales stands still in a round if no client has moved its log-variances by more
-    than `STILL` from what it was sent, or the clients' differ by less: max_k mean_i |s_ki − s_i|,
-    and mean_i std_k s_ki. Each array is named once, after `PATIENCE` such rounds in a row.
+    With log-variances s_i sent and s_ki replied, an array stands still in a round if
+    max_k mean_i |s_ki − s_i| or, under several clients, mean_i std_k s_ki is below `STILL`. The
+    warning names each array once, after `PATIENCE` such rounds in a row.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Stillness:
     def observe(
         self, sent: ArrayRecord, replies: Sequence[ArrayRecord], convention: Convention
     ) -> None:
-        """Take in a round: what was sent, and what admitted clients replied."""
+        """Compare what was sent in a round with what admitted clients replied."""
         named = []
         for scale in convention.pairs(sent.keys()).values():
             before = convention.to_log_var(_sample(sent[scale]))
@@ -56,8 +56,8 @@ class Stillness:
             log(
                 WARNING,
                 "aggregate_train: for %d rounds log-variances have stood still or been the same at "
-                "all clients, so that the aggregate is little but a plain mean: %s; clients' "
-                "optimisers need a rate for scales, see fedbary.strategies.parameter_groups",
+                "all clients, so that the aggregate is almost a plain mean: %s; give the clients' "
+                "optimisers a rate for scales, see fedbary.strategies.parameter_groups",
                 PATIENCE,
                 ", ".join(named),
             )

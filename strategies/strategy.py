@@ -1,4 +1,4 @@
-"""The Flower strategy of the barycentre: aggregates of posteriors by a rule."""
+"""The Flower strategy of the barycentre: it aggregates posteriors by a rule."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from .stillness import Stillness
 
 
 class PosteriorStrategy(MethodStrategy):
-    """Flower's FedAvg with a barycentre of posteriors for the mean, and admission of replies.
+    """Flower's FedAvg with a barycentre of posteriors in place of the mean, and admission.
 
     It is the strategy of `fedbary.methods.barycentre`. A subclass names the `rule`; `strategy_for`
-    makes one from a rule's name. Clients may train in any way: messages do not tell them the
-    method's parameters. Within Flower's wrappers for differential privacy see `privacy`.
+    makes one from a rule's name. Clients may train in any way: messages do not hold the method's
+    parameters. For Flower's wrappers for differential privacy see `privacy`.
 
     Parameters
     ----------
@@ -69,11 +69,11 @@ class PosteriorStrategy(MethodStrategy):
         return super().start(*args, **kwargs)
 
     def _told(self) -> dict[str, Any]:
-        """Return nothing: the parameters are the server's alone."""
+        """Return nothing: only the server needs the parameters."""
         return {}
 
     def _check_global(self, arrays: ArrayRecord) -> None:
-        """Say how many arrays are Gaussian; refuse wrappers whose noise would hide no client."""
+        """Log how many arrays are Gaussian; refuse wrappers whose noise would hide no client."""
         self._wrapper = driving_wrapper()
         if self._wrapper is not None:
             require_plain_mean(
@@ -98,7 +98,7 @@ class PosteriorStrategy(MethodStrategy):
     def _commit(
         self, reference: ArrayRecord, aggregate: ArrayRecord, admitted: Sequence[Message]
     ) -> ArrayRecord:
-        """Return the aggregate, and say what of it is no barycentre of trained posteriors."""
+        """Return the aggregate; warn of a rule without protection and of untrained variances."""
         rule = self.rule
         if isinstance(rule, RobustRule) and rule.is_plain(len(admitted)):
             fraction = f"{rule.trim_fraction:g} of {len(admitted)} replies is none"

@@ -1,4 +1,4 @@
-"""Which rounds of a run counted, and when too few do."""
+"""Which rounds of a run counted, and when too few did."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _NUMBERS, _LAST = "tally", "tally.last"
 
 
 class Tally:
-    """Count the rounds that gave an aggregate, and those that were skipped.
+    """Counts the rounds that gave an aggregate and the rounds that were skipped.
 
     Parameters
     ----------
     max_skipped : int or None
-        After so many skipped rounds in a row no other begins; None: however many.
+        After so many skipped rounds in a row no other begins. None: no limit.
 
     Raises
     ------
@@ -38,7 +38,7 @@ class Tally:
         self._last = ""
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the counts and the reason of the last skipped round, for a run that goes on."""
+        """Return the counts and why the last skipped round was skipped, for a resume."""
         numbers = [self.counted, self.skipped, self._in_a_row]
         return {
             _NUMBERS: torch.tensor(numbers),
@@ -46,7 +46,7 @@ class Tally:
         }
 
     def load_state_dict(self, state: Mapping[str, Tensor], completed_rounds: int) -> None:
-        """Go on from a state of `state_dict`; without counts in it, all earlier rounds count."""
+        """Take a state of `state_dict`; without counts in it all earlier rounds count."""
         numbers = state.get(_NUMBERS, torch.tensor([completed_rounds, 0, 0]))
         self.counted, self.skipped, self._in_a_row = (int(number) for number in numbers)
         self._last = bytes(state.get(_LAST, torch.tensor([], dtype=torch.uint8)).tolist()).decode()
@@ -63,14 +63,14 @@ class Tally:
         self._in_a_row = 0
 
     def skip(self, server_round: int, reason: str) -> None:
-        """Note and log a round that gave none."""
+        """Note and log a skipped round."""
         self.skipped += 1
         self._in_a_row += 1
         self._last = f"round {server_round}: {reason}"
         log(WARNING, "aggregate_train: round %d is skipped: %s", server_round, reason)
 
     def end(self) -> None:
-        """Log how many rounds of the run counted; raise a RunError if none did."""
+        """Log how many rounds counted; raise a RunError if none did."""
         rounds = self.counted + self.skipped
         if rounds and not self.counted:
             raise RunError(f"every round was skipped; {self._last}")

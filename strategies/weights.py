@@ -1,4 +1,4 @@
-"""How much a reply counts: as it says, but no more than its node holds or than fits the others."""
+"""How much a reply counts: what it claims, within what its node holds and what the others weigh."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedbary.errors import SettingError
 from .admission import metrics_of
 
 Limit = Callable[[int], float | None]
-"""From a node's id, the most that its reply may weigh; None where that is not known."""
+"""From a node's id, the largest weight of its reply; None where that is not known."""
 
 
 def weight_of(reply: Message, weighted_by_key: str) -> float:
@@ -24,7 +24,7 @@ def weight_of(reply: Message, weighted_by_key: str) -> float:
 
 
 def check_weight_ratio(ratio: float | None) -> None:
-    """Raise a SettingError unless the ratio is None or a finite number from 1 up."""
+    """Raise a SettingError unless the ratio is None or a finite number of 1 or more."""
     if ratio is not None and not 1 <= ratio < math.inf:
         raise SettingError("max_weight_ratio", ratio, "1 or more, or None")
 
@@ -32,7 +32,7 @@ def check_weight_ratio(ratio: float | None) -> None:
 def weightless(
     replies: Sequence[Message], refusals: Sequence[str | None], limit: Limit | None
 ) -> list[str | None]:
-    """Refuse, too, replies of nodes that hold nothing, whatever weight they claim."""
+    """Add refusals of replies from nodes that hold nothing, whatever weight they claim."""
     return [
         reason
         or ("its node holds nothing that it could weigh" if _most(reply, limit) <= 0 else None)
@@ -43,7 +43,7 @@ def weightless(
 def overweight(
     replies: Sequence[Message], weighted_by_key: str, limit: Limit | None
 ) -> list[str | None]:
-    """Say of each admitted reply by how much it claims to weigh more than its node holds."""
+    """Say which admitted replies claim to weigh more than their nodes hold; None for the others."""
     pairs = [(weight_of(reply, weighted_by_key), _most(reply, limit)) for reply in replies]
     return [
         f"{weighted_by_key} {weight:g} counts as {most:g}, as its node holds no more"
@@ -56,22 +56,22 @@ def overweight(
 def bounded(
     replies: Sequence[Message], weighted_by_key: str, limit: Limit | None, ratio: float | None
 ) -> list[Message]:
-    """Return admitted replies of which none weighs more than it may; what is above counts as that.
+    """Return admitted replies with bounded weights.
 
-    With weights w_k and the limits l_k of their nodes, reply k weighs w'_k = min(w_k, l_k), or, if
-    that is more, ratio · median of all w'. The median of an even number is the lower of the two in
-    the middle, so that half of the replies cannot raise it.
+    With weights w_k and limits l_k of the nodes, and w'_k = min(w_k, l_k), reply k weighs
+    min(w'_k, ratio · median w'). The median of an even number is the lower of the two in the
+    middle, so that half of the replies cannot raise it.
 
     Parameters
     ----------
     replies : sequence of Message
-        None is changed.
+        They are not changed.
     weighted_by_key : str
-        The metric that holds a reply's weight; it is what may be less in the result.
+        The metric that holds a reply's weight; the result may hold a smaller one.
     limit : callable, optional
-        The most that a node's reply may weigh.
+        From a node's id, the largest weight of its reply.
     ratio : float, optional
-        How many times the median a weight may be, 1 or more; None: any number of times.
+        The largest ratio of a weight to the median, 1 or more. None: no bound.
     """
     weights = [weight_of(reply, weighted_by_key) for reply in replies]
     allowed = [
@@ -92,7 +92,7 @@ def _most(reply: Message, limit: Limit | None) -> float:
 
 
 def _weighing(reply: Message, weighted_by_key: str, weight: float) -> Message:
-    """Return a reply with another weight and the same arrays."""
+    """Return the reply with another weight."""
     (key,) = reply.content.metric_records
     metrics = MetricRecord({**metrics_of(reply), weighted_by_key: weight})
     lighter = copy(reply)
