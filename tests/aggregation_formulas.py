@@ -58,6 +58,11 @@ def reference(rule: str, m: np.ndarray, lv: np.ndarray, w: np.ndarray):
     if rule == "RKLB":
         precision = (w / v).sum(0)
         return (w * m / v).sum(0) / precision, -np.log(precision)
+    if rule == "Conflation":
+        return (m / v).sum(0) / (1 / v).sum(0), -np.log((1 / v).sum(0))
+    if rule == "WeightedConflation":
+        precision = (w / v).sum(0)
+        return (w * m / v).sum(0) / precision, np.log(w.max() / precision)
     if rule == "FKLB":
         return mean, np.log((w * v).sum(0) + (w * (m - mean) ** 2).sum(0))
     log_var = {
@@ -71,5 +76,5 @@ def reference(rule: str, m: np.ndarray, lv: np.ndarray, w: np.ndarray):
         coordinates = kind.forward(torch.from_numpy(m), torch.from_numpy(lv))
         pairs = zip(coordinates, kind.powers, strict=True)
         sums = [(torch.from_numpy(w) ** power * x).sum(0) for x, power in pairs]
-        return tuple(x.numpy() for x in kind.inverse(*sums))
+        return tuple(x.numpy() for x in kind.found(sums, w.max()))
     return mean, log_var[rule]()

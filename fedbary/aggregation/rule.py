@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -12,9 +12,10 @@ from torch import Tensor
 class Rule:
     """A weighted sum of Gaussians N(m_k, v_k) in the coordinates of a chart F.
 
-    The aggregate is F⁻¹(Σ w_k^p F(m_k, log v_k)), the weights w_k summing to 1. With every power
-    p at 1 it is a quasi-arithmetic mean (BA-BFL, eqs. 9-10). Both functions are element-wise on
-    tensors of one shape and floating dtype, and must not change their arguments.
+    The aggregate is F⁻¹(Σ w_k^p F(m_k, log v_k)), the weights w_k summing to 1, or F⁻¹ of that sum
+    over the largest of them. With every power p at 1, and the sum as it is, it is a
+    quasi-arithmetic mean (BA-BFL, eqs. 9-10). Both functions are element-wise on tensors of one
+    shape and floating dtype, and must not change their arguments.
 
     Parameters
     ----------
@@ -29,6 +30,8 @@ class Rule:
     centred : bool
         Whether sums run relative to the first client's mean and in float64, for a chart whose
         inverse subtracts sums of squared means. Shifting all means must then shift the aggregate.
+    relative : bool
+        Whether the sums are divided by the largest weight, so that its client counts once.
     """
 
     name: str
@@ -36,8 +39,13 @@ class Rule:
     inverse: Callable[..., tuple[Tensor, Tensor]]
     powers: tuple[int, ...] = (1, 1)
     centred: bool = False
+    relative: bool = False
 
     @property
     def is_mean(self) -> bool:
-        """Whether equal posteriors aggregate to themselves: no power differs from 1."""
-        return all(power == 1 for power in self.powers)
+        """Whether equal posteriors aggregate to themselves: the weights sum to 1."""
+        return all(power == 1 for power in self.powers) and not self.relative
+
+    def found(self, sums: Sequence[Tensor], largest: float | Tensor) -> tuple[Tensor, Tensor]:
+        """Return mean and log-variance of the sums of coordinates, given the largest weight."""
+        return self.inverse(*([total / largest for total in sums] if self.relative else sums))

@@ -40,6 +40,7 @@ class Sums:
         self._origin: Tensor | None = None
         self._group: list[Tensor] = []
         self._group_size = 0
+        self._largest = 0.0
         self._total: list[Tensor] = []
         self._gaussian = False
 
@@ -47,6 +48,7 @@ class Sums:
         """Add one client's tensor with its normalised weight; a weight of 0 adds nothing."""
         if weight == 0:
             return
+        self._largest = max(self._largest, weight)
         mean = mean.to(self._dtype)
         if log_var is None:
             self._accumulate((mean,), (weight,))
@@ -68,7 +70,7 @@ class Sums:
             sums = self._group
         if not self._gaussian:
             return sums[0], None
-        mean, log_var = self._rule.inverse(*sums)
+        mean, log_var = self._rule.found(sums, self._largest)
         return (mean if self._origin is None else mean + self._origin), log_var
 
     def _accumulate(self, coordinates: Sequence[Tensor], weights: Sequence[float]) -> None:

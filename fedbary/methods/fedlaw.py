@@ -145,7 +145,7 @@ class FedLAW(Method):
             torch.tensordot(weights.double() ** power, part, 1)
             for power, part in zip(rule.powers, coordinates, strict=True)
         ]
-        mean, log_var = rule.inverse(*sums)
+        mean, log_var = rule.found(sums, weights.max())
         return {name + MEAN_SUFFIX: scale * mean.float(), name + LOG_VAR_SUFFIX: log_var.float()}
 
 

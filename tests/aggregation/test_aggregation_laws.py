@@ -45,6 +45,8 @@ def run(rule, m, lv, w, dtype=torch.float32):
         ("WB", 1, 0.5625),
         ("RKLB", 1.6, 0.4),
         ("FKLB", 1, 1.625),
+        ("Conflation", 1.6, 0.2),
+        ("WeightedConflation", 1.6, 0.2),
         ("FedAvg", 1, 0.5),
         ("Median", 1, 0.5),
         ("TrimmedMean", 1, 0.5),
@@ -127,8 +129,10 @@ def test_neither_the_order_of_clients_nor_the_scale_of_weights_matters(
 @given(federation=federations(log_var_limit=0))
 @settings(max_examples=15, deadline=None)
 def test_the_limit_of_no_variance_is_the_weighted_mean(rule, federation):
+    """Where weights do not count, as in Conflation, precisions that grow with examples do."""
     m, lv, w = federation
-    mean, log_var = run(rule, m, lv - 60, w, torch.float64)
+    by_size = (1 - RULES[rule].powers[0]) * np.log(w / w.sum())[:, None]
+    mean, log_var = run(rule, m, lv - 60 - by_size, w, torch.float64)
     deterministic = [Posterior({"w": torch.as_tensor(a).double()}, {}) for a in m]
     limit = aggregate(rule, deterministic, w.tolist())
     np.testing.assert_allclose(mean, limit.mean["w"], rtol=1e-12, atol=1e-12)

@@ -1,0 +1,17 @@
+"""Conflation, the product of the posteriors: 1/v = Σ 1/v_k, m = v Σ m_k/v_k.
+
+N(m, v) ∝ Π_k N(m_k, v_k) (Hill, 2011). Weights do not count: a client with more data has a larger
+precision, and by that a larger say. Deterministic tensors, which have no precision, are averaged by
+size, the limit of v_k = ε/w_k. K equal posteriors aggregate to one of a K-th of the variance, so it
+is no mean: the clients' priors count K times, and where rounds start from the aggregate variances
+may fall a K-th a round. Use it for one round, or with a prior that is weak; DWC counts it once.
+
+References: Hill, Conflations of Probability Distributions, 2011; Fischer et al., Federated Bayesian
+Deep Learning: The Application of Statistical Aggregation Methods to Bayesian Models, 2024.
+"""
+
+from dataclasses import replace
+
+from fedbary.aggregation.rklb import RULE as RKLB
+
+RULE = replace(RKLB, name="Conflation", powers=(0, 0))
