@@ -1,0 +1,115 @@
+"""Consolidation is exact in a round where posteriors factorise, and counts the prior once."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from linear_gaussian import (
+    Linear,
+    clients,
+    exact_fit,
+    independent,
+    one_round,
+    posterior_of_all,
+    start,
+)
+
+from fedbary.errors import SettingError
+from fedbary.gaussian import Factor, Posterior
+from fedbary.inference import Training
+from fedbary.methods import Reply, Server
+from fedbary.methods.dwc import DWC
+
+
+def states(m, lv, dtype=torch.float64):
+    return [
+        {"w_mean": a.to(dtype), "w_log_var": b.to(dtype), "point": a.sum().to(dtype)}
+        for a, b in zip(m, lv, strict=True)
+    ]
+
+
+def consolidated(sent, model=None, server_round=1, **parameters):
+    replies = [Reply(str(k), 1.0 + k, tensors) for k, tensors in enumerate(sent)]
+    return DWC(**parameters).aggregate(Server(model or sent[0], {}, server_round), replies)[0]
+
+
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    count=st.integers(1, 6),
+    prior_std=st.sampled_from([0.3, 1.0, 5.0]),
+    kl_weight=st.sampled_from([1.0, 0.1]),
+)
+@settings(max_examples=20, deadline=None)
+def test_one_round_is_the_posterior_of_all_data(seed, count, prior_std, kl_weight):
+    """Of any number of clients of any sizes, features orthogonal at each."""
+    data, method = independent(clients(seed, count)), DWC(prior_std=prior_std)
+    model, state = start(method, data)
+    model, state = one_round(method, model, state, data, range(count), kl_weight=kl_weight)
+    mean, var = posterior_of_all(data, prior_std, kl_weight)
+    torch.testing.assert_close(model["weight_mean"], mean, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(model["weight_log_var"].exp(), var, rtol=1e-9, atol=0)
+    assert not state
+
+
+def test_under_the_last_posterior_new_data_of_each_round_add_up():
+    """Two rounds with two halves of the data are one with all of it."""
+    data, method = independent(clients(0, 4)), DWC(prior="global", prior_std=0.5)
+    model, state = start(method, data)
+    model, state = one_round(method, model, state, data[:2], range(2))
+    fitted = []
+    for x, y in data[2:]:
+        network = Linear(x.shape[1])
+        exact_fit(network, x, y, Factor.of(Posterior.from_state_dict(model)), Training(), 0)
+        fitted.append({name: t.detach() for name, t in network.state_dict().items()})
+    model = consolidated(fitted, model, 2, prior="global")
+    mean, var = posterior_of_all(data, 0.5)
+    torch.testing.assert_close(model["weight_mean"], mean, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(model["weight_log_var"].exp(), var, rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("clients", [1, 2, 50])
+def test_clients_that_learned_nothing_leave_the_prior(clients):
+    m, lv = torch.zeros(clients, 3), torch.full((clients, 3), 2 * math.log(0.7))
+    model = consolidated(states(m, lv), prior_std=0.7)
+    torch.testing.assert_close(model["w_mean"], torch.zeros(3).double())
+    torch.testing.assert_close(model["w_log_var"].float(), lv[0])
+
+
+def test_one_client_is_its_own_aggregate_and_points_are_averaged_by_size():
+    m, lv = torch.randn(2, 3), -torch.rand(2, 3)
+    sent = states(m, lv, torch.float32)
+    model = consolidated(sent[:1])
+    for name, tensor in sent[0].items():
+        torch.testing.assert_close(model[name], tensor)
+    both = consolidated(sent)
+    torch.testing.assert_close(both["point"], (sent[0]["point"] + 2 * sent[1]["point"]) / 3)
+    assert {t.dtype for t in both.values()} == {torch.float32}
+
+
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    count=st.integers(1, 40),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+    prior=st.sampled_from(["normal", "global"]),
+)
+@settings(max_examples=60, deadline=None)
+def test_no_variance_is_above_the_prior_s_whatever_is_admitted(seed, count, dtype, prior):
+    """A variance above the prior's, which data do not make, gave precisions below 0."""
+    generator = torch.Generator().manual_seed(seed)
+    lv = 80 * torch.rand(count, 5, generator=generator) - 40
+    sent = states(10 * torch.randn(count, 5, generator=generator), lv, dtype)
+    held = states(torch.zeros(1, 5), torch.full((1, 5), -3.0), dtype)[0]
+    model = consolidated(sent, held, 2, prior=prior, prior_std=2.0)
+    most = -3.0 if prior == "global" else 2 * math.log(2.0)
+    assert all(tensor.isfinite().all() for tensor in model.values())
+    assert (model["w_log_var"] <= most + 1e-5).all() and (model["w_log_var"] > -39.7).all()
+
+
+@pytest.mark.parametrize(
+    "parameters", [{"prior": "flat"}, {"prior_std": 0.0}, {"prior_std": float("nan")}]
+)
+def test_parameters_out_of_range_are_named(parameters):
+    with pytest.raises(SettingError, match=next(iter(parameters))):
+        DWC(**parameters)
