@@ -10,14 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import numpy as np
-from torch import Tensor
 
-from fedbary.gaussian import gaussian_pairs
 from fedbary.seeds import derive_seed
 
-Tensors = Mapping[str, Tensor]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    Tensors = Mapping[str, Tensor]
 
 SCALE = 10.0
 """By how much `scaling` multiplies an update."""
@@ -46,8 +48,8 @@ def variance_collapse(received: Tensors, fitted: Tensors) -> dict[str, Tensor]:
     The attack peculiar to posteriors: in the reverse-KL barycentre a client's say is w/v, and one
     such client owns it. Of what has no log-variance it is `sign_flip`.
     """
-    scales = {scale: fitted[scale] for scale in gaussian_pairs(fitted).values()}
-    collapsed = {n: v.new_full(v.shape, COLLAPSED_LOG_VAR) for n, v in scales.items()}
+    scales = {name: fitted[name] for name in _scales(fitted)}
+    collapsed = {name: v.new_full(v.shape, COLLAPSED_LOG_VAR) for name, v in scales.items()}
     return sign_flip(received, fitted) | collapsed
 
 
@@ -65,7 +67,7 @@ def hostile_clients(fraction: float, clients: int, seed: int) -> frozenset[int]:
 
 def _moved(received: Tensors, fitted: Tensors, factor: float) -> dict[str, Tensor]:
     """Return the reply with all but its scales at m + factor · (m_k − m)."""
-    scales = set(gaussian_pairs(fitted).values())
+    scales = _scales(fitted)
 
     def moved(name: str, new: Tensor) -> Tensor:
         if name in scales or not new.is_floating_point():
@@ -74,3 +76,10 @@ def _moved(received: Tensors, fitted: Tensors, factor: float) -> dict[str, Tenso
         return old + factor * (new - old)
 
     return {name: moved(name, new) for name, new in fitted.items()}
+
+
+def _scales(fitted: Tensors) -> set[str]:
+    """Return the names of the log-variances. Settings know attacks, but need no PyTorch."""
+    from fedbary.gaussian import gaussian_pairs
+
+    return set(gaussian_pairs(fitted).values())

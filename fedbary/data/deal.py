@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedbary.data.partition import keep_for_server, partition, split_holdout
+from fedbary.data.partition import draw_part, keep_for_server, partition, split_holdout
 from fedbary.data.shard import Shard
 from fedbary.errors import SettingError
 from fedbary.seeds import derive_seed
@@ -53,8 +53,10 @@ class Deal:
         Fraction of a client's own examples kept to score the global model on.
     seed : int
         The run's.
+    train_fraction : float
+        Fraction of the training examples that are used at all; validation draws from all of them.
     server_fraction : float
-        Fraction of the training examples that the server keeps to learn from.
+        Fraction of the used ones that the server keeps to learn from.
     """
 
     split: int | None = None
@@ -65,6 +67,7 @@ class Deal:
     min_examples: int = 10
     holdout: float = 0.1
     seed: int = 0
+    train_fraction: float = 1.0
     server_fraction: float = 0.0
 
     @classmethod
@@ -109,8 +112,9 @@ def rows(held: Dealable, deal: Deal) -> tuple[Tensor, Tensor]:
 @lru_cache(maxsize=4)
 def dealt(held: Dealable, deal: Deal) -> tuple[Tensor, Tensor]:
     """Return the rows that clients may hold, and those that the server keeps to learn from."""
-    seed = deal.derived("server-data")
-    parts = keep_for_server(rows(held, deal)[0].numpy(), deal.server_fraction, seed)
+    pool = rows(held, deal)[0].numpy()
+    used = draw_part(pool, deal.train_fraction, deal.derived("train-fraction"))
+    parts = keep_for_server(used, deal.server_fraction, deal.derived("server-data"))
     return torch.from_numpy(parts[0]), torch.from_numpy(parts[1])
 
 

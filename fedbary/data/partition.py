@@ -138,6 +138,21 @@ def keep_for_server(pool: np.ndarray, fraction: float, seed: int) -> tuple[np.nd
     return pool[np.sort(order[kept:])], pool[np.sort(order[:kept])]
 
 
+def draw_part(pool: np.ndarray, fraction: float, seed: int) -> np.ndarray:
+    """Draw a part of sorted indices; of a larger part the same seed draws these and others.
+
+    Raises
+    ------
+    SettingError
+        If the part is empty.
+    """
+    count = round(fraction * len(pool))
+    if count == 0:
+        allowed = f"a part of the {len(pool)} training examples that leaves some"
+        raise SettingError("train_fraction", fraction, allowed)
+    return pool[np.sort(np.random.default_rng(seed).permutation(len(pool))[:count])]
+
+
 def split_holdout(indices: np.ndarray, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Set a random share of a client's examples aside.
 

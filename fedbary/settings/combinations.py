@@ -46,5 +46,7 @@ def _without_data(settings: Settings) -> Iterator[tuple[str, str]]:
             yield key, "not auto where dataset is none"
     if settings.ood_dataset != "none":
         yield "ood_dataset", "none where dataset is none"
+    if settings.train_fraction < 1:
+        yield "train_fraction", "1 where dataset is none"
     if settings.server_fraction > 0:
         yield "server_fraction", "0 where dataset is none"

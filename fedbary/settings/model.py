@@ -87,6 +87,7 @@ class Settings(BaseModel):
     classes_per_client: int = Field(ge=1)
     min_examples: int = Field(ge=1)
     holdout: float = Field(ge=0, lt=1)
+    train_fraction: float = Field(gt=0, le=1)
     server_fraction: float = Field(ge=0, lt=1)
 
     pixels: Literal["unit", "signed"]

@@ -1,4 +1,4 @@
-"""What the server keeps to learn from is nobody else's, in every task."""
+"""A part of the training data is used, of which the server keeps some; in every task."""
 
 import pytest
 import torch
@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import settings as rules
 from hypothesis import strategies as st
 
-from fedbary.data.deal import evaluation_data
-from fedbary.data.partition import keep_for_server
+from fedbary.data.deal import evaluation_data, training_data
+from fedbary.data.partition import draw_part, keep_for_server
 from fedbary.data.sites import Site
 from fedbary.errors import SettingError
 from fedbary.settings.config import resolve
@@ -81,7 +81,40 @@ def test_any_fraction_parts_a_pool_or_is_refused(count, fraction, seed):
     assert (len(kept) > 0) == (fraction > 0)
 
 
-def test_without_data_at_the_server_there_is_nothing_to_keep():
-    words = {"dataset": "none", "classes": "2", "input_shape": "1x8x8", "server_fraction": 0.1}
-    with pytest.raises(SettingError, match="server_fraction"):
+@pytest.mark.parametrize(("setting", "value"), [("server_fraction", 0.1), ("train_fraction", 0.5)])
+def test_without_data_at_the_server_there_is_nothing_to_part(setting, value):
+    words = {"dataset": "none", "classes": "2", "input_shape": "1x8x8", setting: value}
+    with pytest.raises(SettingError, match=setting):
         resolve(words)
+
+
+@rules(deadline=None)
+@given(st.integers(1, 200), st.floats(0.01, 1.0), st.floats(0.01, 1.0), st.integers(0, 10**6))
+def test_a_larger_part_holds_the_smaller(count, one, other, seed):
+    pool = torch.arange(count).mul(3).numpy()
+    smaller, larger = sorted((one, other))
+    try:
+        some, more = (draw_part(pool, part, seed).tolist() for part in (smaller, larger))
+    except SettingError as error:
+        assert error.setting == "train_fraction" and round(smaller * count) == 0
+        return
+    assert set(some) <= set(more) <= set(pool.tolist())
+    assert (len(some), len(more)) == (round(smaller * count), round(larger * count))
+    assert more == sorted(more)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_clients_hold_the_part_that_is_used_and_the_same_rows_score(task):
+    """A fifth of the training rows; validation is drawn from all, so that it stays as it is."""
+    counts, scored, held = [], [], []
+    for fraction in (1.0, 0.2):
+        words = {"task": task, "evaluate_on": "validation", "train_fraction": fraction}
+        chosen = resolve({**words, "clients": 3, "device": "cpu"})
+        found = task_of(chosen)
+        signature = found.signature()
+        sites = [Site(str(k), "", k, 3) for k in range(3)]
+        held.append(set().union(*(rows(found.shard(site, signature)) for site in sites)))
+        counts.append(len(training_data(found.held, found.deal)[1]))
+        scored.append(evaluation_data(found.held, found.deal))
+    assert counts[1] == round(0.2 * counts[0]) and held[1] < held[0]
+    assert all(torch.equal(a, b) for a, b in zip(*scored, strict=True))
