@@ -1,6 +1,7 @@
 """What holds for every method in the apps: engines and real servers agree, runs resume."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +21,7 @@ from server_app import run
 from server_app.inline import InlineGrid, run_inline
 
 PUBLISHED = [name for name in METHODS if name != BARYCENTRE]
-"""Methods that take models of one kind and no attack, and after which runs are called."""
+"""Methods after which runs are called."""
 
 FEDBARY = Path(sys.executable).parent / "fedbary"
 QUICK = {"clients": 3, "rounds": 3, "local_epochs": 2, "samples": 2, "evaluate_clients": 0}
@@ -133,8 +134,17 @@ def test_what_a_method_does_not_allow_is_said_before_the_start(name):
     if (deterministic := METHODS[name].deterministic) is not None:
         with pytest.raises(SettingError, match=f"bayesian_layers.*{name}"):
             resolve({"method": name, "bayesian_layers": 3 if deterministic else 0})
-    with pytest.raises(SettingError, match="attack"):
-        resolve({"method": name, "attack": "sign_flip"})
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_hostile_client_changes_the_model_or_is_refused_by_name(name, tmp_path):
+    for attack in ("none", "scaling"):
+        chosen = settings(name, rounds=1, attack=attack, hostile_fraction=0.3)
+        run_inline(chosen, tmp_path / attack)
+    (*_, last) = (tmp_path / "scaling" / "metrics.jsonl").read_text().splitlines()
+    refused = json.loads(last)["refused"]
+    assert len(refused) <= 1 and all("partition" in reason for reason in refused)
+    assert not same(tmp_path / "none", tmp_path / "scaling")
 
 
 @pytest.mark.parametrize(
@@ -153,8 +163,19 @@ def test_rounds_that_do_not_do_for_a_method_are_refused_before_the_start(words, 
         run_inline(chosen, tmp_path / "run")
 
 
+def of_each_kind():
+    """One method of each kind of message and memory; FEDBARY_EVERY_METHOD=1: all of them."""
+    if os.environ.get("FEDBARY_EVERY_METHOD"):
+        return list(METHODS)
+    kinds = {
+        (m.deterministic, m.remembers, m.personalises, m.needs_bench): name
+        for name, m in METHODS.items()
+    }
+    return list(kinds.values())
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", of_each_kind())
 def test_ray_and_real_servers_give_the_model_of_one_process(name, tmp_path):
     words = [f"{key}={value}" for key, value in {**QUICK, "device": "cpu", "method": name}.items()]
     if METHODS[name].needs_bench:

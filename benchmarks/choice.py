@@ -1,0 +1,53 @@
+"""The values of a grid that scored best on validation data, a line per block, as lines of a grid.
+
+Of each block of the grid it takes the run whose NLL after the last round is the lowest.
+
+    python -m benchmarks.choice experiments/methods-choice.yaml results/methods-choice
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fedbary.settings.config import read_yaml
+from fedbary.study.grid import read_experiment
+from fedbary.study.table import read_table
+
+
+def chosen(grid: Path, results: Path) -> Iterator[tuple[Mapping[str, Any], float]]:
+    """Yield for each block the values that did best, and their NLL on the validation data.
+
+    A block with a run that is not in the table, or was not scored to its end, raises a ValueError.
+    """
+    table = read_table(results)
+    nll = table[table["round"] == table["rounds"]].set_index("run")["nll"]
+    runs = iter(read_experiment(grid, {}, {}).runs.items())
+    for block in read_yaml(grid)["grid"]:
+        tried = [key for key, value in block.items() if isinstance(value, list)]
+        of_block = dict(itertools.islice(runs, math.prod(len(block[key]) for key in tried)))
+        if missing := sorted(of_block.keys() - set(nll.index)):
+            raise ValueError(f"{results} lacks {', '.join(missing)}")
+        best = min(of_block, key=lambda run: nll[run])
+        yield {**block, **{key: getattr(of_block[best], key) for key in tried}}, nll[best]
+
+
+def main() -> None:
+    """Print the lines."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("grid", type=Path, help="the grid that was run")
+    parser.add_argument("results", type=Path, help="the folder of its table")
+    words = parser.parse_args()
+    for block, nll in chosen(words.grid, words.results):
+        line = yaml.safe_dump(block, default_flow_style=True, sort_keys=False, width=1000).strip()
+        print(f"  - {line}  # NLL {nll:.4f}")
+
+
+if __name__ == "__main__":
+    main()
