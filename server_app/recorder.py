@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from logging import INFO
 from typing import Any
@@ -33,8 +33,8 @@ KNOWN: Mapping[str, tuple[float, float]] = {
 class Recorder:
     """Collects what each round yields and writes it as one line to the log and to the results.
 
-    It listens to a strategy: `trained` and `evaluated` hear the admitted replies; then `record` is
-    given the new global arrays.
+    It listens to a strategy: `asked` hears what clients are sent, `trained` and `evaluated` the
+    admitted replies; then `record` is given the new global arrays.
 
     Parameters
     ----------
@@ -69,6 +69,7 @@ class Recorder:
         self._trained: list[Client] | None = None
         self._held_out: list[Client] = []
         self._spread: dict[str, float] = {}
+        self._bytes: dict[str, float] = {}
         self._started = self._then = time.perf_counter()
 
     @property
@@ -81,9 +82,14 @@ class Recorder:
         """Return the global posterior."""
         return self.strategy.posterior(self.model.state_dict())
 
+    def asked(self, contents: Sequence[RecordDict]) -> None:
+        """Take how much a client is sent."""
+        self._bytes = {"down": _mean_bytes(contents)}
+
     def trained(self, replies: Mapping[int, RecordDict]) -> None:
         """Take each client's training metrics, and how far apart their variances lie."""
         self._trained = self._metrics(replies)
+        self._bytes["up"] = _mean_bytes(list(replies.values()))
         self._spread = _log_var_spread(list(replies.values()))
 
     def evaluated(self, replies: Mapping[int, RecordDict]) -> None:
@@ -118,7 +124,11 @@ class Recorder:
         skipped = server_round > 0 and self._trained is None
         clients: dict[str, Any] = {}
         if self._trained is not None:
-            clients = {"clients": self._trained, "log_var_spread": self._spread}
+            clients = {
+                "clients": self._trained,
+                "log_var_spread": self._spread,
+                "bytes": self._bytes,
+            }
         line = {
             "round": server_round,
             **scores,
@@ -186,6 +196,19 @@ class Recorder:
             for member in self.roster.members
             if member.node_id in found
         ]
+
+
+def _mean_bytes(contents: Sequence[RecordDict]) -> float:
+    """Return the mean size of messages' arrays, in bytes; NaN of none."""
+    sizes = [
+        sum(
+            len(array.data)
+            for record in content.array_records.values()
+            for array in record.values()
+        )
+        for content in contents
+    ]
+    return sum(sizes) / len(sizes) if sizes else math.nan
 
 
 def _log_var_spread(replies: list[RecordDict]) -> dict[str, float]:

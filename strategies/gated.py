@@ -196,6 +196,8 @@ class GatedStrategy(AskingStrategy, ABC):
         self._check_global(arrays)
         messages = list(super().configure_train(server_round, arrays, config, grid))
         self._gate.ask(messages, anew=True)
+        if self.listener is not None:
+            self.listener.asked([message.content for message in messages])
         return messages
 
     def aggregate_train(

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from flwr.app import RecordDict
 
 
 class Listener(Protocol):
-    """Hears the replies of each round whose metrics are sound, by node; content sets their order.
+    """Hears what clients are sent to train, and by node the replies whose metrics are sound.
 
-    It hears nothing of a skipped round.
+    The replies' content sets their order. Of a skipped round it hears no training reply.
     """
+
+    def asked(self, contents: Sequence[RecordDict]) -> None:
+        """Hear what the clients of a round are sent to train."""
 
     def trained(self, replies: Mapping[int, RecordDict]) -> None:
         """Hear the training replies."""

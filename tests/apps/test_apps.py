@@ -86,6 +86,15 @@ def test_the_posterior_has_the_models_tensors(finished):
     assert posterior(finished).keys() == network(settings()).state_dict().keys()
 
 
+def test_a_posterior_travels_once_either_way(finished):
+    """Four bytes a number, and each array's header."""
+    tensors = posterior(finished).values()
+    numbers = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    for line in lines(finished)[1:]:
+        assert line["bytes"]["down"] == line["bytes"]["up"]
+        assert 0 <= line["bytes"]["up"] - numbers <= 256 * len(tensors)
+
+
 def test_one_seed_one_result(finished, tmp_path):
     run_inline(settings(), tmp_path / "again")
     assert same(posterior(finished), posterior(tmp_path / "again"))
