@@ -10,6 +10,7 @@ from torch import Generator, Tensor
 
 from fedbary.data.images import inputs
 from fedbary.methods._method import Bench, Reply, Server
+from fedbary.methods._threads import one_thread
 from fedbary.predictive._networks import evaluation
 
 
@@ -21,17 +22,9 @@ def bench_of(server: Server) -> Bench:
 
 @contextmanager
 def at_work(bench: Bench) -> Iterator[torch.device]:
-    """Let the bench's network be in evaluation mode, and sums run in one order; give its device.
-
-    The engines leave PyTorch different numbers of threads, by which sums differ in their last bits.
-    """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with evaluation(bench.network):
-            yield bench.x.device
-    finally:
-        torch.set_num_threads(threads)
+    """Let the bench's network be in evaluation mode, and sums run in one order; give its device."""
+    with one_thread(), evaluation(bench.network):
+        yield bench.x.device
 
 
 def batches(

@@ -17,6 +17,7 @@ from fedbary.errors import SettingError
 from fedbary.launching.launch import prepare
 from fedbary.methods import METHODS
 from fedbary.settings.config import BARYCENTRE, resolve, validated
+from fedbary.settings.parameters import methods
 from server_app import run
 from server_app.inline import InlineGrid, run_inline
 
@@ -25,11 +26,14 @@ PUBLISHED = [name for name in METHODS if name != BARYCENTRE]
 
 FEDBARY = Path(sys.executable).parent / "fedbary"
 QUICK = {"clients": 3, "rounds": 3, "local_epochs": 2, "samples": 2, "evaluate_clients": 0}
+FEW = {"particles": 2}
+"""Parameters by which methods of many networks train few, where they have them."""
 
 
 def settings(name, **changes):
     if METHODS[name].needs_bench:
         changes = {"server_fraction": 0.1, **changes}
+    changes = {key: FEW[key] for key in FEW.keys() & methods()[name].parameters.keys()} | changes
     return resolve({**QUICK, "engine": "inline", "device": "cpu", "method": name, **changes})
 
 
@@ -177,7 +181,9 @@ def of_each_kind():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", of_each_kind())
 def test_ray_and_real_servers_give_the_model_of_one_process(name, tmp_path):
-    words = [f"{key}={value}" for key, value in {**QUICK, "device": "cpu", "method": name}.items()]
+    chosen = {**QUICK, "device": "cpu", "method": name}
+    chosen |= {key: FEW[key] for key in FEW.keys() & methods()[name].parameters.keys()}
+    words = [f"{key}={value}" for key, value in chosen.items()]
     if METHODS[name].needs_bench:
         words.append("server_fraction=0.1")
     for command in (["simulate", "engine=inline"], ["simulate", "engine=ray"], ["deploy"]):

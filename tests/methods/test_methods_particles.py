@@ -1,0 +1,268 @@
+"""SVGD's particles sample a known posterior; their densities have gradients in any dimension."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from linear_gaussian import NOISE_VAR, clients
+from torch import nn
+
+from fedbary.errors import SettingError
+from fedbary.inference import Training, local_method
+from fedbary.methods import Local, Reply, Server, _room, method_named
+from fedbary.methods._stein import Smooth, descended, direction
+from fedbary.methods.fedwba import FedWBA, barycentre
+
+
+def double(*shape, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, dtype=torch.float64, generator=generator)
+
+
+class Point(nn.Module):
+    """y = x w with point weights, in float64."""
+
+    def __init__(self, features):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(features, dtype=torch.float64))
+
+    def forward(self, x):
+        return x @ self.weight
+
+
+def nll(outputs, y):
+    return (outputs - y).square().mean() / (2 * NOISE_VAR)
+
+
+def job(network, x, y, loss=nll, seed=0, **changes):
+    training = Training(**{"epochs": 1, "batch_size": len(x), "lr": 0.01, **changes})
+    return Local(network, x, y, loss, local_method("variational"), training, 1.0, 1, seed)
+
+
+def posterior(data, prior_std=1.0):
+    x, y = torch.cat([x for x, _ in data]), torch.cat([y for _, y in data])
+    precision = x.t() @ x / NOISE_VAR + torch.eye(x.shape[1], dtype=torch.float64) / prior_std**2
+    return torch.linalg.solve(precision, x.t() @ y / NOISE_VAR), precision.inverse().diag()
+
+
+def test_one_particle_climbs_the_gradient():
+    x, scores = double(1, 7), double(1, 7, seed=1)
+    torch.testing.assert_close(direction(x, scores), scores)
+
+
+@settings(max_examples=25, deadline=None)
+@given(count=st.integers(2, 40), weights=st.integers(1, 60), far=st.floats(-1e4, 1e4))
+def test_the_direction_is_its_formula_by_autograd(count, weights, far):
+    x, scores = double(count, weights) + far, double(count, weights, seed=1)
+    squares = torch.stack([(x - other).square().sum(1) for other in x])
+    med = squares[~torch.eye(count, dtype=bool)].median()
+    h_squared = med / (2 * math.log(count + 1))
+    expected = []
+    for i in range(count):
+        y = x.clone().requires_grad_()
+        kernel = (-(y - x[i]).square().sum(1) / (2 * h_squared)).exp()
+        kernel.sum().backward()
+        expected.append((kernel.detach() @ scores + y.grad.sum(0)) / count)
+    torch.testing.assert_close(direction(x, scores), torch.stack(expected), rtol=1e-6, atol=1e-8)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    count=st.integers(2, 30),
+    weights=st.integers(1, 600),
+    width=st.sampled_from([0.0, 0.55, 3.0]),
+    far=st.floats(0, 1e3),
+)
+def test_a_density_s_gradient_is_that_of_its_logarithm(count, weights, width, far):
+    """The gradient must not vanish in many dimensions, nor far from all particles."""
+    particles, at = double(count, weights), (double(3, weights, seed=1) + far).requires_grad_()
+    h = count ** (-1 / (weights + 4))
+    mean, var = particles.mean(0), particles.var(0, correction=0)
+    centres, u = particles, torch.full_like(mean, width**2)
+    if not width:
+        centres, u = mean + (1 - h**2) ** 0.5 * (particles - mean), h**2 * var
+    squares = ((at[:, None] - centres).square() / u).sum(2)
+    (-squares / 2).logsumexp(1).sum().backward()
+    found = Smooth(particles, width)(at.detach())
+    torch.testing.assert_close(found, at.grad, rtol=1e-6, atol=1e-6)
+    assert (found.norm(dim=1) > 1e-3).all()
+
+
+def test_the_published_density_is_dead_where_this_one_is_not():
+    particles, at = double(20, 502), double(1, 502, seed=1).requires_grad_()
+    squares = (at[:, None] - particles).square().sum(2)
+    density = ((-squares / (2 * 0.55**2)).exp() / (2 * math.pi * 0.55**2) ** 251).mean(1)
+    (density + 1e-10).log().sum().backward()
+    assert at.grad.norm() == 0
+    assert Smooth(particles, 0.55)(at.detach()).norm() > 1
+    assert Smooth(particles)(at.detach()).norm() > 1
+
+
+@pytest.mark.parametrize("count", [2, 5, 20])
+def test_without_a_width_a_density_has_the_particles_mean_and_variance(count):
+    particles = 3 + 0.7 * double(count, 1)
+    grid = torch.linspace(-9, 15, 40_001, dtype=torch.float64)[:, None]
+    score, gap = Smooth(particles)(grid)[:, 0], float(grid[1] - grid[0])
+    log_q = torch.cat([score.new_zeros(1), (score[1:] + score[:-1]).cumsum(0) * gap / 2])
+    q = (log_q - log_q.logsumexp(0)).exp()
+    mean = (q * grid[:, 0]).sum()
+    var = (q * (grid[:, 0] - mean).square()).sum()
+    torch.testing.assert_close(mean, particles.mean(), rtol=1e-4, atol=0)
+    torch.testing.assert_close(var, particles.var(correction=0), rtol=1e-3, atol=0)
+
+
+def test_the_product_of_two_gaussians_in_one_dimension():
+    """SVGD's 20 particles have 12 % less than a Gaussian's variance."""
+    levels = (torch.arange(400, dtype=torch.float64) + 0.5) / 400
+    gaussian = torch.special.ndtri(levels)[:, None]
+    one, other = Smooth(1 + gaussian), Smooth(-0.5 + 0.5 * gaussian)
+    found = descended(double(20, 1, seed=2), lambda x: one(x) + other(x), 600, 0.05)
+    mean, var = (1 / 1 - 0.5 / 0.25) / (1 + 4), 1 / (1 + 4)
+    assert float(found.mean()) == pytest.approx(mean, abs=0.05)
+    assert 0.75 * var < float(found.var(correction=0)) < var
+
+
+def one_client(method, data, rounds=1, **training):
+    network, kept = Point(data[0].shape[1]), {}
+    model = network.state_dict()
+    model = {name: tensor.clone() for name, tensor in model.items()}
+    state = method.start(model)
+    for _ in range(rounds):
+        local = job(Point(data[0].shape[1]), *data, **training)
+        fitted = method.fit(local, method.send(Server(model, state), "a"), kept)
+        kept = fitted.kept
+        model, state = method.aggregate(Server(model, state), [Reply("a", 1.0, fitted.reply)])
+    return model, method.members(model, state)["weight"]
+
+
+@pytest.mark.parametrize("name", ["FedWBA"])
+def test_one_client_is_plain_svgd(name):
+    """Steps of SVGD under N(0, 1), written out; the order of the particles is no matter."""
+    (x, y), method = clients(0, 1)[0], method_named(name)(particles=6)
+    _, found = one_client(method, (x, y), epochs=30)
+    model = {"weight": torch.zeros(4, dtype=torch.float64)}
+    start = method.fit(job(Point(4), x, y, epochs=1, lr=1e-12), model, {}).reply["weight"]
+    particles, squares = start.clone(), None
+    for _ in range(30):
+        scores = (y - particles @ x.t()) @ x / NOISE_VAR - particles
+        apart = torch.cdist(particles, particles).square()
+        med = apart[~torch.eye(6, dtype=bool)].median()
+        kernel = (-apart * math.log(7) / med).exp()
+        push = (particles[:, None] - particles) * kernel[..., None] * 2 * math.log(7) / med
+        phi = (kernel @ scores + push.sum(1)) / 6
+        squares = phi**2 if squares is None else 0.9 * squares + 0.1 * phi**2
+        particles = particles + 0.01 * phi / (1e-6 + squares.sqrt())
+    torch.testing.assert_close(found[found[:, 0].argsort()], particles[particles[:, 0].argsort()])
+
+
+@pytest.mark.parametrize("name", ["FedWBA"])
+def test_one_client_has_the_posterior_of_a_linear_model(name):
+    """Mean within a tenth of a standard deviation, variances from 0.7 to 1.1 of the posterior's."""
+    data, method = clients(3, 1, features=2, correlation=0.3)[0], method_named(name)(particles=40)
+    _, found = one_client(method, data, epochs=400, lr=0.01)
+    mean, var = posterior([data])
+    assert ((found.mean(0) - mean) / var.sqrt()).abs().max() < 0.1
+    ratio = found.var(0, correction=0) / var
+    assert 0.7 < ratio.min() and ratio.max() < 1.1
+
+
+def test_the_barycentre_of_gaussians_that_commute_is_theirs_and_no_order_matters():
+    shape = double(9, 3)
+    scales, shifts = [0.5, 1.0, 3.0], [double(3, seed=k) for k in range(3)]
+    clouds = [shift + scale * shape for scale, shift in zip(scales, shifts, strict=True)]
+    expected = torch.stack(shifts).mean(0) + 1.5 * shape
+    generator = torch.Generator().manual_seed(0)
+    for turn in ([0, 1, 2], [2, 0, 1]):
+        mixed = [clouds[k][torch.randperm(9, generator=generator)] for k in turn]
+        points, orders = barycentre(mixed)
+        for order in orders:
+            assert sorted(order.tolist()) == list(range(9))
+        each = [cloud[order] for cloud, order in zip(mixed, orders, strict=True)]
+        torch.testing.assert_close(torch.stack(each).mean(0), points)
+        torch.testing.assert_close(points[points[:, 0].argsort()],
+                                   expected[expected[:, 0].argsort()])  # fmt: skip
+
+
+class Mixed(nn.Module):
+    """Trained and frozen weights, batch norm's statistics, a number that is given."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.hidden, self.norm, self.output = nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)
+        self.hidden.bias.requires_grad_(False)
+        self.register_buffer("temperature", torch.tensor(1.5))
+
+    def forward(self, x):
+        return self.output(self.norm(self.hidden(x)).relu()) / self.temperature
+
+
+def classes(seed, count=24):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(count, 3, generator=generator)
+    return x, (x[:, 0] > x[:, 1]).long()
+
+
+@pytest.mark.parametrize("name", ["FedWBA"])
+def test_what_is_not_trained_stays_and_each_particle_has_statistics_of_its_own(name):
+    method = method_named(name)(particles=5)
+    model = {key: tensor.clone() for key, tensor in Mixed().state_dict().items()}
+    state, kept = method.start(model), {}
+    for _ in range(2):
+        replies = []
+        for k in range(3):
+            local = job(Mixed(), *classes(k), nn.functional.cross_entropy, k, batch_size=8)
+            sent = method.send(Server(model, state), str(k))
+            fitted = method.fit(local, sent, kept.get(k, {}))
+            kept[k] = fitted.kept
+            assert {n: t.shape for n, t in fitted.reply.items()} == {
+                n: t.shape for n, t in method.reply_like(model).items()
+            }
+            assert list(fitted.reply) == list(model)
+            replies.append(Reply(str(k), 24.0, fitted.reply))
+        model, state = method.aggregate(Server(model, state), replies)
+    together = method.members(model, state)
+    assert together.keys() == model.keys() == Mixed().state_dict().keys()
+    for key in ("hidden.bias", "temperature"):
+        torch.testing.assert_close(model[key], Mixed().state_dict()[key])
+        assert (together[key] == together[key][0]).all()
+    for key in ("hidden.weight", "norm.running_mean"):
+        assert (together[key].std(0) > 1e-4).all()
+    assert together["norm.num_batches_tracked"].tolist() == [6] * 5
+
+
+@pytest.mark.parametrize("name", ["FedWBA"])
+def test_particles_of_a_big_network_are_refused_with_their_bytes(name, monkeypatch):
+    monkeypatch.setattr(_room, "memory", lambda: 10_000)
+    big, small = method_named(name)(particles=50), method_named(name)(particles=5)
+    local = job(Mixed(), *classes(0), nn.functional.cross_entropy)
+    sent = small.send(Server(Mixed().state_dict(), {}), "a")
+    small.fit(local, sent, {})
+    with pytest.raises(SettingError, match=r"particles: '50 networks of 180 bytes, 9,000 bytes"):
+        big.fit(local, sent, {})
+    assert small.held(10) >= 50
+
+
+def test_a_client_keeps_its_particles_and_predicts_by_them():
+    method = FedWBA(particles=5)
+    local, sent = job(Mixed(), *classes(0), nn.functional.cross_entropy), Mixed().state_dict()
+    assert method.personal(local, sent, {}) is None
+    fitted = method.fit(local, sent, {})
+    own = method.personal(local, sent, fitted.kept)
+    assert all(torch.equal(own.members[n], t) for n, t in fitted.reply.items())
+    torch.testing.assert_close(own.model["output.weight"], fitted.reply["output.weight"].mean(0))
+    still = method.fit(job(Mixed(), *classes(0), nn.functional.cross_entropy, lr=1e-12), sent,
+                       fitted.kept)  # fmt: skip
+    torch.testing.assert_close(still.reply["output.weight"], fitted.reply["output.weight"])
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [("FedWBA", {"particles": 1}), ("FedWBA", {"width": -1.0}), ("FedWBA", {"prior_std": 0.0}),
+     ("FedWBA", {"init_std": math.inf}), ("FedWBA", {"width": math.nan})],
+)  # fmt: skip
+def test_parameters_out_of_range_are_refused(name, wrong):
+    with pytest.raises(SettingError, match=next(iter(wrong))):
+        method_named(name)(**wrong)
