@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +71,11 @@ class Results:
         return cls(
             folder, table, last.sort_values(["bayesian_layers", "order"], kind="stable"), varied
         )
+
+    @property
+    def of_rules(self) -> Results:
+        """The runs whose server takes the aggregate by a rule; those of other methods left out."""
+        return replace(self, last=self.last[self.last["rule"].isin(RULES)])
 
     @property
     def variant_header(self) -> list[str]:

@@ -9,6 +9,9 @@ from fedbary.report.cells import DETECTION, REJECTED, UNCERTAINTY, Metric
 from fedbary.report.document import Document
 from fedbary.report.results import Results, grouped, repeat, written
 
+TOLD_APART = 10
+"""The most lines of a picture that a reader can tell apart."""
+
 
 def add_uncertainty(results: Results, document: Document, explained: str) -> None:
     """Add the split of uncertainty, detection of foreign data and accuracy after rejection.
@@ -47,7 +50,7 @@ def add_uncertainty(results: Results, document: Document, explained: str) -> Non
         ]
         header = ["n", "rule", *(metric.label for metric in shown)]
         document.table([*results.variant_header, *header], body)
-    if not results.varied:
+    if not results.varied and results.last["rule"].nunique() <= TOLD_APART:
         document.figure(
             "rejection",
             rejection_curves(_rejections(results.last)),

@@ -9,6 +9,7 @@ from fedbary.report.cautions import add_cautions
 from fedbary.report.cells import ACCURACY, ECE_15, ECE_100, NLL
 from fedbary.report.document import Document
 from fedbary.report.layers import add_layers
+from fedbary.report.methods import add_methods, several
 from fedbary.report.published import published
 from fedbary.report.results import Results, scored_on
 from fedbary.report.rules import add_rules_compared
@@ -40,10 +41,13 @@ def write(results: Results, document: Document) -> None:
     """Add the sections to a document."""
     _add_introduction(results, document)
     add_cautions(results, document)
+    if several(results):
+        add_methods(results, document)
     _add_scores(results, document)
-    add_rules_compared(results, document, (NLL, ACCURACY), ECE_15)
+    of_rules = results.of_rules
+    add_rules_compared(of_rules, document, (NLL, ACCURACY), ECE_15)
     caption = "ECE and NLL against n: mean and standard deviation over seeds."
-    add_layers(results, document, "ece-nll", (ECE_15, NLL), caption)
+    add_layers(of_rules, document, "ece-nll", (ECE_15, NLL), caption)
     add_uncertainty(results, document, UNCERTAINTY)
     add_variances(results, document)
     add_background(results, document)

@@ -1,0 +1,180 @@
+"""Methods side by side: how good, how calibrated, at what cost, and what to use when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import pandas as pd
+
+from fedbary.aggregation import RULES
+from fedbary.report.cells import ACCURACY, DETECTION, ECE_15, ECE_100, NLL, Metric, marked
+from fedbary.report.document import Document
+from fedbary.report.results import Results, grouped, repeat, written
+from fedbary.scores.stats import Paired, paired
+
+PLAIN = "FedAvg"
+"""The method that all others are compared with: it needs no posterior."""
+
+DECIDED = 0.05
+"""The p-value, corrected for all comparisons of a data set, below which methods differ."""
+
+BRIER = Metric("brier", "Brier")
+PERSONAL = (
+    Metric("personal.held_out.personal.weighted_accuracy", "own models, own data %", 100, 2, False),
+    Metric("personal.held_out.personal.worst10_accuracy", "… worst tenth %", 100, 2, False),
+    Metric("personal.held_out.global.weighted_accuracy", "global, own data %", 100, 2, False),
+)
+COST = (
+    Metric("bytes.down", "down, MB", 1e-6, 2),
+    Metric("bytes.up", "up, MB", 1e-6, 2),
+    Metric("seconds", "s a round", 1, 1),
+)
+SHOWN = (ACCURACY, NLL, ECE_15, ECE_100, BRIER, replace(DETECTION[0], label="OOD AUROC %"))
+
+
+def several(results: Results) -> bool:
+    """Whether there are methods beside rules for the barycentre."""
+    return not set(results.last["rule"]) <= set(RULES)
+
+
+def add_methods(results: Results, document: Document) -> None:
+    """Add every method by NLL, the differences from plain FedAvg, the costs, and advice."""
+    document.heading("Methods side by side")
+    document.text(
+        """By the NLL of the global model, the best first. *n* is how many layers are Gaussian while
+        clients train. **Bold** is the best mean of a column."""
+    )
+    for dataset, rows in grouped(results.last, "dataset"):
+        document.heading(written(dataset), 3)
+        document.table(*_ranked(rows, SHOWN))
+        if PLAIN in set(rows["rule"]):
+            _add_differences(document, rows)
+        document.heading(f"{written(dataset)}: clients and costs", 3)
+        document.text(
+            """Bytes are of the arrays that a client is sent, and replies with, in a round of
+            training; seconds are of the whole round in one process, evaluation included. Own models
+            are those that clients keep where the method gives them one, on what each client holds
+            out."""
+        )
+        document.table(*_ranked(rows, (*PERSONAL, *COST), best=False))
+        _add_advice(document, rows)
+
+
+def _by_nll(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    """Return each method's runs, those of the lowest mean NLL first."""
+    return sorted(grouped(rows, "rule"), key=lambda each: each[1][NLL.column].mean())
+
+
+def _ranked(
+    rows: pd.DataFrame, metrics: Sequence[Metric], best: bool = True
+) -> tuple[list[str], list[list[str]]]:
+    methods = _by_nll(rows)
+    known = [metric for metric in metrics if metric.column in rows and rows[metric.column].any()]
+    columns = []
+    for metric in known:
+        values = [runs[metric.column] for _, runs in methods]
+        shown = [metric.show(value) for value in values]
+        if best:
+            means = [metric.scale * value.mean(skipna=False) for value in values]
+            shown = marked(metric, means, shown, range(len(means)))
+        columns.append(shown)
+    first = [
+        [name, "/".join(map(str, sorted(runs["bayesian_layers"].unique()))), str(len(runs))]
+        for name, runs in methods
+    ]
+    body = [[*row, *cells] for row, cells in zip(first, zip(*columns, strict=True), strict=True)]
+    return ["method", "n", "runs", *(metric.label for metric in known)], body
+
+
+def corrected(p_values: Sequence[float]) -> list[float]:
+    """Return p-values corrected for their number by Holm's method; NaN stays, and counts not.
+
+    In ascending order p_(i) becomes the largest of (N − j + 1) p_(j) over j ≤ i, at most 1.
+    """
+    order = sorted((p, i) for i, p in enumerate(p_values) if p == p)
+    found, least = [float("nan")] * len(p_values), 0.0
+    for rank, (p, i) in enumerate(order):
+        least = max(least, min(1.0, (len(order) - rank) * p))
+        found[i] = least
+    return found
+
+
+def differences(rows: pd.DataFrame, metric: Metric) -> list[tuple[str, Paired, float]]:
+    """Return how every method differs from `PLAIN` in the repeats that both have.
+
+    Each has its name, the comparison in the metric's unit, and the t-test's p-value corrected for
+    the number of methods.
+    """
+    values = {
+        name: metric.scale * runs.groupby(repeat(rows).loc[runs.index])[metric.column].mean()
+        for name, runs in _by_nll(rows)
+    }
+    plain = values.pop(PLAIN)
+    compared = [
+        (name, paired(*(side.loc[shared].tolist() for side in (of_method, plain))))
+        for name, of_method in values.items()
+        if len(shared := of_method.dropna().index.intersection(plain.dropna().index)) > 1
+    ]
+    p_values = corrected([comparison.t_test for _, comparison in compared])
+    return [(*each, p) for each, p in zip(compared, p_values, strict=True)]
+
+
+def _add_differences(document: Document, rows: pd.DataFrame) -> None:
+    metrics = (NLL, ACCURACY, ECE_15)
+    told = {metric: {d[0]: d[1:] for d in differences(rows, metric)} for metric in metrics}
+    if not told[NLL]:
+        return
+    document.text(
+        """Minus {plain}: mean difference over the seeds with its 95 % interval, and the p-value of
+        the paired t-test, corrected for all these methods (Holm).""",
+        plain=PLAIN,
+    )
+    body = [
+        [
+            name,
+            *(cell for metric in metrics for cell in _difference(metric, told[metric].get(name))),
+        ]
+        for name in told[NLL]
+    ]
+    header = [cell for metric in metrics for cell in (f"Δ {metric.label} [95 %]", "p")]
+    document.table(["method", *header], body)
+
+
+def _difference(metric: Metric, found: tuple[Paired, float] | None) -> Iterator[str]:
+    if found is None:
+        yield from ("–", "–")
+        return
+    comparison, p = found
+    mean, low, high = (
+        f"{value:+.{metric.decimals}f}"
+        for value in (comparison.mean, comparison.low, comparison.high)
+    )
+    yield f"{mean} [{low}, {high}]"
+    yield "<0.001" if p < 0.0005 else f"{p:.3f}"
+
+
+def _add_advice(document: Document, rows: pd.DataFrame) -> None:
+    """Say in words which method is best at what, and which differ from plain FedAvg for sure."""
+    for metric, wish in (
+        (NLL, "probabilities that can be trusted case by case (NLL)"),
+        (ACCURACY, "the most right answers (accuracy)"),
+        (ECE_15, "confidence that equals accuracy (ECE)"),
+        (SHOWN[-1], "telling foreign inputs (AUROC of the entropy)"),
+        (PERSONAL[0], "a model of each client's own"),
+    ):
+        if metric.column not in rows or not rows[metric.column].notna().any():
+            continue
+        means = metric.scale * rows.groupby("rule")[metric.column].mean().dropna()
+        means = means.sort_values(ascending=metric.lower_is_better)
+        first = ", ".join(f"{n} {v:.{metric.decimals}f}" for n, v in means.iloc[:3].items())
+        document.text("For {wish}: {first}.", wish=wish, first=first)
+    if PLAIN not in set(rows["rule"]):
+        return
+    found = differences(rows, NLL)
+    for better, word in ((True, "lower"), (False, "higher")):
+        sure = [n for n, c, p in found if p < DECIDED and (c.mean < 0) == better]
+        document.text(
+            "NLL {word} than {plain}'s beyond chance (corrected p < {decided}): {sure}.",
+            word=word, plain=PLAIN, decided=DECIDED, sure=", ".join(sure) or "no method",
+        )  # fmt: skip

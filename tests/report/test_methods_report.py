@@ -1,0 +1,98 @@
+"""Methods side by side in a report: ranked, compared with plain FedAvg, with advice in words."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedbary.report.cells import NLL
+from fedbary.report.methods import corrected, differences
+from fedbary.report.report import write_report
+from fedbary.report.results import Results
+from fedbary.study.table import TABLE, with_methods, write_table
+
+ROOT = Path(__file__).resolve().parents[2]
+NLLS = {"FedAvg": 0.40, "RKLB": 0.35, "PVI": 0.30, "FedProx": 0.40, "pFedBayes": 0.50}
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """Five methods at three seeds; a difference from FedAvg moves by seed a hundredth of itself."""
+    folder = tmp_path_factory.mktemp("methods")
+    best = pd.read_csv(ROOT / "results" / "best" / TABLE)
+    best = best[best["dataset"] == "fashionmnist"]
+    runs = []
+    for name, nll in NLLS.items():
+        method, n = ("barycentre", 3) if name == "RKLB" else (name, 0 if "Fed" in name[:3] else 3)
+        rule = name if name in ("RKLB", "FedAvg") else "RKLB"
+        for seed in range(3):
+            made = best[best["run"] == best["run"].iloc[0]].assign(
+                run=f"{name}-{seed}", seed=seed, rule=rule, bayesian_layers=n, nll=nll,
+                method="barycentre" if name == "FedAvg" else method,
+            )  # fmt: skip
+            noise = 0.001 * seed + (nll - 0.4) * 0.01 * seed
+            noise += 0.01 * (seed - 1) if name == "FedProx" else 0
+            runs.append(made.assign(nll=nll + noise, **{"bytes.up": 1e6 * (1 + (n > 0))}))
+    write_table(folder, runs)
+    write_report(folder)
+    return folder
+
+
+def rows(results, heading):
+    """The body of the first table after a heading."""
+    text = (results / "report.md").read_text().partition(heading)[2]
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    ends = [i for i, line in enumerate(lines) if " --- " in line]
+    body = lines[2 : (ends[1] - 1 if len(ends) > 1 else None)]
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in body]
+
+
+def test_methods_are_ranked_by_nll(results):
+    ranked = rows(results, "## Methods side by side")
+    assert [row[0] for row in ranked] == [
+        "PVI",
+        "RKLB",
+        *sorted(["FedAvg", "FedProx"]),
+        "pFedBayes",
+    ]
+    assert "**" in ranked[0][4] and all(row[2] == "3" for row in ranked)
+
+
+def test_a_difference_that_every_seed_shows_is_told_and_noise_is_not(results):
+    text = (results / "report.md").read_text()
+    (lower,) = [line for line in text.splitlines() if line.startswith("NLL lower than")]
+    (higher,) = [line for line in text.splitlines() if line.startswith("NLL higher than")]
+    assert "PVI" in lower and "RKLB" in lower and "FedProx" not in lower
+    assert "pFedBayes" in higher and "FedProx" not in higher
+    assert "1.00" in rows(results, "clients and costs")[2][3]
+
+
+def test_pairs_are_of_one_seed_whatever_the_order_of_the_rows(results):
+    table = with_methods(pd.read_csv(results / TABLE)).sample(frac=1, random_state=0)
+    last = Results.of(table, results).last
+    for name, found, _ in differences(last, NLL):
+        mine, plain = (
+            last[last["rule"] == each].set_index("seed")["nll"] for each in (name, "FedAvg")
+        )
+        assert found.mean == pytest.approx(float((mine - plain).mean())) and found.pairs == 3
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=12), st.floats(0.001, 0.999))
+def test_holm_rejects_as_stepping_down_does(p_values, level):
+    """From the least p on, reject while p ≤ level / (those that are left)."""
+    rejected, order = set(), sorted(range(len(p_values)), key=p_values.__getitem__)
+    for done, i in enumerate(order):
+        if (len(order) - done) * p_values[i] > level:
+            break
+        rejected.add(i)
+    found = corrected(p_values)
+    assert {i for i, p in enumerate(found) if p <= level} == rejected
+    assert all(p >= before for p, before in zip(found, p_values, strict=True))
+
+
+def test_what_was_not_tested_does_not_count():
+    found = corrected([0.02, np.nan, 0.04])
+    assert found[0] == 0.04 and np.isnan(found[1]) and found[2] == 0.04
