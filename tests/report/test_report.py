@@ -164,6 +164,8 @@ def test_the_best_is_bold_and_the_best_of_a_group_underlined():
 def test_the_papers_numbers_are_at_hand():
     assert published("fashionmnist", 0, "FedAvg", "accuracy") == (87.88, 0.79)
     assert published("cifar10", 3, "RKLB", "nll")[0] == 1.00
+    assert published("cifar10", 3, "pFedVem", "nll") == (2.44, 0.10)
+    assert np.isnan(published("cifar10", 3, "PVI", "nll")[0])
     assert np.isnan(published("digits", 0, "FedAvg", "nll")[0])
     assert len(table1()) == 3 * 3 * (1 + 5 * 3)
 
