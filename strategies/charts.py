@@ -11,7 +11,7 @@ from flwr.app import ArrayRecord, Context, Message, MessageType
 from flwr.clientapp.typing import ClientAppCallable
 from torch import Tensor
 
-from fedbary.aggregation import RULES, RobustRule, Rule, rule_named
+from fedbary.aggregation import RULES, AnyRule, Rule, rule_named
 from fedbary.errors import SettingError
 
 from .arrays import array_from_tensor, tensor_from_array
@@ -210,7 +210,7 @@ def _dtype_named(name: str) -> torch.dtype:
     return _DTYPES[name]
 
 
-def _is_chart(rule: Rule | RobustRule) -> TypeGuard[Rule]:
+def _is_chart(rule: AnyRule) -> TypeGuard[Rule]:
     """Whether the rule is a mean in a chart of its own."""
     return isinstance(rule, Rule) and rule.is_mean
 

@@ -23,7 +23,7 @@ from flwr.serverapp.strategy import (
     DifferentialPrivacyServerSideFixedClipping,
 )
 
-from fedbary.aggregation import RULES, RobustRule, Rule
+from fedbary.aggregation import RULES, AnyRule, RobustRule
 from fedbary.aggregation.sums import normalised
 from fedbary.errors import SettingError
 
@@ -55,7 +55,7 @@ def driving_wrapper() -> Wrapper | None:
 
 def require_plain_mean(
     wrapper: Wrapper,
-    rule: Rule | RobustRule,
+    rule: AnyRule,
     convention: Convention,
     server_momentum: float,
     max_precision_ratio: float | None,
@@ -87,7 +87,7 @@ def require_plain_mean(
             raise SettingError("array", key, allowed)
 
 
-def averages_arrays(rule: Rule | RobustRule, convention: Convention) -> bool:
+def averages_arrays(rule: AnyRule, convention: Convention) -> bool:
     """Whether a rule's aggregate is Σ w_k x_k of the arrays x_k, for any real numbers in them.
 
     The test aggregates the arrays of three clients. A robust rule, which may average three clients

@@ -8,7 +8,7 @@ import torch
 from flwr.app import Array, ArrayRecord
 from torch import Tensor
 
-from fedbary.aggregation import RobustRule, Rule, aggregate_tensors
+from fedbary.aggregation import AnyRule, aggregate_tensors
 from fedbary.aggregation.limits import LARGEST_LOG_VAR
 from fedbary.gaussian import Posterior
 
@@ -68,7 +68,7 @@ def arrays_from_posterior(
 
 
 def aggregate_records(
-    rule: Rule | RobustRule,
+    rule: AnyRule,
     records: Sequence[ArrayRecord],
     weights: Sequence[float],
     convention: Convention,
@@ -81,7 +81,7 @@ def aggregate_records(
 
     Parameters
     ----------
-    rule : Rule or RobustRule
+    rule : Rule or RobustRule or JointRule
         The rule for Gaussian tensors; a robust rule is for all tensors.
     records : sequence of ArrayRecord
         One per client, all with the keys, shapes and dtypes of the first and log-variances within

@@ -10,7 +10,7 @@ from flwr.app import ArrayRecord, Message
 from flwr.serverapp.strategy import Result
 from flwr.supercore import log
 
-from fedbary.aggregation import RULES, RobustRule, Rule
+from fedbary.aggregation import RULES, AnyRule, RobustRule
 from fedbary.errors import SettingError
 from fedbary.methods.barycentre import Barycentre
 
@@ -43,7 +43,7 @@ class PosteriorStrategy(MethodStrategy):
     method_class = Barycentre
     method: Barycentre
 
-    rule: Rule | RobustRule = RULES["RKLB"]
+    rule: AnyRule = RULES["RKLB"]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **{"rule": self.rule, **kwargs})

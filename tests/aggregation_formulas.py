@@ -34,6 +34,18 @@ def krum(m: np.ndarray, lv: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return kept[: m.shape[1]], 2 * np.log(kept[m.shape[1] :])
 
 
+def hellinger(m: np.ndarray, v: np.ndarray, w: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Moments of (Σ w √p)², each pair a Gaussian by the Bhattacharyya coefficient of the two."""
+    far, sums = np.square(m[:, None] - m), v[:, None] + v
+    products = v[:, None] * v
+    logs = np.log(w[:, None] * w) + np.log(4 * products / sums**2) / 4 - far / sums / 4
+    share = np.exp(logs - logs.max((0, 1)))
+    share /= share.sum((0, 1))
+    mean = (share * (m[:, None] * v + m * v[:, None]) / sums).sum((0, 1))
+    gap = ((m[:, None] - mean) * v + (m - mean) * v[:, None]) / sums
+    return mean, np.log((share * (2 * products / sums + gap**2)).sum((0, 1)))
+
+
 ROBUST = {
     "Median": lambda m, lv: (np.median(m, axis=0), np.median(lv, axis=0)),
     "TrimmedMean": lambda m, lv: (trimmed(m), trimmed(lv)),
@@ -54,6 +66,8 @@ def reference(rule: str, m: np.ndarray, lv: np.ndarray, w: np.ndarray):
         return tuple(kind.across(stack, hostile).numpy() for stack in stacks)
     w = (w / w.sum())[:, None]
     v = np.exp(lv)
+    if rule == "HB":
+        return hellinger(m, v, w)
     mean = (w * m).sum(0)
     if rule == "RKLB":
         precision = (w / v).sum(0)

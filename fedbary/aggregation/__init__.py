@@ -11,6 +11,7 @@ from pkgutil import iter_modules
 from types import MappingProxyType
 
 from fedbary.aggregation.bound import check_ratio
+from fedbary.aggregation.joint import AnyRule, JointRule
 from fedbary.aggregation.robust import CoordinateRule, RobustRule, SelectionRule
 from fedbary.aggregation.rule import Rule
 from fedbary.aggregation.running import Running
@@ -21,7 +22,9 @@ from fedbary.gaussian import Posterior, layout_difference
 
 __all__ = [
     "RULES",
+    "AnyRule",
     "CoordinateRule",
+    "JointRule",
     "RobustRule",
     "Rule",
     "SelectionRule",
@@ -32,13 +35,13 @@ __all__ = [
 
 _modules = [import_module(f"{__name__}.{module.name}") for module in iter_modules(__path__)]
 
-RULES: Mapping[str, Rule | RobustRule] = MappingProxyType(
+RULES: Mapping[str, AnyRule] = MappingProxyType(
     {module.RULE.name: module.RULE for module in _modules if hasattr(module, "RULE")}
 )
 """Every rule by its name."""
 
 
-def rule_named(name: str) -> Rule | RobustRule:
+def rule_named(name: str) -> AnyRule:
     """Return the rule of that name.
 
     Raises
@@ -52,7 +55,7 @@ def rule_named(name: str) -> Rule | RobustRule:
 
 
 def aggregate(
-    rule: str | Rule | RobustRule,
+    rule: str | AnyRule,
     posteriors: Iterable[Posterior],
     weights: Sequence[float],
     max_precision_ratio: float | None = None,
@@ -65,12 +68,12 @@ def aggregate(
     median. The arithmetic is in float64.
 
     A sequence of posteriors is `aggregate_tensors` of their state dicts. Those of a generator are
-    taken one at a time, so that any number of them needs the memory of the sums alone; only a
-    robust rule, and the bound, need them all at once.
+    taken one at a time, so that any number of them needs the memory of the sums alone; only robust
+    and joint rules, and the bound, need them all at once.
 
     Parameters
     ----------
-    rule : str or Rule or RobustRule
+    rule : str or Rule or RobustRule or JointRule
         A name in `RULES`, or a rule: ``replace(RULES["TrimmedMean"], trim_fraction=0.3)``.
     posteriors : iterable of Posterior
         One per client, all with the same names and shapes; none is changed.

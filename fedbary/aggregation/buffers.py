@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedbary.aggregation.joint import AnyRule
 from fedbary.aggregation.robust import RobustRule
-from fedbary.aggregation.rule import Rule
 from fedbary.aggregation.sums import PIECE
 
 _SIGN = np.uint64(1 << 63)
@@ -57,9 +57,7 @@ class BufferMean:
         return torch.from_numpy(values.astype(dtype)).reshape(self._like.shape)
 
 
-def aggregate_buffer(
-    rule: Rule | RobustRule, clients: Sequence[Tensor], weights: Sequence[float]
-) -> Tensor:
+def aggregate_buffer(rule: AnyRule, clients: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
     """Return what becomes of an integer or bool tensor.
 
     Under a robust rule it is the element-wise median, of an even number of clients the lower of

@@ -1,4 +1,4 @@
-"""The arithmetic of what needs all clients at once: robust rules, and the bound on precisions.
+"""The arithmetic of what needs all clients at once: robust and joint rules, a bound on precisions.
 
 A stack is the clients' means and log-variances (None if deterministic) of one tensor or of one
 piece of it, each [clients, weights].
@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from fedbary.aggregation.bound import bound_precisions
-from fedbary.aggregation.robust import CoordinateRule, RobustRule
+from fedbary.aggregation.joint import AnyRule, JointRule
+from fedbary.aggregation.robust import CoordinateRule
 from fedbary.aggregation.rule import Rule
 from fedbary.aggregation.sums import PIECE, Sums
 from fedbary.aggregation.wb import RULE as WB
@@ -37,7 +38,7 @@ def stacked(
 
 
 def aggregate_stack(
-    rule: Rule | RobustRule, stack: Stack, weights: Sequence[float]
+    rule: AnyRule, stack: Stack, weights: Sequence[float]
 ) -> tuple[Tensor, Tensor | None]:
     """Return the aggregate's mean and log-variance, [weights]; None if deterministic.
 
@@ -55,6 +56,9 @@ def aggregate_stack(
         hostile = rule.num_hostile(len(mean))
         across = rule.across(mean, hostile)
         return across, None if log_var is None else rule.across(log_var, hostile)
+    if isinstance(rule, JointRule) and log_var is not None:
+        shares = torch.tensor(weights, dtype=torch.float64, device=mean.device)
+        return rule.across(mean.double(), log_var.double(), shares)
     sums = Sums(rule if isinstance(rule, Rule) else WB, mean.dtype)
     for k, weight in enumerate(weights):
         sums.add(mean[k], None if log_var is None else log_var[k], weight)

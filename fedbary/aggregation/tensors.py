@@ -12,8 +12,9 @@ from torch import Tensor
 from fedbary.aggregation.bound import check_ratio
 from fedbary.aggregation.buffers import aggregate_buffer
 from fedbary.aggregation.converted import kind_of, piece_of
+from fedbary.aggregation.joint import AnyRule
 from fedbary.aggregation.reals import flat_reals, is_continuous
-from fedbary.aggregation.robust import RobustRule, SelectionRule
+from fedbary.aggregation.robust import SelectionRule
 from fedbary.aggregation.rule import Rule
 from fedbary.aggregation.stack import (
     Stack,
@@ -36,7 +37,7 @@ def new_empty(like: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def aggregate_tensors(
-    rule: Rule | RobustRule,
+    rule: AnyRule,
     clients: Sequence[Mapping[str, Tensor]],
     weights: Sequence[float],
     max_precision_ratio: float | None = None,
@@ -53,7 +54,7 @@ def aggregate_tensors(
 
     Parameters
     ----------
-    rule : Rule or RobustRule
+    rule : Rule or RobustRule or JointRule
         The rule for Gaussian tensors; a robust one's is for all.
     clients : sequence of Mapping[str, Tensor]
         One per client, all with the keys, shapes and dtypes of the first: ``<name>_mean`` with
@@ -122,7 +123,7 @@ class _Pieces:
         self,
         keys: tuple[str, ...],
         clients: Sequence[Mapping[str, Tensor]],
-        rule: Rule | RobustRule,
+        rule: AnyRule,
         max_precision_ratio: float | None,
         least_dtype: torch.dtype,
     ) -> None:

@@ -25,7 +25,7 @@ from typing import ClassVar
 
 import torch
 
-from fedbary.aggregation import RobustRule, Rule, aggregate_tensors, rule_named
+from fedbary.aggregation import AnyRule, RobustRule, aggregate_tensors, rule_named
 from fedbary.aggregation.bound import check_ratio
 from fedbary.aggregation.limits import LARGEST_LOG_VAR, check_values
 from fedbary.gaussian import gaussian_pairs
@@ -39,7 +39,7 @@ class Barycentre(Method):
 
     Parameters
     ----------
-    rule : str or Rule or RobustRule
+    rule : str or Rule or RobustRule or JointRule
         A rule's name; in Python also a rule of one's own.
     trim_fraction : float
         For TrimmedMean and MultiKrum: the part of a round's clients that may be hostile, from 0 to
@@ -56,7 +56,7 @@ class Barycentre(Method):
         If a parameter is out of its range.
     """
 
-    rule: str | Rule | RobustRule = "RKLB"
+    rule: str | AnyRule = "RKLB"
     trim_fraction: float = 0.2
     max_precision_ratio: float | None = None
     server_momentum: float = 0.0
@@ -71,7 +71,7 @@ class Barycentre(Method):
         _ = self.chosen
 
     @property
-    def chosen(self) -> Rule | RobustRule:
+    def chosen(self) -> AnyRule:
         """The rule, a robust one with its fraction of hostile clients."""
         rule = rule_named(self.rule) if isinstance(self.rule, str) else self.rule
         if isinstance(rule, RobustRule):

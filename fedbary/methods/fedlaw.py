@@ -133,7 +133,7 @@ class FedLAW(Method):
     def _chart(self) -> Rule:
         rule = rule_named(self.rule)
         if not isinstance(rule, Rule):
-            raise SettingError("rule", self.rule, "one that weighs clients, for method=FedLAW")
+            raise SettingError("rule", self.rule, "a weighted sum in a chart, for method=FedLAW")
         return rule
 
     def _gaussian(

@@ -45,6 +45,7 @@ def run(rule, m, lv, w, dtype=torch.float32):
         ("WB", 1, 0.5625),
         ("RKLB", 1.6, 0.4),
         ("FKLB", 1, 1.625),
+        ("HB", 1.172006986625, 1.347436857501),
         ("Conflation", 1.6, 0.2),
         ("WeightedConflation", 1.6, 0.2),
         ("FedAvg", 1, 0.5),

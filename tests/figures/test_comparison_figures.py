@@ -103,12 +103,10 @@ def errorbars(axes) -> dict[str, tuple]:
 
 
 def test_a_method_has_one_look_and_no_other_has_it():
-    look = styles([f"method {i}" for i in range(12 - len(RULES))])
+    look = styles([f"method {i}" for i in range(12)])
     assert list(look)[: len(RULES)] == ["FedAvg", *(name for name in RULES if name != "FedAvg")]
-    assert len(look) == 12
-    assert (
-        len({s["color"] for s in look.values()}) == len({s["marker"] for s in look.values()}) == 12
-    )
+    first = list(look.values())[:12]
+    assert len({s["color"] for s in first}) == len({s["marker"] for s in first}) == 12
     assert styles(["other", "WB", "RKLB"]).items() >= styles().items()
     many = styles(map(str, range(60)))
     assert len({(s["color"], s["marker"]) for s in many.values()}) == len(many)
@@ -326,7 +324,7 @@ def test_lines_of_one_rule_and_one_data_set():
 
 def test_legend_of_twelve_methods_fits_one_narrow_panel():
     frame = runs().query("dataset == 'SVHN'")
-    names = [*RULES, *(f"method {i}" for i in range(12 - len(RULES)))]
+    names = ["FedAvg", *(f"method {i}" for i in range(11))]
     many = pd.concat([frame[frame["rule"] == "RKLB"].assign(rule=name) for name in names])
     figure = lines_by_group(many, METRICS[:1])
     picture(figure)
