@@ -216,6 +216,12 @@ class Method:
     needs_bench = False
     """Whether the server is to have a network and examples of its own."""
 
+    called_by: ClassVar[str] = "method"
+    """The setting whose value is what runs are called."""
+
+    unused: ClassVar[tuple[str, ...]] = ()
+    """Settings of training and prior that it does not use; a user who gives one is told so."""
+
     def __init_subclass__(cls) -> None:
         """Name the method."""
         if "name" not in cls.__dict__:

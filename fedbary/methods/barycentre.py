@@ -63,6 +63,7 @@ class Barycentre(Method):
 
     name: ClassVar[str] = "barycentre"
 
+    called_by = "rule"
     deterministic = None
 
     def __post_init__(self) -> None:

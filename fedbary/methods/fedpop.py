@@ -83,6 +83,7 @@ class FedPop(Method):
     heads: int = 5
     server_lr: float = 0.01
 
+    unused = ("inference", "prior", "prior_std", "log_var_lr", "weight_decay")
     personalises = True
     remembers = True
 

@@ -88,6 +88,7 @@ class FedWBA(Method):
     prior_std: float = 1.0
     init_std: float = 0.1
 
+    unused = ("momentum", "weight_decay")
     deterministic = True
     personalises = True
     remembers = True

@@ -77,6 +77,7 @@ class pFedBayes(Method):
     steps_per_global: int = 5
     global_step: Literal["copies", "exact"] = "copies"
 
+    unused = ("prior", "prior_std", "kl_weight")
     personalises = True
     remembers = True
 

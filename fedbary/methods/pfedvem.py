@@ -79,6 +79,7 @@ class pFedVem(Method):
     head_steps: int = 10
     least_rho: float = 0.001
 
+    unused = ("prior", "prior_std")
     personalises = True
     remembers = True
 

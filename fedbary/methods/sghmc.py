@@ -83,6 +83,7 @@ class SGHMC(Method):
     cycles: int = 1
     noisy_epochs: int = 2
 
+    unused = ("momentum",)
     deterministic = True
 
     def __post_init__(self) -> None:

@@ -11,9 +11,6 @@ from fedbary.settings.parameters import methods
 if TYPE_CHECKING:
     from fedbary.settings.model import Settings
 
-BARYCENTRE = "barycentre"
-"""The method whose server takes the aggregate that the setting `rule` names."""
-
 
 def conflicts(settings: Settings) -> Iterator[tuple[str, str]]:
     """Yield the settings that do not fit the others, each with what is allowed."""
@@ -21,8 +18,7 @@ def conflicts(settings: Settings) -> Iterator[tuple[str, str]]:
         yield "min_replies", f"from 1 to the {settings.participants} clients that train in a round"
     if settings.kl_weight == 0 and settings.inference in ("ivon", "natural_gradient"):
         yield "kl_weight", f"above 0 for inference={settings.inference}"
-    if settings.method != BARYCENTRE:
-        yield from _with_method(settings)
+    yield from _with_method(settings)
     if settings.projection != "none" and settings.holdout == 0:
         yield "projection", "none without a holdout, on which clients score"
     yield from limits.conflicts(settings)
@@ -31,12 +27,12 @@ def conflicts(settings: Settings) -> Iterator[tuple[str, str]]:
 
 
 def _with_method(settings: Settings) -> Iterator[tuple[str, str]]:
-    method = f"method={settings.method}"
-    if methods()[settings.method].deterministic not in (None, settings.bayesian_layers == 0):
+    method, file = f"method={settings.method}", methods()[settings.method]
+    if file.deterministic not in (None, settings.bayesian_layers == 0):
         yield "bayesian_layers", f"{'0' if settings.bayesian_layers else '1 or more'} for {method}"
-    if settings.kl_weight == "share":
+    if settings.kl_weight == "share" and "prior" in {*file.unused, *file.parameters}:
         yield "kl_weight", f"a number for {method}"
-    if settings.projection != "none" and methods()[settings.method].personalises:
+    if settings.projection != "none" and file.personalises:
         yield "projection", f"none for {method}, whose clients have models of their own"
 
 

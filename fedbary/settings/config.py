@@ -1,9 +1,14 @@
 """Typed settings: what they may be (`model`), and where they come from (`resolving`, `files`)."""
 
-from fedbary.settings.combinations import BARYCENTRE
 from fedbary.settings.files import DEFAULTS, ROOT, read_yaml
 from fedbary.settings.model import BOOKKEEPING, Settings, registered
-from fedbary.settings.resolving import parameters_of, parse_overrides, resolve, validated
+from fedbary.settings.resolving import (
+    BARYCENTRE,
+    parameters_of,
+    parse_overrides,
+    resolve,
+    validated,
+)
 
 __all__ = [
     "BARYCENTRE",

@@ -20,7 +20,7 @@ from fedbary.data.partition import PARTITIONS
 from fedbary.errors import SettingError
 from fedbary.registry import is_factory, modules, rules
 from fedbary.settings import limits
-from fedbary.settings.combinations import BARYCENTRE, conflicts
+from fedbary.settings.combinations import conflicts
 from fedbary.settings.parameters import methods
 
 BOOKKEEPING = frozenset(
@@ -158,8 +158,8 @@ class Settings(BaseModel):
 
     @property
     def strategy(self) -> str:
-        """Name of the run's strategy: its method's, or of the barycentre its rule's."""
-        return self.rule if self.method == BARYCENTRE else self.method
+        """What the run is called: its method, or the setting that the method is called by."""
+        return str(getattr(self, methods()[self.method].called_by))
 
     @property
     def trains_on_squares(self) -> bool:

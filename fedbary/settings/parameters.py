@@ -11,10 +11,12 @@ import ast
 import inspect
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from fedbary.errors import SettingError
 from fedbary.registry import modules
@@ -33,7 +35,11 @@ _WRITTEN = (float, int, bool, str)
 
 _WORDS = {"float": "a number", "int": "a whole number", "bool": "true or false", "str": "a text"}
 
-_FLAGS = {"True": True, "False": False, "None": None}
+_OF_POSTERIORS = ("inference", "prior", "prior_std", "kl_weight", "log_var_lr", "init_log_var")
+"""Settings without use where weights are points."""
+
+_OF_RULES = ("rule", "trim_fraction", "max_precision_ratio", "server_momentum")
+"""Settings without use under methods that do not have them as parameters."""
 
 _CHOICE = re.compile(r"Literal\[(.*)\]")
 
@@ -109,6 +115,10 @@ class MethodFile:
         Whether it trains point weights (None: either kind); a regression's on squared errors,
         without a noise of the network's own; whether clients have models of their own, and the
         server a network and examples.
+    called_by : str
+        The setting whose value is what its runs are called.
+    unused : set of str
+        Settings that other methods use and this one does not.
     parameters : mapping
         Its parameters by name.
     """
@@ -121,6 +131,8 @@ class MethodFile:
     squares: bool
     personalises: bool
     needs_bench: bool
+    called_by: str
+    unused: frozenset[str]
     parameters: Mapping[str, Parameter]
 
 
@@ -156,20 +168,24 @@ def _read_method(file: Path) -> MethodFile:
         names = ", ".join(source.name for source in found) or "none"
         raise SettingError(f"{file}: methods", names, "one public class that inherits from Method")
     (source,) = found
-    told = [_flag(node) for above in source.lineage() for node in above.definition.body]
-    flags = {name: value for name, value in filter(None, told)}
-    called = [_name(node) for node in source.definition.body]
+    flags: dict[str, Any] = {}
+    for above in source.lineage():
+        flags |= _constants(above)
+    parameters = _fields(source)
+    unused = {*flags["unused"], *_OF_RULES, *(_OF_POSTERIORS if flags["deterministic"] else ())}
     purpose = (ast.get_docstring(source.definition) or "").partition("\n")[0]
     return MethodFile(
         module=file.stem,
         defines=source.name,
-        name=next(filter(None, called), source.name),
+        name=_constants(source).get("name", source.name),
         purpose=purpose,
         deterministic=flags["deterministic"],
         squares=bool(flags["squares"]),
         personalises=bool(flags["personalises"]),
         needs_bench=bool(flags["needs_bench"]),
-        parameters=_fields(source),
+        called_by=flags["called_by"],
+        unused=frozenset(unused - parameters.keys()),
+        parameters=parameters,
     )
 
 
@@ -178,18 +194,14 @@ def _is_method(source: Source) -> bool:
     return "Method" in above and not source.name.startswith("_")
 
 
-def _flag(node: ast.stmt) -> tuple[str, bool | None] | None:
-    """Return the name and the value of a flag that a line sets; None for other lines."""
-    target, text = _assigned(node)
-    if text in _FLAGS:
-        return target, _FLAGS[text]
-    return None
-
-
-def _name(node: ast.stmt) -> str | None:
-    """Return the name that a line gives to the method; None for other lines."""
-    target, text = _assigned(node)
-    return str(ast.literal_eval(text)) if target == "name" and text else None
+def _constants(source: Source) -> dict[str, Any]:
+    """Return the attributes that a class sets to values which are written out."""
+    found = {}
+    for node in source.definition.body:
+        target, text = _assigned(node)
+        with suppress(ValueError, SyntaxError):
+            found[target] = ast.literal_eval(text)
+    return found
 
 
 def _assigned(node: ast.stmt) -> tuple[str, str]:

@@ -10,11 +10,13 @@ from typing import Any, Literal, NoReturn, get_args, get_origin
 from pydantic import ValidationError
 
 from fedbary.errors import SettingError
-from fedbary.settings.combinations import BARYCENTRE
 from fedbary.settings.earlier import translated
 from fedbary.settings.files import DEFAULTS, read_yaml
 from fedbary.settings.model import EITHER, Settings
 from fedbary.settings.parameters import Parameter, methods, models
+
+BARYCENTRE = "barycentre"
+"""The method of simulation.yaml, and of runs that were made before methods had names."""
 
 
 def resolve(overrides: Mapping[str, Any], file: Path = DEFAULTS) -> Settings:
@@ -50,9 +52,9 @@ def resolve(overrides: Mapping[str, Any], file: Path = DEFAULTS) -> Settings:
     given = {**own, **preset, **translated(overrides)}
     of_task = tasks.get(str(given.get("task")), {})
     method = {**values, **of_task, **given}["method"]
-    defaults: dict[str, Any] = {}
-    if method != BARYCENTRE:  # whose parameters are settings that simulation.yaml gives
-        defaults |= {n: found.default for n, found in parameters_of(method).items()}
+    in_file = parameters_of(BARYCENTRE)  # parameters with defaults in simulation.yaml
+    own_of_method = parameters_of(method).items()
+    defaults = {n: found.default for n, found in own_of_method if found != in_file.get(n)}
     model = {**values, **of_task, **given}["model"]
     own_of_model = models().get(str(model), {}).items()
     defaults |= {n: found.default for n, found in own_of_model if n not in values}

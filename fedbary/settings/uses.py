@@ -7,10 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from fedbary.errors import SettingError
 from fedbary.registry import is_factory
 from fedbary.settings import limits
-from fedbary.settings.config import BARYCENTRE, Settings
+from fedbary.settings.config import Settings
 from fedbary.settings.parameters import methods, models
 
-_OF_POSTERIORS = ("inference", "prior", "prior_std", "kl_weight", "log_var_lr", "init_log_var")
 _WITH_HOSTILE = ("TrimmedMean", "MultiKrum")
 
 
@@ -42,17 +41,14 @@ def _unused(settings: Settings) -> Iterator[tuple[str, tuple[str, str]]]:
     task = limits.of(settings.task)
     for name in task.UNUSED:
         yield name, (f"task={settings.task}", task.USES)
-    if settings.method != BARYCENTRE:
-        method = methods()[settings.method]
-        part, own = f"method={method.name}", ", ".join(method.parameters)
-        left_open = ("prior", *methods()[BARYCENTRE].parameters)
-        for name in {*left_open, *(_OF_POSTERIORS if method.deterministic else ())}:
-            if name not in method.parameters:
-                yield name, (part, own)
-        if settings.task == "regression" and method.squares:
-            for name in ("momentum", "weight_decay"):
-                yield name, (part, "lr, lr_schedule, local_epochs, batch_size, noise")
-    elif settings.rule not in _WITH_HOSTILE:
+    method = methods()[settings.method]
+    part = f"method={method.name}"
+    for name in method.unused:
+        yield name, (part, ", ".join(method.parameters))
+    if settings.task == "regression" and method.squares:
+        for name in ("momentum", "weight_decay"):
+            yield name, (part, "lr, lr_schedule, local_epochs, batch_size, noise")
+    if "rule" in method.parameters and settings.rule not in _WITH_HOSTILE:
         part = f"rule={settings.rule}"
         yield "trim_fraction", (part, "max_precision_ratio, max_weight_ratio, server_momentum")
     if (

@@ -26,6 +26,7 @@ from fedbary.errors import SettingError, one_line
 from fedbary.runs.location import METRICS
 from fedbary.settings.config import BARYCENTRE, Settings, read_yaml
 from fedbary.settings.earlier import WRITTEN_OUT, translated
+from fedbary.settings.parameters import methods
 
 FORMAT = 1
 """Raised whenever a column changes its meaning."""
@@ -135,14 +136,15 @@ def settings_of(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def with_methods(table: pd.DataFrame) -> pd.DataFrame:
-    """Return a table whose column `rule` has the method's name where it is not the barycentre.
+    """Return a table whose column `rule` has the names of methods that are not called by a rule.
 
     Runs of earlier versions have no method: they are barycentres.
     """
     if "method" not in table:
         return table
     method = table["method"].fillna(BARYCENTRE)
-    return table.assign(rule=table["rule"].where(method == BARYCENTRE, method))
+    by_rule = [name for name, file in methods().items() if file.called_by == "rule"]
+    return table.assign(rule=table["rule"].where(method.isin(by_rule), method))
 
 
 def differing_setting(rows: pd.DataFrame, settings: Mapping[str, Any]) -> str | None:

@@ -27,7 +27,9 @@ def test_parameters_read_from_the_file_are_the_class_s(name):
     for parameter in read.parameters.values():
         assert parameter.read(parameter.default) == parameter.default
         assert parameter.read(str(parameter.default)) == parameter.default
-    assert read.deterministic == method.deterministic
+    for flag in ("name", "deterministic", "squares", "personalises", "needs_bench", "called_by"):
+        assert getattr(read, flag) == getattr(method, flag)
+    assert set(method.unused) - read.parameters.keys() <= read.unused
     assert all(parameter.meaning for parameter in read.parameters.values())
 
 

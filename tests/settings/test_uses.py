@@ -13,7 +13,17 @@ from fedbary.settings.uses import require_used
         ({"method": "FedPA", "kl_weight": 0.1}, "kl_weight", ["FedPA", "rho"]),
         ({"method": "FedPA", "rule": "WB"}, "rule", ["FedPA"]),
         ({"method": "PVI", "prior": "global"}, "prior", ["PVI", "damping"]),
+        ({"method": "PVI", "trim_fraction": 0.1}, "trim_fraction", ["PVI", "damping"]),
+        ({"method": "FedEP", "prior_std": 0.5}, "prior_std", ["FedEP", "weight_decay"]),
+        ({"method": "pFedBayes", "kl_weight": 0.1}, "kl_weight", ["pFedBayes", "zeta"]),
+        ({"method": "pFedBayes", "prior": "global"}, "prior", ["pFedBayes", "zeta"]),
+        ({"method": "pFedVem", "prior_std": 0.5}, "prior_std", ["pFedVem", "least_rho"]),
+        ({"method": "FedPop", "inference": "ivon"}, "inference", ["FedPop", "burn_in"]),
+        ({"method": "FedPop", "weight_decay": 0.1}, "weight_decay", ["FedPop", "burn_in"]),
+        ({"method": "FedHB", "inference": "ivon"}, "inference", ["FedHB", "prior_weight"]),
+        ({"method": "SGLD", "momentum": 0.5}, "momentum", ["SGLD"]),
         ({"rule": "RKLB", "trim_fraction": 0.1}, "trim_fraction", ["RKLB"]),
+        ({"method": "FedBN", "trim_fraction": 0.1}, "trim_fraction", ["RKLB"]),
         ({"hidden_units": 20}, "hidden_units", ["model=cnn", "pixels"]),
         ({"task": "regression", "kl_weight": 0.1}, "kl_weight", ["FedAG"]),
         ({"task": "regression", "momentum": 0.5}, "momentum", ["FedAG", "batch_size"]),
@@ -42,10 +52,31 @@ def test_what_has_no_use_is_refused(overrides, unused, named):
          "partition": "quantity"},
         {"task": "tables", "specificity": 0.9, "class_weights": "balanced", "classes": "a,b"},
         {"model": "resnet20", "width": 8, "groups": 4, "pixels": "signed"},
+        {"method": "FedBN", "rule": "WB", "prior": "global", "prior_std": 0.5},
+        {"method": "FedBN", "server_momentum": 0.5},
+        {"method": "FedLAW", "server_fraction": 0.1, "prior": "global"},
+        {"method": "FedBN", "kl_weight": "share"},
+        {"method": "pFedBayes", "zeta": 1.0, "inference": "ivon", "lr": 0.1},
+        {"method": "pFedVem", "kl_weight": 0.1, "inference": "ivon"},
+        {"method": "FedPop", "kl_weight": 0.1, "init_log_var": -4.0, "momentum": 0.5},
+        {"method": "FedHB", "momentum": 0.5, "weight_decay": 0.1},
     ],
 )  # fmt: skip
 def test_what_is_used_passes(overrides):
     require_used(overrides, resolve(overrides))
+
+
+@pytest.mark.parametrize("method", ["PVI", "DWC", "pFedVem", "FedPop", "FedProx"])
+def test_a_share_of_the_prior_needs_a_method_that_takes_the_run_s_prior(method):
+    with pytest.raises(SettingError, match=f"kl_weight: 'share'.*a number for method={method}"):
+        resolve({"method": method, "kl_weight": "share"})
+
+
+def test_parameters_that_a_method_has_from_the_barycentre_have_the_file_s_defaults(tmp_path):
+    assert resolve({"method": "FedBN"}).strategy == "FedBN"
+    file = tmp_path / "mine.yaml"
+    file.write_text("rule: WB\n")
+    assert resolve({"method": "FedBN"}, file).rule == resolve({}, file).strategy == "WB"
 
 
 def test_a_network_brings_its_parameters():

@@ -1,0 +1,75 @@
+"""FedBN: each client keeps its batch norms; the rest is the barycentre.
+
+A client loads the global model with its own batch norms, infers as under `barycentre`, and sends
+everything but these: weight, bias and running moments of every layer that has `running_mean`. The
+server takes the barycentre of the rest by `rule`. In the first round all start from the same batch
+norms.
+
+Assumed is that clients' inputs differ in scale or style (scanners, hospitals), so that each needs a
+normalisation of its own. What travels: the model without its batch norms, 2 numbers a Gaussian
+weight. A client keeps its batch norms, a few numbers a channel. A round costs what barycentre's
+does. A client predicts by the global model with its own batch norms.
+
+There is no model for everybody: the global one has the batch norms of the start, so that its scores
+mean little; look at the clients' own. A new client takes part in a round to get batch norms.
+In a model without batch norm nothing is kept and the method is the barycentre, which the log says;
+the networks that come with fedbary have none (group norm in resnet20). A batch norm without running
+moments is not found and is averaged.
+
+Where paper and code differ: the code keeps all tensors whose key holds "bn", and scores each
+client's own model, as here; both train point weights with FedAvg, which is `rule=FedAvg`.
+
+Reference: Li, Jiang, Zhang, Kamp and Dou, FedBN: Federated Learning on Non-IID Features via Local
+Batch Normalization, ICLR 2021.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from fedbary.methods._method import Fitted, Local, Personal, Reply, Server, Tensors
+from fedbary.methods.barycentre import Barycentre
+
+_MARK = "running_mean"
+
+_PARTS = ("weight", "bias", _MARK, "running_var", "num_batches_tracked")
+
+
+@dataclass(frozen=True)
+class FedBN(Barycentre):
+    """Batch norms of each client's own, the barycentre of the rest (Li et al. 2021)."""
+
+    called_by = "method"
+    remembers = True
+    personalises = True
+
+    def fit(self, local: Local, received: Tensors, kept: Tensors) -> Fitted:
+        """Infer with the client's own batch norms, and keep these."""
+        fitted = super().fit(local, {**received, **kept}, {})
+        own = own_names(fitted.reply)
+        sent = {name: tensor for name, tensor in fitted.reply.items() if name not in own}
+        return Fitted(sent, fitted.metrics, {name: fitted.reply[name] for name in own})
+
+    def personal(self, local: Local, received: Tensors, kept: Tensors) -> Personal | None:
+        """Return the global model with the client's batch norms."""
+        return Personal({**received, **kept}) if kept else None
+
+    def reply_like(self, model: Tensors) -> Tensors:
+        """Return the model without batch norms."""
+        own = own_names(model)
+        return {name: tensor for name, tensor in model.items() if name not in own}
+
+    def aggregate(self, server: Server, replies: Sequence[Reply]) -> tuple[Tensors, Tensors]:
+        """Return the barycentre of what is sent beside the batch norms of the start."""
+        shared = self.reply_like(server.model)
+        if server.round == 1 and len(shared) == len(server.model):
+            server.warn("the model has no batch norm, so FedBN is the barycentre")
+        found, state = super().aggregate(replace(server, model=shared), replies)
+        return {**server.model, **found}, state
+
+
+def own_names(model: Tensors) -> set[str]:
+    """Return the names of the batch norms' tensors in a state dict."""
+    layers = [name.removesuffix(_MARK) for name in model if name.split(".")[-1] == _MARK]
+    return {layer + part for layer in layers for part in _PARTS} & model.keys()
