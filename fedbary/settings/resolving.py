@@ -113,7 +113,7 @@ def _refuse(key: str, values: Mapping[str, Any], own: Mapping[str, Parameter]) -
     if owners:
         chosen = f"method={values.get('method')} and model={values.get('model')}"
         used = ", ".join(own) or "none of their own"
-        allowed = f"the parameters of {chosen}: {used}; {owners[0]} has {key}"
+        allowed = f"the parameters of {chosen}: {used}; {key} is of {', '.join(owners)}"
         raise SettingError("unknown setting", key, allowed)
     known = [*Settings.model_fields, *own]
     close = difflib.get_close_matches(key, known, n=1)
