@@ -30,7 +30,18 @@ COST = (
     Metric("bytes.up", "up, MB", 1e-6, 2),
     Metric("seconds", "s a round", 1, 1),
 )
-SHOWN = (ACCURACY, NLL, ECE_15, ECE_100, BRIER, replace(DETECTION[0], label="OOD AUROC %"))
+FOREIGN = replace(DETECTION[0], label="OOD AUROC %")
+OF_IMAGES = (ACCURACY, NLL, ECE_15, ECE_100, BRIER, FOREIGN)
+
+WISHES = {
+    "nll": "probabilities that can be trusted case by case (NLL)",
+    "accuracy": "the most right answers (accuracy)",
+    "ece_15": "confidence that equals accuracy (ECE)",
+    "auroc": "ranking by probability (AUROC)",
+    FOREIGN.column: "telling foreign inputs (AUROC of the entropy)",
+    PERSONAL[0].column: "a model of each client's own",
+}
+"""What a column is the measure of."""
 
 
 def several(results: Results) -> bool:
@@ -38,8 +49,17 @@ def several(results: Results) -> bool:
     return not set(results.last["rule"]) <= set(RULES)
 
 
-def add_methods(results: Results, document: Document) -> None:
-    """Add every method by NLL, the differences from plain FedAvg, the costs, and advice."""
+def add_methods(
+    results: Results, document: Document, shown: Sequence[Metric], compared: Sequence[Metric]
+) -> None:
+    """Add every method by NLL, the differences from plain FedAvg, the costs, and advice.
+
+    Parameters
+    ----------
+    shown, compared
+        The metrics of the ranking, and those in which methods are compared with plain FedAvg, the
+        NLL first.
+    """
     document.heading("Methods side by side")
     document.text(
         """By the NLL of the global model, the best first. *n* is how many layers are Gaussian while
@@ -47,9 +67,9 @@ def add_methods(results: Results, document: Document) -> None:
     )
     for dataset, rows in grouped(results.last, "dataset"):
         document.heading(written(dataset), 3)
-        document.table(*_ranked(rows, SHOWN))
+        document.table(*_ranked(rows, shown))
         if PLAIN in set(rows["rule"]):
-            _add_differences(document, rows)
+            _add_differences(results, document, rows, compared)
         document.heading(f"{written(dataset)}: clients and costs", 3)
         document.text(
             """Bytes are of the arrays that a client is sent, and replies with, in a round of
@@ -58,7 +78,7 @@ def add_methods(results: Results, document: Document) -> None:
             out."""
         )
         document.table(*_ranked(rows, (*PERSONAL, *COST), best=False))
-        _add_advice(document, rows)
+        _add_advice(document, rows, shown)
 
 
 def _by_nll(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
@@ -120,15 +140,18 @@ def differences(rows: pd.DataFrame, metric: Metric) -> list[tuple[str, Paired, f
     return [(*each, p) for each, p in zip(compared, p_values, strict=True)]
 
 
-def _add_differences(document: Document, rows: pd.DataFrame) -> None:
-    metrics = (NLL, ACCURACY, ECE_15)
+def _add_differences(
+    results: Results, document: Document, rows: pd.DataFrame, metrics: Sequence[Metric]
+) -> None:
     told = {metric: {d[0]: d[1:] for d in differences(rows, metric)} for metric in metrics}
     if not told[NLL]:
         return
     document.text(
-        """Minus {plain}: mean difference over the seeds with its 95 % interval, and the p-value of
-        the paired t-test, corrected for all these methods (Holm).""",
+        """Minus {plain}: mean difference over {repeats} with its 95 % interval, and the p-value of
+        the paired t-test, corrected for all these methods (Holm).{splits}""",
         plain=PLAIN,
+        repeats=results.repeats,
+        splits=_OF_SPLITS if results.by_split else "",
     )
     body = [
         [
@@ -139,6 +162,10 @@ def _add_differences(document: Document, rows: pd.DataFrame) -> None:
     ]
     header = [cell for metric in metrics for cell in (f"Δ {metric.label} [95 %]", "p")]
     document.table(["method", *header], body)
+
+
+_OF_SPLITS = """ The splits of a data set share most of their rows, so they are not independent:
+    intervals are too narrow and p-values too small."""
 
 
 def _difference(metric: Metric, found: tuple[Paired, float] | None) -> Iterator[str]:
@@ -154,16 +181,11 @@ def _difference(metric: Metric, found: tuple[Paired, float] | None) -> Iterator[
     yield "<0.001" if p < 0.0005 else f"{p:.3f}"
 
 
-def _add_advice(document: Document, rows: pd.DataFrame) -> None:
+def _add_advice(document: Document, rows: pd.DataFrame, shown: Sequence[Metric]) -> None:
     """Say in words which method is best at what, and which differ from plain FedAvg for sure."""
-    for metric, wish in (
-        (NLL, "probabilities that can be trusted case by case (NLL)"),
-        (ACCURACY, "the most right answers (accuracy)"),
-        (ECE_15, "confidence that equals accuracy (ECE)"),
-        (SHOWN[-1], "telling foreign inputs (AUROC of the entropy)"),
-        (PERSONAL[0], "a model of each client's own"),
-    ):
-        if metric.column not in rows or not rows[metric.column].notna().any():
+    for metric in (*shown, PERSONAL[0]):
+        wish = WISHES.get(metric.column)
+        if not wish or metric.column not in rows or not rows[metric.column].notna().any():
             continue
         means = metric.scale * rows.groupby("rule")[metric.column].mean().dropna()
         means = means.sort_values(ascending=metric.lower_is_better)

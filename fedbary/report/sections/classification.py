@@ -9,7 +9,7 @@ from fedbary.report.cautions import add_cautions
 from fedbary.report.cells import ACCURACY, ECE_15, ECE_100, NLL
 from fedbary.report.document import Document
 from fedbary.report.layers import add_layers
-from fedbary.report.methods import add_methods, several
+from fedbary.report.methods import OF_IMAGES, add_methods, several
 from fedbary.report.published import PERSONAL, published
 from fedbary.report.results import Results, scored_on
 from fedbary.report.rules import add_rules_compared
@@ -46,7 +46,7 @@ def write(results: Results, document: Document) -> None:
     _add_introduction(results, document)
     add_cautions(results, document)
     if several(results):
-        add_methods(results, document)
+        add_methods(results, document, OF_IMAGES, (NLL, ACCURACY, ECE_15))
     _add_scores(results, document)
     of_rules = results.of_rules
     add_rules_compared(of_rules, document, (NLL, ACCURACY), ECE_15)

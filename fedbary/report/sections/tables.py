@@ -7,6 +7,7 @@ from fedbary.report.cautions import add_cautions
 from fedbary.report.cells import ACCURACY, ECE_15, NLL, Metric
 from fedbary.report.document import Document
 from fedbary.report.layers import add_layers
+from fedbary.report.methods import BRIER, add_methods, several
 from fedbary.report.results import Results, listed_values, scored_on
 from fedbary.report.rules import add_rules_compared
 from fedbary.report.runs import add_runs
@@ -39,12 +40,16 @@ def write(results: Results, document: Document) -> None:
     """Add the sections to a document."""
     _add_introduction(results, document)
     add_cautions(results, document)
+    if several(results):
+        shown = (ACCURACY, NLL, BRIER, AUROC, SENSITIVITY)
+        add_methods(results, document, shown, (NLL, AUROC))
     document.heading("How good, how calibrated, how well classes are told apart")
     document.text(BEST)
     add_scores(results, document, MAIN)
-    add_rules_compared(results, document, (NLL, AUROC), ECE_15)
+    of_rules = results.of_rules
+    add_rules_compared(of_rules, document, (NLL, AUROC), ECE_15)
     caption = "NLL and AUROC against n: mean and standard deviation over the runs."
-    add_layers(results, document, "nll-auroc", (NLL, AUROC), caption)
+    add_layers(of_rules, document, "nll-auroc", (NLL, AUROC), caption)
     add_uncertainty(results, document, UNCERTAINTY)
     add_variances(results, document)
     add_background(results, document)
