@@ -24,6 +24,18 @@ from server_app.inline import InlineGrid, run_inline
 PUBLISHED = [name for name in METHODS if name != BARYCENTRE]
 """Methods after which runs are called."""
 
+KINDS = {
+    (m.deterministic, m.remembers, m.personalises, m.needs_bench): name
+    for name, m in METHODS.items()
+}.values()
+"""A method of each kind of message and memory, which stand for all on Ray and on real servers.
+
+With FEDBARY_EVERY_METHOD=1 in the environment all are tried there.
+"""
+
+EACH = [pytest.param(name, marks=() if name in KINDS else pytest.mark.slow) for name in METHODS]
+"""Every method; without the tests marked slow one of each kind."""
+
 FEDBARY = Path(sys.executable).parent / "fedbary"
 QUICK = {"clients": 3, "rounds": 3, "local_epochs": 2, "samples": 2, "evaluate_clients": 0}
 FEW = {"particles": 2}
@@ -62,7 +74,7 @@ def cut_off(chosen, folder, messages):
         run(InlineGrid(app, chosen.clients, chosen.model_dump()), chosen, folder)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", EACH)
 def test_a_run_cut_off_at_any_round_goes_on_to_the_same_model(name, tmp_path):
     run_inline(settings(name), tmp_path / "whole")
     for messages in (1, 4, 8):
@@ -72,7 +84,7 @@ def test_a_run_cut_off_at_any_round_goes_on_to_the_same_model(name, tmp_path):
         assert same(folder, tmp_path / "whole")
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", EACH)
 def test_it_trains_when_some_clients_take_part_and_writes_what_it_did(name, tmp_path):
     chosen = settings(name, clients=4, participation=0.5, rounds=8, local_epochs=4)
     run_inline(chosen, tmp_path / "run")
@@ -90,7 +102,7 @@ REGRESSION = {
 
 
 @pytest.mark.parametrize("task", [REGRESSION, {"task": "tables"}], ids=["regression", "tables"])
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", EACH)
 def test_it_trains_in_every_task_that_is_no_classification_of_images(name, task, tmp_path):
     chosen = dict(task)
     if task is REGRESSION and not METHODS[name].squares:
@@ -141,7 +153,7 @@ def test_a_model_of_the_other_kind_is_refused_before_the_start(name):
         resolve({"method": name, "bayesian_layers": 3 if METHODS[name].deterministic else 0})
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", EACH)
 def test_a_hostile_client_changes_the_model_or_is_refused_by_name(name, tmp_path):
     for attack in ("none", "scaling"):
         chosen = settings(name, rounds=1, attack=attack, hostile_fraction=0.3)
@@ -168,19 +180,8 @@ def test_rounds_that_do_not_do_for_a_method_are_refused_before_the_start(words, 
         run_inline(chosen, tmp_path / "run")
 
 
-def of_each_kind():
-    """One method of each kind of message and memory; FEDBARY_EVERY_METHOD=1: all of them."""
-    if os.environ.get("FEDBARY_EVERY_METHOD"):
-        return list(METHODS)
-    kinds = {
-        (m.deterministic, m.remembers, m.personalises, m.needs_bench): name
-        for name, m in METHODS.items()
-    }
-    return list(kinds.values())
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("name", of_each_kind())
+@pytest.mark.parametrize("name", METHODS if os.environ.get("FEDBARY_EVERY_METHOD") else KINDS)
 def test_ray_and_real_servers_give_the_model_of_one_process(name, tmp_path):
     chosen = {**QUICK, "device": "cpu", "method": name}
     chosen |= {key: FEW[key] for key in FEW.keys() & methods()[name].parameters.keys()}
