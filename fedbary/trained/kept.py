@@ -1,0 +1,51 @@
+"""The models that clients of a simulated run keep, for a look at them from outside."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from torch import Tensor
+
+from fedbary.errors import SettingError
+from fedbary.memory import Memory
+from fedbary.runs.checkpoints import load_checkpoint
+
+CLIENTS = "clients"
+"""The folder in a run's where its simulated clients keep things, each in that of its partition."""
+
+_KEPT, _RUN = "kept.", "run"
+
+
+def kept_models(folder: Path, names: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+    """Return what each simulated client kept with its last admitted reply, by the site's name.
+
+    Parameters
+    ----------
+    folder : Path
+        The run's.
+    names : mapping of str to Tensor
+        A state dict of the run's model, whose tensors are returned.
+
+    Raises
+    ------
+    SettingError
+        If its clients kept no models, or these are not there.
+    """
+    state = load_checkpoint(folder, "last").strategy
+    rounds = {
+        key.removeprefix(_KEPT): int(number)
+        for key, number in state.items()
+        if re.fullmatch(rf"{re.escape(_KEPT)}partition \d+", key)
+    }
+    found = {}
+    for site, number in sorted(rounds.items(), key=lambda item: int(item[0].split()[1])):
+        place = folder / CLIENTS / site.split()[1] / f"{int(state[_RUN]):016x}"
+        kept = Memory(place).recall(number)
+        if names.keys() <= kept.keys():
+            found[site] = {name: kept[name] for name in names}
+    if not found:
+        allowed = "a simulated run whose clients keep a model: one with projection=WB or RKLB, or "
+        raise SettingError("run", str(folder), allowed + "with a method such as pFedBayes")
+    return found
