@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+
 from flwr.app import Message
 from torch import Tensor, nn
 
 from client_app.job import Job
 from client_app.node import config_of, received_of, round_of
-from fedbary.methods import Personal
+from fedbary.methods import Method, Personal
 from fedbary.projection import STRENGTHS, projected
 from fedbary.scores.metrics import label_share_weights
-from strategies.client import METHOD_KEY
+from strategies.client import METHOD_KEY, method_of
 
 
 def evaluation_scores(job: Job, message: Message, model: nn.Module) -> dict[str, float]:
@@ -26,8 +28,10 @@ def evaluation_scores(job: Job, message: Message, model: nn.Module) -> dict[str,
     sets: dict[str, tuple[Tensor, Tensor, Tensor | None]] = {
         "": (shard.x_held_out, shard.y_held_out, None)
     }
-    models = {"": Personal({name: received[name] for name in model.state_dict()})}
-    if METHOD_KEY in config_of(message):
+    config = config_of(message)
+    method = method_of(config) if METHOD_KEY in config else Method()
+    models = {"": global_model(method, received, model.state_dict().keys())}
+    if METHOD_KEY in config:
         seed = job.task.seed("own", job.node.site.key, server_round)
         loss, augment = job.task.loss(job.facts), job.task.augments(job.node.site)
         own = job.node.personal(message, model, shard.x, shard.y, loss, seed, augment)
@@ -43,9 +47,32 @@ def evaluation_scores(job: Job, message: Message, model: nn.Module) -> dict[str,
         model.load_state_dict({**held.model})
         for data, (x, y, weights) in sets.items():
             seed = scoring_seed(job, server_round)
-            scores = job.task.client_scores(model, x, y, job.facts, seed, held.members, weights)
+            scores = job.task.client_scores(
+                model, x, y, job.facts, seed, held.members, weights, held.posterior
+            )
             found |= {f"{owner}{data}{name}": value for name, value in scores.items()}
     return found
+
+
+def global_model(
+    method: Method, received: Mapping[str, Tensor], names: Collection[str]
+) -> Personal:
+    """Return the global model with the networks, or the posterior, by which the server predicts.
+
+    Parameters
+    ----------
+    method
+        The run's.
+    received
+        What the client was sent.
+    names
+        The keys of the model's state dict.
+    """
+    model = {name: received[name] for name in names}
+    if not method.personalises:
+        return Personal(model)
+    state = {name: tensor for name, tensor in received.items() if name not in model}
+    return Personal(model, method.members(model, state), method.posterior(model, state))
 
 
 def scoring_seed(job: Job, server_round: int) -> int:

@@ -109,10 +109,13 @@ class Personal:
         Its state dict.
     members : Tensors
         Networks that predict together in its place: (K, *shape) by name, as of `Method.members`.
+    posterior : Posterior, optional
+        What networks are drawn from, where the model's own layers hold point weights.
     """
 
     model: Tensors
     members: Tensors = field(default_factory=dict)
+    posterior: Posterior | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -239,7 +242,11 @@ class Method:
         return {}
 
     def send(self, server: Server, client: str) -> Tensors:
-        """Return what a client is sent: the global model, unless a method says otherwise."""
+        """Return what a client is sent: the global model, unless a method says otherwise.
+
+        A method that personalises sends what `members` and `posterior` need of the state under the
+        keys of the state, as clients score the global model too.
+        """
         return server.model
 
     def fit(self, local: Local, received: Tensors, kept: Tensors) -> Fitted:

@@ -147,9 +147,10 @@ class Classification(Task):
         seed: int,
         members: Mapping[str, Tensor] | None = None,
         weights: Tensor | None = None,
+        posterior: Posterior | None = None,
     ) -> dict[str, float]:
         """Score a model at a client."""
-        probs = self._predict(model, x, seed, members=members).probs
+        probs = self._predict(model, x, seed, posterior, members).probs
         return evaluate(probs, y, self.settings.ece_bins, weights)
 
     def scores(self, outcome: Outcome, facts: Facts) -> Scored:

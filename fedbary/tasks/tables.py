@@ -140,12 +140,13 @@ class Tables(Task):
         seed: int,
         members: Mapping[str, Tensor] | None = None,
         weights: Tensor | None = None,
+        posterior: Posterior | None = None,
     ) -> dict[str, float]:
         """Score a model at a client; a site of one class has no AUROC and no sensitivity.
 
         Nor has any with weights.
         """
-        prediction = self._predict(model, x, facts, seed, members=members)
+        prediction = self._predict(model, x, facts, seed, posterior, members)
         if weights is not None:
             return evaluate(prediction.probs, y, self.settings.ece_bins, weights)
         found = self.judged(prediction, y)

@@ -7,11 +7,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from client_app.scoring import global_model
 from fedbary.errors import SettingError
 from fedbary.memory import Memory
+from fedbary.methods import METHODS, Reply, Server, method_named
 from fedbary.projection import STRENGTHS
 from fedbary.scores.metrics import evaluate, fairness, label_share_weights
-from fedbary.settings.config import resolve
+from fedbary.settings.config import read_yaml, resolve
+from fedbary.trained import load
+from fedbary.variational.layers import VariationalLinear, reset_layer
 from server_app.inline import run_inline
 from strategies.method_strategy import method_strategy
 
@@ -47,6 +51,62 @@ def test_every_client_scores_both_models_on_both_kinds_of_data(folder):
             assert last["personal"][data][model] == pytest.approx(fairness(values, weights))
     assert (folder / "who-gains.png").stat().st_size > 0
     assert "local_models" in last
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if METHODS[name].personalises])
+def test_the_global_model_is_to_a_client_what_it_is_to_the_server(name):
+    """Of what it is sent: the networks, and the posterior, by which everybody's are predicted."""
+    layer = VariationalLinear(3, 2)
+    reset_layer(layer, -4.0, torch.Generator().manual_seed(0))
+    network = torch.nn.Linear(3, 2) if METHODS[name].deterministic else layer
+    model = {key: tensor.clone() for key, tensor in network.state_dict().items()}
+    method = method_named(name)()
+    like, generator = method.reply_like(model), torch.Generator().manual_seed(1)
+
+    def sent_by(client):
+        drawn = {n: torch.randn(t.shape, generator=generator).to(t) for n, t in like.items()}
+        return Reply(client, 1.0, drawn)
+
+    replies = [sent_by(client) for client in "012"]
+    after, held = method.aggregate(Server(model, method.start(model)), replies)
+    sent = method.send(Server(after, held, round=2), "0")
+    found = global_model(method, sent, after.keys())
+    for ours, theirs in (
+        (found.model, after),
+        (found.members, method.members(after, held)),
+        (found.posterior.mean, method.posterior(after, held).mean),
+        (found.posterior.log_var, method.posterior(after, held).log_var),
+    ):
+        assert ours.keys() == theirs.keys()
+        assert all(torch.equal(ours[key], theirs[key]) for key in ours)
+
+
+@pytest.mark.parametrize(
+    "words", [{"method": "FedHBMixture"}, {"method": "pFedVem", "init_log_var": 0.0}]
+)
+def test_clients_score_the_global_model_by_the_networks_that_the_server_predicts_by(
+    words, tmp_path
+):
+    """The centres together; a head of wide scales without draws."""
+    layers = int(words["method"] == "pFedVem")
+    small = {
+        "model": "mlp",
+        "bayesian_layers": layers,
+        "train_fraction": 0.3,
+        "rounds": 1,
+        "lr": 0.1,
+    }
+    run_inline(resolve({**QUICK, **small, **words}), tmp_path / "run")
+    trained = load(tmp_path / "run")
+    test = trained.task.evaluation_examples()
+    probs = trained.predict(test).probs
+    counts = read_yaml(tmp_path / "run" / "settings.yaml")["label_counts"]
+    clients = lines(tmp_path / "run")[-1]["held_out"]["clients"]
+    for client, held in zip(clients, counts, strict=True):
+        weights = label_share_weights(test.y, held)
+        expected = evaluate(probs, test.y, trained.settings.ece_bins, weights)
+        found = {score: client[f"share-{score}"] for score in expected}
+        assert found == pytest.approx(expected, rel=1e-4)
 
 
 def test_models_of_clients_own_fit_their_skewed_data_better(folder):
