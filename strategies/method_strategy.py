@@ -17,7 +17,7 @@ from torch import Tensor
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
 from fedbary.methods import METHODS, Bench, Method, Reply, Server, require_room
-from fedbary.predictive.combine import Pool
+from fedbary.predictive.combine import Gate, Pool
 from fedbary.seeds import derive_seed
 
 from .admission import arrays_of
@@ -231,7 +231,7 @@ class MethodStrategy(GatedStrategy):
         """Return the networks that predict together, (K, *shape) by name."""
         return self.method.members(model, self._state)
 
-    def pool(self, model: Mapping[str, Tensor]) -> Pool | None:
+    def pool(self, model: Mapping[str, Tensor]) -> Pool | Gate | None:
         """Return how the members' predictions become one; None for their mixture."""
         return self.method.pool(model, self._state)
 

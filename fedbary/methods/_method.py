@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fedbary.aggregation.tensors import Empty, new_empty
 from fedbary.gaussian import Posterior
 from fedbary.inference import Fit, Prior, Training
-from fedbary.predictive.combine import Pool
+from fedbary.predictive.combine import Gate, Pool
 
 Tensors = Mapping[str, Tensor]
 """Named tensors: everything that travels, is kept or is checkpointed. Keys are those of a model's
@@ -283,7 +283,7 @@ class Method:
         """Return networks that predict together in place of draws: (K, *shape) by name, or none."""
         return {}
 
-    def pool(self, model: Tensors, state: Tensors) -> Pool | None:
+    def pool(self, model: Tensors, state: Tensors) -> Pool | Gate | None:
         """Return how the members' predictions become one; None for their mixture."""
         return None
 

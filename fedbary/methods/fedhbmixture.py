@@ -10,24 +10,32 @@ their networks. A client starts from the centre that fits its data best; by that
 start as one network with noise of σ, come apart. A centre that no client is near stays where it is;
 the formula would send it to 0.
 
-Assumed is that there are kinds of clients. What travels: J networks down, beside the one that the
-run goes by, the largest cluster's; one up. Clients keep nothing, the server J networks. A round
-costs FedAvg's and J passes forwards, one in which clients are scored the training once more. A
-client's own model is fitted anew, as in training. For everybody the centres predict together, with
-equal weights: the paper learns a gate g_j(x) by federated averaging, which is missing here.
+For everybody the centres predict together, p(y|x) = Σ_j g_j(x) p(y|x, r_j), with a gate g that
+federated averaging trains to tell from x which centre the client is near,
+
+    client:  min over the gate of −mean_i Σ_j c_kj log g_j(x_i).
+
+The gate is a network of the same architecture; its logits are its first J − 1 outputs and a 0, so
+that J is at most the outputs and one. `predictive=members` mixes the centres with equal weights.
+
+Assumed is that there are kinds of clients. What travels: J centres and the gate down, beside the
+model that the run goes by, the largest cluster's; a network and the gate up. Clients keep nothing,
+the server J + 1 networks. A round costs FedAvg's twice and J passes forwards, one in which clients
+are scored the training once more. A client's own model is fitted anew, as in training.
 
 Trap: σ² counts per weight, and the pull 1/σ² against a sum over n_k examples: at σ = 0.1 and 600
 examples FedProx with μ = 0.17.
 
 Reference: Kim and Hospedales, FedHB: Hierarchical Bayesian Federated Learning, 2023 (arXiv
-2305.04979); no public code was found. The server's step was checked as the optimum.
+2305.04979); no public code was found. The server's step was checked as the optimum; of the gate
+only its use and that it is averaged were known, so its architecture and loss are ours.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Generator, Tensor
@@ -35,6 +43,7 @@ from torch import Generator, Tensor
 from fedbary.data.images import inputs
 from fedbary.errors import SettingError
 from fedbary.inference._vectors import Vectors
+from fedbary.methods._descent import Descent
 from fedbary.methods._method import (
     Fitted,
     Local,
@@ -47,8 +56,10 @@ from fedbary.methods._method import (
 )
 from fedbary.methods._near import Pull, fit_near, packed
 from fedbary.optimisers import is_buffer
+from fedbary.predictive.combine import Gate, gate_logits
+from fedbary.seeds import derive_seed
 
-_CENTRE = "centres/"
+_CENTRE, _GATE = "centres/", "gate/"
 
 
 @dataclass(frozen=True)
@@ -58,7 +69,7 @@ class FedHBMixture(Method):
     Parameters
     ----------
     centres : int
-        J, from 1.
+        J, from 1 to the network's outputs and one.
     centre_std : float
         σ, how far a client's weights lie from its centre's.
 
@@ -80,10 +91,14 @@ class FedHBMixture(Method):
         if not 0 < self.centre_std < math.inf:
             raise SettingError("centre_std", self.centre_std, "a number above 0")
 
+    def held(self, clients: int) -> int:
+        """Return the number of the centres and the gate."""
+        return self.centres + 1
+
     def start(self, model: Tensors) -> Tensors:
-        """Return the centres: the model, and others with noise of σ."""
+        """Return the gate, the model, and the centres: the model, and others with noise of σ."""
         noise = Generator().manual_seed(0)
-        state = {}
+        state = {_GATE + name: tensor.clone() for name, tensor in model.items()}
         for name in _weights(model):
             stacked = model[name].cpu().repeat(self.centres, *[1] * model[name].ndim)
             drawn = torch.empty_like(stacked[1:]).normal_(generator=noise)
@@ -92,12 +107,17 @@ class FedHBMixture(Method):
         return state
 
     def send(self, server: Server, client: str) -> Tensors:
-        """Return the model and the centres."""
+        """Return the model, the centres and the gate."""
         return {**server.model, **server.state}
 
     def fit(self, local: Local, received: Tensors, kept: Tensors) -> Fitted:
-        """Train from the centre that fits best, near the centres."""
+        """Train from the centre that fits best, near the centres; then train the gate."""
+        metrics = self._fit(local, received)
+        own = local.state()
+        gate = self._gate(local, received, own)
+        return Fitted({**own, **{_GATE + name: tensor for name, tensor in gate.items()}}, metrics)
 
+    def _fit(self, local: Local, received: Tensors) -> dict[str, float]:
         def pull(q: Vectors) -> Pull:
             centres = torch.stack([packed(q, centre) for centre in self._centres(received)])
 
@@ -108,15 +128,36 @@ class FedHBMixture(Method):
             return towards
 
         local.load(min(self._centres(received), key=lambda centre: _nll(local, centre)))
-        metrics = fit_near(local, pull)
-        return Fitted(local.state(), metrics)
+        return fit_near(local, pull)
+
+    def _gate(self, local: Local, received: Tensors, own: Tensors) -> dict[str, Tensor]:
+        """Train the gate to name the centres that the client's network is near."""
+        gate = {n.removeprefix(_GATE): t for n, t in received.items() if n.startswith(_GATE)}
+        if self.centres == 1:
+            return gate
+        squares = [_squared_distance(own, centre) for centre in self._centres(received)]
+        near = self._near(torch.stack(squares))
+
+        def nll(outputs: Tensor, y: Tensor) -> Tensor:
+            logs = gate_logits(outputs, self.centres).log_softmax(1)
+            return -(logs @ near.to(logs)).mean()
+
+        local.load(gate)
+        for _ in Descent(replace(local, nll=nll, seed=derive_seed(local.seed, "gate"))):
+            pass
+        return local.state()
 
     def personal(self, local: Local, received: Tensors, kept: Tensors) -> Personal | None:
         """Train a network of the client's own, as in a round."""
-        return Personal(self.fit(local, received, kept).reply)
+        self._fit(local, received)
+        return Personal(local.state())
+
+    def reply_like(self, model: Tensors) -> Tensors:
+        """Return a network and a gate."""
+        return {**model, **{_GATE + name: tensor for name, tensor in model.items()}}
 
     def aggregate(self, server: Server, replies: Sequence[Reply]) -> tuple[Tensors, Tensors]:
-        """Move each centre to its clients; the model is the largest cluster's centre."""
+        """Move each centre to its clients; the model is the largest cluster's; average the gate."""
         model, weights = server.model, _weights(server.model)
         centres = [server.state[_CENTRE + name].double() for name in weights]
         networks = [torch.stack([r.tensors[n].double() for r in replies]) for n in weights]
@@ -130,7 +171,7 @@ class FedHBMixture(Method):
         ).sum(0)
         near = self._near(squares)
         held = near.sum(0)
-        state = {}
+        state = weighted_mean(replies, [_GATE + name for name in model])
         for name, own, before in zip(weights, networks, centres, strict=True):
             found = torch.tensordot(near.t(), own, 1)
             shape = (-1, *[1] * (found.ndim - 1))
@@ -143,12 +184,17 @@ class FedHBMixture(Method):
         return {name: after_all[name] for name in model}, state
 
     def members(self, model: Tensors, state: Tensors) -> Tensors:
-        """Return the centres, each a network."""
+        """Return the centres, each a network, and the gate."""
         if not state:
             return {}
-        return {
+        centres = {
             n: state.get(_CENTRE + n, t.expand(self.centres, *t.shape)) for n, t in model.items()
         }
+        return {n: torch.cat([t, state[_GATE + n][None]]) for n, t in centres.items()}
+
+    def pool(self, model: Tensors, state: Tensors) -> Gate | None:
+        """Return that the last member is the others' gate."""
+        return Gate(self.centres) if state else None
 
     def _near(self, squares: Tensor) -> Tensor:
         """Return c, given squared distances to the centres (…, J)."""
@@ -156,11 +202,17 @@ class FedHBMixture(Method):
 
     def _centres(self, received: Tensors) -> list[dict[str, Tensor]]:
         """Return each centre as a state dict, with the model's buffers."""
-        names = [name for name in received if not name.startswith(_CENTRE)]
+        names = [name for name in received if not name.startswith((_CENTRE, _GATE))]
         return [
             {n: received[_CENTRE + n][j] if _CENTRE + n in received else received[n] for n in names}
             for j in range(self.centres)
         ]
+
+
+def _squared_distance(one: Tensors, other: Tensors) -> Tensor:
+    """Return ‖m − r‖² over all weights."""
+    gaps = [(one[name].double() - other[name].double()).square().sum() for name in _weights(one)]
+    return torch.stack(gaps).sum()
 
 
 @torch.no_grad()

@@ -9,7 +9,7 @@ from torch import Generator, Tensor, nn
 
 from fedbary.gaussian import LOG_VAR_SUFFIX, Posterior
 from fedbary.predictive import dropout, members, montecarlo
-from fedbary.predictive.combine import Pool, Prediction, mixture, pooled, product
+from fedbary.predictive.combine import Gate, Pool, Prediction, gated, mixture, pooled, product
 from fedbary.predictive.draws import drawn
 from fedbary.variational import gaussian_layers
 
@@ -23,7 +23,7 @@ def predicted(
     posterior: Posterior | None = None,
     together: Mapping[str, Tensor] | None = None,
     adjusted: Callable[[Tensor], Tensor] = lambda logits: logits,
-    pool: Pool | None = None,
+    pool: Pool | Gate | None = None,
 ) -> Prediction:
     """Predict classes by networks drawn from a posterior, by members, or by dropout.
 
@@ -48,18 +48,24 @@ def predicted(
         What is done to each network's logits.
     pool
         How the method joins the members' predictions, and how many each client has; by default
-        their mixture, of one each.
+        their mixture, of one each. A gate is the last member.
     """
     if kind == "dropout":
         return mixture(map(adjusted, dropout.answers(model, x, samples, generator)))
     if together and kind != "montecarlo":
         states = unstacked(together)
+        gate = states.pop() if isinstance(pool, Gate) else None
         gaussian = any(name.endswith(LOG_VAR_SUFFIX) for name in together)
         each = max(1, samples // len(states)) if gaussian else 0
         answers = map(adjusted, members.answers(model, states, x, each, generator))
         if kind == "product":
-            return product(_by_member(answers, len(states) // (pool.each if pool else 1)))
-        return pooled(answers, pool) if pool and kind == "auto" else mixture(answers)
+            each_has = pool.each if isinstance(pool, Pool) else 1
+            return product(_by_member(answers, len(states) // each_has))
+        if gate is not None and kind == "auto":
+            return gated(answers, members.answers(model, [gate], x))
+        if isinstance(pool, Pool) and kind == "auto":
+            return pooled(answers, pool)
+        return mixture(answers)
     if posterior is not None and posterior.log_var and not gaussian_layers(model):
         networks = unstacked(drawn(posterior, samples, generator))
         return mixture(map(adjusted, members.answers(model, networks, x)))

@@ -1,12 +1,15 @@
-"""One prediction of several networks' answers: their mixture or their product."""
+"""One prediction of several networks' answers: their mixture, their product, a gated mixture."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from fedbary.errors import SettingError
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +55,59 @@ class Pool:
 
     each: int
     beta: float
+
+
+@dataclass(frozen=True)
+class Gate:
+    """A mixture whose weights depend on the input: the last member is the gate of the others.
+
+    Parameters
+    ----------
+    experts : int
+        J; the weights are the softmax of the gate's first J − 1 outputs and a 0.
+    """
+
+    experts: int
+
+
+def pool_from(line: Mapping[str, Any]) -> Pool | Gate:
+    """Return the pool or the gate whose fields a line of metrics.jsonl holds."""
+    return Gate(**line) if "experts" in line else Pool(**line)
+
+
+def gate_logits(outputs: Tensor, experts: int) -> Tensor:
+    """Return the logits (N, experts) that a gate's outputs (N, …) mean.
+
+    Raises
+    ------
+    SettingError
+        If the outputs are fewer than experts − 1.
+    """
+    outputs = outputs.reshape(len(outputs), -1)
+    if outputs.shape[1] < experts - 1:
+        most = outputs.shape[1] + 1
+        raise SettingError("centres", experts, f"at most {most}, the network's outputs and one")
+    return torch.cat([outputs[:, : experts - 1], torch.zeros_like(outputs[:, :1])], 1)
+
+
+@torch.inference_mode()
+def gated(answers: Iterable[Tensor], votes: Iterable[Tensor]) -> Prediction:
+    """Predict by Σ_j g_j(x) p_j(y|x).
+
+    Parameters
+    ----------
+    answers
+        Logits (experts, batch, classes) of each batch.
+    votes
+        The gate's outputs (1, batch, outputs) of the same batches.
+    """
+    probs, aleatoric = [], []
+    for logits, outputs in zip(answers, votes, strict=True):
+        each = logits.softmax(-1)
+        shares = gate_logits(outputs[0], len(logits)).softmax(-1).T
+        probs.append((shares[..., None] * each).sum(0))
+        aleatoric.append((shares * torch.special.entr(each).sum(-1)).sum(0))
+    return Prediction(torch.cat(probs), torch.cat(aleatoric))
 
 
 @torch.inference_mode()

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
-from fedbary.predictive.combine import Pool
+from fedbary.predictive.combine import Pool, gate_logits
 from fedbary.regression.networks import is_linear, moments
 
 
@@ -87,6 +87,23 @@ def pooled_forecast(
     )
     aleatoric = torch.minimum(noise_vars.mean(0) + noise_var, var)
     return Forecast(mean, var - aleatoric, aleatoric)
+
+
+@torch.no_grad()
+def gated_forecast(
+    networks: Mapping[str, Tensor], x: Tensor, noise_var: float, experts: int
+) -> Forecast:
+    """Predict by the moments of Σ_j g_j(x) N(ŷ_j, v_j); the last network is the gate.
+
+    The gate's one output is ŷ, so there are at most two experts. The other arguments are those of
+    `forecast`.
+    """
+    means, noise_vars = moments(networks, x)
+    shares = gate_logits(means[-1], experts).softmax(-1).T
+    means, noise_vars = means[:-1], noise_vars[:-1]
+    mean = (shares * means).sum(0)
+    epistemic = (shares * (means - mean).square()).sum(0)
+    return Forecast(mean, epistemic, (shares * noise_vars).sum(0) + noise_var)
 
 
 def moments_by_client(means: Tensor, noise_vars: Tensor, each: int) -> tuple[Tensor, Tensor]:

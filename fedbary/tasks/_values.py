@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from torch import Tensor, nn
 
 from fedbary.gaussian import Posterior
-from fedbary.predictive.combine import Pool
+from fedbary.predictive.combine import Gate, Pool
 
 if TYPE_CHECKING:
     pass
@@ -89,7 +89,7 @@ class Outcome:
         What was found by asking after the round.
     held_out : sequence of mapping
         The clients' metrics on the examples that they hold out.
-    pool : Pool, optional
+    pool : Pool or Gate, optional
         How the method joins the members' predictions; None: as their mixture.
     """
 
@@ -99,7 +99,7 @@ class Outcome:
     members: Mapping[str, Tensor]
     told: Mapping[str, Any]
     held_out: Sequence[Client]
-    pool: Pool | None = None
+    pool: Pool | Gate | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -31,7 +31,7 @@ from fedbary.figures.run import reliability_diagram
 from fedbary.gaussian import Posterior
 from fedbary.predictive import Prediction
 from fedbary.predictive.choice import predicted
-from fedbary.predictive.combine import Pool
+from fedbary.predictive.combine import Gate, Pool
 from fedbary.scores.metrics import auroc, evaluate, reliability
 from fedbary.tasks import _classes, _images
 from fedbary.tasks._classes import ECE_BINS, SCORES
@@ -240,7 +240,7 @@ class Classification(Task):
         seed: int,
         posterior: Posterior | None = None,
         members: Mapping[str, Tensor] | None = None,
-        pool: Pool | None = None,
+        pool: Pool | Gate | None = None,
     ) -> Prediction:
         generator = torch.Generator(next(model.parameters()).device).manual_seed(seed)
         kind, samples = self.settings.predictive, self.settings.samples

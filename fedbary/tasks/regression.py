@@ -27,9 +27,16 @@ from fedbary.data.tables import Table, load
 from fedbary.errors import SettingError
 from fedbary.figures.run import coverage_curve
 from fedbary.figures.sheet import BLUE, GREEN, RED
+from fedbary.predictive.combine import Gate, Pool
 from fedbary.predictive.draws import drawn, members_drawn
 from fedbary.regression.columns import Columns
-from fedbary.regression.forecast import Forecast, forecast, linear_forecast, pooled_forecast
+from fedbary.regression.forecast import (
+    Forecast,
+    forecast,
+    gated_forecast,
+    linear_forecast,
+    pooled_forecast,
+)
 from fedbary.regression.networks import Regressor, gaussian_nll
 from fedbary.regression.noise import NoiseSums, noise_sums
 from fedbary.regression.standardise import Standardiser
@@ -225,10 +232,15 @@ class Regression(Task):
             return linear_forecast(outcome.posterior, x, noise_var)
         generator = Generator().manual_seed(seed)
         samples = self.settings.samples
-        if kind == "auto" and outcome.pool is not None:
-            return pooled_forecast(outcome.members, x, noise_var, outcome.pool)
-        if kind != "montecarlo" and outcome.members:
-            return forecast(members_drawn(outcome.members, samples, generator), x, noise_var)
+        members, pool = outcome.members, outcome.pool
+        if kind == "auto" and isinstance(pool, Gate):
+            return gated_forecast(members, x, noise_var, pool.experts)
+        if kind == "auto" and isinstance(pool, Pool):
+            return pooled_forecast(members, x, noise_var, pool)
+        if kind != "montecarlo" and members:
+            if isinstance(pool, Gate):
+                members = {name: tensor[: pool.experts] for name, tensor in members.items()}
+            return forecast(members_drawn(members, samples, generator), x, noise_var)
         return forecast(drawn(outcome.posterior, samples, generator), x, noise_var)
 
 

@@ -34,7 +34,7 @@ from fedbary.figures.sheet import BLUE, GREEN
 from fedbary.gaussian import Posterior
 from fedbary.predictive import Prediction
 from fedbary.predictive.choice import predicted
-from fedbary.predictive.combine import Pool
+from fedbary.predictive.combine import Gate, Pool
 from fedbary.scores import tables as scores
 from fedbary.scores.metrics import evaluate, reliability
 from fedbary.tabular import loss
@@ -259,7 +259,7 @@ class Tables(Task):
         seed: int,
         posterior: Posterior | None = None,
         members: Mapping[str, Tensor] | None = None,
-        pool: Pool | None = None,
+        pool: Pool | Gate | None = None,
     ) -> Prediction:
         """Return the networks' joint prediction, under the classes' own frequencies."""
         generator, weights = Generator(x.device).manual_seed(seed), self._weights(facts)

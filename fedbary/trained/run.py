@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from fedbary.data.examples import Examples
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
-from fedbary.predictive.combine import Pool
+from fedbary.predictive.combine import pool_from
 from fedbary.runs.location import read_settings
 from fedbary.runs.run_folder import POSTERIOR, read_rounds, read_signature
 from fedbary.seeds import derive_seed
@@ -100,7 +100,7 @@ class Trained:
             raise SettingError("samples", samples, "a whole number from 1 up")
         settings = self.settings.model_copy(update={"samples": samples or self.settings.samples})
         task, last = task_of(settings), self.rounds[-1]
-        pool = Pool(**last["pool"]) if "pool" in last else None
+        pool = pool_from(last["pool"]) if "pool" in last else None
         outcome = Outcome(last["round"], self.network, self.posterior, self.members, last, [], pool)
         inputs = x.x if isinstance(x, Examples) else x
         drawn_from = derive_seed(settings.seed, "predict-new", seed)

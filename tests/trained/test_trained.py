@@ -23,6 +23,7 @@ QUICK = {"engine": "inline", "device": "cpu", "clients": 3, "rounds": 2, "local_
 RUNS = {
     "images": {"samples": 8},
     "members": {"method": "FedAG"},
+    "gated": {"method": "FedHBMixture"},
     "tables": {"task": "tables"},
     "numbers": {"task": "regression"},
 }
