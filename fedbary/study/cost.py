@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 
 from fedbary.errors import SettingError
-from fedbary.settings.config import Settings
+from fedbary.settings.config import BARYCENTRE, Settings
 
 STEPS = 12
 START_SECONDS = {"inline": 1.0, "ray": 5.0}
@@ -20,6 +20,10 @@ START_SECONDS = {"inline": 1.0, "ray": 5.0}
 
 ROUND_OVERHEAD = 1.15
 """What a round takes over its clients' training: aggregation and evaluation."""
+
+
+EARLIER = {"train_fraction": 1.0, "server_fraction": 0.0, "method": BARYCENTRE, "model": "cnn"}
+"""What runs of versions without these settings had."""
 
 
 class Cost:
@@ -34,25 +38,31 @@ class Cost:
     def __init__(self, done: Sequence[pd.DataFrame]) -> None:
         self._known: dict[tuple[object, ...], float] = {}
         for rows in done:
-            first = rows.iloc[0]
-            passes = first["local_epochs"] * first["rounds"] * first["participation"]
-            self._known[_like(first)] = float(rows["seconds"].sum() / passes)
+            first = rows.iloc[0].dropna()
+            first = pd.Series({**EARLIER, **first})
+            self._known[_like(first)] = float(rows["seconds"].sum() / _passes(first))
 
     def seconds(self, settings: Settings) -> float | None:
         """Return a run's seconds; None if a few steps cannot be tried, for want of data say."""
-        passes = settings.local_epochs * settings.rounds * settings.participation
-        key = _like(pd.Series(settings.model_dump()))
+        row = pd.Series(settings.model_dump())
+        key = _like(row)
         if key not in self._known:
             try:
                 self._known[key] = _seconds_of_an_epoch(settings)
             except SettingError:
                 return None
-        return START_SECONDS[settings.engine] + self._known[key] * passes
+        return START_SECONDS[settings.engine] + self._known[key] * _passes(row)
+
+
+def _passes(row: pd.Series) -> float:
+    """Return how often a run passes over all the training data."""
+    used = row["train_fraction"] * (1 - row["server_fraction"])
+    return float(row["local_epochs"] * row["rounds"] * row["participation"] * used)
 
 
 def _like(row: pd.Series) -> tuple[object, ...]:
-    keys = ("bayesian_layers", "batch_size", "inference", "engine")
-    return Path(row["dataset"]).name, row.get("model", "cnn"), *(row[key] for key in keys)
+    keys = ("model", "method", "bayesian_layers", "batch_size", "inference", "engine")
+    return Path(row["dataset"]).name, *(row[key] for key in keys)
 
 
 def _seconds_of_an_epoch(settings: Settings) -> float:
