@@ -68,20 +68,20 @@ class Smooth:
     def __init__(self, particles: Tensor, width: float = 0.0) -> None:
         count, weights = particles.shape
         if width:
-            shrinkage, self._var = 1.0, torch.full_like(particles[0], width**2)
+            shrinkage, var = 1.0, torch.full_like(particles[0], width**2)
         else:
             h = count ** (-1 / (weights + 4))
             shrinkage = math.sqrt(1 - h**2)
-            self._var = h**2 * particles.var(0, correction=0).clamp_min(LEAST_VAR)
-        self._mean = particles.mean(0)
-        self._centres = shrinkage * (particles - self._mean)
+            var = h**2 * particles.var(0, correction=0).clamp_min(LEAST_VAR)
+        self._mean, self._std = particles.mean(0), var.sqrt()
+        self._centres = shrinkage * (particles - self._mean) / self._std
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return ∇log q at the rows of x, (N, d)."""
-        offset, std = x - self._mean, self._var.sqrt()
-        squares = torch.cdist(offset / std, self._centres / std).square()
+        offset = (x - self._mean) / self._std
+        squares = torch.cdist(offset, self._centres).square()
         nearest = (-squares / 2).softmax(1) @ self._centres
-        return (nearest - offset) / self._var
+        return (nearest - offset) / self._std
 
 
 def normal(std: float) -> Score:

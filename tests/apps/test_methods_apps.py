@@ -38,8 +38,8 @@ EACH = [pytest.param(name, marks=() if name in KINDS else pytest.mark.slow) for 
 
 FEDBARY = Path(sys.executable).parent / "fedbary"
 QUICK = {"clients": 3, "rounds": 3, "local_epochs": 2, "samples": 2, "evaluate_clients": 0}
-FEW = {"particles": 2}
-"""Parameters by which methods of many networks train few, where they have them."""
+FEW = {"particles": 2, "server_steps": 10}
+"""Parameters, where methods have them, by which they train few networks, or take few steps."""
 
 
 def settings(name, **changes):

@@ -13,6 +13,7 @@ from fedbary.errors import SettingError
 from fedbary.inference import Training, local_method
 from fedbary.methods import Local, Reply, Server, _room, method_named
 from fedbary.methods._stein import Smooth, descended, direction
+from fedbary.methods.dsvgd import DSVGD
 from fedbary.methods.fedwba import FedWBA, barycentre
 
 
@@ -137,13 +138,13 @@ def one_client(method, data, rounds=1, **training):
     return model, method.members(model, state)["weight"]
 
 
-@pytest.mark.parametrize("name", ["FedWBA"])
+@pytest.mark.parametrize("name", ["DSVGD", "FedWBA"])
 def test_one_client_is_plain_svgd(name):
     """Steps of SVGD under N(0, 1), written out; the order of the particles is no matter."""
     (x, y), method = clients(0, 1)[0], method_named(name)(particles=6)
     _, found = one_client(method, (x, y), epochs=30)
-    model = {"weight": torch.zeros(4, dtype=torch.float64)}
-    start = method.fit(job(Point(4), x, y, epochs=1, lr=1e-12), model, {}).reply["weight"]
+    sent = method.send(Server({"weight": torch.zeros(4, dtype=torch.float64)}, {}), "a")
+    start = method.fit(job(Point(4), x, y, epochs=1, lr=1e-12), sent, {}).reply["weight"]
     particles, squares = start.clone(), None
     for _ in range(30):
         scores = (y - particles @ x.t()) @ x / NOISE_VAR - particles
@@ -157,7 +158,7 @@ def test_one_client_is_plain_svgd(name):
     torch.testing.assert_close(found[found[:, 0].argsort()], particles[particles[:, 0].argsort()])
 
 
-@pytest.mark.parametrize("name", ["FedWBA"])
+@pytest.mark.parametrize("name", ["DSVGD", "FedWBA"])
 def test_one_client_has_the_posterior_of_a_linear_model(name):
     """Mean within a tenth of a standard deviation, variances from 0.7 to 1.1 of the posterior's."""
     data, method = clients(3, 1, features=2, correlation=0.3)[0], method_named(name)(particles=40)
@@ -205,7 +206,62 @@ def classes(seed, count=24):
     return x, (x[:, 0] > x[:, 1]).long()
 
 
-@pytest.mark.parametrize("name", ["FedWBA"])
+def federation(method, data, turns, **training):
+    """Return the global particles after rounds of these clients."""
+    features = data[0][0].shape[1]
+    model = {name: t.clone() for name, t in Point(features).state_dict().items()}
+    state = {}
+    for turn in turns:
+        replies = []
+        for k in turn:
+            local = job(Point(features), *data[k], seed=k, **training)
+            fitted = method.fit(local, method.send(Server(model, state), f"site/{k}"), {})
+            replies.append(Reply(f"site/{k}", float(len(data[k][0])), fitted.reply))
+        model, state = method.aggregate(Server(model, state), replies)
+    return method.members(model, state)["weight"]
+
+
+@pytest.mark.parametrize(
+    ("features", "turns"),
+    [(1, [[0], [1], [2], [0], [1], [2]]), (1, [[0, 1, 2]] * 4), (2, [[0, 1, 2]] * 3)],
+)
+def test_clients_in_turn_or_together_find_the_posterior_of_all_data(features, turns):
+    """Mean within a quarter of its standard deviation, variances from half to 1.3 of its own."""
+    data = clients(1, 3, features=features, correlation=0.3)
+    method = DSVGD(particles=20 * features, width=0.0, server_steps=80)
+    found = federation(method, data, turns, epochs=80, lr=0.0125)
+    mean, var = posterior(data)
+    assert ((found.mean(0) - mean) / var.sqrt()).abs().max() < 0.25
+    ratio = found.var(0, correction=0) / var
+    assert 0.5 < ratio.min() and ratio.max() < 1.3
+    alone, _ = posterior(data[:1])
+    assert ((alone - mean) / var.sqrt()).abs().max() > 0.5
+
+
+def test_the_cavity_reaches_the_client():
+    """Trap: with a dead density a client's particles are those of its own data."""
+    data = clients(1, 2, features=1, correlation=0.3)
+    method = DSVGD(width=0.0)
+    told = federation(method, data, [[0], [1]], epochs=100, lr=0.01).mean(0)
+    alone = federation(method, data, [[1]], epochs=100, lr=0.01).mean(0)
+    all_data, _ = posterior(data)
+    assert (told - all_data).abs() < 0.5 * (alone - all_data).abs()
+
+
+def test_a_site_is_by_its_name_and_damping_is_refused_before_it_diverges():
+    method, model = DSVGD(particles=3, server_steps=2), {"w": torch.zeros(2)}
+    replies = [Reply(name, 1.0, {"w": torch.randn(3, 2)}) for name in ("a", "a/w", "")]
+    _, state = method.aggregate(Server(model, {}), replies)
+    _, after = method.aggregate(Server(model, state), replies[:1])
+    for name in ("a", "a/w", ""):
+        before, now = (method.send(Server(model, held), name)["site/w"] for held in (state, after))
+        assert torch.equal(before, now) == (name != "a")
+    assert "site/w" not in method.send(Server(model, state), "b")
+    with pytest.raises(SettingError, match="damping"):
+        DSVGD(damping=0.5).aggregate(Server(model, {}), replies)
+
+
+@pytest.mark.parametrize("name", ["DSVGD", "FedWBA"])
 def test_what_is_not_trained_stays_and_each_particle_has_statistics_of_its_own(name):
     method = method_named(name)(particles=5)
     model = {key: tensor.clone() for key, tensor in Mixed().state_dict().items()}
@@ -233,7 +289,7 @@ def test_what_is_not_trained_stays_and_each_particle_has_statistics_of_its_own(n
     assert together["norm.num_batches_tracked"].tolist() == [6] * 5
 
 
-@pytest.mark.parametrize("name", ["FedWBA"])
+@pytest.mark.parametrize("name", ["DSVGD", "FedWBA"])
 def test_particles_of_a_big_network_are_refused_with_their_bytes(name, monkeypatch):
     monkeypatch.setattr(_room, "memory", lambda: 10_000)
     big, small = method_named(name)(particles=50), method_named(name)(particles=5)
@@ -260,8 +316,12 @@ def test_a_client_keeps_its_particles_and_predicts_by_them():
 
 @pytest.mark.parametrize(
     ("name", "wrong"),
-    [("FedWBA", {"particles": 1}), ("FedWBA", {"width": -1.0}), ("FedWBA", {"prior_std": 0.0}),
-     ("FedWBA", {"init_std": math.inf}), ("FedWBA", {"width": math.nan})],
+    [
+        ("DSVGD", {"alpha": 0.0}), ("DSVGD", {"damping": 1.5}), ("DSVGD", {"server_steps": 0}),
+        ("DSVGD", {"particles": 1}), ("DSVGD", {"server_rate": 0.0}),
+        ("FedWBA", {"particles": 1}), ("FedWBA", {"width": -1.0}), ("FedWBA", {"width": math.nan}),
+        ("FedWBA", {"prior_std": 0.0}), ("FedWBA", {"init_std": math.inf}),
+    ],
 )  # fmt: skip
 def test_parameters_out_of_range_are_refused(name, wrong):
     with pytest.raises(SettingError, match=next(iter(wrong))):

@@ -71,8 +71,12 @@ def bench(name):
     return None
 
 
+FEW = {"DSVGD": {"particles": 5, "server_steps": 20}}
+"""Parameters by which methods take few steps at the server."""
+
+
 def strategy(name, **changes):
-    changes = {"bench": bench(name), **changes}
+    changes = {"bench": bench(name), **FEW.get(name, {}), **changes}
     return getattr(strategies, name)(
         fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1, **changes
     )
