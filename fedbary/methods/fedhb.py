@@ -19,10 +19,17 @@ numbers a weight, m_k up, as in FedAvg; clients keep nothing, the server V₀. A
 one in which clients are scored their training once more (`evaluate_clients`). Use it where clients
 are many and differ little by little.
 
-Traps: the paper's λ = 1 draws m₀ to 0 by N/(N + 1) a round, under few clients much. At its s = 1
-each draw for everybody has a standard deviation of 0.3 in every weight under ten clients, which no
-network survives; at s = 0.1 and κ = 1 clients of 130 images do not leave m₀. So λ, s and κ are
-parameters here, with other defaults. Clients that are not of the round do not count in N.
+Traps: the paper's s = κ = λ = 1 did not work. Tried on digits: ten clients of some 130 images, 20
+rounds of 5 epochs, seed 0; validation accuracy for everybody by draws, and clients' own models on
+what they hold out:
+
+    s = κ = λ = 1                  12 %, 81 %    λ draws m₀ to 0, by N/(N + 1) a round
+    s = κ = 1, λ = 0.01            10 %, 95 %    draws have a std of 0.3 per weight; m₀ has 92 %
+    s = 0.1, κ = 1, λ = 0.01       10 %, 19 %    clients do not leave m₀
+    s = 0.1, κ = 0.01, λ = 1       38 %, 75 %
+    s = 0.1, κ = 0.01, λ = 0.01    94 %, 95 %    the defaults: with κ = s² the pull is the paper's
+
+Clients that are not of the round do not count in N.
 
 Reference: Kim and Hospedales, FedHB: Hierarchical Bayesian Federated Learning, 2023 (arXiv
 2305.04979); no public code was found. The formulas were derived anew and checked as the optimum.
@@ -81,7 +88,7 @@ class FedHB(Method):
     """
 
     prior_std: float = 0.1
-    prior_weight: float = 0.001
+    prior_weight: float = 0.01
     prior_clients: float = 0.01
     keep: float = 0.999
     spike_std: float = 0.0001

@@ -6,14 +6,13 @@ client k, from its last θ_k, over the round's mini-batches:
 
     θ ← θ − ε A [∇ mean NLL + κ (θ − m)/(n_k v)] + √(2 ε A κ / n_k) ξ,    A = 1/(1 + ε κ/(n_k v)),
 
-with ε = `lr` / (1 − `momentum`), as far as SGD goes, ξ standard normal and κ = `kl_weight`. At
-κ = 1, the paper's, that is Langevin on −log p(D_k | θ, φ) − log p(θ | m, v); below, as everywhere
-here, on that of data counted 1/κ times. The constant A per weight keeps the prior's part stable.
-The part `burn_in` of
-the steps is dropped; over the others the client takes the means of ∇_φ mean NLL at the φ that it
-was sent, of θ − m and of (θ − m)², and sends these. By Fisher's identity the first is the gradient
-of the marginal likelihood, over the head. The server steps along its mean by size with Adam, and
-sets the prior to the optimum of EM,
+with ε = `lr` / (1 − `momentum`), as far as SGD goes, ξ standard normal and κ = `kl_weight`. At κ =
+1, the paper's and here the default, that is Langevin on −log p(D_k | θ, φ) − log p(θ | m, v);
+below, as everywhere here, on that of data counted 1/κ times. The constant A per weight keeps the
+prior's part stable. The part `burn_in` of the steps is dropped; over the others the client takes
+the means of ∇_φ mean NLL at the φ that it was sent, of θ − m and of (θ − m)², and sends these. By
+Fisher's identity the first is the gradient of the marginal likelihood, over the head. The server
+steps along its mean by size with Adam, and sets the prior to the optimum of EM,
 
     m ← m + mean_k E[θ_k − m],      v ← mean_k E[(θ_k − m)²] − (mean_k E[θ_k − m])².
 
@@ -25,9 +24,12 @@ everybody heads are drawn from the prior.
 
 Traps: public code runs Adam or RMSprop without noise where the Langevin steps belong, holds the
 prior at N(0, 1), moves φ client after client, and scores the last head alone; its "femnist" is
-MNIST. At κ = 1 a prior that starts narrow (`init_log_var`) holds the heads of few examples.
-Mini-batches add their own noise to ξ's. The paper ascends in the prior's parameters; the optimum
-for the same statistics is taken here.
+MNIST. A prior that starts narrow holds the heads of few examples, so it starts at the code's N(m,
+1) whatever the model holds. On digits (ten clients of some 130 images, 20 rounds of 5 epochs, seed
+0; validation accuracy for everybody, clients' own held-out accuracy): 90 % and 93 % by these
+defaults, 69 % and 80 % with log v starting at −7, 75 % and 95 % with that and κ = 0.001; with κ =
+0.1 from log v = −4, 92 % and 95 %. Mini-batches add their own noise to ξ's. The paper ascends in
+the prior's parameters; the optimum for the same statistics is taken here.
 
 Reference: Kotelevskii et al., FedPop: A Bayesian Approach for Personalised Federated Learning,
 NeurIPS 2022; the code read is nkotelevskii/FedPop.
@@ -43,7 +45,7 @@ import torch
 from torch import Tensor
 
 from fedbary.errors import SettingError
-from fedbary.gaussian import LOG_VAR_SUFFIX, MEAN_SUFFIX, Posterior
+from fedbary.gaussian import LOG_VAR_SUFFIX, MEAN_SUFFIX, Posterior, gaussian_pairs
 from fedbary.inference._vectors import Batches, Flat
 from fedbary.methods._method import (
     Fitted,
@@ -58,6 +60,7 @@ from fedbary.methods._method import (
 from fedbary.optimisers import ServerAdam, is_buffer
 
 _GRADIENT, _GAP, _SQUARE, _SAMPLE = "gradient/", "head/gap/", "head/square/", "sample/"
+_LEARNED = "head/learned"
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,10 @@ class FedPop(Method):
         Samples of its head that a client keeps of a round and predicts by, from 1.
     server_lr : float
         Adam's rate on the trunk.
+    kl_weight : float
+        κ, above 0: the temperature of the chain and the weight of its prior.
+    init_log_var : float
+        log v of the prior that clients are sent until a round counts.
 
     Raises
     ------
@@ -82,6 +89,8 @@ class FedPop(Method):
     burn_in: float = 0.5
     heads: int = 5
     server_lr: float = 0.01
+    kl_weight: float = 1.0
+    init_log_var: float = 0.0
 
     unused = ("inference", "prior", "prior_std", "log_var_lr", "weight_decay")
     personalises = True
@@ -92,13 +101,31 @@ class FedPop(Method):
             raise SettingError("burn_in", self.burn_in, "from 0 to below 1")
         if self.heads < 1:
             raise SettingError("heads", self.heads, "1 or more")
+        if not 0 < self.kl_weight < math.inf:
+            raise SettingError("kl_weight", self.kl_weight, "a number above 0")
+        if not -40 <= self.init_log_var <= 40:
+            raise SettingError("init_log_var", self.init_log_var, "a number from -40 to 40")
         ServerAdam(self.server_lr)
+
+    def start(self, model: Tensors) -> Tensors:
+        """Return that the prior is not learned yet."""
+        return {_LEARNED: torch.tensor(False)}
+
+    def send(self, server: Server, client: str) -> Tensors:
+        """Return the trunk and the prior, which at first has the variance that it starts from."""
+        if bool(server.state[_LEARNED]):
+            return server.model
+        scales = set(gaussian_pairs(server.model.keys()).values())
+        return {
+            n: torch.full_like(t, self.init_log_var) if n in scales else t
+            for n, t in server.model.items()
+        }
 
     def fit(self, local: Local, received: Tensors, kept: Tensors) -> Fitted:
         """Run the chain from its last head, and return the means of the gradients."""
         heads = list(Posterior.from_state_dict(received).log_var)
         local.load(received)
-        chain = Chain(local, heads)
+        chain = Chain(local, heads, self.kl_weight)
         if kept:
             chain.theta.value.copy_(chain.theta.pack([kept[name + MEAN_SUFFIX] for name in heads]))
         samples = chain.run(self.burn_in, self.heads)
@@ -148,7 +175,8 @@ class FedPop(Method):
         trunk = [n for n, t in prior.mean.items() if n not in prior.log_var and not is_buffer(n, t)]
         means = weighted_mean(replies, [_GRADIENT + name for name in trunk])
         gradient = {name: means[_GRADIENT + name] for name in trunk}
-        steps, state = ServerAdam(self.server_lr).step(gradient, server.state)
+        moments = {name: t for name, t in server.state.items() if name != _LEARNED}
+        steps, state = ServerAdam(self.server_lr).step(gradient, moments)
         after = weighted_mean(replies, [name for name in model if is_buffer(name, model[name])])
         after |= {name: model[name] - steps[name] for name in trunk}
         for name, log_var in prior.log_var.items():
@@ -157,7 +185,7 @@ class FedPop(Method):
             var = (square - gap.square()).clamp(math.exp(-39), math.exp(39))
             after[name + MEAN_SUFFIX] = (prior.mean[name] + gap).to(prior.mean[name])
             after[name + LOG_VAR_SUFFIX] = var.log().to(log_var)
-        return {name: after[name] for name in model}, state
+        return {name: after[name] for name in model}, {**state, _LEARNED: torch.tensor(True)}
 
 
 class Chain:
@@ -169,6 +197,8 @@ class Chain:
         Whose network holds the trunk, the prior in its Gaussian tensors, and its mean as the start.
     heads
         The Gaussian tensors' names.
+    kl_weight
+        κ.
 
     Attributes
     ----------
@@ -180,7 +210,7 @@ class Chain:
 
     mean_nll: float
 
-    def __init__(self, local: Local, heads: Sequence[str]) -> None:
+    def __init__(self, local: Local, heads: Sequence[str], kl_weight: float) -> None:
         named = {n: p for n, p in local.model.named_parameters() if p.requires_grad}
         like = next(iter(named.values())).detach()
         means = {name: named[name + MEAN_SUFFIX] for name in heads}
@@ -192,7 +222,7 @@ class Chain:
         self._trunk = Flat([named[name] for name in self._trunk_names], like)
         self._centre = self.theta.value.clone()
         log_var = self.theta.pack([named[name + LOG_VAR_SUFFIX] for name in heads])
-        self._temperature = local.training.kl_weight / len(local.x)
+        self._temperature = kl_weight / len(local.x)
         self._pull = self._temperature * (-log_var).exp()
         self._gradient = torch.zeros_like(self._trunk.value)
         self._gap = torch.zeros_like(self._centre)

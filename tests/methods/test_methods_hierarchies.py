@@ -17,6 +17,7 @@ from fedbary.methods.fedhbmixture import FedHBMixture
 from fedbary.methods.fedpop import FedPop
 from fedbary.predictive.choice import predicted
 from fedbary.regression.forecast import gated_forecast
+from fedbary.settings.config import resolve
 
 NOISE_VAR, EXAMPLES = 0.5, 40
 
@@ -104,6 +105,28 @@ def test_the_prior_becomes_the_optimum_given_the_clients_moments():
     assert float(after["head_mean"]) == pytest.approx(float(every.mean()))
     assert float(after["head_log_var"].exp()) == pytest.approx(float(every.var(correction=0)))
     assert torch.equal(after["slope"], model["slope"])
+
+
+def test_clients_are_sent_the_paper_s_prior_until_a_round_has_made_one():
+    model, method = state(Sum()), FedPop()
+    first = method.send(Server(model, method.start(model)), "0")
+    assert float(first["head_log_var"]) == 0.0 and float(model["head_log_var"]) == -1.0
+    assert all(first[name].equal(model[name]) for name in ("head_mean", "slope"))
+    reply = method.fit(local(Sum(), 0.01), first, {}).reply
+    after, held = method.aggregate(Server(model, method.start(model)), [Reply("0", 1.0, reply)])
+    later = method.send(Server(after, held), "0")
+    assert later["head_log_var"].equal(after["head_log_var"])
+    chosen = resolve({"method": "FedPop"})
+    assert (chosen.kl_weight, chosen.init_log_var) == (method.kl_weight, method.init_log_var)
+
+
+def test_the_chain_s_temperature_is_the_method_s_own_wherever_it_runs():
+    def squares(method, kl_weight):
+        client = local(Sum(), 0.01, epochs=20, kl_weight=kl_weight)
+        return float(method.fit(client, state(Sum()), {}).reply["head/square/head"])
+
+    assert squares(FedPop(), 0.001) == squares(FedPop(), 1.0)
+    assert squares(FedPop(kl_weight=0.1), 1.0) != squares(FedPop(), 1.0)
 
 
 def test_a_chain_goes_on_where_the_client_left_it():
@@ -327,6 +350,7 @@ def test_a_gated_forecast_has_the_moments_of_its_mixture(experts, seed):
     [
         (FedHB, {"prior_std": 0.0}), (FedHB, {"keep": 0.0}), (FedHB, {"prior_weight": -1.0}),
         (FedHBMixture, {"centres": 0}), (FedHBMixture, {"centre_std": 0.0}),
+        (FedPop, {"kl_weight": 0.0}), (FedPop, {"init_log_var": 41.0}),
         (FedPop, {"burn_in": 1.0}), (FedPop, {"heads": 0}), (FedPop, {"server_lr": 0.0}),
     ],
 )  # fmt: skip
