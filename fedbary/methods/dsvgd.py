@@ -106,6 +106,7 @@ class DSVGD(Method):
     server_rate: float = 0.05
     init_std: float = 0.1
 
+    unused = ("momentum", "weight_decay")
     deterministic = True
 
     def __post_init__(self) -> None:
