@@ -7,7 +7,8 @@ weighted, each weight has
     m = Σ θ_k / K,      s² = Σ (θ_k − m)² / K,      v = s² K / (K − 1)  or  s²,
 
 and θ_g ← m. Predictions are those of the K networks themselves (the paper's bootstrap), of draws
-from N(m, v), or of a linear model in closed form.
+from N(m, v), or of a linear model in closed form. The moments of batch norm are no weights: draws
+have their mean.
 
 What travels: as in FedAvg, once the model either way. The server keeps the K networks of the last
 round. It suits ensembles of many clients whose data are alike: what sets them apart is taken for
@@ -32,6 +33,7 @@ from fedbary.aggregation.sums import normalised
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
 from fedbary.methods._method import Fitted, Local, Method, Reply, Server, Tensors
+from fedbary.optimisers import is_buffer
 from fedbary.regression.networks import Regressor
 from fedbary.regression.sgd import fit as fit_regression
 
@@ -104,7 +106,9 @@ class FedAG(Method):
         networks = self.members(model, state)
         if not networks:
             return super().posterior(model, state)
-        return fit_gaussian(networks, estimator=self.estimator)
+        fitted = fit_gaussian(networks, estimator=self.estimator)
+        log_vars = {n: t for n, t in fitted.log_var.items() if not is_buffer(n, t)}
+        return Posterior(fitted.mean, log_vars)
 
 
 def stacked(networks: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:

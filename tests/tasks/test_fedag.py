@@ -8,12 +8,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from torch import Generator
+from torch import Generator, nn
 
 from fedbary import Posterior
 from fedbary.aggregation import aggregate
 from fedbary.errors import SettingError
-from fedbary.methods.fedag import ESTIMATORS, MIN_LOG_VAR, fit_gaussian, stacked
+from fedbary.methods import Reply, Server
+from fedbary.methods.fedag import ESTIMATORS, MIN_LOG_VAR, FedAG, fit_gaussian, stacked
+from fedbary.predictive.choice import predicted
 from fedbary.predictive.draws import drawn
 from fedbary.regression.forecast import forecast, linear_forecast
 from fedbary.regression.networks import Regressor
@@ -169,6 +171,24 @@ def test_drawn_networks_have_the_posterior_s_moments():
         torch.testing.assert_close(values.mean(0), posterior.mean[name], rtol=0, atol=0.02)
         var = posterior.log_var[name].exp() if name in posterior.log_var else 0 * values[0]
         torch.testing.assert_close(values.var(0), var, rtol=0.05, atol=1e-6)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_draws_have_the_clients_mean_moments_of_batch_norm_and_answer_numbers(estimator):
+    """Trap: a variance drawn from the clients' spread is negative, and its root no number."""
+    networks = []
+    for seed in range(4):
+        torch.manual_seed(seed)
+        networks.append(nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Linear(5, 2)))
+        networks[-1][1].running_var.fill_(10.0**seed)
+    replies = [Reply(str(k), 1.0, net.state_dict()) for k, net in enumerate(networks)]
+    method, server = FedAG(estimator), Server(networks[0].state_dict(), {})
+    posterior = method.posterior(*method.aggregate(server, replies))
+    assert posterior.log_var.keys() == {name for name, _ in networks[0].named_parameters()}
+    generator = Generator().manual_seed(0)
+    found = predicted("montecarlo", networks[0], rows(20), 50, generator, posterior)
+    assert found.probs.isfinite().all()
+    assert (drawn(posterior, 9, generator)["1.running_var"] == 1111 / 4).all()
 
 
 # --- noise -------------------------------------------------------------------------------------
