@@ -1,5 +1,7 @@
 """SGLD and SGHMC sample the posterior at temperature 1; FedPPD's student learns what they say."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -11,6 +13,7 @@ from fedbary.methods._langevin import Sampler, samples
 from fedbary.methods._room import require_room
 from fedbary.methods.fedppd import FedPPD
 from fedbary.methods.sghmc import SGHMC
+from fedbary.methods.sgld import SGLD
 
 WEIGHTS, EXAMPLES = 400, 32
 
@@ -59,6 +62,44 @@ def test_samples_have_the_posterior_s_mean_and_variance(friction, lr, temperatur
     assert scaled.square().mean() == pytest.approx(1.0, rel=0.1)
     low, high = scaled[:, : WEIGHTS // 2].square().mean(), scaled[:, WEIGHTS // 2 :].square().mean()
     assert low == pytest.approx(float(high), rel=0.15)
+
+
+def variances(rates, friction, temperature, decay):
+    """Var θ after steps from θ = its mode, u = 0: of a Gaussian the chain is linear in both."""
+    at, cross, speed = torch.zeros(3, WEIGHTS).unbind(0)  # Var θ, Cov(θ, u), Var u
+    for rate in rates:
+        keep, pull = 1 - friction, rate * (CURVATURE + decay)
+        noise = 2 * friction * rate * temperature / EXAMPLES
+        speed = keep**2 * speed - 2 * keep * pull * cross + pull**2 * at + noise
+        cross = keep * cross - pull * at
+        at, cross = at + 2 * cross + speed, cross + speed
+    return at
+
+
+@pytest.mark.parametrize(
+    ("method", "friction", "rates"),
+    [
+        (SGLD(temperature=0.5, rate_factor=2, cycles=0, noisy_epochs=9), 1.0, [0.2] * 9),
+        (SGHMC(temperature=2.0, friction=0.4, cycles=0, noisy_epochs=9), 0.4, [0.1] * 9),
+        (FedPPD(temperature=0.5, teacher_lr=0.4),
+         1.0, [0.2] * 3 + [0.2 * 0.85] * 3 + [0.2 * 0.85**2] * 3),
+    ],
+    ids=["SGLD", "SGHMC", "FedPPD"],
+)  # fmt: skip
+def test_a_client_s_draws_have_its_own_temperature_friction_and_rate(method, friction, rates):
+    """Of FedPPD's teacher a step is half of the rate, which falls every third epoch."""
+    method = replace(method, networks=1) if isinstance(method, SGHMC) else method
+    y = torch.randn(EXAMPLES, WEIGHTS, generator=torch.Generator().manual_seed(0))
+    decay, squares = 0.3, []
+    mode = CURVATURE * y.mean(0) / (CURVATURE + decay)
+    received = {"weight": mode, "teacher/weight": mode}
+    expected = variances(rates, friction, method.temperature, decay)
+    for seed in range(8):
+        local = job(Means(), torch.zeros(EXAMPLES, 1), y, energy, 0.1, 9, EXAMPLES, decay, seed)
+        reply = method.fit(local, received, {}).reply
+        drawn = reply.get("teacher/weight", reply["weight"]).view(-1)
+        squares.append((drawn - mode).square() / expected)
+    assert torch.stack(squares).mean() == pytest.approx(1.0, rel=0.1)
 
 
 def test_noise_and_samples_are_in_the_last_epochs_of_each_cycle_and_the_rate_is_a_cosine():
@@ -150,6 +191,22 @@ def test_a_student_learns_the_teacher_s_predictions_and_both_are_averaged():
     found, kept = method.aggregate(Server(model, state), replies)
     torch.testing.assert_close(found["0.weight"], fitted.reply["0.weight"] + 0.75)
     torch.testing.assert_close(kept["teacher/0.weight"], fitted.reply["teacher/0.weight"] + 0.75)
+
+
+def test_the_student_is_asked_what_the_teacher_is_asked(monkeypatch):
+    """Of inputs with noise that the teacher is not shown a student learns flatter answers."""
+    monkeypatch.setattr("fedbary.methods.fedppd.INPUT_NOISE", 3.0)
+    x, y = classes(count=200)
+    torch.manual_seed(0)
+    teacher, student = nn.Linear(3, 2), nn.Linear(3, 2)
+    received = {**student.state_dict()}
+    received |= {"teacher/" + name: 2 * tensor for name, tensor in teacher.state_dict().items()}
+    method = FedPPD(teacher_lr=1e-9, temperature=0.0)
+    reply = method.fit(
+        job(student, x, y, nn.functional.cross_entropy, 0.05, 20, 20), received, {}
+    ).reply
+    slopes = [reply[name][0] - reply[name][1] for name in ("weight", "teacher/weight")]
+    torch.testing.assert_close(*slopes, rtol=0.1, atol=0.05)
 
 
 @pytest.mark.parametrize(
