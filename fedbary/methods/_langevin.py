@@ -56,17 +56,17 @@ class Sampler:
         noisy_epochs: int = 2**31,
     ) -> None:
         self.local, self.friction, self.temperature = local, friction, temperature
-        self.cycles = cycles
+        self.constant, self.cycles = cycles == 0, max(1, cycles)
         self.vectors = Vectors(local.model, 1.0)
         self.batches = Batches(local.x, local.y, local.training, local.seed, local.augment)
         epoch_steps = math.ceil(len(local.x) / local.training.batch_size)
         self.steps = local.training.epochs * epoch_steps
-        self.cycle_steps = math.ceil(self.steps / max(1, cycles))
-        self.quiet_steps = max(0, self.cycle_steps - noisy_epochs * epoch_steps)
+        self.noisy_steps = noisy_epochs * epoch_steps
 
     def is_noisy(self, step: int) -> bool:
         """Whether a step, from 0, has noise."""
-        return step % self.cycle_steps >= self.quiet_steps
+        left = self.steps - self._gone(step)
+        return left <= self.cycles * self.noisy_steps
 
     def __iter__(self) -> Iterator[bool]:
         """Take the steps; yield of each whether it had noise."""
@@ -90,9 +90,13 @@ class Sampler:
 
     def _rate(self, step: int) -> float:
         rate = self.local.training.lr
-        if not self.cycles:
+        if self.constant:
             return rate
-        return rate * 0.5 * (1 + math.cos(math.pi * (step % self.cycle_steps) / self.cycle_steps))
+        return rate * 0.5 * (1 + math.cos(math.pi * self._gone(step) / self.steps))
+
+    def _gone(self, step: int) -> int:
+        """Return how much of its cycle is gone at a step, in parts of a whole that is `steps`."""
+        return step * self.cycles % self.steps
 
     @property
     def metrics(self) -> dict[str, float]:

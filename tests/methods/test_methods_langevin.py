@@ -1,9 +1,12 @@
 """SGLD and SGHMC sample the posterior at temperature 1; FedPPD's student learns what they say."""
 
+import itertools
 from dataclasses import replace
 
 import pytest
 import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 from fedbary.errors import SettingError
@@ -117,6 +120,22 @@ def test_noise_and_samples_are_in_the_last_epochs_of_each_cycle_and_the_rate_is_
     rates = [sampler._rate(step) for step in range(24)]
     assert rates[:12] == rates[12:] and rates[0] == pytest.approx(0.1)
     assert rates[:12] == sorted(rates[:12], reverse=True) and rates[11] < 0.01
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(1, 30), st.integers(1, 6), st.integers(1, 4), st.integers(1, 40))
+def test_every_cycle_ends_with_noise_whatever_the_number_of_steps(epochs, cycles, noisy, examples):
+    """Trap: cycles of a rounded length leave too few steps for the last, and no sample of it."""
+    assume(cycles * (noisy + 1) <= epochs)
+    local = job(Means(), torch.zeros(examples, 1), torch.zeros(examples, 1), energy, 0.1, epochs, 8)
+    sampler = Sampler(local, 1.0, 1.0, cycles, noisy)
+    flags = [sampler.is_noisy(step) for step in range(sampler.steps)]
+    runs = [(is_noisy, len(list(run))) for is_noisy, run in itertools.groupby(flags)]
+    assert [is_noisy for is_noisy, _ in runs] == [False, True] * cycles
+    expected = noisy * sampler.steps // epochs
+    assert all(length == expected for is_noisy, length in runs if is_noisy)
+    rates = [sampler._rate(step) for step in range(sampler.steps)]
+    assert sum(later > earlier for earlier, later in itertools.pairwise(rates)) == cycles - 1
 
 
 def test_samples_are_spread_over_the_noisy_steps_and_end_with_the_last():

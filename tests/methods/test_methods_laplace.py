@@ -64,6 +64,19 @@ def test_the_fisher_is_the_mean_of_each_example_s_squared_gradient(monkeypatch):
         torch.testing.assert_close(found[name], tensor, rtol=1e-4, atol=1e-8)
 
 
+@pytest.mark.parametrize("name", ["Laplace", "FOLA"])
+def test_a_client_sends_the_fisher_of_the_weights_that_it_sends(name):
+    torch.manual_seed(0)
+    job = local(Network(), *images(), nn.functional.cross_entropy)
+    start = job.state()
+    reply = method_named(name)().fit(job, start, {}).reply
+    job.load(reply)
+    found = fisher(job)
+    assert not torch.equal(reply["4.weight"], start["4.weight"])
+    for weight, tensor in found.items():
+        torch.testing.assert_close(reply[FISHER + weight], tensor)
+
+
 def test_at_the_truth_it_is_the_curvature_of_a_linear_model():
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(20000, 3, generator=generator) * torch.tensor([0.5, 1.0, 2.0])
