@@ -7,9 +7,10 @@ over rounds and clients, round r is
     server:  θ_g ← Σ_k w_k S_k θ_k / Σ_k w_k S_k,      S_k = ((r − 1) Ω + F_k) / r + λ/n,
              Ω   ← ((r − 1) Ω + Σ_k w_k F_k) / r,
 
-and predictions are drawn from N(θ_g, 1/(n Ω + λ)). The paper's Ω is the sum over rounds and its
-penalty divides it by r, which is the same; as a precision of draws the sum would count the data
-once a round. In round 1 there is no Ω, and no penalty.
+and predictions are drawn from N(θ_g, 1/(n Ω + λ)), n being the examples of the round's clients: of
+a part of all clients draws are as wide as theirs alone would be. The paper's Ω is the sum over
+rounds and its penalty divides it by r, which is the same; as a precision of draws the sum would
+count the data once a round. In round 1 there is no Ω, and no penalty.
 
 It assumes what Laplace's approximation does (see Laplace); the penalty adds that what moved little
 in loss may move, as in elastic weight consolidation. What travels: 2 models either way. A client

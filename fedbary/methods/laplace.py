@@ -7,7 +7,8 @@ server multiplies these,
 
     s = Σ_k n_k F_k + λ,      θ = Σ_k (n_k F_k + λ n_k/n) θ_k / s,
 
-and the next round starts from θ. Predictions are of networks drawn from N(θ, 1/s).
+n being the examples of the round's clients: of a part of all clients s is theirs alone. The next
+round starts from θ. Predictions are of networks drawn from N(θ, 1/s).
 
 It assumes that the loss is quadratic around θ_k and weights do not matter together: of a network
 the draws are too wide in what the Fisher does not see, the more so the smaller λ, which is

@@ -13,12 +13,13 @@ where predictions agree for other reasons; the mixture ignores how sure the clie
 It assumes labelled examples at the server (`server_fraction`; published 20 % of the training data)
 that are no test data. What travels: in its one round 1 model down, M up. Further rounds start from
 the clients' mean sample, which is not published. The server holds K · M networks, and refuses what
-does not fit into half of its memory. Class weights of tables act on β through the weighted loss.
-Use it where one round is all there is (`rounds=1` and many local epochs), for classes and for
-numbers.
+does not fit into half of its memory. Class weights of tables act on β through the weighted loss,
+and are taken out of p_β, not of each p_k. Use it where one round is all there is (`rounds=1` and
+many local epochs), for classes and for numbers.
 
 Published cycles are of 5 epochs in 25 (`local_epochs`), with noise in the last 2, at friction 0.9
-and `lr` 0.1. The published distillation into one network is left out: FedBE has it.
+and a rate of 0.1, to which 3 `lr` is near by default. The published distillation into one network
+is left out: FedBE has it.
 
 Traps of the public code: the temperature's default is 1/N on top of a division by N, N being all
 examples and not the client's; the cosine's period uses N too, so that no cycle ends; its EP-MCMC

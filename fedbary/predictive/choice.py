@@ -30,8 +30,9 @@ def predicted(
     Parameters
     ----------
     kind
-        ``montecarlo``, ``members``, ``product`` of the members' predictions, ``dropout``, or
-        ``auto``: the members where there are some, pooled as the method says, else draws.
+        ``montecarlo``, ``members``, ``product``, the geometric mean of the members' predictions,
+        ``dropout``, or ``auto``: the members where there are some, pooled as the method says, else
+        draws.
     model
         The network that holds the global model, on whose device the work is done.
     x
@@ -45,7 +46,7 @@ def predicted(
     together
         The members' state dicts, stacked: (K, *shape) by name.
     adjusted
-        What is done to each network's logits.
+        What is done to each network's logits, or to what a pool makes of them.
     pool
         How the method joins the members' predictions, and how many each client has; by default
         their mixture, of one each. A gate is the last member.
@@ -57,14 +58,15 @@ def predicted(
         gate = states.pop() if isinstance(pool, Gate) else None
         gaussian = any(name.endswith(LOG_VAR_SUFFIX) for name in together)
         each = max(1, samples // len(states)) if gaussian else 0
-        answers = map(adjusted, members.answers(model, states, x, each, generator))
+        answers = members.answers(model, states, x, each, generator)
+        if isinstance(pool, Pool) and kind == "auto":
+            return pooled(answers, pool, adjusted)
+        answers = map(adjusted, answers)
         if kind == "product":
             each_has = pool.each if isinstance(pool, Pool) else 1
             return product(_by_member(answers, len(states) // each_has))
         if gate is not None and kind == "auto":
             return gated(answers, members.answers(model, [gate], x))
-        if isinstance(pool, Pool) and kind == "auto":
-            return pooled(answers, pool)
         return mixture(answers)
     if posterior is not None and posterior.log_var and not gaussian_layers(model):
         networks = unstacked(drawn(posterior, samples, generator))

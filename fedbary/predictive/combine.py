@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -151,7 +151,11 @@ def product(answers: Iterable[Tensor], weights: Sequence[float] | None = None) -
 
 
 @torch.inference_mode()
-def pooled(answers: Iterable[Tensor], pool: Pool) -> Prediction:
+def pooled(
+    answers: Iterable[Tensor],
+    pool: Pool,
+    adjusted: Callable[[Tensor], Tensor] = lambda logits: logits,
+) -> Prediction:
     """Predict by p ∝ P^β Q^(1−β) of the clients' predictions, see `log_pool`.
 
     Parameters
@@ -160,13 +164,17 @@ def pooled(answers: Iterable[Tensor], pool: Pool) -> Prediction:
         Logits (networks, batch, classes) of each batch, client by client.
     pool
         β, and the networks of a client.
+    adjusted
+        What is done to log p, up to a number of its own for each example, and for `aleatoric` to
+        each network's logits. Done to each before they are pooled, its K-th power would be in P,
+        for which β was not learned.
     """
     probs, aleatoric = [], []
     for logits in answers:
-        logs = logits.log_softmax(-1)
-        by_client = logs.unflatten(0, (-1, pool.each)).logsumexp(1)
-        probs.append(log_pool(by_client, pool.beta).exp())
-        aleatoric.append(torch.special.entr(logs.exp()).sum(-1).mean(0))
+        by_client = logits.log_softmax(-1).unflatten(0, (-1, pool.each)).logsumexp(1)
+        probs.append(adjusted(log_pool(by_client, pool.beta)).softmax(-1))
+        each = adjusted(logits).softmax(-1)
+        aleatoric.append(torch.special.entr(each).sum(-1).mean(0))
     return Prediction(torch.cat(probs), torch.cat(aleatoric))
 
 

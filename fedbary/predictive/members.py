@@ -1,7 +1,8 @@
 """Predictions of several networks of one architecture, such as those that the clients sent.
 
-With `mixture` this is Bayesian model averaging over the members, with `product` the product of
-their predictions, the two between which β-PredBayes interpolates (Hasan et al. 2024).
+With `mixture` this is Bayesian model averaging over the members, with `product` the geometric mean
+of their predictions, and with `pooled` what β-PredBayes has between the mixture and the product of
+experts (Hasan et al. 2024), whose powers are 1.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from fedbary.predictive.choice import predicted
 from fedbary.predictive.combine import Pool, log_pool
 from fedbary.regression.forecast import forecast, gaussian_pool, pooled_forecast
 from fedbary.regression.networks import Regressor, gaussian_nll
+from fedbary.tabular.loss import natural, weighted_cross_entropy
 
 
 def logits(seed, clients, count=20, classes=4):
@@ -112,6 +113,33 @@ def test_predictions_pool_clients_not_networks():
     torch.testing.assert_close(product.probs, geometric)
     mixture = predicted("members", net, x, 1, generator, None, members, pool=Pool(2, 0.3))
     torch.testing.assert_close(mixture.probs, each.mean(0))
+
+
+def test_class_weights_are_taken_out_of_the_pooled_prediction_for_which_beta_was_learned():
+    """Trap: taken out of each client's, they are in the product as often as there are clients."""
+    x, y = data(3, 300)
+    weights = torch.tensor([0.55, 5.0])
+    weighted = weighted_cross_entropy(weights)
+    here = Server(network().state_dict(), {}, bench=Bench(network(), x, y, weighted))
+    method = PredBayes(networks=2, server_epochs=400)
+    model, state = method.aggregate(here, samples_of(4, 2))
+    members, generator = method.members(model, state), Generator().manual_seed(0)
+
+    def found(beta):
+        return predicted(
+            "auto", network(), x, 1, generator, None, members,
+            adjusted=lambda logits: natural(logits, weights), pool=Pool(2, beta),
+        )  # fmt: skip
+
+    def nll(beta):
+        """Of what is weighted again: for this β was learned."""
+        return float(weighted((found(beta).probs * weights).log(), y))
+
+    best = min(torch.linspace(0, 1, 101).tolist(), key=nll)
+    assert method.pool(model, state).beta == pytest.approx(best, abs=0.02)
+    plain = predicted("auto", network(), x, 1, generator, None, members, pool=Pool(2, 0.8)).probs
+    expected = plain / weights
+    torch.testing.assert_close(found(0.8).probs, expected / expected.sum(-1, keepdim=True))
 
 
 def test_pooled_forecasts_at_beta_0_are_the_mixture_s():
