@@ -17,7 +17,7 @@ linear model with weight_decay λ/n one round of RKLB is the posterior of all da
 the correlations, where the mean-field methods are not. What travels: 1 model down; up 1 and a
 triangle of p (p + 1)/2 numbers for p weights in the last layer (8 models of the cnn: p = 850). More
 than `most_weights` are refused. A client pays p² numbers and one pass; the server K p³ for RKLB and
-some ten times K p³ for WB: of ten clients of the cnn 2 s and 12 s a round on a core. It
+some ten times K p³ for WB: of ten clients of the cnn 2 s and 20 s a round on a core. It
 keeps C and the draws.
 
 References: MacKay, A Practical Bayesian Framework for Backpropagation Networks, 1992; Kristiadi,
