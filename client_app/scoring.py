@@ -47,9 +47,7 @@ def evaluation_scores(job: Job, message: Message, model: nn.Module) -> dict[str,
         model.load_state_dict({**held.model})
         for data, (x, y, weights) in sets.items():
             seed = scoring_seed(job, server_round)
-            scores = job.task.client_scores(
-                model, x, y, job.facts, seed, held.members, weights, held.posterior
-            )
+            scores = job.task.client_scores(model, x, y, job.facts, seed, held, weights)
             found |= {f"{owner}{data}{name}": value for name, value in scores.items()}
     return found
 
@@ -72,7 +70,8 @@ def global_model(
     if not method.personalises:
         return Personal(model)
     state = {name: tensor for name, tensor in received.items() if name not in model}
-    return Personal(model, method.members(model, state), method.posterior(model, state))
+    members, posterior = method.members(model, state), method.posterior(model, state)
+    return Personal(model, members, posterior, method.pool(model, state))
 
 
 def scoring_seed(job: Job, server_round: int) -> int:

@@ -111,11 +111,14 @@ class Personal:
         Networks that predict together in its place: (K, *shape) by name, as of `Method.members`.
     posterior : Posterior, optional
         What networks are drawn from, where the model's own layers hold point weights.
+    pool : Pool or Gate, optional
+        How the members' predictions are joined, as of `Method.pool`.
     """
 
     model: Tensors
     members: Tensors = field(default_factory=dict)
     posterior: Posterior | None = None
+    pool: Pool | Gate | None = None
 
 
 @dataclass(frozen=True, eq=False)

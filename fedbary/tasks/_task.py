@@ -16,7 +16,7 @@ from fedbary.data.examples import Examples
 from fedbary.data.shard import Shard
 from fedbary.data.sites import Site
 from fedbary.figures.run import Curve
-from fedbary.gaussian import Posterior
+from fedbary.methods import Personal
 from fedbary.settings.config import Settings
 from fedbary.tasks._values import (
     Client,
@@ -138,14 +138,12 @@ class Task(ABC):
         y: Tensor,
         facts: Facts,
         seed: int,
-        members: Mapping[str, Tensor] | None = None,
+        predicting: Personal | None = None,
         weights: Tensor | None = None,
-        posterior: Posterior | None = None,
     ) -> dict[str, float]:
-        """Score a model at a client, or members in its place; what is not finite is left out.
+        """Score a model at a client, which predicts by what `predicting` has of members and more.
 
-        Networks are drawn from `posterior` where the model's own layers hold point weights. With
-        `weights` (N,) each example counts for as much.
+        What is not finite is left out. With `weights` (N,) each example counts for as much.
         """
         return {}
 

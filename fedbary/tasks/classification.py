@@ -29,6 +29,7 @@ from fedbary.device import torch_device
 from fedbary.errors import SettingError
 from fedbary.figures.run import reliability_diagram
 from fedbary.gaussian import Posterior
+from fedbary.methods import Personal
 from fedbary.predictive import Prediction
 from fedbary.predictive.choice import predicted
 from fedbary.predictive.combine import Gate, Pool
@@ -145,12 +146,12 @@ class Classification(Task):
         y: Tensor,
         facts: Facts,
         seed: int,
-        members: Mapping[str, Tensor] | None = None,
+        predicting: Personal | None = None,
         weights: Tensor | None = None,
-        posterior: Posterior | None = None,
     ) -> dict[str, float]:
         """Score a model at a client."""
-        probs = self._predict(model, x, seed, posterior, members).probs
+        by = predicting or Personal(model.state_dict())
+        probs = self._predict(model, x, seed, by.posterior, by.members, by.pool).probs
         return evaluate(probs, y, self.settings.ece_bins, weights)
 
     def scores(self, outcome: Outcome, facts: Facts) -> Scored:

@@ -32,6 +32,7 @@ from fedbary.figures.roc import roc_curves
 from fedbary.figures.run import reliability_diagram
 from fedbary.figures.sheet import BLUE, GREEN
 from fedbary.gaussian import Posterior
+from fedbary.methods import Personal
 from fedbary.predictive import Prediction
 from fedbary.predictive.choice import predicted
 from fedbary.predictive.combine import Gate, Pool
@@ -138,15 +139,15 @@ class Tables(Task):
         y: Tensor,
         facts: Facts,
         seed: int,
-        members: Mapping[str, Tensor] | None = None,
+        predicting: Personal | None = None,
         weights: Tensor | None = None,
-        posterior: Posterior | None = None,
     ) -> dict[str, float]:
         """Score a model at a client; a site of one class has no AUROC and no sensitivity.
 
         Nor has any with weights.
         """
-        prediction = self._predict(model, x, facts, seed, posterior, members)
+        by = predicting or Personal(model.state_dict())
+        prediction = self._predict(model, x, facts, seed, by.posterior, by.members, by.pool)
         if weights is not None:
             return evaluate(prediction.probs, y, self.settings.ece_bins, weights)
         found = self.judged(prediction, y)

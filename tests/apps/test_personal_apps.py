@@ -59,6 +59,7 @@ def test_the_global_model_is_to_a_client_what_it_is_to_the_server(name):
     layer = VariationalLinear(3, 2)
     reset_layer(layer, -4.0, torch.Generator().manual_seed(0))
     network = torch.nn.Linear(3, 2) if METHODS[name].deterministic else layer
+    network = torch.nn.Sequential(network, torch.nn.BatchNorm1d(2))
     model = {key: tensor.clone() for key, tensor in network.state_dict().items()}
     method = method_named(name)()
     like, generator = method.reply_like(model), torch.Generator().manual_seed(1)
@@ -79,6 +80,7 @@ def test_the_global_model_is_to_a_client_what_it_is_to_the_server(name):
     ):
         assert ours.keys() == theirs.keys()
         assert all(torch.equal(ours[key], theirs[key]) for key in ours)
+    assert found.pool == method.pool(after, held)
 
 
 @pytest.mark.parametrize(
