@@ -82,6 +82,21 @@ def square_root(matrix: Tensor) -> Tensor:
     return (vectors * values.clamp_min(0).sqrt()) @ vectors.T
 
 
+def with_ridge(matrix: Tensor, ridge: float) -> Tensor:
+    """Return a symmetric matrix plus a ridge, above 0, on its diagonal, none below half of it.
+
+    Where eigenvalues of the matrix fall so far below 0, they count as 0; that takes
+    eigenvalues, some twenty times as long as to find that there are none.
+    """
+    half = matrix.clone()
+    half.diagonal().add_(ridge / 2)
+    if torch.linalg.cholesky_ex(half).info == 0:
+        half.diagonal().add_(ridge / 2)
+        return half
+    values, vectors = torch.linalg.eigh(matrix)
+    return (vectors * (values.clamp_min(0) + ridge)) @ vectors.T
+
+
 def packed(matrix: Tensor) -> Tensor:
     """Return the lower triangle of a symmetric matrix (p, p) as a vector, p (p + 1)/2."""
     rows, columns = torch.tril_indices(*matrix.shape)

@@ -10,7 +10,13 @@ from scipy.linalg import sqrtm
 from scipy.optimize import minimize
 
 from fedbary.aggregation import aggregate
-from fedbary.covariance import packed, reverse_kl_barycentre, unpacked, wasserstein_barycentre
+from fedbary.covariance import (
+    packed,
+    reverse_kl_barycentre,
+    unpacked,
+    wasserstein_barycentre,
+    with_ridge,
+)
 
 BARYCENTRES = {"RKLB": reverse_kl_barycentre, "WB": wasserstein_barycentre}
 
@@ -116,3 +122,25 @@ def test_a_triangle_is_its_symmetric_matrix(seed, size):
     matrix = (matrix + matrix.T) / 2
     assert torch.equal(unpacked(packed(matrix), size), matrix)
     assert len(packed(matrix)) == size * (size + 1) // 2
+
+
+@given(
+    seed=st.integers(0, 999),
+    size=st.integers(1, 9),
+    ridge=st.sampled_from([1e-3, 1.0]),
+    scale=st.sampled_from([1e-4, 1.0, 1e4]),
+)
+@settings(max_examples=40, deadline=None)
+def test_with_a_ridge_no_eigenvalue_is_below_half_of_it(seed, size, ridge, scale):
+    rng = np.random.default_rng(seed)
+    matrix = torch.from_numpy(scale * rng.normal(size=(size, size)))
+    matrix = matrix + matrix.T
+    found = with_ridge(matrix, ridge)
+    assert torch.linalg.eigvalsh(found).min() >= ridge / 2 - 1e-12 * scale * size
+    sound = matrix @ matrix
+    expected = sound + ridge * torch.eye(size)
+    torch.testing.assert_close(with_ridge(sound, ridge), expected, rtol=1e-9, atol=1e-9)
+    if torch.linalg.eigvalsh(matrix).min() < -ridge:
+        values, vectors = np.linalg.eigh(matrix.numpy())
+        clipped = (vectors * (np.maximum(values, 0) + ridge)) @ vectors.T
+        np.testing.assert_allclose(found, clipped, atol=1e-9 * scale + 1e-12)

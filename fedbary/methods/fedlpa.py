@@ -31,10 +31,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from fedbary.covariance import packed, unpacked
+from fedbary.covariance import packed, unpacked, with_ridge
 from fedbary.errors import SettingError
 from fedbary.methods._kronecker import factors, layers, matrix, product_mode, tensors_of
 from fedbary.methods._method import (
@@ -127,8 +126,7 @@ class FedLPA(Method):
 
     def _damped(self, triangle: Tensor, side: int) -> Tensor:
         """Return a factor with √damping on its diagonal; eigenvalues below 0 count as 0."""
-        values, vectors = torch.linalg.eigh(unpacked(triangle.double(), side))
-        return vectors * (values.clamp_min(0) + self.damping**0.5) @ vectors.T
+        return with_ridge(unpacked(triangle.double(), side), self.damping**0.5)
 
     def _sides(self, model: Tensors) -> dict[str, tuple[int, int]]:
         """Return by layer the sides of A and B."""
