@@ -38,7 +38,8 @@ class Training:
     epochs, batch_size
         Passes over the client's data, and examples a step.
     lr, momentum, weight_decay
-        SGD of the means and of the deterministic tensors.
+        SGD of the means and of the deterministic tensors; the rate of a weight whose prior would
+        make it unstable is less.
     log_var_lr
         About how far a log-variance that is much too small rises in a step: Adam's rate in
         `variational`, in `natural_gradient` and `ivon` the part of the way that a precision moves.

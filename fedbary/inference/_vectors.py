@@ -125,6 +125,17 @@ class Momentum:
     The KL is the means' alone, s₀ m − e₀ in the gradient; `weight_decay` is every tensor's, but
     under a factor only the points', as a factor is all there is to be said before the data.
     `proximity` μ adds μ (θ − θ₀), θ₀ being what the tensors hold now.
+
+    SGD on a quadratic of curvature a alone is stable while lr a < 2 (1 + β). Of a weight whose
+    penalties' curvature would take more than half of that the rate is (1 + β)/a: a narrow prior
+    holds a weight, whatever `lr` is.
+
+    Attributes
+    ----------
+    velocity
+        u.
+    most
+        For each weight how many times `lr` its rate may be, (1 + β)/(lr a); infinite where a ≤ 0.
     """
 
     def __init__(self, q: Vectors, training: Training, kl_scale: float) -> None:
@@ -139,11 +150,14 @@ class Momentum:
             self.decay += training.proximity
             self.pull.add_(q.points.value, alpha=training.proximity)
         self.velocity = torch.zeros_like(q.points.value)
+        self.most = (1 + training.momentum) / (training.lr * self.decay.clamp_min(0))
+        self.gain = self.most.clamp(max=1) if bool((self.most < 1).any()) else None
 
     def update(self) -> Tensor:
-        """Take in the gradient of the mean NLL, which is changed, and return the velocity."""
+        """Take in the gradient of the mean NLL, which is changed; return what `lr` multiplies."""
         self.points.grad.addcmul_(self.points.value, self.decay).sub_(self.pull)
-        return self.velocity.mul_(self.momentum).add_(self.points.grad)
+        self.velocity.mul_(self.momentum).add_(self.points.grad)
+        return self.velocity if self.gain is None else self.velocity * self.gain
 
 
 class Batches:

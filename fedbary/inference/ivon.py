@@ -20,8 +20,8 @@ curvature by Price's theorem:
 Published IVON is that with three differences. The factor c takes the place of its constant
 hess_init + δ: whatever the variances received, `lr` has SGD's meaning for a weight of mean
 curvature. No weight's rate exceeds 10 lr: h is noisy, and one weight taken for flat would blow
-up. And (ĥ − h) ρ / (h + δ) is held to [−1, 1], see `natural_gradient`. The deterministic tensors
-take SGD with momentum.
+up; nor is it so large that the prior's pull alone would be unstable. And (ĥ − h) ρ / (h + δ) is
+held to [−1, 1], see `natural_gradient`. The deterministic tensors take SGD with momentum.
 
 The variance is all the state there is: h + δ = 1/(ess v) as received, so a round goes on where
 the last one ended. A received variance above the prior's, which some rules make of several, is
@@ -42,6 +42,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -103,10 +104,10 @@ def fit(
             grad.addcmul_(var, half_precision)
             scale_precision(log_var, grad.mul_(2 * training.log_var_lr * ess))
             var = variance_power(log_var, 1)
-        velocity = sgd.update()
-        points.value[num_gaussian:].sub_(velocity[num_gaussian:], alpha=training.lr)
+        points.value[num_gaussian:].sub_(sgd.update()[num_gaussian:], alpha=training.lr)
         gain = var.mul_(var.reciprocal().mean()).clamp_(max=MAX_GAIN)
-        rate = training.lr / (1 - training.momentum**step)
-        q.mean.addcmul_(velocity[:num_gaussian], gain, value=-rate)
+        unbiased = 1 - training.momentum**step
+        gain = torch.minimum(gain, unbiased * sgd.most[:num_gaussian])
+        q.mean.addcmul_(sgd.velocity[:num_gaussian], gain, value=-training.lr / unbiased)
     model.zero_grad(set_to_none=True)
     return {"train_nll": batches.mean_nll, "kl": q.kl()}

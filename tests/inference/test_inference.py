@@ -369,3 +369,19 @@ def test_names_with_an_underscore_are_no_methods():
 def test_an_unknown_method_is_refused_with_the_names():
     with pytest.raises(SettingError, match="variational"):
         local_method("magic")
+
+
+@pytest.mark.parametrize("name", INFERENCE)
+@pytest.mark.parametrize("log_var", [-3.0, -11.0, -20.0])
+def test_a_prior_however_narrow_holds_the_means_and_does_not_throw_them_about(name, log_var):
+    """Its curvature, e²⁰/40, is thousands of times what SGD at this rate would bear."""
+    x, y = regression_data(40)
+    model = Regression(4)
+    mean, scale = torch.full((1, 4), 0.3), torch.full((1, 4), log_var)
+    prior = Posterior({"linear.weight": mean}, {"linear.weight": scale})
+    training = Training(200, 20, lr=0.005, momentum=0.9, log_var_lr=0.01)
+    local_method(name)(model, x, y, prior, training, 0, nll=gaussian_nll)
+    precision = torch.full((4,), math.exp(-log_var), dtype=torch.float64)
+    mean, _ = exact_mean_field(x, y, 0.3 * precision, precision)
+    found = model.linear.weight_mean[0].detach().double()
+    assert ((found - mean).abs() < 0.2 * (mean - 0.3).abs() + 0.02).all()
