@@ -55,7 +55,8 @@ class SiteMethod(Method):
     def send(self, server: Server, client: str) -> Tensors:
         """Return the global posterior, from which the client starts, and its cavity."""
         cavity = self.global_factor(server)
-        if (site := factors("site", server.state).get(client)) is not None:
+        site = factor(f"site/{quote(client, safe='')}", server.state)
+        if site.precision:
             cavity = cavity / site ** (1 / self.rho)
         return {**server.model, **named("cavity", cavity)}
 

@@ -7,8 +7,9 @@ run's kl_weight, the paper's temperature τ,
     server:  λ_k ← λ_k + γ ρ (η(q_k) − η_g),
              η_g ← (1 − α) mean_k η(q_k) + α (η₀ + Σ_k λ_k),      α = 1/(1 + ρ K).
 
-With variances that are fixed and alike it is ADMM on the means, λ_k/η's precision its duals; with
-ρ = α = 1 it would be PVI. A fixed point has q_k = η_g for every client, and is the mean-field
+With variances that are fixed and alike it is ADMM on the means, λ_k/η's precision its duals. With
+ρ = 1 and γ = 1/K, and all clients in every round, it is PVI with that damping: so by the defaults
+of both where clients are ten. A fixed point has q_k = η_g for every client, and is the mean-field
 posterior of all data, its likelihood to the power 1/κ; for linear models exactly. Whether the
 rounds reach it depends on γ: with ρ = 1 all of our linear problems did, fastest at γ = 0.1, while
 small ρ with γ = 1 diverged.
@@ -23,10 +24,10 @@ kl_weight is 0.1 and prior_std 1.4; on Fashion-MNIST they take ρ = 0.2 and γ =
 small a γ is for so small a kl_weight: sites that hardly move leave the prior alone against the
 mean, which it then draws to 0 by α a round.
 
-Reference: the IVON-ADMM of Swaroop et al., ICLR 2026, with their public code team-approx-bayes/
-bayes-admm. That trains by IVON (inference=ivon here), begins every local fit at the global
-precision, holds the duals at the clients with the sign turned, and counts on every client in every
-round.
+Reference: the IVON-ADMM of Möllenhoff, Swaroop, Doshi-Velez and Khan, Federated ADMM from Bayesian
+Duality, ICLR 2026 (arXiv 2506.13150), with their public code team-approx-bayes/bayes-admm. That
+trains by IVON (inference=ivon here), begins every local fit at the global precision, holds the
+duals at the clients with the sign turned, and counts on every client in every round.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ v_k of the global posterior v, in turns,
 
 and sends v_k. The server takes v ← (1 − β) v + β Σ w_k v_k on means and on ρ, σ = softplus(ρ).
 v_k starts from v each round and takes an Adam step for every `steps_per_global` steps of q_k,
-after each epoch together; q_k is trained by the run's local inference. The objective is known by
+after each epoch together; q_k is trained by the run's local inference, begun anew each epoch
+(the code keeps both optimisers' states). The objective is known by
 the paper's abstract shape and by unofficial code, whose 20 · 5 steps a round and rates are the
 defaults here.
 
@@ -195,6 +196,6 @@ def _rho(log_var: Tensor) -> Tensor:
 
 
 def _log_var(rho: Tensor) -> Tensor:
-    """Return 2 log softplus(ρ), at least −40; far below 0 softplus is the exponential."""
+    """Return 2 log softplus(ρ); far below 0 softplus is the exponential."""
     log_std = torch.where(rho < -15, rho, torch.nn.functional.softplus(rho).log())
     return 2 * log_std

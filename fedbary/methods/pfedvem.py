@@ -22,7 +22,7 @@ Traps: the public code trains all clients each round and draws those that are av
 the loss over the examples at a fixed rate, which explodes where they are many (here it is their
 mean, as everywhere, and the rate the run's); 1/ρ² is unbounded, so that one client whose head lies
 on the global one owns it: ρ_k² is held above `least_rho`². In public code ρ_k is that from before
-the E step, as here.
+the E step, as here. There the head's biases are Gaussian too; here they are points, of the base.
 
 Reference: Zhu, Ma and Blaschko, Confidence-aware Personalized Federated Learning via Variational
 Expectation Maximization, CVPR 2023; the code read is JunyiZhu-AI/confidence_aware_PFL.

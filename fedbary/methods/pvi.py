@@ -63,9 +63,9 @@ class PVI(SiteMethod):
             raise SettingError("prior_std", self.prior_std, "a number above 0")
 
     def check(self, clients: int, epochs: int) -> None:
-        """Refuse a damping with which a round of so many clients would diverge."""
+        """Refuse a damping with which a round of so many clients may diverge."""
         if self.damping * clients > 1:
-            allowed = f"at most 1/{clients} where so many clients reply: it diverges above"
+            allowed = f"at most 1/{clients} where so many clients reply: it may diverge above"
             raise SettingError("damping", self.damping, allowed)
 
     def prior(self, like: Mapping[str, Tensor]) -> Factor:

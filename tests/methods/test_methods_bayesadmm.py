@@ -69,6 +69,17 @@ def test_at_rho_1_a_round_moves_the_sites_as_pvi_does():
         torch.testing.assert_close(ours[name].precision["weight"], theirs[name].precision["weight"])
 
 
+def test_at_rho_1_and_a_damping_of_1_over_k_it_is_pvi():
+    data = clients(3, 3)
+    ours, theirs = BayesADMM(damping=1 / 3), PVI()
+    (one, held), (other, kept) = start(ours, data), start(theirs, data)
+    for _ in range(5):
+        one, held = one_round(ours, one, held, data, range(3))
+        other, kept = one_round(theirs, other, kept, data, range(3))
+        for name, tensor in other.items():
+            torch.testing.assert_close(one[name], tensor)
+
+
 @pytest.mark.parametrize("rho", [0.3, 1.0, 2.5])
 def test_with_variances_that_are_fixed_and_alike_it_is_admm(rho):
     data, s = clients(4, 3, features=3), 4.0

@@ -2,14 +2,23 @@
 
 import pytest
 import torch
-from linear_gaussian import clients, independent, one_round, posterior_of_all, start
+from linear_gaussian import (
+    NOISE_VAR,
+    clients,
+    independent,
+    one_round,
+    posterior_of_all,
+    start,
+)
 
 from fedbary.errors import SettingError
 from fedbary.gaussian import Factor, Posterior
-from fedbary.methods import Server
+from fedbary.methods import Reply, Server
 from fedbary.methods._sites import factors
+from fedbary.methods.bayesadmm import BayesADMM
 from fedbary.methods.fedep import FedEP
 from fedbary.methods.fedsep import FedSEP
+from fedbary.methods.pvi import PVI
 
 DECAY = 0.02
 
@@ -73,6 +82,66 @@ def test_fedsep_s_error_shrinks_by_one_minus_s_over_k_a_round(server_lr):
         model, state = one_round(method, model, state, data, range(4))
         for now, then in zip(errors(model), before, strict=True):
             torch.testing.assert_close(now, (1 - server_lr / 4) * then)
+
+
+TURNS = [[0, 1, 2, 3], [0, 2], [1], [3, 0], [0, 1, 2, 3], [2]]
+"""Who takes part; before the rounds of some, all have replied once."""
+
+
+def added(data):
+    """Return what each client's likelihood and part of the prior add: precision and shift."""
+    return [
+        (x.square().sum(0) / NOISE_VAR + DECAY * len(y), x.t() @ y / NOISE_VAR) for x, y in data
+    ]
+
+
+def test_fedep_s_sites_follow_what_the_likelihoods_add_with_momentum():
+    """u_k ← β u_k + (s/C) (L_k − λ_k), λ_k ← λ_k + u_k, of those that take part."""
+    data = independent(clients(0, 4, features=3))
+    model, state = start(FedEP(0.6, 0.7, DECAY), data)
+    expected = [[torch.zeros(3).double() for _ in range(2)] for _ in data]
+    velocity = [[torch.zeros(3).double() for _ in range(2)] for _ in data]
+    for turn in TURNS:
+        model, state = one_round(FedEP(0.6, 0.7, DECAY), model, state, data, turn)
+        for k in turn:
+            for part, whole in enumerate(added(data)[k]):
+                step = 0.6 / len(turn) * (whole - expected[k][part])
+                velocity[k][part] = 0.7 * velocity[k][part] + step
+                expected[k][part] = expected[k][part] + velocity[k][part]
+    for k, (precision, shift) in enumerate(expected):
+        site = factors("site", state)[f"site/{k}"]
+        torch.testing.assert_close(site.precision["weight"], precision)
+        torch.testing.assert_close(site.shift["weight"], shift)
+
+
+def test_fedsep_follows_what_the_likelihoods_add_beyond_their_shares_with_momentum():
+    """u ← β u + (s/C) Σ_k (L_k − w_k η_g), η_g ← η_g + u, w_k the share of those ever heard."""
+    data = independent(clients(0, 4, features=3))
+    method = FedSEP(0.6, 0.7, DECAY)
+    model, state = start(method, data)
+    sizes = [len(y) for _, y in data]
+    expected, velocity = [torch.zeros(3).double()] * 2, [torch.zeros(3).double()] * 2
+    for number, turn in enumerate(TURNS):
+        model, state = one_round(method, model, state, data, turn)
+        for part in range(2):
+            moves = [
+                added(data)[k][part] - (number > 0) * sizes[k] / sum(sizes) * expected[part]
+                for k in turn
+            ]
+            velocity[part] = 0.7 * velocity[part] + 0.6 / len(turn) * sum(moves)
+        expected = [now + u for now, u in zip(expected, velocity, strict=True)]
+    found = Factor.of(Posterior.from_state_dict(model))
+    torch.testing.assert_close(found.precision["weight"], expected[0])
+    torch.testing.assert_close(found.shift["weight"], expected[1])
+
+
+@pytest.mark.parametrize("method", [FedEP(), FedSEP(), PVI(), BayesADMM()])
+def test_deterministic_tensors_are_averaged_by_size(method):
+    gaussian = {"w_mean": torch.ones(2), "w_log_var": torch.zeros(2)}
+    replies = [Reply(str(n), n, {**gaussian, "bias": torch.full((2,), n)}) for n in (1.0, 3.0)]
+    model = {**gaussian, "bias": torch.zeros(2)}
+    after, _ = method.aggregate(Server(model, method.start(model)), replies)
+    torch.testing.assert_close(after["bias"], torch.full((2,), 2.5))
 
 
 def test_fedsep_reaches_it_with_the_paper_s_momentum_and_some_away():

@@ -134,6 +134,32 @@ def test_only_the_exact_step_sends_the_client_s_own_posterior():
         assert torch.equal(fitted.reply["w_mean"], fitted.kept["w_mean"]) == same
 
 
+def test_an_epoch_of_the_one_is_followed_by_its_steps_of_the_other():
+    """q_k starts from what the client keeps, v_k from v; an epoch's prior is v_k as it stands."""
+    sent, seen = state(0.3, -1.0), []
+
+    def spy(model, x, y, prior, training, *args, **kwargs):
+        seen.append((float(model.w_mean.detach()), float(prior.mean["w"]), training.epochs))
+        return exact(model, x[:1], y[:1], prior, training, *args, **kwargs)
+
+    job = local(5.0, -1.0)
+    job = replace(
+        job, x=job.x.repeat(6), y=job.y.repeat(6), inference=spy,
+        training=Training(epochs=3, batch_size=1),
+    )  # fmt: skip
+    fitted = pFedBayes(global_lr=0.05, steps_per_global=2).fit(job, sent, state(-2.0, -3.0))
+    copy, model, starts = GlobalCopy(sent, ["w"], 0.05), Weight(), []
+    for _ in range(3):
+        starts.append(float(copy.posterior().mean["w"]))
+        training = Training(kl_weight=10.0)
+        exact(model, job.x[:1], job.y[:1], copy.posterior(), training, 0)
+        copy.follow(model.state_dict(), 3)  # 6 steps of q_k, 2 for each of v_k
+    assert [prior for _, prior, _ in seen] == pytest.approx(starts)
+    assert seen[0][0] == -2.0 and [epochs for _, _, epochs in seen] == [1, 1, 1]
+    found, expected = fitted.reply, copy.posterior().state_dict()
+    assert all(float(found[name]) == pytest.approx(float(t)) for name, t in expected.items())
+
+
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(st.floats(-2, 2), st.floats(-4, 1)), min_size=2, max_size=5))
 def test_rho_is_where_the_divergence_from_the_prior_is_least(clients):
@@ -171,6 +197,20 @@ def test_the_global_head_is_where_the_clients_divergences_are_least(clients):
     after, _ = pFedVem().aggregate(Server(state(), {}), same)
     plain = sum(m for m, _ in clients) / len(clients)
     assert float(after["w_mean"]) == pytest.approx(plain, abs=1e-9)  # whatever the sizes
+
+
+def test_the_base_is_averaged_by_size_whatever_the_heads_say():
+    replies = [reply(0, 5.0, -6.0), reply(1, 1.0, 2.0)]
+    for held, value in zip(replies, (1.0, 12.0), strict=True):
+        held.tensors["base"] = torch.tensor([value])
+    after, _ = pFedVem().aggregate(Server({**state(), "base": torch.zeros(1)}, {}), replies)
+    assert float(after["base"]) == pytest.approx((1.0 + 10 * 12.0) / 11)
+
+
+def test_a_head_that_lies_on_the_global_one_is_held_by_the_least_rho():
+    fitted = pFedVem(least_rho=0.1).fit(local(4.0, 2.0), state(0.5), state(0.5, -30.0))
+    assert float(fitted.reply[RHO].exp()) == pytest.approx(0.01)
+    assert float(fitted.kept["w_log_var"]) == pytest.approx(-math.log(104.0))
 
 
 def test_nobody_owns_the_global_head_by_a_claim_of_certainty():

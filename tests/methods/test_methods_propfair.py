@@ -61,6 +61,7 @@ def test_with_a_baseline_far_away_it_is_fedavg():
     plain = FedAvg().fit(other, other.state(), {})
     for name, tensor in plain.reply.items():
         torch.testing.assert_close(fair_reply.reply[name], tensor, rtol=1e-5, atol=1e-6)
+    assert fair_reply.metrics == pytest.approx(plain.metrics, rel=1e-5)  # of the last epoch alone
 
 
 def test_its_metric_is_the_loss_itself_over_the_last_epoch():
