@@ -160,6 +160,34 @@ def network():
     return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
 
 
+class Filters(nn.Sequential):
+    """A convolution, its weights channels-last in memory, and a linear layer."""
+
+    def __init__(self):
+        super().__init__(nn.Conv2d(3, 4, 2), nn.Flatten(), nn.Linear(16, 2))
+        self.to(memory_format=torch.channels_last)
+
+
+@settings(deadline=None, max_examples=10)
+@given(st.integers(1, 5), st.integers(0, 2), st.integers(0, 10**6))
+def test_a_client_sends_each_sample_as_it_was_drawn(networks, cycles, seed):
+    """Trap: as_strided counts from where the storage begins, so that every row was the first."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.rand(24, 3, 3, 3, generator=generator)
+    y = torch.randint(0, 2, (24,), generator=generator)
+    torch.manual_seed(seed)
+    start = Filters().state_dict()
+    method = SGHMC(networks=networks, cycles=cycles, noisy_epochs=1)
+    jobs = [job(Filters(), x, y, nn.functional.cross_entropy, 0.1, 4, 8) for _ in range(2)]
+    reply = method.fit(jobs[0], start, {}).reply
+    jobs[1].load(start)
+    sampler = Sampler(jobs[1], method.friction, 1.0, cycles, 1)
+    for place, vector in enumerate(samples(sampler, networks)):
+        sampler.vectors.points.value.copy_(vector)
+        for name, parameter in jobs[1].model.named_parameters():
+            assert torch.equal(reply[name][place], parameter)
+
+
 def test_the_server_keeps_every_sample_and_goes_on_from_their_mean():
     method = SGHMC(networks=3, noisy_epochs=1)
     model, replies = network().state_dict(), []
