@@ -186,7 +186,7 @@ class Batches:
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         with seeded(derive_seed(self.seed, "layers"), self.x.device):
             for _ in range(self.training.epochs):
-                self.total = torch.zeros((), device=self.x.device)
+                self.total, self.counted = torch.zeros((), device=self.x.device), 0
                 for indices in torch.randperm(len(self.x), generator=self.order).split(
                     self.training.batch_size
                 ):
@@ -196,11 +196,12 @@ class Batches:
     def count(self, loss: Tensor, labels: Tensor) -> None:
         """Add the mean loss of a batch to its epoch's."""
         self.total += loss.detach() * len(labels)
+        self.counted += len(labels)
 
     @property
     def mean_nll(self) -> float:
         """Mean of the losses counted in the last epoch."""
-        return float(self.total / len(self.x))
+        return float(self.total / self.counted)
 
 
 def effective_size(training: Training, num_examples: int) -> float:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -40,6 +41,8 @@ class Sampler:
         0: a constant rate.
     noisy_epochs : int
         Noise is added in so many last epochs of a cycle.
+    steps : int, optional
+        How many steps are taken, by default all of the round's epochs.
 
     Attributes
     ----------
@@ -54,13 +57,14 @@ class Sampler:
         temperature: float = 1.0,
         cycles: int = 0,
         noisy_epochs: int = 2**31,
+        steps: int | None = None,
     ) -> None:
         self.local, self.friction, self.temperature = local, friction, temperature
         self.constant, self.cycles = cycles == 0, max(1, cycles)
         self.vectors = Vectors(local.model, 1.0)
         self.batches = Batches(local.x, local.y, local.training, local.seed, local.augment)
         epoch_steps = math.ceil(len(local.x) / local.training.batch_size)
-        self.steps = local.training.epochs * epoch_steps
+        self.steps = local.training.epochs * epoch_steps if steps is None else steps
         self.noisy_steps = noisy_epochs * epoch_steps
 
     def is_noisy(self, step: int) -> bool:
@@ -73,7 +77,7 @@ class Sampler:
         local, points, training = self.local, self.vectors.points, self.local.training
         velocity = torch.zeros_like(points.value)
         local.model.train()
-        for step, (x, y) in enumerate(self.batches):
+        for step, (x, y) in enumerate(islice(self.batches, self.steps)):
             points.grad.zero_()
             loss = local.nll(local.model(x), y)
             loss.backward()

@@ -108,6 +108,7 @@ class DSVGD(Method):
 
     unused = ("momentum", "weight_decay")
     deterministic = True
+    unused = ("momentum", "weight_decay")
 
     def __post_init__(self) -> None:
         check_particles(self.particles, self.width)

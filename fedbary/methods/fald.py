@@ -1,0 +1,130 @@
+"""FALD: one Langevin chain of all data's posterior, whose steps the clients take and average.
+
+A round is a few steps of Langevin dynamics at every client, from the global θ, and their mean:
+
+    θ_k ← θ_k − η ∇U_k / n_k + √(2 η T / n_k) z_k,      θ ← Σ_k w_k θ_k,      w_k = n_k / n,
+
+with U_k = n_k · (mean NLL + ½ weight_decay ‖θ‖²) and η 3 `lr` by default, as no momentum multiplies
+a step. The mean's noise has the variance Σ w_k² 2 η T / n_k = 2 η T / n a step, which is that of
+Langevin dynamics on U = Σ_k U_k with the step η/n: with one local step θ is such a chain itself, at
+temperature T. More local steps save communication, at a bias that grows with η, with their number
+and with what sets the clients apart. The global networks of the last rounds predict together.
+
+It samples the posterior of all data, where SGHMC and SGLD sample each client's and mix them.
+Assumed are many rounds, hundreds and more: two rounds' networks are close together, so that those
+that are kept should lie apart (`thinning`), and the first ones not be kept at all (`burn_in`). What
+travels: 1 model each way. The server keeps M networks, and refuses what does not fit into half of
+its memory. Clients keep nothing; `local_epochs` and `momentum` do nothing.
+
+The paper's clients count alike and average with probability 0.05 after each step; here they count
+by size, and average after every 20th. Its noise that clients have in common (τ) is left out, τ = 0:
+with one local step it leaves the mean's law as it is. So is the control variate of VR-FALD*, which
+takes the gradient of all data at a reference point, for clients that differ much.
+
+Trap: the public code for networks multiplies gradients by the number of clients, but not the noise,
+and samples at the temperature 1/K.
+
+Reference: Plassier, Moulines and Durmus, Federated Averaging Langevin Dynamics: Toward a Unified
+Theory and New Algorithms, AISTATS 2023 (arXiv 2211.00100); before it Deng, Zhang, Ma, Song and Lin,
+On Convergence of Federated Averaging Langevin Dynamics, 2021 (arXiv 2112.05120).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from fedbary.errors import SettingError
+from fedbary.methods._langevin import Sampler
+from fedbary.methods._method import (
+    Fitted,
+    Local,
+    Method,
+    Reply,
+    Server,
+    Tensors,
+    weighted_mean,
+)
+
+_NETWORKS = "networks/"
+
+
+@dataclass(frozen=True)
+class FALD(Method):
+    """Federated averaging Langevin dynamics (Deng et al. 2021), for point weights.
+
+    Parameters
+    ----------
+    networks : int
+        M, the global networks that predict together, from 1.
+    local_steps : int
+        Between two averages, from 1.
+    burn_in : int
+        Rounds whose networks are not kept, from 0.
+    thinning : int
+        Of the rounds after these each so-manieth network is kept, from 1.
+    temperature : float
+        T, from 0; 1 samples the posterior.
+    rate_factor : float
+        η is `lr` times this, above 0.
+
+    Raises
+    ------
+    SettingError
+        If a parameter is out of its range.
+    """
+
+    networks: int = 10
+    local_steps: int = 20
+    burn_in: int = 0
+    thinning: int = 1
+    temperature: float = 1.0
+    rate_factor: float = 3.0
+
+    deterministic = True
+    unused = ("local_epochs", "momentum")
+
+    def __post_init__(self) -> None:
+        for name, least in (("networks", 1), ("local_steps", 1), ("burn_in", 0), ("thinning", 1)):
+            if getattr(self, name) < least:
+                raise SettingError(name, getattr(self, name), f"a whole number from {least} up")
+        if not 0 <= self.temperature < float("inf"):
+            raise SettingError("temperature", self.temperature, "a number from 0 up")
+        if not 0 < self.rate_factor < float("inf"):
+            raise SettingError("rate_factor", self.rate_factor, "a number above 0")
+
+    def held(self, clients: int) -> int:
+        """Return how many networks the server holds."""
+        return clients + self.networks
+
+    def fit(self, local: Local, received: Tensors, kept: Tensors) -> Fitted:
+        """Take the round's steps."""
+        local.load(received)
+        steps_an_epoch = math.ceil(len(local.x) / local.training.batch_size)
+        epochs = math.ceil(self.local_steps / steps_an_epoch)
+        lr = self.rate_factor * local.training.lr
+        job = replace(local, training=replace(local.training, epochs=epochs, lr=lr))
+        sampler = Sampler(job, 1.0, self.temperature, steps=self.local_steps)
+        for _ in sampler:
+            pass
+        return Fitted(local.state(), sampler.metrics)
+
+    def aggregate(self, server: Server, replies: Sequence[Reply]) -> tuple[Tensors, Tensors]:
+        """Average the clients' networks, and keep the mean where its turn has come."""
+        mean = weighted_mean(replies, list(server.model))
+        after = server.round - self.burn_in
+        if after < 1 or after % self.thinning:
+            return mean, server.state
+        held = self.members(server.model, server.state)
+        state = {}
+        for name, tensor in mean.items():
+            chain = [held[name], tensor[None]] if held else [tensor[None]]
+            state[_NETWORKS + name] = torch.cat(chain)[-self.networks :]
+        return mean, state
+
+    def members(self, model: Tensors, state: Tensors) -> Tensors:
+        """Return the global networks of the last rounds that were kept."""
+        return {name.removeprefix(_NETWORKS): tensor for name, tensor in state.items()}
