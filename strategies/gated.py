@@ -233,14 +233,12 @@ class GatedStrategy(AskingStrategy, ABC):
         """Aggregate admitted replies; refuse those that spoil the aggregate, and leave them out."""
         self.num_admitted = len(admitted)
         if len(admitted) < self.min_replies:
-            return self._skip(
-                server_round, f"{len(admitted)} replies admitted, {self.min_replies} needed"
-            )
+            few = f"{len(admitted)} replies admitted, {self.min_replies} needed"
+            return self._skip(server_round, few)
 
         def attempt(replies: Sequence[Message]) -> ArrayRecord:
-            arrays = self._aggregate(
-                replies, [weight_of(reply, self.weighted_by_key) for reply in replies]
-            )
+            weights = [weight_of(reply, self.weighted_by_key) for reply in replies]
+            arrays = self._aggregate(replies, weights)
             check_arrays(arrays, reference, self.convention)
             return arrays
 
