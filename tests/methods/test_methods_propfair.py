@@ -10,7 +10,9 @@ from torch import nn
 
 from fedbary.errors import SettingError
 from fedbary.inference import Training, local_method
-from fedbary.methods import Local, Method
+from fedbary.methods import Local, Method, Reply, Server
+from fedbary.methods.fedprox import FedProx
+from fedbary.methods.gifair import GIFAIR, LOSS
 from fedbary.methods.propfair import FairLoss, PropFair
 
 
@@ -62,6 +64,14 @@ def test_with_a_baseline_far_away_it_is_fedavg():
     for name, tensor in plain.reply.items():
         torch.testing.assert_close(fair_reply.reply[name], tensor, rtol=1e-5, atol=1e-6)
     assert fair_reply.metrics == pytest.approx(plain.metrics, rel=1e-5)  # of the last epoch alone
+
+
+@pytest.mark.parametrize("method", [PropFair(), FedProx(), GIFAIR()])
+def test_clients_count_by_size(method):
+    sent = {1.0: torch.ones(2), 3.0: torch.full((2,), 5.0)}
+    replies = [Reply(str(n), n, {"w": w, LOSS: torch.tensor(n)}) for n, w in sent.items()]
+    after, _ = method.aggregate(Server({"w": torch.zeros(2)}, {}), replies)
+    torch.testing.assert_close(after["w"], torch.full((2,), 4.0))
 
 
 def test_its_metric_is_the_loss_itself_over_the_last_epoch():
