@@ -68,7 +68,8 @@ class SGHMC(Method):
         Cosines of the rate in a round, fewer if that leaves one no epoch without noise; 0 for a
         constant rate.
     noisy_epochs : int
-        The last epochs of a cycle, which have noise and give samples; from 1.
+        The last epochs of a cycle, which have noise and give samples; from 1, and fewer in rounds
+        that leave none before them.
 
     Raises
     ------
@@ -108,7 +109,8 @@ class SGHMC(Method):
         training = replace(local.training, lr=self.rate_factor * local.training.lr)
         job = replace(local, training=training)
         cycles = min(self.cycles, max(1, training.epochs // (self.noisy_epochs + 1)))
-        sampler = Sampler(job, self.friction, self.temperature, cycles, self.noisy_epochs)
+        noisy = min(self.noisy_epochs, max(1, training.epochs - 1)) if cycles else self.noisy_epochs
+        sampler = Sampler(job, self.friction, self.temperature, cycles, noisy)
         drawn = sampler.named(samples(sampler, self.networks))
         model = local.state()
         for name in weights_of(model):

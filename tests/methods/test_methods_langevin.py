@@ -138,6 +138,18 @@ def test_every_cycle_ends_with_noise_whatever_the_number_of_steps(epochs, cycles
     assert sum(later > earlier for earlier, later in itertools.pairwise(rates)) == cycles - 1
 
 
+@pytest.mark.parametrize(("cycles", "noisy"), [(1, 1), (5, 1), (0, 2)])
+def test_a_short_round_has_an_epoch_before_its_noise_unless_the_rate_is_constant(cycles, noisy):
+    """Trap: with noise from its first step a round of two epochs ends no further than it began."""
+    y = torch.zeros(EXAMPLES, WEIGHTS)
+    received = {"weight": torch.zeros(WEIGHTS)}
+    jobs = [job(Means(), torch.zeros(EXAMPLES, 1), y, energy, 0.1, 2, 8) for _ in range(2)]
+    method = SGHMC(networks=4, cycles=cycles, noisy_epochs=2)
+    found = method.fit(jobs[0], received, {}).reply["weight"]
+    expected = samples(Sampler(jobs[1], method.friction, 1.0, min(cycles, 1), noisy), 4)
+    assert torch.equal(found, expected)
+
+
 def test_samples_are_spread_over_the_noisy_steps_and_end_with_the_last():
     y = torch.zeros(EXAMPLES, WEIGHTS)
     for count in (1, 3, 4, 9):
