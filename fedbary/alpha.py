@@ -2,7 +2,8 @@
 
 It is p ∝ (Σ w_k p_k^α)^{1/α} for p_k = N(m_k, v_k), the minimiser of the weighted α-divergence.
 It is Gaussian for α → 0 alone, and is RKLB there; for any other α its first two moments give the
-Gaussian closest to it in forward KL, which is FKLB for α = 1.
+Gaussian closest to it in forward KL, which is FKLB for α = 1. For α = 1/r they are known in closed
+form: see the rule HB, `fedbary.aggregation.hb`.
 
 References
 ----------

@@ -16,8 +16,8 @@ training; equal networks stay what they are. Further rounds begin from M.
 
 What travels: 1 model down; up 1 and two triangles a layer, (in + 1)(in + 2)/2 and out (out + 1)/2
 numbers: 1.5 models more of the cnn on Fashion-MNIST. A layer of more than `most_side` inputs is
-refused. A client pays one to two epochs; the server some K (in² out + in out²) a step, ten to a
-hundred of them. The prediction is a point; nothing is kept.
+refused. A client pays about an epoch; the server K (in³ + out³) and some K (in² out + in out²) a
+step, about ten of them. The prediction is a point; nothing is kept.
 
 Traps of the public code, which sends squares, not triangles: it solves for M by 10,000 gradient
 steps, and reports the better of two solutions by the accuracy on the test set.
