@@ -77,6 +77,8 @@ def require_method(settings: Settings) -> None:
     """
     method = method_of(settings)
     method.check(settings.participants, settings.local_epochs)
+    if method.needs_kl and settings.kl_weight == 0:
+        raise SettingError("kl_weight", 0, f"above 0 for method={settings.method}")
     if method.needs_bench and settings.server_fraction == 0:
         allowed = f"above 0, as {settings.method} learns from examples that the server keeps"
         raise SettingError("server_fraction", settings.server_fraction, allowed)

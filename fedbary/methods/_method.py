@@ -219,6 +219,9 @@ class Method:
     personalises = False
     """Whether clients have models of their own, which they score beside the global one."""
 
+    needs_kl = False
+    """Whether clients' priors must act: a `kl_weight` of 0 is refused."""
+
     needs_bench = False
     """Whether the server is to have a network and examples of its own."""
 

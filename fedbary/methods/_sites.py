@@ -30,6 +30,8 @@ LEAST_CAVITY_PRECISION = 1e-6
 class SiteMethod(Method):
     """A method of that recursion; the sites lie at the server, so clients keep nothing."""
 
+    needs_kl = True
+
     unused = ("prior", "prior_std")
 
     rho = 1.0

@@ -170,6 +170,7 @@ def test_a_hostile_client_changes_the_model_or_is_refused_by_name(name, tmp_path
         ({"method": "FedPA", "local_epochs": 1}, "local_epochs"),
         ({"method": "PVI", "damping": 0.5}, "damping"),
         ({"method": "FedLAW"}, "server_fraction.*FedLAW"),
+        *(({"method": n, "kl_weight": 0}, "kl_weight") for n, m in METHODS.items() if m.needs_kl),
     ],
 )
 def test_rounds_that_do_not_do_for_a_method_are_refused_before_the_start(words, named, tmp_path):
