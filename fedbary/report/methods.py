@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -68,7 +69,7 @@ def add_methods(
     for dataset, rows in grouped(results.last, "dataset"):
         document.heading(written(dataset), 3)
         document.table(*_ranked(rows, shown))
-        if PLAIN in set(rows["rule"]):
+        if PLAIN in _names(rows).unique():
             _add_differences(results, document, rows, compared)
         document.heading(f"{written(dataset)}: clients and costs", 3)
         document.text(
@@ -81,9 +82,19 @@ def add_methods(
         _add_advice(document, rows, shown)
 
 
+def _names(rows: pd.DataFrame) -> pd.Series:
+    """Return what each run is called: its method, with n and settings where they tell it apart."""
+    of_method = rows.groupby("rule")
+    layers = of_method["bayesian_layers"].transform("nunique") > 1
+    settings = of_method["variant"].transform("nunique") > 1
+    name = rows["rule"].where(~layers, rows["rule"] + ", n = " + rows["bayesian_layers"].map(str))
+    return name.where(~settings, name + ", " + rows["variant"])
+
+
 def _by_nll(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-    """Return each method's runs, those of the lowest mean NLL first."""
-    return sorted(grouped(rows, "rule"), key=lambda each: each[1][NLL.column].mean())
+    """Return each method's runs, those of the lowest mean NLL first; unscored ones come last."""
+    named = list(rows.groupby(_names(rows), sort=False))
+    return sorted(named, key=lambda each: each[1][NLL.column].fillna(math.inf).mean())
 
 
 def _ranked(
@@ -187,11 +198,11 @@ def _add_advice(document: Document, rows: pd.DataFrame, shown: Sequence[Metric])
         wish = WISHES.get(metric.column)
         if not wish or metric.column not in rows or not rows[metric.column].notna().any():
             continue
-        means = metric.scale * rows.groupby("rule")[metric.column].mean().dropna()
-        means = means.sort_values(ascending=metric.lower_is_better)
+        means = pd.Series({n: runs[metric.column].mean(skipna=False) for n, runs in _by_nll(rows)})
+        means = metric.scale * means.dropna().sort_values(ascending=metric.lower_is_better)
         first = ", ".join(f"{n} {v:.{metric.decimals}f}" for n, v in means.iloc[:3].items())
         document.text("For {wish}: {first}.", wish=wish, first=first)
-    if PLAIN not in set(rows["rule"]):
+    if PLAIN not in _names(rows).unique():
         return
     found = differences(rows, NLL)
     for better, word in ((True, "lower"), (False, "higher")):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbary.report.cells import NLL
-from fedbary.report.methods import corrected, differences
+from fedbary.report.methods import _by_nll, corrected, differences
 from fedbary.report.report import write_report
 from fedbary.report.results import Results
 from fedbary.study.table import TABLE, with_methods, write_table
@@ -78,6 +78,24 @@ def test_pairs_are_of_one_seed_whatever_the_order_of_the_rows(results):
             last[last["rule"] == each].set_index("seed")["nll"] for each in (name, "FedAvg")
         )
         assert found.mean == pytest.approx(float((mine - plain).mean())) and found.pairs == 3
+
+
+def test_runs_of_other_settings_are_no_repeats_and_a_failed_seed_wins_nothing(results):
+    """PVI at two rates and with two n; FedProx, best of all, but for a seed without a score."""
+    table = with_methods(pd.read_csv(results / TABLE))
+    last = Results.of(table, results).last
+    pvi = last[last["rule"] == "PVI"]
+    other = [
+        pvi.assign(variant="lr=0.1", nll=pvi["nll"] + 0.1),
+        pvi.assign(bayesian_layers=1, nll=pvi["nll"] + 0.2),
+    ]
+    last = pd.concat([last, *other], ignore_index=True)
+    last.loc[last["rule"] == "FedProx", "nll"] = [0.01, 0.01, np.nan]
+    found = {name: of.mean for name, of, _ in differences(last, NLL)}
+    assert sum("PVI" in name for name in found) == 3
+    (plain,) = [name for name in found if name.startswith("PVI, n = 3") and "0.1" not in name]
+    assert found[plain] == pytest.approx(-0.101)
+    assert [name for name, _ in _by_nll(last)][-1] == "FedProx"
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=12), st.floats(0.001, 0.999))
