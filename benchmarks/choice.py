@@ -24,7 +24,8 @@ from fedbary.study.table import read_table
 def chosen(grid: Path, results: Path) -> Iterator[tuple[Mapping[str, Any], float]]:
     """Yield for each block the values that did best, and their NLL on the validation data.
 
-    A block with a run that is not in the table, or was not scored to its end, raises a ValueError.
+    A run whose predictions were not finite is the worst. A block with a run that the table lacks
+    raises a ValueError.
     """
     table = read_table(results)
     nll = table[table["round"] == table["rounds"]].set_index("run")["nll"]
@@ -34,7 +35,7 @@ def chosen(grid: Path, results: Path) -> Iterator[tuple[Mapping[str, Any], float
         of_block = dict(itertools.islice(runs, math.prod(len(block[key]) for key in tried)))
         if missing := sorted(of_block.keys() - set(nll.index)):
             raise ValueError(f"{results} lacks {', '.join(missing)}")
-        best = min(of_block, key=lambda run: nll[run])
+        best = nll[list(of_block)].fillna(math.inf).idxmin()
         yield {**block, **{key: getattr(of_block[best], key) for key in tried}}, nll[best]
 
 
