@@ -17,6 +17,9 @@ from fedbary.scores.stats import Paired, paired
 PLAIN = "FedAvg"
 """The method that all others are compared with: it needs no posterior."""
 
+DROPOUT = "MC dropout"
+"""What plain averaging is called where the network's own dropout predicts: a method, no variant."""
+
 DECIDED = 0.05
 """The p-value, corrected for all comparisons of a data set, below which methods differ."""
 
@@ -84,6 +87,8 @@ def add_methods(
 
 def _names(rows: pd.DataFrame) -> pd.Series:
     """Return what each run is called: its method, with n and settings where they tell it apart."""
+    by_dropout = rows.get("predictive", pd.Series("", rows.index)) == "dropout"
+    rows = rows.assign(rule=rows["rule"].mask(by_dropout, DROPOUT))
     of_method = rows.groupby("rule")
     layers = of_method["bayesian_layers"].transform("nunique") > 1
     settings = of_method["variant"].transform("nunique") > 1

@@ -64,6 +64,26 @@ def test_it_finds_the_best_weights_and_shrinkage():
     assert found < best + 0.01 < 0.1 * fedavg
 
 
+def test_the_steps_are_adams_with_the_paper_s_betas_on_logits_and_shrinkage():
+    """Three steps on all the server's examples at once, against the recursion written out."""
+    x, y, truth = linear(6)
+    given = replies(truth, [0.3, 1.0, 2.0], [5, 1, 9])
+    theta = torch.stack([reply.tensors["weight"] for reply in given])
+    at = torch.cat([(torch.tensor([5.0, 1.0, 9.0]) / 15).log(), torch.zeros(1)]).requires_grad_()
+    first, second, rate = torch.zeros(4), torch.zeros(4), 0.05
+    for step in (1, 2, 3):
+        weight = at[3].exp() * torch.tensordot(at[:3].softmax(0), theta, 1)
+        (slope,) = torch.autograd.grad(squares(x @ weight.t(), y), at)
+        first = 0.5 * first + 0.5 * slope
+        second = 0.999 * second + 0.001 * slope.square()
+        move = first / (1 - 0.5**step) / ((second / (1 - 0.999**step)).sqrt() + 1e-8)
+        at = (at - rate * move).detach().requires_grad_()
+    method = FedLAW(server_epochs=3, server_lr=rate, server_batch_size=len(x))
+    model, _ = method.aggregate(server(x, y, truth), given)
+    wanted = at[3].exp() * torch.tensordot(at[:3].softmax(0), theta, 1)
+    torch.testing.assert_close(model["weight"], wanted.detach(), rtol=1e-4, atol=1e-5)
+
+
 def test_a_client_of_no_use_loses_its_say_and_buffers_are_not_shrunk():
     x, y, truth = linear(2)
 

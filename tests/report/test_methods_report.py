@@ -98,6 +98,15 @@ def test_runs_of_other_settings_are_no_repeats_and_a_failed_seed_wins_nothing(re
     assert [name for name, _ in _by_nll(last)][-1] == "FedProx"
 
 
+def test_plain_averaging_that_predicts_by_dropout_is_a_method_beside_fedavg(results):
+    last = Results.of(pd.read_csv(results / TABLE), results).last
+    plain = last[last["rule"] == "FedAvg"]
+    dropped = plain.assign(predictive="dropout", variant="dropout=0.2", nll=plain["nll"] - 0.05)
+    both = pd.concat([last, dropped], ignore_index=True)
+    found = {name: of.mean for name, of, _ in differences(both, NLL)}
+    assert found["MC dropout"] == pytest.approx(-0.05) and "FedAvg" not in found
+
+
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=12), st.floats(0.001, 0.999))
 def test_holm_rejects_as_stepping_down_does(p_values, level):
     """From the least p on, reject while p ≤ level / (those that are left)."""
