@@ -19,7 +19,7 @@ from client_app.node import config_of, round_of
 from client_app.scoring import evaluation_scores, scoring_seed
 from fedbary.settings.config import Settings
 from fedbary.tasks import Signature, task_of
-from strategies.client import reply_of
+from strategies.answering import reply_of
 
 torch.backends.cudnn.deterministic = True
 

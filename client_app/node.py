@@ -18,7 +18,7 @@ from fedbary.inference import Prior, Training, local_method
 from fedbary.methods import Fitted, Local, Method, Personal
 from fedbary.settings.config import Settings
 from fedbary.settings.run_config import resolve_run_config
-from strategies.client import EXAMPLES_KEY, METHOD_KEY, fit, method_of, personal
+from strategies.answering import EXAMPLES_KEY, METHOD_KEY, fit, method_of, personal
 
 
 @dataclass(frozen=True)

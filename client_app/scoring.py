@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-
 from flwr.app import Message
 from torch import Tensor, nn
 
@@ -12,7 +10,7 @@ from client_app.node import config_of, received_of, round_of
 from fedbary.methods import Method, Personal
 from fedbary.projection import STRENGTHS, projected
 from fedbary.scores.metrics import label_share_weights
-from strategies.client import METHOD_KEY, method_of
+from strategies.answering import METHOD_KEY, global_model, method_of
 
 
 def evaluation_scores(job: Job, message: Message, model: nn.Module) -> dict[str, float]:
@@ -50,28 +48,6 @@ def evaluation_scores(job: Job, message: Message, model: nn.Module) -> dict[str,
             scores = job.task.client_scores(model, x, y, job.facts, seed, held, weights)
             found |= {f"{owner}{data}{name}": value for name, value in scores.items()}
     return found
-
-
-def global_model(
-    method: Method, received: Mapping[str, Tensor], names: Collection[str]
-) -> Personal:
-    """Return the global model with the networks, or the posterior, by which the server predicts.
-
-    Parameters
-    ----------
-    method
-        The run's.
-    received
-        What the client was sent.
-    names
-        The keys of the model's state dict.
-    """
-    model = {name: received[name] for name in names}
-    if not method.personalises:
-        return Personal(model)
-    state = {name: tensor for name, tensor in received.items() if name not in model}
-    members, posterior = method.members(model, state), method.posterior(model, state)
-    return Personal(model, members, posterior, method.pool(model, state))
 
 
 def scoring_seed(job: Job, server_round: int) -> int:

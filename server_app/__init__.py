@@ -29,7 +29,7 @@ from server_app.recorder import Recorder
 from server_app.roster import Roster
 from server_app.simulated import end_simulation
 from strategies import strategy_for
-from strategies.client import EXAMPLES_KEY
+from strategies.answering import EXAMPLES_KEY
 
 app = ServerApp()
 

@@ -2,14 +2,14 @@
 
 Every rule in `fedbary.aggregation.RULES` has a class here by its name; that of FedAvg, a name of
 Flower's, is `strategy_for("FedAvg")`. Every method in `fedbary.methods.METHODS` has a class by its
-name too; its clients answer training messages by `train`.
+name too, whose clients answer by a `Client`.
 """
 
 from fedbary.aggregation import RULES
 from fedbary.methods import METHODS
 
 from .charts import Chart, chart
-from .client import own_model, train
+from .client import Client
 from .conventions import CONVENTIONS, Convention
 from .gate import Refusal
 from .gated import GatedStrategy
@@ -36,6 +36,7 @@ __all__ = [
     "EAA",
     "FKLB",
     "Chart",
+    "Client",
     "GAA",
     "GatedStrategy",
     "RKLB",
@@ -50,11 +51,9 @@ __all__ = [
     "aggregate_records",
     "arrays_from_posterior",
     "chart",
-    "own_model",
     "parameter_groups",
     "posterior_from_arrays",
     "strategy_for",
-    "train",
 ]
 
 

@@ -1,148 +1,151 @@
-"""What a client does with a message, under any method: train, or return a model of its own."""
+"""A client of any federation: it answers training and evaluation messages under any method."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+import torch
+from flwr.app import ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
 from torch import Tensor, nn
 from torch.nn import functional
 
 from fedbary.errors import SettingError
 from fedbary.inference import Prior, Training, local_method
-from fedbary.memory import Memory
-from fedbary.methods import Fitted, Local, Method, Personal, method_named
+from fedbary.methods import Local, Method, Personal
+from fedbary.predictive.choice import predicted
+from fedbary.scores.metrics import evaluate
 from fedbary.seeds import derive_seed
 
-from .method_strategy import KEPT_KEY, METHOD_KEY, RUN_KEY
-
-EXAMPLES_KEY = "all-examples"
-"""The entry of a training message's config with the number of examples of all clients."""
+from .answering import METHOD_KEY, Place, fit, global_model, method_of, personal, reply_of
 
 
-def train(
-    message: Message,
-    model: nn.Module,
-    x: Tensor,
-    y: Tensor,
-    *,
-    training: Training,
-    nll: Callable[[Tensor, Tensor], Tensor] = functional.cross_entropy,
-    inference: str = "variational",
-    prior: Prior = 1.0,
-    seed: int = 0,
-    keep_in: Path | None = None,
-) -> Message:
-    """Do a client's work of a round by the method that the message names; return the reply.
+@dataclass(frozen=True, eq=False)
+class Client:
+    """A client's network, data and training, in a Flower project of one's own.
 
-    The server's strategy is one of `fedbary.strategies` with a method's name. The model's state
-    dict has the names of the global arrays, as one made by `variational` has.
+    The server's strategy is one of `fedbary.strategies` with the name of a method or a rule; its
+    messages say which, so that the client names none:
+
+        @app.train()
+        @app.evaluate()
+        def answer(message, context):
+            client = Client(network(), x, y, Training(epochs=5, lr=0.01), held_out=(x_test, y_test))
+            return client.answer(message, context)
 
     Parameters
     ----------
-    message : Message
-        A training message.
     model : nn.Module
-        The network, on the data's device. It is trained in place.
+        The network, on its device; it is trained in place. The names of its state dict are those of
+        the global arrays: a plain module for methods of point weights, for the others one with
+        Gaussian layers, as `fedbary.variational.variational` makes them.
     x, y : Tensor
-        The client's inputs and targets (n_k, …).
+        What the client trains on: inputs and targets (n_k, …), on the model's device.
     training : Training
         Epochs, batch size and rates.
+    held_out : (Tensor, Tensor), optional
+        Inputs and classes that evaluation messages are answered with.
     nll : callable
         Mean negative log-likelihood of (outputs, targets), in nats.
     inference : str
         The local inference, for methods that do not fix it.
     prior : Prior
         The std of N(0, std²), or a posterior, for methods that do not fix it.
+    samples : int
+        Networks drawn for a prediction.
     seed : int
-        The source of the draws, with the server round. Give every client its own.
+        The source of the draws, with the node's partition, or its id, and the server round.
     keep_in : Path, optional
-        A folder of this client alone, for methods whose clients keep tensors between rounds.
-
-    Returns
-    -------
-    Message
-        The reply, with the weight ``num-examples`` and the metrics of the fit.
-
-    Raises
-    ------
-    SettingError
-        If the message names no method, or parameters that the method does not have, or if what the
-        client kept is not there.
+        A folder of this client alone for what some methods let clients keep between rounds. None:
+        the node's state, which Flower loses when a SuperNode is started again.
     """
-    config, received = _told(message)
-    server_round = int(config["server-round"])  # type: ignore[arg-type]
-    local = Local(
-        model, x, y, nll, local_method(inference), training, prior, server_round,
-        derive_seed(seed, "train", server_round),
-    )  # fmt: skip
-    fitted = fit(method_of(config), local, received, config, keep_in)
-    return reply_of(message, fitted, {"num-examples": len(y)})
 
+    model: nn.Module
+    x: Tensor
+    y: Tensor
+    training: Training
+    held_out: tuple[Tensor, Tensor] | None = None
+    nll: Callable[[Tensor, Tensor], Tensor] = functional.cross_entropy
+    inference: str = "variational"
+    prior: Prior = 1.0
+    samples: int = 10
+    seed: int = 0
+    keep_in: Path | None = None
 
-def own_model(
-    message: Message,
-    model: nn.Module,
-    x: Tensor,
-    y: Tensor,
-    *,
-    training: Training,
-    nll: Callable[[Tensor, Tensor], Tensor] = functional.cross_entropy,
-    inference: str = "variational",
-    prior: Prior = 1.0,
-    seed: int = 0,
-    keep_in: Path | None = None,
-) -> Personal | None:
-    """Return the client's own model for an evaluation message; None where it has none.
+    def answer(self, message: Message, context: Context) -> Message:
+        """Return the reply to a training or an evaluation message, by the method that it names.
 
-    The server's strategy has a method that personalises, or `keep_models`. The parameters are those
-    of `train`; some methods train the model on (x, y).
+        An evaluation scores a classifier on `held_out`: accuracy, nll, ece and brier of the global
+        model, and with ``personal-`` before them of the client's own, where the method has such.
+        For anything else see `own_model`.
 
-    Raises
-    ------
-    SettingError
-        As in `train`.
-    """
-    config, received = _told(message)
-    server_round = int(config["server-round"])  # type: ignore[arg-type]
-    local = Local(
-        model, x, y, nll, local_method(inference), training, prior, server_round,
-        derive_seed(seed, "own", server_round),
-    )  # fmt: skip
-    return personal(method_of(config), local, received, config, keep_in)
+        Raises
+        ------
+        SettingError
+            If a training message names no method, or parameters that the method does not have; if
+            what the client kept is not there, or nothing is held out.
+        """
+        if message.metadata.message_type == MessageType.EVALUATE:
+            return self._evaluated(message, context)
+        config, received = _told(message)
+        method = method_of(config)
+        if method.needs_kl and self.training.kl_weight == 0:
+            raise SettingError("kl_weight", 0, f"above 0 for {method.name}")
+        local = self._local("train", config, context)
+        fitted = fit(method, local, received, config, self._place(context))
+        return reply_of(message, fitted, {"num-examples": len(self.y)})
 
+    def own_model(self, message: Message, context: Context) -> Personal | None:
+        """Return the client's own model for an evaluation message; None where it has none.
 
-def fit(
-    method: Method,
-    local: Local,
-    received: Mapping[str, Tensor],
-    config: ConfigRecord,
-    keep_in: Path | None,
-) -> Fitted:
-    """Let a method do the client's work, with what the client kept of its last admitted reply."""
-    if KEPT_KEY not in config:
-        return method.fit(local, received, {})
-    memory, admitted, earlier = _memory(method, config, keep_in)
-    fitted = method.fit(local, received, memory.recall(admitted))
-    kept = fitted.kept if method.remembers else local.state()
-    memory.keep(local.round, kept, {admitted, *earlier} if earlier else None)
-    return fitted
+        The server's strategy has a method that personalises, or `keep_models`. Some methods train
+        the model for it.
 
+        Raises
+        ------
+        SettingError
+            As in `answer`.
+        """
+        config, received = _told(message)
+        if METHOD_KEY not in config:
+            return None
+        local = self._local("own", config, context)
+        return personal(method_of(config), local, received, config, self._place(context))
 
-def personal(
-    method: Method,
-    local: Local,
-    received: Mapping[str, Tensor],
-    config: ConfigRecord,
-    keep_in: Path | None,
-) -> Personal | None:
-    """Return the client's own model, from what it was sent and what it keeps."""
-    if KEPT_KEY not in config:
-        return method.personal(local, received, {})
-    memory, admitted, _ = _memory(method, config, keep_in)
-    return method.personal(local, received, memory.recall(admitted))
+    def _evaluated(self, message: Message, context: Context) -> Message:
+        if self.held_out is None:
+            allowed = "(x, y) that the client does not train on, or fraction_evaluate=0.0"
+            raise SettingError("held_out", None, allowed)
+        config, received = _told(message)
+        method = method_of(config) if METHOD_KEY in config else Method()
+        models = {"": global_model(method, received, self.model.state_dict().keys())}
+        if METHOD_KEY in config:
+            models["personal-"] = self.own_model(message, context) or models[""]
+        x, y = self.held_out
+        found: dict[str, int | float] = {"num-examples": len(y)}
+        for owner, held in models.items():
+            self.model.load_state_dict({**held.model})
+            generator = torch.Generator(x.device).manual_seed(self._seed("score", config, context))
+            prediction = predicted(
+                "auto", self.model, x, self.samples, generator,
+                held.posterior, held.members, pool=held.pool,
+            )  # fmt: skip
+            found |= {owner + name: value for name, value in evaluate(prediction.probs, y).items()}
+        return Message(RecordDict({"metrics": MetricRecord({**found})}), reply_to=message)
+
+    def _local(self, purpose: str, config: ConfigRecord, context: Context) -> Local:
+        return Local(
+            self.model, self.x, self.y, self.nll, local_method(self.inference), self.training,
+            self.prior, _round(config), self._seed(purpose, config, context),
+        )  # fmt: skip
+
+    def _seed(self, purpose: str, config: ConfigRecord, context: Context) -> int:
+        node = int(context.node_config.get("partition-id", context.node_id))
+        return derive_seed(self.seed, purpose, node, _round(config))
+
+    def _place(self, context: Context) -> Place:
+        return context.state if self.keep_in is None else self.keep_in
 
 
 def _told(message: Message) -> tuple[ConfigRecord, Mapping[str, Tensor]]:
@@ -150,39 +153,5 @@ def _told(message: Message) -> tuple[ConfigRecord, Mapping[str, Tensor]]:
     return next(iter(message.content.config_records.values())), arrays.to_torch_state_dict()
 
 
-def _memory(
-    method: Method, config: ConfigRecord, keep_in: Path | None
-) -> tuple[Memory, int, list[int]]:
-    """Return the client's memory of the run, and the rounds that the message names."""
-    if keep_in is None:
-        allowed = f"a folder for what {type(method).__name__} lets this client keep"
-        raise SettingError("state-path", "none", allowed)
-    admitted, *earlier = (int(number) for number in config[KEPT_KEY])  # type: ignore[union-attr]
-    return Memory(keep_in / f"{int(config[RUN_KEY]):016x}"), admitted, earlier  # type: ignore[arg-type]
-
-
-def method_of(config: ConfigRecord) -> Method:
-    """Return the method that a training message names, with the message's parameters.
-
-    Raises
-    ------
-    SettingError
-        If it names no method, or parameters that the method does not have.
-    """
-    if METHOD_KEY not in config:
-        raise SettingError("message", "without a method", "one of a strategy named after a method")
-    name = str(config[METHOD_KEY])
-    prefix = METHOD_KEY + "."
-    given = {k.removeprefix(prefix): v for k, v in config.items() if k.startswith(prefix)}
-    try:
-        return method_named(name)(**given)
-    except TypeError as error:
-        raise SettingError("method", name, f"one of this version's ({error})") from None
-
-
-def reply_of(message: Message, fitted: Fitted, metrics: Mapping[str, Any]) -> Message:
-    """Return the reply of a fit, with these metrics and the fit's own."""
-    measured = {name.replace("_", "-"): value for name, value in fitted.metrics.items()}
-    arrays = ArrayRecord({**fitted.reply})
-    content = RecordDict({"arrays": arrays, "metrics": MetricRecord({**metrics, **measured})})
-    return Message(content, reply_to=message)
+def _round(config: ConfigRecord) -> int:
+    return int(config["server-round"])  # type: ignore[arg-type]

@@ -12,11 +12,13 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore import log
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
 from fedbary.methods import METHODS, Bench, Method, Reply, Server, require_room
+from fedbary.predictive import Prediction
+from fedbary.predictive.choice import predicted
 from fedbary.predictive.combine import Gate, Pool
 from fedbary.seeds import derive_seed
 
@@ -44,9 +46,9 @@ class MethodStrategy(GatedStrategy):
     """Rounds of a `fedbary.methods.Method` over Flower, with admission of replies.
 
     The server keeps the state of a round only if the round counts; `state_dict` holds it. Each
-    training message names the method and its parameters, so a client that answers by
-    `fedbary.strategies.train` needs no settings of the method. A subclass names the `method_class`;
-    `strategy_for` makes one from a method's name.
+    training message names the method and its parameters, so that a `fedbary.strategies.Client`
+    needs no settings of the method. A subclass names the `method_class`; `strategy_for` makes one
+    from a method's name.
 
     Parameters
     ----------
@@ -234,6 +236,29 @@ class MethodStrategy(GatedStrategy):
     def pool(self, model: Mapping[str, Tensor]) -> Pool | Gate | None:
         """Return how the members' predictions become one; None for their mixture."""
         return self.method.pool(model, self._state)
+
+    def predict(
+        self, network: nn.Module, arrays: ArrayRecord, x: Tensor, samples: int = 10, seed: int = 0
+    ) -> Prediction:
+        """Predict classes by draws, or by the networks that the method keeps together.
+
+        Parameters
+        ----------
+        network
+            With the global arrays' names, on the device of the work; it then holds them.
+        arrays
+            The global arrays after the last round, as `start` returns them.
+        x
+            Inputs (N, …).
+        samples
+            Networks drawn, where the method draws some.
+        seed
+            The source of the draws.
+        """
+        network.load_state_dict({**arrays.to_torch_state_dict()})
+        model, generator = network.state_dict(), torch.Generator(x.device).manual_seed(seed)
+        posterior, members, pool = self.posterior(model), self.members(model), self.pool(model)
+        return predicted("auto", network, x, samples, generator, posterior, members, pool=pool)
 
     def _server(self, model: Mapping[str, Tensor], blanks: Blanks) -> Server:
         return Server(

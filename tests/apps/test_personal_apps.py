@@ -7,7 +7,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client_app.scoring import global_model
 from fedbary.errors import SettingError
 from fedbary.memory import Memory
 from fedbary.methods import METHODS, Reply, Server, method_named
@@ -17,6 +16,7 @@ from fedbary.settings.config import read_yaml, resolve
 from fedbary.trained import load
 from fedbary.variational.layers import VariationalLinear, reset_layer
 from server_app.inline import run_inline
+from strategies.answering import global_model
 from strategies.method_strategy import method_strategy
 
 QUICK = {

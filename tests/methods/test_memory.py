@@ -4,8 +4,8 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from fedbary.strategies import MethodStrategy, train
-from flwr.app import ArrayRecord
+from fedbary.strategies import Client, MethodStrategy
+from flwr.app import ArrayRecord, RecordDict
 from flwr.clientapp import ClientApp
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,6 +20,7 @@ from fedbary.methods import Fitted, Method
 from fedbary.methods._method import weighted_mean
 from fedbary.settings.config import resolve
 from server_app.inline import InlineGrid
+from strategies.kept import StateMemory
 
 CLIENTS = 3
 
@@ -57,8 +58,9 @@ def client_app(folder, spoiled):
     def fit(message, context):
         k = int(context.node_config["partition-id"])
         server_round = message.content.config_records["config"]["server-round"]
-        reply = train(message, nn.Linear(1, 1), torch.ones(5, 1), torch.ones(5), seed=k,
-                      training=Training(), keep_in=folder and folder / str(k))  # fmt: skip
+        client = Client(nn.Linear(1, 1), torch.ones(5, 1), torch.ones(5), Training(),
+                        keep_in=folder and folder / str(k))  # fmt: skip
+        reply = client.answer(message, context)
         if (k, server_round) in spoiled:
             record = reply.content.array_records["arrays"].to_torch_state_dict()
             record["bias"].fill_(torch.nan)
@@ -136,27 +138,35 @@ def test_another_run_in_the_same_folder_begins_anew(tmp_path):
     assert counts(other) == [2, 2, 2]
 
 
-def test_a_client_without_a_folder_or_that_has_lost_it_says_so(tmp_path):
+def test_a_client_that_has_lost_its_folder_says_so(tmp_path):
     strategy, arrays = run(tmp_path, 2)
     for file in (tmp_path / "1").rglob("kept-*"):
         file.write_bytes(b"not safetensors")
     again, _ = run(tmp_path, 1, resumed=(strategy.state_dict(), 2), start=arrays)
     assert [refusal.round for refusal in again.refusals] == [3]
     assert "kept in round 2" in again.refusals[0].reason
-    with pytest.raises(Exception, match="round"):
-        run(None, 1)
 
 
-def test_only_what_can_still_be_asked_for_is_kept(tmp_path):
-    memory = Memory(tmp_path / "kept")
+def test_a_client_without_a_folder_keeps_things_in_its_node_s_state(tmp_path):
+    strategy, arrays = run(None, 3, spoiled={(0, 2)})
+    assert counts(strategy) == [2, 3, 3]
+    again, _ = run(None, 1, resumed=(strategy.state_dict(), 3), start=arrays)  # in new contexts
+    assert len(again.refusals) == CLIENTS
+    assert all("kept in round 3" in refusal.reason for refusal in again.refusals)
+
+
+@pytest.mark.parametrize("make", [Memory, lambda _: StateMemory(RecordDict(), "run")])
+def test_only_what_can_still_be_asked_for_is_kept(make, tmp_path):
+    memory = make(tmp_path / "kept")
     for server_round in range(1, 9):
         needed = {server_round - 1, server_round - 2} if server_round > 3 else None
         memory.keep(server_round, {"w": torch.tensor(server_round)}, needed)
-    found = sorted(int(p.name[5:11]) for p in memory.folder.iterdir())
-    assert found == [6, 7, 8]
-    assert memory.recall(7) == {"w": torch.tensor(7)} and memory.recall(0) == {}
-    with pytest.raises(SettingError, match="round 2"):
-        memory.recall(2)
+    for kept in (6, 7, 8):
+        assert memory.recall(kept) == {"w": torch.tensor(kept)}
+    assert memory.recall(0) == {}
+    for dropped in range(1, 6):
+        with pytest.raises(SettingError, match=f"round {dropped}"):
+            memory.recall(dropped)
 
 
 def test_a_partition_of_a_run_that_is_not_told_its_folder_keeps_nothing(tmp_path):

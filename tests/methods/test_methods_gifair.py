@@ -3,7 +3,7 @@
 import pytest
 import torch
 from fedbary.strategies import GIFAIR as Strategy
-from fedbary.strategies import train
+from fedbary.strategies import Client
 from flwr.app import ArrayRecord
 from flwr.clientapp import ClientApp
 from hypothesis import given, settings
@@ -78,7 +78,7 @@ def client_app(spoil):
         k = int(context.node_config["partition-id"])
         torch.manual_seed(k)
         x, y = torch.randn(20, 2), torch.randint(0, 2, (20,))
-        reply = train(message, nn.Linear(2, 2), x, y, training=Training(), seed=k)
+        reply = Client(nn.Linear(2, 2), x, y, Training()).answer(message, context)
         if k == 1:
             arrays = reply.content.array_records["arrays"].to_torch_state_dict()
             spoil(arrays)

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from fedbary.strategies import train
+from fedbary.strategies import Client
 from fedbary.strategies.arrays import Blanks
 from fedbary.strategies.conventions import Convention
 from fedbary.strategies.names import Names
@@ -53,8 +53,8 @@ def client_app(name, spoiled=(), mods=()):
     def fit(message, context):
         k = int(context.node_config["partition-id"])
         server_round = message.content.config_records["config"]["server-round"]
-        reply = train(message, network(name), *data(k), training=TRAINING, seed=k,
-                      keep_in=KEEP_IN / str(k))  # fmt: skip
+        client = Client(network(name), *data(k), TRAINING, keep_in=KEEP_IN / str(k))
+        reply = client.answer(message, context)
         if (k, server_round) in spoiled:
             arrays = reply.content.array_records["arrays"].to_torch_state_dict()
             next(t for t in arrays.values() if t.is_floating_point()).fill_(torch.nan)

@@ -1,0 +1,126 @@
+"""One call answers every message under every method, in a Flower project without our apps."""
+
+import pytest
+import torch
+from fedbary.strategies import Client, FedAvgM, strategy_for
+from flwr.app import ArrayRecord
+from flwr.clientapp import ClientApp
+from torch import nn
+
+from fedbary.errors import RunError
+from fedbary.inference import Training
+from fedbary.methods import METHODS, Bench
+from fedbary.scores.metrics import evaluate
+from fedbary.variational import variational
+from server_app.inline import InlineGrid
+
+CLIENTS, ROUNDS = 3, 2
+TRAINING = Training(epochs=3, batch_size=8)
+FEW = {"DSVGD": {"particles": 3, "server_steps": 5}}
+"""Parameters by which methods take few steps at the server."""
+
+
+def network(name):
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    return plain if METHODS[name].deterministic else variational(plain, last=1)
+
+
+def data(k):
+    generator = torch.Generator().manual_seed(k)
+    x = torch.randn(24, 3, generator=generator)
+    return x, (x[:, 0] > x[:, 1]).long()
+
+
+def client_app(name, **words):
+    app = ClientApp()
+
+    @app.train()
+    @app.evaluate()
+    def answer(message, context):
+        k = context.node_config["partition-id"]
+        given = {"training": TRAINING, "held_out": data(10 + k), **words}
+        if "keep_in" in given:
+            given["keep_in"] /= str(k)
+        client = Client(network(name), *data(k), **given)
+        return client.answer(message, context)
+
+    return app
+
+
+def run(name, chosen=None, **words):
+    """Return the strategy and the result of a federation; plain Flower would pass no more."""
+    if chosen is None:
+        bench = Bench(network(name), *data(20), nn.functional.cross_entropy)
+        own = {"bench": bench} if METHODS[name].needs_bench else {}
+        chosen = strategy_for(name)(**own, **FEW.get(name, {}))
+    grid = InlineGrid(client_app(name, **words), CLIENTS, {})
+    arrays = ArrayRecord(network(name).state_dict())
+    return chosen, chosen.start(grid=grid, initial_arrays=arrays, num_rounds=ROUNDS)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_it_trains_and_evaluates_and_the_strategy_predicts(name):
+    strategy, result = run(name)
+    assert strategy.refusals == [] and strategy.num_admitted == CLIENTS
+    scores = {"accuracy", "nll", "ece", "brier"}
+    own = {f"personal-{score}" for score in scores if METHODS[name].personalises}
+    assert result.evaluate_metrics_clientapp[ROUNDS].keys() == scores | own
+    x, y = data(30)
+    prediction = strategy.predict(network(name), result.arrays, x)
+    assert prediction.probs.shape == (len(x), 2)
+    assert evaluate(prediction.probs, y)["nll"] < 2
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if METHODS[name].remembers])
+def test_what_clients_keep_in_their_node_s_state_is_what_they_keep_in_a_folder(name, tmp_path):
+    _, in_state = run(name)
+    _, in_folder = run(name, keep_in=tmp_path)
+    ours, theirs = (r.arrays.to_torch_state_dict() for r in (in_state, in_folder))
+    assert all(torch.equal(ours[key], theirs[key]) for key in ours)
+    found, expected = (dict(r.evaluate_metrics_clientapp[ROUNDS]) for r in (in_state, in_folder))
+    assert found == pytest.approx(expected)
+    assert len(list(tmp_path.glob("*"))) == CLIENTS
+
+
+def test_clients_draw_apart_and_runs_repeat():
+    """Of one seed: two clients with the same data send two networks; a second run does too."""
+    sent = []
+    app = ClientApp()
+
+    @app.train()
+    def answer(message, context):
+        client = Client(network("barycentre"), *data(0), TRAINING)
+        reply = client.answer(message, context)
+        sent.append(reply.content["arrays"].to_torch_state_dict()["2.weight_mean"])
+        return reply
+
+    for _ in range(2):
+        strategy_for("RKLB")(fraction_evaluate=0.0).start(
+            grid=InlineGrid(app, 2, {}),
+            initial_arrays=ArrayRecord(network("barycentre").state_dict()),
+            num_rounds=1,
+        )
+    first, again = [sent[:2], sent[2:]]
+    assert not torch.equal(*first)
+    assert any(torch.equal(first[0], other) for other in again)
+
+
+def test_a_draw_from_the_strategy_repeats_by_its_seed():
+    strategy, result = run("PVI")
+    x, _ = data(30)
+    one, same, other = (
+        strategy.predict(network("PVI"), result.arrays, x, seed=s).probs for s in (0, 0, 1)
+    )
+    assert torch.equal(one, same) and not torch.equal(one, other)
+
+
+def test_nothing_held_out_and_no_prior_that_acts_are_said():
+    grid = InlineGrid(client_app("FedAvgM", held_out=None), CLIENTS, {})
+    strategy = FedAvgM()
+    arrays = ArrayRecord(network("FedAvgM").state_dict())
+    strategy.start(grid=grid, initial_arrays=arrays, num_rounds=1)
+    assert "fraction_evaluate" in strategy.refusals[0].reason
+    with pytest.raises(RunError):
+        run("PVI", strategy := strategy_for("PVI")(), training=Training(kl_weight=0.0))
+    assert "kl_weight" in strategy.refusals[0].reason
