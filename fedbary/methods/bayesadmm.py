@@ -37,8 +37,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedbary.errors import SettingError
 from fedbary.gaussian import Factor
+from fedbary.methods._ranges import part, positive
 from fedbary.methods._sites import SiteMethod
 
 
@@ -66,11 +66,8 @@ class BayesADMM(SiteMethod):
     prior_std: float = 1.0
 
     def __post_init__(self) -> None:
-        if not 0 < self.damping <= 1:
-            raise SettingError("damping", self.damping, "above 0 to 1")
-        for name in ("rho", "prior_std"):
-            if not 0 < getattr(self, name) < float("inf"):
-                raise SettingError(name, getattr(self, name), "a number above 0")
+        part(self, "damping")
+        positive(self, "rho", "prior_std")
 
     def prior(self, like: Mapping[str, Tensor]) -> Factor:
         """Return N(0, prior_std²)."""

@@ -59,6 +59,7 @@ from fedbary.methods._particles import (
     stacked,
     under,
 )
+from fedbary.methods._ranges import positive, whole
 from fedbary.methods._room import require_room
 from fedbary.methods._stein import Score, Smooth, check_particles, descended, normal
 from fedbary.methods._threads import one_thread
@@ -112,13 +113,10 @@ class DSVGD(Method):
 
     def __post_init__(self) -> None:
         check_particles(self.particles, self.width)
-        for name in ("prior_std", "alpha", "server_rate", "init_std"):
-            if not 0 < getattr(self, name) < float("inf"):
-                raise SettingError(name, getattr(self, name), "a number above 0")
+        positive(self, "prior_std", "alpha", "server_rate", "init_std")
         if not 0 <= self.damping <= 1:
             raise SettingError("damping", self.damping, "above 0 to 1, or 0: 1 over the replies")
-        if self.server_steps < 1:
-            raise SettingError("server_steps", self.server_steps, "a whole number from 1 up")
+        whole(self, 1, "server_steps")
 
     def check(self, clients: int, epochs: int) -> None:
         """Refuse a damping with which a round of so many clients would diverge."""

@@ -32,9 +32,9 @@ from typing import Literal
 from torch import Tensor
 
 from fedbary.aggregation.limits import LARGEST_LOG_VAR
-from fedbary.errors import SettingError
 from fedbary.gaussian import LOG_VAR_SUFFIX, Factor, Posterior
 from fedbary.methods._method import Fitted, Local, Method, Reply, Server, Tensors, weighted_mean
+from fedbary.methods._ranges import one_of, positive
 
 
 @dataclass(frozen=True)
@@ -58,10 +58,8 @@ class DWC(Method):
     prior_std: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.prior not in ("normal", "global"):
-            raise SettingError("prior", self.prior, "normal, global")
-        if not 0 < self.prior_std < float("inf"):
-            raise SettingError("prior_std", self.prior_std, "a number above 0")
+        one_of(self, "prior", ("normal", "global"))
+        positive(self, "prior_std")
 
     def fit(self, local: Local, received: Tensors, kept: Tensors) -> Fitted:
         """Infer under the round's prior."""

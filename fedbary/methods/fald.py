@@ -37,7 +37,6 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from fedbary.errors import SettingError
 from fedbary.methods._langevin import Sampler
 from fedbary.methods._method import (
     Fitted,
@@ -48,6 +47,7 @@ from fedbary.methods._method import (
     Tensors,
     weighted_mean,
 )
+from fedbary.methods._ranges import not_negative, positive, whole
 
 _NETWORKS = "networks/"
 
@@ -88,13 +88,10 @@ class FALD(Method):
     unused = ("local_epochs", "momentum")
 
     def __post_init__(self) -> None:
-        for name, least in (("networks", 1), ("local_steps", 1), ("burn_in", 0), ("thinning", 1)):
-            if getattr(self, name) < least:
-                raise SettingError(name, getattr(self, name), f"a whole number from {least} up")
-        if not 0 <= self.temperature < float("inf"):
-            raise SettingError("temperature", self.temperature, "a number from 0 up")
-        if not 0 < self.rate_factor < float("inf"):
-            raise SettingError("rate_factor", self.rate_factor, "a number above 0")
+        whole(self, 1, "networks", "local_steps", "thinning")
+        whole(self, 0, "burn_in")
+        not_negative(self, "temperature")
+        positive(self, "rate_factor")
 
     def held(self, clients: int) -> int:
         """Return how many networks the server holds."""

@@ -37,11 +37,11 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from fedbary.errors import SettingError
 from fedbary.methods._bench import bench_of
 from fedbary.methods._descent import weights_of
 from fedbary.methods._distil import Distillation, distilled
 from fedbary.methods._method import Method, Reply, Server, Tensors, shares, weighted_mean
+from fedbary.methods._ranges import one_of, positive, whole
 from fedbary.methods.fedag import fit_gaussian, stacked
 from fedbary.predictive.choice import unstacked
 from fedbary.predictive.draws import drawn
@@ -92,14 +92,10 @@ class FedBE(Method):
     needs_bench = True
 
     def __post_init__(self) -> None:
-        if self.ensemble not in ENSEMBLES:
-            raise SettingError("ensemble", self.ensemble, ", ".join(ENSEMBLES))
-        for name, least in (("draws", 0), ("distil_epochs", 0), ("distil_batch_size", 1)):
-            if getattr(self, name) < least:
-                raise SettingError(name, getattr(self, name), f"a whole number from {least} up")
-        for name in ("concentration", "distil_lr", "distil_temperature"):
-            if not 0 < getattr(self, name) < float("inf"):
-                raise SettingError(name, getattr(self, name), "a number above 0")
+        one_of(self, "ensemble", ENSEMBLES)
+        whole(self, 1, "distil_batch_size")
+        whole(self, 0, "draws", "distil_epochs")
+        positive(self, "concentration", "distil_lr", "distil_temperature")
         object.__setattr__(self, "needs_bench", self.distil_epochs > 0)
 
     def held(self, clients: int) -> int:

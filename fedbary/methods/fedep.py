@@ -34,10 +34,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedbary.errors import SettingError
 from fedbary.gaussian import Factor
 from fedbary.inference._vectors import effective_size
 from fedbary.methods._method import Fitted, Local, Tensors
+from fedbary.methods._ranges import below_one, not_negative, part
 from fedbary.methods._sites import SiteMethod, factor
 
 
@@ -65,12 +65,9 @@ class FedEP(SiteMethod):
     weight_decay: float = 1e-4
 
     def __post_init__(self) -> None:
-        if not 0 < self.server_lr <= 1:
-            raise SettingError("server_lr", self.server_lr, "above 0 to 1")
-        if not 0 <= self.server_momentum < 1:
-            raise SettingError("server_momentum", self.server_momentum, "from 0 to below 1")
-        if not 0 <= self.weight_decay < float("inf"):
-            raise SettingError("weight_decay", self.weight_decay, "a number from 0 up")
+        part(self, "server_lr")
+        below_one(self, "server_momentum")
+        not_negative(self, "weight_decay")
 
     @property
     def site_momentum(self) -> float:

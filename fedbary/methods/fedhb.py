@@ -37,14 +37,12 @@ Reference: Kim and Hospedales, FedHB: Hierarchical Bayesian Federated Learning, 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
 from fedbary.inference._vectors import Vectors
 from fedbary.methods._method import (
@@ -58,6 +56,7 @@ from fedbary.methods._method import (
     weighted_mean,
 )
 from fedbary.methods._near import Pull, fit_near, packed
+from fedbary.methods._ranges import part, positive
 from fedbary.optimisers import is_buffer
 
 _VAR, _CLIENTS = "niw/var/", "niw/clients"
@@ -97,11 +96,8 @@ class FedHB(Method):
     personalises = True
 
     def __post_init__(self) -> None:
-        for name in ("prior_std", "prior_weight", "prior_clients", "spike_std"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise SettingError(name, getattr(self, name), "a number above 0")
-        if not 0 < self.keep <= 1:
-            raise SettingError("keep", self.keep, "above 0 to 1")
+        positive(self, "prior_std", "prior_weight", "prior_clients", "spike_std")
+        part(self, "keep")
 
     def start(self, model: Tensors) -> Tensors:
         """Return V₀ = s² for every weight, and that no client counts yet."""

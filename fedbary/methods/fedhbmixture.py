@@ -33,7 +33,6 @@ only its use and that it is averaged were known, so its architecture and loss ar
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -41,7 +40,6 @@ import torch
 from torch import Generator, Tensor
 
 from fedbary.data.images import inputs
-from fedbary.errors import SettingError
 from fedbary.inference._vectors import Vectors
 from fedbary.methods._descent import Descent
 from fedbary.methods._method import (
@@ -55,6 +53,7 @@ from fedbary.methods._method import (
     weighted_mean,
 )
 from fedbary.methods._near import Pull, fit_near, packed
+from fedbary.methods._ranges import positive, whole
 from fedbary.optimisers import is_buffer
 from fedbary.predictive.combine import Gate, gate_logits
 from fedbary.seeds import derive_seed
@@ -86,10 +85,8 @@ class FedHBMixture(Method):
     personalises = True
 
     def __post_init__(self) -> None:
-        if self.centres < 1:
-            raise SettingError("centres", self.centres, "1 or more")
-        if not 0 < self.centre_std < math.inf:
-            raise SettingError("centre_std", self.centre_std, "a number above 0")
+        whole(self, 1, "centres")
+        positive(self, "centre_std")
 
     def held(self, clients: int) -> int:
         """Return the number of the centres and the gate."""

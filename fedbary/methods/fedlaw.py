@@ -40,6 +40,7 @@ from fedbary.errors import SettingError
 from fedbary.gaussian import LOG_VAR_SUFFIX, MEAN_SUFFIX, Posterior
 from fedbary.methods._bench import at_work, batches, bench_of
 from fedbary.methods._method import Method, Reply, Server, Tensors, shares, weighted_mean
+from fedbary.methods._ranges import positive, whole
 from fedbary.seeds import derive_seed
 from fedbary.variational.noise import drawing
 
@@ -78,12 +79,9 @@ class FedLAW(Method):
 
     def __post_init__(self) -> None:
         self._chart  # noqa: B018 - says at once what is out of range
-        if self.server_epochs < 0:
-            raise SettingError("server_epochs", self.server_epochs, "a whole number from 0 up")
-        if not 0 < self.server_lr < float("inf"):
-            raise SettingError("server_lr", self.server_lr, "a number above 0")
-        if self.server_batch_size < 1:
-            raise SettingError("server_batch_size", self.server_batch_size, "1 or more")
+        whole(self, 0, "server_epochs")
+        positive(self, "server_lr")
+        whole(self, 1, "server_batch_size")
 
     def aggregate(self, server: Server, replies: Sequence[Reply]) -> tuple[Tensors, Tensors]:
         """Learn weights and shrinkage, and return the aggregate under them."""

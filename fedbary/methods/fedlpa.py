@@ -46,6 +46,7 @@ from fedbary.methods._method import (
     shares,
     weighted_mean,
 )
+from fedbary.methods._ranges import positive, whole
 
 INPUTS, SLOPES = "inputs/", "slopes/"
 """What the keys of A and B begin with, as triangles."""
@@ -77,10 +78,8 @@ class FedLPA(Method):
     deterministic = True
 
     def __post_init__(self) -> None:
-        if not 0 < self.damping < float("inf"):
-            raise SettingError("damping", self.damping, "a number above 0")
-        if self.most_side < 1:
-            raise SettingError("most_side", self.most_side, "a whole number from 1 up")
+        positive(self, "damping")
+        whole(self, 1, "most_side")
 
     def start(self, model: Tensors) -> Tensors:
         """Refuse a layer whose factors are too large; there is no state."""

@@ -37,6 +37,7 @@ from fedbary.methods._method import (
     Tensors,
     weighted_mean,
 )
+from fedbary.methods._ranges import not_negative, whole
 from fedbary.optimisers import ServerSGD, is_buffer
 
 
@@ -71,11 +72,8 @@ class FedPA(Method):
     deterministic = True
 
     def __post_init__(self) -> None:
-        if not 0 <= self.rho < float("inf"):
-            raise SettingError("rho", self.rho, "a number from 0 up")
-        for name in ("burn_in", "fedavg_rounds"):
-            if getattr(self, name) < 0:
-                raise SettingError(name, getattr(self, name), "a whole number from 0 up")
+        not_negative(self, "rho")
+        whole(self, 0, "burn_in", "fedavg_rounds")
         self._optimiser  # noqa: B018 - says at once what is out of range
 
     def check(self, clients: int, epochs: int) -> None:

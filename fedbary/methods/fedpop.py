@@ -57,6 +57,7 @@ from fedbary.methods._method import (
     Tensors,
     weighted_mean,
 )
+from fedbary.methods._ranges import below_one, positive, whole
 from fedbary.optimisers import ServerAdam, is_buffer
 
 _GRADIENT, _GAP, _SQUARE, _SAMPLE = "gradient/", "head/gap/", "head/square/", "sample/"
@@ -97,12 +98,9 @@ class FedPop(Method):
     remembers = True
 
     def __post_init__(self) -> None:
-        if not 0 <= self.burn_in < 1:
-            raise SettingError("burn_in", self.burn_in, "from 0 to below 1")
-        if self.heads < 1:
-            raise SettingError("heads", self.heads, "1 or more")
-        if not 0 < self.kl_weight < math.inf:
-            raise SettingError("kl_weight", self.kl_weight, "a number above 0")
+        below_one(self, "burn_in")
+        whole(self, 1, "heads")
+        positive(self, "kl_weight")
         if not -40 <= self.init_log_var <= 40:
             raise SettingError("init_log_var", self.init_log_var, "a number from -40 to 40")
         ServerAdam(self.server_lr)

@@ -40,11 +40,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
-from fedbary.errors import SettingError
 from fedbary.inference._vectors import Batches, Momentum, Vectors
 from fedbary.methods._distil import gap, target_of
 from fedbary.methods._langevin import Sampler
 from fedbary.methods._method import Fitted, Local, Method, Reply, Server, Tensors, weighted_mean
+from fedbary.methods._ranges import not_negative, positive, whole
 from fedbary.predictive._networks import evaluation
 from fedbary.seeds import derive_seed
 from fedbary.variational.layers import normal_like
@@ -86,12 +86,9 @@ class FedPPD(Method):
     deterministic = True
 
     def __post_init__(self) -> None:
-        if not 0 < self.teacher_lr < float("inf"):
-            raise SettingError("teacher_lr", self.teacher_lr, "a number above 0")
-        if self.student_passes < 1:
-            raise SettingError("student_passes", self.student_passes, "a whole number from 1 up")
-        if not 0 <= self.temperature < float("inf"):
-            raise SettingError("temperature", self.temperature, "a number from 0 up")
+        positive(self, "teacher_lr")
+        whole(self, 1, "student_passes")
+        not_negative(self, "temperature")
 
     def held(self, clients: int) -> int:
         """Return 2: the student and the teacher."""

@@ -22,7 +22,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from fedbary.errors import SettingError
 from fedbary.methods._method import (
     Fitted,
     Local,
@@ -32,6 +31,7 @@ from fedbary.methods._method import (
     Tensors,
     weighted_mean,
 )
+from fedbary.methods._ranges import not_negative
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,7 @@ class FedProx(Method):
     deterministic = True
 
     def __post_init__(self) -> None:
-        if not 0 <= self.mu < float("inf"):
-            raise SettingError("mu", self.mu, "a number from 0 up")
+        not_negative(self, "mu")
 
     def fit(self, local: Local, received: Tensors, kept: Tensors) -> Fitted:
         """Train from the global model, held to it."""

@@ -42,7 +42,6 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from fedbary.errors import SettingError
 from fedbary.methods._method import Fitted, Local, Method, Personal, Reply, Server, Tensors
 from fedbary.methods._particles import (
     Swarm,
@@ -53,6 +52,7 @@ from fedbary.methods._particles import (
     stacked,
     under,
 )
+from fedbary.methods._ranges import positive
 from fedbary.methods._room import require_room
 from fedbary.methods._stein import Smooth, check_particles, normal
 from fedbary.methods._threads import one_thread
@@ -95,9 +95,7 @@ class FedWBA(Method):
 
     def __post_init__(self) -> None:
         check_particles(self.particles, self.width)
-        for name in ("prior_std", "init_std"):
-            if not 0 < getattr(self, name) < float("inf"):
-                raise SettingError(name, getattr(self, name), "a number above 0")
+        positive(self, "prior_std", "init_std")
 
     def held(self, clients: int) -> int:
         """Return how many networks the server holds."""

@@ -34,10 +34,10 @@ from dataclasses import dataclass
 
 import torch
 
-from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
 from fedbary.methods._descent import Descent, fisher, weights_of
 from fedbary.methods._method import Fitted, Local, Method, Reply, Server, Tensors, weighted_mean
+from fedbary.methods._ranges import not_negative, positive
 from fedbary.methods.laplace import FISHER, pooled
 
 _EXAMPLES = "examples/"
@@ -67,10 +67,8 @@ class FOLA(Method):
     deterministic = True
 
     def __post_init__(self) -> None:
-        if not 0 <= self.strength < float("inf"):
-            raise SettingError("strength", self.strength, "a number from 0 up")
-        if not 0 < self.prior_precision < float("inf"):
-            raise SettingError("prior_precision", self.prior_precision, "a number above 0")
+        not_negative(self, "strength")
+        positive(self, "prior_precision")
 
     def send(self, server: Server, client: str) -> Tensors:
         """Return the global model and, from the second round on, Ω."""

@@ -29,7 +29,6 @@ from urllib.parse import quote
 
 import torch
 
-from fedbary.errors import SettingError
 from fedbary.methods._method import (
     Fitted,
     Local,
@@ -39,6 +38,7 @@ from fedbary.methods._method import (
     Tensors,
     weighted_mean,
 )
+from fedbary.methods._ranges import below_one
 
 RATE, LOSS = "fairness/rate", "fairness/loss"
 """The names of what travels beside the model."""
@@ -64,8 +64,7 @@ class GIFAIR(Method):
     deterministic = True
 
     def __post_init__(self) -> None:
-        if not 0 <= self.fairness < 1:
-            raise SettingError("fairness", self.fairness, "from 0 to below 1")
+        below_one(self, "fairness")
 
     def send(self, server: Server, client: str) -> Tensors:
         """Return the global model, and the client's rate as a multiple of the run's."""

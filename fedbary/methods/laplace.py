@@ -32,7 +32,6 @@ from dataclasses import dataclass
 
 import torch
 
-from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
 from fedbary.methods import _around
 from fedbary.methods._descent import fisher, weights_of
@@ -46,6 +45,7 @@ from fedbary.methods._method import (
     shares,
     weighted_mean,
 )
+from fedbary.methods._ranges import positive
 
 FISHER = "fisher/"
 """What the keys of Fisher diagonals begin with."""
@@ -71,8 +71,7 @@ class Laplace(Method):
     deterministic = True
 
     def __post_init__(self) -> None:
-        if not 0 < self.prior_precision < float("inf"):
-            raise SettingError("prior_precision", self.prior_precision, "a number above 0")
+        positive(self, "prior_precision")
 
     def fit(self, local: Local, received: Tensors, kept: Tensors) -> Fitted:
         """Train point weights, and take their Fisher."""

@@ -55,6 +55,7 @@ from fedbary.methods._method import (
     shares,
     weighted_mean,
 )
+from fedbary.methods._ranges import one_of, positive, whole
 from fedbary.predictive._networks import evaluation
 from fedbary.seeds import derive_seed
 
@@ -96,14 +97,9 @@ class LastLayerLaplace(Method):
     deterministic = True
 
     def __post_init__(self) -> None:
-        if self.rule not in BARYCENTRES:
-            allowed = f"{', '.join(BARYCENTRES)} for method=LastLayerLaplace"
-            raise SettingError("rule", self.rule, allowed)
-        if not 0 < self.prior_precision < float("inf"):
-            raise SettingError("prior_precision", self.prior_precision, "a number above 0")
-        for name in ("networks", "most_weights"):
-            if getattr(self, name) < 1:
-                raise SettingError(name, getattr(self, name), "a whole number from 1 up")
+        one_of(self, "rule", BARYCENTRES)
+        positive(self, "prior_precision")
+        whole(self, 1, "networks", "most_weights")
 
     def held(self, clients: int) -> int:
         """Return how many networks the server holds."""

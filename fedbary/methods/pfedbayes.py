@@ -42,9 +42,9 @@ import torch
 from torch import Tensor
 
 from fedbary.aggregation import aggregate
-from fedbary.errors import SettingError
 from fedbary.gaussian import LOG_VAR_SUFFIX, MEAN_SUFFIX, Posterior
 from fedbary.methods._method import Fitted, Local, Method, Reply, Server, Tensors, weighted_mean
+from fedbary.methods._ranges import one_of, part, positive, whole
 from fedbary.seeds import derive_seed
 
 
@@ -83,15 +83,10 @@ class pFedBayes(Method):
     remembers = True
 
     def __post_init__(self) -> None:
-        for name in ("zeta", "global_lr"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise SettingError(name, getattr(self, name), "a number above 0")
-        if not 0 < self.beta <= 1:
-            raise SettingError("beta", self.beta, "above 0 to 1")
-        if self.steps_per_global < 1:
-            raise SettingError("steps_per_global", self.steps_per_global, "1 or more")
-        if self.global_step not in ("copies", "exact"):
-            raise SettingError("global_step", self.global_step, "copies, exact")
+        positive(self, "zeta", "global_lr")
+        part(self, "beta")
+        whole(self, 1, "steps_per_global")
+        one_of(self, "global_step", ("copies", "exact"))
 
     def fit(self, local: Local, received: Tensors, kept: Tensors) -> Fitted:
         """Train q_k and v_k in turns, an epoch of the one and its steps of the other."""

@@ -38,7 +38,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from fedbary.errors import SettingError
 from fedbary.gaussian import LOG_VAR_SUFFIX, MEAN_SUFFIX, Factor, Posterior
 from fedbary.methods._method import (
     Fitted,
@@ -50,6 +49,7 @@ from fedbary.methods._method import (
     Tensors,
     weighted_mean,
 )
+from fedbary.methods._ranges import positive, whole
 from fedbary.seeds import derive_seed
 
 RHO = "head/log_rho_squared"
@@ -84,10 +84,8 @@ class pFedVem(Method):
     remembers = True
 
     def __post_init__(self) -> None:
-        if self.head_steps < 1:
-            raise SettingError("head_steps", self.head_steps, "1 or more")
-        if not 0 < self.least_rho < math.inf:
-            raise SettingError("least_rho", self.least_rho, "a number above 0")
+        whole(self, 1, "head_steps")
+        positive(self, "least_rho")
 
     def fit(self, local: Local, received: Tensors, kept: Tensors) -> Fitted:
         """Set ρ_k, train the head, then the base."""

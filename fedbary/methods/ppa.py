@@ -30,9 +30,9 @@ import torch
 from torch import Tensor
 
 from fedbary.aggregation.limits import LARGEST_LOG_VAR, value_limit
-from fedbary.errors import SettingError
 from fedbary.gaussian import gaussian_pairs
 from fedbary.methods._method import Method, Reply, Server, Tensors, shares, weighted_mean
+from fedbary.methods._ranges import whole
 from fedbary.seeds import derive_seed
 
 
@@ -54,8 +54,7 @@ class PPA(Method):
     draws: int = 1000
 
     def __post_init__(self) -> None:
-        if self.draws < 2:
-            raise SettingError("draws", self.draws, "a whole number from 2 up")
+        whole(self, 2, "draws")
 
     def aggregate(self, server: Server, replies: Sequence[Reply]) -> tuple[Tensors, Tensors]:
         """Pool the draws; means end where what is admitted does, log-variances at ±39.6."""

@@ -37,10 +37,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedbary.errors import SettingError
 from fedbary.methods._bench import at_work, bench_of
 from fedbary.methods._distil import answers
 from fedbary.methods._method import Bench, Reply, Server, Tensors
+from fedbary.methods._ranges import positive, whole
 from fedbary.methods.sghmc import SGHMC
 from fedbary.predictive.choice import unstacked
 from fedbary.predictive.combine import Pool, log_pool
@@ -72,10 +72,8 @@ class PredBayes(SGHMC):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.server_epochs < 0:
-            raise SettingError("server_epochs", self.server_epochs, "a whole number from 0 up")
-        if not 0 < self.server_lr < float("inf"):
-            raise SettingError("server_lr", self.server_lr, "a number above 0")
+        whole(self, 0, "server_epochs")
+        positive(self, "server_lr")
 
     def aggregate(self, server: Server, replies: Sequence[Reply]) -> tuple[Tensors, Tensors]:
         """Keep all samples, and learn β."""

@@ -41,6 +41,7 @@ from fedbary.methods._method import (
     Tensors,
     weighted_mean,
 )
+from fedbary.methods._ranges import positive
 
 
 @dataclass(frozen=True)
@@ -66,8 +67,7 @@ class PropFair(Method):
     deterministic = True
 
     def __post_init__(self) -> None:
-        if not 0 < self.epsilon < float("inf"):
-            raise SettingError("epsilon", self.epsilon, "a number above 0")
+        positive(self, "epsilon")
         if not self.epsilon < self.baseline < float("inf"):
             raise SettingError("baseline", self.baseline, f"a number above epsilon, {self.epsilon}")
 

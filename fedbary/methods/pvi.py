@@ -32,6 +32,7 @@ from torch import Tensor
 
 from fedbary.errors import SettingError
 from fedbary.gaussian import Factor
+from fedbary.methods._ranges import positive
 from fedbary.methods._sites import SiteMethod
 
 
@@ -59,8 +60,7 @@ class PVI(SiteMethod):
     def __post_init__(self) -> None:
         if not 0 <= self.damping <= 1:
             raise SettingError("damping", self.damping, "above 0 to 1, or 0: 1 over the replies")
-        if not 0 < self.prior_std < float("inf"):
-            raise SettingError("prior_std", self.prior_std, "a number above 0")
+        positive(self, "prior_std")
 
     def check(self, clients: int, epochs: int) -> None:
         """Refuse a damping with which a round of so many clients may diverge."""

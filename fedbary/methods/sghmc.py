@@ -33,7 +33,6 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from fedbary.errors import SettingError
 from fedbary.methods._descent import weights_of
 from fedbary.methods._langevin import Sampler, samples
 from fedbary.methods._method import (
@@ -45,6 +44,7 @@ from fedbary.methods._method import (
     Tensors,
     weighted_mean,
 )
+from fedbary.methods._ranges import not_negative, part, positive, whole
 from fedbary.methods._room import require_room
 
 _NETWORKS = "networks/"
@@ -88,15 +88,11 @@ class SGHMC(Method):
     deterministic = True
 
     def __post_init__(self) -> None:
-        for name, least in (("networks", 1), ("cycles", 0), ("noisy_epochs", 1)):
-            if getattr(self, name) < least:
-                raise SettingError(name, getattr(self, name), f"a whole number from {least} up")
-        if not 0 < self.friction <= 1:
-            raise SettingError("friction", self.friction, "above 0 to 1")
-        if not 0 < self.rate_factor < float("inf"):
-            raise SettingError("rate_factor", self.rate_factor, "a number above 0")
-        if not 0 <= self.temperature < float("inf"):
-            raise SettingError("temperature", self.temperature, "a number from 0 up")
+        whole(self, 1, "networks", "noisy_epochs")
+        whole(self, 0, "cycles")
+        part(self, "friction")
+        positive(self, "rate_factor")
+        not_negative(self, "temperature")
 
     def held(self, clients: int) -> int:
         """Return how many networks the server holds."""

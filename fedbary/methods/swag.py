@@ -34,6 +34,7 @@ from fedbary.gaussian import Posterior
 from fedbary.methods import _around
 from fedbary.methods._descent import Descent, weights_of
 from fedbary.methods._method import Fitted, Local, Method, Reply, Server, Tensors, weighted_mean
+from fedbary.methods._ranges import one_of, positive, whole
 
 RULES = ("WB", "RKLB", "EAA", "GAA", "AALV", "FKLB")
 """The rules that may aggregate the Gaussians."""
@@ -66,12 +67,9 @@ class SWAG(Method):
     deterministic = True
 
     def __post_init__(self) -> None:
-        if self.burn_in < 0:
-            raise SettingError("burn_in", self.burn_in, "a whole number from 0 up")
-        if not 0 < self.scale < float("inf"):
-            raise SettingError("scale", self.scale, "a number above 0")
-        if self.rule not in RULES:
-            raise SettingError("rule", self.rule, f"{', '.join(RULES)} for method=SWAG")
+        whole(self, 0, "burn_in")
+        positive(self, "scale")
+        one_of(self, "rule", RULES)
 
     def check(self, clients: int, epochs: int) -> None:
         """Refuse a round that leaves no epoch to take iterates from."""
