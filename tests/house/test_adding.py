@@ -1,4 +1,4 @@
-"""What the README says of adding is enough: its examples are added to a copy, which stays green."""
+"""What is said of adding is enough: its examples are added to a copy, which stays green."""
 
 import json
 import os
@@ -13,10 +13,10 @@ import pytest
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "howto" / "adding.md").read_text(encoding="utf-8")
 FOLDERS = (
-    "benchmarks", "client_app", "examples", "experiments", "fedbary", "results", "server_app",
-    "strategies", "tests",
+    "benchmarks", "client_app", "docs", "examples", "experiments", "fedbary", "results",
+    "server_app", "strategies", "tests",
 )  # fmt: skip
 FILES = ("LICENSE", "README.md", "pyproject.toml", "simulation.yaml")
 REGISTRIES = re.compile(r"\b(RULES|INFERENCE|METHODS|TASKS|names\(\)|modules\(\"models)")
@@ -24,15 +24,14 @@ REGISTRIES = re.compile(r"\b(RULES|INFERENCE|METHODS|TASKS|names\(\)|modules\(\"
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory):
-    """A copy of the repository with every file that the README shows how to add."""
+    """A copy of the repository with every file that the page shows how to add."""
     folder = tmp_path_factory.mktemp("copy")
     ignored = shutil.ignore_patterns("__pycache__")
     for part in FOLDERS:
         shutil.copytree(ROOT / part, folder / part, ignore=ignored)
     for part in FILES:
         shutil.copy(ROOT / part, folder)
-    _, _, section = README.partition("## Adding to it")
-    blocks = re.findall(r"```python\n# (fedbary/\S+\.py)\n(.*?)```", section, re.DOTALL)
+    blocks = re.findall(r"```python\n# (fedbary/\S+\.py)\n(.*?)```", PAGE, re.DOTALL)
     assert sorted(Path(name).parent.name for name, _ in blocks) == [
         "aggregation", "aggregation", "images", "inference", "limits", "methods", "models",
         "tasks",
@@ -40,9 +39,7 @@ def copy(tmp_path_factory):
     for name, text in blocks:
         assert not (folder / name).exists()
         (folder / name).write_text(text)
-    (defaults,) = re.findall(
-        r"```yaml\n# simulation.yaml, under tasks\n(.*?)```", section, re.DOTALL
-    )
+    (defaults,) = re.findall(r"```yaml\n# simulation.yaml, under tasks\n(.*?)```", PAGE, re.DOTALL)
     settings = (folder / "simulation.yaml").read_text(encoding="utf-8")
     (folder / "simulation.yaml").write_text(settings.replace("\ntasks:\n", f"\ntasks:\n{defaults}"))
     return folder

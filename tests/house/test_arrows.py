@@ -112,11 +112,9 @@ def circle(found):
 
 
 def layout():
-    """Return the rooms of fedbary in the order of the README's layout."""
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    drawn = (
-        readme.partition("## Layout")[2].partition("\nfedbary/")[2].partition("\nstrategies/")[0]
-    )
+    """Return the rooms of fedbary in the order of the layout's page."""
+    page = (ROOT / "docs" / "project" / "layout.md").read_text(encoding="utf-8")
+    drawn = page.partition("\nfedbary/")[2].partition("\nstrategies/")[0]
     cells = re.findall(r"^  (\w.*?)(?:  +|$)", drawn, re.MULTILINE)
     return [name.strip(" /") for cell in cells for name in cell.split(",")]
 

@@ -1,4 +1,4 @@
-"""Real servers on loopback, started by the lines of the README."""
+"""Real servers on loopback, started by the lines of the documentation."""
 
 import json
 import os
@@ -39,9 +39,9 @@ def lines(folder):
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_the_walkthrough_of_the_readme_gives_the_global_model_of_the_simulation(tmp_path):
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"<!-- walkthrough -->\n```bash\n(.*?)```", readme, re.DOTALL)
+def test_the_walkthrough_gives_the_global_model_of_the_simulation(tmp_path):
+    page = (ROOT / "docs" / "howto" / "deploy.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"<!-- walkthrough -->\n```bash\n(.*?)```", page, re.DOTALL)
     assert len(blocks) == 6
     clone = tmp_path / "clone"
     clone.mkdir()

@@ -1,0 +1,158 @@
+"""What mkdocs makes beside the pages of this folder: pages and tables from the code's own texts.
+
+A method's page is its module's docstring with its parameters. `<!-- settings -->` becomes the table
+of simulation.yaml, `<!-- parts: rule -->` what the files of the rules say. Links to files of the
+repository that are no pages lead to copies of them in the site.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+from fedbary.settings.explain import parts, settings
+from fedbary.settings.parameters import NONE, MethodFile, Parameter, methods
+
+DOCS = Path(__file__).parent
+ROOT = DOCS.parent
+TOP = {"CONTRIBUTING.md": "project/contributing.md", "CHANGELOG.md": "project/changelog.md"}
+"""Files at the top of the repository that are pages too."""
+
+HEADINGS = {
+    "It assumes": "What it assumes",
+    "What travels:": "What travels",
+    "What it costs:": "What it costs",
+    "Use it": "When to use it",
+    "Trap": "Traps",
+    "Reference": "Source",
+}
+"""How a paragraph of a method's docstring begins, and its heading on the method's page."""
+
+_CODE = re.compile(r"(`[^`]*`)")
+_LINK = re.compile(r"(\]\()((?:\.\./)+[^)#\s]+)")
+_FROM_ROOT = re.compile(r"\]\((?!\w+:|#)([^)\s]+)\)")
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Add the methods and the notebooks to the navigation."""
+    _section(config, "Methods").extend({m.name: _page_of(m)} for m in methods().values())
+    notebooks = sorted(DOCS.glob("tutorials/*.ipynb"))
+    _section(config, "Tutorials").extend(str(file.relative_to(DOCS)) for file in notebooks)
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add a page for each method, and those of files at the top of the repository."""
+    pages = {_page_of(method): method_page(method) for method in methods().values()}
+    for name, uri in TOP.items():
+        text = (ROOT / name).read_text(encoding="utf-8")
+        pages[uri] = _FROM_ROOT.sub(r"](../../\1)", text)
+    for uri, text in pages.items():
+        files.append(File.generated(config, uri, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Fill in what markers ask for, and lead links to files of the repository to copies."""
+    markdown = re.sub(r"<!-- parts: (\w+) -->", lambda m: parts_of(m[1]), markdown)
+    markdown = markdown.replace("<!-- settings -->", settings_table())
+    here = os.path.dirname(page.file.src_uri)
+
+    def copied(match: re.Match[str]) -> str:
+        target = (DOCS / here / match[2]).resolve()
+        if target.parent == ROOT and target.name in TOP:
+            target = DOCS / TOP[target.name]
+        elif not target.is_file():
+            return match[0]
+        if target.is_relative_to(DOCS):
+            return match[1] + os.path.relpath(target, DOCS / here)
+        if target.suffix == ".md" and target.with_suffix(".html").exists():
+            target = target.with_suffix(".html")
+        uri = f"repository/{target.relative_to(ROOT).as_posix()}"
+        if not files.get_file_from_path(uri):
+            files.append(File.generated(config, uri, abs_src_path=str(target)))
+        return match[1] + os.path.relpath(uri, here or ".")
+
+    return _LINK.sub(copied, markdown)
+
+
+def method_page(method: MethodFile) -> str:
+    """Return the page of a method in Markdown."""
+    file = f"fedbary/methods/{method.module}.py"
+    text = ast.get_docstring(ast.parse((ROOT / file).read_text(encoding="utf-8"))) or ""
+    title, _, rest = text.partition("\n\n")
+    lines = [f"# {method.name}", escaped(title)]
+    for paragraph in re.split(r"\n\n(?!    )", rest):
+        for beginning, heading in HEADINGS.items():
+            if paragraph.startswith(beginning):
+                lines.append(f"## {heading}")
+        lines.append(escaped(paragraph))
+    lines += ["## Parameters", *parameters_table(method.parameters.values())]
+    lines += [
+        "## Run it",
+        f"`fedbary simulate method={method.name}`; in a Flower project of your own",
+        f"`from fedbary.strategies import {method.defines}`. [The code](../../{file}).",
+    ]
+    return "\n\n".join(lines) + "\n"
+
+
+def parts_of(setting: str) -> str:
+    """Return what the files of all values of a setting say, a section each."""
+    found = [part for part in parts() if part.setting == setting]
+    return "\n\n".join(f"## {part.name}\n\n{escaped(part.text)}" for part in found)
+
+
+def settings_table() -> str:
+    """Return every setting with its default and meaning, as simulation.yaml has them."""
+    rows = (re.fullmatch(r"(\w+)=(\S+)\s*(.*)", line) for line in settings().values())
+    return table(
+        ("setting", "default", "meaning"), ((f"`{m[1]}`", f"`{m[2]}`", m[3]) for m in rows if m)
+    )
+
+
+def parameters_table(parameters: Sequence[Parameter]) -> Iterator[str]:
+    """Yield a table of a method's parameters; a sentence where it has none."""
+    rows = [
+        (f"`{p.name}`", f"`{NONE if p.default is None else p.default}`", p.meaning)
+        for p in parameters
+    ]
+    yield table(("parameter", "default", "meaning"), rows) if rows else "It has none."
+
+
+def table(head: Sequence[str], rows: Iterator[Sequence[str]] | Sequence[Sequence[str]]) -> str:
+    """Return a table in Markdown."""
+    cells = [head, ["---"] * len(head), *rows]
+    return "\n".join(
+        f"| {' | '.join(escaped(cell).replace('|', chr(92) + '|') for cell in row)} |"
+        for row in cells
+    )
+
+
+def escaped(text: str) -> str:
+    """Return a docstring's text as Markdown: formulas and what is in backticks as they are."""
+    return "\n".join(
+        line if line.startswith("    ") else _plain(line)
+        for line in text.replace("``", "`").split("\n")
+    )
+
+
+def _plain(line: str) -> str:
+    pieces = _CODE.split(line)
+    pieces[::2] = [re.sub(r"([*_<\[\]])", r"\\\1", piece) for piece in pieces[::2]]
+    return "".join(pieces)
+
+
+def _section(config: MkDocsConfig, title: str) -> list[Any]:
+    return next(entry[title] for entry in config.nav or [] if title in entry)
+
+
+def _page_of(method: MethodFile) -> str:
+    return f"methods/{method.module}.md"
