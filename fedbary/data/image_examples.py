@@ -15,7 +15,7 @@ from fedbary.data.npz import read_npz_arrays
 from fedbary.errors import SettingError
 
 
-def read_images(path: Path, layout: ImageLayout) -> Examples:
+def read_images(path: Path, layout: ImageLayout, resize: str = "none") -> Examples:
     """Read images, with labels where they have some.
 
     Parameters
@@ -25,6 +25,9 @@ def read_images(path: Path, layout: ImageLayout) -> Examples:
         folder of images, at any depth. If the folders in it are named as classes, they label.
     layout
         Shape and classes of the model.
+    resize
+        What is done with images of files that have another size, see
+        `fedbary.data.image_files.read_image`.
 
     Raises
     ------
@@ -32,11 +35,11 @@ def read_images(path: Path, layout: ImageLayout) -> Examples:
         If an image cannot be read or has another shape, or a label is no class.
     """
     if path.is_dir():
-        examples = _folder(path, layout)
+        examples = _folder(path, layout, resize)
     elif path.suffix == ".npz":
         examples = _npz(path)
     elif path.is_file() and path.suffix.lower() in IMAGES:
-        pixels = read_image(path, layout.shape)
+        pixels = read_image(path, layout.shape, resize)
         examples = Examples((path.name,), images_of(pixels[None], str(path)), None)
     else:
         allowed = "an .npz file, an image, or a folder of images"
@@ -62,11 +65,11 @@ def _npz(path: Path) -> Examples:
     return Examples(tuple(str(row) for row in range(1, len(x) + 1)), x, y)
 
 
-def _folder(path: Path, layout: ImageLayout) -> Examples:
+def _folder(path: Path, layout: ImageLayout, resize: str) -> Examples:
     files = [f for f in sorted(path.glob("**/*")) if f.suffix.lower() in IMAGES and f.is_file()]
     if not files:
         raise SettingError("data", str(path), f"a folder with images ({', '.join(IMAGES)})")
-    pixels = np.stack([read_image(file, layout.shape) for file in files])
+    pixels = np.stack([read_image(file, layout.shape, resize) for file in files])
     inside = [file.relative_to(path) for file in files]
     first = [file.parts[0] if len(file.parts) > 1 else "" for file in inside]
     y = None

@@ -9,6 +9,9 @@ from typing import Any
 
 from fedbary.errors import SettingError
 
+MIN_SIDE = 5
+"""The least side in pixels: what is shorter may be channels. Crops need as many, too."""
+
 
 @dataclass(frozen=True)
 class ImageLayout:
@@ -48,8 +51,9 @@ def parse_shape(text: str) -> tuple[int, int, int]:
     """
     match = re.fullmatch(r"([13])[x×](\d{1,4})[x×](\d{1,4})", text)
     sides = [int(number) for number in match.groups()] if match else [0, 0, 0]
-    if not (8 <= sides[1] <= 64 and 8 <= sides[2] <= 64):
-        allowed = "auto, or CHANNELSxHEIGHTxWIDTH with 1 or 3 channels and sides of 8 to 64"
+    if min(sides[1:]) < MIN_SIDE:
+        allowed = "auto, or CHANNELSxHEIGHTxWIDTH with 1 or 3 channels and sides from "
+        allowed += f"{MIN_SIDE} to 9999"
         raise SettingError("input_shape", text, allowed)
     return sides[0], sides[1], sides[2]
 

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-import numpy as np
 from torch import Tensor
 
-from fedbary.data.image_files import IMAGES, read_image
+from fedbary.data.image_folder import read_classes
 from fedbary.data.image_layout import ImageLayout
 from fedbary.data.images._dataset import read_own_npz, tensors
 from fedbary.errors import SettingError
@@ -89,7 +88,7 @@ def _whole(config: Mapping[str, bool | int | float | str], key: str, least: int)
 
 
 @lru_cache(maxsize=4)
-def own_data(path: str, task: ImageLayout) -> tuple[Tensor, Tensor]:
+def own_data(path: str, task: ImageLayout, resize: str = "none") -> tuple[Tensor, Tensor]:
     """Return a site's own images and labels, read once per process.
 
     Parameters
@@ -97,9 +96,12 @@ def own_data(path: str, task: ImageLayout) -> tuple[Tensor, Tensor]:
     path : str
         An ``.npz`` file with arrays ``x`` and ``y``, or ``x_train`` and ``y_train``; or a folder
         with a folder of images for each class, named as the class. Images of a folder become
-        grey or coloured as the task has it, but are never resized.
+        grey or coloured as the task has it.
     task : ImageLayout
         What they must fit.
+    resize : str
+        What is done with a folder's images of another size, see
+        `fedbary.data.image_files.read_image`.
 
     Returns
     -------
@@ -117,7 +119,7 @@ def own_data(path: str, task: ImageLayout) -> tuple[Tensor, Tensor]:
     if not file.is_dir() and not file.is_file():
         raise SettingError("data-path", path, "an .npz file or a folder; there is none")
     try:
-        x, y = _read_folder(file, task) if file.is_dir() else read_own_npz(file)
+        x, y = _read_folder(file, task, resize) if file.is_dir() else read_own_npz(file)
     except MemoryError as error:
         raise SettingError("data-path", error, "data that fit into this memory") from error
     if tuple(x.shape[1:]) != task.shape:
@@ -128,21 +130,8 @@ def own_data(path: str, task: ImageLayout) -> tuple[Tensor, Tensor]:
     return x, y
 
 
-def _read_folder(folder: Path, task: ImageLayout) -> tuple[Tensor, Tensor]:
-    names = sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
-    if unknown := [name for name in names if name not in task.classes]:
-        raise SettingError(str(folder), unknown[0], f"folders named {', '.join(task.classes)}")
-    files = [
-        (file, label)
-        for label, name in enumerate(task.classes)
-        for file in sorted((folder / name).glob("**/*"))
-        if file.suffix.lower() in IMAGES and file.is_file()
-    ]
-    if not files:
-        allowed = f"a folder of images for each class ({', '.join(task.classes)})"
-        raise SettingError(str(folder), "no image", allowed)
-    images = np.stack([read_image(file, task.shape) for file, _ in files])
-    labels = np.array([label for _, label in files])
+def _read_folder(folder: Path, task: ImageLayout, resize: str) -> tuple[Tensor, Tensor]:
+    images, labels = read_classes(folder, task.classes, task.shape, resize)
     return tensors({"images": images, "labels": labels}, ("images", "labels"), str(folder))
 
 

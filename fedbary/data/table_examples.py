@@ -1,4 +1,4 @@
-"""Rows of one's own: a CSV file, or an ``.npz`` file with names of its features."""
+"""Rows of one's own: a CSV or Parquet file, or an ``.npz`` file with names of its features."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ import torch
 
 from fedbary.data.examples import Examples
 from fedbary.data.npz import read_npz_arrays
-from fedbary.data.tables import Layout
-from fedbary.data.tables._csv import cells
+from fedbary.data.tables import Layout, _csv, _parquet
+from fedbary.data.tables._dataframe import columns_of
 from fedbary.data.tables._frame import frame
 from fedbary.data.tables._labelled import encode
 from fedbary.errors import SettingError
 
 Columns = dict[str, np.ndarray]
+
+FRAMES = {".csv": _csv.cells, ".parquet": _parquet.cells}
+"""What reads the rows of a file, by how it ends."""
 
 
 def read_classified(path: Path, target: str, layout: Layout) -> Examples:
@@ -66,10 +69,9 @@ def _rows(count: int) -> tuple[str, ...]:
 
 def _columns(path: Path, target: str) -> tuple[Columns, int]:
     """Return the columns of a file by name, and the number of rows."""
-    if path.suffix == ".csv" and path.is_file():
-        held = cells(path)
-        columns = {str(name): held[name].to_numpy(object) for name in held.columns}
-        count = len(held)
+    if path.suffix in FRAMES and path.is_file():
+        held = FRAMES[path.suffix](path)
+        columns, count = columns_of(str(path), held), len(held)
     elif path.suffix == ".npz":
         arrays = read_npz_arrays(path, ("x", "y", "features"))
         if "x" not in arrays or arrays["x"].ndim != 2:
@@ -84,7 +86,7 @@ def _columns(path: Path, target: str) -> tuple[Columns, int]:
                 raise SettingError(f"{path}: y", arrays["y"].shape, f"({count},), one a row of x")
             columns[target] = arrays["y"]
     else:
-        raise SettingError("data", str(path), "the path of a .csv or an .npz file")
+        raise SettingError("data", str(path), "the path of a .csv, a .parquet or an .npz file")
     if not count:
         raise SettingError(str(path), "no row", "at least one")
     return columns, count

@@ -90,7 +90,8 @@ def deploy(
     site: Annotated[
         list[Path] | None,
         typer.Option(
-            help="A site's own .npz file, image folder or .csv table; repeatable.", metavar="PATH"
+            help="A site's own .npz file, image folder, .csv or .parquet table; repeatable.",
+            metavar="PATH",
         ),
     ] = None,
 ) -> None:

@@ -102,7 +102,9 @@ def site_configs(sites: Sequence[Path]) -> list[NodeConfig]:
     paths = [site.expanduser().resolve() for site in sites]
     for site, path in zip(sites, paths, strict=True):
         if not path.exists():
-            raise SettingError("--site", str(site), "an .npz or .csv file, or a folder of images")
+            raise SettingError(
+                "--site", str(site), "an .npz, .csv or .parquet file, or a folder of images"
+            )
         if paths.count(path) > 1:
             raise SettingError("--site", str(site), "data of which no other site has the same")
     short, long = [path.stem for path in paths], [f"{p.parent.name}/{p.name}" for p in paths]

@@ -18,6 +18,7 @@ from urllib.request import urlopen
 
 import yaml
 
+from fedbary.data.forms import HUB, is_source
 from fedbary.errors import RunError, SettingError
 from fedbary.launching.programs import free_port, run_program, stop_tree, tool
 from fedbary.launching.warm import WarmProcess
@@ -103,9 +104,10 @@ def prepare(settings: Settings, folder: Path, own_data: bool = False) -> Setting
 
 def _absolute(dataset: str) -> str:
     """Return the path of a data set that is a file or folder here; others' names as they are."""
-    path = Path(dataset).expanduser()
-    is_path = path.suffix in (".npz", ".csv") or len(path.parts) > 1
-    return str(path.resolve()) if is_path and path.exists() else dataset
+    prefix = HUB if dataset.startswith(HUB) else ""
+    path = Path(dataset.removeprefix(prefix)).expanduser()
+    is_path = prefix or "/" in dataset or path.suffix in (".npz", ".csv", ".parquet")
+    return prefix + str(path.resolve()) if is_path and path.exists() else dataset
 
 
 def _require_file(setting: str, settings: Settings) -> None:
@@ -114,7 +116,9 @@ def _require_file(setting: str, settings: Settings) -> None:
     task = settings.task if setting == "dataset" else "classification"
     known = limits.of(task).DATASETS
     places = (Path(name).expanduser(), Path(settings.data_dir) / name)
-    if name != "none" and name not in known and not any(place.exists() for place in places):
+    if name in ("none", *known) or is_source(name):
+        return
+    if not any(place.exists() for place in places):
         raise SettingError(setting, name, f"{', '.join(known)}, or the path of data")
 
 

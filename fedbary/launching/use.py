@@ -24,7 +24,7 @@ Samples = Annotated[
 ]
 Target = Annotated[
     str,
-    typer.Option(help="The column of a CSV file with the targets.", show_default="the run's"),
+    typer.Option(help="The column of a table with the targets.", show_default="the run's"),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace files that are there.")]
 
@@ -50,7 +50,7 @@ def predict(
     """Predict examples with a federation's model, each with its uncertainty.
 
     RUN is the folder of a run that has ended. DATA is images (.npz with x, an image, a folder of
-    images) or rows (.csv with the columns that were trained on, .npz).
+    images) or rows (.csv or .parquet with the columns that were trained on, .npz).
 
     The CSV has a line an example: of classes the most probable, all probabilities, total and
     epistemic uncertainty in nats; of numbers mean, std and a 90 % interval. Of images the surest

@@ -25,7 +25,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedbary.errors import SettingError, one_line
+from fedbary.errors import SettingError
+from fedbary.imports import own_function, said
 from fedbary.registry import is_factory, modules
 from fedbary.variational.conversion import variational
 from fedbary.variational.noise import seeded
@@ -96,17 +97,12 @@ def _ours(
 
 def _own(name: str, shape: Sequence[int], outputs: int) -> nn.Module:
     """Import a factory, call it, and try the network on one input of zeros."""
-    module, _, function = name.partition(":")
-    try:
-        factory = getattr(import_module(module), function)
-    except Exception as error:  # noqa: BLE001 - code of others raises many kinds
-        allowed = f"package.module:factory that can be imported ({_said(error)})"
-        raise SettingError("model", name, allowed) from None
+    factory = own_function("model", name, "factory")
     try:
         plain = factory(tuple(shape), outputs)
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:  # noqa: BLE001 - code of others raises many kinds
         allowed = f"a function that can be called as factory({tuple(shape)}, {outputs})"
-        raise SettingError("model", name, f"{allowed} ({_said(error)})") from None
+        raise SettingError("model", name, f"{allowed} ({said(error)})") from None
     if not isinstance(plain, nn.Module):
         allowed = f"a function that returns an nn.Module, not a {type(plain).__name__}"
         raise SettingError("model", name, allowed)
@@ -115,13 +111,8 @@ def _own(name: str, shape: Sequence[int], outputs: int) -> nn.Module:
             found = tuple(plain.eval()(torch.zeros(1, *shape)).shape)
     except Exception as error:  # noqa: BLE001
         allowed = f"a network that answers inputs of shape (1, {', '.join(map(str, shape))})"
-        raise SettingError("model", name, f"{allowed} ({_said(error)})") from None
+        raise SettingError("model", name, f"{allowed} ({said(error)})") from None
     if found != (1, outputs):
         allowed = f"a network whose answer to one input has shape (1, {outputs}), not {found}"
         raise SettingError("model", name, allowed)
     return plain.train()
-
-
-def _said(error: Exception) -> str:
-    """Return the error of another's code by its kind, in one line."""
-    return f"{type(error).__name__}: {one_line(error)}"

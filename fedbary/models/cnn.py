@@ -55,7 +55,7 @@ class CNN(nn.Module):
     Parameters
     ----------
     shape
-        Channels (1 or 3), height and width of an image, 8 to 64 pixels each.
+        Channels, height and width of an image; two poolings need at least 4 pixels a side.
     outputs
         Number of classes, at least 2.
     parameters
@@ -71,8 +71,9 @@ class CNN(nn.Module):
         self, shape: Sequence[int], outputs: int, parameters: Parameters | None = None
     ) -> None:
         super().__init__()
-        if len(shape) != 3 or shape[0] not in (1, 3) or not all(8 <= n <= 64 for n in shape[1:]):
-            raise SettingError("image shape", shape, "1 or 3 channels, 8 to 64 pixels a side")
+        if len(shape) != 3 or min(shape[1:]) < 4:
+            allowed = "channels, height and width, at least 4 pixels a side, for model=cnn"
+            raise SettingError("image shape", shape, allowed)
         if outputs < 2:
             raise SettingError("number of classes", outputs, "at least 2")
         channels, height, width = shape

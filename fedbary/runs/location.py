@@ -25,7 +25,7 @@ def run_folder(settings: Settings, base: Path) -> Path:
     if settings.output != "auto":
         return (base / Path(settings.output).expanduser()).resolve()
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    data = Path(settings.dataset).stem
+    data = Path(settings.dataset.rpartition(":")[2]).stem
     name = f"{stamp}-{data}-{settings.strategy}-n{settings.bayesian_layers}-seed{settings.seed}"
     return (base / "runs" / name).resolve()
 

@@ -15,6 +15,7 @@ from pydantic import (
 )
 
 from fedbary.attacks import ATTACKS
+from fedbary.data.forms import HUB, TORCHVISION, is_source
 from fedbary.data.image_layout import parse_classes, parse_shape
 from fedbary.data.partition import PARTITIONS
 from fedbary.errors import SettingError
@@ -90,6 +91,7 @@ class Settings(BaseModel):
     train_fraction: float = Field(gt=0, le=1)
     server_fraction: float = Field(ge=0, lt=1)
 
+    resize: Literal["none", "crop", "pad", "stretch"]
     pixels: Literal["unit", "signed"]
     augment: Literal["auto"] | bool
     model: str
@@ -206,10 +208,11 @@ class Settings(BaseModel):
         if setting == "ood_dataset" or task not in limits.TASKS:
             task = "classification"
         known, files = limits.of(task).DATASETS, limits.of(task).FILES
-        if value in ("none", *known) or value.endswith(files):
+        if value in ("none", *known) or value.endswith(files) or "/" in value or is_source(value):
             return value
-        also = " or the path of an .npz file"
-        if setting == "dataset" and value.endswith(".csv"):
+        also = ", the path of an .npz file, of a folder of images (with a slash: ./scans), "
+        also += f"{HUB}owner/name, {TORCHVISION}NAME, or package.module:function"
+        if setting == "dataset" and value.endswith((".csv", ".parquet")):
             also += "; a table needs task=regression or task=tables, and target=<its column>"
         raise SettingError(setting, value, ", ".join(known) + also)
 

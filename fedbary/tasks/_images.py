@@ -8,6 +8,7 @@ from pathlib import Path
 from torch import Tensor
 from torch.nn import functional
 
+from fedbary.data.image_files import Shape
 from fedbary.data.image_layout import ImageLayout, parse_classes, parse_shape
 from fedbary.data.images import Dataset, inputs, load
 from fedbary.device import torch_device
@@ -20,7 +21,23 @@ LUMINANCE = (0.299, 0.587, 0.114)
 
 def load_dataset(settings: Settings) -> Dataset:
     """Return the data set, read once per process."""
-    return load(settings.dataset, Path(settings.data_dir), settings.download)
+    return _load(settings, settings.dataset, named_shape(settings))
+
+
+def load_foreign(settings: Settings) -> Dataset:
+    """Return `ood_dataset`; pictures that may be resized take the shape of the data set."""
+    shape = load_dataset(settings).shape if settings.resize != "none" else None
+    return _load(settings, settings.ood_dataset, shape)
+
+
+def named_shape(settings: Settings) -> Shape | None:
+    """Return the shape that the settings name; None for that of the data set."""
+    return None if settings.input_shape == "auto" else parse_shape(settings.input_shape)
+
+
+def _load(settings: Settings, name: str, shape: Shape | None) -> Dataset:
+    data_dir = Path(settings.data_dir)
+    return load(name, data_dir, settings.download, shape, settings.resize)
 
 
 def layout_of(settings: Settings) -> ImageLayout:
@@ -31,18 +48,19 @@ def layout_of(settings: Settings) -> ImageLayout:
     SettingError
         If the two do not agree.
     """
-    named_shape = parse_shape(settings.input_shape) if settings.input_shape != "auto" else None
-    named_classes = parse_classes(settings.classes) if settings.classes != "auto" else None
     if settings.dataset == "none":
         return ImageLayout(parse_shape(settings.input_shape), parse_classes(settings.classes))
     dataset = load_dataset(settings)
-    if named_shape is not None and named_shape != dataset.shape:
+    if named_shape(settings) not in (None, dataset.shape):
         shape = "x".join(map(str, dataset.shape))
         raise SettingError("input_shape", settings.input_shape, f"auto or {shape}, the data set's")
-    if named_classes is not None and len(named_classes) != dataset.num_classes:
-        allowed = f"auto, or {dataset.num_classes} classes, as the data set has"
-        raise SettingError("classes", settings.classes, allowed)
-    return ImageLayout(dataset.shape, named_classes or parse_classes(str(dataset.num_classes)))
+    if settings.classes == "auto":
+        return ImageLayout(dataset.shape, dataset.classes)
+    classes, numbers = parse_classes(settings.classes), parse_classes(str(dataset.num_classes))
+    if dataset.classes not in (classes, numbers) or len(classes) != len(numbers):
+        allowed = f"auto, or the {dataset.num_classes} classes of the data set, in their order"
+        raise SettingError("classes", settings.classes, f"{allowed}: {', '.join(dataset.classes)}")
+    return ImageLayout(dataset.shape, classes)
 
 
 def augments(settings: Settings) -> bool:
@@ -67,7 +85,7 @@ def ood_images(settings: Settings) -> Tensor | None:
     """
     if settings.ood_dataset == "none":
         return None
-    other = load(settings.ood_dataset, Path(settings.data_dir), settings.download)
+    other = load_foreign(settings)
     channels, height, width = load_dataset(settings).shape
     images = inputs(other.x_test)
     if images.shape[1] > channels:

@@ -22,7 +22,7 @@ from fedbary.data import deal
 from fedbary.data.examples import Examples
 from fedbary.data.image_examples import read_images
 from fedbary.data.image_layout import ImageLayout
-from fedbary.data.images import Dataset, load
+from fedbary.data.images import Dataset
 from fedbary.data.shard import Shard
 from fedbary.data.sites import Site, own_data
 from fedbary.device import torch_device
@@ -64,8 +64,8 @@ def _scored(held: Dataset, dealt: deal.Deal, device: torch.device) -> tuple[Tens
 
 
 @lru_cache(maxsize=4)
-def _own_shard(path: str, layout: ImageLayout, dealt: deal.Deal, key: int) -> Shard:
-    return deal.site_shard(*own_data(path, layout), dealt, key)
+def _own_shard(path: str, layout: ImageLayout, resize: str, dealt: deal.Deal, key: int) -> Shard:
+    return deal.site_shard(*own_data(path, layout, resize), dealt, key)
 
 
 class Classification(Task):
@@ -80,7 +80,7 @@ class Classification(Task):
         torch_device(settings)
         self.make_model(self.signature())
         if settings.ood_dataset != "none":
-            load(settings.ood_dataset, Path(settings.data_dir), settings.download)
+            _images.load_foreign(settings)
         if not own_data:
             deal.client_rows(self.held, self.deal, settings.clients)
 
@@ -100,7 +100,7 @@ class Classification(Task):
     def shard(self, site: Site, signature: ImageLayout) -> Shard:
         """Return a site's images and labels, on the device."""
         if site.partition is None:
-            shard = _own_shard(site.data_path, signature, self.deal, site.key)
+            shard = _own_shard(site.data_path, signature, self.settings.resize, self.deal, site.key)
         else:
             _images.require_fit(self.held, signature)
             shard = deal.client_shard(self.held, self.deal, site.partitions, site.partition)
@@ -205,7 +205,7 @@ class Classification(Task):
 
     def examples(self, path: Path, signature: ImageLayout) -> Examples:
         """Read an ``.npz`` file, an image, or a folder of images."""
-        return read_images(path, signature)
+        return read_images(path, signature, self.settings.resize)
 
     def evaluation_examples(self) -> Examples:
         """Return the test images, or those kept for validation."""

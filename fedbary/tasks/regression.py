@@ -76,7 +76,11 @@ class Regression(Task):
     @property
     def held(self) -> Table:
         """The table that the settings name."""
-        return load(self.settings.dataset, self.settings.data_dir, self.settings.target)
+        return self._load(self.settings.dataset)
+
+    def _load(self, name: str) -> Table:
+        by = self.settings
+        return load(name, by.data_dir, by.target, by.download)
 
     def signature(self) -> Columns:
         """Return the columns of the server's data."""
@@ -88,9 +92,8 @@ class Regression(Task):
 
     def shard(self, site: Site, signature: Columns) -> Shard:
         """Return a site's features and targets."""
-        settings = self.settings
-        name = settings.dataset if site.partition is not None else site.data_path
-        table = load(name, settings.data_dir, settings.target)
+        name = self.settings.dataset if site.partition is not None else site.data_path
+        table = self._load(name)
         if table.features != signature.features:
             allowed = f"the server's: {', '.join(signature.features)}"
             raise SettingError(f"{table.name}: features", ", ".join(table.features), allowed)

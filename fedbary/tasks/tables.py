@@ -81,7 +81,13 @@ class Tables(Task):
         """The table that the settings name."""
         settings = self.settings
         classes = parse_classes(settings.classes) if settings.classes != "auto" else ()
-        return load_labelled(settings.dataset, settings.data_dir, settings.target, classes)
+        return self._load(settings.dataset, classes)
+
+    def _load(
+        self, name: str, classes: tuple[str, ...] = (), layout: Layout | None = None
+    ) -> Labelled:
+        by = self.settings
+        return load_labelled(name, by.data_dir, by.target, classes, layout, by.download)
 
     def signature(self) -> Layout:
         """Return the columns, their levels and the classes of the server's data."""
@@ -93,9 +99,8 @@ class Tables(Task):
 
     def shard(self, site: Site, signature: Layout) -> Shard:
         """Return a site's rows, coded as the server's, and their labels."""
-        settings = self.settings
-        name = settings.dataset if site.partition is not None else site.data_path
-        table = load_labelled(name, settings.data_dir, settings.target, layout=signature)
+        name = self.settings.dataset if site.partition is not None else site.data_path
+        table = self._load(name, layout=signature)
         if site.partition is None:
             return deal.site_shard(table.x, table.y, self.deal, site.key)
         return deal.client_shard(table, self.deal, site.partitions, site.partition)

@@ -101,6 +101,7 @@ def test_loaded_once_per_process(tmp_path):
         ((8, 9, 3), (3, 8, 9)),
         ((3, 8, 9), (3, 8, 9)),
         ((1, 64, 64), (1, 64, 64)),
+        ((5, 200, 3), (3, 5, 200)),
     ],
 )
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float64])
@@ -135,6 +136,10 @@ def test_extra_arrays_are_ignored(tmp_path):
     assert load_saved(tmp_path, small() | {"extra": extra}).num_classes == 3
 
 
+def test_names_of_classes_may_stand_in_the_file(tmp_path):
+    assert load_saved(tmp_path, small() | {"classes": ["c", "a", "b"]}).classes == ("c", "a", "b")
+
+
 def changed(**arrays):
     return lambda original: original | arrays
 
@@ -153,8 +158,9 @@ def changed(**arrays):
         (changed(y_train=np.zeros(12, int), y_test=np.zeros(6, int)), "labels.* at least 2"),
         (changed(x_train=np.zeros((12, 64), np.uint8)), "x_train: '12×64';.*N×H×W"),
         (changed(x_train=np.zeros((12, 8, 8, 2), np.uint8)), "x_train: '12×8×8×2'"),
-        (changed(x_train=np.zeros((12, 7, 8), np.uint8)), "x_train: '12×7×8';.*8 to 64"),
-        (changed(x_train=np.zeros((12, 8, 65), np.uint8)), "x_train: '12×8×65';.*8 to 64"),
+        (changed(x_train=np.zeros((12, 4, 8), np.uint8)), "x_train: '12×4×8';.*at least 5"),
+        (changed(classes=["a", "b"]), "classes: '2 names for labels up to 2'"),
+        (changed(classes=["a", "b", "a"]), "classes: .*another name for each"),
         (changed(x_train=np.zeros((0, 8, 8), np.uint8)), "x_train: '0×8×8';.*at least 1"),
         (
             changed(x_train=np.zeros((12, 8, 8), int)),

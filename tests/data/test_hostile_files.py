@@ -166,7 +166,7 @@ def test_too_little_memory_is_said_in_one_line(folder, monkeypatch):
     def grasps(*arguments):
         return np.empty(2**62, np.uint8)
 
-    monkeypatch.setattr("fedbary.data.sites.read_image", grasps)
+    monkeypatch.setattr("fedbary.data.image_folder.read_image", grasps)
     assert "Unable to allocate" in refused(own_data.__wrapped__, str(folder), TASK)
     monkeypatch.setattr("fedbary.data.images.read_npz", grasps)
     assert "Unable to allocate" in refused(load, str(folder / "x.npz"), folder, False)

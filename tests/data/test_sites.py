@@ -57,7 +57,7 @@ def spoilt(change, files, folder):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda a: {**a, "x": a["x"][:, :7]}, "N×H×W"),
+        (lambda a: {**a, "x": a["x"][:, :4]}, "N×H×W"),
         (lambda a: {**a, "x": np.repeat(a["x"], 2, 1)}, "'1×16×8';.* images of 1×8×8"),
         (lambda a: {**a, "y": a["y"] + 5}, "labels from 0 to 9, as there are 10"),
         (lambda a: {**a, "y": a["y"][1:]}, "a label for every image"),
@@ -91,6 +91,16 @@ def test_folders_that_do_not_fit_are_refused_in_one_line(tmp_path):
         own_data(str(tmp_path / "absent"), TASK)
 
 
+def test_a_site_s_pictures_take_the_federation_s_size_where_the_settings_say_so(tmp_path):
+    (tmp_path / "3").mkdir()
+    for side, name in ((9, "a.png"), (30, "b.jpg"), (8, "c.bmp")):
+        Image.fromarray(np.full((side, 12, 3), 7, np.uint8)).save(tmp_path / "3" / name)
+    with pytest.raises(SettingError, match="a.png: '9×12 pixels'.*or resize=crop, pad or stretch"):
+        own_data(str(tmp_path), TASK)
+    x, y = own_data(str(tmp_path), TASK, "crop")
+    assert x.shape == (3, 1, 8, 8) and y.tolist() == [3, 3, 3] and (x - 7).abs().max() <= 1
+
+
 def test_what_a_node_config_may_say():
     part = site_from({"partition-id": 2, "num-partitions": 3})
     assert part == Site("partition 2", "", 2, 3) and part.key == 2
@@ -115,7 +125,7 @@ def test_node_configs_that_say_too_little(config, message):
         site_from(config)
 
 
-@pytest.mark.parametrize("text", ["28x28", "2x28x28", "1x4x28", "1x28x99", ""])
+@pytest.mark.parametrize("text", ["28x28", "2x28x28", "1x4x28", "1x28x10000", ""])
 def test_shapes_that_are_none(text):
     with pytest.raises(SettingError, match="input_shape"):
         parse_shape(text)

@@ -76,7 +76,7 @@ def test_new_set_is_one_file(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", ["yacht", "", "_csv", "mine.txt", "none.csv", "none.npz"])
 def test_unknown_name_says_what_is_taken(name, tmp_path):
     (tmp_path / "mine.txt").write_text("1 2\n")
-    refused(name, tmp_path, match=r"dataset: .*diabetes, or the path of a .csv")
+    refused(name, tmp_path, match=r"dataset: .*diabetes, the path of a .csv")
 
 
 def test_fewer_rows_than_clients_is_one_line():

@@ -4,7 +4,7 @@ A data set is one module whose name has no leading underscore. It defines
 
 ``read(data_dir, download)``
     the arrays ``x_train``, ``y_train``, ``x_test``, ``y_test``, laid out as in an ``.npz`` file
-    (`fedbary.data.images._dataset` says how);
+    (`fedbary.data.images._dataset` says how), and perhaps ``classes``, their names;
 ``AUGMENT = True``
     only where training images are to be cropped and flipped at random.
 
@@ -12,16 +12,21 @@ Nothing else has to be told: ``load("<module>", ...)`` works from the file alone
 """
 
 import importlib
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+from fedbary.data.forms import HUB, TORCHVISION
+from fedbary.data.image_files import Shape
+from fedbary.data.images import _folder, _hf, _own, _torchvision
 from fedbary.data.images._batches import batch_source, inputs
 from fedbary.data.images._dataset import UNREADABLE, Dataset, from_arrays, read_npz
 from fedbary.errors import SettingError, one_line
-from fedbary.registry import modules
+from fedbary.registry import is_factory, modules
 
 __all__ = ["Dataset", "batch_source", "inputs", "load", "names"]
 
-_loaded: dict[tuple[str, Path], Dataset] = {}
+_loaded: dict[tuple[str, Path, Shape | None, str], Dataset] = {}
 
 
 def names() -> tuple[str, ...]:
@@ -29,23 +34,36 @@ def names() -> tuple[str, ...]:
     return modules("data/images")
 
 
-def load(name: str, data_dir: Path | str, download: bool) -> Dataset:
+def load(
+    name: str,
+    data_dir: Path | str,
+    download: bool,
+    shape: Shape | None = None,
+    resize: str = "none",
+) -> Dataset:
     """Return a data set as tensors, read once per process.
 
     Parameters
     ----------
     name : str
-        One of `names`, or the path of an ``.npz`` file: absolute, relative to the working
-        directory, or else relative to ``data_dir``.
+        One of `names`; or the path of an ``.npz`` file or of a folder of images by class, see
+        `_folder`: absolute, relative to the working directory, or else relative to ``data_dir``;
+        or ``hf:owner/name`` or ``hf:PATH``, see `fedbary.data.hub`; ``torchvision:NAME``, see
+        `_torchvision`; or ``package.module:function``, a function that returns the four arrays.
     data_dir : Path or str
         Where data sets lie. ``<data_dir>/<name>.npz`` is read in preference to anything else.
     download : bool
         Whether a data set that is not under ``data_dir`` may be fetched into it.
+    shape : tuple of int
+        Channels, height and width that pictures (not arrays) become; by default theirs, which
+        must be all alike.
+    resize : str
+        What is done with pictures of another size, see `fedbary.data.image_files.read_image`.
 
     Returns
     -------
     Dataset
-        The same object for the same ``name`` and ``data_dir`` throughout the process. Treat its
+        The same object for the same arguments but ``download`` throughout the process. Treat its
         tensors as read-only.
 
     Raises
@@ -54,21 +72,39 @@ def load(name: str, data_dir: Path | str, download: bool) -> Dataset:
         The name is unknown, the data are absent and cannot be had, or a file holds what it
         must not; the message says which.
     """
-    key = name, Path(data_dir).expanduser().absolute()
+    key = name, Path(data_dir).expanduser().absolute(), shape, resize
     if key not in _loaded:
         try:
-            _loaded[key] = _read(*key, download)
+            _loaded[key] = _read(name, key[1], download, shape, resize)
         except MemoryError as error:
             raise SettingError("dataset", error, "one that fits into this memory") from error
     return _loaded[key]
 
 
-def _read(name: str, data_dir: Path, download: bool) -> Dataset:
-    if name.endswith(".npz"):
-        path = Path(name).expanduser()
-        return read_npz(name, path if path.exists() else data_dir / path)
-    if name not in names():
-        raise SettingError("dataset", name, f"{', '.join(names())}, or the path of an .npz file")
+def _read(name: str, data_dir: Path, download: bool, shape: Shape | None, resize: str) -> Dataset:
+    path = Path(name).expanduser()
+    path = path if path.exists() else data_dir / path
+    if name in names():
+        return _named(name, data_dir, download)
+    arrays: Mapping[str, Any]
+    if name.startswith(HUB):
+        arrays = _hf.read(name, data_dir, download, shape, resize)
+    elif name.startswith(TORCHVISION):
+        arrays = _torchvision.read(name, data_dir, download, shape, resize)
+    elif name.endswith(".npz"):
+        return read_npz(name, path)
+    elif name and path.is_dir():
+        arrays = _folder.read(path, shape, resize)
+    elif is_factory(name):
+        arrays = _own.read(name)
+    else:
+        allowed = f"{', '.join(names())}, the path of an .npz file or of a folder of images, "
+        allowed += f"{HUB}owner/name, {TORCHVISION}NAME, or package.module:function"
+        raise SettingError("dataset", name, allowed)
+    return from_arrays(name, arrays, name)
+
+
+def _named(name: str, data_dir: Path, download: bool) -> Dataset:
     module = importlib.import_module(f"{__name__}.{name}")
     augment = getattr(module, "AUGMENT", False)
     laid_out = data_dir / f"{name}.npz"

@@ -12,11 +12,14 @@ import torch
 from torch import Tensor
 
 from fedbary.data.deal import tenth_of_all
+from fedbary.data.image_layout import MIN_SIDE
 from fedbary.data.npz import read_npz_arrays
 from fedbary.errors import SettingError
 
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
-MIN_SIDE, MAX_SIDE = 8, 64
+NAMES = "classes"
+"""The array, which need not be there, of the names of the classes."""
+
 MAX_FLOAT = 10
 """The largest size of a float pixel. Images of 0 to 255 as floats are not scaled, nor taken."""
 
@@ -45,8 +48,8 @@ class Dataset:
         either into what a network takes.
     y_train, y_test : Tensor
         Labels, (N,), int64 in 0..num_classes-1.
-    num_classes : int
-        The largest training label, plus one.
+    classes : tuple of str
+        Name of each class; numbers from 0 where the data have no names.
     augment : bool
         Whether training batches are cropped and flipped at random, see `batch_source`.
     """
@@ -56,8 +59,13 @@ class Dataset:
     y_train: Tensor
     x_test: Tensor
     y_test: Tensor
-    num_classes: int
+    classes: tuple[str, ...]
     augment: bool = False
+
+    @property
+    def num_classes(self) -> int:
+        """How many classes there are."""
+        return len(self.classes)
 
     @property
     def examples(self) -> tuple[Tensor, Tensor]:
@@ -90,9 +98,10 @@ def from_arrays(
         The name of the data set.
     arrays : Mapping
         ``x_train`` and ``x_test``: N×H×W (one channel), N×H×W×C or N×C×H×W, of uint8 or floats,
-        with C either 1 or 3 and H, W in 8..64; floats from 0 to 1, or standardised, up to ±10.
-        No side is below 8, so an axis of length 1 or 3 is the channels; the last axis is tried
-        first. ``y_train`` and ``y_test``: N integers from 0.
+        with C either 1 or 3 and H, W from 5; floats from 0 to 1, or standardised, up to ±10.
+        No side is below 5, so an axis of length 1 or 3 is the channels; the last axis is tried
+        first. ``y_train`` and ``y_test``: N integers from 0. ``classes``, if it is there: the
+        name of each class, by default its number, up to the largest training label.
     source : str
         Where the arrays are from, named in errors.
     augment : bool
@@ -111,14 +120,19 @@ def from_arrays(
     if (x_train.shape[1:], x_train.dtype) != (x_test.shape[1:], x_test.dtype):
         held = f"{_describe(x_train)} and {_describe(x_test)}"
         raise SettingError(f"{source}: x_train and x_test", held, "images of one shape and type")
-    num_classes = 1 + int(y_train.max())
+    names = arrays.get(NAMES, range(1 + int(y_train.max())))
+    classes = tuple(str(name) for name in names)
+    num_classes = len(classes)
+    if len(set(classes)) < num_classes or y_train.max() >= num_classes:
+        held = f"{num_classes} names for labels up to {int(y_train.max())}"
+        raise SettingError(f"{source}: {NAMES}", held, "another name for each label")
     if len(y_test) and y_test.max() >= num_classes:
         allowed = f"labels of the training set, 0 to {num_classes - 1}"
         raise SettingError(f"{source}: y_test", int(y_test.max()), allowed)
     if not 2 <= num_classes <= max(2, len(y_train)):
         allowed = "at least 2 classes, and no more than there are training examples"
         raise SettingError(f"{source}: labels", f"0 to {num_classes - 1}", allowed)
-    return Dataset(name, x_train, y_train, x_test, y_test, num_classes, augment)
+    return Dataset(name, x_train, y_train, x_test, y_test, classes, augment)
 
 
 def read_npz(name: str, path: Path, augment: bool = False) -> Dataset:
@@ -133,7 +147,7 @@ def read_npz(name: str, path: Path, augment: bool = False) -> Dataset:
     """
     if not path.is_file():
         raise SettingError("dataset", name, f"the path of an .npz file; there is none at {path}")
-    return from_arrays(name, read_npz_arrays(path, ARRAYS), str(path), augment)
+    return from_arrays(name, read_npz_arrays(path, (*ARRAYS, NAMES)), str(path), augment)
 
 
 def read_own_npz(path: Path) -> tuple[Tensor, Tensor]:
@@ -192,11 +206,9 @@ def images_of(array: Any, source: str) -> Tensor:
         images = images.transpose(0, 3, 1, 2)
     sides = images.shape[2:]
     right = images.ndim == 4 and images.shape[1] in (1, 3) and len(images) > 0
-    if not right or min(sides) < MIN_SIDE or max(sides) > MAX_SIDE:
-        allowed = (
-            "N×H×W, N×H×W×C or N×C×H×W with N at least 1, C 1 or 3, "
-            f"H and W {MIN_SIDE} to {MAX_SIDE}"
-        )
+    if not right or min(sides) < MIN_SIDE:
+        allowed = "N×H×W, N×H×W×C or N×C×H×W with N at least 1, C 1 or 3, "
+        allowed += f"H and W at least {MIN_SIDE}"
         raise SettingError(source, "×".join(map(str, shape)), allowed)
     return torch.from_numpy(np.ascontiguousarray(images))
 

@@ -3,7 +3,8 @@
 A set by name is one module of this package whose name has no leading underscore: with
 ``read(data_dir)``, which returns a `Table`, it is for regression; with ``read_labelled(data_dir)``,
 which returns a `Frame` of `_frame`, for classification. A format is a module whose name has an
-underscore, with the same functions of ``(path, target)``. Nothing else has to be told of a new set.
+underscore, with the same functions of ``(path, target)``; `_hf` and `_own` take other names than
+paths. Nothing else has to be told of a new set.
 """
 
 from __future__ import annotations
@@ -13,16 +14,20 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from fedbary.data.tables import _csv, _npz, _uci
+from fedbary.data.forms import HUB
+from fedbary.data.tables import _csv, _hf, _npz, _own, _parquet, _uci
 from fedbary.data.tables._frame import Frame
 from fedbary.data.tables._labelled import Labelled, encode
 from fedbary.data.tables._layout import Layout, layout_of
 from fedbary.data.tables._split import Split
 from fedbary.data.tables._table import Table
 from fedbary.errors import SettingError
-from fedbary.registry import modules
+from fedbary.registry import is_factory, modules
 
 __all__ = ["Labelled", "Layout", "Split", "Table", "load", "load_labelled", "names"]
+
+FORMATS = {".csv": _csv, ".npz": _npz, ".parquet": _parquet}
+"""The modules that read files, by how these end."""
 
 
 def names(reader: str = "read") -> tuple[str, ...]:
@@ -37,18 +42,22 @@ def names(reader: str = "read") -> tuple[str, ...]:
     return modules("data/tables", reader)
 
 
-def load(name: str, data_dir: Path | str, target: str = "") -> Table:
+def load(name: str, data_dir: Path | str, target: str = "", download: bool = False) -> Table:
     """Return a regression set, read once per process.
 
     Parameters
     ----------
     name : str
-        One of `names`; or the path of a ``.csv`` or ``.npz`` file, or of a folder in the format of
-        the UCI sets: absolute, relative to the working directory, or else to ``data_dir``.
+        One of `names`; or the path of a ``.csv``, ``.npz`` or ``.parquet`` file, or of a folder in
+        the format of the UCI sets: absolute, relative to the working directory, or else to
+        ``data_dir``; or ``hf:owner/name`` or ``hf:PATH``, see `fedbary.data.hub`; or
+        ``package.module:function``, a function that returns a pandas DataFrame.
     data_dir : Path or str
         Where data sets lie.
     target : str
-        The column of a CSV file that is to be predicted; unused otherwise.
+        The column that is to be predicted; an ``.npz`` file and a UCI folder name their own.
+    download : bool
+        Whether a set of Hugging Face may be fetched.
 
     Returns
     -------
@@ -60,7 +69,8 @@ def load(name: str, data_dir: Path | str, target: str = "") -> Table:
     SettingError
         There is no such set, or it holds what it must not; the message says what and where.
     """
-    table: Table = _read("read", name, Path(data_dir).expanduser().absolute(), target)
+    place = Path(data_dir).expanduser().absolute()
+    table: Table = _read("read", name, place, target, download)
     return table
 
 
@@ -71,12 +81,13 @@ def load_labelled(
     target: str = "",
     classes: tuple[str, ...] = (),
     layout: Layout | None = None,
+    download: bool = False,
 ) -> Labelled:
     """Return a classification set, read once per process.
 
     Parameters
     ----------
-    name, data_dir, target
+    name, data_dir, target, download
         As of `load`; the names are those of ``names("read_labelled")``, the target is the class.
     classes : tuple of str
         The classes in their order, the positive one last; by default those of the data, see
@@ -94,24 +105,28 @@ def load_labelled(
     SettingError
         There is no such set, or it holds what it must not; the message says what and where.
     """
-    held: Frame = _read("read_labelled", name, Path(data_dir).expanduser().absolute(), target)
+    place = Path(data_dir).expanduser().absolute()
+    held: Frame = _read("read_labelled", name, place, target, download)
     return encode(held, layout or layout_of(held, classes))
 
 
 @cache
-def _read(reader: str, name: str, data_dir: Path, target: str) -> Any:
+def _read(reader: str, name: str, data_dir: Path, target: str, download: bool) -> Any:
     if name in names(reader):
         module = importlib.import_module(f"{__name__}.{name}")
         return getattr(module, reader)(data_dir)
+    if name.startswith(HUB):
+        return getattr(_hf, reader)(name, data_dir, download, target)
     path = Path(name).expanduser()
     if not path.exists():
         path = data_dir / path
     if name and path.is_dir():
         return getattr(_uci, reader)(path, target)
-    if path.is_file() and path.suffix == ".csv":
-        return getattr(_csv, reader)(path, target)
-    if path.is_file() and path.suffix == ".npz":
-        return getattr(_npz, reader)(path, target)
+    if path.is_file() and path.suffix in FORMATS:
+        return getattr(FORMATS[path.suffix], reader)(path, target)
+    if is_factory(name):
+        return getattr(_own, reader)(name, target)
     sets = ", ".join(names(reader))
-    allowed = f"{sets}, or the path of a .csv file, an .npz file or a UCI folder"
+    allowed = f"{sets}, the path of a {', '.join(FORMATS)} file or a UCI folder, "
+    allowed += f"{HUB}owner/name, or package.module:function"
     raise SettingError("dataset", name, allowed)

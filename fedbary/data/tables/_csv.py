@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedbary.data.tables._frame import Frame, frame
+from fedbary.data.tables._dataframe import frame_of, table_of
+from fedbary.data.tables._frame import Frame
 from fedbary.data.tables._table import Table
-from fedbary.data.tables._text import numbers, read_text
+from fedbary.data.tables._text import read_text
 from fedbary.errors import SettingError
 
 if TYPE_CHECKING:
@@ -23,8 +24,7 @@ def read(path: Path, target: str) -> Table:
         There is no column of the target's name, a column has no name, or a cell is not a finite
         number.
     """
-    held = _cells(path, target)
-    return numbers(str(path), held.drop(columns=target), held[target], [])
+    return table_of(str(path), cells(path), target)
 
 
 def read_labelled(path: Path, target: str) -> Frame:
@@ -36,10 +36,7 @@ def read_labelled(path: Path, target: str) -> Frame:
         There is no column of the target's name, a column has no name, or a cell is not what it
         must be, see `fedbary.data.tables._frame.frame`.
     """
-    held = _cells(path, target)
-    features = held.drop(columns=target)
-    columns = {str(name): features[name].to_numpy(object) for name in features.columns}
-    return frame(str(path), columns, held[target].to_numpy(object))
+    return frame_of(str(path), cells(path), target)
 
 
 def cells(path: Path) -> DataFrame:
@@ -51,12 +48,4 @@ def cells(path: Path) -> DataFrame:
     if unnamed := [i for i, name in enumerate(held.columns, 1) if name == f"Unnamed: {i - 1}"]:
         allowed = "a name in the header; leave a column of row numbers out"
         raise SettingError(f"{path}: column {unnamed[0]}", "", allowed)
-    return held
-
-
-def _cells(path: Path, target: str) -> DataFrame:
-    held = cells(path)
-    if target not in held.columns:
-        columns = ", ".join(map(str, held.columns))
-        raise SettingError("target", target, f"a column of {path}: {columns}")
     return held

@@ -15,7 +15,16 @@ DATASETS = modules("data/tables", "read")
 
 FILES = ("",)
 
-UNUSED = ("classes", "input_shape", "augment", "pixels", "ece_bins", "class_weights", "specificity")
+UNUSED = (
+    "classes",
+    "input_shape",
+    "augment",
+    "pixels",
+    "resize",
+    "ece_bins",
+    "class_weights",
+    "specificity",
+)
 
 USES = "target, split, noise, predictive"
 

@@ -1,0 +1,95 @@
+"""Images of a Hugging Face data set: one column of images, one of classes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedbary.data.hub import load_hub
+from fedbary.data.image_files import Shape, common_shape, read_image, shape_of
+from fedbary.data.image_folder import Labelled
+from fedbary.data.images._parts import arrays_of
+from fedbary.errors import SettingError
+
+LABELS = ("label", "labels")
+"""Columns that hold the classes where several columns hold some, or none says so."""
+
+
+def read(
+    name: str, data_dir: Path, download: bool, shape: Shape | None, resize: str
+) -> dict[str, Any]:
+    """Return the four arrays and the classes' names.
+
+    The images are the only column of the type Image; the classes are the only one of the type
+    ClassLabel, or else the column ``label`` or ``labels``.
+
+    Raises
+    ------
+    SettingError
+        The data set cannot be had, has no such columns, or an image that cannot be read or has
+        another shape.
+    """
+    train, test = load_hub(name, data_dir, download)
+    columns = _columns(name, train)
+    if shape is None:
+        held = _held(name, train, columns.images)
+        shape = common_shape((row, shape_of(image, row)) for row, image in held)
+    tested = None if test is None else _read(name, test, columns, shape, resize)
+    return arrays_of(columns.classes, _read(name, train, columns, shape, resize), tested)
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """The columns of images and labels, and each class's value among the labels and its name."""
+
+    images: str
+    labels: str
+    values: tuple[Any, ...]
+    classes: tuple[str, ...]
+
+
+def _columns(name: str, train: Any) -> _Columns:
+    kinds = {column: type(feature).__name__ for column, feature in train.features.items()}
+    images = [column for column, kind in kinds.items() if kind == "Image"]
+    labels = [column for column, kind in kinds.items() if kind == "ClassLabel"]
+    if len(labels) != 1:
+        labels = [column for column in LABELS if column in kinds]
+    if len(images) != 1 or len(labels) != 1:
+        held = ", ".join(f"{column} ({kind})" for column, kind in kinds.items())
+        allowed = "one column of type Image, and one of type ClassLabel or called label"
+        raise SettingError(f"dataset {name}: columns", held, allowed)
+    feature = train.features[labels[0]]
+    if classes := getattr(feature, "names", ()):
+        return _Columns(images[0], labels[0], tuple(range(len(classes))), tuple(classes))
+    found = set(train[labels[0]])
+    if not all(isinstance(label, int | str) for label in found):
+        allowed = "a class for each image, a whole number or a text"
+        raise SettingError(f"dataset {name}: {labels[0]}", str(feature), allowed)
+    values = tuple(sorted(found))
+    return _Columns(images[0], labels[0], values, tuple(map(str, values)))
+
+
+def _held(name: str, part: Any, images: str) -> Iterator[tuple[str, Path | bytes]]:
+    """Yield each row's name and its image, not decoded."""
+    from datasets import Image
+
+    undecoded = part.select_columns(images).cast_column(images, Image(decode=False))
+    for row, cell in enumerate(undecoded, 1):
+        held = cell[images] or {"bytes": b"", "path": ""}
+        yield f"dataset {name}: row {row}", held["bytes"] or Path(held["path"])
+
+
+def _read(name: str, part: Any, columns: _Columns, shape: Shape, resize: str) -> Labelled:
+    held = _held(name, part, columns.images)
+    pixels = np.stack([read_image(image, shape, resize, row) for row, image in held])
+    places = {value: place for place, value in enumerate(columns.values)}
+    labels = part[columns.labels]
+    for row, label in enumerate(labels, 1):
+        if label not in places:
+            where = f"dataset {name}: row {row}, {columns.labels}"
+            raise SettingError(where, label, f"one of {', '.join(map(str, columns.values))}")
+    return pixels, np.array([places[label] for label in labels])

@@ -1,0 +1,25 @@
+"""Images and labels to train on and to test on, as the four arrays of a data set."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fedbary.data.image_folder import Labelled
+from fedbary.data.tables._split import tenth_of_each_class
+from fedbary.seeds import derive_seed
+
+
+def arrays_of(classes: Sequence[str], train: Labelled, test: Labelled | None) -> dict[str, Any]:
+    """Return the four arrays and the classes' names.
+
+    Without a test part a tenth of each class is tested, always the same.
+    """
+    x, y = train
+    if test is None:
+        tested = tenth_of_each_class(y, np.random.default_rng(derive_seed(0, "split")))
+        test = x[tested], y[tested]
+        x, y = x[~tested], y[~tested]
+    return {"x_train": x, "y_train": y, "x_test": test[0], "y_test": test[1], "classes": classes}

@@ -1,0 +1,283 @@
+"""Images from folders, Hugging Face, torchvision and functions of one's own."""
+
+import struct
+
+import datasets
+import numpy as np
+import own_data
+import pytest
+import torch
+from PIL import Image
+
+from fedbary.data.images import load
+from fedbary.errors import SettingError
+from fedbary.settings.config import resolve
+from fedbary.tasks import task_of
+
+RNG = np.random.default_rng(0)
+SHAPE = (3, 12, 12)
+
+
+def picture(side=9, grey=False):
+    return Image.fromarray(RNG.integers(0, 256, (side, side, *([] if grey else [3])), np.uint8))
+
+
+def pictures(folder, classes=("cat", "dog"), each=10, **how):
+    for name in classes:
+        (folder / name).mkdir(parents=True)
+        for number in range(each):
+            picture(**how).save(folder / name / f"{number}.png")
+    return folder
+
+
+def refused(match, *arguments):
+    with pytest.raises(SettingError, match=match) as caught:
+        load(*arguments)
+    assert "\n" not in str(caught.value)
+
+
+# --- a folder of images by class ----------------------------------------------------------------
+
+
+def test_a_folder_holds_each_picture_once_and_tests_a_tenth_of_each_class(tmp_path):
+    held = load(str(pictures(tmp_path / "p")), tmp_path, False)
+    assert (held.classes, held.shape) == (("cat", "dog"), (3, 9, 9))
+    assert torch.bincount(held.y_test).tolist() == [1, 1]
+    files = [f for name in held.classes for f in sorted((tmp_path / "p" / name).iterdir())]
+    drawn = torch.stack([torch.from_numpy(np.array(Image.open(f))).permute(2, 0, 1) for f in files])
+    both = torch.cat([held.x_train, held.x_test]).flatten(1)
+    rows = [sorted(map(bytes, x.flatten(1).numpy())) for x in (drawn, both)]
+    assert rows[0] == rows[1]
+
+
+@pytest.mark.parametrize("test", ["test", "validation", "val"])
+def test_a_folder_may_say_what_is_tested(test, tmp_path):
+    pictures(tmp_path / "p" / "train", ("10", "9"), each=3)
+    pictures(tmp_path / "p" / test, ("9",), each=2)
+    held = load("p", tmp_path, False)
+    assert held.classes == ("9", "10") and len(held.y_train) == 6
+    assert held.y_test.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("resize", ["crop", "pad", "stretch"])
+def test_pictures_of_mixed_sizes_modes_and_formats_take_the_federation_s_shape(resize, tmp_path):
+    pictures(tmp_path / "p")
+    picture(side=30, grey=True).save(tmp_path / "p" / "cat" / "large.bmp")
+    picture(side=5).convert("RGBA").save(tmp_path / "p" / "dog" / "alpha.tiff")
+    picture(side=50).save(tmp_path / "p" / "dog" / "photograph.JPG")
+    for shape in (SHAPE, (1, 7, 20)):
+        assert load("p", tmp_path, False, shape, resize).shape == shape
+
+
+def test_crop_keeps_what_pad_adds_to_and_stretch_distorts(tmp_path):
+    wide = np.zeros((10, 20), np.uint8)
+    wide[:, 5:15] = 200  # a square in the middle
+    for name in ("a", "b"):
+        (tmp_path / "p" / name).mkdir(parents=True)
+        for number in range(2):
+            Image.fromarray(wide).save(tmp_path / "p" / name / f"{number}.png")
+    bright = {
+        resize: load("p", tmp_path, False, (1, 10, 10), resize).x_train[0].double().mean() / 200
+        for resize in ("crop", "pad", "stretch")
+    }
+    assert bright["crop"] == 1
+    assert bright["stretch"] == pytest.approx(0.5, abs=0.01)
+    assert bright["pad"] == pytest.approx(0.25, abs=0.03)
+
+
+def test_folders_that_do_not_fit_are_refused_in_one_line(tmp_path):
+    folder = pictures(tmp_path / "p")
+    arguments = "p", tmp_path, False
+    refused("0.png: '9×9 pixels';.*12×12, as input_shape says; or resize=crop", *arguments, SHAPE)
+    picture(side=10).save(folder / "dog" / "other.png")
+    refused("other.png: '3×10×10';.*3×9×9, as .*0.png; or input_shape=.*resize=", *arguments)
+    picture(grey=True).save(folder / "dog" / "other.png")
+    refused("other.png: '1×9×9';.*3×9×9", *arguments)
+    (folder / "dog" / "other.png").write_bytes((folder / "dog" / "0.png").read_bytes()[:60])
+    refused("other.png: .*expected an image", *arguments)
+    (folder / "train").mkdir()
+    refused("'cat, dog, train';.*beside train one of test, validation", *arguments)
+    (tmp_path / "none").mkdir()
+    refused("'no folder';.*each of 2 classes", "none", *arguments[1:])
+    for name in ("a", "b"):
+        (tmp_path / "none" / name).mkdir()
+    refused("none: 'no image'", "none", *arguments[1:])
+
+
+def test_an_image_of_more_pixels_than_are_decoded_is_refused(tmp_path):
+    folder = pictures(tmp_path / "p", each=2)
+    Image.new("1", (10_000, 10_000)).save(folder / "cat" / "huge.png")
+    refused("10000×10000 pixels';.*up to 67,108,864", "p", tmp_path, False, SHAPE, "crop")
+
+
+# --- Hugging Face -------------------------------------------------------------------------------
+
+CLASSES = datasets.ClassLabel(names=["ant", "bee", "cow"])
+
+
+def hugging(count=30, labels=CLASSES, **columns):
+    held = {"img": [picture() for _ in range(count)], "label": [i % 3 for i in range(count)]}
+    kinds = datasets.Features({"img": datasets.Image(), "label": labels})
+    for name, values in columns.items():
+        held[name], kinds[name] = values, datasets.Image()
+    return datasets.Dataset.from_dict(held, features=kinds)
+
+
+def test_what_save_to_disk_wrote_is_read_picture_by_picture(tmp_path):
+    made = hugging()
+    made.save_to_disk(tmp_path / "one")
+    datasets.DatasetDict(train=made, test=made.select(range(6))).save_to_disk(tmp_path / "two")
+    held = load("hf:two", tmp_path, False)
+    assert held.classes == ("ant", "bee", "cow") and held.y_test.tolist() == [0, 1, 2] * 2
+    assert torch.equal(held.x_train[:6], held.x_test)
+    assert np.array_equal(held.x_test[0].permute(1, 2, 0).numpy(), np.asarray(made[0]["img"]))
+    assert len(load(f"hf:{tmp_path / 'one'}", tmp_path, False).y_test) == 3  # a tenth of each class
+
+
+def test_folders_of_parquet_files_or_of_pictures_are_data_sets_too(tmp_path):
+    made = hugging()
+    (tmp_path / "parquet").mkdir()
+    for part in ("train", "test"):
+        made.to_parquet(tmp_path / "parquet" / f"{part}.parquet")
+    held = load("hf:parquet", tmp_path, False)
+    assert held.classes == ("ant", "bee", "cow") and torch.equal(held.x_train, held.x_test)
+    pictures(tmp_path / "folder")
+    assert load("hf:folder", tmp_path, False, SHAPE, "pad").classes == ("cat", "dog")
+
+
+def test_labels_without_names_are_classes_by_their_values(tmp_path):
+    made = hugging(labels=datasets.Value("int64"))
+    made = made.map(lambda row: {"label": 5 * row["label"]})
+    made.save_to_disk(tmp_path / "one")
+    held = load("hf:one", tmp_path, False)
+    assert held.classes == ("0", "5", "10") and set(held.y_train.tolist()) == {0, 1, 2}
+
+
+def test_hugging_face_data_that_do_not_fit_are_refused_in_one_line(tmp_path, monkeypatch):
+    def saved(name, made):
+        made.save_to_disk(tmp_path / name)
+        return f"hf:{name}", tmp_path, False
+
+    refused("'hf:owner/name';.*download=true", "hf:owner/name", tmp_path, False)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
+    refused("hf:owner/name: .*the Hub.*hf:PATH, or hf:owner/name", "hf:owner/name", tmp_path, True)
+    two = hugging(other=[picture() for _ in range(30)])
+    refused(r"columns: 'img \(Image\), label .*, other \(Image\)'", *saved("a", two))
+    plain = hugging().rename_column("label", "kind").cast_column("kind", datasets.Value("int64"))
+    refused("columns: .*ClassLabel or called label", *saved("b", plain))
+    broken = hugging().cast_column("img", datasets.Image(decode=False))
+    broken = broken.map(lambda row, i: {"img": {"bytes": b"no", "path": None}} if i == 4 else {},
+                        with_indices=True).cast_column("img", datasets.Image())  # fmt: skip
+    refused("row 5: .*expected an image", *saved("c", broken))
+    unknown = datasets.DatasetDict(train=hugging(), test=hugging(3).map(lambda row: {"label": -1}))
+    refused("row 1, label: -1;.*one of 0, 1, 2", *saved("d", unknown))
+    parts = datasets.DatasetDict(north=hugging(3), south=hugging(3))
+    refused("parts: 'north, south';.*called train", *saved("e", parts))
+    (tmp_path / "f").mkdir()
+    refused("hf:f: ", "hf:f", tmp_path, False)
+
+
+def test_the_extra_that_is_missing_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "datasets", None)
+    (tmp_path / "one").mkdir()
+    refused(r"pip install 'fedbary\[hf\]'", "hf:one", tmp_path, False)
+
+
+# --- torchvision --------------------------------------------------------------------------------
+
+
+def idx(array):
+    head = struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape)
+    return head + array.astype(np.uint8).tobytes()
+
+
+def test_a_set_with_the_parameter_train(tmp_path):
+    raw = tmp_path / "KMNIST" / "raw"
+    raw.mkdir(parents=True)
+    images = {part: RNG.integers(0, 256, (20, 28, 28), np.uint8) for part in ("train", "t10k")}
+    for part, held in images.items():
+        (raw / f"{part}-images-idx3-ubyte").write_bytes(idx(held))
+        (raw / f"{part}-labels-idx1-ubyte").write_bytes(idx(np.arange(20) % 10))
+    held = load("torchvision:KMNIST", tmp_path, False)
+    assert np.array_equal(held.x_train[:, 0].numpy(), images["train"])
+    assert np.array_equal(held.x_test[:, 0].numpy(), images["t10k"])
+    assert held.classes[:3] == ("o", "ki", "su") and held.y_test.tolist() == [*range(10)] * 2
+
+
+def test_a_set_with_a_split_and_one_without_either(tmp_path):
+    for part in ("train", "test"):
+        pictures(tmp_path / "country211" / part, ("AD", "AE"), each=3)
+    held = load("torchvision:Country211", tmp_path, False)
+    assert held.classes == ("AD", "AE") and (len(held.y_train), len(held.y_test)) == (6, 6)
+    pictures(tmp_path / "eurosat" / "2750", ("Forest", "River"))
+    held = load("torchvision:EuroSAT", tmp_path, False, SHAPE, "stretch")
+    assert held.shape == SHAPE and (len(held.y_train), len(held.y_test)) == (18, 2)
+
+
+def test_a_set_of_several_names_which(tmp_path):
+    raw = tmp_path / "EMNIST" / "raw"
+    raw.mkdir(parents=True)
+    for part in ("train", "test"):
+        (raw / f"emnist-digits-{part}-images-idx3-ubyte").write_bytes(idx(np.ones((20, 28, 28))))
+        (raw / f"emnist-digits-{part}-labels-idx1-ubyte").write_bytes(idx(np.arange(20) % 10))
+    assert load("torchvision:EMNIST:digits", tmp_path, False).num_classes == 10
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("torchvision:KMNIST", "data_dir: .*torchvision's files of KMNIST, or download=true"),
+        ("torchvision:EMNIST", "torchvision:EMNIST:SPLIT, as EMNIST has several"),
+        ("torchvision:KMNIST:balanced", "expected torchvision:KMNIST$"),
+        ("torchvision:Kuzushiji", "a data set of torchvision, such as torchvision:KMNIST"),
+        ("torchvision:wrap_dataset_for_transforms_v2", "a data set of torchvision"),
+    ],
+)
+def test_torchvision_s_sets_that_cannot_be_had(name, message, tmp_path):
+    refused(message, name, tmp_path, False)
+
+
+# --- functions of one's own, and settings ---------------------------------------------------------
+
+
+def test_a_function_of_one_s_own_returns_the_arrays(tmp_path):
+    held = load("own_data:bars", tmp_path, False)
+    assert held.num_classes == 8 and held.x_train.shape == (300, 1, 8, 8)
+    assert np.array_equal(held.x_test[:, 0].numpy(), own_data.bars()["x_test"])
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("absent:bars", "package.module:function that can be imported.*No module"),
+        ("own_data:stars", "that can be imported .*stars"),
+        ("own_data:fails", "called without arguments .RuntimeError: no disk"),
+        ("own_data:three", "a dict of x_train, y_train, x_test, y_test, not a int"),
+    ],
+)
+def test_functions_that_return_no_arrays(name, message, tmp_path):
+    refused(message, name, tmp_path, False)
+
+
+def test_names_of_a_data_set_s_classes_keep_their_order(tmp_path):
+    pictures(tmp_path / "p")
+
+    def chosen(**more):
+        return task_of(resolve({"dataset": f"{tmp_path}/p", "data_dir": str(tmp_path), **more}))
+
+    assert chosen().signature().classes == ("cat", "dog")
+    assert chosen(classes="cat,dog").signature().classes == ("cat", "dog")
+    for wrong in ("dog,cat", "2", "benign,malignant"):
+        with pytest.raises(SettingError, match="classes: .*in their order: cat, dog"):
+            chosen(classes=wrong).signature()
+    assert chosen(input_shape="1x12x12", resize="pad").signature().shape == (1, 12, 12)
+    arrays = resolve({"input_shape": "1x28x28", "resize": "crop"})
+    with pytest.raises(SettingError, match="input_shape: '1x28x28';.*auto or 1x8x8"):
+        task_of(arrays).signature()
+
+
+@pytest.mark.parametrize("name", ["scans", "mnist", "", "hf", "scans.zip"])
+def test_names_of_no_form_are_refused_with_all_forms(name):
+    with pytest.raises(SettingError, match=r"dataset: .*digits.*\./scans.*hf:.*torchvision:"):
+        resolve({"dataset": name})

@@ -1,0 +1,123 @@
+"""Tables from Parquet, Hugging Face and functions of one's own, equal to those from CSV."""
+
+import datasets
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from fedbary.data.table_examples import read_classified, read_measured
+from fedbary.data.tables import load, load_labelled
+from fedbary.errors import SettingError
+
+RNG = np.random.default_rng(0)
+ROWS = pd.DataFrame(
+    {
+        "age": RNG.uniform(20, 90, 40).round(3),
+        "visits": pd.array(RNG.integers(0, 9, 40), dtype="Int64"),
+        "ward": pd.Categorical(["north", "south"] * 20),
+        "smoker": [True, False, False, True] * 10,
+        "outcome": ["well", "ill", "ill", "well"] * 10,
+    }
+)
+NUMBERS = ROWS[["age", "visits", "smoker"]]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    ROWS.assign(smoker=ROWS["smoker"].astype(int)).to_csv(tmp_path / "t.csv", index=False)
+    NUMBERS.assign(smoker=ROWS["smoker"].astype(int)).to_csv(tmp_path / "n.csv", index=False)
+    ROWS.to_parquet(tmp_path / "t.parquet")
+    NUMBERS.to_parquet(tmp_path / "n.parquet")
+    for name, rows in (("t", ROWS), ("n", NUMBERS)):
+        datasets.Dataset.from_pandas(rows).save_to_disk(tmp_path / f"{name}-saved")
+        (tmp_path / f"{name}-files").mkdir()
+        rows.to_parquet(tmp_path / f"{name}-files" / "train.parquet")
+    return tmp_path
+
+
+@pytest.mark.parametrize("source", ["t.parquet", "hf:t-saved", "hf:t-files"])
+def test_every_form_of_a_table_holds_the_same_rows_and_classes(source, folder):
+    csv, other = (load_labelled(name, folder, "outcome") for name in ("t.csv", source))
+    assert csv.layout == other.layout and csv.layout.classes == ("ill", "well")
+    assert torch.equal(csv.x, other.x) and torch.equal(csv.y, other.y)
+
+
+@pytest.mark.parametrize("source", ["n.parquet", "hf:n-saved", "hf:n-files"])
+def test_every_form_of_a_regression_holds_the_same_rows(source, folder):
+    csv, other = (load(name, folder, "age") for name in ("n.csv", source))
+    assert csv.features == other.features == ("visits", "smoker")
+    assert torch.equal(csv.x, other.x) and torch.equal(csv.y, other.y)
+
+
+def test_a_data_set_s_test_part_is_a_prescribed_split_and_its_classes_have_names(tmp_path):
+    kinds = datasets.Features(
+        {"a": datasets.Value("float32"), "kind": datasets.ClassLabel(names=["no", "yes"])}
+    )
+    made = datasets.Dataset.from_dict({"a": [1.0, 2, 3, 4], "kind": [0, 1, 1, 0]}, features=kinds)
+    datasets.DatasetDict(train=made, test=made.select([1])).save_to_disk(tmp_path / "d")
+    held = load_labelled("hf:d", tmp_path, "kind")
+    assert held.layout.classes == ("no", "yes") and held.y.tolist() == [0, 1, 1, 0, 1]
+    assert held.split(0).train.tolist() == [0, 1, 2, 3] and held.split(0).test.tolist() == [4]
+    with pytest.raises(SettingError, match="split: 1"):
+        held.split(1)
+
+
+def test_a_function_of_one_s_own_returns_a_dataframe(tmp_path):
+    held = load_labelled("own_data:patients", tmp_path, "outcome")
+    assert held.layout.features == ("age", "ward=a", "ward=b") and len(held.y) == 200
+    for name, match in (
+        ("own_data:three", "a pandas DataFrame, not a int"),
+        ("own_data:absent", "can be imported"),
+        ("own_data:fails", "RuntimeError: no disk"),
+    ):
+        with pytest.raises(SettingError, match=match) as caught:
+            load(name, tmp_path, "age")
+        assert "\n" not in str(caught.value)
+
+
+def test_examples_are_read_from_parquet_too(folder):
+    layout = load_labelled("t.csv", folder, "outcome").layout
+    csv, parquet = (
+        read_classified(folder / f"t.{e}", "outcome", layout) for e in ("csv", "parquet")
+    )
+    assert torch.equal(csv.x, parquet.x) and torch.equal(csv.y, parquet.y)
+    assert set(parquet.columns) == set(ROWS.columns)
+    measured = read_measured(folder / "n.parquet", "age", ("visits", "smoker"))
+    assert measured.y.tolist() == NUMBERS["age"].tolist()
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (lambda t: t.drop(columns="outcome"), "target: 'outcome';.*age, visits, ward, smoker"),
+        (lambda t: t.assign(age=pd.Timestamp("2026")), "column 'age': 'datetime64.*numbers or te"),
+        (lambda t: t.assign(age=[b"x"] * 40), "column 'age': 'object';.*numbers or text"),
+        (lambda t: t.assign(age=[[1.0]] * 40), "column 'age': 'object'"),
+        (lambda t: t.assign(age=[None, *t["age"][1:]]), "row 1, feature 'age': nan"),
+        (lambda t: t.assign(visits=t["visits"].where(t.index != 3)), "row 4, feature 'visits'"),
+        (lambda t: t.assign(ward=["north", None] * 20), "row 2, feature 'ward': ''"),
+        (lambda t: t.head(0), "0 rows"),
+    ],
+)
+def test_parquet_that_does_not_fit_is_refused_in_one_line(change, match, tmp_path):
+    change(ROWS).to_parquet(tmp_path / "bad.parquet")
+    with pytest.raises(SettingError, match=match) as caught:
+        load_labelled("bad.parquet", tmp_path, "outcome")
+    assert "\n" not in str(caught.value)
+
+
+def test_files_that_are_no_parquet_and_a_missing_extra(tmp_path, monkeypatch):
+    (tmp_path / "bad.parquet").write_bytes(b"PAR1")
+    with pytest.raises(SettingError, match="bad.parquet: .*; expected a Parquet file"):
+        load("bad.parquet", tmp_path, "y")
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+    with pytest.raises(SettingError, match=r"pip install 'fedbary\[parquet\]'"):
+        load("bad.parquet", tmp_path, "z")
+
+
+def test_a_site_s_parquet_without_a_column_of_the_federation_is_refused(folder):
+    layout = load_labelled("t.csv", folder, "outcome").layout
+    ROWS.drop(columns="ward").to_parquet(folder / "site.parquet")
+    with pytest.raises(SettingError, match="the federation's columns; missing: ward"):
+        load_labelled("site.parquet", folder, "outcome", layout=layout)
