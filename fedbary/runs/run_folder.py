@@ -109,7 +109,8 @@ class RunFolder:
     - `partition.png`, `learning-curves.png`, `reliability.png` (where the server has test data);
       of a regression `learning-curves.png` and `coverage.png`;
     - of a regression `standardiser.safetensors`, `mean` and `std` of the features and, last, the
-      target; of FedAG `networks.safetensors`, the clients' of the last round, stacked;
+      target; of images with `normalise=channels` `normaliser.safetensors`; of FedAG
+      `networks.safetensors`, the clients' of the last round, stacked;
     - `posterior.safetensors`: the final posterior, `<name>_mean` and `<name>_log_var`. It is
       written last and at once: where it stands, the run is whole.
 

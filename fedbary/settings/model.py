@@ -92,6 +92,7 @@ class Settings(BaseModel):
     server_fraction: float = Field(ge=0, lt=1)
 
     resize: Literal["none", "crop", "pad", "stretch"]
+    normalise: Literal["none", "channels"]
     pixels: Literal["unit", "signed"]
     augment: Literal["auto"] | bool
     model: str

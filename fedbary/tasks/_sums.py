@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedbary.data.images import MAX_FLOAT
 from fedbary.data.standardise import Sums
 from fedbary.errors import RunError
 from fedbary.tasks._values import Dialogue, Question
@@ -23,10 +24,11 @@ LARGEST_SUM = 1e280
 """The largest sum of squares that is believed, so that no sum over clients overflows."""
 
 
-def ask(columns: int, classes: int = 0) -> Dialogue[Sums]:
+def ask(columns: int, classes: int = 0, pixels: int = 0) -> Dialogue[Sums]:
     """Ask twice, and return the sums over all sites that answered both times.
 
-    The last columns are one for each of some `classes`: 1 where a row is of the class, else 0.
+    The last columns are one for each of some `classes`: 1 where a row is of the class, else 0. Of
+    images with so many `pixels` each the rows are the pixels, whose columns lie within ±10.
 
     Raises
     ------
@@ -36,7 +38,8 @@ def ask(columns: int, classes: int = 0) -> Dialogue[Sums]:
     shift = torch.zeros(columns, dtype=torch.float64)
     for _ in range(2):
         asked = {"shift": shift.tolist()}
-        answers = yield Question(NAME, functools.partial(read, shift=shift, classes=classes), asked)
+        believed = functools.partial(read, shift=shift, classes=classes, pixels=pixels)
+        answers = yield Question(NAME, believed, asked)
         if not answers:
             raise RunError("no node answered with the sums of its columns")
         total = functools.reduce(operator.add, answers)
@@ -46,7 +49,16 @@ def ask(columns: int, classes: int = 0) -> Dialogue[Sums]:
 
 def answer(columns: Tensor, asked: Mapping[str, Any]) -> dict[str, Any]:
     """Sum up a site's columns (n, C) less the shift that the server names."""
-    held = Sums.of(columns, torch.tensor(asked["shift"], dtype=torch.float64))
+    return told(Sums.of(columns, shift_of(asked)))
+
+
+def shift_of(asked: Mapping[str, Any]) -> Tensor:
+    """Return the shift (C,) that a question names."""
+    return torch.tensor(asked["shift"], dtype=torch.float64)
+
+
+def told(held: Sums) -> dict[str, Any]:
+    """Return sums as an answer has them."""
     return {
         "count": held.count,
         "total": held.total.tolist(),
@@ -54,8 +66,12 @@ def answer(columns: Tensor, asked: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def read(metrics: Mapping[str, Any], most: int, shift: Tensor, classes: int = 0) -> Sums:
-    """Return the sums that an answer holds, of at most so many rows, the last columns of classes.
+def read(
+    metrics: Mapping[str, Any], most: int, shift: Tensor, classes: int = 0, pixels: int = 0
+) -> Sums:
+    """Return the sums that an answer holds, of at most so many rows, or images of so many pixels.
+
+    The last columns are those of classes.
 
     Raises
     ------
@@ -63,12 +79,13 @@ def read(metrics: Mapping[str, Any], most: int, shift: Tensor, classes: int = 0)
         If no rows exist whose sums and sums of squares these are; of what else is wrong with an
         answer any error.
     """
-    rows = count(metrics, most)
+    rows = count(metrics, most * max(1, pixels))
     total, squares = (torch.tensor(metrics[k], dtype=torch.float64) for k in ("total", "squares"))
     if total.shape != shift.shape or squares.shape != shift.shape:
         raise ValueError(f"of {tuple(total.shape)} and {tuple(squares.shape)} columns")
     possible = total.square() <= rows * squares * (1 + 1e-6)
-    if not (possible & (squares <= LARGEST_SUM)).all():
+    largest = rows * (2 * MAX_FLOAT) ** 2 if pixels else LARGEST_SUM
+    if not (possible & (squares <= largest)).all():
         raise ValueError(f"no {rows} numbers have these sums and sums of squares")
     sums = Sums(rows, shift, total, squares)
     if classes and not _of_classes(sums, classes):

@@ -22,7 +22,7 @@ from fedbary.data import deal
 from fedbary.data.examples import Examples
 from fedbary.data.image_examples import read_images
 from fedbary.data.image_layout import ImageLayout
-from fedbary.data.images import Dataset
+from fedbary.data.images import Dataset, Normaliser, pixel_sums
 from fedbary.data.shard import Shard
 from fedbary.data.sites import Site, own_data
 from fedbary.device import torch_device
@@ -34,11 +34,12 @@ from fedbary.predictive import Prediction
 from fedbary.predictive.choice import predicted
 from fedbary.predictive.combine import Gate, Pool
 from fedbary.scores.metrics import auroc, evaluate, reliability
-from fedbary.tasks import _classes, _images
+from fedbary.settings.config import Settings
+from fedbary.tasks import _classes, _images, _sums
 from fedbary.tasks._classes import ECE_BINS, SCORES
 from fedbary.tasks._network import network
 from fedbary.tasks._task import Task
-from fedbary.tasks._values import Client, Facts, Loss, Outcome, Scored
+from fedbary.tasks._values import Client, Dialogue, Facts, Loss, Outcome, Scored
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -58,9 +59,11 @@ def _moved(shard: Shard, device: torch.device) -> Shard:
 
 
 @lru_cache(maxsize=4)
-def _scored(held: Dataset, dealt: deal.Deal, device: torch.device) -> tuple[Tensor, Tensor]:
+def _scored(
+    held: Dataset, dealt: deal.Deal, device: torch.device, by: Normaliser | None = None
+) -> tuple[Tensor, Tensor]:
     x, y = deal.evaluation_data(held, dealt)
-    return x.to(device), y.to(device)
+    return (by(x) if by else x).to(device), y.to(device)
 
 
 @lru_cache(maxsize=4)
@@ -73,6 +76,11 @@ class Classification(Task):
 
     known_metrics = _classes.known(SCORES)
     curves = (_classes.ACCURACY, _classes.NLL, _classes.ECE)
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
+        if settings.normalise != "none":
+            self.facts = "normaliser"
 
     def check(self, own_data: bool) -> None:
         """Raise a SettingError if the device, the data sets, the model or the split fail."""
@@ -131,13 +139,33 @@ class Classification(Task):
             return self.settings.augment is True
         return _images.augments(self.settings)
 
+    def prepared(self, shard: Shard, facts: Facts) -> Shard:
+        """Return a shard with its images normalised."""
+        by = Normaliser.from_facts(facts)
+        return Shard(by(shard.x), shard.y, by(shard.x_held_out), shard.y_held_out)
+
+    def answer(
+        self, question: str, shard: Shard, asked: Mapping[str, Any], tensors: Mapping[str, Tensor]
+    ) -> dict[str, Any]:
+        """Answer with the sums of each channel over the pixels of the training images."""
+        if question != _sums.NAME:
+            return super().answer(question, shard, asked, tensors)
+        return _sums.told(pixel_sums(shard.x, _sums.shift_of(asked)))
+
+    def ask_first(self) -> Dialogue[dict[str, Tensor]]:
+        """Ask for the sums of each channel; return the normalisation."""
+        channels, height, width = self.signature().shape
+        sums = yield from _sums.ask(channels, pixels=height * width)
+        return Normaliser.from_sums(sums).facts()
+
     def label_counts(self, shard: Shard, signature: ImageLayout) -> list[int]:
         """Return how many images of each class a shard holds."""
         return _classes.label_counts(shard, len(signature.classes))
 
     def scored_by_clients(self, facts: Facts) -> tuple[Tensor, Tensor]:
-        """Return the test images and labels."""
-        return _scored(self.held, self.deal, torch_device(self.settings))
+        """Return the test images, as the model takes them, and labels."""
+        by = Normaliser.from_facts(facts) if facts else None
+        return _scored(self.held, self.deal, torch_device(self.settings), by)
 
     def client_scores(
         self,
@@ -173,7 +201,7 @@ class Classification(Task):
             return Scored(scores)
         line = _classes.uncertainty(prediction, labels)
         if outcome.round >= self.settings.rounds:
-            line |= self._beyond(outcome, prediction, images, labels)
+            line |= self._beyond(outcome, prediction, images, labels, facts)
         return Scored(evaluate(prediction.probs, labels, self.settings.ece_bins), line, prediction)
 
     def said(self, scores: Mapping[str, float]) -> str:
@@ -198,10 +226,15 @@ class Classification(Task):
         yield "reliability", reliability_diagram(diagram, "Final global model")
 
     def predict(self, outcome: Outcome, x: Tensor, facts: Facts, seed: int) -> Prediction:
-        """Predict images by the networks of the setting `predictive`."""
+        """Predict images, in their own units, by the networks of the setting `predictive`."""
+        images = self._taken(x, facts)
         return self._predict(
-            outcome.model, x, seed, outcome.posterior, outcome.members, outcome.pool
+            outcome.model, images, seed, outcome.posterior, outcome.members, outcome.pool
         )
+
+    def _taken(self, x: Tensor, facts: Facts) -> Tensor:
+        """Return images as the model takes them."""
+        return Normaliser.from_facts(facts)(x) if facts else x
 
     def examples(self, path: Path, signature: ImageLayout) -> Examples:
         """Read an ``.npz`` file, an image, or a folder of images."""
@@ -248,7 +281,7 @@ class Classification(Task):
         return predicted(kind, model, x, samples, generator, posterior, members, pool=pool)
 
     def _beyond(
-        self, outcome: Outcome, here: Prediction, images: Tensor, labels: Tensor
+        self, outcome: Outcome, here: Prediction, images: Tensor, labels: Tensor, facts: Facts
     ) -> dict[str, Any]:
         """Return what the uncertainty is worth at the end.
 
@@ -266,7 +299,7 @@ class Classification(Task):
             }
         foreign = _images.ood_images(self.settings)
         if foreign is not None:
-            there = self._predict_global(outcome, foreign)
+            there = self._predict_global(outcome, self._taken(foreign, facts))
             line["ood"] = {
                 "auroc_entropy": auroc(here.entropy, there.entropy),
                 "auroc_epistemic": auroc(here.epistemic, there.epistemic),

@@ -20,11 +20,21 @@ from fedbary.data.forms import HUB, TORCHVISION
 from fedbary.data.image_files import Shape
 from fedbary.data.images import _folder, _hf, _own, _torchvision
 from fedbary.data.images._batches import batch_source, inputs
-from fedbary.data.images._dataset import UNREADABLE, Dataset, from_arrays, read_npz
+from fedbary.data.images._dataset import MAX_FLOAT, UNREADABLE, Dataset, from_arrays, read_npz
+from fedbary.data.images._normalise import Normaliser, pixel_sums
 from fedbary.errors import SettingError, one_line
 from fedbary.registry import is_factory, modules
 
-__all__ = ["Dataset", "batch_source", "inputs", "load", "names"]
+__all__ = [
+    "MAX_FLOAT",
+    "Dataset",
+    "Normaliser",
+    "batch_source",
+    "inputs",
+    "load",
+    "names",
+    "pixel_sums",
+]
 
 _loaded: dict[tuple[str, Path, Shape | None, str], Dataset] = {}
 

@@ -16,7 +16,7 @@ FILES = (".npz",)
 
 UNUSED = ("target", "split", "noise", "class_weights", "specificity")
 
-USES = "classes, input_shape, augment, ood_dataset, ece_bins, predictive"
+USES = "classes, input_shape, resize, normalise, augment, ood_dataset, ece_bins, predictive"
 
 
 def limits(settings: Settings) -> Iterator[tuple[str, bool, str]]:
@@ -24,4 +24,6 @@ def limits(settings: Settings) -> Iterator[tuple[str, bool, str]]:
     fits = settings.model != "cnn" or settings.bayesian_layers <= 5
     yield "bayesian_layers", fits, "a whole number from 0 to 5, the layers of the CNN"
     yield "predictive", settings.predictive != "closed", "another: closed is for regression"
+    normal = settings.normalise == "none" or settings.pixels == "unit"
+    yield "normalise", normal, "none for pixels=signed"
     yield "class_weights", settings.class_weights == "none", "none, or balanced for task=tables"

@@ -21,6 +21,7 @@ UNUSED = (
     "augment",
     "pixels",
     "resize",
+    "normalise",
     "ece_bins",
     "class_weights",
     "specificity",

@@ -1,0 +1,58 @@
+"""Normalisation of images by statistics of each channel that the sites compute together."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from fedbary.data.images._batches import inputs
+from fedbary.data.standardise import Standardiser, Sums
+
+AT_ONCE = 1000
+"""Images whose pixels are summed at a time, so that few are float64."""
+
+
+@dataclass(frozen=True)
+class Normaliser:
+    """Takes each channel to mean 0 and variance 1 over the pixels of all training images.
+
+    Attributes
+    ----------
+    mean, std : tuple of float
+        Of each channel, of pixels in [0, 1]. A constant channel's std is 1.
+    """
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    @classmethod
+    def from_sums(cls, sums: Sums) -> Self:
+        """Return the one of channels with those sums over pixels."""
+        scale = Standardiser.from_sums(sums)
+        return cls(tuple(scale.mean.tolist()), tuple(scale.std.tolist()))
+
+    @classmethod
+    def from_facts(cls, facts: Mapping[str, Tensor]) -> Self:
+        """Return the one that `facts` describes."""
+        return cls(tuple(facts["mean"].tolist()), tuple(facts["std"].tolist()))
+
+    def facts(self) -> dict[str, Tensor]:
+        """Return `mean` and `std`, (C,) float64 each."""
+        return {name: torch.tensor(held, dtype=torch.float64) for name, held in vars(self).items()}
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return (x − mean)/std of images (N, C, H, W), uint8 of [0, 255] or floats, in float32."""
+        mean, std = (x.new_tensor(held, dtype=torch.float32) for held in (self.mean, self.std))
+        return (inputs(x) - mean[:, None, None]).div_(std[:, None, None])
+
+
+def pixel_sums(x: Tensor, shift: Tensor) -> Sums:
+    """Return the sums over the pixels of images (N, C, H, W) of each channel less a shift (C,)."""
+    parts = (inputs(part).permute(0, 2, 3, 1).reshape(-1, x.shape[1]) for part in x.split(AT_ONCE))
+    return functools.reduce(operator.add, (Sums.of(part.cpu(), shift) for part in parts))
