@@ -20,10 +20,11 @@ from client_app.scoring import evaluation_scores, scoring_seed
 from fedbary.settings.config import Settings
 from fedbary.tasks import Signature, task_of
 from strategies.answering import reply_of
+from strategies.compression import compression
 
 torch.backends.cudnn.deterministic = True
 
-app = ClientApp()
+app = ClientApp(mods=[compression])
 
 
 @app.query()

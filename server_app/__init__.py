@@ -28,7 +28,7 @@ from server_app.means import means_of
 from server_app.recorder import Recorder
 from server_app.roster import Roster
 from server_app.simulated import end_simulation
-from strategies import strategy_for
+from strategies import CompressedGrid, strategy_for
 from strategies.answering import EXAMPLES_KEY
 
 app = ServerApp()
@@ -86,7 +86,8 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
     asker = Asker(grid, roster, settings.round_timeout)
     facts = _facts(task, results, asker, [member.node_id for member in roster.members])
     config = {**signature.config(), **{f"fact.{k}": v.tolist() for k, v in facts.items()}}
-    recorder = Recorder(settings, results, roster, facts)
+    packed = None if settings.compress == "none" else CompressedGrid(grid, settings.compress)
+    recorder = Recorder(settings, results, roster, facts, packed.traffic if packed else {})
     if checkpoint is not None:
         recorder.model.load_state_dict(dict(checkpoint.arrays))
 
@@ -129,7 +130,7 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
     recorder.strategy = strategy
     with only_our_lines():
         strategy.start(
-            grid,
+            packed or grid,
             ArrayRecord(recorder.model.state_dict()),
             settings.rounds - completed,
             timeout=settings.round_timeout,

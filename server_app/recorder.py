@@ -20,6 +20,7 @@ from fedbary.settings.config import Settings
 from fedbary.tasks import Client, Outcome, Scored, task_of
 from server_app.roster import Roster
 from strategies import CONVENTIONS, MethodStrategy, posterior_from_arrays
+from strategies.arrays import bytes_of
 
 KNOWN: Mapping[str, tuple[float, float]] = {
     "num-examples": (0, math.inf),
@@ -42,6 +43,8 @@ class Recorder:
         The run's.
     facts
         What the task has learnt by asking.
+    traffic
+        What a message's arrays take on the way, "down" and "up", where that is less than they hold.
 
     Attributes
     ----------
@@ -56,12 +59,18 @@ class Recorder:
     strategy: MethodStrategy
 
     def __init__(
-        self, settings: Settings, results: RunFolder, roster: Roster, facts: Mapping[str, Tensor]
+        self,
+        settings: Settings,
+        results: RunFolder,
+        roster: Roster,
+        facts: Mapping[str, Tensor],
+        traffic: Mapping[str, float],
     ) -> None:
         self.settings = settings
         self.results = results
         self.roster = roster
         self.facts = facts
+        self.traffic = traffic
         self.task = task_of(settings)
         self.model = self.task.make_model(self.task.signature())
         self.known_metrics = {**KNOWN, **self.task.known_metrics}
@@ -127,7 +136,7 @@ class Recorder:
             clients = {
                 "clients": self._trained,
                 "log_var_spread": self._spread,
-                "bytes": self._bytes,
+                "bytes": {**self._bytes, **self.traffic},
             }
         line = {
             "round": server_round,
@@ -200,15 +209,7 @@ class Recorder:
 
 def _mean_bytes(contents: Sequence[RecordDict]) -> float:
     """Return the mean size of messages' arrays, in bytes; NaN of none."""
-    sizes = [
-        sum(
-            len(array.data)
-            for record in content.array_records.values()
-            for array in record.values()
-        )
-        for content in contents
-    ]
-    return sum(sizes) / len(sizes) if sizes else math.nan
+    return sum(map(bytes_of, contents)) / len(contents) if contents else math.nan
 
 
 def _log_var_spread(replies: list[RecordDict]) -> dict[str, float]:

@@ -10,6 +10,7 @@ from fedbary.methods import METHODS
 
 from .charts import Chart, chart
 from .client import Client
+from .compression import CompressedGrid, compression
 from .conventions import CONVENTIONS, Convention
 from .gate import Refusal
 from .gated import GatedStrategy
@@ -36,6 +37,7 @@ __all__ = [
     "EAA",
     "FKLB",
     "Chart",
+    "CompressedGrid",
     "Client",
     "GAA",
     "GatedStrategy",
@@ -51,6 +53,7 @@ __all__ = [
     "aggregate_records",
     "arrays_from_posterior",
     "chart",
+    "compression",
     "parameter_groups",
     "posterior_from_arrays",
     "strategy_for",

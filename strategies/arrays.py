@@ -8,9 +8,12 @@ from io import BytesIO
 
 import numpy as np
 import torch
-from flwr.app import Array
+from flwr.app import Array, RecordDict
 from numpy.lib import format as npy
 from torch import Tensor
+
+PACKING = "fedbary.packing"
+"""The ConfigRecord of a message that tells how its arrays are packed."""
 
 _STYPE = "numpy.ndarray"
 
@@ -66,6 +69,15 @@ def array_from_tensor(tensor: Tensor) -> Array:
     blank = BlankArray(tensor, tensor.dtype)
     blank.tensor.copy_(tensor.detach())
     return blank.filled()
+
+
+def bytes_of(content: RecordDict) -> int:
+    """Return how many bytes the arrays of a message have, with what tells how they are packed."""
+    arrays = [array for record in content.array_records.values() for array in record.values()]
+    packing = content.config_records.get(PACKING)
+    return sum(len(array.data) for array in arrays) + len(
+        str(packing["packing"]) if packing else ""
+    )
 
 
 class BlankArray:

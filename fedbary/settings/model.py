@@ -120,6 +120,7 @@ class Settings(BaseModel):
     trim_fraction: float = Field(ge=0, lt=0.5)
     max_precision_ratio: Literal["none"] | float
     max_weight_ratio: Literal["none"] | float
+    compress: Literal["none", "log_var", "all"]
     rounds: int = Field(ge=1)
 
     evaluate_on: Literal["test", "validation"]

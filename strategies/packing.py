@@ -1,0 +1,191 @@
+"""Arrays of a posterior in a fraction of their bytes, and back."""
+
+from __future__ import annotations
+
+import json
+import math
+import zlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord
+from torch import Generator, Tensor
+
+from fedbary.errors import SettingError
+from fedbary.quantise import halved, packed, quantised, restored, unpacked, whole
+
+from .arrays import array_from_tensor, tensor_from_array
+from .charts import PREFIX
+from .conventions import Convention
+from .limits import scale_from
+
+PACKINGS = ("log_var", "all")
+"""What is packed: log-variances; or means, point weights and the coordinates of charts too."""
+
+HALF = 0
+"""In place of the bits of a grid, for bfloat16."""
+
+_OVERHEAD = 250
+"""How many bytes a packed array takes beside its codes, in what tells how it is packed."""
+
+
+@dataclass(frozen=True)
+class Packing:
+    """How the arrays of a message are packed.
+
+    Log-variances travel in 8 bits. Under "all" means and point weights travel in 16, and the
+    coordinates of a chart as bfloat16, as precisions span orders of magnitude. A reply tells how
+    its arrays differ from those that were sent. All are rounded at random, without bias (see
+    `fedbary.quantise`); the draws follow from the numbers themselves, so runs repeat. What else a
+    method sends, integers, float64 in a chart, and what would not be smaller travel as they are.
+
+    Parameters
+    ----------
+    what : str
+        One of `PACKINGS`.
+    convention : Convention
+        Which arrays are Gaussian, and the unit of their scales.
+
+    Raises
+    ------
+    SettingError
+        If `what` is unknown.
+    """
+
+    what: str
+    convention: Convention
+
+    def __post_init__(self) -> None:
+        if self.what not in PACKINGS:
+            raise SettingError("compress", self.what, ", ".join(PACKINGS))
+
+    def pack(
+        self, arrays: ArrayRecord, sent: ArrayRecord | None
+    ) -> tuple[ArrayRecord, ConfigRecord]:
+        """Return packed arrays, and what the other side needs to unpack them.
+
+        `sent` is what a reply answers, as its client unpacked it; None of what a server sends.
+        """
+        scales, record, told = self._scales(arrays), ArrayRecord(), {}
+        for key, array in arrays.items():
+            bits = self._bits(key, key in scales)
+            found = None
+            if bits is not None and (sent is None or _alike(sent.get(key), array)):
+                found = self._packed(array, bits, sent[key] if sent else None, key in scales)
+            record[key] = array if found is None else found[0]
+            if found is not None:
+                told[key] = found[1]
+        words = {"what": self.what, "convention": asdict(self.convention), "arrays": told}
+        return record, ConfigRecord({"packing": json.dumps(words)})
+
+    def unpack(
+        self, arrays: ArrayRecord, told: Mapping[str, Any], sent: ArrayRecord | None
+    ) -> ArrayRecord:
+        """Return the arrays as they were, up to rounding.
+
+        Parameters
+        ----------
+        told : mapping
+            By key, what `pack` says of the arrays that it packed.
+        sent : ArrayRecord, optional
+            As of `pack`. No more is inflated than its arrays have.
+
+        Raises
+        ------
+        ValueError
+            If an array cannot be read; the message names it.
+        """
+        scales, record = self._scales(arrays), ArrayRecord()
+        for key, array in arrays.items():
+            try:
+                if key in told and sent is not None and key not in sent:
+                    raise ValueError("nothing of its name was sent")
+                before = None if sent is None else sent.get(key)
+                record[key] = (
+                    self._unpacked(array, told[key], before, key in scales)
+                    if key in told
+                    else array
+                )
+            except (ValueError, TypeError, KeyError, OverflowError, AttributeError) as error:
+                raise ValueError(f"array {key!r} cannot be unpacked: {error}") from error
+        return record
+
+    def _scales(self, arrays: ArrayRecord) -> set[str]:
+        """Return the keys of scales; none where the arrays are for admission to refuse."""
+        try:
+            return set(self.convention.pairs(arrays.keys()).values())
+        except ValueError:
+            return set()
+
+    def _bits(self, key: str, is_scale: bool) -> int | None:
+        """Return in how many bits an array travels; None: as it is."""
+        if is_scale:
+            return 8
+        if self.what == "log_var" or ("/" in key and not key.startswith(PREFIX + "/")):
+            return None
+        return HALF if "/" in key else 16
+
+    def _packed(
+        self, array: Array, bits: int, before: Array | None, is_scale: bool
+    ) -> tuple[Array, list[Any]] | None:
+        tensor = tensor_from_array(array)
+        if not tensor.is_floating_point() or (bits == HALF and tensor.itemsize > 4):
+            return None
+        values = self._numbers(tensor, is_scale)
+        if before is not None and bits != HALF:
+            values = values - self._numbers(tensor_from_array(before), is_scale)
+        if not values.isfinite().all():
+            return None
+        generator = Generator().manual_seed(zlib.crc32(array.data))
+        if bits == HALF:
+            codes, low, step = halved(values, generator), 0.0, 0.0
+        else:
+            codes, low, step = quantised(values, bits, generator)
+        content = packed(codes)
+        if len(content) + _OVERHEAD >= len(array.data):
+            return None
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        told = [bits, dtype, list(tensor.shape), low, step]
+        return array_from_tensor(torch.frombuffer(bytearray(content), dtype=torch.uint8)), told
+
+    def _unpacked(self, array: Array, told: Any, before: Array | None, is_scale: bool) -> Array:
+        bits, name, sizes, low, step = told
+        shape, dtype = tuple(map(int, sizes)), getattr(torch, name)
+        if before is not None and shape != tuple(before.shape):
+            raise ValueError(f"its shape is {shape}, not {tuple(before.shape)}")
+        if not dtype.is_floating_point or not (math.isfinite(low) and math.isfinite(step)):
+            raise ValueError("its numbers are of no known kind")
+        content = tensor_from_array(array).numpy().tobytes()
+        if bits == HALF:
+            return array_from_tensor(whole(unpacked(content, shape, 16)).to(dtype))
+        values = restored(unpacked(content, shape, bits), low, step)
+        if before is not None:
+            values = values + self._numbers(tensor_from_array(before), is_scale)
+        if is_scale:
+            return array_from_tensor(scale_from(values, self.convention, dtype))
+        return array_from_tensor(values.to(dtype))
+
+    def _numbers(self, tensor: Tensor, is_scale: bool) -> Tensor:
+        """Return what the grid holds, in float64: log-variances of scales, else the numbers."""
+        return self.convention.to_log_var(tensor.double()) if is_scale else tensor.double()
+
+
+def packing_from(words: str) -> tuple[Packing, Mapping[str, Any]]:
+    """Return how a message was packed, and what it tells of each array.
+
+    Raises
+    ------
+    ValueError
+        If the words are not those of `Packing.pack`.
+    """
+    try:
+        told = json.loads(words)
+        return Packing(told["what"], Convention(**told["convention"])), dict(told["arrays"])
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"its packing cannot be read: {error}") from error
+
+
+def _alike(sent: Array | None, array: Array) -> bool:
+    return sent is not None and (sent.shape, sent.dtype) == (array.shape, array.dtype)
