@@ -2,16 +2,36 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fedbary.gaussian import Posterior
+    from fedbary.networks import forecast, predict, reliability_picture, score
     from fedbary.trained import load
 
 __version__ = "0.1.0"
 
-__all__ = ["Posterior", "__version__", "load"]
+__all__ = [
+    "Posterior",
+    "__version__",
+    "forecast",
+    "load",
+    "predict",
+    "reliability_picture",
+    "score",
+]
+
+_LATER = {
+    "Posterior": "gaussian",
+    "forecast": "networks",
+    "load": "trained",
+    "predict": "networks",
+    "reliability_picture": "networks",
+    "score": "networks",
+}
+"""Names whose module imports PyTorch, which takes seconds, only for who needs it."""
 
 # `fedbary.strategies` lies in this package in the wheel, and beside it in a clone.
 _clone = Path(__file__).resolve().parent.parent
@@ -20,13 +40,6 @@ if (_clone / "simulation.yaml").is_file():
 
 
 def __getattr__(name: str) -> object:
-    """Import PyTorch, which takes seconds, only for who needs it."""
-    if name == "Posterior":
-        from fedbary.gaussian import Posterior
-
-        return Posterior
-    if name == "load":
-        from fedbary.trained import load
-
-        return load
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)

@@ -14,7 +14,7 @@ from fedbary import __version__
 from fedbary.errors import RunError, SettingError, Stopped
 from fedbary.launching.grids import central, report, sweep
 from fedbary.launching.launch import launch, prepare, require_clone
-from fedbary.launching.use import clusters, evaluate, predict
+from fedbary.launching.use import clusters, evaluate, export, predict
 from fedbary.runs.location import SETTINGS, read_settings, run_folder
 from fedbary.settings.config import DEFAULTS, Settings, parse_overrides, resolve, validated
 from fedbary.settings.uses import require_used
@@ -141,6 +141,7 @@ app.command()(central)
 app.command()(report)
 app.command()(predict)
 app.command()(evaluate)
+app.command()(export)
 app.command()(clusters)
 
 

@@ -1,4 +1,4 @@
-"""The commands that use a run that has ended: predict, evaluate, clusters."""
+"""The commands that use a run that has ended: predict, evaluate, export, clusters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Run = Annotated[Path, typer.Argument(metavar="RUN")]
 Data = Annotated[Path, typer.Argument(metavar="DATA")]
 Samples = Annotated[
     int | None,
-    typer.Option(min=1, help="Networks that are drawn.", show_default="the run's"),
+    typer.Option(min=0, help="Networks drawn; 0: that of the means.", show_default="the run's"),
 ]
 Target = Annotated[
     str,
@@ -75,6 +75,31 @@ def predict(
     if examples.x.ndim == 4:
         files.write_picture(picture, _sheet(examples, columns))
     print(f"Predictions: {output}, {len(examples.names)} examples")
+
+
+def export(
+    run: Run,
+    model: Annotated[Path, typer.Argument(metavar="MODEL.onnx")],
+    samples: Samples = None,
+    force: Force = False,
+) -> None:
+    """Write a federation's model as one ONNX graph, of drawn networks or of their means.
+
+    RUN is the folder of a run that has ended. The graph takes any number of inputs, float32 images
+    whose bytes were divided by 255 or float64 rows in their own units, and answers with the mean of
+    the networks' probabilities, or mean and variance of a number, the uncertainty, and what each
+    network says. `--samples 0` is the network of the posterior's means. Needs the extra `onnx`.
+
+    Examples: `fedbary export runs/RUN model.onnx --samples 20`; `fedbary export runs/RUN mean.onnx
+    --samples 0`.
+    """
+    from fedbary.trained import files, load
+
+    files.require_free([model], force)
+    trained = load(run)
+    trained.export(model, samples)
+    held = trained.settings.samples if samples is None else samples
+    print(f"Model: {model}, {f'{held} networks' if held else 'the network of the means'}")
 
 
 def evaluate(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Protocol, runtime_checkable
 
@@ -14,6 +15,9 @@ from fedbary.data.images import inputs
 
 Network = Mapping[str, Tensor]
 """Tensors by name that take the place of a model's own."""
+
+Answers = Callable[[Tensor], Tensor]
+"""From a batch, as the model takes it, what the networks answer, (networks, batch, outputs)."""
 
 
 @runtime_checkable
@@ -45,9 +49,15 @@ def evaluation(model: nn.Module) -> Iterator[None]:
             part.training = training
 
 
+def device_of(model: nn.Module) -> torch.device:
+    """Return the device that a model's tensors lie on; the CPU for one without tensors."""
+    tensors = itertools.chain(model.parameters(), model.buffers())
+    return next((tensor.device for tensor in tensors), torch.device("cpu"))
+
+
 def batches(model: nn.Module, x: Tensor, batch_size: int) -> Iterator[Tensor]:
     """Yield the inputs in parts, as the model takes them, on its device."""
-    device = next(model.parameters()).device
+    device = device_of(model)
     for batch in x.split(batch_size):
         yield inputs(batch.to(device))
 

@@ -2,16 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Generator, Tensor, nn
 
 from fedbary.gaussian import LOG_VAR_SUFFIX, Posterior
 from fedbary.predictive import dropout, members, montecarlo
+from fedbary.predictive._networks import Answers, batches
 from fedbary.predictive.combine import Gate, Pool, Prediction, gated, mixture, pooled, product
 from fedbary.predictive.draws import drawn
 from fedbary.variational import gaussian_layers
+
+
+@dataclass(frozen=True, eq=False)
+class Predictor:
+    """Networks that predict together.
+
+    Attributes
+    ----------
+    answers : callable
+        From a batch, as the network takes it, their logits (networks, batch, classes).
+    joined : callable
+        From these, the prediction.
+    each : callable
+        From these, each network's own probabilities; a gate has none.
+    """
+
+    answers: Answers
+    joined: Callable[[Tensor], Prediction]
+    each: Answers
+
+    @torch.inference_mode()
+    def over(self, model: nn.Module, x: Tensor, batch_size: int = 500) -> Prediction:
+        """Predict inputs (N, …), batch by batch on the model's device."""
+        parts = [self.joined(self.answers(batch)) for batch in batches(model, x, batch_size)]
+        return Prediction(
+            torch.cat([part.probs for part in parts]),
+            torch.cat([part.aleatoric for part in parts]),
+        )
 
 
 def predicted(
@@ -25,7 +55,22 @@ def predicted(
     adjusted: Callable[[Tensor], Tensor] = lambda logits: logits,
     pool: Pool | Gate | None = None,
 ) -> Prediction:
-    """Predict classes by networks drawn from a posterior, by members, or by dropout.
+    """Predict the classes of inputs (N, …); the other parameters are those of `predictor`."""
+    by = predictor(kind, model, samples, generator, posterior, together, adjusted, pool)
+    return by.over(model, x)
+
+
+def predictor(
+    kind: str,
+    model: nn.Module,
+    samples: int,
+    generator: Generator,
+    posterior: Posterior | None = None,
+    together: Mapping[str, Tensor] | None = None,
+    adjusted: Callable[[Tensor], Tensor] = lambda logits: logits,
+    pool: Pool | Gate | None = None,
+) -> Predictor:
+    """Draw the networks that predict: from a posterior, the members', or by dropout.
 
     Parameters
     ----------
@@ -35,10 +80,8 @@ def predicted(
         draws.
     model
         The network that holds the global model, on whose device the work is done.
-    x
-        Inputs (N, …).
     samples
-        Networks in all; each member gives at least one.
+        Networks in all; each member gives at least one. 0: the global model's means alone.
     generator
         Source of the draws, on the model's device.
     posterior
@@ -51,27 +94,42 @@ def predicted(
         How the method joins the members' predictions, and how many each client has; by default
         their mixture, of one each. A gate is the last member.
     """
+
+    def mixed(answers: Answers) -> Predictor:
+        return Predictor(answers, lambda logits: mixture([adjusted(logits)]), each)
+
+    def each(logits: Tensor) -> Tensor:
+        return adjusted(logits).softmax(-1)
+
+    if not samples:
+        return mixed(montecarlo.answering(model, 0, generator))
     if kind == "dropout":
-        return mixture(map(adjusted, dropout.answers(model, x, samples, generator)))
-    if together and kind != "montecarlo":
-        states = unstacked(together)
-        gate = states.pop() if isinstance(pool, Gate) else None
-        gaussian = any(name.endswith(LOG_VAR_SUFFIX) for name in together)
-        each = max(1, samples // len(states)) if gaussian else 0
-        answers = members.answers(model, states, x, each, generator)
-        if isinstance(pool, Pool) and kind == "auto":
-            return pooled(answers, pool, adjusted)
-        answers = map(adjusted, answers)
-        if kind == "product":
-            each_has = pool.each if isinstance(pool, Pool) else 1
-            return product(_by_member(answers, len(states) // each_has))
-        if gate is not None and kind == "auto":
-            return gated(answers, members.answers(model, [gate], x))
-        return mixture(answers)
-    if posterior is not None and posterior.log_var and not gaussian_layers(model):
-        networks = unstacked(drawn(posterior, samples, generator))
-        return mixture(map(adjusted, members.answers(model, networks, x)))
-    return mixture(map(adjusted, montecarlo.answers(model, x, samples, generator)))
+        return mixed(dropout.answering(model, samples, generator))
+    if not together or kind == "montecarlo":
+        if posterior is not None and posterior.log_var and not gaussian_layers(model):
+            networks = unstacked(drawn(posterior, samples, generator))
+            return mixed(members.answering(model, networks))
+        return mixed(montecarlo.answering(model, samples, generator))
+    states = unstacked(together)
+    gate = [states.pop()] if isinstance(pool, Gate) else []
+    gaussian = any(name.endswith(LOG_VAR_SUFFIX) for name in together)
+    of_each = max(1, samples // len(states)) if gaussian else 0
+    answers = members.answering(model, states, of_each, generator)
+    if isinstance(pool, Pool) and kind == "auto":
+        return Predictor(answers, lambda logits: pooled([logits], pool, adjusted), each)
+    if kind == "product":
+        count = len(states) // (pool.each if isinstance(pool, Pool) else 1)
+        return Predictor(
+            answers, lambda logits: product([_by_member(adjusted(logits), count)]), each
+        )
+    if gate and kind == "auto":
+        votes = members.answering(model, gate)
+        return Predictor(
+            lambda batch: torch.cat([answers(batch), votes(batch)]),
+            lambda logits: gated([adjusted(logits[:-1])], [logits[-1:]]),
+            lambda logits: each(logits[:-1]),
+        )
+    return mixed(answers)
 
 
 def unstacked(networks: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
@@ -80,8 +138,7 @@ def unstacked(networks: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
     return [{name: tensor[k] for name, tensor in networks.items()} for k in range(count)]
 
 
-def _by_member(answers: Iterable[Tensor], count: int) -> Iterator[Tensor]:
-    """Yield for each batch the logarithm of each member's probabilities, (members, …)."""
-    for logits in answers:
-        each = logits.log_softmax(-1).unflatten(0, (count, -1))
-        yield torch.logsumexp(each, 1) - torch.tensor(float(each.shape[1])).log()
+def _by_member(logits: Tensor, count: int) -> Tensor:
+    """Return the logarithm of each member's probabilities, (members, …)."""
+    each = logits.log_softmax(-1).unflatten(0, (count, -1))
+    return torch.logsumexp(each, 1) - torch.tensor(float(each.shape[1])).log()

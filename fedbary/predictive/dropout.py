@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Generator, Tensor, nn
 
-from fedbary.predictive._networks import batches, evaluation
+from fedbary.predictive._networks import Answers, batches, device_of, evaluation
 from fedbary.variational.noise import seeded
 
 LAYERS = (
@@ -43,12 +43,19 @@ def answers(
     batch_size
         Images at a time.
     """
-    device = next(model.parameters()).device
-    for batch in batches(model, x, batch_size):
+    yield from map(answering(model, samples, generator), batches(model, x, batch_size))
+
+
+def answering(model: nn.Module, samples: int, generator: Generator) -> Answers:
+    """Return what passes with dropout answer to a batch; see `answers`."""
+    device = device_of(model)
+
+    def by_pass(batch: Tensor) -> Tensor:
         seed = int(torch.randint(2**62, (), generator=generator, device=device))
         with evaluation(model), seeded(seed, device):
             for part in model.modules():
                 if isinstance(part, LAYERS):
                     part.training = True
-            logits = torch.stack([model(batch) for _ in range(samples)])
-        yield logits
+            return torch.stack([model(batch) for _ in range(samples)])
+
+    return by_pass

@@ -13,7 +13,14 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Generator, Tensor, nn
 
-from fedbary.predictive._networks import Network, answers_of, batches, evaluation
+from fedbary.predictive._networks import (
+    Answers,
+    Network,
+    answers_of,
+    batches,
+    device_of,
+    evaluation,
+)
 from fedbary.predictive.montecarlo import drawn
 
 
@@ -44,7 +51,17 @@ def answers(
     batch_size
         Images at a time.
     """
-    device = next(model.parameters()).device
+    yield from map(answering(model, members, samples, generator), batches(model, x, batch_size))
+
+
+def answering(
+    model: nn.Module,
+    members: Sequence[Mapping[str, Tensor]],
+    samples: int = 0,
+    generator: Generator | None = None,
+) -> Answers:
+    """Draw the members' networks, and return what they answer to a batch; see `answers`."""
+    device = device_of(model)
     networks: list[Network] = []
     member = copy.deepcopy(model)
     for state in members:
@@ -56,6 +73,9 @@ def answers(
             raise ValueError("drawn networks need a generator")
         member.load_state_dict(state)
         networks.extend({**state, **network} for network in drawn(member, samples, generator))
-    with evaluation(model):
-        for batch in batches(model, x, batch_size):
-            yield answers_of(model, networks, batch)
+
+    def by_network(batch: Tensor) -> Tensor:
+        with evaluation(model):
+            return answers_of(model, networks, batch)
+
+    return by_network

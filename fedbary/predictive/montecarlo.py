@@ -7,7 +7,14 @@ from collections.abc import Iterator
 import torch
 from torch import Generator, Tensor, nn
 
-from fedbary.predictive._networks import Headed, Network, answers_of, batches, evaluation
+from fedbary.predictive._networks import (
+    Answers,
+    Headed,
+    Network,
+    answers_of,
+    batches,
+    evaluation,
+)
 from fedbary.predictive.combine import Prediction, mixture
 from fedbary.variational.conversion import gaussian_layers
 from fedbary.variational.layers import sample_weights
@@ -24,13 +31,7 @@ def predict(
 def answers(
     model: nn.Module, x: Tensor, samples: int, generator: Generator, batch_size: int = 500
 ) -> Iterator[Tensor]:
-    """Yield for each batch the logits (samples, batch, classes) of drawn networks.
-
-    The networks are drawn once, so that the answer for an image does not depend on the images
-    beside it. They run in evaluation mode; the model is left as it was. Without variational layers
-    there is one network, which is run once. What plain layers come first runs once for all
-    networks in an `nn.Sequential` and in a network with a `trunk` and a head, as the CNN's, whose
-    variational layers then take all networks in one pass.
+    """Yield for each batch the logits (samples, batch, classes) of drawn networks, see `answering`.
 
     Parameters
     ----------
@@ -45,31 +46,56 @@ def answers(
     batch_size
         Images at a time.
     """
-    with evaluation(model):
-        if isinstance(model, Headed) and model.can_split():
-            weights = [
-                sample_weights(layer, samples, generator)
-                for layer in gaussian_layers(model).values()
-            ]
-            for batch in batches(model, x, batch_size):
-                yield model.head_logits(model.trunk(batch), weights)
-            return
-        trunk, head = _split(model)
-        networks = drawn(head, samples, generator)
-        for batch in batches(model, x, batch_size):
-            yield answers_of(head, networks, batch if trunk is None else trunk(batch))
+    yield from map(answering(model, samples, generator), batches(model, x, batch_size))
+
+
+def answering(model: nn.Module, samples: int, generator: Generator) -> Answers:
+    """Draw networks, and return what they answer to a batch.
+
+    They are drawn once, so that the answer for an image does not depend on the images beside it.
+    They run in evaluation mode; the model is left as it was. Without variational layers there is
+    one network, which is run once; with 0 samples that of the means is. What plain layers come
+    first runs once for all networks in an `nn.Sequential` and in a network with a `trunk` and a
+    head, as the CNN's, whose variational layers then take all networks in one pass.
+
+    Parameters
+    ----------
+    model
+        The network; its device is where the work is done.
+    samples
+        Number of networks drawn; 0 for the network of the means.
+    generator
+        Source of the draws, on the model's device.
+    """
+    layers = gaussian_layers(model).values()
+    if samples and isinstance(model, Headed) and model.can_split():
+        weights = [sample_weights(layer, samples, generator) for layer in layers]
+
+        def by_head(batch: Tensor) -> Tensor:
+            with evaluation(model):
+                return model.head_logits(model.trunk(batch), weights)
+
+        return by_head
+    trunk, head = _split(model)
+    networks = drawn(head, samples, generator)
+
+    def by_network(batch: Tensor) -> Tensor:
+        with evaluation(model):
+            return answers_of(head, networks, batch if trunk is None else trunk(batch))
+
+    return by_network
 
 
 def drawn(model: nn.Module, samples: int, generator: Generator) -> list[Network]:
     """Draw networks: for each the tensors in which it differs from that of the model's means.
 
-    A model without variational layers is one network.
+    A model without variational layers is one network, and so is that of no samples.
     """
     weights = {
         name: sample_weights(layer, samples, generator)
         for name, layer in gaussian_layers(model).items()
     }
-    if not weights:
+    if not weights or not samples:
         return [{}]
     return [
         {f"{name}.weight_mean": stacked[sample] for name, stacked in weights.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -66,11 +66,23 @@ def forecast(
     batch_size
         Examples at a time.
     """
-    parts = []
-    for batch in x.split(batch_size):
-        means, noise_vars = moments(networks, batch)
-        parts.append((means.mean(0), means.var(0, correction=0), noise_vars.mean(0) + noise_var))
-    return Forecast(*(torch.cat(part) for part in zip(*parts, strict=True)))
+    return joined([mixed_forecast(networks, batch, noise_var) for batch in x.split(batch_size)])
+
+
+@torch.no_grad()
+def mixed_forecast(networks: Mapping[str, Tensor], x: Tensor, noise_var: float = 0.0) -> Forecast:
+    """Predict one batch as `forecast` does."""
+    means, noise_vars = moments(networks, x)
+    return Forecast(means.mean(0), means.var(0, correction=0), noise_vars.mean(0) + noise_var)
+
+
+def joined(parts: Sequence[Forecast]) -> Forecast:
+    """Return the forecast of several batches, one after the other."""
+    return Forecast(
+        torch.cat([part.mean for part in parts]),
+        torch.cat([part.epistemic for part in parts]),
+        torch.cat([part.aleatoric for part in parts]),
+    )
 
 
 @torch.no_grad()

@@ -15,11 +15,12 @@ from importlib import import_module
 
 from fedbary.settings.config import Settings
 from fedbary.tasks._task import Task
-from fedbary.tasks._values import Client, Dialogue, Outcome, Question, Scored, Signature
+from fedbary.tasks._values import Client, Dialogue, Graph, Outcome, Question, Scored, Signature
 
 __all__ = [
     "Client",
     "Dialogue",
+    "Graph",
     "Outcome",
     "Question",
     "Scored",

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fedbary.data.shard import Shard
 from fedbary.figures.gains import who_gains
 from fedbary.figures.sheet import BLUE, GREEN, RED
 from fedbary.predictive import Prediction
+from fedbary.predictive.choice import Predictor
 from fedbary.projection import STRENGTHS
 from fedbary.scores.metrics import accuracy_after_rejection, evaluate, fairness
-from fedbary.tasks._values import Client
+from fedbary.tasks._values import Client, Graph
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -123,6 +125,30 @@ def answers(prediction: Prediction, classes: Sequence[str]) -> dict[str, np.ndar
         "total uncertainty": prediction.entropy.double().cpu().numpy(),
         "epistemic uncertainty": prediction.epistemic.double().cpu().numpy(),
     }
+
+
+def graph(by: Predictor, seen: Callable[[Tensor], Tensor]) -> Graph:
+    """Return probabilities and uncertainties of a batch, and each network's probabilities.
+
+    Parameters
+    ----------
+    by
+        The networks.
+    seen
+        From inputs in their own units, what a network takes.
+    """
+
+    def answered(x: Tensor) -> dict[str, Tensor]:
+        logits = by.answers(seen(x))
+        found = by.joined(logits)
+        return {
+            "probs": found.probs,
+            "entropy": found.entropy,
+            "epistemic": found.epistemic,
+            "networks": by.each(logits),
+        }
+
+    return answered
 
 
 def unscored(scored_on_server: bool) -> str:

@@ -22,6 +22,7 @@ from fedbary.tasks._values import (
     Client,
     Dialogue,
     Facts,
+    Graph,
     Loss,
     Outcome,
     Scored,
@@ -207,6 +208,10 @@ class Task(ABC):
     @abstractmethod
     def predict(self, outcome: Outcome, x: Tensor, facts: Facts, seed: int) -> Any:
         """Predict inputs in their own units."""
+
+    @abstractmethod
+    def graph(self, outcome: Outcome, facts: Facts, seed: int) -> Graph:
+        """Return what `predict` does to a batch, in plain operations on the CPU, for export."""
 
     @abstractmethod
     def examples(self, path: Path, signature: Any) -> Examples:

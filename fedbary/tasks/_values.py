@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
+Graph = Callable[[Tensor], Mapping[str, Tensor]]
+"""From a batch of inputs in their own units what is predicted of it, tensors by name."""
+
 Facts = Mapping[str, Tensor]
 """What the server learnt by asking before the first round; sent with every message."""
 

@@ -22,24 +22,25 @@ from fedbary.data import deal
 from fedbary.data.examples import Examples
 from fedbary.data.image_examples import read_images
 from fedbary.data.image_layout import ImageLayout
-from fedbary.data.images import Dataset, Normaliser, pixel_sums
+from fedbary.data.images import Dataset, Normaliser, inputs, pixel_sums
 from fedbary.data.shard import Shard
 from fedbary.data.sites import Site, own_data
 from fedbary.device import torch_device
 from fedbary.errors import SettingError
-from fedbary.figures.run import reliability_diagram
 from fedbary.gaussian import Posterior
 from fedbary.methods import Personal
+from fedbary.networks import reliability_picture
 from fedbary.predictive import Prediction
-from fedbary.predictive.choice import predicted
+from fedbary.predictive._networks import device_of
+from fedbary.predictive.choice import Predictor, predictor
 from fedbary.predictive.combine import Gate, Pool
-from fedbary.scores.metrics import auroc, evaluate, reliability
+from fedbary.scores.metrics import auroc, evaluate
 from fedbary.settings.config import Settings
 from fedbary.tasks import _classes, _images, _sums
 from fedbary.tasks._classes import ECE_BINS, SCORES
 from fedbary.tasks._network import network
 from fedbary.tasks._task import Task
-from fedbary.tasks._values import Client, Dialogue, Facts, Loss, Outcome, Scored
+from fedbary.tasks._values import Client, Dialogue, Facts, Graph, Loss, Outcome, Scored
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -222,8 +223,8 @@ class Classification(Task):
     def pictures(self, prediction: Prediction, facts: Facts) -> Iterator[tuple[str, Figure]]:
         """Yield the reliability diagram."""
         labels = self.scored_by_clients(facts)[1]
-        diagram = reliability(prediction.probs, labels, self.settings.ece_bins)
-        yield "reliability", reliability_diagram(diagram, "Final global model")
+        bins, title = self.settings.ece_bins, "Final global model"
+        yield "reliability", reliability_picture(prediction, labels, bins, title)
 
     def predict(self, outcome: Outcome, x: Tensor, facts: Facts, seed: int) -> Prediction:
         """Predict images, in their own units, by the networks of the setting `predictive`."""
@@ -235,6 +236,12 @@ class Classification(Task):
     def _taken(self, x: Tensor, facts: Facts) -> Tensor:
         """Return images as the model takes them."""
         return Normaliser.from_facts(facts)(x) if facts else x
+
+    def graph(self, outcome: Outcome, facts: Facts, seed: int) -> Graph:
+        """Return probabilities and uncertainties of images, floats from 0 to 1 as `inputs` has."""
+        members, pool = outcome.members, outcome.pool
+        by = self._predictor(outcome.model, seed, outcome.posterior, members, pool)
+        return _classes.graph(by, lambda x: self._taken(inputs(x), facts))
 
     def examples(self, path: Path, signature: ImageLayout) -> Examples:
         """Read an ``.npz`` file, an image, or a folder of images."""
@@ -257,9 +264,8 @@ class Classification(Task):
 
     def judgement(self, prediction: Prediction, y: Tensor) -> Iterator[tuple[str, Figure]]:
         """Yield the reliability diagram."""
-        probs, bins = prediction.probs, self.settings.ece_bins
-        diagram = reliability(probs, y.to(probs.device), bins)
-        yield "reliability", reliability_diagram(diagram, "Global model, these examples")
+        bins, title = self.settings.ece_bins, "Global model, these examples"
+        yield "reliability", reliability_picture(prediction, y, bins, title)
 
     def _predict_global(self, outcome: Outcome, images: Tensor, *again: int) -> Prediction:
         seed = self.seed("predict-global", outcome.round, *again)
@@ -276,9 +282,19 @@ class Classification(Task):
         members: Mapping[str, Tensor] | None = None,
         pool: Pool | Gate | None = None,
     ) -> Prediction:
-        generator = torch.Generator(next(model.parameters()).device).manual_seed(seed)
+        return self._predictor(model, seed, posterior, members, pool).over(model, x)
+
+    def _predictor(
+        self,
+        model: nn.Module,
+        seed: int,
+        posterior: Posterior | None,
+        members: Mapping[str, Tensor] | None,
+        pool: Pool | Gate | None,
+    ) -> Predictor:
+        generator = torch.Generator(device_of(model)).manual_seed(seed)
         kind, samples = self.settings.predictive, self.settings.samples
-        return predicted(kind, model, x, samples, generator, posterior, members, pool=pool)
+        return predictor(kind, model, samples, generator, posterior, members, pool=pool)
 
     def _beyond(
         self, outcome: Outcome, here: Prediction, images: Tensor, labels: Tensor, facts: Facts

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,30 +25,34 @@ from fedbary.data.sites import Site
 from fedbary.data.table_examples import read_measured
 from fedbary.data.tables import Table, load
 from fedbary.errors import SettingError
-from fedbary.figures.run import coverage_curve
 from fedbary.figures.sheet import BLUE, GREEN, RED
+from fedbary.networks import reliability_picture
 from fedbary.predictive.combine import Gate, Pool
 from fedbary.predictive.draws import drawn, members_drawn
 from fedbary.regression.columns import Columns
 from fedbary.regression.forecast import (
     Forecast,
-    forecast,
     gated_forecast,
+    joined,
     linear_forecast,
+    mixed_forecast,
     pooled_forecast,
 )
-from fedbary.regression.networks import Regressor, gaussian_nll
+from fedbary.regression.networks import Regressor, gaussian_nll, moments
 from fedbary.regression.noise import NoiseSums, noise_sums
 from fedbary.regression.standardise import Standardiser
-from fedbary.scores.regression import SCORES, coverage, score
+from fedbary.scores.regression import SCORES, score
 from fedbary.tasks import _sums
 from fedbary.tasks._task import Task
-from fedbary.tasks._values import Dialogue, Facts, Loss, Outcome, Question, Scored
+from fedbary.tasks._values import Dialogue, Facts, Graph, Loss, Outcome, Question, Scored
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NOISE = "noise"
+
+BATCH = 1000
+"""Rows at a time."""
 
 NINETY_PERCENT = 1.6448536269514722
 """Half the width of the central 90 % interval of a Gaussian, in standard deviations."""
@@ -187,12 +191,28 @@ class Regression(Task):
     def pictures(self, prediction: Forecast, facts: Facts) -> Iterator[tuple[str, Figure]]:
         """Yield how many of the targets lie in the central intervals of their predictions."""
         targets = deal.evaluation_data(self.held, self.deal)[1]
-        yield self._coverage(prediction, targets, "Final global model")
+        yield "coverage", reliability_picture(prediction, targets, title="Final global model")
 
     def predict(self, outcome: Outcome, x: Tensor, facts: Facts, seed: int) -> Forecast:
         """Return the forecast of rows in their own units, in the target's."""
         standardiser = Standardiser(**facts)
         return standardiser.restore(self._predict(outcome, standardiser.features(x), seed))
+
+    def graph(self, outcome: Outcome, facts: Facts, seed: int) -> Graph:
+        """Return mean, variance and its epistemic part, and each network's mean."""
+        networks, predicted = self._predictor(outcome, seed)
+        standardiser = Standardiser(**facts)
+
+        def answered(x: Tensor) -> dict[str, Tensor]:
+            rows = standardiser.features(x)
+            found = standardiser.restore(predicted(rows))
+            held = {"mean": found.mean, "var": found.var, "epistemic": found.epistemic}
+            if networks:
+                unit = Forecast(moments(networks, rows)[0], found.mean, found.mean)
+                held["networks"] = standardiser.restore(unit).mean
+            return held
+
+        return answered
 
     def examples(self, path: Path, signature: Columns) -> Examples:
         """Read a CSV or an ``.npz`` file."""
@@ -221,30 +241,35 @@ class Regression(Task):
 
     def judgement(self, prediction: Forecast, y: Tensor) -> Iterator[tuple[str, Figure]]:
         """Yield how many targets lie in the central intervals."""
-        yield self._coverage(prediction, y, "Global model, these examples")
-
-    def _coverage(self, prediction: Forecast, y: Tensor, title: str) -> tuple[str, Figure]:
-        levels = np.linspace(0.01, 0.99, 99)
-        covered = coverage(prediction, y, torch.from_numpy(levels)).numpy()
-        return "coverage", coverage_curve(levels, covered, title)
+        yield "coverage", reliability_picture(prediction, y, title="Global model, these examples")
 
     def _predict(self, outcome: Outcome, x: Tensor, seed: int) -> Forecast:
         """Return the forecast of standardised rows."""
+        _, predicted = self._predictor(outcome, seed)
+        return joined([predicted(batch) for batch in x.split(BATCH)])
+
+    def _predictor(
+        self, outcome: Outcome, seed: int
+    ) -> tuple[Mapping[str, Tensor], Callable[[Tensor], Forecast]]:
+        """Return the networks that predict, stacked, and the forecast of a standardised batch."""
         kind, noise_var = self.settings.predictive, outcome.told["noise_var"]
-        if kind == "closed":
-            return linear_forecast(outcome.posterior, x, noise_var)
+        members, pool, samples = outcome.members, outcome.pool, self.settings.samples
         generator = Generator().manual_seed(seed)
-        samples = self.settings.samples
-        members, pool = outcome.members, outcome.pool
-        if kind == "auto" and isinstance(pool, Gate):
-            return gated_forecast(members, x, noise_var, pool.experts)
-        if kind == "auto" and isinstance(pool, Pool):
-            return pooled_forecast(members, x, noise_var, pool)
-        if kind != "montecarlo" and members:
+        if not samples:
+            networks = {name: mean[None] for name, mean in outcome.posterior.mean.items()}
+        elif kind == "closed":
+            return {}, lambda x: linear_forecast(outcome.posterior, x, noise_var)
+        elif kind == "auto" and isinstance(pool, Gate):
+            return members, lambda x: gated_forecast(members, x, noise_var, pool.experts)
+        elif kind == "auto" and isinstance(pool, Pool):
+            return members, lambda x: pooled_forecast(members, x, noise_var, pool)
+        elif kind != "montecarlo" and members:
             if isinstance(pool, Gate):
                 members = {name: tensor[: pool.experts] for name, tensor in members.items()}
-            return forecast(members_drawn(members, samples, generator), x, noise_var)
-        return forecast(drawn(outcome.posterior, samples, generator), x, noise_var)
+            networks = members_drawn(members, samples, generator)
+        else:
+            networks = drawn(outcome.posterior, samples, generator)
+        return networks, lambda x: mixed_forecast(networks, x, noise_var)
 
 
 def read_noise(metrics: Mapping[str, Any], most: int) -> NoiseSums:

@@ -29,20 +29,21 @@ from fedbary.data.table_examples import read_classified
 from fedbary.data.tables import Labelled, Layout, load_labelled
 from fedbary.device import torch_device
 from fedbary.figures.roc import roc_curves
-from fedbary.figures.run import reliability_diagram
 from fedbary.figures.sheet import BLUE, GREEN
 from fedbary.gaussian import Posterior
 from fedbary.methods import Personal
+from fedbary.networks import reliability_picture
 from fedbary.predictive import Prediction
-from fedbary.predictive.choice import predicted
+from fedbary.predictive._networks import device_of
+from fedbary.predictive.choice import Predictor, predictor
 from fedbary.predictive.combine import Gate, Pool
 from fedbary.scores import tables as scores
-from fedbary.scores.metrics import evaluate, reliability
+from fedbary.scores.metrics import evaluate
 from fedbary.tabular import loss
 from fedbary.tasks import _classes, _sums
 from fedbary.tasks._network import network
 from fedbary.tasks._task import Task
-from fedbary.tasks._values import Client, Dialogue, Facts, Loss, Outcome, Scored
+from fedbary.tasks._values import Client, Dialogue, Facts, Graph, Loss, Outcome, Scored
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -212,8 +213,8 @@ class Tables(Task):
     def pictures(self, prediction: Prediction, facts: Facts) -> Iterator[tuple[str, Figure]]:
         """Yield the reliability diagram and the ROC curve of each positive class."""
         labels, title = self.scored_by_clients(facts)[1], "Final global model"
-        diagram = reliability(prediction.probs, labels, self.settings.ece_bins)
-        yield "reliability", reliability_diagram(diagram, title)
+        bins = self.settings.ece_bins
+        yield "reliability", reliability_picture(prediction, labels, bins, title)
         names = self.signature().classes
         curves = {names[k]: curve for k, curve in scores.rocs(prediction.probs, labels).items()}
         yield "roc", roc_curves(curves, self.settings.specificity, title)
@@ -232,6 +233,12 @@ class Tables(Task):
         return self._predict(
             outcome.model, rows, facts, seed, outcome.posterior, outcome.members, outcome.pool
         )
+
+    def graph(self, outcome: Outcome, facts: Facts, seed: int) -> Graph:
+        """Return probabilities and uncertainties of rows in their own units."""
+        model, members, pool = outcome.model, outcome.members, outcome.pool
+        by = self._predictor(model, facts, seed, outcome.posterior, members, pool)
+        return _classes.graph(by, partial(self._standardised, facts))
 
     def examples(self, path: Path, signature: Layout) -> Examples:
         """Read a CSV or an ``.npz`` file."""
@@ -253,9 +260,8 @@ class Tables(Task):
 
     def judgement(self, prediction: Prediction, y: Tensor) -> Iterator[tuple[str, Figure]]:
         """Yield the reliability diagram."""
-        probs, bins = prediction.probs, self.settings.ece_bins
-        diagram = reliability(probs, y.to(probs.device), bins)
-        yield "reliability", reliability_diagram(diagram, "Global model, these examples")
+        bins, title = self.settings.ece_bins, "Global model, these examples"
+        yield "reliability", reliability_picture(prediction, y, bins, title)
 
     def _predict(
         self,
@@ -267,10 +273,21 @@ class Tables(Task):
         members: Mapping[str, Tensor] | None = None,
         pool: Pool | Gate | None = None,
     ) -> Prediction:
-        """Return the networks' joint prediction, under the classes' own frequencies."""
-        generator, weights = Generator(x.device).manual_seed(seed), self._weights(facts)
-        kind, samples = self.settings.predictive, self.settings.samples
-        return predicted(
-            kind, model, x, samples, generator, posterior, members,
+        return self._predictor(model, facts, seed, posterior, members, pool).over(model, x)
+
+    def _predictor(
+        self,
+        model: nn.Module,
+        facts: Facts,
+        seed: int,
+        posterior: Posterior | None,
+        members: Mapping[str, Tensor] | None,
+        pool: Pool | Gate | None,
+    ) -> Predictor:
+        """Return the networks that predict together, under the classes' own frequencies."""
+        generator = Generator(device_of(model)).manual_seed(seed)
+        weights, settings = self._weights(facts), self.settings
+        return predictor(
+            settings.predictive, model, settings.samples, generator, posterior, members,
             adjusted=lambda logits: loss.natural(logits, weights), pool=pool,
         )  # fmt: skip

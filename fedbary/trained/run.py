@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from torch import Tensor, nn
@@ -15,6 +17,7 @@ from fedbary.data.examples import Examples
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
 from fedbary.predictive.combine import pool_from
+from fedbary.runs.checkpoints import write_whole
 from fedbary.runs.location import read_settings
 from fedbary.runs.run_folder import POSTERIOR, read_rounds, read_signature
 from fedbary.seeds import derive_seed
@@ -86,7 +89,7 @@ class Trained:
             Examples that `read` gave, or inputs: images (N, C, H, W), uint8 or float; of a table
             the features (N, D) in their own units, coded as `signature` says.
         samples
-            Networks that are drawn; by default the run's number.
+            Networks that are drawn; by default the run's number. 0: that of the means alone.
         seed
             Source of the draws.
 
@@ -96,15 +99,66 @@ class Trained:
             For classes it has `probs`, `entropy` (total uncertainty), `epistemic` and `aleatoric`;
             for numbers `mean`, `var`, `epistemic` and `aleatoric`, in the target's own units.
         """
-        if samples is not None and samples < 1:
-            raise SettingError("samples", samples, "a whole number from 1 up")
-        settings = self.settings.model_copy(update={"samples": samples or self.settings.samples})
-        task, last = task_of(settings), self.rounds[-1]
-        pool = pool_from(last["pool"]) if "pool" in last else None
-        outcome = Outcome(last["round"], self.network, self.posterior, self.members, last, [], pool)
         inputs = x.x if isinstance(x, Examples) else x
-        drawn_from = derive_seed(settings.seed, "predict-new", seed)
-        return task.predict(outcome, inputs, self.facts, drawn_from)
+        task, outcome = self._told(samples), self._outcome
+        return task.predict(outcome, inputs, self.facts, self._drawn_from(seed))
+
+    def export(self, file: Path | str, samples: int | None = None, seed: int = 0) -> None:
+        """Write an ONNX file that predicts as `predict` does on a CPU, with the networks drawn now.
+
+        Its input ``x`` has any number of examples: images (N, C, H, W), float32, bytes divided by
+        255; of a table the features (N, D), float64, in their own units, which the graph
+        standardises. Of classes it answers with ``probs`` (N, classes), ``entropy`` and
+        ``epistemic`` (N,), in nats, and each network's probabilities ``networks`` (S, N, classes);
+        of numbers with ``mean``, ``var`` and ``epistemic`` (N,), and each network's mean
+        ``networks`` (S, N), in the target's units. The file's metadata names classes and features.
+
+        Parameters
+        ----------
+        file
+            What is written, whole or not at all; what is there is replaced.
+        samples, seed
+            As of `predict`. 0 samples: the network of the posterior's means alone.
+
+        Raises
+        ------
+        SettingError
+            If the packages of the extra `onnx` are absent, the model predicts with its dropout, or
+            its network cannot be exported.
+        """
+        from fedbary.trained.onnx import onnx_bytes
+
+        task = self._told(samples)
+        if samples != 0 and self.settings.predictive == "dropout":
+            allowed = "another, or 0 samples: a graph has no dropout"
+            raise SettingError("predictive", "dropout", allowed)
+        outcome = replace(self._outcome, model=copy.deepcopy(self.network).cpu())
+        graph = task.graph(outcome, self.facts, self._drawn_from(seed))
+        shape = getattr(self.signature, "shape", None)
+        features = list(getattr(self.signature, "features", ()))
+        example = torch.zeros(2, *shape) if shape else torch.zeros(2, len(features)).double()
+        facts = {
+            "classes": list(self.signature.classes),
+            "features": features,
+            "task": self.settings.task,
+        }
+        write_whole(Path(file), onnx_bytes(graph, example, facts))
+
+    def _told(self, samples: int | None) -> Task:
+        """Return the task under the run's settings, with so many samples."""
+        if samples is not None and samples < 0:
+            raise SettingError("samples", samples, "a whole number from 0 up")
+        held = self.settings.samples if samples is None else samples
+        return task_of(self.settings.model_copy(update={"samples": held}))
+
+    def _drawn_from(self, seed: int) -> int:
+        return derive_seed(self.settings.seed, "predict-new", seed)
+
+    @property
+    def _outcome(self) -> Outcome:
+        last = self.rounds[-1]
+        pool = pool_from(last["pool"]) if "pool" in last else None
+        return Outcome(last["round"], self.network, self.posterior, self.members, last, [], pool)
 
 
 def load(run: Path | str) -> Trained:

@@ -1,0 +1,255 @@
+"""Predictions, scores and a picture for any network, whoever trained it: no run, no Flower.
+
+```python
+import fedbary
+
+prediction = fedbary.predict(network, x, samples=50)
+print(prediction.probs, prediction.entropy, prediction.epistemic)
+print(fedbary.score(prediction, y))
+fedbary.reliability_picture(prediction, y).savefig("reliability.png")
+```
+
+A network of fedbary's Gaussian layers (`fedbary.variational.variational`) is drawn from; another's
+Bayesian layers (bayesian-torch, Pyro, a dropout that stays) draw by themselves at every pass; a
+plain network is one network.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Generator, Tensor, nn
+
+from fedbary.errors import SettingError
+from fedbary.figures.run import coverage_curve, reliability_diagram
+from fedbary.gaussian import Posterior
+from fedbary.predictive import Prediction, members, mixture, montecarlo
+from fedbary.predictive._networks import Answers, batches, device_of, evaluation
+from fedbary.predictive.choice import unstacked
+from fedbary.predictive.draws import drawn
+from fedbary.regression.forecast import Forecast, joined
+from fedbary.scores import regression, tables
+from fedbary.scores.metrics import reliability
+from fedbary.seeds import derive_seed
+from fedbary.variational import gaussian_layers
+from fedbary.variational.noise import seeded
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+LEVELS = np.linspace(0.01, 0.99, 99)
+"""Central intervals whose coverage is drawn."""
+
+Networks = Posterior | Sequence[Mapping[str, Tensor]]
+
+
+@torch.inference_mode()
+def predict(
+    network: nn.Module,
+    x: Tensor,
+    samples: int = 50,
+    networks: Networks | None = None,
+    seed: int = 0,
+    batch_size: int = 500,
+) -> Prediction:
+    """Predict classes by the mean softmax of several networks, Σ_s softmax f(x; θ_s) / S.
+
+    Parameters
+    ----------
+    network : nn.Module
+        Answers a batch with logits (batch, classes), or with a tuple that begins with them. It
+        works in evaluation mode, on the device of its tensors, and is left as it was.
+    x : Tensor
+        Inputs (N, …); bytes are divided by 255.
+    samples : int
+        S, how many networks are drawn.
+    networks : Posterior or sequence of state dicts, optional
+        What is drawn from in place of the network's own layers, such as `load(run).posterior`; or
+        the networks themselves, such as an ensemble's.
+    seed : int
+        Source of the draws. A network whose layers draw by themselves draws in a batch what it drew
+        in the others, if what it draws does not depend on the batch (weights, say).
+    batch_size : int
+        Inputs at a time.
+
+    Returns
+    -------
+    Prediction
+        `probs` (N, classes); `entropy`, `epistemic` and `aleatoric` (N,), in nats.
+
+    Raises
+    ------
+    SettingError
+        If there is nothing to draw, a tensor of `networks` is none of the network's, or the answers
+        are no logits.
+    """
+    parts = _answers(network, x, samples, networks, seed, batch_size)
+    if parts[0].ndim != 3 or parts[0].shape[2] < 2:
+        held = f"answers of shape (N, {', '.join(map(str, parts[0].shape[2:]))})"
+        raise SettingError("network", held, "logits (N, classes) of two classes or more")
+    return mixture(parts)
+
+
+@torch.inference_mode()
+def forecast(
+    network: nn.Module,
+    x: Tensor,
+    samples: int = 50,
+    networks: Networks | None = None,
+    seed: int = 0,
+    batch_size: int = 500,
+    noise_var: float = 0.0,
+) -> Forecast:
+    """Predict a number by the first two moments of several networks' answers.
+
+    mean = Σ ŷ_s / S, epistemic = Σ ŷ_s² / S − mean², aleatoric = noise_var + Σ v_s / S.
+
+    Parameters
+    ----------
+    network : nn.Module
+        Answers a batch with means (batch,) or (batch, 1), or with means and the noise's
+        log-variances (batch, 2), in the target's unit and the logarithm of its square.
+    x, samples, networks, seed, batch_size
+        As of `predict`.
+    noise_var : float
+        Variance of the noise, in the target's unit squared, beside what the network says.
+
+    Returns
+    -------
+    Forecast
+        `mean`, `var`, `epistemic` and `aleatoric`, (N,).
+
+    Raises
+    ------
+    SettingError
+        As of `predict`.
+    """
+    parts = _answers(network, x, samples, networks, seed, batch_size)
+    if parts[0].ndim > 3 or parts[0].shape[2:] not in ((), (1,), (2,)):
+        held = f"answers of shape (N, {', '.join(map(str, parts[0].shape[2:]))})"
+        raise SettingError("network", held, "(N,), (N, 1), or (N, 2) with log-variances")
+    found = []
+    for answers in parts:
+        said = answers.double().flatten(2) if answers.ndim == 3 else answers.double().unsqueeze(2)
+        means, noise_vars = said[..., 0], said[..., 1:].exp().sum(-1)
+        spread = means.var(0, correction=0)
+        found.append(Forecast(means.mean(0), spread, noise_vars.mean(0) + noise_var))
+    return joined(found)
+
+
+def score(
+    prediction: Prediction | Forecast, y: Tensor, ece_bins: int = 15, specificity: float = 0.95
+) -> dict[str, float]:
+    """Score a prediction of classes as `scores.tables.score` does, or one of numbers.
+
+    Parameters
+    ----------
+    prediction
+        What `predict` or `forecast` gave, or a run's `Trained.predict`.
+    y : Tensor
+        Classes (N,), int64; or numbers (N,), then as `scores.regression.score` does.
+    ece_bins, specificity
+        Of classes alone.
+
+    Returns
+    -------
+    dict
+        Of classes accuracy, nll (nats), ece, brier, auroc and sensitivity; of numbers nll, rmse,
+        sharpness, crps and coverages.
+    """
+    if isinstance(prediction, Forecast):
+        return regression.score(prediction, y.to(prediction.mean.device))
+    return tables.score(prediction.probs, y.to(prediction.probs.device), ece_bins, specificity)
+
+
+def reliability_picture(
+    prediction: Prediction | Forecast, y: Tensor, ece_bins: int = 15, title: str = ""
+) -> Figure:
+    """Draw confidence against accuracy; of numbers, how many lie in the central intervals.
+
+    Parameters
+    ----------
+    prediction, y, ece_bins
+        As of `score`.
+    title : str
+        Heading.
+    """
+    if isinstance(prediction, Forecast):
+        held = regression.coverage(
+            prediction, y.to(prediction.mean.device), torch.from_numpy(LEVELS)
+        )
+        return coverage_curve(LEVELS, held.numpy(), title)
+    diagram = reliability(prediction.probs, y.to(prediction.probs.device), ece_bins)
+    return reliability_diagram(diagram, title)
+
+
+def _answers(
+    network: nn.Module,
+    x: Tensor,
+    samples: int,
+    networks: Networks | None,
+    seed: int,
+    batch_size: int,
+) -> list[Tensor]:
+    """Return what the networks answer to each batch, (networks, batch, …)."""
+    if samples < 1:
+        raise SettingError("samples", samples, "a whole number from 1 up")
+    if not len(x):
+        raise SettingError("x", "no input", "at least one")
+    if networks is not None:
+        answering = _of(network, networks, samples, seed)
+    elif gaussian_layers(network):
+        answering = montecarlo.answering(network, samples, _generator(network, seed))
+    else:
+        answering = _passes(network, next(batches(network, x, batch_size)), samples, seed)
+    return [answering(batch) for batch in batches(network, x, batch_size)]
+
+
+def _of(network: nn.Module, networks: Networks, samples: int, seed: int) -> Answers:
+    """Return what networks drawn from a posterior, or given, answer."""
+    named = [networks.state_dict()] if isinstance(networks, Posterior) else list(networks)
+    if not named:
+        raise SettingError("networks", "none", "a posterior, or at least one state dict")
+    held = network.state_dict()
+    if isinstance(networks, Posterior) and gaussian_layers(network):
+        network = copy.deepcopy(network)
+        _require(named[0], held)
+        network.load_state_dict(named[0], strict=False)
+        return montecarlo.answering(network, samples, _generator(network, seed))
+    if isinstance(networks, Posterior):
+        on_cpu = Generator().manual_seed(seed)
+        named = unstacked(drawn(networks, samples if networks.log_var else 1, on_cpu))
+    for state in named:
+        _require(state, held)
+    return members.answering(network, named)
+
+
+def _require(state: Mapping[str, Tensor], held: Mapping[str, Tensor]) -> None:
+    """Raise a SettingError for a tensor that the network has not, or not in that shape."""
+    for name, tensor in state.items():
+        if name not in held or held[name].shape != tensor.shape:
+            allowed = f"tensors of the network: {', '.join(held)}, in their shapes"
+            raise SettingError("networks", f"{name} {tuple(tensor.shape)}", allowed)
+
+
+def _passes(network: nn.Module, first: Tensor, samples: int, seed: int) -> Answers:
+    """Return what passes of a network answer; one pass where two of the first batch agree."""
+    seeds = [derive_seed(seed, "pass", number) for number in range(samples)]
+
+    def one(batch: Tensor, start: int) -> Tensor:
+        with evaluation(network), seeded(start, device_of(network)):
+            answer = network(batch)
+        found: Tensor = answer[0] if isinstance(answer, tuple) else answer
+        return found
+
+    if samples > 1 and torch.equal(one(first, seeds[0]), one(first, seeds[1])):
+        seeds = seeds[:1]
+    return lambda batch: torch.stack([one(batch, start) for start in seeds])
+
+
+def _generator(network: nn.Module, seed: int) -> Generator:
+    return Generator(device_of(network)).manual_seed(seed)

@@ -1,0 +1,96 @@
+"""A model as one ONNX graph: a single network, or several drawn ones that predict together."""
+
+from __future__ import annotations
+
+import json
+import logging
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from fedbary.errors import SettingError, one_line
+
+if TYPE_CHECKING:
+    from fedbary.tasks import Graph
+
+INPUT = "x"
+
+EXTRA = "pip install 'fedbary[onnx]'"
+
+
+class _Graph(nn.Module):
+    """A graph as a module, whose answers are a tuple."""
+
+    def __init__(self, graph: Graph) -> None:
+        super().__init__()
+        self._graph = graph
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        return tuple(self._graph(x).values())
+
+
+def onnx_bytes(graph: Graph, example: Tensor, facts: Mapping[str, object]) -> bytes:
+    """Return an ONNX file of a graph.
+
+    Parameters
+    ----------
+    graph
+        On the CPU, in plain operations of PyTorch.
+    example
+        Two inputs, (2, …); in the file the number of inputs is free.
+    facts
+        What the file says of itself beside the graph, by name.
+
+    Raises
+    ------
+    SettingError
+        If the extra `onnx` is not installed, or the network has an operation that ONNX has not.
+    """
+    try:
+        import onnx
+        import onnxscript  # noqa: F401 - the exporter needs it
+    except ImportError:
+        raise SettingError("export", "no package onnx or onnxscript", EXTRA) from None
+    module = _Graph(graph).eval()
+    names = list(graph(example))
+    try:
+        with _quietly():
+            program = torch.onnx.export(
+                module,
+                (example,),
+                dynamo=True,
+                verbose=False,
+                dynamic_shapes={INPUT: {0: torch.export.Dim("batch")}},
+                input_names=[INPUT],
+                output_names=names,
+            )
+    except Exception as error:  # noqa: BLE001 - whatever an exporter raises of a stranger's network
+        allowed = f"a network that torch.onnx can export ({type(error).__name__})"
+        raise SettingError("export", one_line(error), allowed) from None
+    assert program is not None
+    made = program.model_proto
+    if not made.graph.input[0].type.tensor_type.shape.dim[0].dim_param:
+        allowed = "one that takes any number of inputs: it has fixed that of an example"
+        raise SettingError("export", "the network", allowed)
+    for name, value in facts.items():
+        said = value if isinstance(value, str) else json.dumps(value)
+        made.metadata_props.add(key=name, value=said)
+    onnx.checker.check_model(made)
+    return bytes(made.SerializeToString())
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Keep the exporter's own account out of the log."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        before = logging.root.manager.disable
+        logging.disable(logging.WARNING)
+        try:
+            yield
+        finally:
+            logging.disable(before)

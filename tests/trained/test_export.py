@@ -1,0 +1,74 @@
+"""A run's model as an ONNX graph predicts what the run's model predicts."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+import fedbary
+from fedbary.errors import SettingError
+from fedbary.launching.use import export
+from fedbary.settings.config import resolve
+from server_app.inline import run_inline
+
+QUICK = {"engine": "inline", "device": "cpu", "clients": 3, "rounds": 1, "local_epochs": 1}
+RUNS = {
+    "images": {"pixels": "signed"},
+    "gated": {"method": "FedHBMixture"},
+    "tables": {"task": "tables", "class_weights": "balanced"},
+    "numbers": {"task": "regression"},
+    "closed": {
+        "protocol": "regression-vi", "model": "linear", "bayesian_layers": 1,
+        "predictive": "closed", "local_epochs": 1,
+    },
+}  # fmt: skip
+
+
+def trained(name, folder):
+    run_inline(resolve({**QUICK, **RUNS[name]}), folder)
+    return fedbary.load(folder)
+
+
+def answered(file, x):
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    told = session.get_modelmeta().custom_metadata_map
+    return dict(zip(names, session.run(None, {"x": x.numpy()}), strict=True)), told
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("samples", [0, 6])
+@pytest.mark.parametrize("name", RUNS)
+def test_the_graph_predicts_what_the_model_predicts(name, samples, tmp_path):
+    model = trained(name, tmp_path / "run")
+    model.export(tmp_path / "model.onnx", samples)
+    known = model.task.evaluation_examples()
+    for count in (1, 5):
+        x = known.x[:count]
+        seen = x.float() / 255 if x.dtype == torch.uint8 else x
+        found, told = answered(tmp_path / "model.onnx", seen)
+        expected = model.predict(x, samples)
+        for field in found.keys() - {"networks"}:
+            wanted = getattr(expected, field).numpy()
+            np.testing.assert_allclose(found[field], wanted, rtol=1e-4, atol=2e-6)
+        if "networks" in found and name != "gated":
+            wanted = found.get("probs", found.get("mean"))
+            np.testing.assert_allclose(found["networks"].mean(0), wanted, rtol=1e-4, atol=1e-5)
+    assert json.loads(told["classes"]) == list(model.signature.classes)
+
+
+def test_what_cannot_be_exported_is_one_line(tmp_path, monkeypatch):
+    model = trained("tables", tmp_path / "run")
+    with pytest.raises(SettingError, match="from 0 up"):
+        model.export(tmp_path / "model.onnx", -1)
+    (tmp_path / "there.onnx").write_text("mine")
+    with pytest.raises(SettingError, match="--force"):
+        export(tmp_path / "run", tmp_path / "there.onnx")
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(SettingError, match=r"fedbary\[onnx\]"):
+        model.export(tmp_path / "model.onnx")
+    assert {file.name for file in tmp_path.iterdir()} == {"run", "there.onnx"}
