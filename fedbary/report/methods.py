@@ -91,9 +91,16 @@ def _names(rows: pd.DataFrame) -> pd.Series:
     rows = rows.assign(rule=rows["rule"].mask(by_dropout, DROPOUT))
     of_method = rows.groupby("rule")
     layers = of_method["bayesian_layers"].transform("nunique") > 1
-    settings = of_method["variant"].transform("nunique") > 1
     name = rows["rule"].where(~layers, rows["rule"] + ", n = " + rows["bayesian_layers"].map(str))
-    return name.where(~settings, name + ", " + rows["variant"])
+    told = of_method["variant"].transform(_apart)
+    return name.where(told == "", name + ", " + told)
+
+
+def _apart(variants: pd.Series) -> pd.Series:
+    """Return of each variant, "key=value, …", the settings in which a method's runs differ."""
+    settings = variants.str.split(", ")
+    common = set.intersection(*map(set, settings))
+    return settings.map(lambda words: ", ".join(word for word in words if word not in common))
 
 
 def _by_nll(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
