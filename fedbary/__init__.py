@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from fedbary.networks import forecast, predict, reliability_picture, score
     from fedbary.trained import load
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Posterior",

@@ -13,7 +13,7 @@ import typer
 from fedbary import __version__
 from fedbary.errors import RunError, SettingError, Stopped
 from fedbary.launching.grids import central, report, sweep
-from fedbary.launching.launch import launch, prepare, require_clone
+from fedbary.launching.launch import launch, prepare
 from fedbary.launching.use import clusters, evaluate, export, predict
 from fedbary.runs.location import SETTINGS, read_settings, run_folder
 from fedbary.settings.config import DEFAULTS, Settings, parse_overrides, resolve, validated
@@ -61,7 +61,6 @@ def simulate(
     `fedbary simulate mine.yaml dataset=fashionmnist protocol=short`. The settings and their
     defaults stand in simulation.yaml. The results' folder is printed at the end.
     """
-    require_clone()
     settings = _settings(arguments)
     _simulate(settings, run_folder(settings, Path.cwd()))
 
@@ -79,7 +78,6 @@ def resume(
 
     The final model is that of a run without the interruption, bit for bit on a CPU.
     """
-    require_clone()
     made = {**read_settings(run), "resume": "previous" if previous else "last"}
     _simulate(validated(made), run.resolve())
 
@@ -105,7 +103,6 @@ def deploy(
     each its own data and the server none. All that is started is stopped at the end, also on
     Ctrl-C.
     """
-    require_clone()
     sites = list(site or [])
     settings = _settings([*(arguments or []), *([f"clients={len(sites)}"] if sites else [])])
     if settings.dataset == "none" and not sites:

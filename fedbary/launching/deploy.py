@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 from fedbary.data.sites import LONGEST_NAME, site_from
 from fedbary.errors import RunError, SettingError
+from fedbary.launching.app import app_folder
 from fedbary.launching.credentials import write_certificates, write_site_key
 from fedbary.launching.launch import (
     flower_environment,
@@ -25,7 +26,7 @@ from fedbary.launching.launch import (
 )
 from fedbary.launching.programs import free_port, stop_tree, tool
 from fedbary.runs.location import SITE_KEYS, is_whole
-from fedbary.settings.config import ROOT, Settings
+from fedbary.settings.config import Settings
 from fedbary.settings.run_config import to_run_config
 
 NodeConfig = Mapping[str, str | int]
@@ -184,7 +185,7 @@ class Lab:
         with open(self.folder / f"{name}.log", "ab") as output:
             self.processes[name] = subprocess.Popen(
                 command,
-                cwd=ROOT,
+                cwd=app_folder(),
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,

@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from fedbary.errors import RunError, SettingError, Stopped
-from fedbary.launching.launch import require_clone
 from fedbary.settings.config import parse_overrides
 
 GridFile = Annotated[Path, typer.Argument(metavar="EXPERIMENT.yaml")]
@@ -48,7 +47,6 @@ def sweep(
     Each run has a folder under RESULTS/runs and a log under RESULTS/logs; RESULTS/results.csv is
     one table of them all. Stop it whenever you like, and start it again to go on.
     """
-    require_clone()
     from rich.console import Console
 
     from fedbary.study.grid import read_experiment
@@ -87,7 +85,6 @@ def central(
     Bayesian linear regression, mean-field variational inference and deep ensembles; their scores go
     to RESULTS/central.csv, where `fedbary report` finds them. What is done is skipped.
     """
-    require_clone()
     from fedbary.study.grid import read_experiment
 
     grid = read_experiment(experiment, parse_overrides(arguments or []), _kept(only))

@@ -20,13 +20,14 @@ import yaml
 
 from fedbary.data.forms import HUB, is_source
 from fedbary.errors import RunError, SettingError
+from fedbary.launching.app import app_folder
 from fedbary.launching.programs import free_port, run_program, stop_tree, tool
 from fedbary.launching.warm import WarmProcess
 from fedbary.runs.commit import CLONE_VARIABLE
 from fedbary.runs.location import is_whole, require_startable
 from fedbary.runs.lock import require_free
 from fedbary.settings import limits
-from fedbary.settings.config import ROOT, Settings
+from fedbary.settings.config import Settings
 from fedbary.settings.run_config import to_run_config
 
 SUPERLINK_SECONDS = 60
@@ -55,15 +56,6 @@ def launch(settings: Settings, log: IO[str] | None = None, warm: WarmProcess | N
         _run_flower(settings, log)
     if not is_whole(Path(settings.output)):
         raise RunError("the run ended without a result; the messages above say why")
-
-
-def require_clone() -> None:
-    """Raise a RunError where the apps are not: the wheel has none."""
-    if not (ROOT / "server_app").is_dir():
-        raise RunError(
-            "this needs a clone of fedbary, installed with pip install --editable: "
-            "the wheel brings the strategies, not the apps and their settings"
-        )
 
 
 def prepare(settings: Settings, folder: Path, own_data: bool = False) -> Settings:
@@ -154,8 +146,8 @@ def _run_flower(settings: Settings, log: IO[str] | None) -> None:
 
 
 def flwr_run(environment: dict[str, str], name: str, words: list[str], log: IO[str] | None) -> str:
-    """Run this clone's app on the SuperLink of that name and stream it; return its status."""
-    command = [tool("flwr"), "run", str(ROOT), name, "--stream", *words]
+    """Run the app on the SuperLink of that name and stream it; return its status."""
+    command = [tool("flwr"), "run", str(app_folder()), name, "--stream", *words]
     run_program(command, environment, log)
     return _last_status(environment, name)
 
@@ -169,7 +161,7 @@ def flower_environment(home: Path) -> dict[str, str]:
     tools = str(Path(sys.executable).parent)
     return {
         **os.environ,
-        CLONE_VARIABLE: str(ROOT),
+        CLONE_VARIABLE: str(app_folder()),
         "PATH": os.pathsep.join([tools, os.environ.get("PATH", "")]),
         "FLWR_HOME": str(home),
         "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(free_port()),
@@ -191,7 +183,7 @@ def superlink(environment: dict[str, str], home: Path) -> Iterator[None]:
     with open(log, "wb") as output:
         process = subprocess.Popen(
             command,
-            cwd=ROOT,
+            cwd=app_folder(),
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -237,7 +229,7 @@ def _last_status(environment: dict[str, str], name: str) -> str:
     """Return the newest run's status; `flwr run --stream` ends with 0 whatever happened."""
     command = [tool("flwr"), "list", name, "--format", "json"]
     done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+        command, cwd=app_folder(), env=environment, capture_output=True, text=True, check=False
     )
     try:
         return str(json.loads(done.stdout)["runs"][0]["status"])

@@ -13,19 +13,20 @@ from typing import IO
 
 import psutil
 
-from fedbary.settings.config import ROOT
+from fedbary.launching.app import app_folder
 
 STOP_SECONDS = 15
 
 
 def run_program(command: list[str], environment: dict[str, str] | None, log: IO[str] | None) -> int:
-    """Run a program of this clone to its end; return its exit code.
+    """Run a program beside the apps to its end; return its exit code.
 
     A Ctrl-C in the terminal reaches this process alone, which kills the program.
     """
+    folder = app_folder()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
-        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
+        process = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     try:

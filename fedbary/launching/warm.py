@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from fedbary.settings.config import ROOT
+from fedbary.launching.app import app_folder
 
 
 class WarmProcess:
@@ -53,7 +53,7 @@ class WarmProcess:
             command = [sys.executable, "-m", "server_app.warm", str(theirs.fileno())]
             self._process = subprocess.Popen(
                 command,
-                cwd=ROOT,
+                cwd=app_folder(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

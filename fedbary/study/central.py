@@ -17,12 +17,13 @@ from fedbary.data import deal
 from fedbary.data.standardise import Sums
 from fedbary.errors import SettingError
 from fedbary.inference import Training
+from fedbary.launching.app import app_folder
 from fedbary.regression.baselines import bayesian_linear, deep_ensemble, mean_field
 from fedbary.regression.forecast import Forecast
 from fedbary.regression.standardise import Standardiser
 from fedbary.runs.commit import git_commit
 from fedbary.scores.regression import score
-from fedbary.settings.config import ROOT, Settings
+from fedbary.settings.config import Settings
 from fedbary.tasks import task_of
 
 TABLE = "central.csv"
@@ -124,7 +125,7 @@ def _fitted(settings: Settings, name: str) -> dict[str, object]:
     scores = score(standardiser.restore(found), y_new)
     point = {"dataset": Path(settings.dataset).name, "split": settings.split, "method": name}
     made_with = {key: getattr(settings, key) for key in SETTINGS}
-    return {**point, **made_with, "commit": git_commit(ROOT), **scores, "seconds": seconds}
+    return {**point, **made_with, "commit": git_commit(app_folder()), **scores, "seconds": seconds}
 
 
 def _require_same(row: Mapping[Hashable, object], settings: Settings, file: Path) -> None:

@@ -3,9 +3,6 @@
 import difflib
 import shutil
 import subprocess
-import sys
-import sysconfig
-from importlib.metadata import distribution
 from pathlib import Path
 
 import numpy as np
@@ -30,29 +27,6 @@ PROJECTS = {
     "loc_scale_wine": ("scale", {"guide.loc": "guide.scale"}, lambda std: std, lambda std: std),
 }
 """The convention of each, the pairs of its arrays, a std from a scale and a scale from a std."""
-
-
-@pytest.fixture(scope="module")
-def environment(tmp_path_factory):
-    """The python of a new environment: the wheel, and what it depends on from this one."""
-    folder = tmp_path_factory.mktemp("environment")
-    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    build = ["wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder)]
-    subprocess.run([*pip, *build, str(TESTS.parent)], check=True, timeout=120)
-    (wheel,) = folder.glob("fedbary-*.whl")
-    venv = folder / "venv"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
-    python = venv / "bin" / "python"
-    install = ["--python", str(python), "install", "--no-deps", "--no-index", str(wheel)]
-    subprocess.run([*pip, *install], check=True, timeout=120)
-    (site,) = (venv / "lib").glob("python*/site-packages")
-    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    for command in distribution("flwr").entry_points:
-        script = venv / "bin" / command.name
-        function = f"from {command.module} import {command.attr}"
-        script.write_text(f"#!{python}\nimport sys\n{function}\nsys.exit({command.attr}())\n")
-        script.chmod(0o755)
-    return python
 
 
 @pytest.fixture(scope="module")
@@ -96,40 +70,6 @@ def test_the_environment_is_clean(environment, tmp_path):
     assert ours.is_relative_to(environment.parents[1])
     assert strategies.is_relative_to(environment.parents[1])
     assert theirs.parent == tmp_path
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        "simulate",
-        "simulate rule=WB rounds=1",
-        "resume runs/mine",
-        "deploy --site mine.npz",
-        "sweep experiments/smoke.yaml --dry-run",
-        "central experiments/fedag.yaml",
-    ],
-)
-def test_a_command_that_needs_the_apps_says_that_the_wheel_has_none(environment, tmp_path, words):
-    done = command_of_the_wheel(environment, *words.split(), cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (1, "")
-    (line,) = done.stderr.splitlines()
-    assert "needs a clone" in line and "not the apps" in line
-    assert not list(tmp_path.iterdir())
-
-
-def test_the_report_of_a_results_folder_needs_no_clone(environment, tmp_path):
-    shutil.copy(TESTS.parent / "results" / "fedag-vi" / "results.csv", tmp_path)
-    done = command_of_the_wheel(environment, "report", ".", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "report.html").exists()
-
-
-def command_of_the_wheel(environment, *words, cwd):
-    """Run `fedbary` as the wheel has installed it."""
-    return subprocess.run(
-        [str(environment.parent / "fedbary"), *words], cwd=cwd, env={"PATH": "/usr/bin:/bin"},
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
 
 
 @pytest.mark.parametrize("name", PROJECTS)
