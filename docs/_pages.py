@@ -91,10 +91,13 @@ def method_page(method: MethodFile) -> str:
     title, _, rest = text.partition("\n\n")
     lines = [f"# {method.name}", escaped(title)]
     for paragraph in re.split(r"\n\n(?!    )", rest):
-        for beginning, heading in HEADINGS.items():
-            if paragraph.startswith(beginning):
-                lines.append(f"## {heading}")
-        lines.append(escaped(paragraph))
+        beginning = next((words for words in HEADINGS if paragraph.startswith(words)), "")
+        if beginning:
+            lines.append(f"## {HEADINGS[beginning]}")
+        elif lines[-1].startswith("Use it"):
+            lines.append("## Notes")
+        text = paragraph.removeprefix(beginning).strip() if beginning.endswith(":") else paragraph
+        lines.append(escaped(text[0].upper() + text[1:]))
     lines += ["## Parameters", *parameters_table(method.parameters.values())]
     lines += [
         "## Run it",

@@ -10,7 +10,15 @@ that began from θ_t,
 
 The scales of Gaussians are the rule's own, so that variances stay positive, and so are buffers.
 
-What travels: the posterior once either way, 2 numbers a Gaussian weight. The server keeps u.
+It assumes that posteriors factorise over the weights, and that one Gaussian may stand for all
+clients: what sets clients apart is averaged, not kept.
+
+What travels: the posterior once either way, 2 numbers a Gaussian weight. Clients keep nothing.
+
+What it costs: a client's round is the local inference; the server takes a weighted sum in the
+rule's coordinates, about a plain mean's time, and keeps u.
+
+Use it as the first thing to try, and as the rival of every other method.
 
 References: Jamoussi, Serra, Stavrou and Kountouris, Information-Geometric Barycenters for Bayesian
 Federated Learning (BA-BFL); Hsu, Qi and Brown, Measuring the Effects of Non-Identical Data

@@ -14,15 +14,21 @@ posterior of all data, its likelihood to the power 1/κ; for linear models exact
 rounds reach it depends on γ: with ρ = 1 all of our linear problems did, fastest at γ = 0.1, while
 small ρ with γ = 1 diverged.
 
-What travels: to a client the global posterior and its cavity (4 numbers a Gaussian weight), back
-its posterior (2). The sites lie at the server (2 numbers a weight and client), and clients keep
-nothing. Local steps cost what plain variational inference costs. K counts the clients that have
-ever replied. Deterministic tensors are averaged by size.
+It assumes that posteriors factorise, and clients that come back: K counts those that have ever
+replied. Deterministic tensors are averaged by size.
 
-Use it where PVI's damping of 1/K is too slow. The defaults are the authors' on CIFAR-10, where
-kl_weight is 0.1 and prior_std 1.4; on Fashion-MNIST they take ρ = 0.2 and γ = kl_weight = 0.001. So
-small a γ is for so small a kl_weight: sites that hardly move leave the prior alone against the
-mean, which it then draws to 0 by α a round.
+What travels: to a client the global posterior and its cavity (4 numbers a Gaussian weight), back
+its posterior (2). Clients keep nothing.
+
+What it costs: local steps cost what plain variational inference costs. The sites lie at the server,
+2 numbers a weight and client.
+
+Use it where PVI's damping of 1/K is too slow.
+
+The defaults are the authors' on CIFAR-10, where kl_weight is 0.1 and prior_std 1.4; on
+Fashion-MNIST they take ρ = 0.2 and γ = kl_weight = 0.001. So small a γ is for so small a kl_weight:
+sites that hardly move leave the prior alone against the mean, which it then draws to 0 by α a
+round.
 
 Reference: the IVON-ADMM of Möllenhoff, Swaroop, Doshi-Velez and Khan, Federated ADMM from Bayesian
 Duality, ICLR 2026 (arXiv 2506.13150), with their public code team-approx-bayes/bayes-admm. That

@@ -8,13 +8,21 @@ times; the server takes K − 1 of them out,
 where a v_k above v₀, which data cannot make, counts as v₀: then 1/v ≥ 1/v₀. Clients are not weighed
 by size: who has more data is more certain. Deterministic tensors are averaged by size.
 
-It assumes that posteriors are what they say: where the local ones are exact and factorise, one
-round is exact, for any sizes. Features that are correlated at the clients shift the mean, which PVI
-mends over rounds, at four numbers a weight down where this sends two. With prior=normal each round
-is the same problem from a better start. With prior=global the last global posterior is the prior
-and the data of every round count anew: for clients that have new ones. What travels: the posterior
-once either way. Nothing is kept. What a client does is plain variational inference. With kl_weight
-κ below 1 the data count 1/κ times, as everywhere.
+Where local posteriors are exact and factorise, one round is exact, for any sizes. Features that are
+correlated at the clients shift the mean, which PVI mends over rounds, at four numbers a weight down
+where this sends two. With prior=normal each round is the same problem from a better start. With
+prior=global the last global posterior is the prior and the data of every round count anew: for
+clients that have new ones. With kl_weight κ below 1 the data count 1/κ times, as everywhere.
+
+It assumes that posteriors are what they say, and that they factorise; features that are correlated
+at the clients break the latter.
+
+What travels: the posterior once either way, 2 numbers a Gaussian weight. Nothing is kept.
+
+What it costs: a client's round is plain variational inference; the server takes two sums.
+
+Use it for one round, or few, where the prior is to count once and PVI's 4 numbers a weight are too
+many.
 
 Traps of public copies: one takes K priors out of the mean and K − 1 out of the precision; variances
 are stored as standard deviations.

@@ -10,11 +10,19 @@ Langevin dynamics on U = Σ_k U_k with the step η/n: with one local step θ is 
 temperature T. More local steps save communication, at a bias that grows with η, with their number
 and with what sets the clients apart. The global networks of the last rounds predict together.
 
-It samples the posterior of all data, where SGHMC and SGLD sample each client's and mix them.
-Assumed are many rounds, hundreds and more: two rounds' networks are close together, so that those
-that are kept should lie apart (`thinning`), and the first ones not be kept at all (`burn_in`). What
-travels: 1 model each way. The server keeps M networks, and refuses what does not fit into half of
-its memory. Clients keep nothing; `local_epochs` and `momentum` do nothing.
+It samples the posterior of all data, where SGHMC and SGLD sample each client's and mix them. Two
+rounds' networks are close together, so that those that are kept should lie apart (`thinning`), and
+the first ones not be kept at all (`burn_in`).
+
+It assumes many rounds, hundreds and more, and point weights.
+
+What travels: 1 model each way. Clients keep nothing.
+
+What it costs: a local step costs SGD's and a draw of d numbers. The server keeps M networks, and
+refuses what does not fit into half of its memory.
+
+Use it where rounds are cheap and the posterior of all data is wanted, not a mixture of the
+clients'.
 
 The paper's clients count alike and average with probability 0.05 after each step; here they count
 by size, and average after every 20th. Its noise that clients have in common (τ) is left out, τ = 0:

@@ -4,12 +4,19 @@ With the clients' mean θ̄, weighed by size, of what began at θ, and Δ = θ �
 
     m ← β₁ m + (1 − β₁) Δ,      v ← β₂ v + (1 − β₂) Δ²,      θ ← θ − η m / (√v + τ).
 
-Every weight moves by about η a round, at the defaults by 2.1 η at most while steps keep their
-size, however small its step: it suits models whose tensors, embeddings say, move at unlike rates. τ
-sets from what size of a step on. Buffers are averaged.
+Every weight moves by about η a round, at the defaults by 2.1 η at most while steps keep their size,
+however small its step: τ sets from what size of a step on. Buffers are averaged.
 
-What travels: as under FedAvg, once the model either way; the server keeps m and v. The prediction
-is a point. η has to be tried out: the reference does for every task, from 0.001 to 1.
+η has to be tried out: the reference does for every task, from 0.001 to 1.
+
+It assumes a common optimum, and point weights; the prediction is a point.
+
+What travels: as under FedAvg, once the model either way. Clients keep nothing.
+
+What it costs: local steps cost FedAvg's; the server keeps m and v, 2 numbers a weight.
+
+Use it for models whose tensors, embeddings say, move at unlike rates, with η tried out for the
+task.
 
 Reference: Reddi et al., Adaptive Federated Optimization, ICLR 2021, Algorithm 2, as published
 without a correction of the first rounds' bias; Flower's FedAdam has one. The paper starts v at τ²

@@ -10,9 +10,16 @@ and θ_g ← m. Predictions are those of the K networks themselves (the paper's 
 from N(m, v), or of a linear model in closed form. The moments of batch norm are no weights: draws
 have their mean.
 
-What travels: as in FedAvg, once the model either way. The server keeps the K networks of the last
-round. It suits ensembles of many clients whose data are alike: what sets them apart is taken for
-uncertainty, also where it is a difference of their data.
+It assumes that clients' data are alike: what sets their networks apart is taken for uncertainty,
+also where it is a difference of their data.
+
+What travels: as under FedAvg, once the model either way. Clients keep nothing. A regression with
+noise=cross also shows each client the round's networks.
+
+What it costs: a client's round is FedAvg's. The server keeps the K networks of the last round, and
+a prediction passes all of them.
+
+Use it for regression, and with many clients of like data.
 
 Reference: A. T. Thorgeirsson and F. Gauterin, Probabilistic Predictions with Federated Learning,
 Entropy 2021, 23, 41. It leaves open the divisor of the variance, and whether examples count.

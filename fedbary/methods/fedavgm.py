@@ -8,8 +8,15 @@ With the clients' mean θ̄, weighed by size, of what began at θ,
 part in a round; the clients' progress is multiplied by up to η/(1 − β), so a large β asks for a
 small η or small local rates. Buffers are averaged, without momentum.
 
-What travels: as under FedAvg, once the model either way; the server keeps u. The prediction is a
-point. Under a posterior `server_momentum` does the same for the means, beside any rule.
+Under a posterior `server_momentum` does the same for the means, beside any rule.
+
+It assumes a common optimum, and point weights; the prediction is a point.
+
+What travels: as under FedAvg, once the model either way. Clients keep nothing.
+
+What it costs: local steps cost FedAvg's; the server keeps u, 1 number a weight.
+
+Use it where FedAvg is unsteady, as with clients that differ, or few of many in a round.
 
 Reference: Hsu, Qi and Brown, Measuring the Effects of Non-Identical Data Distribution for Federated
 Visual Classification, 2019; their β is 0.9, η = 1.

@@ -13,9 +13,15 @@ what the next round starts from. By default the ensemble predicts (`predictive=m
 student with `predictive=montecarlo`.
 
 It assumes that the spread of the clients' networks around their mean is uncertainty, and inputs at
-the server that are like the clients' (`server_fraction`). What travels: as under FedAvg. The server
-holds K + `draws` + 1 networks and distils for `distil_epochs` a round; 0 leaves distillation out,
-needs no examples, and starts rounds from m. Use it under label skew, if the server has inputs.
+the server that are like the clients' (`server_fraction`).
+
+What travels: as under FedAvg, once the model either way. Clients keep nothing.
+
+What it costs: a client's round is FedAvg's. The server holds K + `draws` + 1 networks and distils
+for `distil_epochs` a round; 0 leaves distillation out, needs no examples, and starts rounds from m.
+A prediction passes the whole ensemble.
+
+Use it under label skew, if the server has inputs.
 
 Where paper and public code differ, the paper's text is followed: the code draws from a Gaussian of
 normalised differences per tensor with a tenth of their spread, and leaves w out of the Dirichlet.

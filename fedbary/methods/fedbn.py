@@ -5,10 +5,7 @@ everything but these: weight, bias and running moments of every layer that has `
 server takes the barycentre of the rest by `rule`. In the first round all start from the same batch
 norms.
 
-Assumed is that clients' inputs differ in scale or style (scanners, hospitals), so that each needs a
-normalisation of its own. What travels: the model without its batch norms, 2 numbers a Gaussian
-weight. A client keeps its batch norms, a few numbers a channel. A round costs what barycentre's
-does. A client predicts by the global model with its own batch norms.
+A client predicts by the global model with its own batch norms.
 
 There is no model for everybody: the global one has the batch norms of the start, so that its scores
 mean little; look at the clients' own. A new client takes part in a round to get batch norms.
@@ -18,6 +15,16 @@ moments is not found and is averaged.
 
 Where paper and code differ: the code keeps all tensors whose key holds "bn", and scores each
 client's own model, as here; both train point weights with FedAvg, which is `rule=FedAvg`.
+
+It assumes that clients' inputs differ in scale or style (scanners, hospitals), so that each needs a
+normalisation of its own.
+
+What travels: the model without its batch norms, 2 numbers a Gaussian weight. A client keeps its
+batch norms, a few numbers a channel.
+
+What it costs: a round costs what barycentre's does.
+
+Use it with a network that has batch norm, for sites that each predict their own cases.
 
 Reference: Li, Jiang, Zhang, Kamp and Dou, FedBN: Federated Learning on Non-IID Features via Local
 Batch Normalization, ICLR 2021.

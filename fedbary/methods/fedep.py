@@ -13,11 +13,18 @@ At a fixed point of Gaussians that factorise, η_g is the mean-field posterior o
 linear models exactly. It is PVI's recursion (see `PVI`) with momentum and the prior shared out.
 
 The tilted distribution is found by the run's local inference: natural_gradient is nearest to the
-paper's NGVI. Local steps cost what plain variational inference costs.
+paper's NGVI.
+
+It assumes that posteriors factorise, and clients that come back. Deterministic tensors are averaged
+by size.
 
 What travels: to a client the global posterior and its cavity (4 numbers a Gaussian weight), back
-its posterior (2). The sites and their momentum lie at the server, 4 numbers a weight and client,
-so it is for tens of clients; `FedSEP` holds none. Deterministic tensors are averaged by size.
+its posterior (2). Clients keep nothing.
+
+What it costs: local steps cost what plain variational inference costs. The sites and their momentum
+lie at the server, 4 numbers a weight and client.
+
+Use it with tens of clients, where PVI is slow; `FedSEP` holds no site of a client.
 
 Reference: Guo et al., Federated Learning as Variational Inference: A Scalable Expectation
 Propagation Approach, ICLR 2023. In its code, HanGuo97/expectation-propagation, the mean is the

@@ -18,10 +18,17 @@ federated averaging trains to tell from x which centre the client is near,
 The gate is a network of the same architecture; its logits are its first J − 1 outputs and a 0, so
 that J is at most the outputs and one. `predictive=members` mixes the centres with equal weights.
 
-Assumed is that there are kinds of clients. What travels: J centres and the gate down, beside the
-model that the run goes by, the largest cluster's; a network and the gate up. Clients keep nothing,
-the server J + 1 networks. A round costs FedAvg's twice and J passes forwards, one in which clients
-are scored the training once more. A client's own model is fitted anew, as in training.
+A client's own model is fitted anew, as in training.
+
+It assumes that there are kinds of clients, each with a network of its own.
+
+What travels: J centres and the gate down, beside the model that the run goes by, the largest
+cluster's; a network and the gate up. Clients keep nothing.
+
+What it costs: a round costs FedAvg's twice and J passes forwards, one in which clients are scored
+the training once more. The server keeps J + 1 networks.
+
+Use it where clients fall into groups that nobody has named.
 
 Trap: σ² counts per weight, and the pull 1/σ² against a sum over n_k examples: at σ = 0.1 and 600
 examples FedProx with μ = 0.17.

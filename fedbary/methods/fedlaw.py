@@ -13,10 +13,15 @@ decay would. Buffers (the moments of batch norm) are averaged under the learned 
 e^g.
 
 It assumes labelled examples at the server that are like those to be predicted (`server_fraction`
-keeps some); what a federation is to know, but the server has none of, it cannot weigh. What
-travels: as under the rule alone. The server pays `server_epochs` over its examples a round and
-holds the round's K networks meanwhile. Use it where clients are of unlike worth, and few labelled
-examples are at hand.
+keeps some); what a federation is to know, but the server has none of, it cannot weigh.
+
+What travels: as under the rule alone, the model or the posterior once either way. Clients keep
+nothing.
+
+What it costs: a client's round is the local inference. The server pays `server_epochs` over its
+examples a round and holds the round's K networks meanwhile.
+
+Use it where clients are of unlike worth, and a few labelled examples are at hand.
 
 Traps of the public code: its proxy set is a balanced 2 % of the *test* set, so that its scores are
 of examples that were learned from; w counts batches; its rate schedule never acts; moments of

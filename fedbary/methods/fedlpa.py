@@ -9,15 +9,20 @@ is N(M_k, (B̄_k ⊗ Ā_k)⁻¹), and the server takes the mode M of their produ
 
 by conjugate gradients. What is no weight or bias of a Linear or Conv2d layer is averaged by size.
 
-It assumes that layers are independent of each other, and a layer's inputs of its slopes. A client
-has a say where its loss is curved, which is for those whose labels differ and who meet once. With
-equal factors it is FedAvg, and so it nearly is where damping outweighs the slopes, as after long
-training; equal networks stay what they are. Further rounds begin from M.
+A client has a say where its loss is curved, which is for those whose labels differ and who meet
+once. With equal factors it is FedAvg, and so it nearly is where damping outweighs the slopes, as
+after long training; equal networks stay what they are. Further rounds begin from M.
+
+It assumes that layers are independent of each other, and a layer's inputs of its slopes. The
+prediction is a point.
 
 What travels: 1 model down; up 1 and two triangles a layer, (in + 1)(in + 2)/2 and out (out + 1)/2
-numbers: 1.5 models more of the cnn on Fashion-MNIST. A layer of more than `most_side` inputs is
-refused. A client pays about an epoch; the server K (in³ + out³) and some K (in² out + in out²) a
-step, about ten of them. The prediction is a point; nothing is kept.
+numbers: 1.5 models more of the cnn on Fashion-MNIST. Nothing is kept.
+
+What it costs: a client pays about an epoch; the server K (in³ + out³) and some K (in² out + in
+out²) a step, about ten of them. A layer of more than `most_side` inputs is refused.
+
+Use it where one round is all there is, and clients' labels differ.
 
 Traps of the public code, which sends squares, not triangles: it solves for M by 10,000 gradient
 steps, and reports the better of two solutions by the accuracy on the test set.

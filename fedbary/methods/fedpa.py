@@ -1,9 +1,9 @@
 """Federated posterior averaging: the server steps towards the product of Gaussian posteriors.
 
-A message costs what one of FedAvg does. A client runs SGD at a constant rate from θ_g. After the
-burn-in the mean of each epoch's iterates is taken for a sample x_1 … x_ℓ of its posterior (iterate
-averaging). With the samples' mean x̄, the columns A = [x_t − x̄] and r = 1/(1 + (ℓ − 1) ρ), its
-shrunk covariance is C = r (I + ρ A Aᵀ), and it sends
+A client runs SGD at a constant rate from θ_g. After the burn-in the mean of each epoch's iterates
+is taken for a sample x_1 … x_ℓ of its posterior (iterate averaging). With the samples' mean x̄, the
+columns A = [x_t − x̄] and r = 1/(1 + (ℓ − 1) ρ), its shrunk covariance is C = r (I + ρ A Aᵀ), and
+it sends
 
     Δ = C⁻¹ (θ_g − x̄) = [b − A (I/ρ + Aᵀ A)⁻¹ Aᵀ b] / r,      b = θ_g − x̄,
 
@@ -11,8 +11,15 @@ an ℓ × ℓ solve, in place of the published recursion, which is equal. The se
 weighted mean of Δ; where it is 0, θ is the mode of the product of the clients' Gaussians. One
 sample, or ρ = 0, is FedAvg's step.
 
-What travels: as in FedAvg, once the model either way. Clients keep nothing; ℓ samples are held
-while a client trains. The prediction is a point.
+It assumes that the clients' posteriors are about Gaussian, and that SGD's iterates at a constant
+rate sample them. The prediction is a point.
+
+What travels: as under FedAvg, once the model either way. Clients keep nothing.
+
+What it costs: local steps cost FedAvg's; ℓ samples are held while a client trains, and an ℓ × ℓ
+solve ends it.
+
+Use it in place of FedAvg where clients differ and make many local steps.
 
 Reference: Al-Shedivat et al., Federated Learning via Posterior Averaging, ICLR 2021.
 """

@@ -16,11 +16,19 @@ steps along its mean by size with Adam, and sets the prior to the optimum of EM,
 
     m ← m + mean_k E[θ_k − m],      v ← mean_k E[(θ_k − m)²] − (mean_k E[θ_k − m])².
 
-Assumed is that clients share features and differ in the head. What travels: the model both ways
-(2 numbers a weight of the head). A client keeps its chain's end and `heads` samples. A round costs
-FedAvg's, forwards and backwards once a batch, though φ moves once a round: many short rounds suit
-it. A client predicts by the mean of its heads' predictions on the trunk that it is sent; for
-everybody heads are drawn from the prior.
+A client predicts by the mean of its heads' predictions on the trunk that it is sent; for everybody
+heads are drawn from the prior.
+
+It assumes that clients share features and differ in the head.
+
+What travels: the model both ways (2 numbers a weight of the head). A client keeps its chain's end
+and `heads` samples.
+
+What it costs: a round costs FedAvg's, forwards and backwards once a batch, though φ moves once a
+round.
+
+Use it where each client needs a head of its own and its uncertainty, and many short rounds are
+possible.
 
 Traps: public code runs Adam or RMSprop without noise where the Langevin steps belong, holds the
 prior at N(0, 1), moves φ client after client, and scores the last head alone; its "femnist" is

@@ -14,10 +14,14 @@ what the teacher answers,
 so that over the epochs it learns the mean prediction of the teacher's samples. The server takes the
 mean of both by n_k. Predictions are the student's alone: one pass, no draws.
 
-It assumes that one network can hold the predictive, and chains long enough to move. What travels: 2
-models either way. A client pays seven passes an epoch for SGD's one: the teacher's step, and for
-each of the student's three passes the teacher's answers and its own step. The server keeps the
-teacher. Use it where a prediction must cost one pass.
+It assumes that one network can hold the predictive, and chains long enough to move.
+
+What travels: 2 models either way. Clients keep nothing.
+
+What it costs: a client pays seven passes an epoch for SGD's one: the teacher's step, and for each
+of the student's three passes the teacher's answers and its own step. The server keeps the teacher.
+
+Use it where a prediction must cost one pass.
 
 Published with one pass of the student an epoch and half of the teacher's rate here (0.055 on
 CIFAR-10), which take a hundred rounds or more, and with a student that is larger than the teacher;

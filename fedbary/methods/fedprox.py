@@ -8,8 +8,13 @@ from θ_g, the square of the norm, not the norm; the server averages by size. Th
 N(θ_g, 1/(n_k μ)) per weight. It keeps clients whose data differ from drifting apart in many local
 steps, at the price of smaller steps: μ = 0 is FedAvg, a large μ stands still.
 
-What travels: as under FedAvg, once the model either way; clients and server keep nothing. Local
-steps cost what FedAvg's cost: the term is two vectors in SGD's update. The prediction is a point.
+It assumes that a good common model lies near the global one, and point weights; the prediction is a
+point.
+
+What travels: as under FedAvg, once the model either way. Clients and server keep nothing.
+
+What it costs: local steps cost what FedAvg's cost: the term is two vectors in SGD's update.
+
 Use it where federated averaging is unsteady; for a prior that counts once see PVI.
 
 Reference: Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020, which tries

@@ -9,10 +9,16 @@ A client's site is taken for its share of the whole. If what each likelihood add
 depend on its cavity, the distance to η_g = Σ L_k would shrink by 1 − s/K a round without momentum;
 so it is for linear models of independent features. In general the fixed point is not that of EP.
 
+It assumes that a client's site is its share of the whole, as where clients' data are alike.
+Deterministic tensors are averaged by size.
+
 What travels: to a client the global posterior (2 numbers a Gaussian weight) and the number of
-examples of the others that have ever replied, back its posterior (2). The server holds 4 numbers a
-weight, however many clients there are: this is EP for a federation of many. Local steps cost what
-plain variational inference costs. Deterministic tensors are averaged by size.
+examples of the others that have ever replied, back its posterior (2). Clients keep nothing.
+
+What it costs: local steps cost what plain variational inference costs. The server holds 4 numbers a
+weight, however many clients there are.
+
+Use it for a federation of many clients, where PVI and FedEP hold too much.
 
 Reference: Guo et al., Federated Learning as Variational Inference: A Scalable Expectation
 Propagation Approach, ICLR 2023; how its code differs stands in `FedEP`.

@@ -13,13 +13,20 @@ mean it goes on
 
 until it stands still. For all to predict together these are the networks.
 
-It assumes clients that want models of their own. The prior holds each client's data of the rounds
-before: a client's data count again each round, as far as `width` lets them. What travels: M + 1
-models down, M up; a client keeps M, the server holds M of each reply. A local step costs M of
-SGD's, of small networks in one batched product. More particles than half of the memory holds are
-refused with their bytes. It is made for small networks, such as those of regressions and tables:
-SVGD's particles lie too close together in many dimensions, 20 of them at 27 % of the variance of
-10 weights and at 3 % of that of 100.
+The prior holds each client's data of the rounds before: a client's data count again each round, as
+far as `width` lets them.
+
+It assumes clients that want models of their own, and few weights: SVGD's particles lie too close
+together in many dimensions, 20 of them at 27 % of the variance of 10 weights and at 3 % of that of
+100.
+
+What travels: M + 1 models down, M up; a client keeps M.
+
+What it costs: a local step costs M of SGD's, of small networks in one batched product. The server
+holds M networks of each reply; more particles than half of the memory holds are refused with their
+bytes.
+
+Use it for small networks, such as those of regressions and tables, at sites that differ.
 
 `lr` is about the size of a step, whatever the gradient (published 0.001); `momentum` and
 `weight_decay` do nothing.

@@ -12,10 +12,16 @@ a part of all clients draws are as wide as theirs alone would be. The paper's Ω
 rounds and its penalty divides it by r, which is the same; as a precision of draws the sum would
 count the data once a round. In round 1 there is no Ω, and no penalty.
 
+With equal Ω_k it is FedAvg; its scale leaves θ as it is.
+
 It assumes what Laplace's approximation does (see Laplace); the penalty adds that what moved little
-in loss may move, as in elastic weight consolidation. What travels: 2 models either way. A client
-pays a pass for F, one to two epochs. The server keeps Ω. Use it under label skew, where clients'
-networks drift apart. With equal Ω_k it is FedAvg; its scale leaves θ as it is.
+in loss may move, as in elastic weight consolidation.
+
+What travels: 2 models either way. Clients keep nothing.
+
+What it costs: a client pays a pass for F, one to two epochs. The server keeps Ω.
+
+Use it under label skew, where clients' networks drift apart.
 
 Traps of the public code: the penalty reads its weights from `state_dict()`, which is detached, so
 that it has no gradient and never acts; ε = 1e-5 in the denominator alone shrinks weights, to 0.09

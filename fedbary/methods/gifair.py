@@ -9,10 +9,15 @@ which lies within lr (1 ± c); the server averages by size. The penalty behind i
 over the pairs of clients: with c < 1 the objective still falls with every client's loss. A client
 without a last loss trains at lr, as all do in the first round; c = 0 is FedAvg.
 
+It assumes that clients tell their losses truly; who claims a large loss has a higher rate for
+itself alone. The prediction is a point.
+
 What travels: as under FedAvg, once the model either way, a rate to the client and the mean loss of
-its last epoch back, as a tensor that admission checks. The server keeps two numbers a client. Who
-claims a large loss has a higher rate for itself alone. Local steps cost what FedAvg's cost. The
-prediction is a point. Use it where clients should fare alike on their own data.
+its last epoch back, as a tensor that admission checks. Clients keep nothing.
+
+What it costs: local steps cost what FedAvg's cost. The server keeps two numbers a client.
+
+Use it where clients should fare alike on their own data.
 
 Reference: Yue, Nouiehed and Al Kontar, GIFAIR-FL: A Framework for Group and Individual Fairness in
 Federated Learning, INFORMS Journal on Data Science 2023. Its code, UMDataScienceLab/GIFAIR-FL,

@@ -10,13 +10,19 @@ server multiplies these,
 n being the examples of the round's clients: of a part of all clients s is theirs alone. The next
 round starts from θ. Predictions are of networks drawn from N(θ, 1/s).
 
-It assumes that the loss is quadratic around θ_k and weights do not matter together: of a network
-the draws are too wide in what the Fisher does not see, the more so the smaller λ, which is
-therefore large by default and no prior of the training: that is `weight_decay` (λ/n is the same
-prior; then linear models with orthogonal features are exact). F uses the labels that occurred. What
-travels: 1 model down, 2 up. A pass over the data for F costs about one to two epochs more a round;
-per-example gradients are held for some 64 MB at a time. The server keeps s. With equal F it is
-FedAvg. Use it to make the network of an existing FedAvg uncertain.
+Of a network the draws are too wide in what the Fisher does not see, the more so the smaller λ,
+which is therefore large by default and no prior of the training: that is `weight_decay` (λ/n is the
+same prior; then linear models with orthogonal features are exact). F uses the labels that occurred.
+
+It assumes that the loss is quadratic around θ_k and weights do not matter together. With equal F it
+is FedAvg.
+
+What travels: 1 model down, 2 up. Clients keep nothing.
+
+What it costs: a pass over the data for F, about one to two epochs more a round; per-example
+gradients are held for some 64 MB at a time. The server keeps s.
+
+Use it to make the network of an existing FedAvg uncertain.
 
 Traps of public code: the squared gradient of a *batch* is the Fisher over the batch's size; a
 constant beside Σ F in the denominator alone shrinks every weight towards 0.

@@ -12,13 +12,19 @@ the prior once; under WB the Wasserstein-2 barycentre, by a fixed point (`fedbar
 other weights are averaged by size. The next round starts from the mean, and predictions are of
 `networks` networks whose last layer is drawn from N(m, C).
 
-It assumes that the loss is quadratic in the last layer, and features the same at all clients. Of a
-linear model with weight_decay λ/n one round of RKLB is the posterior of all data exactly, whatever
-the correlations, where the mean-field methods are not. What travels: 1 model down; up 1 and a
-triangle of p (p + 1)/2 numbers for p weights in the last layer (8 models of the cnn: p = 850). More
-than `most_weights` are refused. A client pays p² numbers and one pass; the server K p³ for RKLB and
-some ten times K p³ for WB: of ten clients of the cnn 1 s and 20 s a round on a core. It
-keeps C and the draws.
+Of a linear model with weight_decay λ/n one round of RKLB is the posterior of all data exactly,
+whatever the correlations, where the mean-field methods are not.
+
+It assumes that the loss is quadratic in the last layer, and features the same at all clients.
+
+What travels: 1 model down; up 1 and a triangle of p (p + 1)/2 numbers for p weights in the last
+layer (8 models of the cnn: p = 850). More than `most_weights` are refused. Clients keep nothing.
+
+What it costs: a client pays p² numbers and one pass; the server K p³ for RKLB and some ten times K
+p³ for WB: of ten clients of the cnn 1 s and 20 s a round on a core. It keeps C and the draws.
+
+Use it where weights of the last layer are correlated and there are few of them, as of tables and
+small heads.
 
 References: MacKay, A Practical Bayesian Framework for Backpropagation Networks, 1992; Kristiadi,
 Hein and Hennig, Being Bayesian, Even Just a Bit, ICML 2020; BA-BFL, eqs. 8 and 10.

@@ -16,12 +16,18 @@ The exact global step (`global_step=exact`): clients send q_k, and v ← the for
 these with equal weights, which is argmin_v Σ_k KL(q_k ‖ v). With ζ = 1 that is EM of a model with
 random effects, and v its marginal-likelihood optimum. It costs q_k's privacy.
 
-Assumed is that clients differ as draws from one Gaussian do. What travels: the model both ways (2
-numbers a Gaussian weight), v_k in place of q_k. A client keeps q_k (2). A round costs what the
-local inference costs, and one step of 2 numbers a weight for every five. Predictions: a client's
-own are drawn from q_k, those for everybody from v. Use it where clients' labels differ and each
-has enough of its own; deterministic tensors are averaged by size, a client's own those that it
-trained last.
+Predictions: a client's own are drawn from q_k, those for everybody from v. Deterministic tensors
+are averaged by size, a client's own those that it trained last.
+
+It assumes that clients differ as draws from one Gaussian do.
+
+What travels: the model both ways (2 numbers a Gaussian weight), v_k in place of q_k. A client keeps
+q_k (2).
+
+What it costs: a round costs what the local inference costs, and one step of 2 numbers a weight for
+every five.
+
+Use it where clients' labels differ and each has enough of its own.
 
 Traps: if clients moved v_k all the way to q_k and the server took plain means of variances, v would
 shrink to nothing. The public code draws with a standard deviation of 0.001 whatever ρ says, divides

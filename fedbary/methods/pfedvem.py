@@ -10,13 +10,18 @@ ones, is common. A client's round, by variational EM:
 and it sends base, m_k and ρ_k². The server averages the base by size, and the head by confidence,
 without regard to size: m_g = Σ m_k ρ_k⁻² / Σ ρ_k⁻².
 
-Assumed is that a client's head differs from the global one by as much in each weight. What travels:
-the model down, of which the head's variances never change; its means and a number up, as in FedAvg.
-A client keeps m_k and v_k of the head, and the base that it trained last. A round costs the base's
-epochs and `head_steps` passes over the client's examples. Predictions are those of the means,
-without draws: a client's own head on the base as it trained it, the global head on the global base.
-Use it where clients' classes differ. New clients start from the variances that the run starts with
+Predictions are those of the means, without draws: a client's own head on the base as it trained it,
+the global head on the global base. New clients start from the variances that the run starts with
 (`init_log_var`; the paper's σ = 1 is 0).
+
+It assumes that a client's head differs from the global one by as much in each weight.
+
+What travels: the model down, of which the head's variances never change; its means and a number up,
+as under FedAvg. A client keeps m_k and v_k of the head, and the base that it trained last.
+
+What it costs: a round costs the base's epochs and `head_steps` passes over the client's examples.
+
+Use it where clients' classes differ.
 
 Traps: the public code trains all clients each round and draws those that are averaged; it sums
 the loss over the examples at a fixed rate, which explodes where they are many (here it is their

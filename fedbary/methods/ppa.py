@@ -7,10 +7,16 @@ x̄_k and sum of squares S_k alone, so these two are drawn in place of N_k numbe
     x̄_k ~ N(m_k, v_k/N_k),      S_k ~ v_k χ²(N_k − 1),
     m = Σ N_k x̄_k / N,      v = (Σ S_k + Σ N_k (x̄_k − m)²) / (N − 1).
 
-It assumes nothing. It is FKLB, the moments of the mixture, with noise: of about √(v/draws) in m and
-√(2/draws), 4 % of the default, in v, anew each round. Use it to repeat the paper, FKLB for all
-else. What travels: the posterior once either way; nothing is kept. The server pays 50 ns a weight
-and client. Deterministic tensors are averaged by size.
+It is FKLB, the moments of the mixture, with noise: of about √(v/draws) in m and √(2/draws), 4 % of
+the default, in v, anew each round. Deterministic tensors are averaged by size.
+
+It assumes nothing beyond posteriors that factorise.
+
+What travels: the posterior once either way, 2 numbers a Gaussian weight. Nothing is kept.
+
+What it costs: a client's round is the local inference; the server pays 50 ns a weight and client.
+
+Use it to repeat the paper; FKLB for all else.
 
 Traps of the public code: the running sum of variances is held at e⁻⁸ or more at each addition, so
 that variances leave their start for a reason of arithmetic alone; a client of a share below

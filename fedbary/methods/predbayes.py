@@ -10,12 +10,20 @@ m_k/v_k, Q the mixture's moments, and p_β precision β/v_P + (1−β)/v_Q. The 
 clients' data are independent pieces of one set and the prior counts for little, and is too sure
 where predictions agree for other reasons; the mixture ignores how sure the clients are together.
 
+Further rounds start from the clients' mean sample, which is not published. Class weights of tables
+act on β through the weighted loss, and are taken out of p_β, not of each p_k.
+
 It assumes labelled examples at the server (`server_fraction`; published 20 % of the training data)
-that are no test data. What travels: in its one round 1 model down, M up. Further rounds start from
-the clients' mean sample, which is not published. The server holds K · M networks, and refuses what
-does not fit into half of its memory. Class weights of tables act on β through the weighted loss,
-and are taken out of p_β, not of each p_k. Use it where one round is all there is (`rounds=1` and
-many local epochs), for classes and for numbers.
+that are no test data.
+
+What travels: 1 model down, M up. Clients keep nothing.
+
+What it costs: a step costs what one of SGD does and a draw of d numbers. The server holds K · M
+networks, refuses what does not fit into half of its memory, and learns one number. A prediction
+passes all networks.
+
+Use it where one round is all there is (`rounds=1` and many local epochs), for classes and for
+numbers.
 
 Published cycles are of 5 epochs in 25 (`local_epochs`), with noise in the last 2, at friction 0.9
 and a rate of 0.1, to which 3 `lr` is near by default. The published distillation into one network

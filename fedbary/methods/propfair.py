@@ -10,10 +10,14 @@ Nash product of the utilities M − ℓ_k: its optimum is proportionally fair. T
 ℓ times M/(M − ℓ), from 1 at ℓ = 0 to M/ε, so that clients that fare badly have more say; batches
 beyond M − ε, those of an untrained network first of all, count as under FedAvg. M → ∞ is FedAvg.
 
-Losses have to lie between 0 and M, as those of classifiers do; a regression's likelihood may be
-negative and gives clients of little noise less say. What travels: as under FedAvg, once the model
-either way. Local steps cost what FedAvg's cost. The prediction is a point. Use it where the worst
-clients matter.
+It assumes losses between 0 and M, as those of classifiers are; a regression's likelihood may be
+negative and gives clients of little noise less say. The prediction is a point.
+
+What travels: as under FedAvg, once the model either way. Clients and server keep nothing.
+
+What it costs: local steps cost what FedAvg's cost.
+
+Use it where the worst clients matter.
 
 Reference: Zhang et al., Proportional Fairness in Federated Learning, TMLR 2023, and its code,
 huawei-noah/Federated-Learning, FairFL: there both losses are divided by M, so that its rates are M

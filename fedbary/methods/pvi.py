@@ -9,14 +9,19 @@ The prior of a client is the cavity, everything but its own data: it counts once
 posteriors need no weights by size. A fixed point over Gaussians that factorise is the mean-field
 posterior of all data; for linear models exactly (mean and diagonal of the precision).
 
+It assumes that posteriors factorise, and clients that come back: a site stays until its client
+replies again. Deterministic tensors have no site: they are averaged by size.
+
 What travels: to a client the global posterior and its cavity (4 numbers a Gaussian weight), back
-its posterior (2). The sites lie at the server (2 numbers a weight and client), so clients keep
-nothing and a refused or lost reply leaves no side with another view. Deterministic tensors have
-no site: they are averaged by size.
+its posterior (2). Clients keep nothing, so that a refused or lost reply leaves no side with another
+view.
+
+What it costs: local steps cost what plain variational inference costs. The sites lie at the server,
+2 numbers a weight and client. Synchronous rounds need damping, so many clients a round make it
+slow.
 
 Use it where the prior is to count once and clients are few: it is variational inference on all
-data. Synchronous rounds need damping, so many clients a round make it slow. What a client's local
-steps cost is what plain variational inference costs.
+data.
 
 References: Bui et al., Partitioned Variational Inference, 2018; Ashman et al. 2022, whose public
 code repairs sites of negative precision. Here sites may be negative; a cavity's precision is held

@@ -10,14 +10,18 @@ in cycles of a rate that falls to 0 as a cosine; the last epochs of each have no
 taken at equal distances among their steps. The server starts the next round from Σ_k w_k mean_t
 θ_kt; predictions are the mean of those of all K · M samples.
 
-It assumes that a chain of a round reaches what it samples: short rounds sample around θ_g. The
-mixture is of the clients' posteriors, each of its own data: it is wider than the posterior of all
-data, and counts what sets the clients apart as uncertainty. The rate is of a whole step, so that
-friction 0.1 goes with SGD's rates at momentum 0.9.
+The mixture is of the clients' posteriors, each of its own data: it is wider than the posterior of
+all data, and counts what sets the clients apart as uncertainty. The rate is of a whole step, so
+that friction 0.1 goes with SGD's rates at momentum 0.9.
 
-What travels: 1 model down, M up; the server holds K · M networks, and refuses what does not fit
-into half of its memory. A step costs what one of SGD does and a draw of d numbers. Use it where a
-posterior of more than one mode is to be seen.
+It assumes that a chain of a round reaches what it samples: short rounds sample around θ_g.
+
+What travels: 1 model down, M up. Clients keep nothing.
+
+What it costs: a step costs what one of SGD does and a draw of d numbers. The server holds K · M
+networks, and refuses what does not fit into half of its memory; a prediction passes all of them.
+
+Use it where a posterior of more than one mode is to be seen.
 
 Traps of public code: noise for U_k/n_k without the root of 1/n_k in it, or with the size of all
 data in place of the client's, samples at a temperature that is not 1 and may be 1/n_k.

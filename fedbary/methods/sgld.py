@@ -4,7 +4,14 @@ A step is θ ← θ − η ∇U_k / n_k + √(2 η T / n_k) z: Langevin's at the
 client's negative log posterior. All else is as SGHMC's module says. A step has no momentum
 to multiply it: η is 3 `lr` by default, where SGHMC at friction 0.1 goes 10 `lr` far.
 
-What travels: 1 model down, M up.
+It assumes what SGHMC assumes, and steps small enough for Langevin dynamics without a velocity.
+
+What travels: 1 model down, M up. Clients keep nothing.
+
+What it costs: a step costs what one of SGD does and a draw of d numbers. The server holds K · M
+networks.
+
+Use it to compare with papers that sample by SGLD; SGHMC moves farther in as many steps.
 
 Traps of public code (FedPPD's): (2 √η / n_k) z in place of √(2h) z is a temperature of 4/n_k at the
 step η/2, so that hardly any noise is left.

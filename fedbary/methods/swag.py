@@ -7,15 +7,21 @@ A client runs SGD from θ_g; of the iterates θ_t after the burn-in it sends mom
 and the server aggregates N(m_k, v_k) under a rule of this project. The next round starts from m,
 and predictions are of networks drawn from N(m, v).
 
-It assumes that SGD's noise at that rate has the posterior's shape: its variance grows with rate,
-momentum and 1/batch size, so `scale` is to be chosen, on validation data. A weight that a client's
-data do not reach stands still, and v_k says it is certain: so the default is the Wasserstein
-barycentre, not a product (RKLB), in which that client would own the weight. Published is one
-iterate an epoch; here every step's counts, as rounds are short, with a local epoch of burn-in.
+The iterates' variance grows with rate, momentum and 1/batch size, so `scale` is to be chosen, on
+validation data. A weight that a client's data do not reach stands still, and v_k says it is
+certain: so the default is the Wasserstein barycentre, not a product (RKLB), in which that client
+would own the weight. Published is one iterate an epoch; here every step's counts, as rounds are
+short, with a local epoch of burn-in.
 
-What travels: 1 model down, 2 up. The server keeps v. A step costs three passes over the weights
-more. Moments of batch norm are those of the last iterate. Use it as the cheapest posterior of a
-network that is trained by SGD anyway.
+Moments of batch norm are those of the last iterate.
+
+It assumes that SGD's noise at that rate has the posterior's shape.
+
+What travels: 1 model down, 2 up. Clients keep nothing.
+
+What it costs: a step costs three passes over the weights more. The server keeps v.
+
+Use it as the cheapest posterior of a network that is trained by SGD anyway.
 
 Reference: Maddox et al., A Simple Baseline for Bayesian Uncertainty in Deep Learning, NeurIPS 2019.
 """

@@ -1,0 +1,43 @@
+"""The documentation's pages have what they promise, and lead where they say."""
+
+import importlib
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+from fedbary.methods import METHODS
+
+ROOT = Path(__file__).resolve().parents[2]
+FOUR = ("It assumes ", "What travels: ", "What it costs: ", "Use it ")
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_says_what_it_assumes_sends_and_costs_and_when_to_use_it(name):
+    text = inspect.getdoc(importlib.import_module(METHODS[name].__module__))
+    paragraphs = text.split("\n\n")
+    places = [[p.startswith(words) for p in paragraphs].index(True) for words in FOUR]
+    assert places == list(range(places[0], places[0] + len(FOUR)))
+    assert re.search(r"^References?:", text, re.MULTILINE)
+
+
+def anchors(file):
+    """The anchors of a page's headings, as a code host makes them."""
+    headings = re.findall(r"^#+ (.*)$", file.read_text(encoding="utf-8"), re.MULTILINE)
+    plain = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in headings)
+    return {heading.replace(" ", "-") for heading in plain}
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "examples/own-model/README.md"])
+def test_links_of_pages_outside_the_site_lead_somewhere(page):
+    file = ROOT / page
+    for link in re.findall(r"\]\((?!\w+:)([^)\s]+)\)", file.read_text(encoding="utf-8")):
+        path, _, anchor = link.partition("#")
+        target = (file.parent / path).resolve() if path else file
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+def test_the_readme_is_a_page_or_two():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) < 150
