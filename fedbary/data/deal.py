@@ -7,13 +7,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from functools import lru_cache
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedbary.data.partition import draw_part, keep_for_server, partition, split_holdout
+from fedbary.data.partition import (
+    PARTITIONS,
+    draw_part,
+    keep_for_server,
+    partition,
+    split_holdout,
+)
+from fedbary.data.partitioners import partition_by
 from fedbary.data.shard import Shard
 from fedbary.errors import SettingError
 from fedbary.seeds import derive_seed
@@ -57,6 +64,8 @@ class Deal:
         Fraction of the training examples that are used at all; validation draws from all of them.
     server_fraction : float
         Fraction of the used ones that the server keeps to learn from.
+    partition_parameters : tuple of (str, value)
+        Those of a partitioner of flwr-datasets, see `fedbary.data.partitioners.partition_by`.
     """
 
     split: int | None = None
@@ -69,6 +78,7 @@ class Deal:
     seed: int = 0
     train_fraction: float = 1.0
     server_fraction: float = 0.0
+    partition_parameters: tuple[tuple[str, Any], ...] = ()
 
     @classmethod
     def of(cls, settings: object, by_split: bool = True) -> Deal:
@@ -144,6 +154,17 @@ def client_rows(held: Dealable, deal: Deal, clients: int) -> tuple[np.ndarray, .
     """
     pool = dealt(held, deal)[0].numpy()
     targets = held.examples[1]
+    if deal.partition not in PARTITIONS:
+        parts = partition_by(
+            deal.partition,
+            targets.numpy()[pool],
+            clients,
+            deal.derived("partition"),
+            alpha=deal.alpha,
+            min_examples=deal.min_examples,
+            parameters=dict(deal.partition_parameters),
+        )
+        return tuple(pool[part] for part in parts)
     parts = partition(
         np.zeros(len(pool), np.int64) if targets.is_floating_point() else targets.numpy()[pool],
         deal.partition,

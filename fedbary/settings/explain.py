@@ -13,6 +13,7 @@ from fedbary.errors import SettingError
 from fedbary.registry import modules, rules
 from fedbary.settings.config import DEFAULTS, Settings
 from fedbary.settings.parameters import NONE, Parameter, methods, models
+from fedbary.settings.partitioners import partitioners, sources
 
 _PACKAGE = Path(__file__).parents[1]
 
@@ -49,7 +50,7 @@ class Part:
 
 
 def parts() -> Iterator[Part]:
-    """Yield every method, rule, local inference, data set and model."""
+    """Yield every method, rule, local inference, data set, model and partitioner."""
     for method in methods().values():
         yield Part("method", method.name, _docstring("methods", method.module))
     by_rule = {name.lower(): name for name in rules()}
@@ -59,6 +60,9 @@ def parts() -> Iterator[Part]:
     for setting, room in _ROOMS:
         for module in modules(room):
             yield Part(setting, module, _docstring(room, module))
+    for source in sources():
+        if source.name in partitioners():
+            yield Part("partition", source.name, ast.get_docstring(source.definition) or "")
 
 
 def overview() -> str:
@@ -122,9 +126,11 @@ def _parameters(part: Part) -> str:
 
 
 def _owned(setting: str, name: str) -> Mapping[str, Parameter]:
-    """Return the parameters that a method or a network owns; other parts own none."""
+    """Return what a method, a network or a partitioner owns; other parts own no parameters."""
     if setting == "method":
         return methods()[name].parameters
+    if setting == "partition":
+        return partitioners()[name]
     return models()[name] if setting == "model" else {}
 
 

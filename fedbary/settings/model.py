@@ -18,11 +18,13 @@ from fedbary.attacks import ATTACKS
 from fedbary.data.forms import HUB, TORCHVISION, is_source
 from fedbary.data.image_layout import parse_classes, parse_shape
 from fedbary.data.partition import PARTITIONS
+from fedbary.data.partitioners import EXTRA
 from fedbary.errors import SettingError
 from fedbary.registry import is_factory, modules, rules
 from fedbary.settings import limits
 from fedbary.settings.combinations import conflicts
 from fedbary.settings.parameters import methods
+from fedbary.settings.partitioners import partitioners
 
 BOOKKEEPING = frozenset(
     {
@@ -171,6 +173,12 @@ class Settings(BaseModel):
         return methods()[self.method].squares
 
     @property
+    def partition_parameters(self) -> tuple[tuple[str, Any], ...]:
+        """The parameters of a partitioner of flwr-datasets, each with its value."""
+        own = partitioners().get(self.partition, {})
+        return tuple((name, getattr(self, name)) for name in own)
+
+    @property
     def participants(self) -> int:
         """Number of clients that train in a round."""
         return max(1, round(self.participation * self.clients))
@@ -200,7 +208,10 @@ class Settings(BaseModel):
     def _is_registered(cls, value: str, info: ValidationInfo) -> str:
         allowed = registered(str(info.field_name))
         if value not in allowed:
-            raise SettingError(str(info.field_name), value, ", ".join(allowed))
+            also = ""
+            if info.field_name == "partition" and not partitioners():
+                also = f"; pip install 'fedbary[{EXTRA}]' brings those of flwr-datasets"
+            raise SettingError(str(info.field_name), value, ", ".join(allowed) + also)
         return value
 
     @field_validator("dataset", "ood_dataset")
@@ -262,4 +273,4 @@ def registered(setting: str) -> tuple[str, ...]:
         return modules("inference")
     if setting == "attack":
         return ("none", *ATTACKS)
-    return PARTITIONS
+    return (*PARTITIONS, *partitioners())

@@ -24,7 +24,7 @@ from fedbary.settings.sources import Source, classes
 
 _PACKAGE = Path(__file__).parents[1]
 
-_KINDS: Mapping[str, type[float | int | bool | str]] = {
+KINDS: Mapping[str, type[float | int | bool | str]] = {
     "float": float,
     "int": int,
     "bool": bool,
@@ -89,7 +89,7 @@ class Parameter:
                 raise SettingError(self.name, value, ", ".join(allowed))
             found: Value = allowed[str(value)]
             return found
-        kind = _KINDS[self.kind]
+        kind = KINDS[self.kind]
         try:
             if kind is bool and isinstance(value, str):
                 return {"true": True, "false": False}[value.lower()]
@@ -223,20 +223,20 @@ def _fields(source: Source) -> Mapping[str, Parameter]:
     parameters: dict[str, Parameter] = {}
     for above in source.lineage():
         text = inspect.cleandoc(ast.get_docstring(above.definition) or "")
-        meanings = _meanings(text)
+        said = meanings(text)
         for node in above.definition.body:
             if isinstance(node, ast.AnnAssign) and not _is_of_class(node):
                 name = ast.unparse(node.target)
                 inherited = parameters[name].meaning if name in parameters else ""
-                parameters[name] = _field(name, node, meanings.get(name, inherited), above.file)
+                parameters[name] = _field(name, node, said.get(name, inherited), above.file)
     return MappingProxyType(parameters)
 
 
 def _field(name: str, node: ast.AnnAssign, meaning: str, file: Path) -> Parameter:
     default = node.value and ast.unparse(node.value)
-    kind, optional = _kind(ast.unparse(node.annotation))
-    if kind not in _KINDS and not _CHOICE.fullmatch(kind):
-        raise SettingError(f"{file}: {name}", kind, f"{', '.join(_KINDS)} or Literal[…]")
+    kind, optional = kind_of(ast.unparse(node.annotation))
+    if kind not in KINDS and not _CHOICE.fullmatch(kind):
+        raise SettingError(f"{file}: {name}", kind, f"{', '.join(KINDS)} or Literal[…]")
     try:
         value = ast.literal_eval(default or "")
         parameter = Parameter(name, kind, value, meaning, optional)
@@ -247,7 +247,7 @@ def _field(name: str, node: ast.AnnAssign, meaning: str, file: Path) -> Paramete
     return parameter
 
 
-def _kind(annotation: str) -> tuple[str, bool]:
+def kind_of(annotation: str) -> tuple[str, bool]:
     """Return the type that a text may be read as, and whether None is allowed too.
 
     Of ``str | Rule`` the former is ``str``: what else is allowed is for Python alone.
@@ -255,18 +255,18 @@ def _kind(annotation: str) -> tuple[str, bool]:
     if _CHOICE.fullmatch(annotation):
         return annotation, False
     kinds = annotation.split(" | ")
-    return next((kind for kind in kinds if kind in _KINDS), annotation), "None" in kinds
+    return next((kind for kind in kinds if kind in KINDS), annotation), "None" in kinds
 
 
-def _meanings(docstring: str) -> dict[str, str]:
+def meanings(docstring: str) -> dict[str, str]:
     """Return what the section Parameters of a docstring says of each."""
     section = re.search(r"Parameters\n-+\n(.*?)(\n\n\w[^\n]*\n-+\n|\Z)", docstring, re.DOTALL)
-    meanings: dict[str, str] = {}
+    found: dict[str, str] = {}
     names: list[str] = []
     for line in section[1].splitlines() if section else []:
         if line and not line.startswith(" "):
             names = [name.strip() for name in line.partition(":")[0].split(",")]
         for name in names:
             if line.startswith(" "):
-                meanings[name] = f"{meanings.get(name, '')} {line.strip()}".strip()
-    return meanings
+                found[name] = f"{found.get(name, '')} {line.strip()}".strip()
+    return found

@@ -14,6 +14,7 @@ from fedbary.settings.earlier import translated
 from fedbary.settings.files import DEFAULTS, read_yaml
 from fedbary.settings.model import EITHER, Settings
 from fedbary.settings.parameters import Parameter, methods, models
+from fedbary.settings.partitioners import partitioners
 
 BARYCENTRE = "barycentre"
 """The method of simulation.yaml, and of runs that were made before methods had names."""
@@ -58,6 +59,9 @@ def resolve(overrides: Mapping[str, Any], file: Path = DEFAULTS) -> Settings:
     model = {**values, **of_task, **given}["model"]
     own_of_model = models().get(str(model), {}).items()
     defaults |= {n: found.default for n, found in own_of_model if n not in values}
+    partition = {**values, **of_task, **given}["partition"]
+    own_of_partition = partitioners().get(str(partition), {}).items()
+    defaults |= {n: found.default for n, found in own_of_partition}
     if method in methods() and methods()[method].deterministic:
         defaults["bayesian_layers"] = 0
     return validated({**values, **of_task, **defaults, **given})
@@ -72,7 +76,11 @@ def validated(values: Mapping[str, Any]) -> Settings:
         If a key is unknown or a value is not allowed.
     """
     values = translated(values)
-    own = {**models().get(str(values.get("model")), {}), **parameters_of(values.get("method"))}
+    own = {
+        **models().get(str(values.get("model")), {}),
+        **partitioners().get(str(values.get("partition")), {}),
+        **parameters_of(values.get("method")),
+    }
     for key in values:
         if key not in Settings.model_fields and key not in own:
             _refuse(str(key), values, own)
@@ -110,8 +118,11 @@ def _refuse(key: str, values: Mapping[str, Any], own: Mapping[str, Parameter]) -
     """Raise the error of a key that is no setting of this run."""
     owners = [f"method={name}" for name, found in methods().items() if key in found.parameters]
     owners += [f"model={name}" for name, found in models().items() if key in found]
+    owners += [f"partition={name}" for name, found in partitioners().items() if key in found]
     if owners:
-        chosen = f"method={values.get('method')} and model={values.get('model')}"
+        chosen = ", ".join(
+            f"{part}={values.get(part)}" for part in ("method", "model", "partition")
+        )
         used = ", ".join(own) or "none of their own"
         allowed = f"the parameters of {chosen}: {used}; {key} is of {', '.join(owners)}"
         raise SettingError("unknown setting", key, allowed)

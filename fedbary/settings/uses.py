@@ -9,6 +9,7 @@ from fedbary.registry import is_factory
 from fedbary.settings import limits
 from fedbary.settings.config import Settings
 from fedbary.settings.parameters import methods, models
+from fedbary.settings.partitioners import uses_alpha
 
 _WITH_HOSTILE = ("TrimmedMean", "MultiKrum")
 
@@ -61,7 +62,11 @@ def _unused(settings: Settings) -> Iterator[tuple[str, tuple[str, str]]]:
             yield name, (f"model={settings.model}", used)
     if settings.attack == "none":
         yield "hostile_fraction", ("attack=none", "an attack does")
+    own_of_partition = [name for name, _ in settings.partition_parameters]
+    used = ", ".join(["min_examples", *own_of_partition])
     if settings.partition != "classes":
-        yield "classes_per_client", (f"partition={settings.partition}", "alpha, min_examples")
-    if settings.partition not in ("dirichlet", "quantity"):
-        yield "alpha", (f"partition={settings.partition}", "classes_per_client, min_examples")
+        also = "alpha, " if uses_alpha(settings.partition) else ""
+        yield "classes_per_client", (f"partition={settings.partition}", also + used)
+    if not uses_alpha(settings.partition):
+        also = "classes_per_client, " if settings.partition == "classes" else ""
+        yield "alpha", (f"partition={settings.partition}", also + used)

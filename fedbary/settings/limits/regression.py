@@ -15,6 +15,9 @@ DATASETS = modules("data/tables", "read")
 
 FILES = ("",)
 
+OF_CLASSES = ("DirichletPartitioner", "PathologicalPartitioner", "ShardPartitioner")
+"""Partitioners of flwr-datasets that deal classes."""
+
 UNUSED = (
     "classes",
     "input_shape",
@@ -34,7 +37,8 @@ def limits(settings: Settings) -> Iterator[tuple[str, bool, str]]:
     """Yield what has to fit."""
     yield "model", settings.model in ("mlp", "linear"), "mlp or linear for task=regression"
     yield "dataset", settings.dataset != "none", "a data set for task=regression"
-    yield "partition", settings.partition in ("iid", "quantity"), "iid or quantity for regression"
+    of_classes = settings.partition in ("dirichlet", "classes", *OF_CLASSES)
+    yield "partition", not of_classes, "iid, quantity or ContinuousPartitioner for regression"
     yield "holdout", settings.holdout == 0, "0 for regression: the server has the test rows"
     yield "ood_dataset", settings.ood_dataset == "none", "none for regression"
     yield "class_weights", settings.class_weights == "none", "none for regression"
