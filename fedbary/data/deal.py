@@ -13,14 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedbary.data.partition import (
-    PARTITIONS,
-    draw_part,
-    keep_for_server,
-    partition,
-    split_holdout,
-)
-from fedbary.data.partitioners import partition_by
+from fedbary.data.partition import draw_part, keep_for_server, partition, split_holdout
+from fedbary.data.partitioners import ENDING, partition_by
 from fedbary.data.shard import Shard
 from fedbary.errors import SettingError
 from fedbary.seeds import derive_seed
@@ -154,7 +148,7 @@ def client_rows(held: Dealable, deal: Deal, clients: int) -> tuple[np.ndarray, .
     """
     pool = dealt(held, deal)[0].numpy()
     targets = held.examples[1]
-    if deal.partition not in PARTITIONS:
+    if deal.partition.endswith(ENDING):
         parts = partition_by(
             deal.partition,
             targets.numpy()[pool],

@@ -14,6 +14,9 @@ from fedbary.imports import library, said
 EXTRA = "partitioners"
 """The extra of this package that brings flwr-datasets."""
 
+ENDING = "Partitioner"
+"""How the names of its partitioners end; ours do not."""
+
 
 def partition_by(
     name: str,
