@@ -28,6 +28,7 @@ from server_app.means import means_of
 from server_app.recorder import Recorder
 from server_app.roster import Roster
 from server_app.simulated import end_simulation
+from server_app.watched import watched
 from strategies import CompressedGrid, strategy_for
 from strategies.answering import EXAMPLES_KEY
 
@@ -67,7 +68,7 @@ def run(grid: Grid, settings: Settings, folder: Path) -> None:
 
 
 def _run(grid: Grid, settings: Settings, folder: Path) -> None:
-    task = task_of(settings)
+    task, grid = task_of(settings), watched(grid, settings.rounds)
     signature = task.signature()
     checkpoint = checkpoint_to_resume(folder, settings)
     roster = Roster(grid, settings, signature, read_site_keys(folder) if checkpoint else {})

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from logging import INFO
+from logging import INFO, WARNING
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from fedbary import Posterior
 from fedbary.runs.run_folder import RunFolder
 from fedbary.settings.config import Settings
 from fedbary.tasks import Client, Outcome, Scored, task_of
+from fedbary.tracking import Tracking
 from server_app.roster import Roster
 from strategies import CONVENTIONS, MethodStrategy, posterior_from_arrays
 from strategies.arrays import bytes_of
@@ -79,6 +80,9 @@ class Recorder:
         self._held_out: list[Client] = []
         self._spread: dict[str, float] = {}
         self._bytes: dict[str, float] = {}
+        self._tracking = Tracking(settings, results.path, lambda line: log(WARNING, "%s", line))
+        for line in results.rounds:
+            self._tracking.add_round(line)
         self._started = self._then = time.perf_counter()
 
     @property
@@ -153,6 +157,7 @@ class Recorder:
         }
         self._trained, self._held_out = None, []
         self.results.add_round(line)
+        self._tracking.add_round(line)
         self.results.add_checkpoint(state, self.strategy.state_dict())
         log(
             INFO,
@@ -176,6 +181,7 @@ class Recorder:
         if members := self.members:
             self.results.write_tensors("networks", members)
         self.results.finish(self.posterior, self.task.curves)
+        self._tracking.finish()
 
     def _replies(self, server_round: int) -> dict[str, Any]:
         """Return how many replies were admitted, why others were not, and who sent none."""

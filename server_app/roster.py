@@ -128,6 +128,7 @@ class Roster:
         """
         deadline = time.monotonic() + self._settings.round_timeout
         latest, say = time.monotonic(), time.monotonic() + LOG_SECONDS
+        warned = False
         while not self._is_complete():
             known = len(self._members) + len(self._refused)
             self._listen()
@@ -142,7 +143,8 @@ class Roster:
             if now > say:
                 say = now + LOG_SECONDS
                 log(INFO, "%s", self._awaited())
-                if now > latest + PATIENCE and hindrance():
+                if now > latest + PATIENCE and hindrance() and not warned:
+                    warned = True
                     log(WARNING, "%s", hindrance())
             if not self._is_complete():
                 time.sleep(POLL_SECONDS)

@@ -21,8 +21,14 @@ def hindrance() -> str:
         return ""
     logs = os.path.join(os.environ.get("RAY_TMPDIR", "/tmp"), "ray", "session_latest", "logs")
     if ray.is_initialized():
-        busy = "on a busy machine their start takes minutes"
-        return f"Ray runs and its workers are awaited: {busy}; their logs are in {logs}"
+        free, total = (
+            found().get("CPU", 0) for found in (ray.available_resources, ray.cluster_resources)
+        )
+        return (
+            f"Ray runs and no worker has answered for a minute: {free:g} of its {total:g} CPUs "
+            "are free, and on a busy machine a worker's start takes minutes; what other programs "
+            f"hold is awaited for ever; the workers' logs are in {logs}"
+        )
     address = os.environ.get("RAY_ADDRESS", "")
     if address == "local":
         return f"Ray has not started yet; its logs are in {logs}"

@@ -26,6 +26,7 @@ from fedbary.launching.warm import WarmProcess
 from fedbary.runs.commit import CLONE_VARIABLE
 from fedbary.runs.location import is_whole, require_startable
 from fedbary.runs.lock import require_free
+from fedbary.runs.progress import PROGRESS_VARIABLE
 from fedbary.settings import limits
 from fedbary.settings.config import Settings
 from fedbary.settings.run_config import to_run_config
@@ -87,8 +88,11 @@ def prepare(settings: Settings, folder: Path, own_data: bool = False) -> Setting
     from fedbary.methods import require_method
     from fedbary.runs.run_folder import checkpoint_to_resume
     from fedbary.tasks import task_of
+    from fedbary.tracking import tracker_class
 
     require_method(settings)
+    if settings.tracker != "none":
+        tracker_class(settings.tracker)
     task_of(settings).check(own_data)
     checkpoint_to_resume(folder, prepared)
     return prepared
@@ -122,7 +126,8 @@ def _run_inline(settings: Settings, log: IO[str] | None, warm: WarmProcess | Non
             ended_well = warm.run(file, log)
         else:
             command = [sys.executable, "-m", "server_app.inline", str(file)]
-            ended_well = run_program(command, None, log) == 0
+            environment = {**os.environ, **progress_in(Path(scratch), log)}
+            ended_well = run_program(command, environment, log) == 0
     if not ended_well:
         raise RunError("the run failed; the messages above say why")
 
@@ -130,7 +135,7 @@ def _run_inline(settings: Settings, log: IO[str] | None, warm: WarmProcess | Non
 def _run_flower(settings: Settings, log: IO[str] | None) -> None:
     with tempfile.TemporaryDirectory(prefix="fedbary-") as scratch:
         home = Path(scratch)
-        environment = flower_environment(home)
+        environment = {**flower_environment(home), **progress_in(home, log)}
         run_config = home / "run.toml"
         run_config.write_text(to_run_config(settings))
         federation = (
@@ -143,6 +148,13 @@ def _run_flower(settings: Settings, log: IO[str] | None) -> None:
             status = flwr_run(environment, "local", words, log)
         if status != "finished:completed":
             raise RunError(f"the run ended as {status}; the messages above say why")
+
+
+def progress_in(folder: Path, log: IO[str] | None) -> dict[str, str]:
+    """Return the variables by which a run in a terminal shows its progress; elsewhere none."""
+    if log is not None or not sys.stdout.isatty():
+        return {}
+    return {PROGRESS_VARIABLE: str(folder / "progress.json"), "PYTHONUNBUFFERED": "1"}
 
 
 def flwr_run(environment: dict[str, str], name: str, words: list[str], log: IO[str] | None) -> str:

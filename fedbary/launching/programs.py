@@ -14,6 +14,7 @@ from typing import IO
 import psutil
 
 from fedbary.launching.app import app_folder
+from fedbary.runs.progress import PROGRESS_VARIABLE
 
 STOP_SECONDS = 15
 
@@ -21,16 +22,24 @@ STOP_SECONDS = 15
 def run_program(command: list[str], environment: dict[str, str] | None, log: IO[str] | None) -> int:
     """Run a program beside the apps to its end; return its exit code.
 
-    A Ctrl-C in the terminal reaches this process alone, which kills the program.
+    If its environment names a file for its progress, a bar shows the running round. A Ctrl-C in
+    the terminal reaches this process alone, which kills the program.
     """
-    folder = app_folder()
+    folder, file = app_folder(), (environment or {}).get(PROGRESS_VARIABLE)
+    output, errors = (subprocess.PIPE, subprocess.STDOUT) if file else (log, log)
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
-        process = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
+        process = subprocess.Popen(
+            command, cwd=folder, env=environment, stdout=output, stderr=errors
+        )
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     try:
-        return process.wait()
+        if file is None:
+            return process.wait()
+        from fedbary.launching.bar import show_rounds
+
+        return show_rounds(process, Path(file))
     finally:
         process.kill()
         process.wait()

@@ -23,6 +23,7 @@ _ROOMS = (
     ("dataset", "data/images"),
     ("dataset", "data/tables"),
     ("model", "models"),
+    ("tracker", "tracking"),
 )
 """Settings whose values are modules, each with a folder that these lie in."""
 
@@ -50,7 +51,7 @@ class Part:
 
 
 def parts() -> Iterator[Part]:
-    """Yield every method, rule, local inference, data set, model and partitioner."""
+    """Yield every method, rule, inference, data set, model, partitioner and tracker."""
     for method in methods().values():
         yield Part("method", method.name, _docstring("methods", method.module))
     by_rule = {name.lower(): name for name in rules()}

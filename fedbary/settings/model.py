@@ -32,6 +32,7 @@ BOOKKEEPING = frozenset(
         "data_dir",
         "download",
         "engine",
+        "tracker",
         "device",
         "cpus_per_client",
         "gpus_per_client",
@@ -139,6 +140,7 @@ class Settings(BaseModel):
 
     seed: int = Field(ge=0, lt=2**63)
     engine: Literal["ray", "inline"]
+    tracker: str
     device: Literal["auto", "cpu", "cuda"]
     cpus_per_client: int = Field(ge=1)
     gpus_per_client: Literal["auto"] | float
@@ -203,7 +205,7 @@ class Settings(BaseModel):
             parse_shape(value)
         return value
 
-    @field_validator("task", "rule", "method", "inference", "partition", "attack")
+    @field_validator("task", "rule", "method", "inference", "partition", "attack", "tracker")
     @classmethod
     def _is_registered(cls, value: str, info: ValidationInfo) -> str:
         allowed = registered(str(info.field_name))
@@ -271,6 +273,8 @@ def registered(setting: str) -> tuple[str, ...]:
         return limits.TASKS
     if setting == "inference":
         return modules("inference")
+    if setting == "tracker":
+        return ("none", *modules("tracking"))
     if setting == "attack":
         return ("none", *ATTACKS)
     return (*PARTITIONS, *partitioners())

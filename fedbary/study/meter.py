@@ -3,28 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import Progress, TaskID
 
+from fedbary.launching.duration import duration
 from fedbary.settings.config import Settings
-from fedbary.study.duration import duration
-
-
-@contextmanager
-def progress_bar(console: Console) -> Iterator[Progress]:
-    """Show a bar that moves only when it is told to."""
-    columns: tuple[Any, ...] = (
-        BarColumn(),
-        TextColumn("{task.description}"),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[left]}"),
-    )
-    with Progress(*columns, console=console, auto_refresh=False) as progress:
-        yield progress
 
 
 class Meter:

@@ -16,14 +16,15 @@ from rich.console import Console
 from rich.table import Table
 
 from fedbary.errors import RunError, SettingError, one_line
+from fedbary.launching.bar import progress_bar
+from fedbary.launching.duration import duration
 from fedbary.launching.launch import launch, prepare
 from fedbary.launching.warm import WarmProcess
 from fedbary.runs.location import is_whole
 from fedbary.settings.config import BOOKKEEPING, Settings
 from fedbary.study.cost import Cost
-from fedbary.study.duration import duration
 from fedbary.study.grid import Experiment
-from fedbary.study.meter import Meter, progress_bar
+from fedbary.study.meter import Meter
 from fedbary.study.table import (
     TABLE,
     differing_setting,

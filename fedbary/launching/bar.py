@@ -1,0 +1,77 @@
+"""Bars in a terminal: of a sweep's runs, and of the clients of a run's round."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from fedbary.launching.duration import duration
+from fedbary.runs.progress import Progress as Round
+
+POLL_SECONDS = 0.2
+
+
+@contextmanager
+def progress_bar(console: Console, transient: bool = False) -> Iterator[Progress]:
+    """Show a bar that moves only when it is told to; a transient one is gone at the end."""
+    columns: tuple[Any, ...] = (
+        BarColumn(),
+        TextColumn("{task.description}"),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[left]}"),
+    )
+    with Progress(*columns, console=console, auto_refresh=False, transient=transient) as progress:
+        yield progress
+
+
+def show_rounds(process: subprocess.Popen[bytes], file: Path) -> int:
+    """Print a program's lines above a bar of its running round; return its exit code.
+
+    Parameters
+    ----------
+    process
+        Its output is piped.
+    file
+        Where its server writes how far it is.
+    """
+    console = Console()
+    with progress_bar(console, transient=True) as bar:
+        task = bar.add_task("", total=1.0, left="", visible=False)
+        reader = threading.Thread(target=_print_lines, args=[process, console], daemon=True)
+        reader.start()
+        first: tuple[float, float] | None = None
+        while process.poll() is None:
+            time.sleep(POLL_SECONDS)
+            if (now := Round.read(file)) is None:
+                continue
+            then, part = first = first or (time.monotonic(), now.part)
+            pace = (time.monotonic() - then) / (now.part - part) if now.part > part else None
+            left = "" if pace is None else f"about {duration(pace * (1 - now.part))} left"
+            bar.update(
+                task,
+                completed=now.answered,
+                total=now.asked,
+                description=f"round {now.round}/{now.rounds}  {now.doing} "
+                f"{now.answered} of {now.asked} clients",
+                left=left,
+                visible=True,
+                refresh=True,
+            )
+        reader.join()
+    return process.returncode
+
+
+def _print_lines(process: subprocess.Popen[bytes], console: Console) -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        text = line.decode(errors="replace").rstrip("\r\n")
+        console.print(Text.from_ansi(text), soft_wrap=True)

@@ -1,0 +1,52 @@
+"""How far the running round is, in a file that its server writes and a command reads."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+PROGRESS_VARIABLE = "FEDBARY_PROGRESS"
+"""Environment variable that names the file; without it nothing is written."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How many clients of a round have answered.
+
+    Parameters
+    ----------
+    round, rounds : int
+        The running round, from 1, and the run's.
+    doing : str
+        What they were asked to do: train or evaluate.
+    answered, asked : int
+        Clients.
+    """
+
+    round: int
+    rounds: int
+    doing: str
+    answered: int
+    asked: int
+
+    @property
+    def part(self) -> float:
+        """The part of the run that is done, by rounds and the clients that have trained."""
+        trained = self.answered / self.asked if self.doing == "train" else 1.0
+        return (self.round - 1 + trained) / self.rounds
+
+    def write(self, file: Path) -> None:
+        """Write it in place of what the file held."""
+        partial = file.with_name(f"{file.name}.partial")
+        partial.write_text(json.dumps(asdict(self)))
+        os.replace(partial, file)
+
+    @classmethod
+    def read(cls, file: Path) -> Progress | None:
+        """Return what a file holds, None before the first round."""
+        try:
+            return cls(**json.loads(file.read_text()))
+        except FileNotFoundError:
+            return None

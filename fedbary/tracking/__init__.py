@@ -1,0 +1,106 @@
+"""Trackers: a run's numbers, settings, pictures and posterior for a dashboard, a file each.
+
+A tracker is a module of this package with one class
+
+    Tracker(folder, settings)
+        .scalars(values, step)          a round's numbers by name
+        .end(pictures, posterior)       the files of the pictures and of the final posterior
+
+The module's name is the setting's value, and that of the extra that installs its library; nothing
+else has to be registered. A failure of a tracker never stops a run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol
+
+from fedbary.errors import SettingError, one_line
+from fedbary.runs.run_folder import POSTERIOR
+from fedbary.settings.config import Settings
+
+
+class Tracker(Protocol):
+    """What a dashboard is told of a run."""
+
+    def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
+        """Begin a run, called as its folder is."""
+
+    def scalars(self, values: Mapping[str, float], step: int) -> None:
+        """Take a round's numbers."""
+
+    def end(self, pictures: Sequence[Path], posterior: Path) -> None:
+        """Take the run's pictures and its posterior, and end it."""
+
+
+class Tracking:
+    """A run's tracker, whose first failure is its last word.
+
+    Parameters
+    ----------
+    settings : Settings
+        The run's.
+    folder : Path
+        The run's, which holds its pictures and its posterior at the end.
+    warn : callable
+        Takes a line for the server's log.
+    """
+
+    def __init__(self, settings: Settings, folder: Path, warn: Callable[[str], None]) -> None:
+        self._name, self._folder, self._warn = settings.tracker, folder, warn
+        self._tracker: Tracker | None = None
+        if settings.tracker != "none":
+            try:
+                self._tracker = tracker_class(self._name)(folder, settings.model_dump())
+            except Exception as error:  # noqa: BLE001 - no tracker stops a run
+                self._give_up(error)
+
+    def add_round(self, line: Mapping[str, Any]) -> None:
+        """Take a line of metrics.jsonl."""
+        values = {name: value for name, value in _numbers(line) if name != "round"}
+        self._tell(lambda tracker: tracker.scalars(values, int(line["round"])))
+
+    def finish(self) -> None:
+        """Take what the run folder holds."""
+        pictures = sorted(self._folder.glob("*.png"))
+        posterior = self._folder / f"{POSTERIOR}.safetensors"
+        self._tell(lambda tracker: tracker.end(pictures, posterior))
+
+    def _tell(self, tell: Callable[[Tracker], None]) -> None:
+        if self._tracker is not None:
+            try:
+                tell(self._tracker)
+            except Exception as error:  # noqa: BLE001 - no tracker stops a run
+                self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
+        self._tracker = None
+        self._warn(f"tracker={self._name} is told nothing more: {one_line(error)}")
+
+
+def tracker_class(name: str) -> type[Tracker]:
+    """Return the class of a tracker.
+
+    Raises
+    ------
+    SettingError
+        If its library is not installed.
+    """
+    try:
+        found: type[Tracker] = import_module(f"{__name__}.{name}").Tracker
+    except ImportError:
+        allowed = f"none, or what pip install 'fedbary[{name}]' brings"
+        raise SettingError("tracker", name, allowed) from None
+    return found
+
+
+def _numbers(line: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
+    """Yield the finite numbers of a line of metrics by name, nested ones as ``outer/inner``."""
+    for name, value in line.items():
+        if isinstance(value, Mapping):
+            yield from _numbers(value, f"{prefix}{name}/")
+        elif isinstance(value, int | float) and math.isfinite(value):
+            yield f"{prefix}{name}", float(value)

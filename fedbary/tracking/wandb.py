@@ -1,0 +1,30 @@
+"""Weights & Biases: a run of the project `fedbary`; WANDB_MODE=offline keeps it in its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import wandb
+
+
+class Tracker:
+    """Logs settings as the config, numbers, pictures as images, the posterior as an artefact."""
+
+    def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
+        self._run = wandb.init(
+            project="fedbary", name=folder.name, dir=str(folder), config={**settings}
+        )
+
+    def scalars(self, values: Mapping[str, float], step: int) -> None:
+        """Log a round's numbers."""
+        self._run.log({**values}, step=step)
+
+    def end(self, pictures: Sequence[Path], posterior: Path) -> None:
+        """Log pictures and posterior, and end the run."""
+        self._run.log({picture.stem: wandb.Image(str(picture)) for picture in pictures})
+        artefact = wandb.Artifact(f"posterior-{self._run.id}", type="posterior")
+        artefact.add_file(str(posterior))
+        self._run.log_artifact(artefact)
+        self._run.finish()

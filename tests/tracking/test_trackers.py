@@ -1,0 +1,99 @@
+"""What a tracker was told is read back by its own library; its failure never stops a run."""
+
+import json
+from pathlib import Path
+
+import pytest
+from safetensors.numpy import load_file
+
+from fedbary.errors import SettingError
+from fedbary.registry import modules
+from fedbary.settings.config import Settings, resolve
+from fedbary.tracking import Tracking, tracker_class
+from server_app.inline import run_inline
+
+QUICK = {
+    "engine": "inline", "device": "cpu", "clients": 2, "rounds": 2, "local_epochs": 1,
+    "samples": 2, "model": "mlp", "bayesian_layers": 1, "train_fraction": 0.2,
+}  # fmt: skip
+
+
+def run(tracker: str, folder: Path) -> list[dict]:
+    """Make a run; return the lines of its rounds."""
+    run_inline(resolve({**QUICK, "tracker": tracker}), folder)
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def pictures_of(folder):
+    return {picture.stem for picture in folder.glob("*.png")}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_tensorboard_reads_numbers_pictures_settings_and_the_posterior(tmp_path):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    lines = run("tensorboard", tmp_path / "run")
+    events = EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
+    tags = events.Tags()
+    found = [(event.step, event.value) for event in events.Scalars("nll")]
+    assert found == [(line["round"], pytest.approx(line["nll"])) for line in lines]
+    assert "uncertainty/epistemic" in tags["scalars"]
+    assert set(tags["images"]) == pictures_of(tmp_path / "run")
+    posterior = load_file(tmp_path / "run" / "posterior.safetensors")
+    assert set(tags["histograms"]) == {f"posterior/{name}" for name in posterior}
+    text = events.Tensors("settings/text_summary")[0].tensor_proto.string_val[0].decode()
+    assert "bayesian_layers: 1" in text
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_mlflow_reads_numbers_settings_and_artefacts(tmp_path, monkeypatch):
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE", raising=False)
+    lines = run("mlflow", tmp_path / "run")
+    client = mlflow.MlflowClient((tmp_path / "mlruns").as_uri())
+    (made,) = client.search_runs([client.get_experiment_by_name("fedbary").experiment_id])
+    assert (made.info.run_name, made.info.status) == ("run", "FINISHED")
+    assert made.data.params["rule"] == "RKLB"
+    history = sorted(client.get_metric_history(made.info.run_id, "nll"), key=lambda m: m.step)
+    assert [m.value for m in history] == pytest.approx([line["nll"] for line in lines])
+    stored = {Path(file.path).name for file in client.list_artifacts(made.info.run_id)}
+    pictures = {f"{name}.png" for name in pictures_of(tmp_path / "run")}
+    assert stored == {"posterior.safetensors", *pictures}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_wandb_keeps_a_run_offline(tmp_path, monkeypatch):
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    run("wandb", tmp_path / "run")
+    assert list((tmp_path / "run" / "wandb").glob("offline-run-*/*.wandb"))
+
+
+def settings_with(tracker: str) -> Settings:
+    return resolve(QUICK).model_copy(update={"tracker": tracker})
+
+
+def test_a_tracker_that_fails_is_warned_of_once_and_told_nothing_more(tmp_path, monkeypatch):
+    class Failing:
+        def __init__(self, folder, settings):
+            pass
+
+        def scalars(self, values, step):
+            raise ConnectionError("the store\nis gone")
+
+    monkeypatch.setattr("fedbary.tracking.tracker_class", lambda name: Failing)
+    said = []
+    tracking = Tracking(settings_with("failing"), tmp_path, said.append)
+    for server_round in range(3):
+        tracking.add_round({"round": server_round, "nll": 0.5})
+    tracking.finish()
+    assert said == ["tracker=failing is told nothing more: the store is gone"]
+
+
+def test_a_tracker_without_its_library_is_refused_by_the_extra_that_it_lacks():
+    with pytest.raises(SettingError, match=r"none.*fedbary\[absent\]"):
+        tracker_class("absent")
+    with pytest.raises(SettingError, match=", ".join(("none", *modules("tracking")))):
+        resolve({"tracker": "absent"})
