@@ -1,48 +1,95 @@
-"""The examples run as they stand, against a federation in this process."""
+"""The examples are whole Flower projects: they run as they stand and tell their rival beside."""
 
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
-from importlib import import_module
 from pathlib import Path
 
+import pytest
 from flwr.app import Context, RecordDict
 
-from examples import own_model_rivals
+from fedbary.launching import launch
 from server_app.inline import InlineGrid
 
-OWN_MODEL = Path(__file__).resolve().parents[2] / "examples" / "own-model"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+PROJECTS = sorted(file.parent.name for file in EXAMPLES.glob("*/pyproject.toml"))
+NUMBERS = re.compile(r"\d+(?:\.\d+)?")
 
 
-def test_flower_takes_it_for_an_app(tmp_path):
-    build = [str(Path(sys.executable).parent / "flwr"), "build", "--app", str(OWN_MODEL)]
+def project(name):
+    return tomllib.loads((EXAMPLES / name / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
+
+
+def lines_of(printed):
+    """The line of each rival."""
+    return {line.split()[0]: line for line in printed.splitlines() if " nats" in line}
+
+
+def run(name, capsys, clients=3, **changes):
+    """Run a project's own apps in this process; return the line of each rival."""
+    app = runpy.run_path(str(EXAMPLES / name / "app.py"))
+    config = {**project(name)["config"], **changes}
+    grid = InlineGrid(app["client"], clients, config)
+    capsys.readouterr()
+    app["server"](grid, Context(1, 1, {}, RecordDict(), config))
+    return lines_of(capsys.readouterr().out)
+
+
+def number(line, form):
+    return float(re.search(form, line)[1])
+
+
+@pytest.mark.parametrize("name", PROJECTS)
+def test_it_is_a_flower_app_with_a_readme_that_shows_what_it_prints(name, tmp_path):
+    build = [str(Path(sys.executable).parent / "flwr"), "build", "--app", str(EXAMPLES / name)]
     done = subprocess.run(build, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert len(list(tmp_path.glob("*.fab"))) == 1, done.stdout + done.stderr
+    assert project(name)["components"] == {"serverapp": "app:server", "clientapp": "app:client"}
+    assert len((EXAMPLES / name / "app.py").read_text().splitlines()) <= 80
+    readme = (EXAMPLES / name / "README.md").read_text()
+    assert "flwr run ." in readme and lines_of(readme).keys() == {"RKLB", "FedAvg"}
 
 
-def test_the_rival_runs_on_the_same_layers(capsys):
-    own_model_rivals.main(["--rounds", "2", "--clients", "2", "--seeds", "0", "1"])
-    rklb, fedavg = capsys.readouterr().out.splitlines()
-    form = r" +[\d.]+ ± [\d.]+ % right, NLL [\d.]+ ± [\d.]+"
-    assert re.fullmatch("RKLB" + form, rklb) and re.fullmatch("FedAvg" + form, fedavg)
-    assert rklb.split()[1:] != fedavg.split()[1:]
+def test_a_cnn_of_one_s_own_is_unsure_where_it_is_wrong(capsys):
+    for line in run("own-cnn", capsys, rounds=3).values():
+        assert number(line, r"([\d.]+)% right of the surest") > number(line, r"([\d.]+)% right,")
+        assert number(line, r"([\d.]+)% right,") > 80
 
 
-def test_somebody_s_own_model_in_under_sixty_lines(monkeypatch, capsys):
-    assert sum(len(file.read_text().splitlines()) for file in OWN_MODEL.glob("*.py")) < 60
-    monkeypatch.syspath_prepend(OWN_MODEL)
-    components = tomllib.loads((OWN_MODEL / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
-    server, client = (
-        getattr(import_module(module), name)
-        for module, name in (ref.split(":") for ref in components["components"].values())
-    )
-    config = components["config"] | {"rounds": 3}
-    server(InlineGrid(client, 2, config), Context(1, 1, {}, RecordDict(), config))
-    printed = capsys.readouterr().out
-    accuracy = [float(share) for share in re.findall(r"([\d.]+)% right", printed)]
-    everything, surest, others = accuracy
-    assert surest > everything > others
-    assert everything > 80
-    assert re.search(r"^NLL 0\.\d+ nats$", printed, re.MULTILINE)
-    assert len(re.findall(r"^digit \d+: \d\? is \d; ", printed, re.MULTILINE)) == 5
+def test_the_layers_of_bayesian_torch_train_under_both_rules(capsys):
+    lines = run("bayesian-torch", capsys, rounds=2)
+    assert all(number(line, r"([\d.]+)% right") > 80 for line in lines.values())
+    assert NUMBERS.findall(lines["RKLB"]) != NUMBERS.findall(lines["FedAvg"])
+
+
+def test_hospitals_leave_to_a_person_what_the_wanted_error_rate_asks_for(capsys):
+    strict = run("hospitals", capsys, rounds=5)
+    loose = run("hospitals", capsys, rounds=5, **{"error-rate": 0.5})
+    for rule, line in strict.items():
+        left = number(line, r"(\d+) cases to a person")
+        assert left > number(loose[rule], r"(\d+) cases to a person")
+        wrong, kept = number(line, r"(\d+) of the other"), number(line, r"other (\d+) wrong")
+        assert wrong <= number(line, r"(\d+) of \d+ wrong;") and left + kept == 150
+
+
+def test_a_resnet_has_a_gaussian_last_layer_and_nothing_else():
+    app = runpy.run_path(str(EXAMPLES / "resnet-last-layer" / "app.py"))
+    held = app["network"](1).state_dict()
+    assert [name for name in held if name.endswith("_log_var")] == ["fc.weight_log_var"]
+
+
+@pytest.mark.slow
+def test_every_project_runs_under_flower(tmp_path):
+    environment = launch.flower_environment(tmp_path)
+    federation = "num-supernodes=3 client-resources-num-cpus=1"
+    with launch.superlink(environment, tmp_path):
+        for name in PROJECTS:
+            command = [str(Path(sys.executable).parent / "flwr"), "run", str(EXAMPLES / name)]
+            command += ["local", "--stream", "--run-config", "rounds=1"]
+            done = subprocess.run(
+                [*command, "--federation-config", federation], cwd=tmp_path, env=environment,
+                capture_output=True, text=True, timeout=300, check=False,
+            )  # fmt: skip
+            assert lines_of(done.stdout).keys() == {"RKLB", "FedAvg"}, done.stdout + done.stderr
