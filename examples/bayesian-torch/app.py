@@ -13,7 +13,8 @@ from torch.nn.functional import cross_entropy
 
 from fedbary.scores.metrics import evaluate
 
-client, server = ClientApp(), ServerApp()
+client = ClientApp()
+server = ServerApp()
 PRIOR = {
     "prior_mu": 0.0, "prior_sigma": 1.0, "posterior_mu_init": 0.0, "posterior_rho_init": -3.0,
     "type": "Reparameterization", "moped_enable": False, "moped_delta": 0.5,

@@ -13,7 +13,8 @@ from fedbary.scores.metrics import evaluate
 from fedbary.trained.referral import referral
 from fedbary.variational import variational
 
-client, server = ClientApp(), ServerApp()
+client = ClientApp()
+server = ServerApp()
 TRAINING = Training(epochs=5, batch_size=16, lr=0.02, kl_weight=0.01)
 
 

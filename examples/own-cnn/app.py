@@ -12,7 +12,8 @@ from fedbary.inference import Training
 from fedbary.scores.metrics import accuracy_after_rejection, evaluate
 from fedbary.variational import variational
 
-client, server = ClientApp(), ServerApp()
+client = ClientApp()
+server = ServerApp()
 TRAINING = Training(epochs=5, batch_size=32, lr=0.05, kl_weight=0.01)
 
 

@@ -13,7 +13,8 @@ from fedbary.inference import Training
 from fedbary.scores.metrics import evaluate
 from fedbary.variational import variational
 
-client, server = ClientApp(), ServerApp()
+client = ClientApp()
+server = ServerApp()
 TRAINING = Training(epochs=2, batch_size=32, lr=0.02, kl_weight=0.1)
 
 
