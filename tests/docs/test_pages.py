@@ -29,7 +29,14 @@ def anchors(file):
     return {heading.replace(" ", "-") for heading in plain}
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "examples/own-model/README.md"])
+OUTSIDE = [
+    "README.md",
+    "CONTRIBUTING.md",
+    *sorted(p.relative_to(ROOT).as_posix() for p in ROOT.glob("examples/*/README.md")),
+]
+
+
+@pytest.mark.parametrize("page", OUTSIDE)
 def test_links_of_pages_outside_the_site_lead_somewhere(page):
     file = ROOT / page
     for link in re.findall(r"\]\((?!\w+:)([^)\s]+)\)", file.read_text(encoding="utf-8")):
