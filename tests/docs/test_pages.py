@@ -1,5 +1,6 @@
 """The documentation's pages have what they promise, and lead where they say."""
 
+import ast
 import importlib
 import inspect
 import re
@@ -10,6 +11,7 @@ import pytest
 from fedbary.methods import METHODS
 
 ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FOUR = ("It assumes ", "What travels: ", "What it costs: ", "Use it ")
 
 
@@ -48,3 +50,14 @@ def test_links_of_pages_outside_the_site_lead_somewhere(page):
 
 def test_the_readme_is_a_page_or_two():
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) < 150
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_what_python_blocks_import_from_here_is_there(page):
+    for text in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] == "fedbary":
+                module = importlib.import_module(node.module)
+                for alias in node.names:
+                    found = hasattr(module, alias.name)
+                    assert found or importlib.import_module(f"{node.module}.{alias.name}")

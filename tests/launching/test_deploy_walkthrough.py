@@ -41,7 +41,7 @@ def lines(folder):
 
 def test_the_walkthrough_gives_the_global_model_of_the_simulation(tmp_path):
     page = (ROOT / "docs" / "howto" / "deploy.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"<!-- walkthrough -->\n```bash\n(.*?)```", page, re.DOTALL)
+    blocks = re.findall(r"<!-- run by \S+walkthrough.py -->\n```bash\n(.*?)```", page, re.DOTALL)
     assert len(blocks) == 6
     clone = tmp_path / "clone"
     clone.mkdir()
