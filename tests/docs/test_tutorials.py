@@ -1,0 +1,32 @@
+"""The tutorials run from top to bottom, each in an empty folder; what they assert holds."""
+
+import os
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).resolve().parents[2]
+TUTORIALS = sorted(ROOT.glob("docs/tutorials/*.ipynb"))
+
+
+@pytest.mark.filterwarnings("default")  # those of Jupyter's own parts
+@pytest.mark.parametrize("notebook", TUTORIALS, ids=lambda path: path.stem)
+def test_a_tutorial_runs(notebook, tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDBARY_CLONE", str(ROOT))
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    cells = nbformat.read(notebook, as_version=4)
+    NotebookClient(cells, timeout=900, resources={"metadata": {"path": str(tmp_path)}}).execute()
+
+
+def test_the_tutorials_are_stored_with_what_they_print():
+    for notebook in TUTORIALS:
+        for cell in nbformat.read(notebook, as_version=4).cells:
+            said = str(cell.get("outputs", ""))
+            assert "Traceback" not in said and "/tmp/" not in said, notebook.name
+        assert any(cell.get("outputs") for cell in nbformat.read(notebook, as_version=4).cells)
