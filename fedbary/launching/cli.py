@@ -12,7 +12,7 @@ import typer
 
 from fedbary import __version__
 from fedbary.errors import RunError, SettingError, Stopped
-from fedbary.launching.grids import central, report, sweep
+from fedbary.launching.grids import central, compare, report, sweep
 from fedbary.launching.launch import launch, prepare
 from fedbary.launching.use import clusters, evaluate, export, predict
 from fedbary.runs.location import SETTINGS, read_settings, run_folder
@@ -136,6 +136,7 @@ def explain(
 app.command()(sweep)
 app.command()(central)
 app.command()(report)
+app.command()(compare)
 app.command()(predict)
 app.command()(evaluate)
 app.command()(export)

@@ -100,16 +100,48 @@ def central(
 def report(
     results: Annotated[Path, typer.Argument(metavar="RESULTS")],
 ) -> None:
-    """Tell what a sweep found: tables beside the papers' numbers, figures, settings.
+    """Tell what a sweep or a run found: tables beside the papers' numbers, figures, settings.
 
-    RESULTS is a folder as `fedbary sweep` fills it.
+    RESULTS is a folder as `fedbary sweep` fills it, or that of a run that has ended.
 
     Writes RESULTS/report.html, one self-contained page, RESULTS/report.md and RESULTS/figures,
-    from RESULTS/results.csv alone.
+    from RESULTS/results.csv, or the run's metrics, alone.
     """
     from fedbary.report.report import write_report
 
     print(f"Report: {write_report(results)}")
+
+
+def compare(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN RUN ...")],
+    output: Annotated[Path, typer.Option(help="The folder to write.")] = Path("comparison"),
+    force: Annotated[bool, typer.Option("--force", help="Replace what is there.")] = False,
+) -> None:
+    """Compare runs: the settings that differ, the scores, their courses in one picture.
+
+    RUN is the folder of a run that has ended. Runs that differ but in their seeds are repeats of
+    one another; where two sets of runs share two seeds or more, their differences are tested in
+    pairs. The folder gets comparison.md and courses.png.
+
+    Example: `fedbary compare runs/A runs/B runs/C`.
+    """
+    from fedbary.figures.courses import courses
+    from fedbary.report import compared
+    from fedbary.trained import files
+
+    files.require_free([output], force)
+    table = compared.with_arms(compared.read_runs(runs))
+    picture = courses(table, compared.curves_of(table))
+    tables = [f(table) for f in (compared.settings_table, compared.scores_table)]
+    tables.append(compared.pairs_table(table))
+    text = "\n\n".join(files.markdown(*found) for found in tables if found[1])
+    output.mkdir(exist_ok=True)
+    files.write_picture(output / "courses.png", picture)
+    files.write_text(
+        output / "comparison.md", f"# Comparison\n\n{text}\n\n![courses](courses.png)\n"
+    )
+    print(text)
+    print(f"Comparison: {output}")
 
 
 def _kept(only: list[str] | None) -> dict[str, list[str]]:

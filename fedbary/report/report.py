@@ -8,14 +8,16 @@ import pandas as pd
 
 from fedbary.errors import SettingError
 from fedbary.report import sections
+from fedbary.report.compared import read_one
 from fedbary.report.document import Document
 from fedbary.report.results import Results
+from fedbary.runs.location import METRICS
 from fedbary.settings.config import DEFAULTS, read_yaml
 from fedbary.study.table import TABLE, read_about, read_table
 
 
 def write_report(results: Path) -> Path:
-    """Write `report.html`, `report.md` and `figures/` from a results folder's table.
+    """Write `report.html`, `report.md` and `figures/` from a results folder's table, or a run's.
 
     Each task has sections of its own.
 
@@ -29,7 +31,8 @@ def write_report(results: Path) -> Path:
     SettingError
         If there is no table of this version, or no run in it.
     """
-    table = read_table(results)
+    single = (results / METRICS).exists() and not (results / TABLE).exists()
+    table = read_one(results) if single else read_table(results)
     if table.empty:
         raise SettingError("results", str(results), "a folder whose table holds a finished run")
     about = read_about(results)

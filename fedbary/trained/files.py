@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +40,22 @@ def write_picture(file: Path, figure: Figure) -> None:
     content = io.BytesIO()
     figure.savefig(content, dpi=DPI, format="png")
     write_whole(file, content.getvalue())
+
+
+def write_text(file: Path, text: str) -> None:
+    """Write a text."""
+    write_whole(file, text.encode())
+
+
+def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table as Markdown whose columns stand under each other."""
+    cells = [[cell.replace("|", r"\|") for cell in row] for row in (header, *rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    rule = ["-" * width for width in widths]
+    lines = [cells[0], rule, *cells[1:]]
+    return "\n".join(
+        f"| {' | '.join(c.ljust(w) for c, w in zip(line, widths, strict=True))} |" for line in lines
+    )
 
 
 def safe(values: Iterable[object]) -> np.ndarray:

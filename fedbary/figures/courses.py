@@ -1,0 +1,40 @@
+"""The courses of several runs in one picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from fedbary.figures.looks import COLORS
+from fedbary.figures.run import Curve
+from fedbary.figures.sheet import open_frame, sheet
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+
+def courses(table: pd.DataFrame, curves: Sequence[Curve]) -> Figure:
+    """Draw scores over the rounds: a panel a score, a line a run, a colour an arm.
+
+    Parameters
+    ----------
+    table : DataFrame
+        A row a run and round, with `run`, `arm`, `round` and the scores.
+    curves : sequence of Curve
+        What is drawn.
+    """
+    figure = sheet(3.6 * len(curves), 3.4)
+    panels = figure.subplots(1, len(curves), squeeze=False)[0]
+    for axes, (key, scale, label, _) in zip(panels, curves, strict=True):
+        for index, (arm, rows) in enumerate(table.groupby("arm", sort=False)):
+            for number, (_, run) in enumerate(rows.groupby("run", sort=False)):
+                axes.plot(
+                    run["round"], scale * run[key], color=COLORS[index % len(COLORS)],
+                    label=str(arm).replace("$", r"\$") if not number else None, alpha=0.8,
+                )  # fmt: skip
+        axes.set(xlabel="Round", ylabel=label)
+        axes.grid(alpha=0.3)
+        open_frame(axes)
+    panels[0].legend(fontsize=7)
+    return figure

@@ -1,0 +1,126 @@
+"""Single runs side by side: the settings that differ, their scores, pairs of seeds."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from fedbary.errors import SettingError
+from fedbary.figures.run import Curve
+from fedbary.report.results import plain
+from fedbary.runs.location import is_whole
+from fedbary.scores.stats import paired
+from fedbary.settings.config import BOOKKEEPING
+from fedbary.study.table import read_run, settings_of
+from fedbary.tasks import task_class
+
+REPEATS = ("seed", "split")
+
+Table = tuple[list[str], list[list[str]]]
+"""Header and rows."""
+
+
+def read_one(folder: Path, name: str = "") -> pd.DataFrame:
+    """Return the rows of a run that has ended, a row a round.
+
+    Raises
+    ------
+    SettingError
+        If the folder holds none.
+    """
+    if not is_whole(folder):
+        raise SettingError("run", str(folder), "the folder of a run that has ended")
+    try:
+        return read_run(name or folder.resolve().name, folder)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise SettingError("run", str(folder), f"what a run wrote ({error!r})") from None
+
+
+def read_runs(folders: Sequence[Path]) -> pd.DataFrame:
+    """Return the rows of several runs of one task, each under a name of its own.
+
+    Raises
+    ------
+    SettingError
+        If there are fewer than two, one is none that has ended, or their tasks differ.
+    """
+    if len({folder.resolve() for folder in folders}) < 2:
+        raise SettingError("run", ", ".join(map(str, folders)), "two or more different runs")
+    known = [folder.resolve().name for folder in folders]
+    names = known if len(set(known)) == len(known) else [str(folder) for folder in folders]
+    table = pd.concat([read_one(*pair) for pair in zip(folders, names, strict=True)])
+    if table["task"].nunique() > 1:
+        held = ", ".join(table["task"].unique())
+        raise SettingError("task", held, "runs of one task")
+    return table.reset_index(drop=True)
+
+
+def curves_of(table: pd.DataFrame) -> tuple[Curve, ...]:
+    """Return the scores that the runs' task shows."""
+    return task_class(str(table["task"].iloc[0])).curves
+
+
+def with_arms(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a table with a column `arm`: the values of settings that differ, seeds left out."""
+    keys = [key for key in _differing(table) if key not in REPEATS]
+    arms = table[keys].apply(
+        lambda row: " ".join(f"{key}={plain(row[key])}" for key in keys), axis=1
+    )
+    return table.assign(arm=arms if keys else "all")
+
+
+def settings_table(table: pd.DataFrame) -> Table:
+    """Return the settings that differ, a column a run."""
+    last = _last(table)
+    rows = [[key, *map(plain, last[key])] for key in _differing(table)]
+    return ["setting", *last["run"]], rows
+
+
+def scores_table(table: pd.DataFrame) -> Table:
+    """Return the scores of the last round, a column a run."""
+    last = _last(table)
+    rows = [
+        [label, *(f"{scale * value:.4f}" for value in last[key])]
+        for key, scale, label, _ in curves_of(table)
+    ]
+    return ["last round", *last["run"]], rows
+
+
+def pairs_table(table: pd.DataFrame) -> Table:
+    """Return the differences of arms over the seeds that both have, with interval and tests.
+
+    `table` is of `with_arms`. Two arms need two seeds in common.
+    """
+    last, rows = _last(table), []
+    repeats = [name for name in REPEATS if name in last]
+    for one, two in itertools.combinations(last["arm"].unique(), 2):
+        for key, scale, label, _ in curves_of(table):
+            sides = [
+                scale * last[last["arm"] == arm].groupby(repeats)[key].mean() for arm in (one, two)
+            ]
+            first, second = sides[0].align(sides[1], join="inner")
+            kept = first.notna() & second.notna()
+            if kept.sum() < 2:
+                continue
+            found = paired(first[kept], second[kept])
+            interval = f"{found.mean:+.4f} [{found.low:+.4f}, {found.high:+.4f}]"
+            tests = [f"{p:.3f}" if p == p else "–" for p in (found.t_test, found.wilcoxon)]
+            rows.append([one, two, label, interval, str(found.pairs), *tests])
+    header = ["first", "second", "score", "first − second [95 %]", "pairs"]
+    return [*header, "p, t-test", "p, Wilcoxon"], rows
+
+
+def _last(table: pd.DataFrame) -> pd.DataFrame:
+    return table.groupby("run", sort=False).tail(1)
+
+
+def _differing(table: pd.DataFrame) -> list[str]:
+    settings = settings_of(_last(table))
+    return [
+        key
+        for key in settings
+        if key not in BOOKKEEPING and settings[key].astype(object).nunique(dropna=False) > 1
+    ]
