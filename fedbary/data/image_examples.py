@@ -22,7 +22,8 @@ def read_images(path: Path, layout: ImageLayout, resize: str = "none") -> Exampl
     ----------
     path
         An ``.npz`` file with ``x``, or ``x_test``, and perhaps ``y`` or ``y_test``; an image; or a
-        folder of images, at any depth. If the folders in it are named as classes, they label.
+        folder of images, at any depth; the first level whose folders are all named as
+        classes labels them.
     layout
         Shape and classes of the model.
     resize
@@ -71,9 +72,16 @@ def _folder(path: Path, layout: ImageLayout, resize: str) -> Examples:
         raise SettingError("data", str(path), f"a folder with images ({', '.join(IMAGES)})")
     pixels = np.stack([read_image(file, layout.shape, resize) for file in files])
     inside = [file.relative_to(path) for file in files]
-    first = [file.parts[0] if len(file.parts) > 1 else "" for file in inside]
-    y = None
-    if set(first) <= set(layout.classes):
-        y = torch.tensor([layout.classes.index(name) for name in first])
+    depth = max(len(file.parts) for file in inside) - 1
+    levels = [
+        [file.parts[level] if level < len(file.parts) - 1 else "" for file in inside]
+        for level in range(max(depth, 1))
+    ]
+    labels = next((level for level in levels if set(level) <= set(layout.classes)), None)
+    y = None if labels is None else torch.tensor([layout.classes.index(name) for name in labels])
     names = tuple(map(str, inside))
-    return Examples(names, images_of(pixels, str(path)), y, {"folder": np.array(first)})
+    columns = {
+        f"folder {number}" if number > 1 else "folder": np.array(level)
+        for number, level in enumerate(levels, 1)
+    }
+    return Examples(names, images_of(pixels, str(path)), y, columns)

@@ -185,18 +185,29 @@ def _whole_numbers(axis: Axis) -> None:
     axis.set_major_locator(MaxNLocator("auto", integer=True, min_n_ticks=1))
 
 
-def rejection_curve(rejected: Sequence[float], accuracy: Sequence[float]) -> Figure:
-    """Draw the accuracy on what is left when the most uncertain predictions are put aside.
+def rejection_curve(
+    rejected: Sequence[float], kept: Mapping[str, Sequence[float]], label: str
+) -> Figure:
+    """Draw a score of what is left when the most uncertain predictions are put aside.
 
     Parameters
     ----------
-    rejected, accuracy : sequence of float
+    rejected : sequence of float
         Fractions.
+    kept : mapping of str to sequence of float
+        The score at each fraction, by the name of a group; the first is of all.
+    label : str
+        What the score is.
     """
-    figure = sheet(4.2, 3.4)
+    figure = sheet(4.8, 3.4)
     axes = figure.subplots()
-    axes.plot(100 * np.array(rejected), 100 * np.array(accuracy), color=BLUE, marker="o", ms=3)
-    axes.set(xlabel="Left to a person (%)", ylabel="Accuracy on the rest (%)")
+    for number, (name, values) in enumerate(kept.items()):
+        width, color = (1, None) if number else (2, "black")
+        at = 100 * np.array(rejected)
+        axes.plot(at, values, color=color, linewidth=width, label=name.replace("$", r"\$"))
+    axes.set(xlabel="Left to a person (%)", ylabel=label)
+    if 1 < len(kept) <= NAMED_SITES:
+        axes.legend(fontsize=6)
     axes.grid(alpha=0.3)
     open_frame(axes)
     return figure

@@ -71,9 +71,9 @@ def predict(
     if error_rate is not None:
         known = trained.read(held_out, target) if held_out else trained.task.evaluation_examples()
         columns["to a person"] = _to_person(trained, prediction, error_rate, known, samples)
-    files.write_table(output, columns)
-    if examples.x.ndim == 4:
+    if examples.x.ndim == 4:  # first: where the table stands, all does
         files.write_picture(picture, _sheet(examples, columns))
+    files.write_table(output, columns)
     print(f"Predictions: {output}, {len(examples.names)} examples")
 
 
@@ -107,7 +107,8 @@ def evaluate(
     data: Data,
     samples: Samples = None,
     by: Annotated[
-        str | None, typer.Option(help="Score each value of this column too; of images: folder.")
+        str | None,
+        typer.Option(help="Score each value of this column too; of images: folder, folder 2, …"),
     ] = None,
     target: Target = "",
     output: Annotated[Path, typer.Option(help="The folder to write.")] = Path("evaluation"),
@@ -118,8 +119,8 @@ def evaluate(
     RUN is the folder of a run that has ended. DATA is as for `fedbary predict`, with labels: an
     .npz with y, folders named as the classes, a CSV file with the target.
 
-    The folder gets scores.csv and pictures: reliability, and for classes what rejecting the most
-    uncertain predictions is worth.
+    The folder gets scores.csv and pictures: reliability, and what rejecting the most uncertain
+    predictions is worth, in all and for each group.
 
     Examples: `fedbary evaluate runs/RUN ward7.csv --by sex`; `fedbary evaluate runs/RUN test.npz`.
     """
@@ -134,8 +135,9 @@ def evaluate(
         raise SettingError("data", str(data), allowed)
     prediction = trained.predict(examples, samples)
     found = scores(trained, prediction, examples, by)
-    output.mkdir(parents=True, exist_ok=True)
-    for name, figure in pictures(trained, prediction, examples):
+    drawn = dict(pictures(trained, prediction, examples, by))
+    output.mkdir(exist_ok=True)
+    for name, figure in drawn.items():
         files.write_picture(output / f"{name}.png", figure)
     files.write_table(output / "scores.csv", found)
     for line in _lines(found):

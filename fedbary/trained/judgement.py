@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fedbary.data.examples import Examples
 from fedbary.errors import SettingError
@@ -42,34 +43,67 @@ def scores(
         If there is no such column, or it has more than 50 values.
     """
     assert examples.y is not None
-    rows = [("all", np.arange(len(examples.y)))]
-    if by is not None:
-        if by not in examples.columns:
-            allowed = ", ".join(examples.columns) or "none: these examples have no columns"
-            raise SettingError("by", by, allowed)
-        values = np.array([str(value) for value in examples.columns[by]])
-        groups = sorted(set(values.tolist()))
-        if len(groups) > MOST_GROUPS:
-            raise SettingError("by", by, f"a column of at most {MOST_GROUPS} different values")
-        rows += [(f"{by}={group}", np.flatnonzero(values == group)) for group in groups]
     table: dict[str, list[Any]] = {"group": [], "examples": []}
-    for name, places in rows:
-        index = torch.from_numpy(places)
-        held = {f.name: getattr(prediction, f.name) for f in fields(prediction)}
-        part = replace(prediction, **{k: t[index.to(t.device)] for k, t in held.items()})
-        found = trained.task.judged(part, examples.y[index])
+    for name, index in groups(examples, by).items():
+        found = trained.task.judged(_part(prediction, index), examples.y[index])
         table["group"].append(name)
-        table["examples"].append(len(places))
+        table["examples"].append(len(index))
         for score, value in found.items():
             table.setdefault(score, []).append(value)
     return table
 
 
-def pictures(trained: Trained, prediction: Any, examples: Examples) -> Iterator[tuple[str, Figure]]:
-    """Yield the task's pictures, and of classes the accuracy after rejection."""
+def groups(examples: Examples, by: str | None) -> dict[str, Tensor]:
+    """Return the places of all examples, and of those of each value of a column.
+
+    Raises
+    ------
+    SettingError
+        As of `scores`.
+    """
+    found = {"all": torch.arange(len(examples.names))}
+    if by is None:
+        return found
+    if by not in examples.columns:
+        allowed = ", ".join(examples.columns) or "none: these examples have no columns"
+        raise SettingError("by", by, allowed)
+    values = np.array([str(value) for value in examples.columns[by]])
+    names = sorted(set(values.tolist()))
+    if len(names) > MOST_GROUPS:
+        raise SettingError("by", by, f"a column of at most {MOST_GROUPS} different values")
+    each = {f"{by}={name}": torch.from_numpy(np.flatnonzero(values == name)) for name in names}
+    return found | each
+
+
+def pictures(
+    trained: Trained, prediction: Any, examples: Examples, by: str | None = None
+) -> Iterator[tuple[str, Figure]]:
+    """Yield the task's pictures, of all and of each group, and what rejection is worth."""
     assert examples.y is not None
-    yield from trained.task.judgement(prediction, examples.y)
+    curves = {}
+    for number, (name, index) in enumerate(groups(examples, by).items()):
+        part, y = _part(prediction, index), examples.y[index]
+        for kind, figure in trained.task.judgement(part, y):
+            if number:
+                figure.suptitle(name, fontsize=9, parse_math=False)
+            yield kind + (f"-{number}" if number else ""), figure
+        curves[name] = _after_rejection(part, y)
+    unit = "Accuracy on the rest (%)" if isinstance(prediction, Prediction) else "RMSE on the rest"
+    yield "rejection", rejection_curve(REJECTED, curves, unit)
+
+
+def _part(prediction: Any, index: Tensor) -> Any:
+    held = {f.name: getattr(prediction, f.name) for f in fields(prediction)}
+    return replace(prediction, **{k: t[index.to(t.device)] for k, t in held.items()})
+
+
+def _after_rejection(prediction: Any, y: Tensor) -> list[float]:
+    """Return the accuracy in per cent, or the RMSE, on what is left at each of `REJECTED`."""
     if isinstance(prediction, Prediction):
-        y = examples.y.to(prediction.probs.device)
+        y = y.to(prediction.probs.device)
         kept = accuracy_after_rejection(prediction.probs, y, prediction.entropy, REJECTED)
-        yield "rejection", rejection_curve(REJECTED, kept)
+        return [100 * accuracy for accuracy in kept]
+    order = prediction.var.argsort(stable=True)
+    squares = (prediction.mean - y.to(prediction.mean.device)).square()[order].double().cumsum(0)
+    counts = [max(1, round(len(y) * (1 - fraction))) for fraction in REJECTED]
+    return [float((squares[count - 1] / count).sqrt()) for count in counts]

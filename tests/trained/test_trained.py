@@ -115,6 +115,24 @@ def test_images_in_every_form_get_the_same_predictions(runs, digits, here):
     assert right / 12 == pytest.approx(float(groups[0]["accuracy"]), abs=1e-4)
     assert {p.name for p in Path("scored").iterdir()} == {
         "scores.csv", "reliability.png", "rejection.png",
+        *(f"reliability-{group}.png" for group in range(1, 11)),
+    }  # fmt: skip
+
+
+def test_groups_of_any_level_of_folders_are_scored_and_drawn(runs, digits, here):
+    x, y = digits[0][:12], digits[1][:12]
+    for place, (image, label) in enumerate(zip(x, y, strict=True)):
+        folder = Path("wards") / f"ward{place % 2}" / str(label)
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(folder / f"{place}.png")
+    evaluate(runs / "images", Path("wards"), by="folder")
+    evaluate(runs / "images", Path("wards"), by="folder 2", output=Path("digits"))
+    assert [row["group"] for row in rows("evaluation/scores.csv")] == [
+        "all", "folder=ward0", "folder=ward1",
+    ]  # fmt: skip
+    assert len(rows("digits/scores.csv")) == 1 + len(set(y.tolist()))
+    assert {file.name for file in Path("evaluation").iterdir()} == {
+        "scores.csv", "rejection.png", "reliability.png", "reliability-1.png", "reliability-2.png",
     }  # fmt: skip
 
 
@@ -191,6 +209,22 @@ def test_what_does_not_fit_is_one_line_and_nothing_is_written(runs, digits, here
         np.savez("d.npz", x=np.zeros((2, 10)))
         Path("rows.csv").write_text("age,sex,bmi,bp,s1,s2,s3,s4,s5,s6\n" + "1," * 9 + "1\n")
         predict(runs / "numbers", Path("rows.csv"), error_rate=0.1)
+    Path("blank.csv").write_bytes(b"")
+    Path("blank.npz").write_bytes(b"")
+    Path("blank.png").write_bytes(b"")
+    Path("text.csv").write_text("age,sex,bmi,bp,s1,s2,s3,s4,s5,s6\n" + "1," * 9 + "many\n")
+    Path("nan.csv").write_text("age,sex,bmi,bp,s1,s2,s3,s4,s5,s6\n" + "1," * 9 + "nan\n")
+    damaged = runs / "damaged"
+    shutil.copytree(runs / "numbers", damaged, dirs_exist_ok=True)
+    (damaged / "posterior.safetensors").write_bytes(b"half")
+    for run, data in [
+        ("numbers", "blank.csv"), ("numbers", "text.csv"), ("numbers", "nan.csv"),
+        ("numbers", "plain.npz"), ("tables", "plain.npz"), ("images", "blank.npz"),
+        ("images", "blank.png"), ("images", "rows.csv"), ("damaged", "rows.csv"),
+    ]:  # fmt: skip
+        with pytest.raises(SettingError) as error:
+            predict(runs / run, Path(data))
+        assert "\n" not in str(error.value), (run, data)
     with pytest.raises(SettingError, match="labelled examples"):
         evaluate(runs / "images", Path("plain.npz"))
     assert not list(here.glob("predictions*")) and not Path("evaluation").exists()
