@@ -202,14 +202,14 @@ class Regression(Task):
         """Return mean, variance and its epistemic part, and each network's mean."""
         networks, predicted = self._predictor(outcome, seed)
         standardiser = Standardiser(**facts)
+        mean, std = float(facts["mean"][-1]), float(facts["std"][-1])
 
         def answered(x: Tensor) -> dict[str, Tensor]:
             rows = standardiser.features(x)
-            found = standardiser.restore(predicted(rows))
+            found = predicted(rows).rescaled(mean, std)
             held = {"mean": found.mean, "var": found.var, "epistemic": found.epistemic}
             if networks:
-                unit = Forecast(moments(networks, rows)[0], found.mean, found.mean)
-                held["networks"] = standardiser.restore(unit).mean
+                held["networks"] = mean + std * moments(networks, rows)[0]
             return held
 
         return answered

@@ -17,7 +17,7 @@ from fedbary.errors import SettingError, one_line
 if TYPE_CHECKING:
     from fedbary.tasks import Graph
 
-INPUT = "x"
+INPUT, OUTPUT = "x", "output."
 
 EXTRA = "pip install 'fedbary[onnx]'"
 
@@ -66,12 +66,17 @@ def onnx_bytes(graph: Graph, example: Tensor, facts: Mapping[str, object]) -> by
                 verbose=False,
                 dynamic_shapes={INPUT: {0: torch.export.Dim("batch")}},
                 input_names=[INPUT],
-                output_names=names,
+                output_names=[f"{OUTPUT}{name}" for name in names],
             )
     except Exception as error:  # noqa: BLE001 - whatever an exporter raises of a stranger's network
         allowed = f"a network that torch.onnx can export ({type(error).__name__})"
         raise SettingError("export", one_line(error), allowed) from None
     assert program is not None
+    for node in program.model.graph:
+        for inner in node.outputs:  # the exporter calls values by their operations: "mean"
+            inner.name = f"{inner.name}_inner" if inner.name in names else inner.name
+    for name, output in zip(names, program.model.graph.outputs, strict=True):
+        output.name = name
     made = program.model_proto
     if not made.graph.input[0].type.tensor_type.shape.dim[0].dim_param:
         allowed = "one that takes any number of inputs: it has fixed that of an example"
