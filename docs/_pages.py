@@ -1,7 +1,8 @@
 """What mkdocs makes beside the pages of this folder: pages and tables from the code's own texts.
 
 A method's page is its module's docstring with its parameters. `<!-- settings -->` becomes the table
-of simulation.yaml, `<!-- parts: rule -->` what the files of the rules say. Links to files of the
+of simulation.yaml, `<!-- parts: rule -->` what the files of the rules say, `<!-- report: NAME,
+HEADING -->` that section of results/NAME/report.md. Links to files of the
 repository that are no pages lead to copies of them in the site.
 """
 
@@ -63,6 +64,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Fill in what markers ask for, and lead links to files of the repository to copies."""
     markdown = re.sub(r"<!-- parts: (\w+) -->", lambda m: parts_of(m[1]), markdown)
+    markdown = re.sub(
+        r"<!-- report: ([\w-]+), (.+?) -->", lambda m: reported(*m.groups()), markdown
+    )
     markdown = markdown.replace("<!-- settings -->", settings_table())
     here = os.path.dirname(page.file.src_uri)
 
@@ -111,6 +115,13 @@ def parts_of(setting: str) -> str:
     """Return what the files of all values of a setting say, a section each."""
     found = [part for part in parts() if part.setting == setting]
     return "\n\n".join(f"## {part.name}\n\n{escaped(part.text)}" for part in found)
+
+
+def reported(name: str, heading: str) -> str:
+    """Return the first section of that heading in a report, up to the next of its level."""
+    text = (ROOT / "results" / name / "report.md").read_text(encoding="utf-8")
+    _, level, rest = re.split(rf"^(#+) {re.escape(heading)}\n", text, maxsplit=1, flags=re.M)
+    return re.split(rf"^#{{1,{len(level)}}} ", rest, maxsplit=1, flags=re.M)[0].strip()
 
 
 def settings_table() -> str:
