@@ -195,7 +195,7 @@ def superlink(environment: dict[str, str], home: Path) -> Iterator[None]:
     with open(log, "wb") as output:
         process = subprocess.Popen(
             command,
-            cwd=app_folder(),
+            cwd=home,
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=output,
