@@ -18,7 +18,10 @@ FOLDERS = (
     "benchmarks", "client_app", "docs", "examples", "experiments", "fedbary", "results",
     "server_app", "strategies", "tests",
 )  # fmt: skip
-FILES = ("LICENSE", "README.md", "pyproject.toml", "simulation.yaml")
+FILES = (
+    "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "README.md", "mkdocs.yml", "pyproject.toml",
+    "simulation.yaml",
+)  # fmt: skip
 REGISTRIES = re.compile(r"\b(RULES|INFERENCE|METHODS|TASKS|names\(\)|modules\(\"models)")
 
 
