@@ -21,6 +21,9 @@ from fedbary.runs.commit import git_commit
 from fedbary.settings.config import ROOT
 from server_app import inline
 
+os.environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
+"""pandas loads pyarrow, whose allocator else starts a thread, which no fork would have."""
+
 FOR_THE_FORKS = (
     "client_app",
     *(f"fedbary.inference.{name}" for name in INFERENCE),

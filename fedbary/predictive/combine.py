@@ -83,7 +83,7 @@ def gate_logits(outputs: Tensor, experts: int) -> Tensor:
     SettingError
         If the outputs are fewer than experts − 1.
     """
-    outputs = outputs.flatten(1)
+    outputs = outputs.unsqueeze(1) if outputs.ndim == 1 else outputs.flatten(1)
     if outputs.shape[1] < experts - 1:
         most = outputs.shape[1] + 1
         raise SettingError("centres", experts, f"at most {most}, the network's outputs and one")

@@ -174,7 +174,7 @@ def test_sites_may_hold_files_of_their_own(tmp_path):
         ({"method": "barycentre"}, "regression-vi"),
         ({"predictive": "closed"}, "for a network"),
         ({"bayesian_layers": 1}, "0 for method=FedAG"),
-        ({"partition": "dirichlet"}, "iid or quantity"),
+        ({"partition": "dirichlet"}, "iid, quantity or"),
         ({"device": "cuda"}, "CPU"),
         ({"dataset": "nope"}, "diabetes, or the path"),
         ({"clients": 399}, "at most the 398"),

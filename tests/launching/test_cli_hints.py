@@ -74,7 +74,7 @@ def test_semicolons_are_named(tmp_path):
         load("mine.csv", tmp_path, "c")
 
 
-def test_a_report_on_one_run_says_that_it_is_one(tmp_path):
+def test_a_report_on_a_run_that_is_not_whole_says_so(tmp_path):
     (tmp_path / "metrics.jsonl").touch()
-    with pytest.raises(SettingError, match="this is one run: see its metrics.jsonl"):
+    with pytest.raises(SettingError, match="the folder of a run that has ended"):
         write_report(tmp_path)

@@ -197,7 +197,7 @@ def test_what_does_not_fit_is_one_line_and_nothing_is_written(runs, digits, here
         ("images", "absent.npz", "there is none"),
         ("tables", "empty.csv", "at least one"),
         ("tables", "few.csv", "missing: mean texture"),
-        ("tables", "bare", ".csv or an .npz"),
+        ("tables", "bare", ".csv, a .parquet or an .npz"),
         ("numbers", "age.csv", "missing: bmi"),
         ("unfinished", "plain.npz", "has ended"),
         ("absent", "plain.npz", "the folder of a run"),
