@@ -85,7 +85,7 @@ def export(
 ) -> None:
     """Write a federation's model as one ONNX graph, of drawn networks or of their means.
 
-    RUN is the folder of a run that has ended, MODEL.onnx is the file to write. The graph takes any
+    RUN is the folder of a run that has ended, MODEL is the file to write. The graph takes any
     number of inputs, float32 images whose bytes were divided by 255 or float64 rows in their own
     units, and answers with the mean of the networks' probabilities, or mean and variance of a
     number, the uncertainty, and what each network says. `--samples 0` is the network of the
