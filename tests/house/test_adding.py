@@ -19,8 +19,8 @@ FOLDERS = (
     "server_app", "strategies", "tests",
 )  # fmt: skip
 FILES = (
-    "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "README.md", "mkdocs.yml", "pyproject.toml",
-    "simulation.yaml",
+    "CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "README.md", "mkdocs.yml",
+    "pyproject.toml", "simulation.yaml",
 )  # fmt: skip
 REGISTRIES = re.compile(r"\b(RULES|INFERENCE|METHODS|TASKS|names\(\)|modules\(\"models)")
 
