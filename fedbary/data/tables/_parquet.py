@@ -35,8 +35,8 @@ def cells(path: Path) -> DataFrame:
     """
     import pandas
 
-    library("pyarrow", "parquet", "file", str(path))
+    pyarrow = library("pyarrow", "parquet", "file", str(path))
     try:
         return pandas.read_parquet(path, engine="pyarrow")
-    except (OSError, ValueError, NotImplementedError) as error:
+    except (OSError, ValueError, pyarrow.ArrowException) as error:
         raise SettingError(str(path), error, "a Parquet file") from error
