@@ -39,13 +39,18 @@ EACH = [pytest.param(name, marks=() if name in KINDS else pytest.mark.slow) for 
 FEDBARY = Path(sys.executable).parent / "fedbary"
 QUICK = {"clients": 3, "rounds": 3, "local_epochs": 2, "samples": 2, "evaluate_clients": 0}
 FEW = {"particles": 2, "server_steps": 10}
-"""Parameters, where methods have them, by which they train few networks, or take few steps."""
+"""Parameters, where methods have them, by which they train few networks, or take few steps.
+
+Particles' steps have the size of `lr` in each weight, so theirs is a tenth of SGD's.
+"""
 
 
 def settings(name, **changes):
     if METHODS[name].needs_bench:
         changes = {"server_fraction": 0.1, **changes}
     changes = {key: FEW[key] for key in FEW.keys() & methods()[name].parameters.keys()} | changes
+    if "particles" in changes:
+        changes = {"lr": 0.003, **changes}
     return resolve({**QUICK, "engine": "inline", "device": "cpu", "method": name, **changes})
 
 
