@@ -25,6 +25,6 @@ class Tracker:
         """Log pictures and posterior, and end the run."""
         self._run.log({picture.stem: wandb.Image(str(picture)) for picture in pictures})
         artefact = wandb.Artifact(f"posterior-{self._run.id}", type="posterior")
-        artefact.add_file(str(posterior))
+        artefact.add_file(str(posterior), policy="immutable")  # else W&B keeps a copy of it at home
         self._run.log_artifact(artefact)
         self._run.finish()

@@ -1,7 +1,10 @@
 """What a tracker was told is read back by its own library; its failure never stops a run."""
 
 import json
+import struct
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from safetensors.numpy import load_file
@@ -63,12 +66,54 @@ def test_mlflow_reads_numbers_settings_and_artefacts(tmp_path, monkeypatch):
     assert stored == {"posterior.safetensors", *pictures}
 
 
-@pytest.mark.filterwarnings("ignore")
-def test_wandb_keeps_a_run_offline(tmp_path, monkeypatch):
-    pytest.importorskip("wandb")
+def wandb_records(file: Path) -> Iterator[tuple[str, Any]]:
+    """Yield the records of a .wandb file by their kinds.
+
+    After 7 bytes of its own it is LevelDB's log: in blocks of 32 KiB parts of records, each led by
+    its check sum, its length and whether it is whole (1), a first (2), a middle (3) or a last (4).
+    """
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    data, at, held = file.read_bytes(), 7, b""
+    while at < len(data):
+        if (left := 2**15 - at % 2**15) < 7:
+            at += left
+            continue
+        _, length, part = struct.unpack_from("<IHB", data, at)
+        held += data[at + 7 : at + 7 + length]
+        at += 7 + length
+        if part in (1, 4):
+            record, held = Record.FromString(held), b""
+            kind = record.WhichOneof("record_type")
+            yield kind, getattr(record, kind)
+
+
+def test_wandb_offline_reads_numbers_settings_pictures_and_the_posterior(tmp_path, monkeypatch):
+    wandb = pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
-    run("wandb", tmp_path / "run")
-    assert list((tmp_path / "run" / "wandb").glob("offline-run-*/*.wandb"))
+    for place in ("DATA", "CACHE", "CONFIG"):
+        monkeypatch.setenv(f"WANDB_{place}_DIR", str(tmp_path / "home"))
+    lines = run("wandb", tmp_path / "run")
+    wandb.teardown()
+    (file,) = (tmp_path / "run" / "wandb").glob("offline-run-*/*.wandb")
+    told = list(wandb_records(file))
+    (made,) = (record for kind, record in told if kind == "run")
+    assert (made.project, made.display_name) == ("fedbary", "run")
+    config = {item.key: json.loads(item.value_json) for item in made.config.update}
+    assert {name: config[name] for name in QUICK} == QUICK and config["rule"] == "RKLB"
+    rounds = [
+        {"/".join(item.nested_key): json.loads(item.value_json) for item in record.item}
+        for kind, record in told
+        if kind == "history"
+    ]
+    found = [(values["_step"], values["nll"]) for values in rounds]
+    assert found == [(line["round"], line["nll"]) for line in lines]
+    assert "uncertainty/epistemic" in rounds[0]
+    assert {name.partition("/")[0] for name in rounds[-1]} >= pictures_of(tmp_path / "run")
+    (artefact,) = (record for kind, record in told if kind == "artifact")
+    (posterior,) = artefact.manifest.contents
+    assert Path(posterior.local_path) == tmp_path / "run" / "posterior.safetensors"
+    assert "exit" in dict(told)
 
 
 def settings_with(tracker: str) -> Settings:
