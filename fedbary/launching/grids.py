@@ -135,11 +135,10 @@ def compare(
     tables = [f(table) for f in (compared.settings_table, compared.scores_table)]
     tables.append(compared.pairs_table(table))
     text = "\n\n".join(files.markdown(*found) for found in tables if found[1])
-    output.mkdir(exist_ok=True)
-    files.write_picture(output / "courses.png", picture)
-    files.write_text(
-        output / "comparison.md", f"# Comparison\n\n{text}\n\n![courses](courses.png)\n"
-    )
+    with files.written_whole(output) as folder:
+        files.write_picture(folder / "courses.png", picture)
+        page = f"# Comparison\n\n{text}\n\n![courses](courses.png)\n"
+        files.write_text(folder / "comparison.md", page)
     print(text)
     print(f"Comparison: {output}")
 

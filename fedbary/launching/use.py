@@ -137,10 +137,10 @@ def evaluate(
     prediction = trained.predict(examples, samples)
     found = scores(trained, prediction, examples, by)
     drawn = dict(pictures(trained, prediction, examples, by))
-    output.mkdir(exist_ok=True)
-    for name, figure in drawn.items():
-        files.write_picture(output / f"{name}.png", figure)
-    files.write_table(output / "scores.csv", found)
+    with files.written_whole(output) as folder:
+        for name, figure in drawn.items():
+            files.write_picture(folder / f"{name}.png", figure)
+        files.write_table(folder / "scores.csv", found)
     for line in _lines(found):
         print(line)
     print(f"Evaluation: {output}")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Mapping, Sequence
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +27,26 @@ def require_free(files: Iterable[Path], force: bool) -> None:
             raise SettingError("output", str(file), "a file that does not exist yet, or --force")
         if not file.parent.is_dir():
             raise SettingError("output", str(file), "a file in a folder that exists")
+
+
+@contextmanager
+def written_whole(folder: Path) -> Iterator[Path]:
+    """Give a folder to be filled, whose files lie in `folder` at the end, and none of them before.
+
+    Where `folder` exists its files of the same names are replaced, and the others stay.
+    """
+    partial = folder.with_name(f"{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)  # of one that was killed
+    partial.mkdir()
+    try:
+        yield partial
+        if folder.exists():
+            for file in sorted(partial.iterdir()):
+                os.replace(file, folder / file.name)
+        else:
+            partial.rename(folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def write_table(file: Path, columns: Mapping[str, Any]) -> None:

@@ -17,6 +17,7 @@ import fedbary
 from fedbary.errors import SettingError
 from fedbary.launching.use import evaluate, predict
 from fedbary.settings.config import resolve
+from fedbary.trained import files
 from server_app.inline import run_inline
 
 QUICK = {"engine": "inline", "device": "cpu", "clients": 3, "rounds": 2, "local_epochs": 2}
@@ -234,6 +235,39 @@ def test_what_does_not_fit_is_one_line_and_nothing_is_written(runs, digits, here
     assert Path("predictions.csv").read_text() == "mine"
     predict(runs / "images", Path("plain.npz"), force=True)
     assert len(rows("predictions.csv")) == 3
+
+
+KILLED = """
+import os, pathlib, sys
+from fedbary.trained.files import write_text, written_whole
+with written_whole(pathlib.Path(sys.argv[1])) as made:
+    write_text(made / "scores.csv", "new")
+    os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.parametrize("held", [{}, {"scores.csv": "old", "mine.txt": "mine"}])
+def test_a_folder_is_as_it_was_when_its_writer_is_cut_off_and_whole_thereafter(held, tmp_path):
+    folder = tmp_path / "evaluation"
+    for name, text in held.items():
+        folder.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+
+    def found():
+        return {file.name: file.read_text() for file in folder.glob("*")}
+
+    command = [sys.executable, "-c", KILLED, folder]
+    assert subprocess.run(command, cwd=Path(__file__).parents[2], check=False).returncode == -9
+    assert found() == held
+    with pytest.raises(KeyboardInterrupt), files.written_whole(folder) as made:
+        files.write_text(made / "scores.csv", "new")
+        raise KeyboardInterrupt
+    assert found() == held
+    with files.written_whole(folder) as made:
+        files.write_text(made / "scores.csv", "new")
+        files.write_text(made / "sure.txt", "new")
+    assert found() == held | {"scores.csv": "new", "sure.txt": "new"}
+    assert list(tmp_path.iterdir()) == [folder]
 
 
 def test_a_run_of_an_earlier_version_takes_todays_defaults_for_what_it_does_not_say(runs, tmp_path):
