@@ -11,6 +11,15 @@ TORCHVISION = "torchvision:"
 """How the names of torchvision's data sets begin, ``torchvision:KMNIST``."""
 
 
+PARQUET = ".parquet"
+"""How the names of Parquet files end."""
+
+
+def has_columns(name: str) -> bool:
+    """Whether a data set of images holds columns by name: one of Hugging Face, a Parquet file."""
+    return name.startswith(HUB) or name.endswith(PARQUET)
+
+
 def is_source(name: str) -> bool:
     """Whether a name says where data come from: a library, or a function of one's own."""
     return name.startswith((HUB, TORCHVISION)) or is_factory(name)

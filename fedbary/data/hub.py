@@ -1,11 +1,11 @@
-"""Hugging Face data sets: from the hub by name, or a local copy in a folder."""
+"""Hugging Face data sets: from the hub by name, or a local copy in a folder or a Parquet file."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from fedbary.data.forms import HUB
+from fedbary.data.forms import HUB, PARQUET
 from fedbary.errors import SettingError
 from fedbary.imports import library
 
@@ -23,8 +23,9 @@ def load_hub(name: str, data_dir: Path, download: bool) -> tuple[Any, Any | None
     ----------
     name : str
         ``hf:PATH``, a folder as ``save_to_disk`` makes it, or with Parquet files or folders of
-        images: absolute, relative to the working directory, or else to ``data_dir``. Or
-        ``hf:owner/name``, or ``hf:owner/name:configuration``, on the hub.
+        images: absolute, relative to the working directory, or else to ``data_dir``. A Parquet
+        file likewise, with or without ``hf:``. Or ``hf:owner/name``, or
+        ``hf:owner/name:configuration``, on the hub.
     data_dir : Path
         In its folder ``huggingface`` lies what is fetched or converted.
     download : bool
@@ -36,19 +37,21 @@ def load_hub(name: str, data_dir: Path, download: bool) -> tuple[Any, Any | None
         The library is not installed, there is no such data set, or the hub cannot be reached.
     """
     held = name.removeprefix(HUB)
-    folder = next((f for f in (Path(held).expanduser(), data_dir / held) if f.is_dir()), None)
-    if folder is None and not download:
-        allowed = "a folder that is there, or download=true for a name on the hub"
+    here = next((p for p in (Path(held).expanduser(), data_dir / held) if p.exists()), None)
+    if here is None and (held.endswith(PARQUET) or not download):
+        allowed = "a folder or a Parquet file that is there, or download=true for a name on the hub"
         raise SettingError("dataset", name, allowed)
     datasets = library("datasets", "hf", "dataset", name)
-    if folder:
+    cache = str(data_dir / "huggingface")
+    if here:
         datasets.disable_progress_bars()
     try:
-        if folder is not None and any((folder / file).is_file() for file in _SAVED):
-            found = datasets.load_from_disk(str(folder))
+        if here is not None and any((here / file).is_file() for file in _SAVED):
+            found = datasets.load_from_disk(str(here))
+        elif here is not None and here.is_file():
+            found = datasets.load_dataset("parquet", data_files=str(here), cache_dir=cache)
         else:
-            place, _, configuration = (str(folder), "", "") if folder else held.partition(":")
-            cache = str(data_dir / "huggingface")
+            place, _, configuration = (str(here), "", "") if here else held.partition(":")
             found = datasets.load_dataset(place, configuration or None, cache_dir=cache)
     except Exception as error:  # noqa: BLE001 - files and networks raise many kinds
         allowed = f"a data set that can be read: {HUB}PATH, or {HUB}owner/name"

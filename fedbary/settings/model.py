@@ -225,9 +225,9 @@ class Settings(BaseModel):
         known, files = limits.of(task).DATASETS, limits.of(task).FILES
         if value in ("none", *known) or value.endswith(files) or "/" in value or is_source(value):
             return value
-        also = ", the path of an .npz file, of a folder of images (with a slash: ./scans), "
+        also = f", the path of a file {', '.join(files)} or of a folder (with a slash: ./scans), "
         also += f"{HUB}owner/name, {TORCHVISION}NAME, or package.module:function"
-        if setting == "dataset" and value.endswith((".csv", ".parquet")):
+        if setting == "dataset" and value.endswith(".csv"):
             also += "; a table needs task=regression or task=tables, and target=<its column>"
         raise SettingError(setting, value, ", ".join(known) + also)
 

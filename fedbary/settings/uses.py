@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from fedbary.data.forms import has_columns
 from fedbary.errors import SettingError
 from fedbary.registry import is_factory
 from fedbary.settings import limits
@@ -42,6 +43,8 @@ def _unused(settings: Settings) -> Iterator[tuple[str, tuple[str, str]]]:
     task = limits.of(settings.task)
     for name in task.UNUSED:
         yield name, (f"task={settings.task}", task.USES)
+    if settings.task == "classification" and not has_columns(settings.dataset):
+        yield "target", (f"dataset={settings.dataset}", task.USES)
     method = methods()[settings.method]
     part = f"method={method.name}"
     for name in method.unused:

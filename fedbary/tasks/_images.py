@@ -21,23 +21,21 @@ LUMINANCE = (0.299, 0.587, 0.114)
 
 def load_dataset(settings: Settings) -> Dataset:
     """Return the data set, read once per process."""
-    return _load(settings, settings.dataset, named_shape(settings))
+    data_dir, shape = Path(settings.data_dir), named_shape(settings)
+    by = settings.resize, settings.target
+    return load(settings.dataset, data_dir, settings.download, shape, *by)
 
 
 def load_foreign(settings: Settings) -> Dataset:
     """Return `ood_dataset`; pictures that may be resized take the shape of the data set."""
     shape = load_dataset(settings).shape if settings.resize != "none" else None
-    return _load(settings, settings.ood_dataset, shape)
+    data_dir = Path(settings.data_dir)
+    return load(settings.ood_dataset, data_dir, settings.download, shape, settings.resize)
 
 
 def named_shape(settings: Settings) -> Shape | None:
     """Return the shape that the settings name; None for that of the data set."""
     return None if settings.input_shape == "auto" else parse_shape(settings.input_shape)
-
-
-def _load(settings: Settings, name: str, shape: Shape | None) -> Dataset:
-    data_dir = Path(settings.data_dir)
-    return load(name, data_dir, settings.download, shape, settings.resize)
 
 
 def layout_of(settings: Settings) -> ImageLayout:

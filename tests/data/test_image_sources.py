@@ -12,6 +12,7 @@ from PIL import Image
 from fedbary.data.images import load
 from fedbary.errors import SettingError
 from fedbary.settings.config import resolve
+from fedbary.settings.uses import require_used
 from fedbary.tasks import task_of
 
 RNG = np.random.default_rng(0)
@@ -151,6 +152,47 @@ def test_labels_without_names_are_classes_by_their_values(tmp_path):
     made.save_to_disk(tmp_path / "one")
     held = load("hf:one", tmp_path, False)
     assert held.classes == ("0", "5", "10") and set(held.y_train.tolist()) == {0, 1, 2}
+
+
+def test_the_column_of_the_classes_may_be_named(tmp_path):
+    made = hugging()
+    fine = [2 - i % 3 for i in range(30)]
+    made = made.add_column("fine", fine, feature=CLASSES).add_column("age", [0.5] * 30)
+    datasets.DatasetDict(train=made, test=made.select(range(3))).save_to_disk(tmp_path / "two")
+    arguments = "hf:two", tmp_path, False, None, "none"
+    assert load(*arguments).y_test.tolist() == [0, 1, 2]  # of two the one called label
+    held = load(*arguments, "fine")
+    assert held.classes == ("ant", "bee", "cow") and held.y_test.tolist() == [2, 1, 0]
+    refused("target: 'img';.*a column of hf:two: label, fine, age$", *arguments, "img")
+    refused("age: .*a class for each image", *arguments, "age")
+    made.rename_column("label", "coarse").save_to_disk(tmp_path / "three")
+    refused(r"coarse \(ClassLabel\), fine .*that target= names", "hf:three", *arguments[1:])
+    with pytest.raises(SettingError, match="dataset=digits does not use it"):
+        require_used(["target"], resolve({"target": "fine"}))
+    chosen = {"dataset": "hf:two", "data_dir": str(tmp_path), "target": "fine"}
+    require_used(chosen, resolve(chosen))
+    assert torch.equal(task_of(resolve(chosen)).held.y_train, held.y_train)
+
+
+def test_a_parquet_file_of_pictures(tmp_path):
+    made = hugging()
+    made.to_parquet(tmp_path / "p.parquet")
+    held = load("p.parquet", tmp_path, False)
+    assert held.classes == ("ant", "bee", "cow") and held.y_test.tolist() == [0, 1, 2]
+    pixels = np.stack(made["img"])
+    assert (pixels == held.x_test[0].permute(1, 2, 0).numpy()).all((1, 2, 3)).sum() == 1
+    columns = made.cast_column("img", datasets.Image(decode=False)).to_pandas()
+    columns.to_parquet(tmp_path / "plain.parquet")  # no types of Hugging Face's
+    plain = load(str(tmp_path / "plain.parquet"), tmp_path / "other", False)
+    assert plain.classes == ("0", "1", "2") and torch.equal(plain.x_train, held.x_train)
+    chosen = {"dataset": "p.parquet", "data_dir": str(tmp_path), "target": "label"}
+    require_used(chosen, resolve(chosen))
+    assert task_of(resolve(chosen)).signature().shape == held.shape
+    refused("absent.parquet';.*a Parquet file that is there", "absent.parquet", tmp_path, True)
+    (tmp_path / "bad.parquet").write_bytes(b"PAR1")
+    refused("bad.parquet: .*a data set that can be read", "bad.parquet", tmp_path, False)
+    made.remove_columns("img").to_parquet(tmp_path / "table.parquet")
+    refused(r"'label \(ClassLabel\)';.*a table needs", "table.parquet", tmp_path, False)
 
 
 def test_hugging_face_data_that_do_not_fit_are_refused_in_one_line(tmp_path, monkeypatch):

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedbary.data.forms import HUB, TORCHVISION
+from fedbary.data.forms import HUB, TORCHVISION, has_columns
 from fedbary.data.image_files import Shape
 from fedbary.data.images import _folder, _hf, _own, _torchvision
 from fedbary.data.images._batches import batch_source, inputs
@@ -36,7 +36,7 @@ __all__ = [
     "pixel_sums",
 ]
 
-_loaded: dict[tuple[str, Path, Shape | None, str], Dataset] = {}
+_loaded: dict[tuple[str, Path, Shape | None, str, str], Dataset] = {}
 
 
 def names() -> tuple[str, ...]:
@@ -50,6 +50,7 @@ def load(
     download: bool,
     shape: Shape | None = None,
     resize: str = "none",
+    target: str = _hf.UNNAMED,
 ) -> Dataset:
     """Return a data set as tensors, read once per process.
 
@@ -58,8 +59,9 @@ def load(
     name : str
         One of `names`; or the path of an ``.npz`` file or of a folder of images by class, see
         `_folder`: absolute, relative to the working directory, or else relative to ``data_dir``;
-        or ``hf:owner/name`` or ``hf:PATH``, see `fedbary.data.hub`; ``torchvision:NAME``, see
-        `_torchvision`; or ``package.module:function``, a function that returns the four arrays.
+        or ``hf:owner/name``, ``hf:PATH`` or a ``.parquet`` file, see `fedbary.data.hub`;
+        ``torchvision:NAME``, see `_torchvision`; or ``package.module:function``, a function that
+        returns the four arrays.
     data_dir : Path or str
         Where data sets lie. ``<data_dir>/<name>.npz`` is read in preference to anything else.
     download : bool
@@ -69,6 +71,8 @@ def load(
         must be all alike.
     resize : str
         What is done with pictures of another size, see `fedbary.data.image_files.read_image`.
+    target : str
+        The column of the classes, of a set that has columns, see `_hf.read`.
 
     Returns
     -------
@@ -82,23 +86,25 @@ def load(
         The name is unknown, the data are absent and cannot be had, or a file holds what it
         must not; the message says which.
     """
-    key = name, Path(data_dir).expanduser().absolute(), shape, resize
+    key = name, Path(data_dir).expanduser().absolute(), shape, resize, target
     if key not in _loaded:
         try:
-            _loaded[key] = _read(name, key[1], download, shape, resize)
+            _loaded[key] = _read(name, key[1], download, shape, resize, target)
         except MemoryError as error:
             raise SettingError("dataset", error, "one that fits into this memory") from error
     return _loaded[key]
 
 
-def _read(name: str, data_dir: Path, download: bool, shape: Shape | None, resize: str) -> Dataset:
+def _read(
+    name: str, data_dir: Path, download: bool, shape: Shape | None, resize: str, target: str
+) -> Dataset:
     path = Path(name).expanduser()
     path = path if path.exists() else data_dir / path
     if name in names():
         return _named(name, data_dir, download)
     arrays: Mapping[str, Any]
-    if name.startswith(HUB):
-        arrays = _hf.read(name, data_dir, download, shape, resize)
+    if has_columns(name):
+        arrays = _hf.read(name, data_dir, download, shape, resize, target)
     elif name.startswith(TORCHVISION):
         arrays = _torchvision.read(name, data_dir, download, shape, resize)
     elif name.endswith(".npz"):
@@ -108,7 +114,9 @@ def _read(name: str, data_dir: Path, download: bool, shape: Shape | None, resize
     elif is_factory(name):
         arrays = _own.read(name)
     else:
-        allowed = f"{', '.join(names())}, the path of an .npz file or of a folder of images, "
+        allowed = (
+            f"{', '.join(names())}, the path of an .npz or .parquet file or of a folder of images, "
+        )
         allowed += f"{HUB}owner/name, {TORCHVISION}NAME, or package.module:function"
         raise SettingError("dataset", name, allowed)
     return from_arrays(name, arrays, name)

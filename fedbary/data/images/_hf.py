@@ -1,4 +1,4 @@
-"""Images of a Hugging Face data set: one column of images, one of classes."""
+"""Images of a Hugging Face data set or a Parquet file: a column of images, one of classes."""
 
 from __future__ import annotations
 
@@ -18,14 +18,18 @@ from fedbary.errors import SettingError
 LABELS = ("label", "labels")
 """Columns that hold the classes where several columns hold some, or none says so."""
 
+UNNAMED = "y"
+"""The setting `target` where nobody has named a column."""
+
 
 def read(
-    name: str, data_dir: Path, download: bool, shape: Shape | None, resize: str
+    name: str, data_dir: Path, download: bool, shape: Shape | None, resize: str, target: str
 ) -> dict[str, Any]:
     """Return the four arrays and the classes' names.
 
-    The images are the only column of the type Image; the classes are the only one of the type
-    ClassLabel, or else the column ``label`` or ``labels``.
+    The images are the only column of the type Image, or of files' ``bytes`` and ``path``; the
+    classes are the column ``target``, or else the only one of the type ClassLabel, or else the
+    column ``label`` or ``labels``.
 
     Raises
     ------
@@ -34,7 +38,7 @@ def read(
         another shape.
     """
     train, test = load_hub(name, data_dir, download)
-    columns = _columns(name, train)
+    columns = _columns(name, train, target)
     if shape is None:
         held = _held(name, train, columns.images)
         shape = common_shape((row, shape_of(image, row)) for row, image in held)
@@ -52,16 +56,22 @@ class _Columns:
     classes: tuple[str, ...]
 
 
-def _columns(name: str, train: Any) -> _Columns:
-    kinds = {column: type(feature).__name__ for column, feature in train.features.items()}
+def _columns(name: str, train: Any, target: str) -> _Columns:
+    kinds = {column: _kind(feature) for column, feature in train.features.items()}
     images = [column for column, kind in kinds.items() if kind == "Image"]
-    labels = [column for column, kind in kinds.items() if kind == "ClassLabel"]
+    others = [column for column in kinds if column not in images]
+    if target not in (UNNAMED, *others):
+        raise SettingError("target", target, f"a column of {name}: {', '.join(others)}")
+    labels = [column for column in others if column == target]
+    labels = labels or [column for column in others if kinds[column] == "ClassLabel"]
     if len(labels) != 1:
-        labels = [column for column in LABELS if column in kinds]
+        labels = [column for column in LABELS if column in others]
     if len(images) != 1 or len(labels) != 1:
         held = ", ".join(f"{column} ({kind})" for column, kind in kinds.items())
-        allowed = "one column of type Image, and one of type ClassLabel or called label"
-        raise SettingError(f"dataset {name}: columns", held, allowed)
+        allowed = "one column of type Image, and one that target= names, of type ClassLabel or "
+        raise SettingError(
+            f"dataset {name}: columns", held, f"{allowed}called label; a table needs task=tables"
+        )
     feature = train.features[labels[0]]
     if classes := getattr(feature, "names", ()):
         return _Columns(images[0], labels[0], tuple(range(len(classes))), tuple(classes))
@@ -71,6 +81,12 @@ def _columns(name: str, train: Any) -> _Columns:
         raise SettingError(f"dataset {name}: {labels[0]}", str(feature), allowed)
     values = tuple(sorted(found))
     return _Columns(images[0], labels[0], values, tuple(map(str, values)))
+
+
+def _kind(feature: Any) -> str:
+    """Return the type of a column; files without a type in the file's metadata are images."""
+    is_file = isinstance(feature, dict) and feature.keys() == {"bytes", "path"}
+    return "Image" if is_file else type(feature).__name__
 
 
 def _held(name: str, part: Any, images: str) -> Iterator[tuple[str, Path | bytes]]:

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 DATASETS = ("none", *modules("data/images"))
 
-FILES = (".npz",)
+FILES = (".npz", ".parquet")
 
-UNUSED = ("target", "split", "noise", "class_weights", "specificity")
+UNUSED = ("split", "noise", "class_weights", "specificity")
 
 USES = "classes, input_shape, resize, normalise, augment, ood_dataset, ece_bins, predictive"
 
