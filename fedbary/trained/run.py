@@ -128,7 +128,7 @@ class Trained:
         """
         from fedbary.trained.onnx import onnx_bytes
 
-        task = self._told(samples)
+        task = self._told(samples, device="cpu")
         if samples != 0 and self.settings.predictive == "dropout":
             allowed = "another, or 0 samples: a graph has no dropout"
             raise SettingError("predictive", "dropout", allowed)
@@ -144,12 +144,12 @@ class Trained:
         }
         write_whole(Path(file), onnx_bytes(graph, example, facts))
 
-    def _told(self, samples: int | None) -> Task:
-        """Return the task under the run's settings, with so many samples."""
+    def _told(self, samples: int | None, **changes: Any) -> Task:
+        """Return the task under the run's settings, with so many samples and what is changed."""
         if samples is not None and samples < 0:
             raise SettingError("samples", samples, "a whole number from 0 up")
         held = self.settings.samples if samples is None else samples
-        return task_of(self.settings.model_copy(update={"samples": held}))
+        return task_of(self.settings.model_copy(update={"samples": held, **changes}))
 
     def _drawn_from(self, seed: int) -> int:
         return derive_seed(self.settings.seed, "predict-new", seed)

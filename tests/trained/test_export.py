@@ -17,6 +17,8 @@ QUICK = {"engine": "inline", "device": "cpu", "clients": 3, "rounds": 1, "local_
 RUNS = {
     "images": {"pixels": "signed"},
     "gated": {"method": "FedHBMixture"},
+    "product": {"method": "FedAG", "predictive": "product"},
+    "products": {"method": "PredBayes", "predictive": "product", "server_fraction": 0.1},
     "tables": {"task": "tables", "class_weights": "balanced"},
     "numbers": {"task": "regression"},
     "closed": {
@@ -55,10 +57,24 @@ def test_the_graph_predicts_what_the_model_predicts(name, samples, tmp_path):
         for field in found.keys() - {"networks"}:
             wanted = getattr(expected, field).numpy()
             np.testing.assert_allclose(found[field], wanted, rtol=1e-4, atol=2e-6)
-        if "networks" in found and name != "gated":
+        if "networks" in found and name not in ("gated", "product", "products"):
             wanted = found.get("probs", found.get("mean"))
             np.testing.assert_allclose(found["networks"].mean(0), wanted, rtol=1e-4, atol=1e-5)
     assert json.loads(told["classes"]) == list(model.signature.classes)
+
+
+def test_the_graph_is_the_cpu_s_wherever_the_run_is_loaded(tmp_path, monkeypatch):
+    model = trained("tables", tmp_path / "run")
+    elsewhere = {"cpu": "cpu", "auto": "meta"}
+    for module in ("tables", "_network"):
+        monkeypatch.setattr(
+            f"fedbary.tasks.{module}.torch_device", lambda s: torch.device(elsewhere[s.device])
+        )
+    model.export(tmp_path / "model.onnx", 2)
+    x = model.task.evaluation_examples().x[:5]
+    found, _ = answered(tmp_path / "model.onnx", x)
+    monkeypatch.undo()
+    np.testing.assert_allclose(found["probs"], model.predict(x, 2).probs, rtol=1e-4)
 
 
 def test_what_cannot_be_exported_is_one_line(tmp_path, monkeypatch):
