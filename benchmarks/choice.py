@@ -1,6 +1,6 @@
 """The values of a grid that scored best on validation data, a line per block, as lines of a grid.
 
-Of each block of the grid it takes the run whose NLL after the last round is the lowest.
+Of each block of the grid it takes the run whose NLL at the end is the lowest.
 
     python -m benchmarks.choice experiments/methods-choice.yaml results/methods-choice
 """
@@ -18,7 +18,7 @@ import yaml
 
 from fedbary.settings.config import read_yaml
 from fedbary.study.grid import read_experiment
-from fedbary.study.table import read_table
+from fedbary.study.table import read_table, result_rows
 
 
 def chosen(grid: Path, results: Path) -> Iterator[tuple[Mapping[str, Any], float]]:
@@ -28,7 +28,7 @@ def chosen(grid: Path, results: Path) -> Iterator[tuple[Mapping[str, Any], float
     raises a ValueError.
     """
     table = read_table(results)
-    nll = table[table["round"] == table["rounds"]].set_index("run")["nll"]
+    nll = result_rows(table).set_index("run")["nll"]
     runs = iter(read_experiment(grid, {}, {}).runs.items())
     for block in read_yaml(grid)["grid"]:
         tried = [key for key, value in block.items() if isinstance(value, list)]

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fedbary.errors import RunError, SettingError
 from fedbary.methods import Bench, arguments_of, method_of, require_method
+from fedbary.runs.best import is_stale
 from fedbary.runs.location import require_startable, run_folder
 from fedbary.runs.lock import only_writer
 from fedbary.runs.run_folder import RunFolder, changed_bits, checkpoint_to_resume
@@ -107,7 +108,10 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
         last = results.rounds[-1] if results.rounds else {}
         write_site_keys(folder, roster.keys)
         told = asker.hold(task.ask_after(members, last), strategy.contributors, config)
-        return recorder.record(server_round, arrays, told)
+        recorded = recorder.record(server_round, arrays, told)
+        if server_round < settings.rounds and is_stale(settings, results.rounds):
+            raise _EarlyStop
+        return recorded
 
     means = means_of(recorder.known_metrics)
     strategy = strategy_for(settings.method)(
@@ -129,7 +133,7 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
     if checkpoint is not None:
         strategy.load_state_dict(checkpoint.strategy, completed)
     recorder.strategy = strategy
-    with only_our_lines():
+    with only_our_lines(), _until_stale(results):
         strategy.start(
             packed or grid,
             ArrayRecord(recorder.model.state_dict()),
@@ -169,6 +173,21 @@ def _facts(
     facts = asker.hold(task.ask_first(), nodes, task.signature().config())
     results.write_tensors(task.facts, facts)
     return facts
+
+
+class _EarlyStop(Exception):
+    """Ends the rounds: Flower asks after each of them for nothing but its scores."""
+
+
+@contextmanager
+def _until_stale(results: RunFolder) -> Iterator[None]:
+    """Let the rounds end early, and say why."""
+    try:
+        yield
+    except _EarlyStop:
+        last, best = results.rounds[-1]["round"], results.result["round"]
+        score = f"{results.settings.keep_best} on validation data"
+        log(INFO, "Stopped after round %d: %s has not improved since round %d", last, score, best)
 
 
 @contextmanager

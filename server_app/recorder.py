@@ -15,6 +15,7 @@ from flwr.supercore.logger import log
 from torch import Tensor
 
 from fedbary import Posterior
+from fedbary.runs.best import BEST, validation_score
 from fedbary.runs.run_folder import RunFolder
 from fedbary.settings.config import Settings
 from fedbary.tasks import Client, Outcome, Scored, task_of
@@ -119,11 +120,7 @@ class Recorder:
         """
         state = arrays.to_torch_state_dict()
         self.model.load_state_dict(state)
-        posterior = self.posterior
-        pool = self.strategy.pool(self.model.state_dict())
-        outcome = Outcome(
-            server_round, self.model, posterior, self.members, told, self._held_out, pool
-        )
+        outcome = self._outcome(server_round, told)
         self.last = self.task.scores(outcome, self.facts)
         scores = self.last.scores
         now = time.perf_counter()
@@ -146,18 +143,18 @@ class Recorder:
             "round": server_round,
             **scores,
             "seconds": seconds,
-            "log_var": {name: float(v.mean()) for name, v in posterior.log_var.items()},
+            "log_var": {name: float(v.mean()) for name, v in outcome.posterior.log_var.items()},
             "skipped": skipped,
             **self._replies(server_round),
             **clients,
             **self.task.summary(self._trained or [], self._held_out),
             **told,
-            **({"pool": asdict(pool)} if pool else {}),
+            **({"pool": asdict(outcome.pool)} if outcome.pool else {}),
             **self.last.line,
         }
         self._trained, self._held_out = None, []
         self.results.add_round(line)
-        self._tracking.add_round(line)
+        self._tracking.add_round(self.results.rounds[-1])
         self.results.add_checkpoint(state, self.strategy.state_dict())
         log(
             INFO,
@@ -172,16 +169,45 @@ class Recorder:
         return MetricRecord({**scores})
 
     def finish(self) -> None:
-        """Draw the pictures, and write the members' networks and the final posterior."""
+        """Draw the pictures, and write the members' networks and the posterior of the result."""
+        if self.settings.keep_best != "none":
+            self._take_best()
         if self.last.prediction is not None:
             for name, figure in self.task.pictures(self.last.prediction, self.facts):
                 self.results.draw(figure, name)
-        for name, figure in self.task.pictures_of_clients(self.results.rounds[-1]):
+        for name, figure in self.task.pictures_of_clients(self.results.result):
             self.results.draw(figure, name)
         if members := self.members:
             self.results.write_tensors("networks", members)
         self.results.finish(self.posterior, self.task.curves)
         self._tracking.finish()
+
+    def _take_best(self) -> None:
+        """Say which round is the best, go back to it, and score it again for the pictures."""
+        line, score = self.results.result, self.settings.keep_best
+        if BEST not in line or line[BEST] is None:
+            log(WARNING, "No round has a finite %s on validation data: the last is kept", score)
+            return
+        number, value = line["round"], validation_score(self.settings, line)
+        log(
+            INFO,
+            "Round %d is kept: its %s on validation data, %.4f, is the best",
+            number,
+            score,
+            value,
+        )
+        if number == self.results.rounds[-1]["round"]:
+            return
+        checkpoint = self.results.checkpoint_of(number)
+        self.strategy.load_state_dict(checkpoint.strategy, number)
+        self.model.load_state_dict({**checkpoint.arrays})
+        self.last = self.task.scores(self._outcome(number, line), self.facts)
+
+    def _outcome(self, server_round: int, told: Mapping[str, Any]) -> Outcome:
+        """Return what is scored after a round."""
+        pool = self.strategy.pool(self.model.state_dict())
+        held_out = self._held_out
+        return Outcome(server_round, self.model, self.posterior, self.members, told, held_out, pool)
 
     def _replies(self, server_round: int) -> dict[str, Any]:
         """Return how many replies were admitted, why others were not, and who sent none."""

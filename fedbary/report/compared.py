@@ -14,7 +14,7 @@ from fedbary.report.results import plain
 from fedbary.runs.location import is_whole
 from fedbary.scores.stats import paired
 from fedbary.settings.config import BOOKKEEPING
-from fedbary.study.table import read_run, settings_of
+from fedbary.study.table import read_run, result_rows, settings_of
 from fedbary.tasks import task_class
 
 REPEATS = ("seed", "split")
@@ -74,19 +74,20 @@ def with_arms(table: pd.DataFrame) -> pd.DataFrame:
 
 def settings_table(table: pd.DataFrame) -> Table:
     """Return the settings that differ, a column a run."""
-    last = _last(table)
+    last = result_rows(table)
     rows = [[key, *map(plain, last[key])] for key in _differing(table)]
     return ["setting", *last["run"]], rows
 
 
 def scores_table(table: pd.DataFrame) -> Table:
-    """Return the scores of the last round, a column a run."""
-    last = _last(table)
-    rows = [
+    """Return the scores of each run's result, a column a run, and the round that it is of."""
+    last = result_rows(table)
+    rows = [["round", *map(str, last["round"])]]
+    rows += [
         [label, *(f"{scale * value:.4f}" for value in last[key])]
         for key, scale, label, _ in curves_of(table)
     ]
-    return ["last round", *last["run"]], rows
+    return ["result", *last["run"]], rows
 
 
 def pairs_table(table: pd.DataFrame) -> Table:
@@ -94,7 +95,7 @@ def pairs_table(table: pd.DataFrame) -> Table:
 
     `table` is of `with_arms`. Two arms need two seeds in common.
     """
-    last, rows = _last(table), []
+    last, rows = result_rows(table), []
     repeats = [name for name in REPEATS if name in last]
     for one, two in itertools.combinations(last["arm"].unique(), 2):
         for key, scale, label, _ in curves_of(table):
@@ -113,12 +114,8 @@ def pairs_table(table: pd.DataFrame) -> Table:
     return [*header, "p, t-test", "p, Wilcoxon"], rows
 
 
-def _last(table: pd.DataFrame) -> pd.DataFrame:
-    return table.groupby("run", sort=False).tail(1)
-
-
 def _differing(table: pd.DataFrame) -> list[str]:
-    settings = settings_of(_last(table))
+    settings = settings_of(result_rows(table))
     return [
         key
         for key in settings

@@ -12,7 +12,7 @@ import pandas as pd
 from fedbary.aggregation import RULES
 from fedbary.settings.config import Settings
 from fedbary.study.grid import differing
-from fedbary.study.table import settings_of, with_methods
+from fedbary.study.table import result_rows, settings_of, with_methods
 
 REPEATS = ("seed", "split")
 """Settings whose values are repetitions of one thing, over which means are taken."""
@@ -39,7 +39,7 @@ class Results:
         A row per run and round, as `read_table` returns them; the column `rule` has the method's
         name where it is not the barycentre.
     last : DataFrame
-        A row per run, by n and rule: its last round, with `seconds`, the median of a round,
+        A row per run, by n and rule: its result, with `seconds`, the median of a round,
         `duration`, the seconds of the whole run, and `variant`.
     varied : list of str
         The settings in which runs differ that are alike in data set, rule and n. The values of
@@ -57,7 +57,7 @@ class Results:
         table = with_methods(table)
         if "split" in table:
             table = table.assign(split=table["split"].fillna(0).astype(int))
-        last = table[table["round"] == table["rounds"]].copy()
+        last = result_rows(table).copy()
         last["order"] = [list(RULES).index(r) if r in RULES else len(RULES) for r in last["rule"]]
         trained = table[table["round"] > 0].groupby("run")["seconds"]
         last["seconds"] = last["run"].map(trained.median())
@@ -127,6 +127,17 @@ def plain(value: object) -> str:
 def listed_values(values: pd.Series) -> str:
     """Return the different values of a column with commas between."""
     return ", ".join(str(value) for value in sorted(values.unique()))
+
+
+def scored_after(last: pd.DataFrame) -> str:
+    """Return which round's models are scored, by what the runs' `keep_best` says."""
+    kept = last["keep_best"].fillna("none").unique() if "keep_best" in last else ["none"]
+    return " or ".join(
+        "after the last round"
+        if score == "none"
+        else f"after the round that is best by {score} on validation data"
+        for score in kept
+    )
 
 
 def scored_on(last: pd.DataFrame, names: dict[str, str]) -> str:

@@ -29,6 +29,8 @@ def add_runs(document: Document, last: pd.DataFrame) -> None:
     ]
     document.table(["setting or version", "in every run"], rows, "Common to all runs")
     other = [key for key in settings if key not in same and key not in NAMING]
+    if "keep_best" in last and (last["keep_best"].fillna("none") != "none").any():
+        other.append("round")
     body = [
         [code(row["run"]), *(plain(row[key]) for key in (*other, "commit", "started")),
          duration(row["duration"])]

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,8 +55,8 @@ def fingerprint(settings: Settings) -> str:
     return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()
 
 
-def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
-    """Write ``checkpoint-<round>.safetensors`` at once and remove all but the last two.
+def save_checkpoint(folder: Path, checkpoint: Checkpoint, kept: Collection[int] = ()) -> None:
+    """Write ``checkpoint-<round>.safetensors`` at once; remove all but the last two and `kept`.
 
     Killed at any moment, the folder holds the checkpoints that it held, or this one too.
     """
@@ -64,10 +64,10 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     tensors |= {f"strategy.{name}": t.contiguous() for name, t in checkpoint.strategy.items()}
     marks = {key: str(getattr(checkpoint, key)) for key in MARKS}
     content = save(tensors, marks | {"sha256": _digest(tensors, marks)})
-    file = folder / f"checkpoint-{checkpoint.round:04d}.safetensors"
-    write_whole(file, content)
+    write_whole(_file(folder, checkpoint.round), content)
     for old in _files(folder)[:-KEPT]:
-        old.unlink()
+        if _round(old) not in kept:
+            old.unlink()
 
 
 def write_whole(file: Path, content: bytes) -> None:
@@ -96,12 +96,23 @@ def load_checkpoint(folder: Path, which: str) -> Checkpoint:
     SettingError
         If there is none, or it is damaged; the message says what may be used instead.
     """
-    files = _files(folder)
+    files = _last(folder)
     position = {"last": 1, "previous": 2}[which]
     if len(files) < position:
         held = f"a run that holds a {which} checkpoint; this one holds {len(files)}"
         raise SettingError("output", str(folder), held)
     file = files[-position]
+    others = [f"resume=previous, round {_round(other)}" for other in files[:-1]]
+    return _read(file, others if which == "last" else [])
+
+
+def load_round(folder: Path, number: int) -> Checkpoint:
+    """Read the checkpoint of a round; a SettingError if it is missing or damaged."""
+    return _read(_file(folder, number), [])
+
+
+def _read(file: Path, others: list[str]) -> Checkpoint:
+    """Read a checkpoint; an error names the `others` that may be used instead."""
     try:
         with safe_open(file, "pt") as opened:
             metadata = opened.metadata() or {}
@@ -110,8 +121,7 @@ def load_checkpoint(folder: Path, which: str) -> Checkpoint:
         if _digest(tensors, marks) != metadata["sha256"] or marks["round"] != str(_round(file)):
             raise ValueError("its content is not what was written")
     except (SafetensorError, OSError, ValueError, KeyError) as error:
-        others = [f"resume=previous, round {_round(files[-2])}"] if which == "last" else []
-        allowed = " or ".join(["an undamaged checkpoint", *others[: len(files) - 1]])
+        allowed = " or ".join(["an undamaged checkpoint", *others])
         raise SettingError(f"checkpoint {file}", error, allowed) from None
     parts = _part(tensors, "arrays."), _part(tensors, "strategy.")
     return Checkpoint(int(marks["round"]), marks["settings"], marks["metrics"], *parts)
@@ -135,6 +145,16 @@ def _digest(tensors: Mapping[str, Tensor], marks: Mapping[str, str]) -> str:
 
 def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {k.removeprefix(prefix): t for k, t in tensors.items() if k.startswith(prefix)}
+
+
+def _file(folder: Path, number: int) -> Path:
+    return folder / f"checkpoint-{number:04d}.safetensors"
+
+
+def _last(folder: Path) -> list[Path]:
+    """Return the last checkpoint after the one of the round before, where that is there."""
+    files = _files(folder)
+    return [file for file in files[-KEPT:] if _round(file) > _round(files[-1]) - KEPT]
 
 
 def _files(folder: Path) -> list[Path]:

@@ -24,12 +24,15 @@ from fedbary.device import torch_device
 from fedbary.errors import SettingError
 from fedbary.figures.run import Curve, learning_curves, partition_heatmap
 from fedbary.figures.sheet import DPI
+from fedbary.runs.best import BEST, best_round, result_line
 from fedbary.runs.checkpoints import (
+    KEPT,
     Checkpoint,
     drop_checkpoints_after,
     fingerprint,
     has_checkpoint,
     load_checkpoint,
+    load_round,
     save_checkpoint,
     write_whole,
 )
@@ -105,14 +108,15 @@ class RunFolder:
     - `settings.yaml`: every resolved setting, who holds what, device, versions and git commit;
     - `signature.json`: what all sites agree on, the shape and the classes or the columns;
     - `metrics.jsonl`: one line per round, flushed;
-    - `checkpoint-<round>.safetensors`: what the next round starts from; the last two are kept;
+    - `checkpoint-<round>.safetensors`: what the next round starts from; the last two are kept,
+      and with `keep_best` the best round's;
     - `partition.png`, `learning-curves.png`, `reliability.png` (where the server has test data);
       of a regression `learning-curves.png` and `coverage.png`;
     - of a regression `standardiser.safetensors`, `mean` and `std` of the features and, last, the
       target; of images with `normalise=channels` `normaliser.safetensors`; of FedAG
-      `networks.safetensors`, the clients' of the last round, stacked;
-    - `posterior.safetensors`: the final posterior, `<name>_mean` and `<name>_log_var`. It is
-      written last and at once: where it stands, the run is whole.
+      `networks.safetensors`, the clients' of the round that is kept, stacked;
+    - `posterior.safetensors`: the posterior of that round, the last or the best, `<name>_mean` and
+      `<name>_log_var`. It is written last and at once: where it stands, the run is whole.
 
     Parameters
     ----------
@@ -176,7 +180,12 @@ class RunFolder:
         return results
 
     def add_round(self, metrics: dict[str, Any]) -> None:
-        """Append one round's metrics to metrics.jsonl; values that are not finite become null."""
+        """Append one round's metrics to metrics.jsonl; values that are not finite become null.
+
+        If the best round is kept, they get its number.
+        """
+        if self.settings.keep_best != "none":
+            metrics = {**metrics, BEST: best_round(self.settings, [*self.rounds, metrics])}
         self.rounds.append(metrics)
         line = json.dumps(_finite(metrics), allow_nan=False).encode() + b"\n"
         self._written.update(line)
@@ -189,7 +198,17 @@ class RunFolder:
         """Write what the next round starts from, tied to the settings and the rounds so far."""
         history = self._written.hexdigest()
         marks = len(self.rounds) - 1, fingerprint(self.settings), history
-        save_checkpoint(self.path, Checkpoint(*marks, arrays, strategy))
+        best = [line[BEST] for line in self.rounds[-KEPT:] if line.get(BEST) is not None]
+        save_checkpoint(self.path, Checkpoint(*marks, arrays, strategy), best)
+
+    @property
+    def result(self) -> Mapping[str, Any]:
+        """The line of the round whose model is the run's."""
+        return result_line(self.rounds)
+
+    def checkpoint_of(self, number: int) -> Checkpoint:
+        """Read the checkpoint of a round; a SettingError if it is missing or damaged."""
+        return load_round(self.path, number)
 
     def write_signature(self, config: Mapping[str, Any]) -> None:
         """Write what all sites agree on, as `Signature.config` has it."""

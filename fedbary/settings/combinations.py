@@ -22,6 +22,7 @@ def conflicts(settings: Settings) -> Iterator[tuple[str, str]]:
     if settings.projection != "none" and settings.holdout == 0:
         yield "projection", "none without a holdout, on which clients score"
     yield from limits.conflicts(settings)
+    yield from _with_best(settings)
     if settings.dataset == "none":
         yield from _without_data(settings)
 
@@ -34,6 +35,29 @@ def _with_method(settings: Settings) -> Iterator[tuple[str, str]]:
         yield "kl_weight", f"a number for {method}"
     if settings.projection != "none" and file.personalises:
         yield "projection", f"none for {method}, whose clients have models of their own"
+
+
+def _with_best(settings: Settings) -> Iterator[tuple[str, str]]:
+    if settings.keep_best == "none":
+        if settings.patience:
+            yield "patience", "0 for keep_best=none, which has no best round"
+        return
+    scores = limits.of(settings.task).BEST_BY
+    if settings.keep_best not in scores:
+        yield "keep_best", f"none, {', '.join(scores)} for task={settings.task}"
+    clients_validate = settings.holdout > 0 and settings.evaluate_clients == 1
+    if not (settings.server_validates or clients_validate):
+        yield "keep_best", f"none without validation data, which {_validation(settings)} gives"
+    if settings.projection != "none" or methods()[settings.method].personalises:
+        yield "keep_best", "none where clients keep models of their own, which are the last round's"
+
+
+def _validation(settings: Settings) -> str:
+    """Return the settings that give a run validation data."""
+    at_server, at_clients = "evaluate_on=validation", "holdout above 0 with evaluate_clients=1"
+    if settings.dataset == "none":
+        return at_clients
+    return at_server if settings.task == "regression" else f"{at_server}, or {at_clients},"
 
 
 def _without_data(settings: Settings) -> Iterator[tuple[str, str]]:

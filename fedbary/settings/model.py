@@ -133,6 +133,8 @@ class Settings(BaseModel):
     ece_bins: int = Field(ge=1)
     specificity: float = Field(ge=0, le=1)
     evaluate_clients: int = Field(ge=0)
+    keep_best: str
+    patience: int = Field(ge=0)
     projection: Literal["none", "WB", "RKLB"]
 
     attack: str
@@ -152,6 +154,15 @@ class Settings(BaseModel):
         """Whether fairness is measured in a round: every `evaluate_clients`-th and the last."""
         every = self.evaluate_clients
         return every > 0 and (server_round % every == 0 or server_round == self.rounds)
+
+    def may_be_kept(self, server_round: int) -> bool:
+        """Whether a round's model may be the result: the last, or any if the best is kept."""
+        return self.keep_best != "none" or server_round >= self.rounds
+
+    @property
+    def server_validates(self) -> bool:
+        """Whether the server scores models on validation data of its own."""
+        return self.evaluate_on == "validation" and self.dataset != "none"
 
     def lr_of(self, server_round: int) -> float:
         """Return the rate of the means in a round; cosine: lr · ½ (1 + cos(π (t − 1)/rounds))."""

@@ -39,7 +39,7 @@ class Cost:
         self._known: dict[tuple[object, ...], float] = {}
         for rows in done:
             first = rows.iloc[0].dropna()
-            first = pd.Series({**EARLIER, **first})
+            first = pd.Series({**EARLIER, **first, "rounds": rows["round"].max()})
             self._known[_like(first)] = float(rows["seconds"].sum() / _passes(first))
 
     def seconds(self, settings: Settings) -> float | None:

@@ -31,6 +31,7 @@ from fedbary.study.table import (
     public,
     read_run,
     read_table,
+    result_rows,
     write_about,
     write_table,
 )
@@ -203,8 +204,8 @@ def _last_words(log: Path) -> str:
 
 
 def _score(settings: Settings, rows: pd.DataFrame) -> str:
-    """Return the scores of a run's last round, as its task says them, and how long it took."""
-    scores = {str(name): value for name, value in rows.iloc[-1].items()}
+    """Return the scores of a run's result, as its task says them, and how long it took."""
+    scores = {str(name): value for name, value in result_rows(rows).iloc[0].items()}
     return f"{task_of(settings).said(scores)}  {duration(rows['seconds'].sum())}"
 
 

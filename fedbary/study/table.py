@@ -23,6 +23,7 @@ import pandas as pd
 import yaml
 
 from fedbary.errors import SettingError, one_line
+from fedbary.runs.best import BEST
 from fedbary.runs.location import METRICS
 from fedbary.settings.config import BARYCENTRE, Settings, read_yaml
 from fedbary.settings.earlier import WRITTEN_OUT, translated
@@ -66,7 +67,7 @@ def read_run(name: str, folder: Path) -> pd.DataFrame:
 
 
 def read_table(results: Path) -> pd.DataFrame:
-    """Return the table of a results folder.
+    """Return the table of a results folder; runs that stopped early have fewer rounds than asked.
 
     Raises
     ------
@@ -94,11 +95,27 @@ def read_table(results: Path) -> pd.DataFrame:
     for column in ("format", "run", "round", "rounds"):
         if column not in table:
             raise _damaged(file, f"it has no column {column}")
-    unfinished = table.groupby("run")[["round", "rounds"]].max()
-    unfinished = unfinished[unfinished["round"] < unfinished["rounds"]]
-    if len(unfinished):
-        raise _damaged(file, f"the rounds of {unfinished.index[0]} are not all there")
+    for run, rows in table.groupby("run"):
+        if rows["round"].max() < _least_rounds(rows):
+            raise _damaged(file, f"the rounds of {run} are not all there")
     return table
+
+
+def result_rows(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the row of each run's result: its best round if that is kept, else its last."""
+    runs = table.groupby("run", sort=False)
+    result = runs["round"].transform("max")
+    if BEST in table:
+        result = runs[BEST].transform("last").fillna(result)  # the last that is known
+    return table[table["round"] == result]
+
+
+def _least_rounds(rows: pd.DataFrame) -> float:
+    """Return how many rounds the rows of a run must have: all, or those before it may stop."""
+    asked = float(rows["rounds"].max())
+    patience = float(rows["patience"].max()) if "patience" in rows else 0.0
+    best = float(rows[BEST].max()) if BEST in rows else math.nan
+    return min(asked, best + patience) if patience > 0 and not math.isnan(best) else asked
 
 
 def write_table(results: Path, runs: Sequence[pd.DataFrame]) -> None:

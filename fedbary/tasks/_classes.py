@@ -72,7 +72,7 @@ def summary(trained: Sequence[Client], held_out: Sequence[Client]) -> dict[str, 
     if told := [client for client in trained if "local-accuracy" in client]:
         line["local_models"] = _spread(told, "local-accuracy")
     if told := [client for client in held_out if client.keys() >= SCORES.keys()]:
-        line["held_out"] = {**_spread(told, "accuracy"), "clients": told}
+        line["held_out"] = {**means(told), **_spread(told, "accuracy"), "clients": told}
     for data, part in DATA.items():
         both = {f"{OWN[model]}{part}accuracy" for model in ("global", "personal")}
         told = [client for client in held_out if client.keys() >= both]
@@ -155,6 +155,15 @@ def unscored(scored_on_server: bool) -> str:
     """Say why there are no scores."""
     why = "predictions are not finite" if scored_on_server else "no site has answered"
     return f"not scored, {why}"
+
+
+def means(clients: Sequence[Client]) -> dict[str, float]:
+    """Return the means of the clients' scores, weighted by how many examples they are of."""
+    weights = [client["num-examples"] for client in clients]
+    return {
+        name: float(np.average([client[name] for client in clients], weights=weights))
+        for name in SCORES
+    }
 
 
 def _spread(clients: Sequence[Client], name: str) -> dict[str, float]:

@@ -191,17 +191,14 @@ class Classification(Task):
         scores = dict.fromkeys(SCORES, math.nan)
         if self.settings.dataset == "none":
             if told := [client for client in outcome.held_out if client.keys() >= SCORES.keys()]:
-                weights = [client["num-examples"] for client in told]
-                for name in SCORES:
-                    values = [client[name] for client in told]
-                    scores[name] = float(np.average(values, weights=weights))
+                scores = _classes.means(told)
             return Scored(scores)
         images, labels = self.scored_by_clients(facts)
         prediction = self._predict_global(outcome, images)
         if not prediction.probs.isfinite().all():
             return Scored(scores)
         line = _classes.uncertainty(prediction, labels)
-        if outcome.round >= self.settings.rounds:
+        if self.settings.may_be_kept(outcome.round):
             line |= self._beyond(outcome, prediction, images, labels, facts)
         return Scored(evaluate(prediction.probs, labels, self.settings.ece_bins), line, prediction)
 

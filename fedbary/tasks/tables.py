@@ -187,7 +187,7 @@ class Tables(Task):
         if not prediction.probs.isfinite().all():
             return Scored(dict.fromkeys(self.limits, math.nan))
         line = _classes.uncertainty(prediction, labels)
-        if outcome.round >= self.settings.rounds:
+        if self.settings.may_be_kept(outcome.round):
             line |= _classes.rejection(prediction, labels)
         return Scored(self.judged(prediction, labels), line, prediction)
 

@@ -17,6 +17,7 @@ from fedbary.data.examples import Examples
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
 from fedbary.predictive.combine import pool_from
+from fedbary.runs.best import result_line
 from fedbary.runs.checkpoints import write_whole
 from fedbary.runs.location import read_settings
 from fedbary.runs.run_folder import POSTERIOR, read_rounds, read_signature
@@ -60,6 +61,11 @@ class Trained:
     def task(self) -> Task:
         """What the run was about."""
         return task_of(self.settings)
+
+    @property
+    def line(self) -> Mapping[str, Any]:
+        """The line of metrics.jsonl of the round that the model is of: the last, or the best."""
+        return result_line(self.rounds)
 
     def read(self, path: Path | str, target: str = "") -> Examples:
         """Read examples of one's own, in the forms that the task takes.
@@ -156,9 +162,9 @@ class Trained:
 
     @property
     def _outcome(self) -> Outcome:
-        last = self.rounds[-1]
-        pool = pool_from(last["pool"]) if "pool" in last else None
-        return Outcome(last["round"], self.network, self.posterior, self.members, last, [], pool)
+        line = self.line
+        pool = pool_from(line["pool"]) if "pool" in line else None
+        return Outcome(line["round"], self.network, self.posterior, self.members, line, [], pool)
 
 
 def load(run: Path | str) -> Trained:

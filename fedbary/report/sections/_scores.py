@@ -8,7 +8,7 @@ from fedbary.report.background import add_partitions
 from fedbary.report.cautions import add_cautions
 from fedbary.report.cells import Metric
 from fedbary.report.document import Document
-from fedbary.report.results import Results
+from fedbary.report.results import Results, scored_after
 from fedbary.report.runs import add_runs
 from fedbary.report.scores_table import add_scores
 from fedbary.report.variances import add_variances
@@ -35,9 +35,10 @@ class Scores:
     def write(self, results: Results, document: Document) -> None:
         """Add the sections to a document."""
         document.text(
-            """{runs} runs. All numbers are of the global model after the last round, as mean ±
+            """{runs} runs. All numbers are of the global model {after}, as mean ±
             standard deviation over {repeats}.""",
             runs=len(results.last),
+            after=scored_after(results.last),
             repeats=results.repeats,
         )
         add_cautions(results, document)

@@ -10,7 +10,7 @@ from fedbary.figures.rounds import rounds_by_rule
 from fedbary.report.document import Document
 from fedbary.report.estimate import Estimate
 from fedbary.report.published import DATASETS, fedag_published
-from fedbary.report.results import Results, scored_on
+from fedbary.report.results import Results, scored_after, scored_on
 from fedbary.report.runs import add_runs
 from fedbary.report.sections._regression_scores import (
     SCORES,
@@ -59,11 +59,12 @@ def write(results: Results, document: Document) -> None:
 def _add_introduction(document: Document, last: pd.DataFrame) -> None:
     clients = ", ".join(map(str, sorted(last["clients"].unique())))
     document.text(
-        """{runs} runs of {clients} clients. All numbers are of {scored}, in the target's own
-        units, as mean ± standard error over the splits.""",
+        """{runs} runs of {clients} clients. All numbers are of {scored}, {after}, in the target's
+        own units, as mean ± standard error over the splits.""",
         runs=len(last),
         clients=clients,
         scored=scored_on(last, TESTS),
+        after=scored_after(last),
     )
 
 

@@ -8,7 +8,7 @@ from fedbary.report.cells import ACCURACY, ECE_15, NLL, Metric
 from fedbary.report.document import Document
 from fedbary.report.layers import add_layers
 from fedbary.report.methods import BRIER, add_methods, several
-from fedbary.report.results import Results, listed_values, scored_on
+from fedbary.report.results import Results, listed_values, scored_after, scored_on
 from fedbary.report.rules import add_rules_compared
 from fedbary.report.runs import add_runs
 from fedbary.report.scores_table import BEST, add_scores
@@ -63,9 +63,10 @@ def _add_introduction(results: Results, document: Document) -> None:
         standardised together; each fits the network to its own rows, and a **rule** makes one
         model of their answers; that is a round. The last *n* of the network's layers hold a
         Gaussian for every weight, the others a number; FedAvg has n = 0. All numbers are of the
-        global model after the last round, on {where}, as mean ± standard deviation over
+        global model {after}, on {where}, as mean ± standard deviation over
         {repeats}.""",
         runs=len(results.last),
+        after=scored_after(results.last),
         clients=" or ".join(map(str, sorted(results.last["clients"].unique()))),
         where=scored_on(results.last, TESTS),
         repeats=results.repeats,

@@ -8,6 +8,8 @@ The file of a task in `fedbary.tasks` bears the same name here. It defines
     how the path of a file that it reads may end; "" for any path;
 ``UNUSED``, ``USES``
     settings that are nothing to the task, and in words what it uses instead;
+``BEST_BY``
+    the scores by which the best round may be chosen, each with ``min`` or ``max``, the better;
 ``limits(settings)``
     yields (setting, whether it fits the others, what is allowed).
 """

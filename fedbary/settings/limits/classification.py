@@ -19,6 +19,9 @@ UNUSED = ("split", "noise", "class_weights", "specificity")
 USES = "classes, input_shape, resize, normalise, augment, ood_dataset, ece_bins, predictive"
 
 
+BEST_BY = {"nll": min, "accuracy": max, "ece": min, "brier": min}
+
+
 def limits(settings: Settings) -> Iterator[tuple[str, bool, str]]:
     """Yield what has to fit."""
     fits = settings.model != "cnn" or settings.bayesian_layers <= 5

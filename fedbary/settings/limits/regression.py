@@ -33,6 +33,9 @@ UNUSED = (
 USES = "target, split, noise, predictive"
 
 
+BEST_BY = {"nll": min, "rmse": min, "crps": min}
+
+
 def limits(settings: Settings) -> Iterator[tuple[str, bool, str]]:
     """Yield what has to fit."""
     yield "model", settings.model in ("mlp", "linear"), "mlp or linear for task=regression"

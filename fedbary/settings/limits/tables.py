@@ -19,6 +19,9 @@ UNUSED = ("input_shape", "augment", "pixels", "resize", "normalise", "noise")
 USES = "target, classes, split, class_weights, specificity, ece_bins, predictive"
 
 
+BEST_BY = {"nll": min, "accuracy": max, "ece": min, "brier": min, "auroc": max, "sensitivity": max}
+
+
 def limits(settings: Settings) -> Iterator[tuple[str, bool, str]]:
     """Yield what has to fit."""
     images = ("cnn", "resnet20")

@@ -1,0 +1,60 @@
+"""The best round of a run, by a score on validation data; found from the lines of metrics.jsonl."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedbary.settings import limits
+from fedbary.settings.config import Settings
+
+BEST = "best_round"
+"""The entry of a round's line with the number of the best round so far, if the best is kept."""
+
+Line = Mapping[str, Any]
+
+
+def validation_score(settings: Settings, line: Line) -> float:
+    """Return a round's score `keep_best` on validation data; NaN where there is none.
+
+    It is the server's, or the mean over what the clients hold out.
+    """
+    scores = line if settings.server_validates else line.get("held_out", {})
+    value = scores.get(settings.keep_best)
+    return math.nan if value is None else float(value)
+
+
+def best_round(settings: Settings, lines: Sequence[Line]) -> int | None:
+    """Return the first of the rounds that are best by `keep_best`; None before there is any."""
+    better = limits.of(settings.task).BEST_BY[settings.keep_best]
+    scores = _scores(settings, lines)
+    return better(scores, key=scores.__getitem__) if scores else None
+
+
+def is_stale(settings: Settings, lines: Sequence[Line]) -> bool:
+    """Whether as many rounds as `patience` have been scored since the best one."""
+    best = lines[-1].get(BEST)
+    if not settings.patience or best is None:
+        return False
+    return sum(number > best for number in _scores(settings, lines)) >= settings.patience
+
+
+def result_line(lines: Sequence[Line]) -> Line:
+    """Return the line of the round whose model is the run's: the best if it is kept, or the last.
+
+    `lines` are those of rounds 0, 1, ….
+    """
+    best = lines[-1].get(BEST)
+    return lines[-1] if best is None else lines[best]
+
+
+def _scores(settings: Settings, lines: Sequence[Line]) -> dict[int, float]:
+    """Return the scores of the rounds that count, by their numbers.
+
+    These are not round 0, before any training, nor skipped rounds, nor rounds without a finite
+    score: of one that no client has evaluated nothing is known.
+    """
+    trained = [line for line in lines if line["round"] > 0 and not line["skipped"]]
+    scores = {line["round"]: validation_score(settings, line) for line in trained}
+    return {number: score for number, score in scores.items() if math.isfinite(score)}
