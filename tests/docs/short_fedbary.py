@@ -10,9 +10,10 @@ from fedbary.launching.cli import main
 
 SHORT = {"engine": "inline", "rounds": 1, "local_epochs": 1, "samples": 2, "device": "cpu"}
 
-if sys.argv[1:2] == ["simulate"]:
-    own = sys.argv.pop(2) if sys.argv[2:] and "=" not in sys.argv[2] else None
-    with tempfile.NamedTemporaryFile("w", suffix=".yaml", delete=False) as settings:
+with tempfile.NamedTemporaryFile("w", suffix=".yaml") as settings:
+    if sys.argv[1:2] == ["simulate"]:
+        own = sys.argv.pop(2) if sys.argv[2:] and "=" not in sys.argv[2] else None
         yaml.safe_dump(SHORT | (yaml.safe_load(Path(own).read_text()) if own else {}), settings)
-    sys.argv.insert(2, settings.name)
-main()
+        settings.flush()
+        sys.argv.insert(2, settings.name)
+    main()
