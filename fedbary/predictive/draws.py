@@ -13,12 +13,15 @@ from fedbary.variational.layers import normal_like
 
 @torch.no_grad()
 def drawn(posterior: Posterior, samples: int, generator: Generator | None) -> dict[str, Tensor]:
-    """Draw networks from a posterior, (samples, *shape) by name; point tensors are repeated."""
-    networks = {}
+    """Draw networks from a posterior, (samples, *shape) by name; point tensors are repeated.
+
+    They lie on the generator's device, or without one on the posterior's.
+    """
+    networks, device = {}, generator.device if generator else None
     for name, mean in posterior.mean.items():
-        stacked = mean.expand(samples, *mean.shape)
+        stacked = mean.to(device=device).expand(samples, *mean.shape)
         if name in posterior.log_var:
-            std = variance_power(posterior.log_var[name], 0.5)
+            std = variance_power(posterior.log_var[name].to(device=device), 0.5)
             noise = normal_like(torch.empty_like(stacked), generator)
             stacked = torch.addcmul(stacked, std, noise)
         networks[name] = stacked

@@ -6,8 +6,10 @@ import pytest
 import torch
 from torch import Generator, nn
 
+from fedbary.gaussian import Posterior
 from fedbary.models import build
 from fedbary.predictive import dropout, members, mixture, montecarlo, predict, product
+from fedbary.predictive.choice import predicted
 from fedbary.variational.conversion import variational
 from fedbary.variational.noise import drawing
 
@@ -214,3 +216,13 @@ def test_drawn_networks_and_passes_that_draw_have_the_same_moments():
     std = passes.std(0)
     assert ((logits.mean(0) - passes.mean(0)).abs() < 6 * std / 4000**0.5 * 2**0.5).all()
     torch.testing.assert_close(logits.std(0), std, rtol=0.1, atol=0)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_a_posterior_read_from_a_file_predicts_on_the_model_s_gpu():
+    net, x = nn.Linear(3, 2).cuda(), torch.randn(5, 3, device="cuda")
+    held = {name: tensor.cpu() for name, tensor in net.state_dict().items()}
+    posterior = Posterior(held, {name: torch.full_like(t, -40.0) for name, t in held.items()})
+    generator = Generator("cuda").manual_seed(0)
+    found = predicted("auto", net, x, 3, generator, posterior)
+    torch.testing.assert_close(found.probs.float(), net(x).softmax(-1).detach())
