@@ -172,15 +172,19 @@ class Recorder:
         """Draw the pictures, and write the members' networks and the posterior of the result."""
         if self.settings.keep_best != "none":
             self._take_best()
+        if self.settings.pictures:
+            self._draw()
+        if members := self.members:
+            self.results.write_tensors("networks", members)
+        self.results.finish(self.posterior, self.task.curves)
+        self._tracking.finish()
+
+    def _draw(self) -> None:
         if self.last.prediction is not None:
             for name, figure in self.task.pictures(self.last.prediction, self.facts):
                 self.results.draw(figure, name)
         for name, figure in self.task.pictures_of_clients(self.results.result):
             self.results.draw(figure, name)
-        if members := self.members:
-            self.results.write_tensors("networks", members)
-        self.results.finish(self.posterior, self.task.curves)
-        self._tracking.finish()
 
     def _take_best(self) -> None:
         """Say which round is the best, go back to it, and score it again for the pictures."""

@@ -74,7 +74,10 @@ def made(name: str, folder: Path) -> str:
     else:
         changes = RUNS[name]
         base = {} if "task" in changes else IMAGES
-        run_inline(resolve({"engine": "inline", "device": "cpu", **base, **changes}), folder)
+        run_inline(
+            resolve({"engine": "inline", "pictures": False, "device": "cpu", **base, **changes}),
+            folder,
+        )
     return digest(folder)
 
 
@@ -92,7 +95,7 @@ def _own_sites(folder: Path) -> None:
     from server_app.inline import InlineGrid
 
     given = {"dataset": "none", "classes": "10", "input_shape": "1x8x8", "clients": 3}
-    chosen = resolve({"engine": "inline", "device": "cpu", **IMAGES, **given})
+    chosen = resolve({"engine": "inline", "pictures": False, "device": "cpu", **IMAGES, **given})
     data = folder.with_name("sites")
     data.mkdir()
     # A site's name decides its seeds, so it may not hold the path of a temporary folder.

@@ -67,6 +67,7 @@ def accuracy(folder, **changes):
     """The accuracy on digits of five clients after four short rounds."""
     short = {
         "engine": "inline", "clients": 5, "partition": "iid", "rounds": 4, "local_epochs": 3,
+        "pictures": False,
         "lr": 0.05, "bayesian_layers": 2, "holdout": 0, "samples": 3, "evaluate_clients": 0,
     }  # fmt: skip
     run_inline(resolve({**short, **changes}), folder)
@@ -86,7 +87,14 @@ def test_one_client_of_tiny_variances_ruins_rklb_but_not_with_a_bound_nor_the_me
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_the_point_weights_of_fedag_are_attacked_too(attack, tmp_path):
     """One client of three sends what its attack makes of its network; the others' are honest."""
-    short = {"task": "regression", "engine": "inline", "clients": 3, "rounds": 1, "local_epochs": 1}
+    short = {
+        "task": "regression",
+        "engine": "inline",
+        "pictures": False,
+        "clients": 3,
+        "rounds": 1,
+        "local_epochs": 1,
+    }
     for name, changes in {"honest": {}, "hostile": {"attack": attack}}.items():
         run_inline(resolve({**short, "hostile_fraction": 0.3, **changes}), tmp_path / name)
     honest, sent = (load_file(tmp_path / k / "networks.safetensors") for k in ("honest", "hostile"))

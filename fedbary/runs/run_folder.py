@@ -110,8 +110,8 @@ class RunFolder:
     - `metrics.jsonl`: one line per round, flushed;
     - `checkpoint-<round>.safetensors`: what the next round starts from; the last two are kept,
       and with `keep_best` the best round's;
-    - `partition.png`, `learning-curves.png`, `reliability.png` (where the server has test data);
-      of a regression `learning-curves.png` and `coverage.png`;
+    - with `pictures`: `partition.png`, `learning-curves.png`, `reliability.png` (where the server
+      has test data); of a regression `learning-curves.png` and `coverage.png`;
     - of a regression `standardiser.safetensors`, `mean` and `std` of the features and, last, the
       target; of images with `normalise=channels` `normaliser.safetensors`; of FedAG
       `networks.safetensors`, the clients' of the round that is kept, stacked;
@@ -151,7 +151,7 @@ class RunFolder:
         counts = list(label_counts.values())
         text += yaml.safe_dump({"label_counts": counts}, default_flow_style=None)
         write_whole(folder / SETTINGS, text.encode())
-        if all(counts):
+        if settings.pictures and all(counts):
             dealt = all(name == f"partition {part}" for part, name in enumerate(label_counts))
             sites = [] if dealt else list(label_counts)
             self.draw(partition_heatmap(np.array(counts), sites), "partition")
@@ -220,7 +220,8 @@ class RunFolder:
 
     def finish(self, posterior: Posterior, curves: Sequence[Curve]) -> None:
         """Draw the learning curves and write the final posterior."""
-        self.draw(learning_curves(self.rounds, curves), "learning-curves")
+        if self.settings.pictures:
+            self.draw(learning_curves(self.rounds, curves), "learning-curves")
         self.write_tensors(POSTERIOR, posterior.state_dict())
 
     def write_tensors(self, name: str, tensors: Mapping[str, Tensor]) -> None:

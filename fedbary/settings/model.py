@@ -33,6 +33,7 @@ BOOKKEEPING = frozenset(
         "download",
         "engine",
         "tracker",
+        "pictures",
         "device",
         "cpus_per_client",
         "gpus_per_client",
@@ -143,6 +144,7 @@ class Settings(BaseModel):
     seed: int = Field(ge=0, lt=2**63)
     engine: Literal["ray", "inline"]
     tracker: str
+    pictures: bool
     device: Literal["auto", "cpu", "cuda"]
     cpus_per_client: int = Field(ge=1)
     gpus_per_client: Literal["auto"] | float

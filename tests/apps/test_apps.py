@@ -20,7 +20,7 @@ from server_app.inline import InlineGrid, run_inline
 
 QUICK = {
     "engine": "inline", "clients": 3, "rounds": 2, "local_epochs": 1, "samples": 3,
-    "bayesian_layers": 2,
+    "pictures": False, "bayesian_layers": 2,
 }  # fmt: skip
 
 
@@ -46,7 +46,7 @@ def same(one, other):
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("apps") / "run"
-    run_inline(settings(), folder)
+    run_inline(settings(pictures=True), folder)
     return folder
 
 
@@ -57,7 +57,7 @@ def test_a_run_folder_holds_settings_metrics_posterior_and_pictures(finished):
         "checkpoint-0001.safetensors", "checkpoint-0002.safetensors",
     }  # fmt: skip
     written = yaml.safe_load((finished / "settings.yaml").read_text())
-    assert resolve(written["settings"]) == settings(output=str(finished))
+    assert resolve(written["settings"]) == settings(output=str(finished), pictures=True)
     assert {"fedbary", "flwr", "torch", "numpy", "ray", "python"} <= written["versions"].keys()
     assert written["commit"]
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -100,6 +100,13 @@ def test_one_seed_one_result(finished, tmp_path):
     assert same(posterior(finished), posterior(tmp_path / "again"))
     run_inline(settings(seed=1), tmp_path / "other")
     assert not same(posterior(finished), posterior(tmp_path / "other"))
+
+
+def test_a_run_without_pictures_writes_all_else(finished, tmp_path):
+    run_inline(settings(), tmp_path / "run")
+    names, others = ({path.name for path in f.iterdir()} for f in (finished, tmp_path / "run"))
+    assert others == {name for name in names if not name.endswith(".png")}
+    assert same(posterior(finished), posterior(tmp_path / "run"))
 
 
 def test_measuring_more_or_less_does_not_change_the_model(finished, tmp_path):

@@ -20,7 +20,14 @@ OWN = "own_models:normed"
 
 
 def ran(folder, **changes):
-    quick = {"engine": "inline", "clients": 2, "samples": 2, "device": "cpu", "holdout": 0.0}
+    quick = {
+        "engine": "inline",
+        "pictures": False,
+        "clients": 2,
+        "samples": 2,
+        "device": "cpu",
+        "holdout": 0.0,
+    }
     chosen = resolve({**quick, "rounds": 2, "local_epochs": 1, **changes})
     run_inline(chosen, folder)
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]

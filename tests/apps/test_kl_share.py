@@ -25,6 +25,7 @@ LINEAR = {
     "noise": NOISE_VAR, "predictive": "montecarlo", "inference": "natural_gradient",
     "bayesian_layers": 1,
     "engine": "inline", "clients": 4, "partition": "quantity", "alpha": 0.5, "rounds": 1,
+    "pictures": False,
     "local_epochs": 300, "batch_size": 64, "lr": 0.003, "log_var_lr": 0.003, "prior_std": 0.1,
     "weight_decay": 0, "evaluate_clients": 0, "device": "cpu", "samples": 2,
 }  # fmt: skip

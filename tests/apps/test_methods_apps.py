@@ -51,7 +51,15 @@ def settings(name, **changes):
     changes = {key: FEW[key] for key in FEW.keys() & methods()[name].parameters.keys()} | changes
     if "particles" in changes:
         changes = {"lr": 0.003, **changes}
-    return resolve({**QUICK, "engine": "inline", "device": "cpu", "method": name, **changes})
+    return resolve(
+        {**QUICK, "engine": "inline", "pictures": False, "device": "cpu", "method": name, **changes}
+    )
+
+
+def of_tables(name, **changes):
+    """Return settings of a network that is quick to train."""
+    layers = 0 if METHODS[name].deterministic else 1
+    return settings(name, task="tables", bayesian_layers=layers, **changes)
 
 
 def posterior(folder):
@@ -74,6 +82,7 @@ def cut_off(chosen, folder, messages):
         return client_app.train(message, context)
 
     app.query()(client_app.query)
+    app.query("ask")(client_app.ask)
     app.evaluate()(client_app.evaluate)
     with pytest.raises(KeyboardInterrupt):
         run(InlineGrid(app, chosen.clients, chosen.model_dump()), chosen, folder)
@@ -81,11 +90,11 @@ def cut_off(chosen, folder, messages):
 
 @pytest.mark.parametrize("name", EACH)
 def test_a_run_cut_off_at_any_round_goes_on_to_the_same_model(name, tmp_path):
-    run_inline(settings(name), tmp_path / "whole")
+    run_inline(of_tables(name), tmp_path / "whole")
     for messages in (1, 4, 8):
         folder = tmp_path / f"cut{messages}"
-        cut_off(settings(name, output=str(folder)), folder, messages)
-        run_inline(settings(name, resume="last"), folder)
+        cut_off(of_tables(name, output=str(folder)), folder, messages)
+        run_inline(of_tables(name, resume="last"), folder)
         assert same(folder, tmp_path / "whole")
 
 
@@ -161,7 +170,7 @@ def test_a_model_of_the_other_kind_is_refused_before_the_start(name):
 @pytest.mark.parametrize("name", EACH)
 def test_a_hostile_client_changes_the_model_or_is_refused_by_name(name, tmp_path):
     for attack in ("none", "scaling"):
-        chosen = settings(name, rounds=1, attack=attack, hostile_fraction=0.3)
+        chosen = of_tables(name, rounds=1, attack=attack, hostile_fraction=0.3)
         run_inline(chosen, tmp_path / attack)
     (*_, last) = (tmp_path / "scaling" / "metrics.jsonl").read_text().splitlines()
     refused = json.loads(last)["refused"]

@@ -21,7 +21,7 @@ from strategies.method_strategy import method_strategy
 
 QUICK = {
     "engine": "inline", "device": "cpu", "clients": 3, "rounds": 2, "local_epochs": 2,
-    "samples": 2, "alpha": 0.2,
+    "pictures": False, "samples": 2, "alpha": 0.2,
 }  # fmt: skip
 SCORES = {"accuracy", "nll", "ece", "brier"}
 
@@ -29,7 +29,7 @@ SCORES = {"accuracy", "nll", "ece", "brier"}
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("personal") / "run"
-    run_inline(resolve({**QUICK, "method": "pFedVem"}), folder)
+    run_inline(resolve({**QUICK, "method": "pFedVem", "pictures": True}), folder)
     return folder
 
 
@@ -119,7 +119,7 @@ def test_models_of_clients_own_fit_their_skewed_data_better(folder):
 
 
 def test_a_method_without_own_models_scores_as_before(tmp_path):
-    run_inline(resolve({**QUICK, "method": "PVI", "rounds": 1}), tmp_path / "run")
+    run_inline(resolve({**QUICK, "method": "PVI", "rounds": 1, "pictures": True}), tmp_path / "run")
     (last,) = lines(tmp_path / "run")[1:]
     assert "personal" not in last
     assert not any(

@@ -23,8 +23,9 @@ from fedbary.tasks import task_of
 from server_app import run
 from server_app.inline import InlineGrid, run_inline
 
-QUICK = {"task": "regression", "engine": "inline", "clients": 3, "rounds": 2, "local_epochs": 2}
-VI = {"protocol": "regression-vi", "engine": "inline", "clients": 3, "rounds": 2, "local_epochs": 1}
+SMALL = {"engine": "inline", "pictures": False, "clients": 3, "rounds": 2}
+QUICK = {**SMALL, "task": "regression", "local_epochs": 2}
+VI = {**SMALL, "protocol": "regression-vi", "local_epochs": 1}
 
 
 def settings(**changes):
@@ -46,7 +47,7 @@ def same(one, other):
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("regression") / "run"
-    run_inline(settings(), folder)
+    run_inline(settings(pictures=True), folder)
     return folder
 
 
@@ -59,7 +60,7 @@ def test_diabetes_is_what_task_regression_runs_on(finished):
     }  # fmt: skip
     written = yaml.safe_load((finished / "settings.yaml").read_text())
     assert written["settings"]["dataset"] == "diabetes"
-    assert resolve(written["settings"]) == settings(output=str(finished))
+    assert resolve(written["settings"]) == settings(output=str(finished), pictures=True)
     for line in lines(finished)[1:]:
         names = {"nll", "rmse", "crps", "sharpness", "coverage_50", "coverage_90", "coverage_95"}
         assert names <= line.keys() and names == line["without_noise"].keys()

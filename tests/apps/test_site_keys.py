@@ -23,7 +23,13 @@ from server_app.roster import Roster
 
 
 def settings(**changes):
-    small = {"engine": "inline", "clients": 3, "min_examples": 5, "round_timeout": 5}
+    small = {
+        "engine": "inline",
+        "pictures": False,
+        "clients": 3,
+        "min_examples": 5,
+        "round_timeout": 5,
+    }
     return resolve({**small, **changes})
 
 

@@ -18,7 +18,7 @@ from server_app import run
 from server_app.inline import InlineGrid
 
 SMALL = {"engine": "inline", "device": "cpu", "rounds": 1, "local_epochs": 1, "samples": 2,
-         "holdout": 0.0, "evaluate_clients": 0}  # fmt: skip
+         "pictures": False, "holdout": 0.0, "evaluate_clients": 0}  # fmt: skip
 
 
 def federation(chosen, paths):

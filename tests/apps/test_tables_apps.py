@@ -19,7 +19,10 @@ from fedbary.settings.config import resolve
 from server_app import run
 from server_app.inline import InlineGrid, run_inline
 
-QUICK = {"task": "tables", "engine": "inline", "clients": 3, "rounds": 2, "local_epochs": 2}
+QUICK = {
+    "task": "tables", "engine": "inline", "pictures": False, "clients": 3, "rounds": 2,
+    "local_epochs": 2,
+}  # fmt: skip
 
 
 def settings(**changes):
@@ -41,7 +44,7 @@ def same(one, other):
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tables") / "run"
-    run_inline(settings(), folder)
+    run_inline(settings(pictures=True), folder)
     return folder
 
 

@@ -20,7 +20,7 @@ from server_app.inline import InlineGrid
 TASK = ImageLayout((1, 8, 8), tuple("0123456789"))
 OWN = {
     "engine": "inline", "dataset": "none", "classes": 10, "input_shape": "1x8x8", "clients": 3,
-    "rounds": 3, "local_epochs": 2, "samples": 3, "round_timeout": 5,
+    "pictures": False, "rounds": 3, "local_epochs": 2, "samples": 3, "round_timeout": 5,
 }  # fmt: skip
 
 
@@ -156,7 +156,7 @@ def lines(folder):
 def test_sites_with_their_own_data_train_a_network_that_a_server_without_data_scores(
     files, tmp_path, caplog
 ):
-    chosen = resolve(OWN)
+    chosen = resolve({**OWN, "pictures": True})
     with caplog.at_level("INFO"):
         run(federation(chosen, files), chosen, tmp_path / "run")
     assert "round 0/3  not scored, no site has answered" in caplog.text

@@ -8,7 +8,14 @@ import yaml
 
 from fedbary.launching.cli import main
 
-SHORT = {"engine": "inline", "rounds": 1, "local_epochs": 1, "samples": 2, "device": "cpu"}
+SHORT = {
+    "engine": "inline",
+    "pictures": False,
+    "rounds": 1,
+    "local_epochs": 1,
+    "samples": 2,
+    "device": "cpu",
+}
 
 with tempfile.NamedTemporaryFile("w", suffix=".yaml") as settings:
     if sys.argv[1:2] == ["simulate"]:

@@ -119,7 +119,13 @@ def test_they_run_by_their_names(copy):
 
 def test_a_task_that_is_added_has_its_scores_in_the_log_and_in_a_report(copy):
     grid = {
-        "settings": {"task": "grades", "engine": "inline", "rounds": 1, "local_epochs": 2},
+        "settings": {
+            "task": "grades",
+            "engine": "inline",
+            "pictures": False,
+            "rounds": 1,
+            "local_epochs": 2,
+        },
         "grid": [{"rule": ["RKLB", "WB"], "split": [0, 1]}],
     }
     (copy / "grades.yaml").write_text(json.dumps(grid))

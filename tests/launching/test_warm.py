@@ -14,7 +14,14 @@ from fedbary.launching.warm import WarmProcess
 from fedbary.settings.config import resolve
 
 ROOT = Path(__file__).resolve().parents[2]
-QUICK = {"engine": "inline", "clients": 3, "rounds": 1, "local_epochs": 1, "evaluate_clients": 0}
+QUICK = {
+    "engine": "inline",
+    "pictures": False,
+    "clients": 3,
+    "rounds": 1,
+    "local_epochs": 1,
+    "evaluate_clients": 0,
+}
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from server_app.inline import run_inline
 
 QUICK = {
     "task": "tables", "engine": "inline", "clients": 2, "rounds": 1, "local_epochs": 1,
-    "samples": 5,
+    "pictures": False, "samples": 5,
 }  # fmt: skip
 
 

@@ -16,7 +16,14 @@ from fedbary.tasks import task_of
 from server_app.inline import run_inline
 
 ROOT = Path(__file__).resolve().parents[2]
-QUICK = {"task": "regression", "engine": "inline", "clients": 3, "rounds": 1, "local_epochs": 2}
+QUICK = {
+    "task": "regression",
+    "engine": "inline",
+    "pictures": False,
+    "clients": 3,
+    "rounds": 1,
+    "local_epochs": 2,
+}
 METHODS = [
     {}, {"model": "linear", "predictive": "closed"}, {"protocol": "regression-vi", "rule": "WB"}
 ]  # fmt: skip

@@ -14,8 +14,21 @@ from fedbary.study.table import TABLE, read_run, read_table, write_table
 from fedbary.tasks import task_class
 from server_app.inline import run_inline
 
-TABLES = {"task": "tables", "engine": "inline", "rounds": 1, "local_epochs": 1, "samples": 2}
-REGRESSION = {"task": "regression", "engine": "inline", "clients": 3, "rounds": 1}
+TABLES = {
+    "task": "tables",
+    "engine": "inline",
+    "pictures": False,
+    "rounds": 1,
+    "local_epochs": 1,
+    "samples": 2,
+}
+REGRESSION = {
+    "task": "regression",
+    "engine": "inline",
+    "pictures": False,
+    "clients": 3,
+    "rounds": 1,
+}
 
 
 def swept(folder, runs):

@@ -33,6 +33,7 @@ PATIENCE = 600  # seconds for which a busy machine may take to start what is to 
 BUDGET = int(os.environ.get("FEDBARY_KILLS", "10"))
 SMALL = {
     "engine": "inline", "clients": 2, "rounds": 4, "local_epochs": 1, "samples": 2, "device": "cpu",
+    "pictures": False,
     "server_momentum": 0.5, "participation": 0.5, "prior": "global", "batch_size": 128,
     "evaluate_clients": 2,
 }  # fmt: skip

@@ -26,6 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ROUNDS, TRAINING = 3, 2
 QUICK = {
     "engine": "inline", "clients": 3, "rounds": ROUNDS, "local_epochs": 1, "samples": 3,
+    "pictures": False,
     "participation": 0.67, "server_momentum": 0.5, "prior": "global", "lr_schedule": "cosine",
 }  # fmt: skip
 
@@ -118,7 +119,7 @@ def test_killed_after_the_last_round_the_results_are_still_written(whole, tmp_pa
         patched.setattr("fedbary.runs.run_folder.RunFolder.finish", killed)
         with pytest.raises(KeyboardInterrupt):
             run_inline(settings(), tmp_path / "run")
-    run_inline(settings(resume="last"), tmp_path / "run")
+    run_inline(settings(resume="last", pictures=True), tmp_path / "run")
     assert same_result(tmp_path / "run", whole)
     assert (tmp_path / "run" / "reliability.png").exists()
 

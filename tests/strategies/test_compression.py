@@ -191,7 +191,14 @@ def test_a_hostile_packing_raises_nothing_and_changes_nothing_for_others(data):
 
 def test_the_apps_send_a_posterior_in_fewer_bytes_than_fedavg_s_model(tmp_path):
     """1.25 of FedAvg's bytes with log-variances in 8 bits, 0.65 with means in 16."""
-    quick = {"engine": "inline", "clients": 3, "rounds": 2, "local_epochs": 1, "samples": 2}
+    quick = {
+        "engine": "inline",
+        "pictures": False,
+        "clients": 3,
+        "rounds": 2,
+        "local_epochs": 1,
+        "samples": 2,
+    }
     found = {}
     for name, changes in {
         "plain": {"bayesian_layers": 0, "rule": "FedAvg"},

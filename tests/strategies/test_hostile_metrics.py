@@ -16,11 +16,12 @@ from server_app.inline import run_inline
 
 CLASSIFICATION = {
     "engine": "inline", "clients": 2, "rounds": 2, "local_epochs": 1, "samples": 2,
-    "bayesian_layers": 1, "batch_size": 512,
+    "pictures": False, "bayesian_layers": 1, "batch_size": 512,
 }  # fmt: skip
 REGRESSION = {
     "task": "regression",
     "engine": "inline",
+    "pictures": False,
     "clients": 2,
     "rounds": 2,
     "local_epochs": 1,

@@ -21,7 +21,7 @@ def cost():
 def of(cost, **changes):
     words = {
         "dataset": "fashionmnist", "protocol": "short", "engine": "inline", "batch_size": 32,
-        "bayesian_layers": 3, "data_dir": "nowhere", "download": False,
+        "pictures": False, "bayesian_layers": 3, "data_dir": "nowhere", "download": False,
     }  # fmt: skip
     seconds = cost.seconds(resolve({**words, **changes}))
     return None if seconds is None else seconds - START_SECONDS["inline"]

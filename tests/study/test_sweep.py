@@ -31,7 +31,7 @@ from fedbary.study.table import (
 FEDBARY = str(Path(sys.executable).parent / "fedbary")
 QUICK = {
     "protocol": "short", "engine": "inline", "clients": 3, "rounds": 2, "local_epochs": 1,
-    "samples": 3, "evaluate_clients": 2, "ood_dataset": "digits",
+    "pictures": False, "samples": 3, "evaluate_clients": 2, "ood_dataset": "digits",
 }  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from server_app.inline import run_inline
 
 CHOSEN = {
     "engine": "inline", "device": "cpu", "dataset": "own_data:bars", "normalise": "channels",
+    "pictures": False,
     "clients": 4, "min_examples": 20, "rounds": 2, "local_epochs": 1, "samples": 2,
     "holdout": 0.2, "ood_dataset": "digits",
 }  # fmt: skip

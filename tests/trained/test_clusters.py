@@ -14,6 +14,7 @@ from server_app.inline import run_inline
 
 QUICK = {
     "engine": "inline", "device": "cpu", "rounds": 3, "local_epochs": 6, "samples": 2,
+    "pictures": False,
     "model": "linear", "bayesian_layers": 1, "evaluate_clients": 3, "kl_weight": 0.01,
 }  # fmt: skip
 

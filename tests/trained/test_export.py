@@ -13,7 +13,14 @@ from fedbary.launching.use import export
 from fedbary.settings.config import resolve
 from server_app.inline import run_inline
 
-QUICK = {"engine": "inline", "device": "cpu", "clients": 3, "rounds": 1, "local_epochs": 1}
+QUICK = {
+    "engine": "inline",
+    "pictures": False,
+    "device": "cpu",
+    "clients": 3,
+    "rounds": 1,
+    "local_epochs": 1,
+}
 RUNS = {
     "images": {"pixels": "signed"},
     "gated": {"method": "FedHBMixture"},

@@ -20,7 +20,14 @@ from fedbary.settings.config import resolve
 from fedbary.trained import files
 from server_app.inline import run_inline
 
-QUICK = {"engine": "inline", "device": "cpu", "clients": 3, "rounds": 2, "local_epochs": 2}
+QUICK = {
+    "engine": "inline",
+    "pictures": False,
+    "device": "cpu",
+    "clients": 3,
+    "rounds": 2,
+    "local_epochs": 2,
+}
 RUNS = {
     "images": {"samples": 8},
     "members": {"method": "FedAG"},
