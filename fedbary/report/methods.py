@@ -11,6 +11,7 @@ import pandas as pd
 from fedbary.aggregation import RULES
 from fedbary.report.cells import ACCURACY, DETECTION, ECE_15, ECE_100, NLL, Metric, marked
 from fedbary.report.document import Document
+from fedbary.report.own_models import add_own_models
 from fedbary.report.results import Results, grouped, repeat, written
 from fedbary.scores.stats import Paired, paired
 
@@ -82,6 +83,7 @@ def add_methods(
             out."""
         )
         document.table(*_ranked(rows, (*PERSONAL, *COST), best=False))
+        add_own_models(document, _by_nll(rows))
         _add_advice(document, rows, shown)
 
 

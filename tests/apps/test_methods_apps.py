@@ -130,6 +130,15 @@ def test_it_trains_in_every_task_that_is_no_classification_of_images(name, task,
     assert all({"train-nll", "train-mse"} & client.keys() for client in last["clients"])
 
 
+@pytest.mark.parametrize("name", KINDS)
+def test_packed_messages_carry_all_that_a_method_sends(name, tmp_path):
+    run_inline(of_tables(name, compress="all"), tmp_path / "run")
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    first, last = json.loads(lines[0]), json.loads(lines[-1])
+    assert first["nll"] is None or last["nll"] < first["nll"] - 0.1
+    assert last["admitted"] == 3 and last["refused"] == []
+
+
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_regression_says_which_noise_its_method_takes(name):
     method = METHODS[name]

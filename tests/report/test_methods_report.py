@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbary.report.cells import NLL
+from fedbary.report.document import Document
 from fedbary.report.methods import _by_nll, corrected, differences
+from fedbary.report.own_models import add_own_models
 from fedbary.report.report import write_report
 from fedbary.report.results import Results
 from fedbary.study.table import TABLE, with_methods, write_table
@@ -123,3 +125,23 @@ def test_holm_rejects_as_stepping_down_does(p_values, level):
 def test_what_was_not_tested_does_not_count():
     found = corrected([0.02, np.nan, 0.04])
     assert found[0] == 0.04 and np.isnan(found[1]) and found[2] == 0.04
+
+
+def test_every_own_model_stands_below_the_global_one_on_the_same_data(tmp_path):
+    def scores(**models):
+        return pd.DataFrame(
+            {f"personal.held_out.{m}.weighted_accuracy": v for m, v in models.items()}
+        )
+
+    runs = scores(**{"global": [0.5, 0.7], "personal": [0.8, 0.8], "projected-1/2": [0.9, 0.7]})
+    none = scores(**{"global": [0.5, 0.7], "personal": [np.nan, np.nan]})
+    document = Document(tmp_path, "Methods")
+    add_own_models(document, [("PVI", none), ("FedHB", runs)])
+    document.write()
+    body = rows(tmp_path, "Models of the clients' own")
+    assert [row[:3] for row in body] == [
+        ["FedHB", "global", "60.00 ± 14.14"],
+        ["FedHB", "own", "80.00 ± 0.00"],
+        ["FedHB", "projected, λ = 1/2", "80.00 ± 14.14"],
+    ]
+    assert all(cell == "–" for row in body for cell in row[3:])
