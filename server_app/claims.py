@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping
 
 from flwr.proto.node_pb2 import NodeInfo
 
@@ -29,7 +29,11 @@ class Claims:
 
     def __init__(self, kept: Mapping[str, SiteKey]) -> None:
         self._keys: dict[int, SiteKey] = {}
+        self._named: dict[str, list[SiteKey]] = {}
         self._holders: dict[str, Owner] = dict(kept)
+        self._held: dict[Owner, set[str]] = {}
+        for claim, key in kept.items():
+            self._held.setdefault(key, set()).add(claim)
 
     @property
     def keys(self) -> dict[str, SiteKey]:
@@ -43,24 +47,25 @@ class Claims:
         for node in nodes:
             if node.name and node.node_id not in self._keys:
                 digest = hashlib.sha256(node.public_key).hexdigest()
-                self._keys[node.node_id] = SiteKey(shown(node.name), digest)
+                key = SiteKey(shown(node.name), digest)
+                self._keys[node.node_id] = key
+                self._named.setdefault(key.registered, []).append(key)
 
     def registered(self, node: int) -> str | None:
         """Return under which name a node's key is registered."""
         return self._keys[node].registered if node in self._keys else None
 
-    def owner(self, claim: str, node: int, there: Set[int]) -> Owner | None:
+    def owner(self, claim: str, node: int, is_there: Callable[[int], bool]) -> Owner | None:
         """Return whose a claim is, that a node makes; None: it is free.
 
-        Nodes without a registered key own nothing unless they are `there`.
+        Nodes without a registered key own nothing unless they are there.
         """
         if _is_tied(claim, self._holders):
             return self._holders[claim]
-        named = [key for key in self._keys.values() if key.registered == claim]
-        if named:
+        if named := self._named.get(claim):
             return self.of(node) if self.of(node) in named else named[0]
         holder = self._holders.get(claim)
-        return holder if isinstance(holder, SiteKey) or holder in there else None
+        return holder if holder is None or isinstance(holder, SiteKey) or is_there(holder) else None
 
     def of(self, node: int) -> Owner:
         """Return a node as an owner."""
@@ -75,8 +80,11 @@ class Claims:
     def give(self, claims: Iterable[str], node: int) -> None:
         """Give a node what it claims, and take from it what it held before."""
         own = self.of(node)
-        kept = {claim: holder for claim, holder in self._holders.items() if holder != own}
-        self._holders = kept | dict.fromkeys(claims, own)
+        for claim in self._held.pop(own, ()):
+            if self._holders[claim] == own:
+                del self._holders[claim]
+        self._held[own] = set(claims)
+        self._holders |= dict.fromkeys(claims, own)
 
 
 def _is_tied(name: str, holders: Mapping[str, Owner]) -> bool:

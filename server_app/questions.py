@@ -18,7 +18,7 @@ class Questions:
 
     def __init__(self) -> None:
         self._node: dict[str, int] = {}
-        self._asked: dict[int, list[float]] = {}
+        self._asked: dict[int, dict[str, float]] = {}
 
     @property
     def ids(self) -> list[str]:
@@ -39,17 +39,17 @@ class Questions:
         for message_id, node in zip(ids, nodes, strict=True):
             if message_id:
                 self._node[message_id] = node
-                self._asked.setdefault(node, []).append(time.monotonic())
+                self._asked.setdefault(node, {})[message_id] = time.monotonic()
 
     def answered(self, message_id: str) -> int | None:
         """Close a node's questions; return the node, or None if none of its own is open."""
         node = self._node.get(message_id)
         if node is not None:
-            self._node = {i: other for i, other in self._node.items() if other != node}
-            del self._asked[node]
+            for closed in self._asked.pop(node):
+                self._node.pop(closed, None)
         return node
 
     def _is_due(self, node: int) -> bool:
-        times = self._asked.get(node, [])
+        times = list(self._asked.get(node, {}).values())
         waits = AGAIN_SECONDS * 2 ** (len(times) - 1) if times else 0.0
         return not times or time.monotonic() >= times[-1] + waits

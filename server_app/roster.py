@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from logging import INFO, WARNING
 from types import MappingProxyType
@@ -69,6 +70,7 @@ class Roster:
         self._settings = settings
         self._signature = signature
         self._members: dict[int, Member] = {}
+        self._claimants: dict[str, int] = {}
         self._refused: dict[int, str] = {}
         self._silent: set[int] = set()
         self._questions = Questions()
@@ -193,8 +195,8 @@ class Roster:
         If equally many say several numbers, it is the largest: one member cannot shorten the wait.
         """
         clients = self._settings.clients
-        said = [clients, *(m.partitions or clients for m in self._members.values())]
-        return max(sorted(said, reverse=True), key=said.count)
+        said = Counter([clients, *(m.partitions or clients for m in self._members.values())])
+        return max(said, key=lambda number: (said[number], number))
 
     def _is_complete(self) -> bool:
         return len(self._members) + len(self._refused) >= self._expected
@@ -241,7 +243,9 @@ class Roster:
             return
         self._silent.discard(node)
         self._refused.pop(node, None)
+        self._part(node)
         self._members[node] = member
+        self._claimants |= dict.fromkeys(member.claims, node)
 
     def _claim(self, member: Member, online: set[int]) -> None:
         """Give a node the name and the partition that it claims.
@@ -253,19 +257,18 @@ class Roster:
         """
         node, claims = member.node_id, member.claims
         for claim in sorted(claims):
-            owner = self._claims.owner(claim, node, online & self._members.keys())
+            owner = self._claims.owner(claim, node, lambda n: n in online and n in self._members)
             if owner not in (None, self._claims.of(node)):
                 raise ValueError(f"it claims to be {claim}, which is {self._said(owner)}")
-        for other in list(self._members.values()):
-            if other.node_id == node or not (shared := sorted(claims & other.claims)):
+        for claim in sorted(claims):
+            other = self._claimants.get(claim, node)
+            if other == node:
                 continue
-            if other.node_id in online:
-                reason = f"it claims to be {shared[0]}, which is {self.called(node)}"
-                self._refuse(other.node_id, reason)
+            if other in online:
+                self._refuse(other, f"it claims to be {claim}, which is {self.called(node)}")
             else:
-                gone = other.node_id
-                log(WARNING, "Node %d is now %s, as node %d is gone", node, shared[0], gone)
-                del self._members[gone]
+                log(WARNING, "Node %d is now %s, as node %d is gone", node, claim, other)
+                self._part(other)
         self._claims.give(claims, node)
 
     def _said(self, owner: Owner) -> str:
@@ -277,10 +280,16 @@ class Roster:
 
     def _refuse(self, node: int, reason: str) -> None:
         called = self.called(node)
-        self._members.pop(node, None)
+        self._part(node)
         if self._refused.get(node) != reason:
             self._refused[node] = reason
             log(WARNING, "%s is left out: %s", called, reason)
+
+    def _part(self, node: int) -> None:
+        """Drop a member, and what it claims."""
+        if (member := self._members.pop(node, None)) is not None:
+            for claim in member.claims:
+                del self._claimants[claim]
 
     def _nobody(self) -> str:
         if self._refused and not self._members:

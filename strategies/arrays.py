@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import warnings
+from functools import lru_cache
 from io import BytesIO
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,6 +24,10 @@ with warnings.catch_warnings():  # torch warns of read-only memory once a proces
     torch.from_numpy(np.frombuffer(b"\0", np.uint8))
 
 _READ_HEADER = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+_LENGTH = {b"\1\0": slice(8, 10), b"\2\0": slice(8, 12)}
+"""Where a header of each version tells how long it is."""
+
+_LONGEST_HEADER = 10_000
 
 
 def tensor_from_array(array: Array) -> Tensor:
@@ -46,14 +52,16 @@ def tensor_from_array(array: Array) -> Tensor:
 def _view(array: Array) -> Tensor:
     if array.stype != _STYPE:
         raise ValueError(f"its serialisation is {array.stype!r}, not {_STYPE!r}")
-    stream = BytesIO(array.data)
     try:
-        shape, fortran_order, dtype = _READ_HEADER[npy.read_magic(stream)](stream)
+        length = _LENGTH[array.data[6:8]]
+        start = length.stop + int.from_bytes(array.data[length], "little")
+        if start > _LONGEST_HEADER:
+            raise ValueError("it is too long")
+        shape, fortran_order, dtype = _header(array.data[:start])
     except Exception as error:  # numpy's parser raises many kinds on hostile bytes
         raise ValueError("its header cannot be read") from error  # whose text may hold addresses
     if dtype.kind not in "biufc":
         raise ValueError(f"its dtype is {str(dtype)!r}, not one of numbers")
-    start = stream.tell()
     size = start + math.prod(shape) * dtype.itemsize
     if len(array.data) != size:
         raise ValueError(f"it has {len(array.data)} bytes where its header asks for {size}")
@@ -62,6 +70,13 @@ def _view(array: Array) -> Tensor:
         return torch.from_numpy(np.require(values, dtype.newbyteorder("="), ["C", "A"]))
     except TypeError as error:
         raise ValueError(f"its dtype is {str(dtype)!r}, which PyTorch does not have") from error
+
+
+@lru_cache(maxsize=1024)
+def _header(head: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Return shape, order and dtype; replies of a round have the same headers."""
+    stream = BytesIO(head)
+    return _READ_HEADER[npy.read_magic(stream)](stream)
 
 
 def array_from_tensor(tensor: Tensor) -> Array:
