@@ -100,7 +100,7 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
     def evaluators(server_round: int) -> list[int]:
         roster.note_silent(strategy.unanswered)
         held_out = settings.holdout > 0 and settings.measures_clients(server_round)
-        return roster.present() if held_out else []
+        return roster.evaluators(server_round) if held_out else []
 
     def after(round_here: int, arrays: ArrayRecord) -> MetricRecord | None:
         server_round = round_here + strategy.completed_rounds

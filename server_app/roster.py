@@ -168,25 +168,38 @@ class Roster:
             time.sleep(POLL_SECONDS)
             there = self._listen()
             self._ask(self._online() - self._members.keys() - self._refused.keys())
-        members = [member for member in self.members if member.node_id in there]
-        if not members:
-            return []
-        count = round(self._settings.participation * len(members))
-        count = max(1, count, min(self._settings.min_replies, len(members)))
-        rng = np.random.default_rng(derive_seed(self._settings.seed, "participants", server_round))
-        chosen = np.sort(rng.choice(len(members), size=count, replace=False))
-        return [members[index].node_id for index in chosen]
+        least = min(self._settings.min_replies, len(there))
+        part = max(least, round(self._settings.participation * len(there)))
+        return self._drawn(self._ordered(there), part, "participants", server_round)
 
-    def present(self) -> list[int]:
-        """Return the ids of the members that are there and did not fall silent."""
-        there = self._listen()
-        return [member.node_id for member in self.members if member.node_id in there]
+    def evaluators(self, server_round: int) -> list[int]:
+        """Return the ids of the members that score the global model after a round.
+
+        They are drawn as `participants` are, from those that are there and did not fall silent;
+        after the last round all of these are asked.
+        """
+        there = self._ordered(self._listen())
+        if server_round == self._settings.rounds:
+            return there
+        part = round(self._settings.evaluate_fraction * len(there))
+        return self._drawn(there, part, "evaluators", server_round)
 
     def note_silent(self, node_ids: Iterable[int]) -> None:
         """Pass nodes over that did not answer, until they answer a question."""
         for node_id in set(node_ids) - self._silent:
             log(WARNING, "%s did not answer and is passed over", self.called(node_id))
             self._silent.add(node_id)
+
+    def _ordered(self, nodes: set[int]) -> list[int]:
+        return [member.node_id for member in self.members if member.node_id in nodes]
+
+    def _drawn(self, nodes: list[int], count: int, purpose: str, server_round: int) -> list[int]:
+        """Return so many of the nodes, at least one if there is any, in their order."""
+        if not nodes:
+            return []
+        rng = np.random.default_rng(derive_seed(self._settings.seed, purpose, server_round))
+        chosen = np.sort(rng.choice(len(nodes), size=max(1, count), replace=False))
+        return [nodes[index] for index in chosen]
 
     @property
     def _expected(self) -> int:

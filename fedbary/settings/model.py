@@ -134,6 +134,7 @@ class Settings(BaseModel):
     ece_bins: int = Field(ge=1)
     specificity: float = Field(ge=0, le=1)
     evaluate_clients: int = Field(ge=0)
+    evaluate_fraction: float = Field(gt=0, le=1)
     keep_best: str
     patience: int = Field(ge=0)
     projection: Literal["none", "WB", "RKLB"]

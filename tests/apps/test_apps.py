@@ -164,6 +164,19 @@ def test_part_of_the_clients_train_chosen_by_the_seed(tmp_path):
     assert same(posterior(tmp_path / "one"), posterior(tmp_path / "two"))
 
 
+def test_part_of_the_clients_scores_the_model_until_all_do_after_the_last_round(tmp_path):
+    chosen = settings(clients=5, rounds=4, min_examples=5)
+    run_inline(chosen, tmp_path / "all")
+    run_inline(chosen.model_copy(update={"evaluate_fraction": 0.4}), tmp_path / "part")
+    scored = [
+        [client["site"] for client in line["held_out"]["clients"]]
+        for line in lines(tmp_path / "part")[1:]
+    ]
+    assert [len(sites) for sites in scored] == [2, 2, 2, 5]
+    assert len({tuple(sites) for sites in scored[:3]}) > 1
+    assert same(posterior(tmp_path / "all"), posterior(tmp_path / "part"))
+
+
 def test_the_previous_global_posterior_as_prior_changes_the_second_round_only(tmp_path, finished):
     run_inline(settings(prior="global", kl_weight=1.0), tmp_path / "global")
     run_inline(settings(prior="normal", kl_weight=1.0), tmp_path / "normal")
