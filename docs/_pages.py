@@ -160,7 +160,9 @@ def escaped(text: str) -> str:
 
 def _plain(line: str) -> str:
     pieces = _CODE.split(line)
-    pieces[::2] = [re.sub(r"([*_<\[\]])", r"\\\1", piece) for piece in pieces[::2]]
+    pieces[::2] = [
+        re.sub(r"([*_\[\]])", r"\\\1", piece).replace("<", "&lt;") for piece in pieces[::2]
+    ]
     return "".join(pieces)
 
 

@@ -19,7 +19,7 @@ from fedbary.gaussian import Posterior
 from fedbary.predictive.combine import pool_from
 from fedbary.runs.best import result_line
 from fedbary.runs.checkpoints import write_whole
-from fedbary.runs.location import read_settings
+from fedbary.runs.location import METRICS, read_settings
 from fedbary.runs.run_folder import POSTERIOR, read_rounds, read_signature
 from fedbary.seeds import derive_seed
 from fedbary.settings.config import Settings, resolve
@@ -185,6 +185,8 @@ def load(run: Path | str) -> Trained:
     if not (folder / f"{POSTERIOR}.safetensors").is_file():
         allowed = "a run that has ended; `fedbary resume` goes on with one that was cut off"
         raise SettingError("run", str(folder), allowed)
+    if not (rounds := read_rounds(folder)):
+        raise SettingError("run", str(folder), f"a run with the lines of its {METRICS}")
     here = {"device": "auto", "resume": "none", "protocol": "none"}
     settings = resolve({**made, **here})  # settings newer than the run take their defaults
     task = task_of(settings)
@@ -200,7 +202,7 @@ def load(run: Path | str) -> Trained:
         settings,
         signature,
         _tensors(folder, task.facts) if task.facts else {},
-        read_rounds(folder),
+        rounds,
     )
 
 

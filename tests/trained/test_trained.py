@@ -195,7 +195,10 @@ def test_what_does_not_fit_is_one_line_and_nothing_is_written(runs, digits, here
     (runs / "unfinished").mkdir(exist_ok=True)
     whole = runs / "images" / "settings.yaml"
     (runs / "unfinished" / "settings.yaml").write_bytes(whole.read_bytes())
+    shutil.copytree(runs / "images", runs / "silent", dirs_exist_ok=True)
+    (runs / "silent" / "metrics.jsonl").write_text("")
     cases = [
+        ("silent", "plain.npz", "metrics.jsonl"),
         ("images", "wide.npz", "1×8×8"),
         ("images", "nan.npz", "not finite"),
         ("images", "none.npz", "the array x"),
