@@ -17,12 +17,14 @@ from torch import nn
 from client_app.job import job_of
 from client_app.node import config_of, round_of
 from client_app.scoring import evaluation_scores, scoring_seed
+from fedbary.ending import spare_imports
 from fedbary.settings.config import Settings
 from fedbary.tasks import Signature, task_of
 from strategies.answering import reply_of
 from strategies.compression import compression
 
 torch.backends.cudnn.deterministic = True
+spare_imports()
 
 app = ClientApp(mods=[compression])
 
@@ -60,7 +62,8 @@ def train(message: Message, context: Context) -> Message:
     job, server_round = job_of(message, context), round_of(message)
     node, task, shard = job.node, job.task, job.shard
     model = _model(node.settings, job.signature)
-    seed = task.seed("train", node.site.key, server_round)
+    again = [node.settings.replicate] if node.settings.replicate else []
+    seed = task.seed("train", node.site.key, server_round, *again)
     start = time.perf_counter()
     augment = task.augments(node.site)
     fitted = node.fit(message, model, shard.x, shard.y, task.loss(job.facts), seed, augment)

@@ -11,10 +11,11 @@ import torch
 from flwr.app import ConfigRecord, Context, Message
 from torch import Tensor, nn
 
+from client_app.together import inference
 from fedbary import Posterior
 from fedbary.attacks import ATTACKS, hostile_clients
 from fedbary.data.sites import Site, site_from
-from fedbary.inference import Prior, Training, local_method
+from fedbary.inference import Prior, Training
 from fedbary.methods import Fitted, Local, Method, Personal
 from fedbary.settings.config import Settings
 from fedbary.settings.run_config import resolve_run_config
@@ -112,7 +113,7 @@ class Node:
             x=x,
             y=y,
             nll=nll,
-            inference=local_method(self.settings.inference),
+            inference=inference(self.settings.inference),
             training=self.training(message, len(y)),
             prior=self.prior(received_of(message), server_round),
             round=server_round,
@@ -125,11 +126,12 @@ class Node:
     ) -> Mapping[str, Tensor]:
         """Return what the site sends: the reply, or what its attack makes of it.
 
-        A site with data of its own never attacks, whatever the settings say.
+        A site with data of its own never attacks, whatever the settings say. Of an omniscient
+        attack it sends what it fitted: the simulation's server replaces that.
         """
         settings, site = self.settings, self.site
         hostile = hostile_clients(settings.hostile_fraction, site.partitions, settings.seed)
-        if settings.attack == "none" or site.partition not in hostile:
+        if settings.attack not in ATTACKS or site.partition not in hostile:
             return reply
         return ATTACKS[settings.attack](received, reply)
 

@@ -13,11 +13,11 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.torch import load
 from torch import Tensor
 
 from fedbary.errors import SettingError
-from fedbary.runs.checkpoints import write_whole
+from fedbary.runs.whole import write_tensors
 
 
 class Memory:
@@ -65,8 +65,7 @@ class Memory:
             not know, and none is.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        content = save({name: tensor.cpu().contiguous() for name, tensor in tensors.items()})
-        write_whole(self._file(server_round), content)
+        write_tensors(self._file(server_round), tensors)
         for number in self._rounds() - {server_round, *needed} if needed is not None else ():
             self._file(number).unlink(missing_ok=True)
 

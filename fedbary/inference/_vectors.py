@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any, Protocol
 
 import torch
 from torch import Generator, Tensor, nn
 
-from fedbary.data.images import batch_source, inputs
+from fedbary.data.images import batch_source, draw_crops, inputs
 from fedbary.errors import SettingError
 from fedbary.gaussian import LOG_VAR_SUFFIX, MEAN_SUFFIX, Factor, Posterior
 from fedbary.inference import Prior, Training
@@ -61,8 +62,8 @@ class Vectors:
     ----------
     points, log_vars
         The means, then the deterministic tensors; the log-variances.
-    point_names
-        The names of the parameters in `points`, in their order.
+    point_names, log_var_names
+        The names of the parameters in `points` and in `log_vars`, in their order.
     mean
         The part of `points.value` that is means.
     has_density
@@ -86,7 +87,8 @@ class Vectors:
         points = [name for name in named if name not in gaussian | frozen]
         self.point_names = [*(name + MEAN_SUFFIX for name in names), *points]
         self.points = Flat([*means, *(named[name] for name in points)], like)
-        self.log_vars = Flat([named[name + LOG_VAR_SUFFIX] for name in names], like)
+        self.log_var_names = [name + LOG_VAR_SUFFIX for name in names]
+        self.log_vars = Flat([named[name] for name in self.log_var_names], like)
         self.mean = self.points.value[: len(self.log_vars.value)]
         if isinstance(prior, float | int):
             self.prior_shift = torch.zeros_like(self.mean)
@@ -112,14 +114,36 @@ class Vectors:
 
         A factor has no normalisation, and adds none: E_q[log q − e₀ θ + ½ s₀ θ²].
         """
-        mean, log_var = self.mean.double(), self.log_vars.value.double()
-        shift, precision = self.prior_shift.double(), self.prior_precision.double()
-        if self.has_density:
-            ratio = log_var.exp() * precision
-            squares = (mean - shift / precision).square() * precision
-            return float(0.5 * (ratio - 1 - ratio.log() + squares).sum())
-        energy = 0.5 * precision * (log_var.exp() + mean.square()) - shift * mean
-        return float((energy - 0.5 * (log_var + 1 + math.log(2 * math.pi))).sum())
+        return float(kl_of(self))
+
+
+class Gaussians(Protocol):
+    """What the updates of a posterior need of it: vectors (d,), or a row for each client (K, d).
+
+    The attributes are those of `Vectors`.
+    """
+
+    points: Any
+    log_vars: Any
+    mean: Tensor
+    prior_shift: Tensor
+    prior_precision: Tensor
+    has_density: bool
+
+    def kl(self) -> Any:
+        """KL(q ‖ prior) in nats, of each client."""
+
+
+def kl_of(q: Gaussians) -> Tensor:
+    """Return KL(q ‖ prior) in nats, see `Vectors.kl`: (), or (K,) of K clients."""
+    mean, log_var = q.mean.double(), q.log_vars.value.double()
+    shift, precision = q.prior_shift.double(), q.prior_precision.double()
+    if q.has_density:
+        ratio = log_var.exp() * precision
+        squares = (mean - shift / precision).square() * precision
+        return 0.5 * (ratio - 1 - ratio.log() + squares).sum(-1)
+    energy = 0.5 * precision * (log_var.exp() + mean.square()) - shift * mean
+    return (energy - 0.5 * (log_var + 1 + math.log(2 * math.pi))).sum(-1)
 
 
 class Momentum:
@@ -141,14 +165,15 @@ class Momentum:
         For each weight how many times `lr` its rate may be, (1 + β)/(lr a); infinite where a ≤ 0.
     """
 
-    def __init__(self, q: Vectors, training: Training, kl_scale: float) -> None:
+    def __init__(self, q: Gaussians, training: Training, kl_scale: float | Tensor) -> None:
         self.points, self.momentum = q.points, training.momentum
         self.decay = torch.full_like(q.points.value, training.weight_decay)
+        means = slice(q.mean.shape[-1])
         if not q.has_density:
-            self.decay[: len(q.mean)] = 0.0
-        self.decay[: len(q.mean)] += kl_scale * q.prior_precision
+            self.decay[..., means] = 0.0
+        self.decay[..., means] += kl_scale * q.prior_precision
         self.pull = torch.zeros_like(q.points.value)
-        self.pull[: len(q.mean)] = kl_scale * q.prior_shift
+        self.pull[..., means] = kl_scale * q.prior_shift
         if training.proximity:
             self.decay += training.proximity
             self.pull.add_(q.points.value, alpha=training.proximity)
@@ -179,19 +204,28 @@ class Batches:
 
     def __init__(self, x: Tensor, y: Tensor, training: Training, seed: int, augment: bool) -> None:
         self.x, self.y, self.training, self.seed = x, y, training, seed
+        self.augment = augment
         self.order = Generator().manual_seed(seed)
         self.noise = Generator(x.device).manual_seed(derive_seed(seed, "noise"))
-        self.take = batch_source(x, augment)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        take, size = batch_source(self.x, self.augment), self.training.batch_size
         with seeded(derive_seed(self.seed, "layers"), self.x.device):
-            for _ in range(self.training.epochs):
+            for epoch in self.epochs():
                 self.total, self.counted = torch.zeros((), device=self.x.device), 0
-                for indices in torch.randperm(len(self.x), generator=self.order).split(
-                    self.training.batch_size
-                ):
-                    images = inputs(self.take(indices, self.order))
-                    yield images, self.y[indices.to(self.y.device)]
+                indices, crops = (part.to(self.x.device).split(size) for part in epoch)
+                for here, cropped in zip(indices, crops, strict=True):
+                    yield inputs(take(here, cropped)), self.y[here]
+
+    def epochs(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield for each epoch its examples in their order, and how each is cropped, on the CPU."""
+        for _ in range(self.training.epochs):
+            indices = torch.randperm(len(self.x), generator=self.order)
+            crops = [
+                draw_crops(len(batch), self.augment, self.order)
+                for batch in indices.split(self.training.batch_size)
+            ]
+            yield indices, torch.cat(crops)
 
     def count(self, loss: Tensor, labels: Tensor) -> None:
         """Add the mean loss of a batch to its epoch's."""

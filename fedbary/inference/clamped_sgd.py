@@ -19,14 +19,15 @@ Reference: the public code of BA-BFL (Jamoussi et al.).
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedbary.gaussian import variance_power
 from fedbary.inference import Prior, Training
-from fedbary.inference._vectors import Batches, Momentum, Vectors
+from fedbary.inference._update import Update
+from fedbary.inference._vectors import Batches, Gaussians, Vectors
 from fedbary.variational.layers import VARIATIONAL
 from fedbary.variational.noise import drawing
 
@@ -60,26 +61,49 @@ def fit(
     them. The `kl` is that of the clamped log-variances.
     """
     q, batches = Vectors(model, prior), Batches(x, y, training, seed, augment)
-    kl_scale = training.kl_weight / len(x)
-    sgd = Momentum(q, training, kl_scale)
-    half_precision = 0.5 * kl_scale * q.prior_precision
-    points, log_vars = q.points, q.log_vars
-    raw, velocity = log_vars.value.clone(), torch.zeros_like(log_vars.value)
+    update = ClampedUpdate(q, training, training.kl_weight / len(x))
     model.train()
     for images, labels in batches:
-        torch.clamp(raw, *LOG_VAR_RANGE, out=log_vars.value)
-        points.grad.zero_()
-        log_vars.grad.fill_(-0.5 * kl_scale)
+        update.begin()
         with drawing(model, batches.noise):
             loss = nll(model(images), labels)
         loss.backward()
         batches.count(loss, labels)
-        points.value.sub_(sgd.update(), alpha=training.lr)
-        grad = log_vars.grad.addcmul_(variance_power(log_vars.value, 1), half_precision)
-        grad.mul_(raw == log_vars.value).add_(raw, alpha=training.weight_decay)
-        raw.sub_(velocity.mul_(training.momentum).add_(grad), alpha=training.log_var_lr)
-    torch.clamp(raw, *LOG_VAR_RANGE, out=log_vars.value)
-    kl = q.kl()
-    log_vars.value.copy_(raw)
+        update.end(training.log_var_lr)
+    kl = update.finish()
     model.zero_grad(set_to_none=True)
     return {"train_nll": batches.mean_nll, "kl": kl}
+
+
+class ClampedUpdate(Update):
+    """The update whose log-variances are clamped in use and take SGD's steps."""
+
+    def __init__(self, q: Gaussians, training: Training, kl_scale: float | Tensor) -> None:
+        super().__init__(q, training, kl_scale)
+        self.raw, self.velocity = q.log_vars.value.clone(), torch.zeros_like(q.log_vars.value)
+
+    def begin(self) -> None:
+        """Clamp the log-variances; then as every update."""
+        torch.clamp(self.raw, *LOG_VAR_RANGE, out=self.q.log_vars.value)
+        super().begin()
+
+    def rate(self, step: int) -> float:
+        """Return `log_var_lr`."""
+        return self.training.log_var_lr
+
+    def move(self, grad: Tensor, rate: float | Tensor) -> None:
+        """Take SGD's step; its rate is the same in all."""
+        grad.mul_(self.raw == self.q.log_vars.value)
+        grad.add_(self.raw, alpha=self.training.weight_decay)
+        velocity = self.velocity.mul_(self.training.momentum).add_(grad)
+        self.raw.sub_(velocity, alpha=self.training.log_var_lr)
+
+    def finish(self) -> Any:
+        """Return the KL of the clamped log-variances, and let q hold them as they are."""
+        torch.clamp(self.raw, *LOG_VAR_RANGE, out=self.q.log_vars.value)
+        kl = super().finish()
+        self.q.log_vars.value.copy_(self.raw)
+        return kl
+
+
+UPDATE = ClampedUpdate

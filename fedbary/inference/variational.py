@@ -24,9 +24,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedbary.gaussian import variance_power
 from fedbary.inference import Prior, Training
-from fedbary.inference._vectors import Batches, Momentum, Vectors
+from fedbary.inference._update import Update
+from fedbary.inference._vectors import Batches, Gaussians, Vectors
 from fedbary.variational.noise import drawing
 
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-16
@@ -69,26 +69,41 @@ def fit(
         `train_nll`, the mean over the last epoch in nats, and `kl`, KL(q ‖ prior) after it in nats.
     """
     q, batches = Vectors(model, prior), Batches(x, y, training, seed, augment)
-    kl_scale = training.kl_weight / len(x)
-    sgd = Momentum(q, training, kl_scale)
-    half_precision = 0.5 * kl_scale * q.prior_precision
-    points, log_vars = q.points, q.log_vars
-    first, second = torch.zeros_like(log_vars.value), torch.zeros_like(log_vars.value)
+    update = AdamUpdate(q, training, training.kl_weight / len(x))
     model.train()
     for step, (images, labels) in enumerate(batches, 1):
-        points.grad.zero_()
-        log_vars.grad.fill_(-0.5 * kl_scale)
+        update.begin()
         with drawing(model, batches.noise):
             loss = nll(model(images), labels)
         loss.backward()
         batches.count(loss, labels)
-        points.value.sub_(sgd.update(), alpha=training.lr)
-        if len(log_vars.value) and training.log_var_lr > 0:
-            var = variance_power(log_vars.value, 1)
-            grad = log_vars.grad.addcmul_(var, half_precision)
-            first.lerp_(grad, 1 - BETA1)
-            second.mul_(BETA2).addcmul_(grad, grad, value=1 - BETA2)
-            scale = training.log_var_lr * math.sqrt(1 - BETA2**step) / (1 - BETA1**step)
-            log_vars.value.addcdiv_(first, second.sqrt().add_(EPSILON), value=-scale)
+        update.end(update.rate(step))
+    kl = update.finish()
     model.zero_grad(set_to_none=True)
-    return {"train_nll": batches.mean_nll, "kl": q.kl()}
+    return {"train_nll": batches.mean_nll, "kl": kl}
+
+
+class AdamUpdate(Update):
+    """The update whose log-variances take Adam's steps."""
+
+    def __init__(self, q: Gaussians, training: Training, kl_scale: float | Tensor) -> None:
+        super().__init__(q, training, kl_scale)
+        self.first = torch.zeros_like(q.log_vars.value)
+        self.second = torch.zeros_like(q.log_vars.value)
+
+    def rate(self, step: int) -> float:
+        """Return `log_var_lr` with the correction of the moments' start at 0."""
+        return self.training.log_var_lr * math.sqrt(1 - BETA2**step) / (1 - BETA1**step)
+
+    def move(self, grad: Tensor, rate: float | Tensor) -> None:
+        """Take Adam's step."""
+        self.first.lerp_(grad, 1 - BETA1)
+        self.second.mul_(BETA2).addcmul_(grad, grad, value=1 - BETA2)
+        log_var, std = self.q.log_vars.value, self.second.sqrt().add_(EPSILON)
+        if isinstance(rate, Tensor):
+            log_var.addcdiv_(self.first * rate, std, value=-1)
+        else:
+            log_var.addcdiv_(self.first, std, value=-rate)
+
+
+UPDATE = AdamUpdate

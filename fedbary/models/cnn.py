@@ -121,7 +121,7 @@ class CNN(nn.Module):
         return sum(not isinstance(self.get_submodule(name), VARIATIONAL) for name in LAYERS)
 
     def _seen(self, x: Tensor) -> Tensor:
-        x = x.contiguous(memory_format=torch.channels_last)
+        x = x.movedim(1, -1).contiguous().movedim(-1, 1)  # channels last, also within a vmap
         return 2 * x - 1 if self.signed_pixels else x
 
     def _through(self, layers: range, x: Tensor) -> Tensor:

@@ -15,15 +15,26 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional
 
 from fedbary.gaussian import variance_power
-from fedbary.variational.noise import generator_of
+from fedbary.variational.noise import Source, generator_of
 
 MIN_STD = 1e-15
 """Least standard deviation of an output, by which its gradient divides; inputs may all be 0."""
 
 
-def normal_like(tensor: Tensor, generator: Generator | None) -> Tensor:
+def normal_like(tensor: Tensor, generator: Source | None) -> Tensor:
     """Return standard normal noise of a tensor's shape, dtype and device."""
-    return torch.empty_like(tensor).normal_(generator=generator)
+    if generator is None or isinstance(generator, Generator):
+        return torch.empty_like(tensor).normal_(generator=generator)
+    return generator(tensor)
+
+
+def _sampled_linear(
+    x: Tensor, mean: Tensor, log_var: Tensor, bias: Tensor | None, noise: Source
+) -> Tensor:
+    """Return what `_SampledLinear` does, in operations that a vmap takes."""
+    var = x.square() @ variance_power(log_var, 1).t()
+    std = var.clamp_min(MIN_STD**2).sqrt()
+    return torch.addcmul(functional.linear(x, mean, bias), std, normal_like(std, noise))
 
 
 class _SampledLinear(torch.autograd.Function):
@@ -115,9 +126,8 @@ class VariationalLinear(_Variational):
         if generator is None:
             return functional.linear(x, self.weight_mean, self.bias)
         rows = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
-        sampled: Tensor = _SampledLinear.apply(
-            rows, self.weight_mean, self.drawn_log_var, self.bias, generator
-        )
+        sample = _SampledLinear.apply if isinstance(generator, Generator) else _sampled_linear
+        sampled: Tensor = sample(rows, self.weight_mean, self.drawn_log_var, self.bias, generator)
         return sampled if x.dim() == 2 else sampled.view(*x.shape[:-1], -1)
 
     def forward_with(self, x: Tensor, weights: Tensor) -> Tensor:

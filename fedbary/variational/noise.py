@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 
 import torch
-from torch import Generator, nn
+from torch import Generator, Tensor, nn
 
-_GENERATORS: ContextVar[Mapping[nn.Module, Generator | None]] = ContextVar("generators")
+Source = Generator | Callable[[Tensor], Tensor]
+"""Where noise comes from: a generator, or a function that gives a tensor the noise of its shape."""
+
+_SOURCES: ContextVar[Mapping[nn.Module, Source | None]] = ContextVar("sources")
 
 
 @contextmanager
-def drawing(module: nn.Module, generator: Generator | None) -> Iterator[None]:
+def drawing(module: nn.Module, generator: Source | None) -> Iterator[None]:
     """Let every Gaussian layer within a module draw its weights from a generator.
 
     Each forward pass within the block is another draw. Blocks nest: an inner one holds for its own
@@ -25,19 +28,20 @@ def drawing(module: nn.Module, generator: Generator | None) -> Iterator[None]:
     module
         A network of any kind, or one layer.
     generator
-        Source of the noise, on the module's device; None for the network of the means.
+        Source of the noise, on the module's device; None for the network of the means. A function
+        is called for every draw, in the layers' order.
     """
     within = dict.fromkeys(module.modules(), generator)
-    token = _GENERATORS.set({**_GENERATORS.get({}), **within})
+    token = _SOURCES.set({**_SOURCES.get({}), **within})
     try:
         yield
     finally:
-        _GENERATORS.reset(token)
+        _SOURCES.reset(token)
 
 
-def generator_of(layer: nn.Module) -> Generator | None:
-    """Return the generator that a layer draws from now; None if its weights are their means."""
-    return _GENERATORS.get({}).get(layer)
+def generator_of(layer: nn.Module) -> Source | None:
+    """Return what a layer draws from now; None if its weights are their means."""
+    return _SOURCES.get({}).get(layer)
 
 
 @contextmanager

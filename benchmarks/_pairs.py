@@ -1,0 +1,31 @@
+"""Differences over pairs of runs of one seed, as cells of a table in Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import pandas as pd
+
+from fedbary.report.cells import Metric
+from fedbary.scores.stats import Paired, paired
+
+
+def by_seed(rows: pd.DataFrame, metric: Metric) -> pd.Series:
+    """Return a metric in its unit, by seed."""
+    return metric.scale * rows.set_index("seed")[metric.column]
+
+
+def compared(first: pd.Series, second: pd.Series) -> Paired:
+    """Return first − second over the seeds that both have."""
+    both = first.dropna().index.intersection(second.dropna().index)
+    return paired(first[both].tolist(), second[both].tolist())
+
+
+def probability(p: float) -> str:
+    """Return a p-value."""
+    return "< .001" if p < 0.0005 else f"{p:.3f}".removeprefix("0")
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table in Markdown."""
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows))

@@ -1,0 +1,127 @@
+"""Clients in one process train side by side: one batched model in place of one after another.
+
+A client's app runs as ever, twice. First it runs until it asks for its local inference; when all
+have asked, `fedbary.inference._side_by_side` answers them together; then it runs again, and is
+given its answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from flwr.app import Message
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedbary.inference import Fit, Prior, Training, local_method
+from fedbary.inference._side_by_side import Fitted, fit, hindrance
+from fedbary.inference._stacked import Call
+
+_FIT: ContextVar[Callable[[str], Fit]] = ContextVar("fit", default=local_method)
+
+
+def inference(name: str) -> Fit:
+    """Return the local method of that name, or who stands in for it here."""
+    return _FIT.get()(name)
+
+
+class Together:
+    """Answers the training messages of a round, side by side where that can be done.
+
+    Parameters
+    ----------
+    answer
+        From a message to its client's reply.
+
+    Attributes
+    ----------
+    hindrance : str or None
+        Why clients train one after another; "" if they do not, None before the first training.
+    """
+
+    def __init__(self, answer: Callable[[Message], Message]) -> None:
+        self.answer = answer
+        self.hindrance: str | None = None
+
+    def answers(self, messages: Sequence[Message]) -> list[Message]:
+        """Return the replies, in the order of the messages."""
+        replies: dict[int, Message] = {}
+        asked: dict[int, _Asked] = {}
+        for number, message in enumerate(messages):
+            try:
+                with _taken_by(_ask):
+                    replies[number] = self.answer(message)
+            except _Asked as one:
+                asked[number] = one
+        ready = self._fitted(list(asked.values()))
+        for number, fitted in zip(asked, ready, strict=True):
+            with _taken_by(_Ready(fitted)):
+                replies[number] = self.answer(messages[number])
+        return [replies[number] for number in range(len(messages))]
+
+    def _fitted(self, asked: Sequence[_Asked]) -> Sequence[Fitted | None]:
+        """Return what each has asked for, None where it is to do it alone."""
+        if not asked:
+            return []
+        name, calls = asked[0].name, [one.call for one in asked]
+        if not self.hindrance:
+            self.hindrance = hindrance(name, calls)
+        if not self.hindrance:
+            try:
+                return fit(name, calls)
+            except RuntimeError as error:
+                self.hindrance = str(error).strip().partition("\n")[0]
+        return [None] * len(asked)
+
+
+class _Asked(BaseException):
+    """Ends a client's first run: no error, so nobody on the way takes it for one."""
+
+    def __init__(self, name: str, call: Call) -> None:
+        self.name, self.call = name, call
+
+
+def _ask(name: str) -> Fit:
+    def ask(
+        model: nn.Module,
+        x: Tensor,
+        y: Tensor,
+        prior: Prior,
+        training: Training,
+        seed: int,
+        augment: bool = False,
+        nll: Callable[[Tensor, Tensor], Tensor] = functional.cross_entropy,
+    ) -> dict[str, float]:
+        state = {key: tensor.detach().clone() for key, tensor in model.state_dict().items()}
+        raise _Asked(name, Call(model, state, x, y, prior, training, seed, augment, nll))
+
+    return ask
+
+
+class _Ready:
+    """Gives a client's first call its answer; later ones are for the local method itself."""
+
+    def __init__(self, fitted: Fitted | None) -> None:
+        self.fitted = fitted
+
+    def __call__(self, name: str) -> Fit:
+        def take(model: nn.Module, *args: Any, **kwargs: Any) -> Mapping[str, float]:
+            if self.fitted is None:
+                return local_method(name)(model, *args, **kwargs)
+            (state, metrics), self.fitted = self.fitted, None
+            model.load_state_dict(state)
+            return metrics
+
+        return take  # type: ignore[return-value]
+
+
+@contextmanager
+def _taken_by(fit: Callable[[str], Fit]) -> Iterator[None]:
+    token = _FIT.set(fit)
+    try:
+        yield
+    finally:
+        _FIT.reset(token)

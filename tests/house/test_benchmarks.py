@@ -1,0 +1,62 @@
+"""Benchmarks that need what a test machine lacks run here too, on tiny sizes or up to there."""
+
+import json
+import re
+
+import pytest
+
+from benchmarks import authors, gpu
+
+
+def test_the_gpu_benchmark_runs_on_a_cpu_and_its_sides_agree(monkeypatch, tmp_path):
+    monkeypatch.setenv("OUT", str(tmp_path))
+    tiny = {"tiny": ((1, 8, 8), 200, {"bayesian_layers": 3})}
+    monkeypatch.setattr(gpu, "CASES", tiny)
+    gpu.main(["device=cpu", "clients=2", "--epochs", "1", "--run-seconds", "0"])
+    lines = [json.loads(line) for line in (tmp_path / "gpu.jsonl").read_text().splitlines()]
+    assert {line["side"]: line["ms_a_step"] > 0 for line in lines if "ms_a_step" in line} == {
+        "plain": True, "side by side": True,
+    }  # fmt: skip
+    assert max(line["apart"] for line in lines if "apart" in line) < 0.05
+
+
+@pytest.fixture
+def clone(tmp_path):
+    """A folder with just what the corrections are made on."""
+    for file, text in {
+        "train.py": "",
+        "utils/FL/aggregation_functions.py": "a = means.cpu() + covs.cpu()\n",
+        "arg_parser.py": '"noniid-labeldir" : {"comm_round": 50},\n"iid" : {"comm_round": 50}\n',
+    }.items():
+        (tmp_path / "clone" / "BFL" / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "clone" / "BFL" / file).write_text(text)
+    return tmp_path / "clone"
+
+
+def test_the_authors_code_is_corrected_on_a_copy(clone, tmp_path):
+    before = {file: file.read_bytes() for file in clone.rglob("*.py")}
+    copy = authors.corrected(clone, tmp_path)
+    assert (copy / "utils/FL/aggregation_functions.py").read_text() == "a = means + covs\n"
+    assert re.findall(r"\d+", (copy / "arg_parser.py").read_text()) == ["1", "50"]
+    assert (copy / "ivon.py").is_file()
+    assert before == {file: file.read_bytes() for file in clone.rglob("*.py")}
+
+
+@pytest.mark.parametrize("file", ["train.py", *(c.file for c in authors.CORRECTIONS)])
+def test_a_clone_without_a_file_is_refused_in_one_line(clone, file):
+    (clone / "BFL" / file).unlink()
+    with pytest.raises(SystemExit, match=rf"^authors: clone: .*{re.escape(file)}.*$"):
+        authors.main([str(clone)])
+
+
+@pytest.mark.parametrize("correction", authors.CORRECTIONS, ids=lambda c: c.file)
+def test_a_clone_that_reads_otherwise_is_refused_in_one_line(clone, correction):
+    (clone / "BFL" / correction.file).write_text("pass\n")
+    with pytest.raises(SystemExit, match=rf"^authors: clone: .*{re.escape(correction.why)}.*$"):
+        authors.main([str(clone)])
+
+
+def test_a_command_without_a_whole_round_is_told_in_one_line(tmp_path):
+    command = ["python", "-c", "raise SystemExit('such is life')"]
+    with pytest.raises(authors.RunError, match="no whole round; it ended with: such is life"):
+        authors.timed(command, tmp_path, "1", lambda: 0)
