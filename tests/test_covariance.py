@@ -6,6 +6,7 @@ import torch
 from aggregation_formulas import gaussian, moments
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ot.gaussian import bures_wasserstein_barycenter
 from scipy.linalg import sqrtm
 from scipy.optimize import minimize
 
@@ -44,6 +45,18 @@ def bures(mean, covariance, other_mean, other):
     root = sqrtm(other)
     cross = np.real(sqrtm(root @ covariance @ root))
     return ((mean - other_mean) ** 2).sum() + np.trace(covariance + other - 2 * cross)
+
+
+@given(st.integers(0, 1000), st.integers(1, 5), st.integers(1, 6))
+@settings(max_examples=20, deadline=None)
+def test_the_wasserstein_barycentre_is_that_of_pot(seed, clients, size):
+    means, covariances, weights = federation(seed, clients, size, 0.7)
+    mean, covariance = wasserstein_barycentre(means, covariances, weights)
+    expected = bures_wasserstein_barycenter(
+        means.numpy(), covariances.numpy(), weights=weights.numpy(), num_iter=5000, eps=1e-10
+    )
+    np.testing.assert_allclose(mean, expected[0], atol=1e-10)
+    np.testing.assert_allclose(covariance, expected[1], rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize(("rule", "divergence"), [("RKLB", kl), ("WB", bures)])

@@ -3,8 +3,16 @@
 N(m, v) ∝ Π_k N(m_k, v_k) (Hill, 2011). Weights do not count: a client with more data has a larger
 precision, and by that a larger say. Deterministic tensors, which have no precision, are averaged by
 size, the limit of v_k = ε/w_k. K equal posteriors aggregate to one of a K-th of the variance, so it
-is no mean: the clients' priors count K times, and where rounds start from the aggregate variances
-may fall a K-th a round. Use it for one round, or with a prior that is weak; DWC counts it once.
+is no mean.
+
+It assumes posteriors of different data under a weak prior: that counts K times.
+
+What travels: the posterior, once either way: two numbers a Gaussian weight.
+
+What it costs: the server goes once over the replies, with an exponential a weight and client.
+
+Use it for one round, or with a prior that is weak; DWC counts it once. Where rounds start from the
+aggregate variances may fall to a K-th a round.
 
 References: Hill, Conflations of Probability Distributions, 2011; Fischer et al., Federated Bayesian
 Deep Learning: The Application of Statistical Aggregation Methods to Bayesian Models, 2024.

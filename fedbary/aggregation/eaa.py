@@ -1,4 +1,18 @@
-"""EAA, empirical arithmetic average: m = Σ w m_k, v = Σ w v_k."""
+"""EAA, empirical arithmetic average: m = Σ w m_k, v = Σ w v_k.
+
+The largest of the variances that are means of the clients': RKLB's ≤ AALV's ≤ WB's ≤ EAA's.
+
+It assumes nothing of how variances compare: means are FedAvg's, whatever they are.
+
+What travels: the posterior, once either way: two numbers a Gaussian weight.
+
+What it costs: the server goes once over the replies, with an exponential a weight and client.
+
+Use it where one client that is sure must not make all others so.
+
+Reference: Ozer et al., How to Combine Variational Bayesian Networks in Federated Learning (FVBA),
+2022.
+"""
 
 from fedbary.aggregation.rule import Rule
 from fedbary.gaussian import variance_power

@@ -3,6 +3,17 @@
 McMahan et al. (2017), eq. 1, for deterministic tensors. Of a Gaussian tensor it averages the
 parameters as this package stores them, mean and log-variance, as Flower's FedAvg does to such a
 model: there it equals AALV.
+
+It assumes nothing of a posterior: it is for networks of numbers, `bayesian_layers=0`.
+
+What travels: the network, once either way.
+
+What it costs: the server goes once over the replies.
+
+Use it as the rival: whatever else is tried should be better than it, under the same budget.
+
+Reference: McMahan, Moore, Ramage, Hampson and Agüera y Arcas, Communication-Efficient Learning of
+Deep Networks from Decentralized Data, AISTATS 2017.
 """
 
 from fedbary.aggregation.rule import Rule

@@ -1,6 +1,19 @@
 """FKLB, forward-KL barycentre, moments matched to the mixture Σ w N(m_k, v_k).
 
 m = Σ w m_k and v = Σ w v_k + Σ w m_k² − m²: argmin_q Σ w_k KL(p_k || q).
+
+It assumes that where clients disagree the truth may lie with either: how far their means lie apart
+becomes variance.
+
+What travels: the posterior, once either way: two numbers a Gaussian weight.
+
+What it costs: the server goes once over the replies, in float64: squares of means are subtracted.
+
+Use it where disagreement should be seen, and for one round. Over rounds of unlike clients variances
+grow, and predictions are underconfident.
+
+Reference: Ozer et al., How to Combine Variational Bayesian Networks in Federated Learning (FVBA),
+2022.
 """
 
 from torch import Tensor

@@ -6,12 +6,22 @@ argmin_q Σ w_k ∫ (√q − √p_k)² is (Σ w_k √p_k)², half-way from RKLB
     r! Π_k w_k^{c_k}/c_k! · Π_k p_k^{c_k/r}      for every c with Σ c_k = r,
 
 so mean and variance are known in closed form; they are those of the Gaussian closest in forward KL.
-Where clients agree it multiplies them, where they do not it keeps all: outvoted ones count by their
-overlap. Equal posteriors aggregate to themselves.
+Equal posteriors aggregate to themselves.
 
-The cost grows with the number of these Gaussians, K (K + 1)/2 of K clients for HB: 2 µs a weight of
-ten clients, 20 times RKLB's; α = ⅓ takes 10, the quadrature of `fedbary.alpha`, for any α, 1500.
-Use it for some tens of clients. `rooted(3)` is the rule of α = ⅓, as ``rule`` in Python.
+It assumes that clients who agree are to be multiplied, and those who do not are all to be kept:
+outvoted ones count by their overlap.
+
+What travels: the posterior, once either way: two numbers a Gaussian weight.
+
+What it costs: the server's time grows with the number of these Gaussians, K (K + 1)/2 of K clients:
+2 µs a weight of ten clients, 20 times RKLB's; α = ⅓ takes 10, the quadrature of `fedbary.alpha`,
+for any α, 1500.
+
+Use it for some tens of clients that agree here and there. `rooted(3)` is the rule of α = ⅓, as
+``rule`` in Python.
+
+Reference: Jamoussi, Serra, Stavrou and Kountouris, Information-Geometric Barycenters for Bayesian
+Federated Learning.
 """
 
 from __future__ import annotations

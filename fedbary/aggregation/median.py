@@ -3,8 +3,20 @@
 Yin et al. (2018), Definition 1. The median of the log-variances is that of the variances, the
 standard deviations or the precisions; of an even number of clients it is the middle of the two
 middle ones, for variances thus their geometric mean. While less than half of the clients are
-hostile, every coordinate lies within the range of the honest ones; no number of hostile clients
-has to be assumed.
+hostile, every coordinate lies within the range of the honest ones.
+
+It assumes that most clients are honest and alike; how many are not it need not know. Every client
+counts once, whatever number of examples it claims.
+
+What travels: the posterior, once either way: two numbers a Gaussian weight.
+
+What it costs: the server puts the clients' values of each weight in order.
+
+Use it against clients that send what lies far off. It slows learning where clients differ, and
+hardly tells a flipped sign from an unusual client.
+
+Reference: Yin, Chen, Ramchandran and Bartlett, Byzantine-Robust Distributed Learning: Towards
+Optimal Statistical Rates, ICML 2018.
 """
 
 from torch import Tensor

@@ -6,10 +6,18 @@ scores are left out. Distances are Wasserstein-2, √Σ [(m − m′)² + (√v 
 tensors, and so is the mean. The guarantee for a single selected client asks for K ≥ 2h + 3;
 averaging K − h is the practice, and keeps every honest client where the hostile lie far off.
 
-References
-----------
-Blanchard, El Mhamdi, Guerraoui and Stainer, Machine Learning with Adversaries: Byzantine Tolerant
-Gradient Descent, NIPS 2017.
+It assumes at most h hostile clients of K ≥ 2h + 3, and honest ones closer to one another than to
+those. Every selected client counts once.
+
+What travels: the posterior, once either way: two numbers a Gaussian weight.
+
+What it costs: the server goes twice over the replies, the first time for K (K − 1)/2 distances.
+
+Use it against clients whose whole replies are false. It leaves out unusual honest ones, too: where
+each holds two classes that costs more than an attack.
+
+Reference: Blanchard, El Mhamdi, Guerraoui and Stainer, Machine Learning with Adversaries: Byzantine
+Tolerant Gradient Descent, NIPS 2017.
 """
 
 from torch import Tensor

@@ -1,12 +1,29 @@
 """RKLB, reverse-KL barycentre: 1/v = Σ w / v_k, m = v Σ w m_k / v_k (BA-BFL, eq. 7).
 
 The product of the posteriors to the powers w_k, and argmin_q Σ w_k KL(q || p_k).
+
+It assumes variances that say how sure a client is: its say in a weight is w_k/v_k. Where all have
+the same variance the means are FedAvg's.
+
+What travels: the posterior, once either way: two numbers a Gaussian weight.
+
+What it costs: the server goes once over the replies, with an exponential a weight and client.
+
+Use it as the default. Under `kl_weight=share` it is the posterior of all data exactly, where
+posteriors factorise. Where a client may be hostile it needs a bound, for who sends tiny variances
+owns the aggregate (`max_precision_ratio`).
+
+Reference: Jamoussi, Serra, Stavrou and Kountouris, Information-Geometric Barycenters for Bayesian
+Federated Learning.
 """
 
+from collections.abc import Sequence
+
+import numpy as np
 from torch import Tensor
 
 from fedbary.aggregation.rule import Rule
-from fedbary.gaussian import variance_power
+from fedbary.gaussian import variance_power, variance_power_into
 
 
 def forward(mean: Tensor, log_var: Tensor) -> tuple[Tensor, Tensor]:
@@ -15,8 +32,25 @@ def forward(mean: Tensor, log_var: Tensor) -> tuple[Tensor, Tensor]:
     return mean * precision, precision
 
 
+def add(
+    sums: Sequence[np.ndarray],
+    mean: np.ndarray,
+    log_var: np.ndarray,
+    weight: float,
+    spare: np.ndarray,
+) -> None:
+    """Add the weighted natural parameters to their sums; see `AddInPlace`."""
+    shift, precision = sums
+    variance_power_into(spare, log_var, -1)
+    spare *= weight
+    precision += spare
+    spare *= mean
+    shift += spare
+
+
 RULE = Rule(
     "RKLB",
     forward,
     inverse=lambda shift, precision: (shift / precision, -precision.log()),
+    add=add,
 )

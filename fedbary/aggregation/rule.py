@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from torch import Tensor
+
+AddInPlace = Callable[[Sequence[np.ndarray], np.ndarray, np.ndarray, float, np.ndarray], None]
+"""Adds w F(mean, log_var) to the sums: (sums, mean, log_var, w, spare).
+
+All are arrays of one shape and dtype. The last one's values do not matter and may change.
+"""
 
 
 @dataclass(frozen=True)
@@ -32,6 +39,9 @@ class Rule:
         inverse subtracts sums of squared means. Shifting all means must then shift the aggregate.
     relative : bool
         Whether the sums are divided by the largest weight, so that its client counts once.
+    add : callable, optional
+        Does on a CPU what `forward` and a weighted sum do, without temporary arrays; for a rule
+        that is not `centred` and whose powers are equal.
     """
 
     name: str
@@ -40,6 +50,7 @@ class Rule:
     powers: tuple[int, ...] = (1, 1)
     centred: bool = False
     relative: bool = False
+    add: AddInPlace | None = None
 
     @property
     def is_mean(self) -> bool:

@@ -65,6 +65,39 @@ def aggregate_stack(
     return sums.finish()
 
 
+def mixed(stack: Stack, matrix: Tensor) -> Stack:
+    """Return the clients' points (m, √v) after mixing; the stack's last is the centre.
+
+    Parameters
+    ----------
+    stack
+        The clients' values, and the centre's.
+    matrix
+        (clients, clients), see `Mixing.matrix`.
+    """
+    mean, log_var = stack
+    means = torch.cat([matrix, 1 - matrix.sum(1, keepdim=True)], dim=1).to(mean).clamp_min(0)
+    if log_var is None:
+        return means @ mean, None
+    return means @ mean, 2 * (means @ (log_var / 2).exp()).log()
+
+
+def update_products(stack: Stack) -> Tensor:
+    """Return the inner products of the clients' updates in m and in √v, [2, clients, clients].
+
+    Updates are differences from the stack's last, the centre. In float64, two clients' product
+    loses nothing to a third who is far off.
+    """
+    mean, log_var = stack
+    updates = mean[:-1].double() - mean[-1].double()
+    of_means = updates @ updates.T
+    if log_var is None:
+        return torch.stack([of_means, torch.zeros_like(of_means)]).cpu()
+    std = (log_var.double() / 2).exp()
+    updates = std[:-1] - std[-1]
+    return torch.stack([of_means, updates @ updates.T]).cpu()
+
+
 def squared_distances(stack: Stack) -> Tensor:
     """Return the squared Wasserstein-2 distances between clients, [clients, clients].
 
@@ -81,4 +114,4 @@ def squared_distances(stack: Stack) -> Tensor:
 
 def stack_size(clients: int) -> int:
     """Return how many elements to stack at a time, so that memory does not grow with clients."""
-    return max(1, min(PIECE, 16 * PIECE // clients))
+    return max(PIECE // 16, min(PIECE, 4 * PIECE // clients))

@@ -6,22 +6,26 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedbary.aggregation.bound import check_ratio
 from fedbary.aggregation.buffers import aggregate_buffer
-from fedbary.aggregation.converted import kind_of, piece_of
+from fedbary.aggregation.converted import Converted, kind_of, piece_of
 from fedbary.aggregation.joint import AnyRule
+from fedbary.aggregation.mixing import Mixing, distances_after
 from fedbary.aggregation.reals import flat_reals, is_continuous
 from fedbary.aggregation.robust import SelectionRule
 from fedbary.aggregation.rule import Rule
 from fedbary.aggregation.stack import (
     Stack,
     aggregate_stack,
+    mixed,
     squared_distances,
     stack_size,
     stacked,
+    update_products,
 )
 from fedbary.aggregation.sums import PIECE, Sums, normalised
 from fedbary.aggregation.workers import workers
@@ -42,6 +46,8 @@ def aggregate_tensors(
     weights: Sequence[float],
     max_precision_ratio: float | None = None,
     *,
+    mixing: Mixing | None = None,
+    centre: Mapping[str, Tensor] | None = None,
     least_dtype: torch.dtype = torch.float64,
     largest_log_var: float = math.inf,
     empty: Empty = new_empty,
@@ -63,6 +69,10 @@ def aggregate_tensors(
         One per client: finite, none negative, not all 0; any scale.
     max_precision_ratio : float, optional
         The most that a precision may be of the clients' median; see `fedbary.aggregation.bound`.
+    mixing : Mixing, optional
+        What is done to the posteriors before the rule aggregates them.
+    centre : Mapping[str, Tensor], optional
+        The global model that they began from, like a client's; `mixing` needs it.
     least_dtype : torch.dtype
         The precision to work in where tensors are no wider. In float32 log-variances must be
         within ±80; see `Sums`.
@@ -103,15 +113,27 @@ def aggregate_tensors(
         else:
             result[key] = aggregate_buffer(rule, [client[key] for client in counted], shares)
 
+    if mixing is not None:
+        assert centre is not None
+        counted = [*counted, centre]
+    stacks = mixing is not None or max_precision_ratio is not None
     tensors = {
-        keys: _Pieces(keys, counted, rule, max_precision_ratio, least_dtype) for keys in floating
+        keys: _Pieces(keys, counted, rule, max_precision_ratio, least_dtype, stacks)
+        for keys in floating
     }
+    matrix: Tensor | None = None
     with workers() as pool:
-        if isinstance(rule, SelectionRule):
-            parts = (part for tensor in tensors.values() for part in tensor.distances(pool))
-            shares = rule.weights(sum(parts, torch.zeros(len(shares), len(shares))))
+        if mixing is not None or isinstance(rule, SelectionRule):
+            between = squared_distances if mixing is None else update_products
+            parts = (part for tensor in tensors.values() for part in tensor.between(between, pool))
+            apart = sum(parts, torch.zeros(1, len(shares), len(shares), dtype=torch.float64))
+            if mixing is not None:
+                matrix = mixing.matrix(apart)
+            apart = apart.sum(0) if matrix is None else distances_after(matrix, apart.sum(0))
+            if isinstance(rule, SelectionRule):
+                shares = rule.weights(apart)
         for keys, tensor in tensors.items():
-            made = tensor.aggregate(shares, pool, largest_log_var, empty)
+            made = tensor.aggregate(shares, pool, largest_log_var, empty, matrix)
             result |= zip(keys, made, strict=True)
     return {key: result[key] for key in clients[0]}
 
@@ -126,10 +148,11 @@ class _Pieces:
         rule: AnyRule,
         max_precision_ratio: float | None,
         least_dtype: torch.dtype,
+        stacks: bool,
     ) -> None:
         self._rule = rule
         self._max_precision_ratio = max_precision_ratio
-        self._streamed = rule if isinstance(rule, Rule) and max_precision_ratio is None else None
+        self._streamed = rule if isinstance(rule, Rule) and not stacks else None
         self._size = PIECE if self._streamed else stack_size(len(clients))
         self._clients = [[piece_of(client, key, self._size) for key in keys] for client in clients]
         self._kinds = [kind_of(clients[0], key) for key in keys]
@@ -137,10 +160,11 @@ class _Pieces:
         self._dtype = least_dtype
         for _, dtype in self._kinds:
             self._dtype = torch.promote_types(self._dtype, dtype.to_real())
+        self._arrays = self._in_place(keys, clients) if self._dtype == torch.float32 else []
 
-    def distances(self, pool: Executor) -> Iterator[Tensor]:
-        """Return each piece's squared distances between clients."""
-        return pool.map(lambda i: squared_distances(self._stack(i)), range(self._count))
+    def between(self, of: Callable[[Stack], Tensor], pool: Executor) -> Iterator[Tensor]:
+        """Return what is between clients in each piece: distances, or products."""
+        return pool.map(lambda i: of(self._stack(i)), range(self._count))
 
     def aggregate(
         self,
@@ -148,13 +172,14 @@ class _Pieces:
         pool: Executor,
         largest_log_var: float,
         empty: Empty,
+        matrix: Tensor | None = None,
     ) -> list[Tensor]:
-        """Return the aggregate's tensors, under normalised weights."""
+        """Return the aggregate's tensors, under normalised weights, of what a matrix mixes."""
         results = [empty(like, dtype) for like, dtype in self._kinds]
         places = [flat_reals(tensor).split(self._size) for tensor in results]
 
         def aggregate_piece(i: int) -> None:
-            mean, log_var = self._aggregate_piece(i, shares)
+            mean, log_var = self._aggregate_piece(i, shares, matrix)
             places[0][i].copy_(mean)
             if log_var is not None:
                 places[1][i].copy_(log_var.clamp(-largest_log_var, largest_log_var))
@@ -163,13 +188,34 @@ class _Pieces:
             pass
         return results
 
-    def _aggregate_piece(self, i: int, shares: Sequence[float]) -> tuple[Tensor, Tensor | None]:
+    def _aggregate_piece(
+        self, i: int, shares: Sequence[float], matrix: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
         if self._streamed is None:
-            return aggregate_stack(self._rule, self._stack(i), shares)
+            stack = self._stack(i)
+            stack = stack if matrix is None else mixed(stack, matrix)
+            return aggregate_stack(self._rule, stack, shares)
         sums = Sums(self._streamed, self._dtype)
+        if self._arrays:
+            part = slice(i * self._size, (i + 1) * self._size)
+            sums.add_arrays([(mean[part], log_var[part]) for mean, log_var in self._arrays], shares)
+            return sums.finish()
         for (mean, log_var), share in zip(self._piece(i), shares, strict=True):
             sums.add(mean, log_var, share)
         return sums.finish()
+
+    def _in_place(
+        self, keys: tuple[str, ...], clients: Sequence[Mapping[str, Tensor]]
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Return means and log-variances for the rule's `add`; none where it cannot take them."""
+        if self._streamed is None or self._streamed.add is None or len(keys) == 1:
+            return []
+        if any(isinstance(client, Converted) and client.functions for client in clients):
+            return []
+        flat = [[flat_reals(client[key]) for key in keys] for client in clients]
+        if any(t.dtype != torch.float32 or t.device.type != "cpu" for pair in flat for t in pair):
+            return []
+        return [(mean.numpy(), log_var.numpy()) for mean, log_var in flat]
 
     def _stack(self, i: int) -> Stack:
         return stacked(list(self._piece(i)), self._max_precision_ratio, self._dtype)

@@ -1,4 +1,19 @@
-"""WB, Wasserstein-2 barycentre: m = Σ w m_k, √v = Σ w √v_k (BA-BFL, eq. 8)."""
+"""WB, Wasserstein-2 barycentre: m = Σ w m_k, √v = Σ w √v_k (BA-BFL, eq. 8).
+
+argmin_q Σ w_k W₂²(q, p_k).
+
+It assumes nothing of how variances compare: means are FedAvg's, whatever they are.
+
+What travels: the posterior, once either way: two numbers a Gaussian weight.
+
+What it costs: the server goes once over the replies, with an exponential a weight and client.
+
+Use it where clients' variances are to be kept, but not to weigh their means: clients of few
+examples, or of unlike tasks, whose precisions say little of each other.
+
+Reference: Jamoussi, Serra, Stavrou and Kountouris, Information-Geometric Barycenters for Bayesian
+Federated Learning.
+"""
 
 from fedbary.aggregation.rule import Rule
 from fedbary.gaussian import variance_power

@@ -2,7 +2,16 @@
 
 The product Π_k N(m_k, v_k)^(w_k / max w): the client with the most examples counts once, the others
 by their share of its number. The mean is RKLB's, the variance RKLB's times max w; with equal
-weights it is conflation, and as little a mean (see Conflation for what that does over rounds).
+weights it is conflation.
+
+It assumes what conflation does, and weights that say how much a client knows.
+
+What travels: the posterior, once either way: two numbers a Gaussian weight.
+
+What it costs: the server goes once over the replies, with an exponential a weight and client.
+
+Use it as conflation, where clients of few examples should not narrow the aggregate as much as those
+of many.
 
 References: Hill and Miller, How to Combine Independent Data Sets for the Same Quantity, 2011;
 Ozer et al., How to Combine Variational Bayesian Networks in Federated Learning (FVBA), 2022, whose

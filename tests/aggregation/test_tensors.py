@@ -1,5 +1,7 @@
 """The one aggregation: lists and generators agree, and what is converted is so piece by piece."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -50,6 +52,24 @@ def test_a_generator_of_posteriors_aggregates_as_their_list_does(rule, clients):
         for name, tensor in first.items():
             assert tensor.dtype == second[name].dtype and tensor.shape == second[name].shape
             assert torch.equal(tensor, second[name])
+
+
+@pytest.mark.parametrize("name", [name for name, rule in RULES.items() if getattr(rule, "add", 0)])
+@pytest.mark.parametrize("clients", [1, 16, 37])
+def test_what_is_added_in_place_is_the_weighted_sum_of_coordinates(name, clients):
+    generator = torch.Generator().manual_seed(0)
+
+    def tensors():
+        mean = torch.randn(PIECE + 3, generator=generator)
+        return {"w_mean": mean, "w_log_var": 10 * torch.randn(len(mean), generator=generator)}
+
+    states = [tensors() for _ in range(clients)]
+    weights = [1.0 + k for k in range(clients)]
+    plain = replace(RULES[name], add=None)
+    expected = aggregate_tensors(plain, states, weights)
+    found = aggregate_tensors(RULES[name], states, weights, least_dtype=torch.float32)
+    for key, tensor in expected.items():
+        torch.testing.assert_close(found[key], tensor, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("rule", RULES)

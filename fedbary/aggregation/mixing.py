@@ -1,0 +1,109 @@
+"""Defences before any rule: centred clipping, and nearest-neighbour mixing, of posteriors.
+
+Both work in (m, √v), where distances are Wasserstein-2 and the mean is its barycentre. With x_k a
+client's point, c the global model that it began from and u_k = x_k − c its update:
+
+- clipping shortens who has gone far to the median length, u_k ← min(1, r/‖u_k‖) u_k,
+  r = median ‖u_k‖ (Karimireddy, He and Jaggi, Learning from History for Byzantine Robust
+  Optimization, ICML 2021);
+- mixing then gives every client the mean of its own point and of those whose updates point its way
+  most, K − h together, of K clients of which h may be hostile: its nearest neighbours (Allouah et
+  al., Fixing by Mixing, AISTATS 2023), if all updates were of one length; and who still lies far
+  out is clipped to the median distance from the middle, the point whose distances from all sum to
+  least.
+
+Allouah et al. take the distances themselves. Of clients who differ, small updates then lie next to
+all, honest or not, and the honest mean with its sign flipped is small. How far two updates point
+the same way is the sum of their cosines in m and in √v, for what all do to √v hides who flips m.
+
+Then the rule aggregates as ever. A point after both is a mean of the clients' points and c, so that
+one pass over the replies finds all products, and another mixes and aggregates.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedbary.errors import SettingError
+
+_NO_LENGTH = 1e-150
+"""What a length of 0 counts as, so that its square is above 0."""
+
+_TIE = 1e-9
+"""Sums of distances that differ by less than this part are equal: the first client's is taken."""
+
+
+@dataclass(frozen=True)
+class Mixing:
+    """Whether clipping is all, or mixing follows, and for how many hostile clients.
+
+    Parameters
+    ----------
+    fraction : float
+        The part of the clients that may be hostile, from 0 to below ½; h = ⌊fraction · K⌋.
+    mixes : bool
+        Whether neighbours are mixed.
+
+    Raises
+    ------
+    SettingError
+        If the fraction is out of its range.
+    """
+
+    fraction: float
+    mixes: bool
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.fraction < 0.5:
+            raise SettingError("trim_fraction", self.fraction, "from 0 to below 0.5")
+
+    def matrix(self, products: Tensor) -> Tensor:
+        """Return what each client's update becomes, a sum of all.
+
+        Parameters
+        ----------
+        products : Tensor
+            The clients' updates' inner products in m and in √v, (2, K, K), float64.
+
+        Returns
+        -------
+        Tensor
+            (K, K); no number is negative, and no row sums to more than 1: the rest is the centre's.
+        """
+        lengths = products.sum(0).diagonal().sqrt()
+        made = _kept(lengths).diag()
+        if not self.mixes:
+            return made
+        clients = len(made)
+        nearest = clients - int(self.fraction * clients + 1e-9)
+        alike = _cosines(products).sum(0).fill_diagonal_(torch.inf)
+        made = made[alike.argsort(dim=1, descending=True, stable=True)[:, :nearest]].mean(1)
+        apart = distances_after(made, products.sum(0)).sqrt()
+        far = apart.sum(1)
+        middle = int((far <= far.min() * (1 + _TIE)).int().argmax())
+        kept = _kept(apart[middle])[:, None]
+        return kept * made + (1 - kept) * made[middle]
+
+
+def distances_after(matrix: Tensor, products: Tensor) -> Tensor:
+    """Return the squared distances (K, K) between the points that a matrix makes of updates.
+
+    The inner products of the new updates are M G Mᵀ, with G those of the old ones.
+    """
+    made = matrix @ products @ matrix.T
+    own = made.diagonal()
+    return (own[:, None] + own - 2 * made).clamp_min(0).fill_diagonal_(0)
+
+
+def _kept(lengths: Tensor) -> Tensor:
+    """Return the part of each length that is kept, so that none exceeds their median."""
+    return (lengths.quantile(0.5) / lengths.clamp_min(_NO_LENGTH)).clamp_max(1)
+
+
+def _cosines(products: Tensor) -> Tensor:
+    """Return the cosines of updates; with one of no length they are 0."""
+    lengths = products.diagonal(dim1=1, dim2=2).sqrt().clamp_min(_NO_LENGTH)
+    return products / (lengths[:, :, None] * lengths[:, None, :])
