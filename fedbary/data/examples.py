@@ -23,9 +23,15 @@ class Examples:
         Targets (N,), None where they are not known.
     columns : mapping of str to ndarray
         What else is known of each, (N,) by name, by which scores can be told apart.
+    unused : tuple of str
+        Those of a table's columns that are neither inputs nor targets.
+    converted : tuple of str
+        Names of the pictures whose colours were converted.
     """
 
     names: tuple[str, ...]
     x: Tensor
     y: Tensor | None
     columns: Mapping[str, np.ndarray] = field(default_factory=dict)
+    unused: tuple[str, ...] = ()
+    converted: tuple[str, ...] = ()

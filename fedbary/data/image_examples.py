@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from fedbary.data.examples import Examples
-from fedbary.data.image_files import IMAGES, read_image
+from fedbary.data.image_files import IMAGES, read_image, shape_of
 from fedbary.data.image_layout import ImageLayout
 from fedbary.data.images._dataset import images_of, labels_of
 from fedbary.data.npz import read_npz_arrays
@@ -41,7 +42,10 @@ def read_images(path: Path, layout: ImageLayout, resize: str = "none") -> Exampl
         examples = _npz(path)
     elif path.is_file() and path.suffix.lower() in IMAGES:
         pixels = read_image(path, layout.shape, resize)
-        examples = Examples((path.name,), images_of(pixels[None], str(path)), None)
+        x = images_of(pixels[None], str(path))
+        examples = Examples(
+            (path.name,), x, None, converted=_converted([path], [path.name], layout)
+        )
     else:
         allowed = "an .npz file, an image, or a folder of images"
         raise SettingError("data", str(path), allowed)
@@ -80,8 +84,15 @@ def _folder(path: Path, layout: ImageLayout, resize: str) -> Examples:
     labels = next((level for level in levels if set(level) <= set(layout.classes)), None)
     y = None if labels is None else torch.tensor([layout.classes.index(name) for name in labels])
     names = tuple(map(str, inside))
+    converted = _converted(files, names, layout)
     columns = {
         f"folder {number}" if number > 1 else "folder": np.array(level)
         for number, level in enumerate(levels, 1)
     }
-    return Examples(names, images_of(pixels, str(path)), y, columns)
+    return Examples(names, images_of(pixels, str(path)), y, columns, converted=converted)
+
+
+def _converted(files: list[Path], names: Sequence[str], layout: ImageLayout) -> tuple[str, ...]:
+    """Return the names of the files that are grey and become coloured, or the other way round."""
+    channels = layout.shape[0]
+    return tuple(n for f, n in zip(files, names, strict=True) if shape_of(f)[0] != channels)

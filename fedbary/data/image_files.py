@@ -154,7 +154,8 @@ def _check(name: str, picture: Image, shape: Shape, resize: str) -> None:
     _, height, width = shape
     said = f"{picture.height}×{picture.width} pixels"
     if resize == "none" and picture.size != (width, height):
-        allowed = f"{height}×{width}, as input_shape says; or resize=crop, pad or stretch"
+        wanted = f"{height}×{width}, as input_shape says"
+        allowed = f"{wanted}; or a run with resize=crop, pad or stretch"
         raise SettingError(name, said, allowed)
     if picture.height * picture.width > LARGEST_IMAGE:
         raise SettingError(name, said, f"an image of up to {LARGEST_IMAGE:,} pixels")

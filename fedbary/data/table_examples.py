@@ -25,7 +25,7 @@ FRAMES = {".csv": _csv.cells, ".parquet": _parquet.cells}
 def read_classified(path: Path, target: str, layout: Layout) -> Examples:
     """Read rows to classify, coded as the federation's, with classes where there is the target.
 
-    Columns are found by name; others, and their order, do not matter.
+    Columns are found by name; others are `unused`, and their order does not matter.
 
     Raises
     ------
@@ -36,7 +36,8 @@ def read_classified(path: Path, target: str, layout: Layout) -> Examples:
     known = {name: columns[name] for name, _ in layout.columns if name in columns}
     classes = columns.get(target, np.full(count, layout.classes[0], dtype=object))
     held = encode(frame(str(path), known or columns, classes), layout)
-    return Examples(_rows(count), held.x, held.y if target in columns else None, columns)
+    y = held.y if target in columns else None
+    return Examples(_rows(count), held.x, y, columns, _others(columns, [*known, target]))
 
 
 def read_measured(path: Path, target: str, features: Sequence[str]) -> Examples:
@@ -60,11 +61,15 @@ def read_measured(path: Path, target: str, features: Sequence[str]) -> Examples:
             raise SettingError(where, values[0], "a finite number")
     x = torch.from_numpy(np.column_stack([numbers[name] for name in features]))
     y = torch.from_numpy(numbers[target].copy()) if target in columns else None
-    return Examples(_rows(count), x, y, columns)
+    return Examples(_rows(count), x, y, columns, _others(columns, wanted))
 
 
 def _rows(count: int) -> tuple[str, ...]:
     return tuple(str(row) for row in range(1, count + 1))
+
+
+def _others(columns: Columns, used: Sequence[str]) -> tuple[str, ...]:
+    return tuple(name for name in columns if name not in used)
 
 
 def _columns(path: Path, target: str) -> tuple[Columns, int]:

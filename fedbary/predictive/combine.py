@@ -40,6 +40,22 @@ class Prediction:
         """Mutual information of label and weights, (N,), in nats: what more data would remove."""
         return (self.entropy - self.aleatoric).clamp_min(0)
 
+    def tempered(self, temperature: float) -> Prediction:
+        """Return the prediction at a temperature T: probabilities ∝ p^(1/T).
+
+        The two parts of the entropy keep their proportions.
+
+        References
+        ----------
+        Guo et al., On Calibration of Modern Neural Networks, ICML 2017.
+        """
+        if temperature == 1:
+            return self
+        tiny = torch.finfo(self.probs.dtype).tiny
+        probs = (self.probs.clamp_min(tiny).log() / temperature).softmax(-1)
+        part = (self.aleatoric / self.entropy.clamp_min(tiny)).clamp_max(1)
+        return Prediction(probs, part * torch.special.entr(probs).sum(-1))
+
 
 @dataclass(frozen=True)
 class Pool:

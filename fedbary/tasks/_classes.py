@@ -16,7 +16,9 @@ from fedbary.predictive import Prediction
 from fedbary.predictive.choice import Predictor
 from fedbary.projection import STRENGTHS
 from fedbary.scores.metrics import accuracy_after_rejection, evaluate, fairness
-from fedbary.tasks._values import Client, Graph
+from fedbary.scores.temperature import KNOWN as KNOWN_AT_TEMPERATURES
+from fedbary.scores.temperature import TEMPERATURES, fitted_temperature
+from fedbary.tasks._values import Client, Graph, Outcome
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -48,6 +50,20 @@ NLL = ("nll", 1, "Negative log-likelihood (nats)", RED)
 ECE = ("ece", 100, "Expected calibration error (%)", GREEN)
 
 
+def temperature_of(outcome: Outcome) -> float:
+    """Return the temperature of the global model's predictions, where the clients have told."""
+    if "temperature" in outcome.told:
+        return float(outcome.told["temperature"])
+    return fitted_temperature(outcome.held_out)
+
+
+def at_temperature(prediction: Prediction, labels: Tensor, temperature: float) -> dict[str, Any]:
+    """Return what the round's line has of a temperature: T, and the scores without it."""
+    plain = evaluate(prediction.probs, labels)
+    ece = {f"ece_{bins}": evaluate(prediction.probs, labels, bins)["ece"] for bins in ECE_BINS}
+    return {"temperature": temperature, "untempered": {**plain, **ece}}
+
+
 def known(scores: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
     """Return the limits of scores as clients send them: of the global model, and of their own."""
     prefixes = (
@@ -55,7 +71,8 @@ def known(scores: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, f
         "local-",
         *(f"{model}{data}" for model in OWN.values() for data in DATA.values()),
     )
-    return {f"{p}{name}": limits for p in prefixes for name, limits in scores.items()}
+    found = {f"{p}{name}": limits for p in prefixes for name, limits in scores.items()}
+    return {**found, **KNOWN_AT_TEMPERATURES}
 
 
 def label_counts(shard: Shard, classes: int) -> list[int]:
@@ -72,7 +89,8 @@ def summary(trained: Sequence[Client], held_out: Sequence[Client]) -> dict[str, 
     if told := [client for client in trained if "local-accuracy" in client]:
         line["local_models"] = _spread(told, "local-accuracy")
     if told := [client for client in held_out if client.keys() >= SCORES.keys()]:
-        line["held_out"] = {**means(told), **_spread(told, "accuracy"), "clients": told}
+        shown = [{k: v for k, v in client.items() if k not in TEMPERATURES} for client in told]
+        line["held_out"] = {**means(told), **_spread(told, "accuracy"), "clients": shown}
     for data, part in DATA.items():
         both = {f"{OWN[model]}{part}accuracy" for model in ("global", "personal")}
         told = [client for client in held_out if client.keys() >= both]
@@ -127,7 +145,7 @@ def answers(prediction: Prediction, classes: Sequence[str]) -> dict[str, np.ndar
     }
 
 
-def graph(by: Predictor, seen: Callable[[Tensor], Tensor]) -> Graph:
+def graph(by: Predictor, seen: Callable[[Tensor], Tensor], temperature: float) -> Graph:
     """Return probabilities and uncertainties of a batch, and each network's probabilities.
 
     Parameters
@@ -136,11 +154,13 @@ def graph(by: Predictor, seen: Callable[[Tensor], Tensor]) -> Graph:
         The networks.
     seen
         From inputs in their own units, what a network takes.
+    temperature
+        Of the prediction; the networks' own probabilities are without.
     """
 
     def answered(x: Tensor) -> dict[str, Tensor]:
         logits = by.answers(seen(x))
-        found = by.joined(logits)
+        found = by.joined(logits).tempered(temperature)
         return {
             "probs": found.probs,
             "entropy": found.entropy,

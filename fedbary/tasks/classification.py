@@ -8,7 +8,7 @@ images (`ood_dataset`).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedbary.data import deal
+from fedbary.data.corruption import CORRUPTIONS, STRENGTHS, corrupted
 from fedbary.data.examples import Examples
 from fedbary.data.image_examples import read_images
 from fedbary.data.image_layout import ImageLayout
@@ -35,6 +36,7 @@ from fedbary.predictive._networks import device_of
 from fedbary.predictive.choice import Predictor, predictor
 from fedbary.predictive.combine import Gate, Pool
 from fedbary.scores.metrics import auroc, evaluate
+from fedbary.scores.temperature import nll_at_temperatures
 from fedbary.settings.config import Settings
 from fedbary.tasks import _classes, _images, _sums
 from fedbary.tasks._classes import ECE_BINS, SCORES
@@ -180,8 +182,11 @@ class Classification(Task):
     ) -> dict[str, float]:
         """Score a model at a client."""
         by = predicting or Personal(model.state_dict())
-        probs = self._predict(model, x, seed, by.posterior, by.members, by.pool).probs
-        return evaluate(probs, y, self.settings.ece_bins, weights)
+        prediction = self._predict(model, x, seed, by.posterior, by.members, by.pool)
+        found = evaluate(prediction.probs, y, self.settings.ece_bins, weights)
+        if self.settings.calibrate == "temperature" and predicting is not None and weights is None:
+            found |= nll_at_temperatures(prediction, y)
+        return found
 
     def scores(self, outcome: Outcome, facts: Facts) -> Scored:
         """Score the global model on the test set, or, without one, on what the sites hold out.
@@ -197,7 +202,12 @@ class Classification(Task):
         prediction = self._predict_global(outcome, images)
         if not prediction.probs.isfinite().all():
             return Scored(scores)
-        line = _classes.uncertainty(prediction, labels)
+        line = {}
+        if self.settings.calibrate == "temperature":
+            temperature = _classes.temperature_of(outcome)
+            line = _classes.at_temperature(prediction, labels, temperature)
+            prediction = prediction.tempered(temperature)
+        line |= _classes.uncertainty(prediction, labels)
         if self.settings.may_be_kept(outcome.round):
             line |= self._beyond(outcome, prediction, images, labels, facts)
         return Scored(evaluate(prediction.probs, labels, self.settings.ece_bins), line, prediction)
@@ -228,7 +238,7 @@ class Classification(Task):
         images = self._taken(x, facts)
         return self._predict(
             outcome.model, images, seed, outcome.posterior, outcome.members, outcome.pool
-        )
+        ).tempered(_classes.temperature_of(outcome))
 
     def _taken(self, x: Tensor, facts: Facts) -> Tensor:
         """Return images as the model takes them."""
@@ -238,7 +248,8 @@ class Classification(Task):
         """Return probabilities and uncertainties of images, floats from 0 to 1 as `inputs` has."""
         members, pool = outcome.members, outcome.pool
         by = self._predictor(outcome.model, seed, outcome.posterior, members, pool)
-        return _classes.graph(by, lambda x: self._taken(inputs(x), facts))
+        temperature = _classes.temperature_of(outcome)
+        return _classes.graph(by, lambda x: self._taken(inputs(x), facts), temperature)
 
     def examples(self, path: Path, signature: ImageLayout) -> Examples:
         """Read an ``.npz`` file, an image, or a folder of images."""
@@ -293,26 +304,52 @@ class Classification(Task):
         kind, samples = self.settings.predictive, self.settings.samples
         return predictor(kind, model, samples, generator, posterior, members, pool=pool)
 
+    def _corrupted(
+        self,
+        kind: str,
+        strength: int,
+        labels: Tensor,
+        predicted: Callable[[Tensor], Prediction],
+        facts: Facts,
+    ) -> dict[str, float]:
+        """Score predictions of the test images under a corruption."""
+        images = deal.evaluation_data(self.held, self.deal)[0]
+        seed = self.seed("corruption", list(CORRUPTIONS).index(kind), strength)
+        seen = corrupted(inputs(images.cpu()), kind, strength, seed)
+        probs = predicted(self._taken(seen.to(labels.device), facts)).probs
+        return evaluate(probs, labels, self.settings.ece_bins)
+
     def _beyond(
         self, outcome: Outcome, here: Prediction, images: Tensor, labels: Tensor, facts: Facts
     ) -> dict[str, Any]:
         """Return what the uncertainty is worth at the end.
 
-        That is accuracy after rejection, detection of foreign data, and how far the ECE moves with
+        That is accuracy after rejection, scores on corrupted images, detection of foreign data, and
+        how far the ECE moves with
         the draw of the networks: its standard deviation.
         """
-        line = _classes.rejection(here, labels)
+        line, temperature = _classes.rejection(here, labels), _classes.temperature_of(outcome)
+
+        def predicted(x: Tensor, *again: int) -> Prediction:
+            return self._predict_global(outcome, x, *again).tempered(temperature)
+
         if self.settings.bayesian_layers > 0:
-            again = [self._predict_global(outcome, images, i).probs for i in range(1, REPEATS)]
+            again = [predicted(images, i).probs for i in range(1, REPEATS)]
             line["monte_carlo"] = {
                 f"ece_{bins}": float(
                     np.std([evaluate(p, labels, bins)["ece"] for p in [here.probs, *again]], ddof=1)
                 )
                 for bins in ECE_BINS
             }
+        if self.settings.corruptions:
+            line["corrupted"] = {
+                kind: {str(strength + 1): self._corrupted(kind, strength, labels, predicted, facts)
+                       for strength in STRENGTHS}
+                for kind in CORRUPTIONS
+            }  # fmt: skip
         foreign = _images.ood_images(self.settings)
         if foreign is not None:
-            there = self._predict_global(outcome, self._taken(foreign, facts))
+            there = predicted(self._taken(foreign, facts))
             line["ood"] = {
                 "auroc_entropy": auroc(here.entropy, there.entropy),
                 "auroc_epistemic": auroc(here.epistemic, there.epistemic),

@@ -29,7 +29,7 @@ from fedbary.data.table_examples import read_classified
 from fedbary.data.tables import Labelled, Layout, load_labelled
 from fedbary.device import torch_device
 from fedbary.figures.roc import roc_curves
-from fedbary.figures.sheet import BLUE, GREEN
+from fedbary.figures.sheet import GREEN, SKY
 from fedbary.gaussian import Posterior
 from fedbary.methods import Personal
 from fedbary.networks import reliability_picture
@@ -39,6 +39,7 @@ from fedbary.predictive.choice import Predictor, predictor
 from fedbary.predictive.combine import Gate, Pool
 from fedbary.scores import tables as scores
 from fedbary.scores.metrics import evaluate
+from fedbary.scores.temperature import nll_at_temperatures
 from fedbary.tabular import loss
 from fedbary.tasks import _classes, _sums
 from fedbary.tasks._network import network
@@ -65,8 +66,9 @@ class Tables(Task):
     limits: Mapping[str, tuple[float, float]] = SCORES
     known_metrics = _classes.known(SCORES)
     curves = (
+        _classes.ACCURACY,
         _classes.NLL,
-        ("auroc", 100, "AUROC (%)", BLUE),
+        ("auroc", 100, "AUROC (%)", SKY),
         ("sensitivity", 100, "Sensitivity (%)", GREEN),
     )
 
@@ -157,6 +159,8 @@ class Tables(Task):
         if weights is not None:
             return evaluate(prediction.probs, y, self.settings.ece_bins, weights)
         found = self.judged(prediction, y)
+        if self.settings.calibrate == "temperature" and predicting is not None:
+            found |= nll_at_temperatures(prediction, y)
         return {name: value for name, value in found.items() if not math.isnan(value)}
 
     def answer(
@@ -186,7 +190,12 @@ class Tables(Task):
         prediction = self._predict(model, x, facts, seed, posterior, members, outcome.pool)
         if not prediction.probs.isfinite().all():
             return Scored(dict.fromkeys(self.limits, math.nan))
-        line = _classes.uncertainty(prediction, labels)
+        line = {}
+        if self.settings.calibrate == "temperature":
+            temperature = _classes.temperature_of(outcome)
+            line = _classes.at_temperature(prediction, labels, temperature)
+            prediction = prediction.tempered(temperature)
+        line |= _classes.uncertainty(prediction, labels)
         if self.settings.may_be_kept(outcome.round):
             line |= _classes.rejection(prediction, labels)
         return Scored(self.judged(prediction, labels), line, prediction)
@@ -232,13 +241,14 @@ class Tables(Task):
         rows = self._standardised(facts, x)
         return self._predict(
             outcome.model, rows, facts, seed, outcome.posterior, outcome.members, outcome.pool
-        )
+        ).tempered(_classes.temperature_of(outcome))
 
     def graph(self, outcome: Outcome, facts: Facts, seed: int) -> Graph:
         """Return probabilities and uncertainties of rows in their own units."""
         model, members, pool = outcome.model, outcome.members, outcome.pool
         by = self._predictor(model, facts, seed, outcome.posterior, members, pool)
-        return _classes.graph(by, partial(self._standardised, facts))
+        temperature = _classes.temperature_of(outcome)
+        return _classes.graph(by, partial(self._standardised, facts), temperature)
 
     def examples(self, path: Path, signature: Layout) -> Examples:
         """Read a CSV or an ``.npz`` file."""

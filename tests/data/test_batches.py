@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedbary.data.images import batch_source, inputs
+from fedbary.data.images import batch_source, draw_crops, inputs
 
 
 def test_inputs_scales_bytes_and_keeps_floats():
@@ -20,11 +20,17 @@ def images(n=40, side=12, channels=3):
     return torch.randint(256, (n, channels, side, side), generator=generator, dtype=torch.uint8)
 
 
+def taken(x, augment, indices, generator):
+    """A batch, with crops from a generator, where the images lie."""
+    crops = draw_crops(len(indices), augment, generator)
+    return batch_source(x, augment)(indices.to(x.device), crops.to(x.device))
+
+
 def test_plain_batches_are_rows():
     x, generator = images(), torch.Generator().manual_seed(1)
     before = generator.get_state()
     indices = torch.tensor([3, 3, 0])
-    assert torch.equal(batch_source(x, False)(indices, generator), x[indices])
+    assert torch.equal(taken(x, False, indices, generator), x[indices])
     assert torch.equal(generator.get_state(), before)
 
 
@@ -45,11 +51,10 @@ def views_of(image: np.ndarray) -> dict[bytes, tuple[int, int, bool]]:
 def test_augmented_images_are_crops_of_the_padded_image():
     x, generator = images(n=3), torch.Generator().manual_seed(1)
     original = x.clone()
-    take = batch_source(x, True)
     views = [views_of(image.numpy()) for image in x]
     assert all(len(view) == 162 for view in views)
     indices = torch.arange(1500) % 3
-    batch = take(indices, generator)
+    batch = taken(x, True, indices, generator)
     assert batch.shape == (1500, 3, 12, 12) and batch.dtype == torch.uint8
     assert inputs(batch).is_contiguous()
     seen = [views[i][crop.numpy().tobytes()] for i, crop in zip(indices, batch, strict=True)]
@@ -60,20 +65,22 @@ def test_augmented_images_are_crops_of_the_padded_image():
 
 
 def test_one_image_twice_in_a_batch_gets_two_crops():
-    batch = batch_source(images(), True)(torch.zeros(64, dtype=torch.long), torch.Generator())
+    batch = taken(images(), True, torch.zeros(64, dtype=torch.long), torch.Generator())
     assert len({crop.numpy().tobytes() for crop in batch}) > 20
 
 
 def test_crops_follow_the_generator():
-    take, indices = batch_source(images(), True), torch.arange(20)
-    first, again, other = (take(indices, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2))
+    x, indices = images(), torch.arange(20)
+    first, again, other = (
+        taken(x, True, indices, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)
+    )
     assert torch.equal(first, again) and not torch.equal(first, other)
 
 
 def test_crops_do_not_depend_on_the_memory_format():
     x, indices = images(), torch.arange(40)
     rows, pixels = (
-        batch_source(x.to(memory_format=memory_format), True)(indices, torch.Generator())
+        taken(x.to(memory_format=memory_format), True, indices, torch.Generator())
         for memory_format in (torch.contiguous_format, torch.channels_last)
     )
     assert torch.equal(rows, pixels)
@@ -81,16 +88,16 @@ def test_crops_do_not_depend_on_the_memory_format():
 
 def test_augmentation_of_floats_and_oblong_images():
     x = torch.rand(5, 1, 8, 20)
-    batch = batch_source(x, True)(torch.arange(5), torch.Generator())
+    batch = taken(x, True, torch.arange(5), torch.Generator())
     assert batch.shape == x.shape and batch.dtype == torch.float32
     assert set(batch[2].unique().tolist()) <= set(x[2].unique().tolist())
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.cuda
 def test_crops_do_not_depend_on_the_device():
     x, indices = images(), torch.arange(40)
     on_cpu, on_gpu = (
-        batch_source(x.to(device), True)(indices, torch.Generator().manual_seed(1))
+        taken(x.to(device), True, indices, torch.Generator().manual_seed(1))
         for device in ("cpu", "cuda")
     )
     assert on_gpu.is_cuda and torch.equal(on_cpu, on_gpu.cpu())

@@ -134,8 +134,10 @@ def test_settings_do_not_import_them_and_without_them_the_extra_is_named(monkeyp
     )
     subprocess.run([sys.executable, "-c", code], check=True)
     monkeypatch.setattr("fedbary.settings.model.partitioners", dict)
-    with pytest.raises(SettingError, match=r"quantity; pip install 'fedbary\[partitioners\]'"):
-        resolve({"partition": "IidPartitioner"})
+    monkeypatch.setattr("fedbary.settings.resolving.partitioners", dict)
+    for parameters in ({}, {"num_classes_per_partition": 2}):
+        with pytest.raises(SettingError, match=r"quantity; pip install 'fedbary\[partitioners\]'"):
+            resolve({"partition": "PathologicalPartitioner", **parameters})
     monkeypatch.setitem(sys.modules, "flwr_datasets.partitioner", None)
     with pytest.raises(SettingError, match=r"pip install 'fedbary\[partitioners\]'"):
         partition_by("IidPartitioner", LABELS, 5, 0, **GIVEN)

@@ -169,7 +169,11 @@ def test_csv_with_a_named_target(tmp_path):
         ("a,y\n1,2,3,4\n1,2\n", "mine.csv"),
         ("a,y\n1,2\n", "1 rows, 1 features"),
         ("y\n1\n2\n", "2 rows, 0 features"),
-        ("", "mine.csv"),
+        (
+            "a,y\nred,old\nblue,new\n",
+            "target 'y': 'old'; expected a column of numbers; task=tables",
+        ),
+        ("", "mine.csv: 'no line'; expected a table"),
     ],
 )
 def test_broken_csv_is_refused_in_a_line(text, match, tmp_path):

@@ -218,7 +218,7 @@ def test_drawn_networks_and_passes_that_draw_have_the_same_moments():
     torch.testing.assert_close(logits.std(0), std, rtol=0.1, atol=0)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.cuda
 def test_a_posterior_read_from_a_file_predicts_on_the_model_s_gpu():
     net, x = nn.Linear(3, 2).cuda(), torch.randn(5, 3, device="cuda")
     held = {name: tensor.cpu() for name, tensor in net.state_dict().items()}

@@ -19,7 +19,7 @@ from typing import Any
 from fedbary.data.forms import HUB, TORCHVISION, has_columns
 from fedbary.data.image_files import Shape
 from fedbary.data.images import _folder, _hf, _own, _torchvision
-from fedbary.data.images._batches import batch_source, inputs
+from fedbary.data.images._batches import batch_source, draw_crops, inputs
 from fedbary.data.images._dataset import MAX_FLOAT, UNREADABLE, Dataset, from_arrays, read_npz
 from fedbary.data.images._normalise import Normaliser, pixel_sums
 from fedbary.errors import SettingError, one_line
@@ -30,6 +30,7 @@ __all__ = [
     "Dataset",
     "Normaliser",
     "batch_source",
+    "draw_crops",
     "inputs",
     "load",
     "names",

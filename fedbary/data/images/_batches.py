@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 PAD = 4
+OFFSETS = 2 * PAD + 1
 
 
 def inputs(batch: Tensor) -> Tensor:
@@ -17,15 +18,27 @@ def inputs(batch: Tensor) -> Tensor:
     return batch.float().div_(255) if batch.dtype == torch.uint8 else batch
 
 
-def batch_source(x: Tensor, augment: bool) -> Callable[[Tensor, torch.Generator], Tensor]:
-    """Return the function that draws a batch of one client's images.
+def draw_crops(count: int, augment: bool, generator: torch.Generator) -> Tensor:
+    """Draw how so many images are flipped and cropped: (count,) int64, see `batch_source`.
 
-    Called as ``take(indices, generator)`` it returns the images of those indices, (B, C, H, W),
+    The generator is on the CPU, so that one seed gives the same crops on every device. Without
+    augmentation it is left alone.
+    """
+    if not augment:
+        return torch.zeros(count, dtype=torch.int64)
+    return torch.randint(2 * OFFSETS**2, (count,), generator=generator)
+
+
+def batch_source(x: Tensor, augment: bool) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return the function that takes a batch of images.
+
+    Called as ``take(indices, crops)`` it returns the images of those indices, (B, C, H, W),
     of the type and on the device of ``x``, in memory of their own. Typical use::
 
         take = batch_source(x, dataset.augment)
         for indices in torch.randperm(len(x), generator=generator).split(64):
-            logits = model(inputs(take(indices, generator)))
+            crops = draw_crops(len(indices), dataset.augment, generator)
+            logits = model(inputs(take(indices, crops)))
 
     With augmentation every image is, independently of the others, flipped left to right with
     probability one half, reflect-padded by 4 pixels and cropped back to its size at an offset
@@ -38,30 +51,28 @@ def batch_source(x: Tensor, augment: bool) -> Callable[[Tensor, torch.Generator]
     x : Tensor
         Images, (N, C, H, W), on any device; with augmentation H and W are above 4. Not changed.
     augment : bool
-        Whether to crop and flip. Without it the generator is left alone.
+        Whether to crop and flip. Without it the crops are left alone.
 
     Returns
     -------
     Callable
-        ``take(indices, generator)``: indices (B,) int64 into ``x``, on any device; generator on
-        the CPU, so that one seed gives the same crops whatever the device of ``x``.
+        ``take(indices, crops)``: indices (B,) int64 into ``x`` and what `draw_crops` returned
+        for so many images, both on the device of ``x``.
     """
     if not augment:
-        return lambda indices, generator: x.index_select(0, indices.to(x.device))
+        return lambda indices, crops: x.index_select(0, indices)
     padded = _reflect(_reflect(x, 2), 3)
     padded = torch.cat([padded, padded.flip(3)]).contiguous()
     image, *strides = padded.stride()
     # A crop is one run of the padded memory, first pixel to last, seen with the padded strides.
     length = 1 + sum((n - 1) * step for n, step in zip(x.shape[1:], strides, strict=True))
     runs = padded.flatten().unfold(0, length, 1)
-    offsets = 2 * PAD + 1
 
-    def take(indices: Tensor, generator: torch.Generator) -> Tensor:
-        draw = torch.randint(2 * offsets**2, indices.shape, generator=generator).to(x.device)
-        flipped, top, left = draw % 2, draw // 2 // offsets, draw // 2 % offsets
-        first = (indices.to(x.device) + len(x) * flipped) * image + top * strides[1] + left
-        crops = runs.index_select(0, first)
-        return crops.as_strided((len(indices), *x.shape[1:]), (length, *strides))
+    def take(indices: Tensor, crops: Tensor) -> Tensor:
+        flipped, top, left = crops % 2, crops // 2 // OFFSETS, crops // 2 % OFFSETS
+        first = (indices + len(x) * flipped) * image + top * strides[1] + left
+        taken = runs.index_select(0, first)
+        return taken.as_strided((len(indices), *x.shape[1:]), (length, *strides))
 
     return take
 

@@ -27,6 +27,8 @@ def read_text(path: Path, **layout: Any) -> DataFrame:
 
     try:
         cells = pandas.read_csv(path, dtype=str, keep_default_na=False, **layout)
+    except pandas.errors.EmptyDataError:
+        raise SettingError(str(path), "no line", "a table, a line a row") from None
     except (OSError, ValueError) as error:
         raise SettingError(str(path), error, "a table, a line a row") from error
     if not isinstance(cells.index, pandas.RangeIndex):
@@ -41,11 +43,20 @@ def numbers(
     target: Any,
     splits: list[tuple[np.ndarray, np.ndarray]],
 ) -> Table:
-    """Return the `Table` of a frame of features and a series, both of text."""
+    """Return the `Table` of a frame of features and a series, both of text.
+
+    Raises
+    ------
+    SettingError
+        The target holds no number at all; or as of `table`.
+    """
     import pandas
 
     frame = features.assign(**{"\0target": target})
     values = frame.apply(pandas.to_numeric, errors="coerce").to_numpy(np.float64)
+    if len(values) and np.isnan(values[:, -1]).all():
+        allowed = "a column of numbers; task=tables predicts classes"
+        raise SettingError(f"{name}: target {target.name!r}", frame.iat[0, -1], allowed)
     names = [str(column) for column in features.columns]
     return table(
         name,

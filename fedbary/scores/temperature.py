@@ -1,0 +1,58 @@
+"""One temperature for a federation's predictions, found from what the clients hold out.
+
+Temperature scaling (Guo et al., On Calibration of Modern Neural Networks, ICML 2017) predicts by
+p^(1/T), normalised: T > 1 makes a model less sure. T is the one that has the least NLL on examples
+that the model was not trained on. Each client says that NLL at every one of a few temperatures, no
+more; their mean over all examples is read off as if the examples lay in one place.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from fedbary.predictive.combine import Prediction
+from fedbary.scores.metrics import evaluate
+
+TEMPERATURES = {f"nll-at-{2 ** (k / 4):.3g}": 2 ** (k / 4) for k in range(-8, 13)}
+"""What a client's NLL at a temperature is called, and the temperature: 1/4 to 8."""
+
+KNOWN = dict.fromkeys(TEMPERATURES, (0.0, 1000.0))
+"""These scores, each with its least and its largest value."""
+
+
+def nll_at_temperatures(prediction: Prediction, labels: Tensor) -> dict[str, float]:
+    """Return the mean NLL at every temperature, in nats, by its name."""
+    return {
+        name: evaluate(prediction.tempered(temperature).probs, labels)["nll"]
+        for name, temperature in TEMPERATURES.items()
+    }
+
+
+def fitted_temperature(clients: Sequence[Mapping[str, Any]]) -> float:
+    """Return the temperature T of the least mean NLL over the clients' examples.
+
+    Between the temperatures the NLL is taken as a parabola in log T through the best one and its
+    neighbours.
+
+    Parameters
+    ----------
+    clients
+        Scores by name, with ``num-examples``; those without `TEMPERATURES` do not count. 1, if
+        there are no others.
+    """
+    told = [client for client in clients if client.keys() >= TEMPERATURES.keys()]
+    if not told:
+        return 1.0
+    nll = [sum(c["num-examples"] * c[name] for c in told) for name in TEMPERATURES]
+    logs = [math.log(temperature) for temperature in TEMPERATURES.values()]
+    best = min(range(len(nll)), key=nll.__getitem__)
+    if best in (0, len(nll) - 1):
+        return math.exp(logs[best])
+    before, here, after = nll[best - 1 : best + 2]
+    bend = before - 2 * here + after
+    step = 0.5 * (before - after) / bend if bend > 0 else 0.0
+    return math.exp(logs[best] + step * (logs[best + 1] - logs[best]))

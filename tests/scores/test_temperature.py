@@ -1,0 +1,92 @@
+"""A temperature that clients find together is the one of all their examples in one place."""
+
+import json
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import minimize_scalar
+
+import fedbary
+from fedbary.errors import SettingError
+from fedbary.predictive import Prediction
+from fedbary.scores.metrics import evaluate
+from fedbary.scores.temperature import TEMPERATURES, fitted_temperature, nll_at_temperatures
+from fedbary.settings.config import resolve
+from server_app.inline import run_inline
+
+
+def predicted(generator, examples, sureness):
+    """Predictions that are as sure as `sureness` times what the labels allow, and the labels."""
+    logits = 2 * torch.randn(examples, 5, generator=generator).double()
+    labels = torch.multinomial(logits.softmax(-1), 1, generator=generator)[:, 0]
+    probs = (sureness * logits).softmax(-1)
+    return Prediction(probs, torch.special.entr(probs).sum(-1) / 2), labels
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 10**6), st.floats(0.4, 6), st.integers(1, 5))
+def test_clients_find_the_temperature_of_all_examples_together(seed, sureness, clients):
+    generator = torch.Generator().manual_seed(seed)
+    prediction, labels = predicted(generator, 1500, sureness)
+    parts = torch.randint(clients, (1500,), generator=generator)
+    told = []
+    for client in range(clients):
+        mine = parts == client
+        part = Prediction(prediction.probs[mine], prediction.aleatoric[mine])
+        scores = nll_at_temperatures(part, labels[mine])
+        told.append({"num-examples": int(mine.sum()), **scores})
+    found = fitted_temperature(told)
+    best = minimize_scalar(
+        lambda t: evaluate(prediction.tempered(t).probs, labels)["nll"],
+        bounds=(0.25, 8), method="bounded",
+    )  # fmt: skip
+    assert found == pytest.approx(best.x, rel=0.02)
+    assert found == pytest.approx(sureness, rel=0.2)
+
+
+@given(st.integers(0, 10**6), st.floats(0.3, 7))
+def test_a_temperature_keeps_the_order_of_the_classes_and_the_parts_of_the_entropy(seed, t):
+    prediction, _ = predicted(torch.Generator().manual_seed(seed), 50, 1.0)
+    tempered = prediction.tempered(t)
+    assert torch.equal(tempered.probs.argmax(1), prediction.probs.argmax(1))
+    assert torch.allclose(tempered.probs.sum(1), torch.ones(50).double())
+    assert torch.allclose(tempered.epistemic, tempered.entropy / 2)
+    assert bool((tempered.entropy.mean() > prediction.entropy.mean()) == (t > 1))
+
+
+def test_certainty_is_tempered_and_nobody_s_answer_is_1():
+    sure = Prediction(torch.tensor([[1.0, 0.0]]), torch.zeros(1))
+    assert sure.tempered(2.0).probs.isfinite().all()
+    assert fitted_temperature([{"num-examples": 3, "nll": 1.0}]) == 1
+    assert min(TEMPERATURES.values()) == 0.25 and max(TEMPERATURES.values()) == 8
+
+
+def test_a_run_predicts_at_the_temperature_that_its_clients_found(tmp_path):
+    chosen = {
+        "engine": "inline", "pictures": False, "device": "cpu", "model": "mlp", "clients": 3,
+        "bayesian_layers": 0, "rule": "FedAvg", "rounds": 3, "holdout": 0.3,
+        "calibrate": "temperature",
+    }  # fmt: skip
+    run_inline(resolve(chosen), tmp_path / "run")
+    last = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
+    trained = fedbary.load(tmp_path / "run")
+    examples = trained.task.evaluation_examples()
+    probs = trained.predict(examples.x).probs
+    assert evaluate(probs, examples.y)["nll"] == pytest.approx(last["nll"], rel=1e-5)
+    assert last["temperature"] != 1 and last["nll"] != last["untempered"]["nll"]
+    assert last["accuracy"] == last["untempered"]["accuracy"]
+    assert not any("nll-at" in name for client in last["held_out"]["clients"] for name in client)
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ({"holdout": 0.0}, "calibrate.*holdout"),
+        ({"evaluate_clients": 0}, "calibrate.*evaluate_clients"),
+    ],
+)
+def test_it_needs_what_clients_hold_out(words, named):
+    with pytest.raises(SettingError, match=named):
+        resolve({"calibrate": "temperature", **words})
