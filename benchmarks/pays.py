@@ -1,0 +1,144 @@
+"""Where Gaussian weights pay: RKLB beside FedAvg, each with the clients' temperature, by condition.
+
+It prints the tables of docs/results/pays.md from the results of `experiments/pays.yaml`.
+
+    python -m benchmarks.pays results/pays
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+
+from benchmarks._pairs import by_seed, compared, probability, table
+from fedbary.report.cells import ACCURACY, DETECTION, ECE_15, NLL, Metric
+from fedbary.report.methods import BRIER, corrected
+from fedbary.scores.stats import Paired
+from fedbary.study.table import read_table, result_rows
+
+CONDITIONS: Mapping[str, Callable[[pd.DataFrame], pd.Series]] = {
+    "twenty rounds": lambda t: (t.clients == 10) & (t.rounds == 20) & (t.alpha == 0.5),
+    "five rounds": lambda t: t.rounds == 5,
+    "label skew, Dirichlet 0.1": lambda t: t.alpha == 0.1,
+    "fifty small clients": lambda t: t.clients == 50,
+    "all data in one place": lambda t: t.clients == 1,
+}
+"""Every condition, and which runs of the table are of it."""
+
+KINDS = ("blur", "noise", "contrast")
+STRENGTHS = range(1, 6)
+REJECTED = Metric("rejection.0.2", "accuracy %, a fifth passed on", 100, 2, False)
+FOREIGN = replace(DETECTION[0], label="OOD AUROC %")
+CORRUPTED = tuple(
+    metric
+    for kind in KINDS
+    for metric in (
+        Metric(f"corrupted.{kind}.accuracy", f"{kind}: accuracy %", 100, 2, False),
+        Metric(f"corrupted.{kind}.nll", f"{kind}: NLL"),
+    )
+)
+METRICS = (ACCURACY, NLL, ECE_15, BRIER, REJECTED, FOREIGN, *CORRUPTED)
+UNTEMPERED = (NLL, ECE_15, BRIER)
+
+
+def read(results: Path) -> pd.DataFrame:
+    """Return the result of every run, with corrupted images' scores as means over strengths."""
+    rows = result_rows(read_table(results))
+    means = {
+        metric.column: rows[[f"corrupted.{kind}.{s}.{score}" for s in STRENGTHS]].mean(axis=1)
+        for metric in CORRUPTED
+        for _, kind, score in [metric.column.split(".")]
+    }
+    return pd.concat([rows, pd.DataFrame(means)], axis=1)
+
+
+def sides(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return FedAvg's and RKLB's runs."""
+    return rows[rows.rule == "FedAvg"], rows[rows.rule == "RKLB"]
+
+
+def condition_table(rows: pd.DataFrame) -> str:
+    """Return the scores of a condition: without a temperature, with it, and the difference."""
+    plain, gaussian = sides(rows)
+    body = []
+    for metric in METRICS:
+        bare = replace(metric, column=f"untempered.{metric.column}")
+        first = metric in UNTEMPERED
+        found = compared(by_seed(gaussian, metric), by_seed(plain, metric))
+        body.append(
+            [
+                metric.label,
+                bare.show(plain[bare.column]) if first else "",
+                metric.show(plain[metric.column]),
+                bare.show(gaussian[bare.column]) if first else "",
+                metric.show(gaussian[metric.column]),
+                metric.difference(found),
+                probability(found.t_test),
+                probability(found.wilcoxon),
+            ]
+        )
+    head = ["", "FedAvg", "FedAvg, T", "RKLB", "RKLB, T", "RKLB − FedAvg, both T [95 %]"]
+    return table([*head, "p, t-test", "p, Wilcoxon"], body)
+
+
+def summary_table(rows: pd.DataFrame) -> str:
+    """Return who is ahead in what: a row a score, a column a condition.
+
+    Corrected by Holm's method for all cells; "·" is what is not decided.
+    """
+    found: dict[tuple[str, str], Paired] = {}
+    for condition, of_it in CONDITIONS.items():
+        plain, gaussian = sides(rows[of_it(rows)])
+        for metric in METRICS:
+            pair = compared(by_seed(gaussian, metric), by_seed(plain, metric))
+            found[metric.label, condition] = pair
+    p = dict(zip(found, corrected([pair.t_test for pair in found.values()]), strict=True))
+
+    def cell(metric: Metric, condition: str) -> str:
+        pair = found[metric.label, condition]
+        ahead = "RKLB" if (pair.mean < 0) == metric.lower_is_better else "FedAvg"
+        alone, together = pair.t_test < 0.05, p[metric.label, condition] < 0.05
+        return f"**{ahead}**" if together else f"({ahead})" if alone else "·"
+
+    body = [[metric.label, *(cell(metric, name) for name in CONDITIONS)] for metric in METRICS]
+    return table(["", *CONDITIONS], body)
+
+
+def price_table(rows: pd.DataFrame) -> str:
+    """Return what federation costs: ten clients after twenty rounds minus all data in one place."""
+    names = ("twenty rounds", "all data in one place")
+    ten, one = (sides(rows[CONDITIONS[name](rows)]) for name in names)
+    body = []
+    for metric in (ACCURACY, NLL, ECE_15, BRIER):
+        pairs = [
+            compared(by_seed(a, metric), by_seed(b, metric)) for a, b in zip(ten, one, strict=True)
+        ]
+        cells = ((metric.difference(pair), probability(pair.t_test)) for pair in pairs)
+        body.append([metric.label, *(text for cell in cells for text in cell)])
+    return table(["", "FedAvg, T [95 %]", "p", "RKLB, T [95 %]", "p"], body)
+
+
+def tables(results: Path) -> str:
+    """Return all tables in Markdown."""
+    rows = read(results)
+    parts = [
+        f"### {name[0].upper()}{name[1:]}\n\n{condition_table(rows[of_it(rows)])}"
+        for name, of_it in CONDITIONS.items()
+    ]
+    price = f"### The price of federation\n\n{price_table(rows)}"
+    return "\n\n".join([f"### Who is ahead\n\n{summary_table(rows)}", *parts, price])
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("results", type=Path, help="the folder of the sweep's table")
+    print(tables(parser.parse_args().results))
+
+
+if __name__ == "__main__":
+    main()
