@@ -1,0 +1,115 @@
+"""Whether the rule matters: pairs of rules over seeds, by score and by round.
+
+It prints the tables of docs/results/rules.md from the results of `experiments/rules.yaml`.
+
+    python -m benchmarks.rules results/rules
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pandas as pd
+
+from benchmarks._pairs import by_seed, compared, probability, table
+from fedbary.report.cells import ACCURACY, ECE_15, ECE_100, NLL, Metric
+from fedbary.report.methods import BRIER
+from fedbary.scores.stats import signed_rank
+from fedbary.study.table import read_table, result_rows
+
+AGAIN = "WB again"
+"""WB with other batches and noise in training: what differs by chance."""
+
+EFFECTS = {
+    ("RKLB", "WB"): "both",
+    ("RKLBMean", "WB"): "its mean",
+    ("RKLBVariance", "WB"): "its variance",
+    (AGAIN, "WB"): "chance",
+}
+"""What each of these pairs differs in."""
+
+PAIRS = (*EFFECTS, ("RKLB", "EAA"), ("RKLB", "GAA"), ("RKLB", "FedAvg"), ("WB", "FedAvg"))
+METRICS = (NLL, ACCURACY, ECE_15, BRIER)
+SHOWN = (
+    ACCURACY,
+    NLL,
+    ECE_15,
+    ECE_100,
+    BRIER,
+    Metric("uncertainty.epistemic", "epistemic, nats", 1, 4),
+)
+ROUNDS = (1, 2, 5, 10, 20, 30, 40)
+
+
+def read(results: Path) -> pd.DataFrame:
+    """Return the rows of all rounds, with a column `arm`: the rule, or `AGAIN`."""
+    rows = read_table(results)
+    return rows.assign(arm=rows["rule"].mask(rows["replicate"] > 0, AGAIN))
+
+
+def arms_table(last: pd.DataFrame) -> str:
+    """Return mean ± standard deviation of every arm, by NLL."""
+    order = last.groupby("arm")["nll"].mean().sort_values().index
+    body = []
+    for arm in order:
+        runs = last[last["arm"] == arm]
+        body.append([arm, str(len(runs)), *(metric.show(runs[metric.column]) for metric in SHOWN)])
+    return table(["", "seeds", *(metric.label for metric in SHOWN)], body)
+
+
+def pairs_table(last: pd.DataFrame, metric: Metric) -> str:
+    """Return the difference of each pair, with three tests over the seeds."""
+    body = []
+    for pair in PAIRS:
+        one, two = (by_seed(last[last["arm"] == arm], metric) for arm in pair)
+        both = one.index.intersection(two.index)
+        found = compared(one, two)
+        better = (one - two)[both] < 0 if metric.lower_is_better else (one - two)[both] > 0
+        test = signed_rank(one[both].tolist(), two[both].tolist(), metric.lower_is_better)
+        body.append(
+            [
+                f"{pair[0]} − {pair[1]}",
+                EFFECTS.get(pair, ""),
+                metric.difference(found),
+                f"{int(better.sum())} of {found.pairs}",
+                probability(found.t_test),
+                probability(found.wilcoxon),
+                f"{test.first:.2f} / {test.equal:.2f} / {test.second:.2f}",
+            ]
+        )
+    head = ["pair", "they differ in", f"{metric.label} [95 %]", "first better", "p, t-test"]
+    return table([*head, "p, Wilcoxon", "signed-rank: first / equal / second"], body)
+
+
+def rounds_table(rows: pd.DataFrame, metric: Metric) -> str:
+    """Return the differences of what tells the effects apart, by round."""
+    body = []
+    for number in rows["round"].drop_duplicates()[lambda known: known.isin(ROUNDS)]:
+        now = rows[rows["round"] == number]
+        cells = []
+        for pair in EFFECTS:
+            found = compared(*(by_seed(now[now["arm"] == arm], metric) for arm in pair))
+            cells.append(f"{metric.difference(found)}, {probability(found.t_test)}")
+        body.append([str(number), *cells])
+    return table(["round", *(f"{a} − {b} [95 %], p" for a, b in EFFECTS)], body)
+
+
+def tables(results: Path) -> str:
+    """Return all tables in Markdown."""
+    rows = read(results)
+    last = result_rows(rows)
+    parts = [f"### Rules\n\n{arms_table(last)}"]
+    parts += [f"### {metric.label}\n\n{pairs_table(last, metric)}" for metric in METRICS]
+    return "\n\n".join([*parts, f"### NLL by round\n\n{rounds_table(rows, NLL)}"])
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("results", type=Path, help="the folder of the sweep's table")
+    print(tables(parser.parse_args().results))
+
+
+if __name__ == "__main__":
+    main()
