@@ -6,6 +6,8 @@ import ast
 import pkgutil
 from pathlib import Path
 
+from fedbary.syntax import tree
+
 _PACKAGE = Path(__file__).parent
 
 
@@ -20,8 +22,8 @@ def modules(package: str, function: str = "") -> tuple[str, ...]:
 
 
 def _functions(package: str, module: str) -> set[str]:
-    text = (_PACKAGE / package / f"{module}.py").read_text(encoding="utf-8")
-    return {node.name for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)}
+    file = _PACKAGE / package / f"{module}.py"
+    return {node.name for node in tree(file).body if isinstance(node, ast.FunctionDef)}
 
 
 def is_factory(name: str) -> bool:
@@ -35,7 +37,7 @@ def rules() -> tuple[str, ...]:
     names = []
     for module in modules("aggregation"):
         file = _PACKAGE / "aggregation" / f"{module}.py"
-        for statement in ast.parse(file.read_text(encoding="utf-8")).body:
+        for statement in tree(file).body:
             if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "RULE":
                 nodes = ast.walk(statement.value)
                 texts = [node.value for node in nodes if isinstance(node, ast.Constant)]

@@ -12,8 +12,11 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 from flwr.supercore.logger import FLOWER_LOGGER as logger
 from flwr.supercore.logger import log
+from flwr.superlink.grid import InMemoryGrid
 from torch import Tensor
 
+from fedbary.attacks import require_simulation
+from fedbary.ending import spare_imports
 from fedbary.errors import RunError, SettingError
 from fedbary.methods import Bench, arguments_of, method_of, require_method
 from fedbary.runs.best import is_stale
@@ -26,6 +29,7 @@ from fedbary.settings.run_config import resolve_run_config
 from fedbary.tasks import Task, task_of
 from server_app.asking import Asker
 from server_app.means import means_of
+from server_app.omniscient import attacked
 from server_app.recorder import Recorder
 from server_app.roster import Roster
 from server_app.simulated import end_simulation
@@ -34,6 +38,7 @@ from strategies import CompressedGrid, strategy_for
 from strategies.answering import EXAMPLES_KEY
 
 app = ServerApp()
+spare_imports()
 
 
 @app.main()
@@ -41,6 +46,8 @@ def main(grid: Grid, context: Context) -> None:
     """Run the experiment that simulation.yaml and the run config describe."""
     try:
         settings = resolve_run_config(context.run_config)
+        if not isinstance(grid, InMemoryGrid):
+            require_simulation(settings.attack)
         run(grid, settings, run_folder(settings, Path.cwd()))
     except (SettingError, RunError) as error:
         log(ERROR, "fedbary: %s", error)
@@ -135,7 +142,7 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
     recorder.strategy = strategy
     with only_our_lines(), _until_stale(results):
         strategy.start(
-            packed or grid,
+            attacked(packed or grid, settings, roster),
             ArrayRecord(recorder.model.state_dict()),
             settings.rounds - completed,
             timeout=settings.round_timeout,

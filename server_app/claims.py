@@ -81,7 +81,7 @@ class Claims:
         """Give a node what it claims, and take from it what it held before."""
         own = self.of(node)
         for claim in self._held.pop(own, ()):
-            if self._holders[claim] == own:
+            if self._holders.get(claim) == own:
                 del self._holders[claim]
         self._held[own] = set(claims)
         self._holders |= dict.fromkeys(claims, own)

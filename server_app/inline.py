@@ -1,6 +1,7 @@
 """The same two apps in one process, without Ray: `python -m server_app.inline settings.yaml`.
 
-For breakpoints, tests, many short runs, and a machine whose one GPU is best used by one process.
+For breakpoints, tests, many short runs, and a machine whose one GPU is best used by one process:
+there the clients of a round train side by side (`client_app.together`).
 """
 
 from __future__ import annotations
@@ -9,18 +10,25 @@ import copy
 import itertools
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from logging import INFO
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import yaml
-from flwr.app import Context, Error, Message, RecordDict
+from flwr.app import Context, Error, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
+from flwr.supercore.logger import log
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
+from fedbary.device import torch_device
 from fedbary.errors import RunError, SettingError
 from fedbary.settings.config import Settings, validated
+
+if TYPE_CHECKING:
+    from client_app.together import Together
 
 RUN_ID, SERVER_NODE_ID = 1, 1
 
@@ -38,6 +46,9 @@ class InlineGrid(Grid):
         Each node's config; or their number, with partition ids 0…nodes−1.
     run_config
         The run config that each client's context carries.
+    together
+        Who answers training messages that are pushed together, given how one is answered; without
+        it they are answered one after another.
     """
 
     def __init__(
@@ -45,11 +56,13 @@ class InlineGrid(Grid):
         client_app: ClientApp,
         nodes: int | Sequence[Mapping[str, str | int]],
         run_config: dict[str, str | int | float | bool],
+        together: type[Together] | None = None,
     ) -> None:
         if isinstance(nodes, int):
             nodes = [{"partition-id": i, "num-partitions": nodes} for i in range(nodes)]
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = RUN_ID, SERVER_NODE_ID, 1
         self._client_app = client_app
+        self.together = None if together is None else together(self._answer)
         self._run = Run.create_empty(run_id=RUN_ID)
         self._message_ids = itertools.count(1)
         self._replies: dict[str, Message] = {}
@@ -90,12 +103,11 @@ class InlineGrid(Grid):
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Answer messages at once; the replies wait to be pulled."""
-        message_ids = []
-        for message in messages:
-            message_id = str(next(self._message_ids))
+        messages = list(messages)
+        message_ids = [str(next(self._message_ids)) for _ in messages]
+        for message, message_id in zip(messages, message_ids, strict=True):
             message.metadata.__dict__["_message_id"] = message_id
-            self._replies[message_id] = self._answer(message)
-            message_ids.append(message_id)
+        self._replies.update(zip(message_ids, self._answers(messages), strict=True))
         return message_ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
@@ -107,6 +119,17 @@ class InlineGrid(Grid):
     ) -> Iterable[Message]:
         """Answer messages and return the replies."""
         return self.pull_messages(self.push_messages(messages))
+
+    def _answers(self, messages: Sequence[Message]) -> Iterable[Message]:
+        phases = {message.metadata.message_type.partition(".")[0] for message in messages}
+        if self.together is None or phases != {MessageType.TRAIN}:
+            return map(self._answer, messages)
+        before = self.together.hindrance
+        replies = self.together.answers(messages)
+        if self.together.hindrance != before:
+            why = self.together.hindrance
+            log(INFO, "Clients train %s", f"one after another: {why}" if why else "side by side")
+        return replies
 
     def _answer(self, message: Message) -> Message:
         received = copy.copy(message)
@@ -122,10 +145,12 @@ class InlineGrid(Grid):
 def run_inline(settings: Settings, folder: Path) -> None:
     """Run the server app against the client app in this process; results go to `folder`."""
     from client_app import app
+    from client_app.together import Together
     from server_app import run
 
     settings = settings.model_copy(update={"output": str(folder)})
-    grid = InlineGrid(app, settings.clients, settings.model_dump())
+    together = Together if torch_device(settings).type == "cuda" else None
+    grid = InlineGrid(app, settings.clients, settings.model_dump(), together)
     run(grid, settings, folder)
 
 

@@ -15,6 +15,7 @@ from flwr.supercore.logger import log
 from torch import Tensor
 
 from fedbary import Posterior
+from fedbary.aggregation.sums import PIECE
 from fedbary.runs.best import BEST, validation_score
 from fedbary.runs.run_folder import RunFolder
 from fedbary.settings.config import Settings
@@ -261,6 +262,14 @@ def _log_var_spread(replies: list[RecordDict]) -> dict[str, float]:
         for reply in replies
     ]
     return {
-        name: float(torch.stack([p.log_var[name] for p in posteriors]).std(0).mean())
-        for name in posteriors[0].log_var
+        name: _mean_std([p.log_var[name].reshape(-1) for p in posteriors])
+        for name, log_var in posteriors[0].log_var.items()
+        if log_var.numel()
     }
+
+
+def _mean_std(clients: Sequence[Tensor]) -> float:
+    """Return the clients' standard deviation, averaged over weights; in the memory of a piece."""
+    pieces = zip(*(values.split(PIECE) for values in clients), strict=True)
+    total = sum(float(torch.stack(piece).std(0).sum()) for piece in pieces)
+    return total / clients[0].numel()

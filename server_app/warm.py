@@ -15,6 +15,7 @@ import sys
 from contextlib import suppress
 from importlib import import_module
 
+from fedbary.ending import spare_imports
 from fedbary.inference import INFERENCE
 from fedbary.registry import modules
 from fedbary.runs.commit import git_commit
@@ -47,6 +48,7 @@ def main() -> None:
     for module in FOR_THE_FORKS:
         import_module(module)
     git_commit(ROOT)
+    spare_imports()
     with open(os.devnull, "wb") as nothing:
         _write_to(nothing.fileno())
     with socket.socket(fileno=int(sys.argv[1])) as server:

@@ -44,7 +44,10 @@ class Watched:
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
-        """Push messages one by one, pull the replies as they come, and count them."""
+        """Push messages one by one, pull the replies as they come, and count them.
+
+        A grid that answers them together is given all at once.
+        """
         deadline = None if timeout is None else time.monotonic() + timeout
         messages = list(messages)
         waiting: set[str] = set()
@@ -56,8 +59,9 @@ class Watched:
                 replies.append(reply)
             self._count(messages[0], len(replies), len(messages))
 
-        for message in messages:
-            waiting.update(self._grid.push_messages([message]))
+        at_once = max(1, len(messages)) if getattr(self._grid, "together", None) else 1
+        for first in range(0, len(messages), at_once):
+            waiting.update(self._grid.push_messages(messages[first : first + at_once]))
             pull()
         while waiting and (deadline is None or time.monotonic() < deadline):
             time.sleep(POLL_SECONDS)

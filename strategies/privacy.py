@@ -26,6 +26,7 @@ from flwr.serverapp.strategy import (
 from fedbary.aggregation import RULES, AnyRule, RobustRule
 from fedbary.aggregation.sums import normalised
 from fedbary.errors import SettingError
+from fedbary.methods.barycentre import Barycentre
 
 from .arrays import tensor_from_array
 from .conventions import Convention
@@ -53,12 +54,15 @@ def driving_wrapper() -> Wrapper | None:
     return None
 
 
+PLAIN = {"server_momentum": 0, "max_precision_ratio": None, "clipping": False, "mixing": False}
+"""The parameters of `Barycentre` under which the aggregate is the rule's, of this round alone."""
+
+
 def require_plain_mean(
     wrapper: Wrapper,
     rule: AnyRule,
     convention: Convention,
-    server_momentum: float,
-    max_precision_ratio: float | None,
+    method: Barycentre,
     arrays: ArrayRecord,
 ) -> None:
     """Refuse a strategy in whose aggregate a wrapper's noise would not hide a client.
@@ -67,19 +71,18 @@ def require_plain_mean(
     ------
     SettingError
         If the aggregate is not the mean of the arrays as they are: because of another rule, of
-        momentum, which repeats earlier aggregates without their noise, of a bound that depends on
-        the other clients, or of arrays that are not floating. Or if an array has no dimension:
-        Flower's clipping works in place and does not change it.
+        momentum, which repeats earlier aggregates without their noise, of a bound, clipping or
+        mixing that depends on the other clients, or of arrays that are not floating. Or if an
+        array has no dimension: Flower's clipping works in place and does not change it.
     """
     name = type(wrapper).__name__
     if not averages_arrays(rule, convention):
         means = [other.name for other in RULES.values() if averages_arrays(other, convention)]
         chart = "Flower's FedAvg with the client mod chart(...)"
         raise SettingError("rule", rule.name, f"within {name} {', '.join([*means, chart])}")
-    if server_momentum != 0:
-        raise SettingError("server_momentum", server_momentum, f"within {name} 0")
-    if max_precision_ratio is not None:
-        raise SettingError("max_precision_ratio", max_precision_ratio, f"within {name} None")
+    for parameter, plain in PLAIN.items():
+        if (value := getattr(method, parameter)) != plain:
+            raise SettingError(parameter, value, f"within {name} {plain}")
     for key, array in arrays.items():
         if not (tensor_from_array(array).is_floating_point() and array.shape):
             kind = f"{array.dtype} of shape {tuple(array.shape)}"

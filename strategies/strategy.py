@@ -31,8 +31,8 @@ class PosteriorStrategy(MethodStrategy):
     ----------
     *args, **kwargs
         Those of `MethodStrategy`, and so of `flwr.serverapp.strategy.FedAvg`, in its order, and of
-        `Barycentre`: `rule`, by default the class's, `trim_fraction`, `max_precision_ratio` and
-        `server_momentum`.
+        `Barycentre`: `rule`, by default the class's, `trim_fraction`, `max_precision_ratio`,
+        `clipping`, `mixing` and `server_momentum`.
 
     Raises
     ------
@@ -58,6 +58,9 @@ class PosteriorStrategy(MethodStrategy):
         log(INFO, "\t│\t├──Rule: %s", rule.name)
         if isinstance(rule, RobustRule):
             log(INFO, "\t│\t├──Fraction of hostile clients: %g", rule.trim_fraction)
+        for name in ("clipping", "mixing"):
+            if getattr(self.method, name):
+                log(INFO, "\t│\t├──Before it: %s", name)
         if ratio is not None:
             log(INFO, "\t│\t├──Maximum precision: %g × the median", ratio)
         log(INFO, "\t│\t└──Convention: %s", self.convention)
@@ -80,8 +83,7 @@ class PosteriorStrategy(MethodStrategy):
                 self._wrapper,
                 self.rule,
                 self.convention,
-                self.method.server_momentum,
-                self.method.max_precision_ratio,
+                self.method,
                 arrays,
             )
         gaussian = len(self.convention.pairs(arrays.keys()))

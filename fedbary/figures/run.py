@@ -34,7 +34,7 @@ def learning_curves(rounds: Sequence[Mapping[str, Any]], curves: Sequence[Curve]
     curves : sequence of Curve
         What is drawn.
     """
-    figure = sheet(10, 3.1)
+    figure = sheet(3.33 * len(curves), 3.1)
     panels = figure.subplots(1, len(curves), squeeze=False)[0]
     for axes, (key, scale, label, color) in zip(panels, curves, strict=True):
         known = [(entry["round"], entry.get(key)) for entry in rounds]

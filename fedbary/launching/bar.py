@@ -19,6 +19,21 @@ from fedbary.runs.progress import Progress as Round
 
 POLL_SECONDS = 0.2
 
+OF_FLOWER = (
+    "Flower configuration not found",
+    "Using SuperLink:",
+    "Successfully started run",
+    "Starting logstream",
+    "Starting Flower Simulation",
+    "default simulated SuperNodes changed",
+    "simulated SuperNodes)",
+    "To change federation size",
+    "flwr federation simulation-config",
+    "Successfully installed fedbary",
+    "Manually terminating ClientAppActor",
+)
+"""What Flower says of every simulation, in these words, and its user need not know."""
+
 
 @contextmanager
 def progress_bar(console: Console, transient: bool = False) -> Iterator[Progress]:
@@ -34,7 +49,9 @@ def progress_bar(console: Console, transient: bool = False) -> Iterator[Progress
 
 
 def show_rounds(process: subprocess.Popen[bytes], file: Path) -> int:
-    """Print a program's lines above a bar of its running round; return its exit code.
+    """Print a program's lines, but those `OF_FLOWER`, above a bar of its running round.
+
+    It returns the program's exit code.
 
     Parameters
     ----------
@@ -73,5 +90,6 @@ def show_rounds(process: subprocess.Popen[bytes], file: Path) -> int:
 def _print_lines(process: subprocess.Popen[bytes], console: Console) -> None:
     assert process.stdout is not None
     for line in process.stdout:
-        text = line.decode(errors="replace").rstrip("\r\n")
-        console.print(Text.from_ansi(text), soft_wrap=True)
+        text = Text.from_ansi(line.decode(errors="replace").rstrip("\r\n"))
+        if not any(words in text.plain for words in OF_FLOWER):
+            console.print(text, soft_wrap=True)

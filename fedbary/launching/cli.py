@@ -1,27 +1,38 @@
-"""The `fedbary` command: simulate one run, sweep a grid of runs, report on it."""
+"""The `fedbary` command: simulate one run, sweep a grid of runs, report on it.
+
+What a command needs is imported when it is called, so that the help is there at once.
+"""
 
 from __future__ import annotations
 
-import shlex
 import signal
 import sys
 from pathlib import Path
 from typing import Annotated
 
+import click
 import typer
+from typer.core import TyperGroup
 
 from fedbary import __version__
 from fedbary.errors import RunError, SettingError, Stopped
 from fedbary.launching.grids import central, compare, report, sweep
-from fedbary.launching.launch import launch, prepare
 from fedbary.launching.use import clusters, evaluate, export, predict
-from fedbary.runs.location import SETTINGS, read_settings, run_folder
-from fedbary.settings.config import DEFAULTS, Settings, parse_overrides, resolve, validated
-from fedbary.settings.uses import require_used
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-app = typer.Typer(add_completion=False, no_args_is_help=True)
+
+class Commands(TyperGroup):
+    """The commands, listed in plain text: drawing boxes takes longer than all else."""
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list."""
+        click.Group.format_help(self, ctx, formatter)
+
+
+app = typer.Typer(
+    cls=Commands, add_completion=False, no_args_is_help=True, rich_markup_mode="markdown"
+)
 
 
 def _print_version(wanted: bool) -> None:
@@ -61,8 +72,9 @@ def simulate(
     `fedbary simulate mine.yaml dataset=fashionmnist protocol=short`. The settings and their
     defaults stand in simulation.yaml. The results' folder is printed at the end.
     """
-    settings = _settings(arguments)
-    _simulate(settings, run_folder(settings, Path.cwd()))
+    from fedbary.launching import start
+
+    start.simulate(list(arguments or []))
 
 
 @app.command()
@@ -72,14 +84,15 @@ def resume(
         bool, typer.Option("--previous", help="From the checkpoint before the last.")
     ] = False,
 ) -> None:
-    """Go on with a simulated run that was cut off, from its last whole round.
+    """Go on with a simulated run that was cut off.
 
-    RUN is the run's folder.
+    RUN is the run's folder. It goes on from its last whole round.
 
     The final model is that of a run without the interruption, bit for bit on a CPU.
     """
-    made = {**read_settings(run), "resume": "previous" if previous else "last"}
-    _simulate(validated(made), run.resolve())
+    from fedbary.launching import start
+
+    start.resume(run, "previous" if previous else "last")
 
 
 @app.command()
@@ -93,7 +106,9 @@ def deploy(
         ),
     ] = None,
 ) -> None:
-    """Run a federation of real servers on this machine, with TLS and keys that it generates.
+    """Run a federation of real servers on this machine.
+
+    They talk by TLS, with keys that the command generates.
 
     SETTINGS.yaml is a file of settings, simulation.yaml if none is named; KEY=VALUE sets one of
     them and goes over the file.
@@ -103,29 +118,19 @@ def deploy(
     each its own data and the server none. All that is started is stopped at the end, also on
     Ctrl-C.
     """
-    sites = list(site or [])
-    settings = _settings([*(arguments or []), *([f"clients={len(sites)}"] if sites else [])])
-    if settings.dataset == "none" and not sites:
-        raise SettingError("dataset", "none", "a data set, or --site with each site's data")
-    from fedbary.launching.deploy import deploy as run_lab
+    from fedbary.launching import start
 
-    folder = run_folder(settings, Path.cwd())
-    try:
-        prepared = prepare(settings, folder, own_data=bool(sites))
-        run_lab(prepared, sites)
-    except Stopped:
-        words = shlex.join([f"output={folder}", "resume=last"])
-        raise Stopped(f"the same command with {words} goes on") from None
-    print(f"Results: {prepared.output}")
+    start.deploy(list(arguments or []), list(site or []))
 
 
 @app.command()
 def explain(
     part: Annotated[str | None, typer.Argument(metavar="[PART]")] = None,
 ) -> None:
-    """Say what the parts of a run are: methods, rules, local inference, data sets, models.
+    """Say what the parts of a run and its settings are.
 
-    PART is the name of one, or of a setting; without it all are listed. Examples: `fedbary
+    PART is the name of a method, a rule, a way of local inference, a data set, a model or a
+    setting; without it all are listed. Examples: `fedbary
     explain`; `fedbary explain PVI`; `fedbary explain kl_weight`.
     """
     from fedbary.settings.explain import explained, overview
@@ -141,29 +146,6 @@ app.command()(predict)
 app.command()(evaluate)
 app.command()(export)
 app.command()(clusters)
-
-
-def _simulate(settings: Settings, folder: Path) -> None:
-    if settings.dataset == "none":
-        raise SettingError("dataset", "none", "a data set; without one, deploy with --site")
-    try:
-        prepared = prepare(settings, folder)
-        launch(prepared)
-    except Stopped:
-        if not (folder / SETTINGS).exists():
-            raise
-        command = shlex.join(["fedbary", "resume", str(folder)])
-        raise Stopped(f"{command} goes on from the last whole round") from None
-    print(f"Results: {prepared.output}")
-
-
-def _settings(arguments: list[str] | None) -> Settings:
-    words = list(arguments or [])
-    file = Path(words.pop(0)) if words and "=" not in words[0] else DEFAULTS
-    overrides = parse_overrides(words)
-    settings = resolve(overrides, file)
-    require_used(overrides, settings)
-    return settings
 
 
 def main() -> None:
@@ -195,6 +177,8 @@ def refuse_settings_with_dashes(words: list[str]) -> None:
     """Raise a SettingError for `--rounds 3`, which says that rounds=3 was meant."""
     if not {"simulate", "deploy", "sweep", "central"} & set(words[:1]):
         return
+    from fedbary.settings.config import Settings
+
     for word, following in zip(words, [*words[1:], ""], strict=True):
         name, separator, value = word.removeprefix("--").partition("=")
         name = name.replace("-", "_")

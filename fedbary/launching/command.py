@@ -2,12 +2,17 @@
 
 import sys
 
+from fedbary.ending import spare_imports
+
 
 def main() -> None:
     """Run the command line, if what it needs is installed."""
     try:
         from fedbary.launching.cli import main as run
+
+        run()
     except ModuleNotFoundError as error:
-        needs = f"fedbary: the command needs {error.name}, which fedbary[simulation] brings"
-        sys.exit(f"{needs}: pip install 'fedbary[simulation]'")
-    run()
+        lacks = f"fedbary: {error.name} is not installed; what the command needs comes by"
+        sys.exit(f"{lacks} pip install 'fedbary[simulation]'")
+    finally:
+        spare_imports()

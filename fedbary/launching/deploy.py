@@ -21,6 +21,7 @@ from fedbary.launching.credentials import write_certificates, write_site_key
 from fedbary.launching.launch import (
     flower_environment,
     flwr_run,
+    last_status,
     to_toml,
     wait_for_superlink,
 )
@@ -141,7 +142,8 @@ class Lab:
         """Run the app with these settings; return the status it ended with."""
         run_config = self.folder / "run.toml"
         run_config.write_text(to_run_config(settings))
-        return flwr_run(self.environment, LAB, ["--run-config", str(run_config)], log)
+        flwr_run(self.environment, LAB, ["--run-config", str(run_config)], log)
+        return last_status(self.environment, LAB)
 
     def register(self, public_key: Path, name: str) -> None:
         """Let the SuperNode with this key in, under a name that is then its own."""

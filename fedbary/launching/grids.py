@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from fedbary.errors import RunError, SettingError, Stopped
-from fedbary.settings.config import parse_overrides
 
 GridFile = Annotated[Path, typer.Argument(metavar="EXPERIMENT.yaml")]
 GridOverrides = Annotated[
@@ -49,6 +48,7 @@ def sweep(
     """
     from rich.console import Console
 
+    from fedbary.settings.config import parse_overrides
     from fedbary.study.grid import read_experiment
 
     grid = read_experiment(experiment, parse_overrides(arguments or []), _kept(only))
@@ -78,13 +78,14 @@ def central(
     results: ResultsFolder = None,
     only: Only = None,
 ) -> None:
-    """Fit methods that see all data at once on the splits of a grid of regressions.
+    """Fit methods that see all data at once to a grid's splits.
 
-    EXPERIMENT.yaml is the grid's file; KEY=VALUE sets a setting of every run.
+    EXPERIMENT.yaml is the file of a grid of regressions; KEY=VALUE sets a setting of every run.
 
     Bayesian linear regression, mean-field variational inference and deep ensembles; their scores go
     to RESULTS/central.csv, where `fedbary report` finds them. What is done is skipped.
     """
+    from fedbary.settings.config import parse_overrides
     from fedbary.study.grid import read_experiment
 
     grid = read_experiment(experiment, parse_overrides(arguments or []), _kept(only))
@@ -100,12 +101,13 @@ def central(
 def report(
     results: Annotated[Path, typer.Argument(metavar="RESULTS")],
 ) -> None:
-    """Tell what a sweep or a run found: tables beside the papers' numbers, figures, settings.
+    """Tell what a sweep or a run found, on one page.
 
     RESULTS is a folder as `fedbary sweep` fills it, or that of a run that has ended.
 
-    Writes RESULTS/report.html, one self-contained page, RESULTS/report.md and RESULTS/figures,
-    from RESULTS/results.csv, or the run's metrics, alone.
+    Tables beside the papers' numbers, figures, settings: RESULTS/report.html, one self-contained
+    page, RESULTS/report.md and RESULTS/figures, written from RESULTS/results.csv, or the run's
+    metrics, alone.
     """
     from fedbary.report.report import write_report
 
@@ -117,11 +119,11 @@ def compare(
     output: Annotated[Path, typer.Option(help="The folder to write.")] = Path("comparison"),
     force: Annotated[bool, typer.Option("--force", help="Replace what is there.")] = False,
 ) -> None:
-    """Compare runs: the settings that differ, the scores, their courses in one picture.
+    """Compare runs: settings, scores, courses.
 
-    RUN is the folder of a run that has ended. Runs that differ but in their seeds are repeats of
-    one another; where two sets of runs share two seeds or more, their differences are tested in
-    pairs. The folder gets comparison.md and courses.png.
+    RUN is the folder of a run that has ended. The settings that differ are listed. Runs that
+    differ but in their seeds are repeats of one another; where two sets of runs share two seeds or
+    more, their differences are tested in pairs. The folder gets comparison.md and courses.png.
 
     Example: `fedbary compare runs/A runs/B runs/C`.
     """
@@ -129,8 +131,8 @@ def compare(
     from fedbary.report import compared
     from fedbary.trained import files
 
-    files.require_free([output], force)
     table = compared.with_arms(compared.read_runs(runs))
+    files.require_free([output], force)
     picture = courses(table, compared.curves_of(table))
     tables = [f(table) for f in (compared.settings_table, compared.scores_table)]
     tables.append(compared.pairs_table(table))
@@ -145,6 +147,8 @@ def compare(
 
 def _kept(only: list[str] | None) -> dict[str, list[str]]:
     """Return the values of settings that `--only` keeps."""
+    from fedbary.settings.config import parse_overrides
+
     kept: dict[str, list[str]] = {}
     for word in only or []:
         for key, value in parse_overrides([word]).items():

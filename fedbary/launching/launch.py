@@ -9,8 +9,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 from urllib.error import URLError
@@ -24,7 +25,7 @@ from fedbary.launching.app import app_folder
 from fedbary.launching.programs import free_port, run_program, stop_tree, tool
 from fedbary.launching.warm import WarmProcess
 from fedbary.runs.commit import CLONE_VARIABLE
-from fedbary.runs.location import is_whole, require_startable
+from fedbary.runs.location import is_left_whole, is_whole, require_startable
 from fedbary.runs.lock import require_free
 from fedbary.runs.progress import PROGRESS_VARIABLE
 from fedbary.settings import limits
@@ -34,7 +35,44 @@ from fedbary.settings.run_config import to_run_config
 SUPERLINK_SECONDS = 60
 
 
-def launch(settings: Settings, log: IO[str] | None = None, warm: WarmProcess | None = None) -> None:
+@dataclass(frozen=True)
+class Flower:
+    """A SuperLink with a home of its own, for one simulation; it may not be ready yet.
+
+    Parameters
+    ----------
+    home : Path
+        Its folder, FLWR_HOME.
+    environment : mapping
+        The variables that its commands need.
+    wait : callable
+        Waits until it is ready; raises a RunError if it does not start.
+    """
+
+    home: Path
+    environment: dict[str, str]
+    wait: Callable[[], None]
+
+
+@contextmanager
+def flower(log: IO[str] | None = None) -> Iterator[Flower]:
+    """Start a SuperLink with a home of its own; stop it, and all it started, at the end.
+
+    What comes to `log` and not to a terminal shows no progress.
+    """
+    with tempfile.TemporaryDirectory(prefix="fedbary-") as scratch:
+        home = Path(scratch)
+        environment = {**flower_environment(home), **progress_in(home, log)}
+        with starting_superlink(environment, home) as wait:
+            yield Flower(home, environment, wait)
+
+
+def launch(
+    settings: Settings,
+    log: IO[str] | None = None,
+    warm: WarmProcess | None = None,
+    started: Flower | None = None,
+) -> None:
     """Run a simulation to its end; the results lie in the folder `output`.
 
     Parameters
@@ -45,6 +83,8 @@ def launch(settings: Settings, log: IO[str] | None = None, warm: WarmProcess | N
         Where the run's own lines go; None: to this process's output.
     warm
         What runs `engine=inline`, if there is a log; None: a process of its own.
+    started
+        What runs `engine=ray`; None: a SuperLink that is started now.
 
     Raises
     ------
@@ -53,8 +93,11 @@ def launch(settings: Settings, log: IO[str] | None = None, warm: WarmProcess | N
     """
     if settings.engine == "inline":
         _run_inline(settings, log, warm)
+    elif started is not None:
+        _run_flower(settings, log, started)
     else:
-        _run_flower(settings, log)
+        with flower(log) as started:
+            _run_flower(settings, log, started)
     if not is_whole(Path(settings.output)):
         raise RunError("the run ended without a result; the messages above say why")
 
@@ -132,22 +175,20 @@ def _run_inline(settings: Settings, log: IO[str] | None, warm: WarmProcess | Non
         raise RunError("the run failed; the messages above say why")
 
 
-def _run_flower(settings: Settings, log: IO[str] | None) -> None:
-    with tempfile.TemporaryDirectory(prefix="fedbary-") as scratch:
-        home = Path(scratch)
-        environment = {**flower_environment(home), **progress_in(home, log)}
-        run_config = home / "run.toml"
-        run_config.write_text(to_run_config(settings))
-        federation = (
-            f"num-supernodes={settings.clients} "
-            f"client-resources-num-cpus={settings.cpus_per_client} "
-            f"client-resources-num-gpus={_gpu_share(settings)}"
-        )
-        words = ["--federation-config", federation, "--run-config", str(run_config)]
-        with superlink(environment, home):
-            status = flwr_run(environment, "local", words, log)
-        if status != "finished:completed":
-            raise RunError(f"the run ended as {status}; the messages above say why")
+def _run_flower(settings: Settings, log: IO[str] | None, started: Flower) -> None:
+    run_config, output = started.home / "run.toml", Path(settings.output)
+    run_config.write_text(to_run_config(settings))
+    federation = (
+        f"num-supernodes={settings.clients} "
+        f"client-resources-num-cpus={settings.cpus_per_client} "
+        f"client-resources-num-gpus={_gpu_share(settings)}"
+    )
+    words = ["--federation-config", federation, "--run-config", str(run_config)]
+    started.wait()
+    flwr_run(started.environment, "local", words, log, lambda: is_left_whole(output))
+    if not is_whole(output):
+        status = last_status(started.environment, "local")
+        raise RunError(f"the run ended as {status}; the messages above say why")
 
 
 def progress_in(folder: Path, log: IO[str] | None) -> dict[str, str]:
@@ -157,18 +198,27 @@ def progress_in(folder: Path, log: IO[str] | None) -> dict[str, str]:
     return {PROGRESS_VARIABLE: str(folder / "progress.json"), "PYTHONUNBUFFERED": "1"}
 
 
-def flwr_run(environment: dict[str, str], name: str, words: list[str], log: IO[str] | None) -> str:
-    """Run the app on the SuperLink of that name and stream it; return its status."""
+def flwr_run(
+    environment: dict[str, str],
+    name: str,
+    words: list[str],
+    log: IO[str] | None,
+    is_over: Callable[[], bool] | None = None,
+) -> None:
+    """Run the app on the SuperLink of that name and stream it to its end, whatever that is.
+
+    Once `is_over`, what Flower and Ray still do is not waited for.
+    """
     command = [tool("flwr"), "run", str(app_folder()), name, "--stream", *words]
-    run_program(command, environment, log)
-    return _last_status(environment, name)
+    run_program(command, environment, log, is_over)
 
 
 def flower_environment(home: Path) -> dict[str, str]:
     """Return an environment where Flower has its own home, port and Ray, and installs nothing.
 
     Without an address Ray joins the last cluster started on the machine, even a dead one; with
-    `RAY_ADDRESS` the user names one to join.
+    `RAY_ADDRESS` the user names one to join. Workers that Ray starts beforehand lack what Flower's
+    need, and would only be ended again.
     """
     tools = str(Path(sys.executable).parent)
     return {
@@ -179,7 +229,10 @@ def flower_environment(home: Path) -> dict[str, str]:
         "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(free_port()),
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
         "FLWR_TELEMETRY_ENABLED": "0",
+        "RAY_enable_worker_prestart": "0",
+        "RAY_prestart_worker_first_driver": "0",
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
         "RAY_ADDRESS": os.environ.get("RAY_ADDRESS") or "local",
     }
@@ -188,6 +241,14 @@ def flower_environment(home: Path) -> dict[str, str]:
 @contextmanager
 def superlink(environment: dict[str, str], home: Path) -> Iterator[None]:
     """Run a SuperLink with the simulation runtime, and stop it and all it started at the end."""
+    with starting_superlink(environment, home) as wait:
+        wait()
+        yield
+
+
+@contextmanager
+def starting_superlink(environment: dict[str, str], home: Path) -> Iterator[Callable[[], None]]:
+    """Start such a SuperLink; yield what waits until it is ready."""
     port = environment["FLWR_LOCAL_SUPERLINK_HTTP_API_PORT"]
     command = [tool("flower-superlink"), "--insecure", "--simulation", "--isolation", "subprocess"]
     command += ["--host", "127.0.0.1", "--port", port]
@@ -203,10 +264,11 @@ def superlink(environment: dict[str, str], home: Path) -> Iterator[None]:
             start_new_session=True,
         )
     try:
-        wait_for_superlink(process, f"127.0.0.1:{port}", log)
-        yield
-    finally:
+        yield lambda: wait_for_superlink(process, f"127.0.0.1:{port}", log)
+    except BaseException:
         stop_tree(process)
+        raise
+    stop_tree(process, seconds=0)
 
 
 def wait_for_superlink(
@@ -237,8 +299,8 @@ def _is_healthy(url: str, trusted: ssl.SSLContext | None) -> bool:
         return False
 
 
-def _last_status(environment: dict[str, str], name: str) -> str:
-    """Return the newest run's status; `flwr run --stream` ends with 0 whatever happened."""
+def last_status(environment: dict[str, str], name: str) -> str:
+    """Return the newest run's status on the SuperLink of that name."""
     command = [tool("flwr"), "list", name, "--format", "json"]
     done = subprocess.run(
         command, cwd=app_folder(), env=environment, capture_output=True, text=True, check=False

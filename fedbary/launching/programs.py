@@ -7,6 +7,9 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
@@ -17,10 +20,17 @@ from fedbary.launching.app import app_folder
 from fedbary.runs.progress import PROGRESS_VARIABLE
 
 STOP_SECONDS = 15
+LAST_LINES_SECONDS = 1.5
+POLL_SECONDS = 0.2
 
 
-def run_program(command: list[str], environment: dict[str, str] | None, log: IO[str] | None) -> int:
-    """Run a program beside the apps to its end; return its exit code.
+def run_program(
+    command: list[str],
+    environment: dict[str, str] | None,
+    log: IO[str] | None,
+    is_over: Callable[[], bool] | None = None,
+) -> int:
+    """Run a program beside the apps to its end, or until it `is_over`; return its exit code.
 
     If its environment names a file for its progress, a bar shows the running round. A Ctrl-C in
     the terminal reaches this process alone, which kills the program.
@@ -34,6 +44,8 @@ def run_program(command: list[str], environment: dict[str, str] | None, log: IO[
         )
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    if is_over is not None:
+        threading.Thread(target=_end_once, args=[process, is_over], daemon=True).start()
     try:
         if file is None:
             return process.wait()
@@ -43,6 +55,17 @@ def run_program(command: list[str], environment: dict[str, str] | None, log: IO[
     finally:
         process.kill()
         process.wait()
+
+
+def _end_once(process: subprocess.Popen[bytes], is_over: Callable[[], bool]) -> None:
+    """End a program that is over, after a moment for its last lines."""
+    while process.poll() is None:
+        if is_over():
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(LAST_LINES_SECONDS)
+            process.kill()
+            return
+        time.sleep(POLL_SECONDS)
 
 
 def stop(processes: list[psutil.Process], seconds: float = STOP_SECONDS) -> None:
@@ -56,7 +79,7 @@ def stop(processes: list[psutil.Process], seconds: float = STOP_SECONDS) -> None
             process.kill()
 
 
-def stop_tree(process: subprocess.Popen[bytes]) -> None:
+def stop_tree(process: subprocess.Popen[bytes], seconds: float = STOP_SECONDS) -> None:
     """End a server and all that it started, Ray too, even if the server itself has ended.
 
     It must have been started in a session of its own.
@@ -66,9 +89,9 @@ def stop_tree(process: subprocess.Popen[bytes]) -> None:
         started += psutil.Process(process.pid).children(recursive=True)
     if process.poll() is None:
         process.terminate()
-    stop([other for other in started if other.pid != process.pid])
+    stop([other for other in started if other.pid != process.pid], seconds)
     try:
-        process.wait(STOP_SECONDS)
+        process.wait(seconds)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

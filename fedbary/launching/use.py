@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -47,7 +48,7 @@ def predict(
     target: Target = "",
     force: Force = False,
 ) -> None:
-    """Predict examples with a federation's model, each with its uncertainty.
+    """Predict examples with a federation's model, and how sure it is.
 
     RUN is the folder of a run that has ended. DATA is images (.npz with x, an image, a folder of
     images) or rows (.csv or .parquet with the columns that were trained on, .npz).
@@ -61,15 +62,16 @@ def predict(
     """
     from fedbary.trained import files, load
 
+    trained = load(run)
     picture = output.with_suffix(".png")
     files.require_free([output, picture], force)
-    trained = load(run)
-    examples = trained.read(data, target)
+    examples = _read(trained, data, target)
     prediction = trained.predict(examples, samples)
     said = trained.task.answers(prediction, trained.signature)
     columns: dict[str, np.ndarray] = {"example": files.safe(examples.names), **said}
     if error_rate is not None:
-        known = trained.read(held_out, target) if held_out else trained.task.evaluation_examples()
+        own = _read(trained, held_out, target) if held_out else None
+        known = own or trained.task.evaluation_examples()
         columns["to a person"] = _to_person(trained, prediction, error_rate, known, samples)
     if examples.x.ndim == 4:  # first: where the table stands, all does
         files.write_picture(picture, _sheet(examples, columns))
@@ -83,21 +85,21 @@ def export(
     samples: Samples = None,
     force: Force = False,
 ) -> None:
-    """Write a federation's model as one ONNX graph, of drawn networks or of their means.
+    """Write a federation's model as one ONNX graph.
 
-    RUN is the folder of a run that has ended, MODEL is the file to write. The graph takes any
-    number of inputs, float32 images whose bytes were divided by 255 or float64 rows in their own
-    units, and answers with the mean of the networks' probabilities, or mean and variance of a
-    number, the uncertainty, and what each network says. `--samples 0` is the network of the
-    posterior's means. Needs the extra `onnx`.
+    RUN is the folder of a run that has ended, MODEL is the file to write. The graph, of drawn
+    networks, takes any number of inputs, float32 images whose bytes were divided by 255 or float64
+    rows in their own units, and answers with the mean of the networks' probabilities, or mean and
+    variance of a number, the uncertainty, and what each network says. `--samples 0` is the network
+    of the posterior's means. Needs the extra `onnx`.
 
     Examples: `fedbary export runs/RUN model.onnx --samples 20`; `fedbary export runs/RUN mean.onnx
     --samples 0`.
     """
     from fedbary.trained import files, load
 
-    files.require_free([model], force)
     trained = load(run)
+    files.require_free([model], force)
     trained.export(model, samples)
     held = trained.settings.samples if samples is None else samples
     print(f"Model: {model}, {f'{held} networks' if held else 'the network of the means'}")
@@ -128,9 +130,9 @@ def evaluate(
     from fedbary.trained import files, load
     from fedbary.trained.judgement import pictures, scores
 
-    files.require_free([output], force)
     trained = load(run)
-    examples = trained.read(data, target)
+    files.require_free([output], force)
+    examples = _read(trained, data, target, by)
     if examples.y is None:
         allowed = "labelled examples: y in an .npz, folders named as classes, the target's column"
         raise SettingError("data", str(data), allowed)
@@ -165,9 +167,11 @@ def clusters(
     from fedbary.clusters import clustered
     from fedbary.gaussian import Posterior
     from fedbary.runs.checkpoints import load_checkpoint
+    from fedbary.runs.location import read_settings
     from fedbary.runs.run_folder import read_rounds
     from fedbary.trained.kept import kept_models
 
+    read_settings(run)
     models = kept_models(run, load_checkpoint(run, "last").arrays)
     lines = read_rounds(run)
     held = {client["site"]: client for line in lines for client in line.get("clients", [])}
@@ -181,6 +185,19 @@ def clusters(
     print("\n".join(_lines(table)))
     explained = 1 - found.costs[-1] / spread if spread else 0.0
     print(f"{count} clusters by {rule} explain {100 * explained:.1f} % of the clients' spread")
+
+
+def _read(trained: Trained, data: Path, target: str, by: str | None = None) -> Examples:
+    """Read examples; say which columns are of no use, and how many pictures were converted."""
+    examples = trained.read(data, target)
+    if unused := [name for name in examples.unused if name != by]:
+        print(f"{data}: columns that are not used: {', '.join(unused)}", file=sys.stderr)
+    if examples.converted:
+        form = "grey" if examples.x.shape[1] == 1 else "colour"
+        said = f"{len(examples.converted)} of {len(examples.names)} pictures, the first of them "
+        said += f"{examples.converted[0]}, were converted to {form}, which the model takes"
+        print(f"{data}: {said}", file=sys.stderr)
+    return examples
 
 
 def _to_person(

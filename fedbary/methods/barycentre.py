@@ -16,7 +16,8 @@ clients: what sets clients apart is averaged, not kept.
 What travels: the posterior once either way, 2 numbers a Gaussian weight. Clients keep nothing.
 
 What it costs: a client's round is the local inference; the server takes a weighted sum in the
-rule's coordinates, about a plain mean's time, and keeps u.
+rule's coordinates, about a plain mean's time, and keeps u. `clipping` and `mixing`, against hostile
+clients, go over the replies once more, for K (K + 1)/2 products.
 
 Use it as the first thing to try, and as the rival of every other method.
 
@@ -36,6 +37,7 @@ import torch
 from fedbary.aggregation import AnyRule, RobustRule, aggregate_tensors, rule_named
 from fedbary.aggregation.bound import check_ratio
 from fedbary.aggregation.limits import LARGEST_LOG_VAR, check_values
+from fedbary.aggregation.mixing import Mixing
 from fedbary.gaussian import gaussian_pairs
 from fedbary.methods._method import Method, Reply, Server, Tensors
 from fedbary.optimisers import ServerSGD, is_buffer
@@ -50,11 +52,17 @@ class Barycentre(Method):
     rule : str or Rule or RobustRule or JointRule
         A rule's name; in Python also a rule of one's own.
     trim_fraction : float
-        For TrimmedMean and MultiKrum: the part of a round's clients that may be hostile, from 0 to
-        below ½. Other rules have no use for it, and no protection by it.
+        For TrimmedMean, MultiKrum and `mixing`: the part of a round's clients that may be hostile,
+        from 0 to below ½. Other rules have no use for it, and no protection by it.
     max_precision_ratio : float or None
         The most that a client's precision of a weight may be of the clients' median, 1 or more;
         what is above counts as that much; none: no bound. See `fedbary.aggregation.bound`.
+    clipping : bool
+        Whether updates that go farther than the median are shortened to it before the rule, see
+        `fedbary.aggregation.mixing`.
+    mixing : bool
+        Whether after clipping each posterior becomes the mean of those whose updates point its way
+        most, as many as `trim_fraction` leaves honest.
     server_momentum : float
         β, from 0 to below 1: the clients' progress is multiplied by up to 1/(1 − β).
 
@@ -67,6 +75,8 @@ class Barycentre(Method):
     rule: str | AnyRule = "RKLB"
     trim_fraction: float = 0.2
     max_precision_ratio: float | None = None
+    clipping: bool = False
+    mixing: bool = False
     server_momentum: float = 0.0
 
     name: ClassVar[str] = "barycentre"
@@ -77,7 +87,7 @@ class Barycentre(Method):
     def __post_init__(self) -> None:
         check_ratio(self.max_precision_ratio)
         ServerSGD(momentum=self.server_momentum)
-        _ = self.chosen
+        _ = self.chosen, self._before
 
     @property
     def chosen(self) -> AnyRule:
@@ -87,6 +97,13 @@ class Barycentre(Method):
             return replace(rule, trim_fraction=self.trim_fraction)
         return rule
 
+    @property
+    def _before(self) -> Mixing | None:
+        """What is done before the rule, if anything."""
+        if not (self.clipping or self.mixing):
+            return None
+        return Mixing(self.trim_fraction, self.mixing)
+
     def aggregate(self, server: Server, replies: Sequence[Reply]) -> tuple[Tensors, Tensors]:
         """Return the aggregate, moved on by the momentum; log-variances end at ±39.6."""
         found = aggregate_tensors(
@@ -94,6 +111,8 @@ class Barycentre(Method):
             [reply.tensors for reply in replies],
             [reply.weight for reply in replies],
             self.max_precision_ratio,
+            mixing=self._before,
+            centre=server.model,
             least_dtype=torch.float32,
             largest_log_var=LARGEST_LOG_VAR,
             empty=server.empty,

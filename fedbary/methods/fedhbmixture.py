@@ -214,9 +214,11 @@ class FedHBMixture(Method):
 
 
 def _squared_distance(one: Tensors, other: Tensors) -> Tensor:
-    """Return ‖m − r‖² over all weights."""
-    gaps = [(one[name].double() - other[name].double()).square().sum() for name in _weights(one)]
-    return torch.stack(gaps).sum()
+    """Return ‖m − r‖² over all weights, on the device of the first."""
+    gaps = [
+        one[name].double() - other[name].to(one[name].device).double() for name in _weights(one)
+    ]
+    return torch.stack([gap.square().sum() for gap in gaps]).sum()
 
 
 @torch.no_grad()

@@ -46,7 +46,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from fedbary.methods._method import Fitted, Local, Method, Personal, Reply, Server, Tensors
@@ -179,6 +178,8 @@ def barycentre(clouds: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
 
 def _assigned(points: Tensor, cloud: Tensor) -> Tensor:
     """Return which of a cloud's points goes to each of the points, at the least squares in all."""
+    from scipy.optimize import linear_sum_assignment  # which takes half a second to import
+
     centre = points.mean(0)
     costs = torch.cdist(points - centre, cloud - centre).square()
     return torch.from_numpy(linear_sum_assignment(costs.cpu().numpy())[1]).to(points.device)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedbary.report.markup import bold, underlined
+from fedbary.scores.stats import Paired
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,12 @@ class Metric:
             return "–" if lost == len(found) else f"– ({lost} of {len(found)} missing)"
         text = f"{found.mean():.{self.decimals}f}"
         return f"{text} ± {found.std(ddof=1):.{self.decimals}f}" if len(found) > 1 else text
+
+    def difference(self, found: Paired) -> str:
+        """Return a mean difference, in this metric's unit, with its 95 % interval."""
+        numbers = (found.mean, found.low, found.high)
+        mean, low, high = (f"{number:+.{self.decimals}f}" for number in numbers)
+        return f"{mean} [{low}, {high}]"
 
 
 ACCURACY = Metric("accuracy", "Accuracy %", 100, 2, False, "accuracy")

@@ -11,7 +11,7 @@ import pandas as pd
 from fedbary.errors import SettingError
 from fedbary.figures.run import Curve
 from fedbary.report.results import plain
-from fedbary.runs.location import is_whole
+from fedbary.runs.run_folder import require_ended
 from fedbary.scores.stats import paired
 from fedbary.settings.config import BOOKKEEPING
 from fedbary.study.table import read_run, result_rows, settings_of
@@ -28,15 +28,14 @@ def read_one(folder: Path, name: str = "") -> pd.DataFrame:
 
     Raises
     ------
-    SettingError
-        If the folder holds none.
+    SettingError, RunError
+        If the folder holds none, see `fedbary.runs.run_folder.require_ended`.
     """
-    if not is_whole(folder):
-        raise SettingError("run", str(folder), "the folder of a run that has ended")
+    require_ended(folder)
     try:
         return read_run(name or folder.resolve().name, folder)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise SettingError("run", str(folder), f"what a run wrote ({error!r})") from None
+        raise SettingError(f"run {folder}", error, "what a run wrote") from None
 
 
 def read_runs(folders: Sequence[Path]) -> pd.DataFrame:

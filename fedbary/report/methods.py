@@ -30,11 +30,6 @@ PERSONAL = (
     Metric("personal.held_out.personal.worst10_accuracy", "… worst tenth %", 100, 2, False),
     Metric("personal.held_out.global.weighted_accuracy", "global, own data %", 100, 2, False),
 )
-COST = (
-    Metric("bytes.down", "down, MB", 1e-6, 2),
-    Metric("bytes.up", "up, MB", 1e-6, 2),
-    Metric("seconds", "s a round", 1, 1),
-)
 FOREIGN = replace(DETECTION[0], label="OOD AUROC %")
 OF_IMAGES = (ACCURACY, NLL, ECE_15, ECE_100, BRIER, FOREIGN)
 
@@ -43,6 +38,8 @@ WISHES = {
     "accuracy": "the most right answers (accuracy)",
     "ece_15": "confidence that equals accuracy (ECE)",
     "auroc": "ranking by probability (AUROC)",
+    "rmse": "numbers near the truth (RMSE)",
+    "crps": "a distribution near the truth (CRPS)",
     FOREIGN.column: "telling foreign inputs (AUROC of the entropy)",
     PERSONAL[0].column: "a model of each client's own",
 }
@@ -67,8 +64,8 @@ def add_methods(
     """
     document.heading("Methods side by side")
     document.text(
-        """By the NLL of the global model, the best first. *n* is how many layers are Gaussian while
-        clients train. **Bold** is the best mean of a column."""
+        """By the NLL of the global model, the best first: mean ± standard deviation. *n* is how
+        many layers are Gaussian while clients train. **Bold** is the best mean of a column."""
     )
     for dataset, rows in grouped(results.last, "dataset"):
         document.heading(written(dataset), 3)
@@ -78,11 +75,11 @@ def add_methods(
         document.heading(f"{written(dataset)}: clients and costs", 3)
         document.text(
             """Bytes are of the arrays that a client is sent, and replies with, in a round of
-            training; seconds are of the whole round in one process, evaluation included. Own models
-            are those that clients keep where the method gives them one, on what each client holds
-            out."""
+            training; seconds are of the whole round in one process, evaluation included. Own
+            models, if there are any, are those that clients keep where the method gives them one,
+            on what each client holds out."""
         )
-        document.table(*_ranked(rows, (*PERSONAL, *COST), best=False))
+        document.table(*_ranked(rows, (*PERSONAL, *_costs(rows)), best=False))
         add_own_models(document, _by_nll(rows))
         _add_advice(document, rows, shown)
 
@@ -109,6 +106,17 @@ def _by_nll(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     """Return each method's runs, those of the lowest mean NLL first; unscored ones come last."""
     named = list(rows.groupby(_names(rows), sort=False))
     return sorted(named, key=lambda each: each[1][NLL.column].fillna(math.inf).mean())
+
+
+def _costs(rows: pd.DataFrame) -> tuple[Metric, ...]:
+    """Return what a method costs; bytes in kB where no client sends a tenth of a megabyte."""
+    most = rows["bytes.up"].max() if "bytes.up" in rows else math.nan
+    unit, scale = ("kB", 1e-3) if most < 1e5 else ("MB", 1e-6)
+    return (
+        Metric("bytes.down", f"down, {unit}", scale, 2),
+        Metric("bytes.up", f"up, {unit}", scale, 2),
+        Metric("seconds", "s a round", 1, 1),
+    )
 
 
 def _ranked(
@@ -173,7 +181,7 @@ def _add_differences(
         return
     document.text(
         """Minus {plain}: mean difference over {repeats} with its 95 % interval, and the p-value of
-        the paired t-test, corrected for all these methods (Holm).{splits}""",
+        the paired t-test, corrected for all these methods (Holm). {splits}""",
         plain=PLAIN,
         repeats=results.repeats,
         splits=_OF_SPLITS if results.by_split else "",
@@ -189,7 +197,7 @@ def _add_differences(
     document.table(["method", *header], body)
 
 
-_OF_SPLITS = """ The splits of a data set share most of their rows, so they are not independent:
+_OF_SPLITS = """The splits of a data set share most of their rows, so they are not independent:
     intervals are too narrow and p-values too small."""
 
 
@@ -198,11 +206,7 @@ def _difference(metric: Metric, found: tuple[Paired, float] | None) -> Iterator[
         yield from ("–", "–")
         return
     comparison, p = found
-    mean, low, high = (
-        f"{value:+.{metric.decimals}f}"
-        for value in (comparison.mean, comparison.low, comparison.high)
-    )
-    yield f"{mean} [{low}, {high}]"
+    yield metric.difference(comparison)
     yield "<0.001" if p < 0.0005 else f"{p:.3f}"
 
 

@@ -11,7 +11,7 @@ from fedbary.report import sections
 from fedbary.report.compared import read_one
 from fedbary.report.document import Document
 from fedbary.report.results import Results
-from fedbary.runs.location import METRICS
+from fedbary.runs.location import METRICS, POSTERIOR, SETTINGS
 from fedbary.settings.config import DEFAULTS, read_yaml
 from fedbary.study.table import TABLE, read_about, read_table
 
@@ -31,7 +31,8 @@ def write_report(results: Path) -> Path:
     SettingError
         If there is no table of this version, or no run in it.
     """
-    single = (results / METRICS).exists() and not (results / TABLE).exists()
+    of_run = any((results / name).exists() for name in (SETTINGS, METRICS, POSTERIOR))
+    single = of_run and not (results / TABLE).exists()
     table = read_one(results) if single else read_table(results)
     if table.empty:
         raise SettingError("results", str(results), "a folder whose table holds a finished run")

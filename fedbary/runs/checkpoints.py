@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load, save
 from torch import Tensor
 
 from fedbary.errors import SettingError
+from fedbary.runs.whole import write_tensors
 from fedbary.settings.config import BOOKKEEPING, Settings
 
 KEPT = 2
@@ -60,32 +60,14 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint, kept: Collection[int] 
 
     Killed at any moment, the folder holds the checkpoints that it held, or this one too.
     """
-    tensors = {f"arrays.{name}": t.contiguous() for name, t in checkpoint.arrays.items()}
-    tensors |= {f"strategy.{name}": t.contiguous() for name, t in checkpoint.strategy.items()}
+    tensors = {f"arrays.{name}": tensor for name, tensor in checkpoint.arrays.items()}
+    tensors |= {f"strategy.{name}": tensor for name, tensor in checkpoint.strategy.items()}
     marks = {key: str(getattr(checkpoint, key)) for key in MARKS}
-    content = save(tensors, marks | {"sha256": _digest(tensors, marks)})
-    write_whole(_file(folder, checkpoint.round), content)
+    file = _file(folder, checkpoint.round)
+    write_tensors(file, tensors, marks | {"sha256": _digest(tensors, marks)})
     for old in _files(folder)[:-KEPT]:
         if _round(old) not in kept:
             old.unlink()
-
-
-def write_whole(file: Path, content: bytes) -> None:
-    """Write a file so that it holds the old content or the new, whatever happens meanwhile."""
-    partial = file.with_name(f"{file.name}.partial")
-    try:
-        with open(partial, "wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(partial, file)
-    finally:
-        partial.unlink(missing_ok=True)
-    folder = os.open(file.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def load_checkpoint(folder: Path, which: str) -> Checkpoint:
@@ -100,7 +82,7 @@ def load_checkpoint(folder: Path, which: str) -> Checkpoint:
     position = {"last": 1, "previous": 2}[which]
     if len(files) < position:
         held = f"a run that holds a {which} checkpoint; this one holds {len(files)}"
-        raise SettingError("output", str(folder), held)
+        raise SettingError("run", str(folder), held)
     file = files[-position]
     others = [f"resume=previous, round {_round(other)}" for other in files[:-1]]
     return _read(file, others if which == "last" else [])
@@ -116,8 +98,8 @@ def _read(file: Path, others: list[str]) -> Checkpoint:
     try:
         with safe_open(file, "pt") as opened:
             metadata = opened.metadata() or {}
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}
         marks = {key: metadata[key] for key in MARKS}
-        tensors = load(file.read_bytes())
         if _digest(tensors, marks) != metadata["sha256"] or marks["round"] != str(_round(file)):
             raise ValueError("its content is not what was written")
     except (SafetensorError, OSError, ValueError, KeyError) as error:
@@ -140,7 +122,12 @@ def drop_checkpoints_after(folder: Path, completed: int) -> None:
 
 
 def _digest(tensors: Mapping[str, Tensor], marks: Mapping[str, str]) -> str:
-    return hashlib.sha256(save(dict(tensors)) + json.dumps(marks).encode()).hexdigest()
+    digest = hashlib.sha256(json.dumps(marks).encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(json.dumps([name, str(tensor.dtype), tensor.shape]).encode())
+        values = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        digest.update(values.data)
+    return digest.hexdigest()
 
 
 def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 import time
 from pathlib import Path
@@ -27,12 +28,19 @@ def run_folder(settings: Settings, base: Path) -> Path:
     stamp = time.strftime("%Y%m%d-%H%M%S")
     data = Path(settings.dataset.rpartition(":")[2]).stem
     name = f"{stamp}-{data}-{settings.strategy}-n{settings.bayesian_layers}-seed{settings.seed}"
-    return (base / "runs" / name).resolve()
+    folder = (base / "runs" / name).resolve()
+    numbered = (folder.with_name(f"{name}-{number}") for number in itertools.count(2))
+    return next(path for path in itertools.chain([folder], numbered) if not path.exists())
 
 
 def is_whole(folder: Path) -> bool:
     """Whether the folder holds a run that came to its end."""
     return (folder / POSTERIOR).exists()
+
+
+def is_left_whole(folder: Path) -> bool:
+    """Whether the folder holds such a run, and its writer is done with it."""
+    return is_whole(folder) and not (folder / LOCK).exists()
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
@@ -46,7 +54,7 @@ def read_settings(folder: Path) -> dict[str, Any]:
     file = folder / SETTINGS
     made = read_yaml(file).get("settings") if file.exists() else None
     if not isinstance(made, dict):
-        raise SettingError("output", str(folder), f"the folder of a run, with its {SETTINGS}")
+        raise SettingError("run", str(folder), f"the folder of a run, with its {SETTINGS}")
     return made
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import yaml
 from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.torch import load_file
 from torch import Tensor
 
 from fedbary import Posterior, __version__
@@ -34,11 +34,19 @@ from fedbary.runs.checkpoints import (
     load_checkpoint,
     load_round,
     save_checkpoint,
-    write_whole,
 )
 from fedbary.runs.commit import git_commit
-from fedbary.runs.location import METRICS, SETTINGS, SIGNATURE, require_startable
-from fedbary.settings.config import ROOT, Settings, read_yaml
+from fedbary.runs.location import (
+    METRICS,
+    SETTINGS,
+    SIGNATURE,
+    SITE_KEYS,
+    read_settings,
+    require_startable,
+)
+from fedbary.runs.lock import require_free
+from fedbary.runs.whole import write_tensors, write_whole
+from fedbary.settings.config import ROOT, Settings, read_yaml, validated
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -73,6 +81,38 @@ def checkpoint_to_resume(folder: Path, settings: Settings) -> Checkpoint | None:
         raise SettingError("checkpoint", str(folder), "checkpoints of this run, not of another")
     _lines_until(folder, checkpoint)
     return checkpoint
+
+
+def require_ended(folder: Path) -> None:
+    """Raise an error unless a folder holds a whole run.
+
+    Raises
+    ------
+    SettingError
+        If there is no such folder, or it lacks what a run writes; the message names it, and how
+        the run goes on where it can.
+    RunError
+        If the run is going on.
+    """
+    if not folder.is_dir():
+        raise SettingError("run", str(folder), "the folder of a run; there is none of this name")
+    needed = (SETTINGS, METRICS, f"{POSTERIOR}.safetensors")
+    if missing := [name for name in needed if not (folder / name).is_file()]:
+        require_free(folder)
+        allowed = f"the folder of a run that has ended; this one lacks {', '.join(missing)}"
+        if _can_go_on(folder):
+            begun = "the command that began it, with resume=last,"
+            command = begun if (folder / SITE_KEYS).exists() else f"fedbary resume {folder}"
+            allowed += f"; {command} goes on with it"
+        raise SettingError("run", str(folder), allowed)
+
+
+def _can_go_on(folder: Path) -> bool:
+    try:
+        settings = validated({**read_settings(folder), "resume": "last"})
+        return checkpoint_to_resume(folder, settings) is not None
+    except SettingError:
+        return False
 
 
 def changed_bits(folder: Path, settings: Settings) -> list[str]:
@@ -226,14 +266,13 @@ class RunFolder:
 
     def write_tensors(self, name: str, tensors: Mapping[str, Tensor]) -> None:
         """Write ``<name>.safetensors`` at once."""
-        held = {key: tensor.contiguous() for key, tensor in tensors.items()}
-        write_whole(self.path / f"{name}.safetensors", save(held))
+        write_tensors(self.path / f"{name}.safetensors", tensors)
 
     def read_tensors(self, name: str) -> dict[str, Tensor]:
         """Read ``<name>.safetensors``; a SettingError if it is missing or damaged."""
         file = self.path / f"{name}.safetensors"
         try:
-            return load(file.read_bytes())
+            return load_file(file)
         except (OSError, SafetensorError) as error:
             raise SettingError(f"resume: {file}", error, "what the run wrote") from None
 

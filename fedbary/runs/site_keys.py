@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from fedbary.errors import SettingError
-from fedbary.runs.checkpoints import write_whole
 from fedbary.runs.location import SITE_KEYS
+from fedbary.runs.whole import write_whole
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from fedbary.attacks import OMNISCIENT
 from fedbary.settings import limits
 from fedbary.settings.parameters import methods
 
@@ -21,6 +22,10 @@ def conflicts(settings: Settings) -> Iterator[tuple[str, str]]:
     yield from _with_method(settings)
     if settings.projection != "none" and settings.holdout == 0:
         yield "projection", "none without a holdout, on which clients score"
+    if settings.calibrate == "temperature" and not (settings.holdout and settings.evaluate_clients):
+        yield "calibrate", "none without holdout and evaluate_clients above 0: clients fit it"
+    if settings.attack in OMNISCIENT and settings.hostile_fraction >= 0.5:
+        yield "hostile_fraction", f"below 0.5 for {settings.attack}, the attack of a minority"
     yield from limits.conflicts(settings)
     yield from _with_best(settings)
     if settings.dataset == "none":
@@ -66,6 +71,8 @@ def _without_data(settings: Settings) -> Iterator[tuple[str, str]]:
             yield key, "not auto where dataset is none"
     if settings.ood_dataset != "none":
         yield "ood_dataset", "none where dataset is none"
+    if settings.corruptions:
+        yield "corruptions", "false where dataset is none"
     if settings.train_fraction < 1:
         yield "train_fraction", "1 where dataset is none"
     if settings.server_fraction > 0:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +20,13 @@ DEFAULTS = _PACKAGED if _PACKAGED.is_file() else ROOT / "simulation.yaml"
 """The file of every default: in this package in the wheel, beside it in a clone."""
 
 
+_loaded = lru_cache(maxsize=32)(yaml.safe_load)
+
+
 def read_yaml(file: Path) -> dict[str, Any]:
     """Return what a YAML file says under names; a SettingError names the file if it cannot."""
     try:
-        values = yaml.safe_load(file.read_text(encoding="utf-8"))
+        values = deepcopy(_loaded(file.read_text(encoding="utf-8")))
     except FileNotFoundError:
         raise SettingError("settings file", str(file), "the path of a YAML file") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:

@@ -14,7 +14,7 @@ from pydantic import (
     model_validator,
 )
 
-from fedbary.attacks import ATTACKS
+from fedbary.attacks import ATTACKS, OMNISCIENT
 from fedbary.data.forms import HUB, TORCHVISION, is_source
 from fedbary.data.image_layout import parse_classes, parse_shape
 from fedbary.data.partition import PARTITIONS
@@ -122,6 +122,8 @@ class Settings(BaseModel):
     rule: str
     server_momentum: float = Field(ge=0, lt=1)
     trim_fraction: float = Field(ge=0, lt=0.5)
+    clipping: bool
+    mixing: bool
     max_precision_ratio: Literal["none"] | float
     max_weight_ratio: Literal["none"] | float
     compress: Literal["none", "log_var", "all"]
@@ -129,7 +131,9 @@ class Settings(BaseModel):
 
     evaluate_on: Literal["test", "validation"]
     ood_dataset: str
+    corruptions: bool
     predictive: Literal["auto", "montecarlo", "members", "product", "dropout", "closed"]
+    calibrate: Literal["none", "temperature"]
     samples: int = Field(ge=1)
     ece_bins: int = Field(ge=1)
     specificity: float = Field(ge=0, le=1)
@@ -143,6 +147,7 @@ class Settings(BaseModel):
     hostile_fraction: float = Field(ge=0, le=1)
 
     seed: int = Field(ge=0, lt=2**63)
+    replicate: int = Field(ge=0)
     engine: Literal["ray", "inline"]
     tracker: str
     pictures: bool
@@ -290,5 +295,5 @@ def registered(setting: str) -> tuple[str, ...]:
     if setting == "tracker":
         return ("none", *modules("tracking"))
     if setting == "attack":
-        return ("none", *ATTACKS)
+        return ("none", *ATTACKS, *OMNISCIENT)
     return (*PARTITIONS, *partitioners())

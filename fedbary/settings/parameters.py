@@ -38,7 +38,14 @@ _WORDS = {"float": "a number", "int": "a whole number", "bool": "true or false",
 _OF_POSTERIORS = ("inference", "prior", "prior_std", "kl_weight", "log_var_lr", "init_log_var")
 """Settings without use where weights are points."""
 
-_OF_RULES = ("rule", "trim_fraction", "max_precision_ratio", "server_momentum")
+_OF_RULES = (
+    "rule",
+    "trim_fraction",
+    "clipping",
+    "mixing",
+    "max_precision_ratio",
+    "server_momentum",
+)
 """Settings without use under methods that do not have them as parameters."""
 
 _CHOICE = re.compile(r"Literal\[(.*)\]")

@@ -81,12 +81,10 @@ def validated(values: Mapping[str, Any]) -> Settings:
         **partitioners().get(str(values.get("partition")), {}),
         **parameters_of(values.get("method")),
     }
-    for key in values:
-        if key not in Settings.model_fields and key not in own:
-            _refuse(str(key), values, own)
-    extra = {k: own[k].read(v) for k, v in values.items() if k not in Settings.model_fields}
+    found = {k: v for k, v in values.items() if k in Settings.model_fields}
+    extra = {k: own[k].read(v) for k, v in values.items() if k in own and k not in found}
     try:
-        return Settings(**{**values, **extra})
+        settings = Settings(**{**found, **extra})
     except ValidationError as error:
         first = error.errors()[0]
         cause = first.get("ctx", {}).get("error")
@@ -95,6 +93,10 @@ def validated(values: Mapping[str, Any]) -> Settings:
         name = str(first["loc"][0])
         held = "missing" if first["type"] == "missing" else first["input"]
         raise SettingError(name, held, _allowed(name)) from None
+    for key in values:  # last: whose parameters there are is said by values that are right
+        if key not in found and key not in extra:
+            _refuse(str(key), values, own)
+    return settings
 
 
 def parameters_of(method: object) -> Mapping[str, Parameter]:

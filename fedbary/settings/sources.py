@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedbary.syntax import tree
+
 
 @dataclass(frozen=True)
 class Source:
@@ -37,7 +39,7 @@ class Source:
 
 def classes(file: Path) -> list[Source]:
     """Return the classes at the top of a file, in order."""
-    return [Source(file, node) for node in _tree(file).body if isinstance(node, ast.ClassDef)]
+    return [Source(file, node) for node in tree(file).body if isinstance(node, ast.ClassDef)]
 
 
 def _find(file: Path, words: list[str]) -> Source | None:
@@ -58,14 +60,10 @@ def _find(file: Path, words: list[str]) -> Source | None:
 def _imports(file: Path) -> Iterator[tuple[Path, str, str]]:
     """Yield the file, the name here and the name there of what a file imports from its folder."""
     package = ".".join(file.parent.parts[-2:])
-    for node in _tree(file).body:
+    for node in tree(file).body:
         if isinstance(node, ast.ImportFrom):
             module = f"{package}.{node.module or ''}" if node.level == 1 else str(node.module)
             if module.rstrip(".") == package or module.startswith(f"{package}."):
                 stem = module.removeprefix(package).strip(".") or "__init__"
                 for alias in node.names:
                     yield file.parent / f"{stem}.py", alias.asname or alias.name, alias.name
-
-
-def _tree(file: Path) -> ast.Module:
-    return ast.parse(file.read_text(encoding="utf-8"))

@@ -52,7 +52,8 @@ def _unused(settings: Settings) -> Iterator[tuple[str, tuple[str, str]]]:
     if settings.task == "regression" and method.squares:
         for name in ("momentum", "weight_decay"):
             yield name, (part, "lr, lr_schedule, local_epochs, batch_size, noise")
-    if "rule" in method.parameters and settings.rule not in _WITH_HOSTILE:
+    by_rule = "rule" in method.parameters and settings.rule not in _WITH_HOSTILE
+    if by_rule and not settings.mixing:
         part = f"rule={settings.rule}"
         yield "trim_fraction", (part, "max_precision_ratio, max_weight_ratio, server_momentum")
     if (

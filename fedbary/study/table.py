@@ -24,7 +24,7 @@ import yaml
 
 from fedbary.errors import SettingError, one_line
 from fedbary.runs.best import BEST
-from fedbary.runs.location import METRICS
+from fedbary.runs.location import METRICS, SETTINGS
 from fedbary.settings.config import BARYCENTRE, Settings, read_yaml
 from fedbary.settings.earlier import WRITTEN_OUT, translated
 from fedbary.settings.parameters import methods
@@ -43,7 +43,7 @@ PER_CLIENT = ("clients", "refused")
 
 def read_run(name: str, folder: Path) -> pd.DataFrame:
     """Return the rows of a run that is whole, from its folder."""
-    content = yaml.safe_load((folder / "settings.yaml").read_text(encoding="utf-8"))
+    content = read_yaml(folder / SETTINGS)
     made = {key: content[key] for key in ("device", "commit", "started")}
     fixed = {
         "format": FORMAT,
@@ -80,9 +80,11 @@ def read_table(results: Path) -> pd.DataFrame:
             raise _damaged(file, "its last line is cut off")
         table = pd.read_csv(file, dtype={"run": str}, keep_default_na=False, na_values=[""])
     except FileNotFoundError:
-        allowed = f"a folder with {TABLE}"
-        if (results / METRICS).exists():
-            allowed += f", as fedbary sweep fills it; this is one run: see its {METRICS}"
+        allowed = f"a folder with {TABLE}, as fedbary sweep fills it, or that of a run"
+        if not results.is_dir():
+            allowed += "; there is none of this name"
+        elif (results / "runs").is_dir():
+            allowed += "; the same fedbary sweep again makes it of the runs that lie there"
         raise SettingError("results", str(results), allowed) from None
     except SettingError:
         raise

@@ -14,7 +14,7 @@ import numpy as np
 
 from fedbary.errors import SettingError
 from fedbary.figures.sheet import DPI
-from fedbary.runs.checkpoints import write_whole
+from fedbary.runs.whole import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -18,9 +18,9 @@ from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
 from fedbary.predictive.combine import pool_from
 from fedbary.runs.best import result_line
-from fedbary.runs.checkpoints import write_whole
 from fedbary.runs.location import METRICS, read_settings
-from fedbary.runs.run_folder import POSTERIOR, read_rounds, read_signature
+from fedbary.runs.run_folder import POSTERIOR, read_rounds, read_signature, require_ended
+from fedbary.runs.whole import write_whole
 from fedbary.seeds import derive_seed
 from fedbary.settings.config import Settings, resolve
 from fedbary.tasks import Outcome, Signature, Task, task_of
@@ -83,8 +83,10 @@ class Trained:
             If there are none that fit the model; the message says where.
         """
         column = {"target": target or self.settings.target}
-        task = task_of(self.settings.model_copy(update=column))
-        return task.examples(Path(path).expanduser(), self.signature)
+        task, place = task_of(self.settings.model_copy(update=column)), Path(path).expanduser()
+        if not place.exists():
+            raise SettingError("data", str(path), "the path of a file or a folder; there is none")
+        return task.examples(place, self.signature)
 
     def predict(self, x: Tensor | Examples, samples: int | None = None, seed: int = 0) -> Any:
         """Predict, by the run's `predictive`.
@@ -177,14 +179,12 @@ def load(run: Path | str) -> Trained:
 
     Raises
     ------
-    SettingError
-        If the folder holds no run, or one that has not ended.
+    SettingError, RunError
+        If the folder holds no whole run, see `fedbary.runs.run_folder.require_ended`.
     """
     folder = Path(run).expanduser()
+    require_ended(folder)
     made = read_settings(folder)
-    if not (folder / f"{POSTERIOR}.safetensors").is_file():
-        allowed = "a run that has ended; `fedbary resume` goes on with one that was cut off"
-        raise SettingError("run", str(folder), allowed)
     if not (rounds := read_rounds(folder)):
         raise SettingError("run", str(folder), f"a run with the lines of its {METRICS}")
     here = {"device": "auto", "resume": "none", "protocol": "none"}

@@ -6,9 +6,12 @@ import math
 
 import pandas as pd
 
+from fedbary.aggregation import RULES
 from fedbary.figures.rounds import rounds_by_rule
+from fedbary.report.cells import NLL, Metric
 from fedbary.report.document import Document
 from fedbary.report.estimate import Estimate
+from fedbary.report.methods import add_methods
 from fedbary.report.published import DATASETS, fedag_published
 from fedbary.report.results import Results, scored_after, scored_on
 from fedbary.report.runs import add_runs
@@ -26,6 +29,9 @@ from fedbary.report.sections._regression_tables import (
 )
 from fedbary.study.central import TABLE as CENTRAL
 from fedbary.study.grid import NAMING
+
+RMSE = Metric("rmse", "RMSE", decimals=2)
+RANKED = (NLL, RMSE, Metric("crps", "CRPS", decimals=2))
 
 REQUIRED = (*NAMING, *SCORES, "evaluate_on", "split")
 
@@ -47,11 +53,14 @@ def write(results: Results, document: Document) -> None:
         central = pd.read_csv(results.folder / CENTRAL).assign(settings="")
         scores = pd.concat([scores, central], ignore_index=True)
     _add_introduction(document, last)
-    if (last["settings"] == "").all():
+    if not set(last["rule"]) <= {"FedAG", *RULES}:
+        add_methods(results, document, RANKED, (NLL, RMSE))
+        _add_calibration(document, scores)
+    elif (last["settings"] == "").all():
         _add_comparison(document, scores, results.table)
     else:
         document.heading("By settings")
-        document.text("Bold is the lowest mean NLL of a data set.")
+        document.text("Mean ± standard error; bold is the lowest mean NLL of a data set.")
         document.table(*by_settings(scores))
     add_runs(document, last)
 
@@ -60,7 +69,7 @@ def _add_introduction(document: Document, last: pd.DataFrame) -> None:
     clients = ", ".join(map(str, sorted(last["clients"].unique())))
     document.text(
         """{runs} runs of {clients} clients. All numbers are of {scored}, {after}, in the target's
-        own units, as mean ± standard error over the splits.""",
+        own units, over the splits.""",
         runs=len(last),
         clients=clients,
         scored=scored_on(last, TESTS),
@@ -71,11 +80,11 @@ def _add_introduction(document: Document, last: pd.DataFrame) -> None:
 def _add_comparison(document: Document, scores: pd.DataFrame, table: pd.DataFrame) -> None:
     """Add the tables and the figure that show a method of one kind of settings in a column."""
     document.text(
-        """Below each number in italics what the paper prints. **BLR**, **VI** and **DE**, Bayesian
-        linear regression, mean-field variational inference and deep ensembles of five networks,
-        see all data at once. **FedAG** predicts without a noise term, as in the paper, and
-        **+ noise** with one that the clients estimate together. Bold is the best mean of a data
-        set."""
+        """Mean ± standard error, and below it in italics what the paper prints. **BLR**, **VI** and
+        **DE**, Bayesian linear regression, mean-field variational inference and deep ensembles of
+        five networks, see all data at once. **FedAG** predicts without a noise term, as in the
+        paper, and **+ noise** with one that the clients estimate together. Bold is the best mean of
+        a data set."""
     )
     for metric, title in SCORES.items():
         document.heading(title)
@@ -92,12 +101,17 @@ def _add_comparison(document: Document, scores: pd.DataFrame, table: pd.DataFram
             little."""
         )
         document.table(*strongest(scores))
-    document.heading("CRPS, and how many targets lie in the 50, 90 and 95 % intervals")
-    document.table(*calibration(scores))
+    _add_calibration(document, scores)
     document.heading("Round by round")
     caption = """NLL and RMSE of the networks by round (Fig. 3): mean and standard error;
         FedAG's with its noise term, where the runs have one."""
     document.figure("rounds", rounds_by_rule(table, DATASETS), caption)
+
+
+def _add_calibration(document: Document, scores: pd.DataFrame) -> None:
+    document.heading("CRPS, and how many targets lie in the 50, 90 and 95 % intervals")
+    document.text("CRPS is mean ± standard error over the splits.")
+    document.table(*calibration(scores))
 
 
 def _verdicts(scores: pd.DataFrame) -> list[str]:

@@ -28,6 +28,8 @@ UNUSED = (
     "ece_bins",
     "class_weights",
     "specificity",
+    "calibrate",
+    "corruptions",
 )
 
 USES = "target, split, noise, predictive"

@@ -1,0 +1,67 @@
+"""What the commands simulate, resume and deploy do: settings from words, a folder, a run."""
+
+from __future__ import annotations
+
+import shlex
+from contextlib import nullcontext
+from pathlib import Path
+
+from fedbary.attacks import require_simulation
+from fedbary.errors import SettingError, Stopped
+from fedbary.launching.launch import flower, launch, prepare
+from fedbary.runs.location import SETTINGS, read_settings, run_folder
+from fedbary.settings.config import DEFAULTS, Settings, parse_overrides, resolve, validated
+from fedbary.settings.uses import require_used
+
+
+def simulate(words: list[str]) -> None:
+    """Run a simulated federation: a file of settings, if one is named first, and overrides."""
+    settings = _settings(words)
+    _simulate(settings, run_folder(settings, Path.cwd()))
+
+
+def resume(run: Path, checkpoint: str) -> None:
+    """Go on with a simulated run from its `last` or its `previous` checkpoint."""
+    _simulate(validated({**read_settings(run), "resume": checkpoint}), run.resolve())
+
+
+def deploy(words: list[str], sites: list[Path]) -> None:
+    """Run a federation of real servers, on the data of sites, if there are any."""
+    settings = _settings([*words, *([f"clients={len(sites)}"] if sites else [])])
+    if settings.dataset == "none" and not sites:
+        raise SettingError("dataset", "none", "a data set, or --site with each site's data")
+    require_simulation(settings.attack)
+    from fedbary.launching.deploy import deploy as run_lab
+
+    folder = run_folder(settings, Path.cwd())
+    try:
+        prepared = prepare(settings, folder, own_data=bool(sites))
+        run_lab(prepared, sites)
+    except Stopped:
+        going_on = shlex.join([f"output={folder}", "resume=last"])
+        raise Stopped(f"the same command with {going_on} goes on") from None
+    print(f"Results: {prepared.output}")
+
+
+def _simulate(settings: Settings, folder: Path) -> None:
+    if settings.dataset == "none":
+        raise SettingError("dataset", "none", "a data set; without one, deploy with --site")
+    try:
+        with flower() if settings.engine == "ray" else nullcontext() as started:
+            prepared = prepare(settings, folder)
+            launch(prepared, started=started)
+    except Stopped:
+        if not (folder / SETTINGS).exists():
+            raise
+        command = shlex.join(["fedbary", "resume", str(folder)])
+        raise Stopped(f"{command} goes on from the last whole round") from None
+    print(f"Results: {prepared.output}")
+
+
+def _settings(words: list[str]) -> Settings:
+    named = words and "=" not in words[0]
+    file, words = (Path(words[0]), words[1:]) if named else (DEFAULTS, words)
+    overrides = parse_overrides(words)
+    settings = resolve(overrides, file)
+    require_used(overrides, settings)
+    return settings

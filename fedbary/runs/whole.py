@@ -1,0 +1,59 @@
+"""Files that hold their old content or their new, whatever happens while they are written."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor
+
+
+def write_whole(file: Path, content: bytes) -> None:
+    """Write bytes to a file at once."""
+    with _replaced(file) as partial:
+        partial.write_bytes(content)
+
+
+def write_tensors(
+    file: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
+) -> None:
+    """Write tensors to a safetensors file at once, from the memory where they lie."""
+    held = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    with _replaced(file) as partial:
+        try:
+            save_file(held, partial, {**metadata} if metadata else None)
+        except SafetensorError as error:
+            raise _os_error(error) from error
+
+
+def _os_error(error: SafetensorError) -> Exception:
+    """Return the operating system's error that safetensors hides in a text, or the text's own."""
+    found = re.search(r"\(os error (\d+)\)", str(error))
+    return OSError(int(found[1]), os.strerror(int(found[1]))) if found else error
+
+
+@contextmanager
+def _replaced(file: Path) -> Iterator[Path]:
+    """Give a path to write to, which takes the file's place at the end."""
+    partial = file.with_name(f"{file.name}.partial")
+    try:
+        yield partial
+        _sync(partial)
+        os.replace(partial, file)
+    finally:
+        partial.unlink(missing_ok=True)
+    _sync(file.parent)
+
+
+def _sync(path: Path) -> None:
+    """Wait until a file's content, or a folder's names, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
