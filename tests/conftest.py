@@ -1,9 +1,27 @@
-"""One torch thread: bitwise equality needs one number of them, and Ray's actors need the cores."""
+"""One torch thread: bitwise equality needs one number of them, and Ray's actors need the cores.
+
+No example has a deadline: machines are shared.
+"""
 
 import os
 
+import hypothesis
+import pytest
 import torch
 
 torch.set_num_threads(1)
+hypothesis.settings.register_profile("shared machine", deadline=None)
+hypothesis.settings.load_profile("shared machine")
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
+
+
+def pytest_configure(config):
+    """Add the marker of tests that need a GPU."""
+    config.addinivalue_line("markers", "cuda: needs a GPU that PyTorch can use")
+
+
+def pytest_runtest_setup(item):
+    """Skip what needs a GPU where there is none."""
+    if item.get_closest_marker("cuda") and not torch.cuda.is_available():
+        pytest.skip("no GPU that PyTorch can use")

@@ -102,6 +102,15 @@ def test_one_seed_one_result(finished, tmp_path):
     assert not same(posterior(finished), posterior(tmp_path / "other"))
 
 
+def test_a_replicate_starts_alike_and_trains_otherwise(finished, tmp_path):
+    run_inline(settings(replicate=1), tmp_path / "again")
+    first, again = lines(finished), lines(tmp_path / "again")
+    assert again[0]["nll"] == first[0]["nll"] and again[1]["nll"] != first[1]["nll"]
+    counts = [yaml.safe_load((folder / "settings.yaml").read_text())["label_counts"]
+              for folder in (finished, tmp_path / "again")]  # fmt: skip
+    assert counts[0] == counts[1]
+
+
 def test_a_run_without_pictures_writes_all_else(finished, tmp_path):
     run_inline(settings(), tmp_path / "run")
     names, others = ({path.name for path in f.iterdir()} for f in (finished, tmp_path / "run"))

@@ -9,6 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 from flwr.clientapp import ClientApp
+from flwr.common.serde import (
+    context_from_proto,
+    context_to_proto,
+    message_from_proto,
+    message_to_proto,
+)
+from flwr.proto.message_pb2 import Context as ProtoContext
+from flwr.proto.message_pb2 import Message as ProtoMessage
 from processes import marked, servers_of
 from safetensors.torch import load_file
 
@@ -28,9 +36,13 @@ KINDS = {
     (m.deterministic, m.remembers, m.personalises, m.needs_bench): name
     for name, m in METHODS.items()
 }.values()
-"""A method of each kind of message and memory, which stand for all on Ray and on real servers.
+"""A method of each kind of message and memory."""
 
-With FEDBARY_EVERY_METHOD=1 in the environment all are tried there.
+ON_SERVERS = METHODS if os.environ.get("FEDBARY_EVERY_METHOD") else ["pFedVem"]
+"""Methods that are tried on Ray and on real servers: one whose clients remember and keep models.
+
+The barycentre is tried there in tests/launching; with FEDBARY_EVERY_METHOD=1 all are. What travels
+between processes is tried of each method without them.
 """
 
 EACH = [pytest.param(name, marks=() if name in KINDS else pytest.mark.slow) for name in METHODS]
@@ -98,13 +110,41 @@ def test_a_run_cut_off_at_any_round_goes_on_to_the_same_model(name, tmp_path):
         assert same(folder, tmp_path / "whole")
 
 
+class Wire(InlineGrid):
+    """Messages and what clients remember pass between nodes as bytes, as between processes."""
+
+    def _answer(self, message):
+        node = message.metadata.dst_node_id
+        context = context_to_proto(self._contexts[node]).SerializeToString()
+        self._contexts[node] = context_from_proto(ProtoContext.FromString(context))
+        return by_wire(super()._answer(by_wire(message)))
+
+
+def by_wire(message):
+    return message_from_proto(
+        ProtoMessage.FromString(message_to_proto(message).SerializeToString())
+    )
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_what_travels_and_what_is_remembered_survives_as_bytes(name, tmp_path):
+    chosen = of_tables(name, output=str(tmp_path / "wire"))
+    run(Wire(client_app.app, chosen.clients, chosen.model_dump()), chosen, tmp_path / "wire")
+    run_inline(of_tables(name), tmp_path / "plain")
+    assert same(tmp_path / "wire", tmp_path / "plain")
+
+
 @pytest.mark.parametrize("name", EACH)
 def test_it_trains_when_some_clients_take_part_and_writes_what_it_did(name, tmp_path):
-    chosen = settings(name, clients=4, participation=0.5, rounds=8, local_epochs=4)
+    layers = 0 if METHODS[name].deterministic else 1
+    chosen = settings(
+        name, model="mlp", bayesian_layers=layers,
+        clients=4, participation=0.5, rounds=6, local_epochs=4,
+    )  # fmt: skip
     run_inline(chosen, tmp_path / "run")
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     first, last = json.loads(lines[0]), json.loads(lines[-1])
-    assert last["nll"] < first["nll"] - 0.1
+    assert last["nll"] < first["nll"] - 0.5
     assert all({"train-nll", "train-mse"} & client.keys() for client in last["clients"])
     assert last["refused"] == []
 
@@ -160,7 +200,7 @@ def test_the_words_of_earlier_versions_are_those_of_today():
 
 @pytest.mark.parametrize("predictive", ["members", "product", "montecarlo"])
 def test_networks_that_the_method_keeps_predict_together(predictive, tmp_path):
-    chosen = settings("FedAG", predictive=predictive, rounds=6, local_epochs=4)
+    chosen = settings("FedAG", model="mlp", predictive=predictive, rounds=6, local_epochs=4)
     run_inline(chosen, tmp_path / "run")
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     first, last = json.loads(lines[0]), json.loads(lines[-1])
@@ -178,13 +218,13 @@ def test_a_model_of_the_other_kind_is_refused_before_the_start(name):
 
 @pytest.mark.parametrize("name", EACH)
 def test_a_hostile_client_changes_the_model_or_is_refused_by_name(name, tmp_path):
-    for attack in ("none", "scaling"):
+    for attack in ("none", "scaling", "inner_product"):
         chosen = of_tables(name, rounds=1, attack=attack, hostile_fraction=0.3)
         run_inline(chosen, tmp_path / attack)
-    (*_, last) = (tmp_path / "scaling" / "metrics.jsonl").read_text().splitlines()
-    refused = json.loads(last)["refused"]
-    assert len(refused) <= 1 and all("partition" in reason for reason in refused)
-    assert not same(tmp_path / "none", tmp_path / "scaling")
+        (*_, last) = (tmp_path / attack / "metrics.jsonl").read_text().splitlines()
+        refused = json.loads(last)["refused"]
+        assert len(refused) <= 1 and all("partition" in reason for reason in refused)
+        assert attack == "none" or not same(tmp_path / "none", tmp_path / attack)
 
 
 @pytest.mark.parametrize(
@@ -205,7 +245,7 @@ def test_rounds_that_do_not_do_for_a_method_are_refused_before_the_start(words, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", METHODS if os.environ.get("FEDBARY_EVERY_METHOD") else KINDS)
+@pytest.mark.parametrize("name", ON_SERVERS)
 def test_ray_and_real_servers_give_the_model_of_one_process(name, tmp_path):
     chosen = {**QUICK, "device": "cpu", "method": name}
     chosen |= {key: FEW[key] for key in FEW.keys() & methods()[name].parameters.keys()}
@@ -222,3 +262,15 @@ def test_ray_and_real_servers_give_the_model_of_one_process(name, tmp_path):
     assert same(tmp_path / "engine=ray", tmp_path / "engine=inline")
     assert same(tmp_path / "deploy", tmp_path / "engine=inline")
     assert servers_of(tmp_path) == []
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_runs_on_a_gpu_where_each_clients_reply_counts(name, tmp_path):
+    layers = 0 if METHODS[name].deterministic else 3
+    chosen = settings(name, device="cuda", rounds=2, evaluate_clients=1, bayesian_layers=layers)
+    if METHODS[name].squares:
+        pytest.skip("it is of regressions, which run on CPUs")
+    run_inline(chosen, tmp_path / "run")
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["admitted"] for line in lines[1:]] == [3, 3]

@@ -6,12 +6,15 @@ import sys
 import pytest
 from flwr.app import ConfigRecord, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from hypothesis import given
+from hypothesis import strategies as st
 from nodes import Grid
 
 import client_app
 from fedbary.errors import RunError, SettingError
 from fedbary.settings.config import resolve
 from fedbary.tasks._images import layout_of
+from server_app.claims import Claims
 from server_app.member import member_from
 from server_app.questions import Questions
 from server_app.roster import Roster
@@ -311,3 +314,15 @@ def test_one_node_that_lies_about_the_partitions_stalls_nobody():
     grid, roster = roster_of(settings(round_timeout=3600), app)
     roster.gather()
     assert len(roster.members) == 3
+
+
+@given(st.lists(st.tuples(st.integers(1, 4), st.sets(st.sampled_from("abcde"))), max_size=20))
+def test_a_claim_is_of_whoever_made_it_last_and_of_nobody_once_given_up(answers):
+    claims, owners = Claims({}), {}
+    for node, made in answers:
+        claims.give(made, node)
+        owners = {claim: holder for claim, holder in owners.items() if holder != node}
+        owners |= dict.fromkeys(made, node)
+        assert {c: claims.owner(c, 9, lambda _: True) for c in "abcde"} == {
+            c: owners.get(c) for c in "abcde"
+        }

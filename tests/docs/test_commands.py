@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import forked
 import numpy as np
 import pandas as pd
 import pytest
@@ -65,11 +66,7 @@ def test_the_settings_in_a_page_s_commands_exist_and_have_a_use(page):
 def bench(tmp_path_factory):
     """A `fedbary` whose simulations are short, and a folder with what commands speak of."""
     tools = tmp_path_factory.mktemp("tools")
-    command = tools / "fedbary"
-    command.write_text(
-        f'#!/bin/sh\nexec "{sys.executable}" "{ROOT}/tests/docs/short_fedbary.py" "$@"\n'
-    )
-    command.chmod(0o755)
+    (tools / "fedbary").symlink_to(forked.command("short_fedbary"))
     desk = tmp_path_factory.mktemp("desk")
     rng = np.random.default_rng(0)
     age, pulse = rng.normal(60, 10, 120).round(1), rng.normal(80, 9, 120).round(1)
@@ -84,6 +81,11 @@ def bench(tmp_path_factory):
     (desk / "scans").mkdir()
     for number, image in enumerate(load_digits().images[:20]):
         Image.fromarray((image * 15).astype(np.uint8)).save(desk / "scans" / f"{number}.png")
+    for number in range(100):
+        folder, side = desk / "photos" / ("cats", "dogs")[number % 2], 33 + number % 9
+        folder.mkdir(parents=True, exist_ok=True)
+        pixels = rng.integers(0, 255, (side, 40, 3), np.uint8)
+        Image.fromarray(pixels).save(folder / f"{number}.png")
     for name, text in re.findall(r"```python\n# (\w+\.py)\n(.*?)```", start(), re.DOTALL):
         (desk / name).write_text(text)
     (desk / "experiments").symlink_to(ROOT / "experiments")

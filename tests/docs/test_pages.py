@@ -2,22 +2,28 @@
 
 import ast
 import importlib
-import inspect
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
+from flwr.common.config import validate_config
 
+from fedbary.aggregation import RULES
 from fedbary.methods import METHODS
+from fedbary.settings.explain import parts
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FOUR = ("It assumes ", "What travels: ", "What it costs: ", "Use it ")
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_a_method_says_what_it_assumes_sends_and_costs_and_when_to_use_it(name):
-    text = inspect.getdoc(importlib.import_module(METHODS[name].__module__))
+TEXTS = {part.name: part.text for part in parts()}
+
+
+@pytest.mark.parametrize("name", [*METHODS, *RULES])
+def test_a_method_or_rule_says_what_it_assumes_sends_and_costs_and_when_to_use_it(name):
+    text = TEXTS[name]
     paragraphs = text.split("\n\n")
     places = [[p.startswith(words) for p in paragraphs].index(True) for words in FOUR]
     assert places == list(range(places[0], places[0] + len(FOUR)))
@@ -61,3 +67,10 @@ def test_what_python_blocks_import_from_here_is_there(page):
                 for alias in node.names:
                     found = hasattr(module, alias.name)
                     assert found or importlib.import_module(f"{node.module}.{alias.name}")
+
+
+def test_the_project_file_of_the_page_on_foreign_projects_is_whole(tmp_path):
+    page = (ROOT / "docs" / "howto" / "foreign.md").read_text(encoding="utf-8")
+    (text,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "app.py").write_text("server = None\nclient = None\n")
+    assert validate_config(tomllib.loads(text), project_dir=tmp_path) == (True, [], [])

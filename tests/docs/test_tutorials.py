@@ -4,6 +4,7 @@ import os
 import sys
 from pathlib import Path
 
+import forked
 import nbformat
 import pytest
 from nbclient import NotebookClient
@@ -18,7 +19,11 @@ TUTORIALS = sorted(ROOT.glob("docs/tutorials/*.ipynb"))
 @pytest.mark.parametrize("notebook", TUTORIALS, ids=lambda path: path.stem)
 def test_a_tutorial_runs(notebook, tmp_path, monkeypatch):
     monkeypatch.setenv("FEDBARY_CLONE", str(ROOT))
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "fedbary").symlink_to(forked.command())
+    paths = map(str, (tools, Path(sys.executable).parent, os.environ["PATH"]))
+    monkeypatch.setenv("PATH", os.pathsep.join(paths))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     cells = nbformat.read(notebook, as_version=4)
     NotebookClient(cells, timeout=900, resources={"metadata": {"path": str(tmp_path)}}).execute()

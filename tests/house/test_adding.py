@@ -25,6 +25,30 @@ FILES = (
 )  # fmt: skip
 REGISTRIES = re.compile(r"\b(RULES|INFERENCE|METHODS|TASKS|names\(\)|modules\(\"models)")
 
+COMMAND = "from fedbary.launching.cli import main; main()"
+TAKES_IN = """
+import json, pathlib, re
+
+
+def pytest_addoption(parser):
+    parser.addoption("--wanted")
+
+
+def pytest_collection_modifyitems(config, items):
+    wanted = json.loads(pathlib.Path(config.getoption("--wanted")).read_text())
+
+    def is_chosen(item):
+        test, _, brackets = item.nodeid.partition("[")
+        words = set(re.split(r"\\W+", brackets))
+        if words.intersection(wanted["before"]) or "real_servers" in test:
+            return False
+        is_quick = item.get_closest_marker("slow") is None
+        return words.intersection(wanted["newcomers"]) or is_quick and test in wanted["reading"]
+
+    items[:] = filter(is_chosen, items)
+"""
+"""A plugin: what takes in the newcomers is run, in one collection."""
+
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory):
@@ -81,55 +105,41 @@ def test_every_test_that_reads_a_registry_stays_green(copy, tmp_path):
     reading = {
         f"{name}::{test}" for file, name in zip(files, names, strict=True) for test in readers(file)
     }
-    before = {part.partition("=")[2] for part in registered(ROOT)}
     added = registered(copy) - registered(ROOT)
-    newcomers = {part.partition("=")[2] for part in added}
-
-    def listed(*marks):
-        """The tests by the words in their brackets; those on real servers are left out."""
-        words = ["-m", "pytest", *marks, "-p", "no:cacheprovider", "--collect-only", *names]
-        lines = python(*words, cwd=copy).stdout.splitlines()
-        return {
-            test: set(re.split(r"\W+", test.partition("[")[2]))
-            for test in lines
-            if "::" in test and "real_servers" not in test
-        }
-
-    chosen = [
-        test
-        for test, words in listed("-m", "not slow").items()
-        if not words & before and (words & newcomers or test.partition("[")[0] in reading)
-    ]
-    chosen += [
-        test
-        for test, words in listed().items()
-        if words & newcomers and not words & before and test not in chosen
-    ]
+    wanted = {
+        "reading": sorted(reading),
+        "before": [part.partition("=")[2] for part in registered(ROOT)],
+        "newcomers": [part.partition("=")[2] for part in added],
+    }
+    (tmp_path / "wanted.json").write_text(json.dumps(wanted))
+    (copy / "takes_in.py").write_text(TAKES_IN)
+    words = ["-m", "pytest", "-vv", "-p", "no:cacheprovider", "-p", "takes_in"]
+    done = python(*words, "--wanted", str(tmp_path / "wanted.json"), *names, cwd=copy)
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
     for part in added:
         setting, _, name = part.partition("=")
         by_name = setting in ("rule", "inference", "method", "task")
-        assert not by_name or any(name in test.partition("[")[2] for test in chosen), part
-    (tmp_path / "tests").write_text("\n".join(chosen))
-    words = ["-m", "pytest", "-p", "no:cacheprovider", f"@{tmp_path / 'tests'}"]
-    done = python(*words, cwd=copy)
-    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
+        assert not by_name or re.search(rf"\[.*\b{name}\b.*PASSED", done.stdout), part
 
 
 def test_they_run_by_their_names(copy):
     added = registered(copy) - registered(ROOT)
-    by_setting = {word.partition("=")[0]: word for word in added}
-    assert by_setting.keys() == {"rule", "dataset", "inference", "method", "model", "task"}
-    common = [by_setting["dataset"], by_setting["model"], "engine=inline", "rounds=2", "clients=3"]
-    runs = [[by_setting["inference"], word] for word in added if word.startswith("rule=")]
-    runs.append([by_setting["method"]])
-    for number, words in enumerate(runs):
-        command = "from fedbary.launching.cli import main; main()"
-        words = ["simulate", *common, "local_epochs=4", "bayesian_layers=1", *words]
-        if by_setting["method"] in words:
-            words.remove("bayesian_layers=1")
-        done = python("-c", command, *words, f"output={number}", cwd=copy)
-        assert done.returncode == 0, done.stderr
-        assert (copy / str(number) / "posterior.safetensors").exists()
+    of = {part.partition("=")[0]: part.partition("=")[2] for part in added}
+    assert of.keys() == {"rule", "dataset", "inference", "method", "model", "task"}
+    rules = [part.partition("=")[2] for part in added if part.startswith("rule=")]
+    settings = {
+        "dataset": of["dataset"], "model": of["model"], "engine": "inline", "pictures": False,
+        "rounds": 2, "clients": 3, "local_epochs": 4,
+    }  # fmt: skip
+    blocks = [
+        {"rule": rules, "inference": of["inference"], "bayesian_layers": 1},
+        {"method": of["method"]},
+    ]
+    (copy / "names.yaml").write_text(json.dumps({"settings": settings, "grid": blocks}))
+    done = python("-c", COMMAND, "sweep", "names.yaml", "--results", "named", cwd=copy)
+    assert done.returncode == 0, done.stdout + done.stderr
+    posteriors = list(copy.glob("named/runs/*/posterior.safetensors"))
+    assert len(posteriors) == len(rules) + 1
 
 
 def test_a_task_that_is_added_has_its_scores_in_the_log_and_in_a_report(copy):
@@ -144,9 +154,8 @@ def test_a_task_that_is_added_has_its_scores_in_the_log_and_in_a_report(copy):
         "grid": [{"rule": ["RKLB", "WB"], "split": [0, 1]}],
     }
     (copy / "grades.yaml").write_text(json.dumps(grid))
-    command = "from fedbary.launching.cli import main; main()"
     for words in (["sweep", "grades.yaml", "--results", "graded"], ["report", "graded"]):
-        done = python("-c", command, *words, cwd=copy)
+        done = python("-c", COMMAND, *words, cwd=copy)
         assert done.returncode == 0, done.stdout + done.stderr
         assert words[0] == "report" or done.stdout.count("  RPS 0.") == 4
     assert "| Ranked probability score |" in (copy / "graded" / "report.md").read_text()

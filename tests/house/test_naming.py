@@ -43,3 +43,12 @@ def test_regressions_are_told_apart_by_method_and_parameter():
     assert list(zip(scores["method"], scores["settings"], strict=True)) == [
         ("RKLB", ""), ("PVI", "damping=0.1"), ("PVI", "damping=0.05"),
     ]  # fmt: skip
+
+
+def test_runs_of_one_second_have_a_folder_each(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedbary.runs.location.time.strftime", lambda form: "now")
+    made = []
+    for _ in range(3):
+        made.append(run_folder(resolve({}), tmp_path))
+        made[-1].mkdir(parents=True)
+    assert [folder.name.removeprefix(made[0].name) for folder in made] == ["", "-2", "-3"]

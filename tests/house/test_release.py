@@ -66,7 +66,7 @@ def test_a_sweep_and_its_report_need_no_clone(environment, tmp_path):
 def test_without_its_extra_the_command_says_what_to_install(tmp_path):
     without = "import sys; sys.modules['psutil'] = None"
     command = f"{without}; from fedbary.launching.command import main; main()"
-    run = [sys.executable, "-c", command]
+    run = [sys.executable, "-c", command, "simulate"]
     done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()

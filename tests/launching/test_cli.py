@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+import forked
 import numpy as np
 import psutil
 import pytest
@@ -21,8 +22,9 @@ FEDBARY = str(Path(sys.executable).parent / "fedbary")
 
 def fedbary(*words, cwd):
     return subprocess.run(
-        [FEDBARY, *words], cwd=cwd, capture_output=True, text=True, timeout=300, check=False
-    )
+        [forked.command(), *words],
+        cwd=cwd, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(

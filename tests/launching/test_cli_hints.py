@@ -1,6 +1,8 @@
 """What the command line says to who is new to it."""
 
 import re
+import subprocess
+import sys
 
 import hypothesis.strategies as st
 import numpy as np
@@ -39,6 +41,19 @@ def test_the_help_of_a_command_says_what_each_argument_and_option_is(name, monke
             assert words and all(re.search(rf"{re.escape(w)} (is|sets)", text) for w in words)
         else:
             assert parameter.help and " ".join(parameter.help.split()[:2]) in text
+
+
+def test_the_list_of_commands_waits_for_nothing_that_is_slow_to_import():
+    slow = {"numpy", "pydantic", "rich.console", "torch", "yaml"}
+    program = f"""
+import atexit, sys
+from fedbary.launching.command import main
+atexit.register(lambda: print("slow:", {slow} & set(sys.modules)))
+sys.argv = ["fedbary", "--help"]
+main()
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert "Commands:" in ended.stdout and ended.stdout.endswith("slow: set()\n"), ended
 
 
 def test_the_version_is_printed(monkeypatch, capsys):

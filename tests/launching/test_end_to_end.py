@@ -30,8 +30,10 @@ def simulate(*words, cwd, **variables):
 
 
 def test_ray_and_inline_give_the_same_global_model_and_leave_nothing_behind(tmp_path):
+    """A client attacks, and in both it sees what the two honest ones send."""
+    attacked = ["attack=inner_product", "hostile_fraction=0.4"]
     for engine in ("ray", "inline"):
-        done = simulate(*QUICK, f"engine={engine}", f"output={engine}", cwd=tmp_path)
+        done = simulate(*QUICK, *attacked, f"engine={engine}", f"output={engine}", cwd=tmp_path)
         assert done.returncode == 0, done.stdout + done.stderr
         assert done.stdout.strip().endswith(str(tmp_path / engine))
     ray, inline = (load_file(tmp_path / e / "posterior.safetensors") for e in ("ray", "inline"))

@@ -11,6 +11,7 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from fedbary.launching.bar import OF_FLOWER
 from fedbary.launching.launch import progress_in
 from fedbary.runs.progress import Progress
 from server_app.inline import InlineGrid
@@ -76,6 +77,7 @@ def test_a_run_in_a_terminal_shows_its_rounds_and_its_lines(engine, tmp_path):
     text = shown.decode()
     assert re.search(r"round 2/2  (train|evaluate) \d of 3 clients", text), text
     assert re.search(r"round 2/2  accuracy", text) and "Results:" in text
+    assert not any(words in text for words in OF_FLOWER), text
 
 
 def _read(terminal):

@@ -139,7 +139,8 @@ def test_its_settings_are_its_parameters():
     for name, parameter in parameters_of("barycentre").items():
         assert parameter.read(written[name]) == parameter.default, name
     chosen = resolve({"rule": "WB", "server_momentum": "0.5", "max_precision_ratio": "2"})
-    assert method_of(chosen) == Barycentre("WB", 0.2, 2.0, 0.5)
+    expected = Barycentre("WB", trim_fraction=0.2, max_precision_ratio=2.0, server_momentum=0.5)
+    assert method_of(chosen) == expected
     assert arguments_of(resolve({"max_precision_ratio": "none"}))["max_precision_ratio"] is None
     with pytest.raises(SettingError, match="max_precision_ratio.*none, or a number from 1"):
         resolve({"max_precision_ratio": 0.5})

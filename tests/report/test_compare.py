@@ -4,6 +4,7 @@ import shutil
 
 import pytest
 
+from fedbary import load
 from fedbary.errors import SettingError
 from fedbary.launching.grids import compare, report
 from fedbary.report import compared
@@ -38,7 +39,11 @@ def test_what_differs_is_named_and_seeds_are_paired(runs, tmp_path, monkeypatch,
     difference = (last["RKLB0"] - last["WB0"] + last["RKLB1"] - last["WB1"]) / 2
     assert float(nll[3].split()[0]) == pytest.approx(difference, abs=1e-4) and nll[4] == "2"
     compare(folders)
-    assert capsys.readouterr().out.count("| rule ") == 1
+    said = capsys.readouterr().out
+    assert said.count("| rule ") == 1
+    (accuracy,) = (row for row in said.splitlines() if row.startswith("| Accuracy (%)"))
+    known = 100 * table.groupby("run").tail(1)["accuracy"]
+    assert [cell.strip() for cell in accuracy.split("|")[2:-1]] == [f"{a:.4f}" for a in known]
     made = {file.name for file in (tmp_path / "comparison").iterdir()}
     assert made == {"comparison.md", "courses.png"}
     with pytest.raises(SettingError, match="--force"):
@@ -50,10 +55,37 @@ def test_a_single_run_has_a_report(runs, tmp_path):
     shutil.copytree(runs / "WB0", run)
     report(run)
     assert "WB" in (run / "report.md").read_text(encoding="utf-8")
-    (run / "posterior.safetensors").unlink()
-    with pytest.raises(SettingError, match="has ended"):
-        report(run)
     with pytest.raises(SettingError, match="two or more"):
         compared.read_runs([runs / "WB0", runs / "WB0"])
-    with pytest.raises(SettingError, match="has ended"):
-        compared.read_runs([runs / "WB0", tmp_path / "none"])
+
+
+@pytest.mark.parametrize(
+    ("gone", "goes_on"),
+    [
+        (["settings.yaml"], False),
+        (["metrics.jsonl"], False),
+        (["posterior.safetensors"], True),
+        (["metrics.jsonl", "posterior.safetensors"], False),
+        (["posterior.safetensors", "checkpoint-*"], False),
+    ],
+)
+def test_every_command_says_what_a_run_lacks_and_advises_to_resume_one_that_can_be(
+    runs, tmp_path, gone, goes_on
+):
+    run = tmp_path / "run"
+    shutil.copytree(runs / "WB0", run)
+    for file in [file for pattern in gone for file in run.glob(pattern)]:
+        file.unlink()
+    lacks = ", ".join(name for name in gone if "*" not in name)
+    advice = f"; fedbary resume {run} goes on with it" if goes_on else ""
+    for use in (load, report, lambda run: compared.read_runs([runs / "WB1", run])):
+        with pytest.raises(SettingError) as error:
+            use(run)
+        assert str(error.value).endswith(f"has ended; this one lacks {lacks}{advice}")
+
+
+def test_a_folder_that_is_not_there_is_said_to_be_none(runs, tmp_path):
+    absent = tmp_path / "absent"
+    for use in (load, report, lambda run: compared.read_runs([runs / "WB1", run])):
+        with pytest.raises(SettingError, match="there is none of this name"):
+            use(absent)

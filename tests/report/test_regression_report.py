@@ -87,3 +87,21 @@ def test_central_methods_see_what_the_clients_see_together():
     assert [len(y) for _, y in parts] == [398, 44]
     scores = central._fitted(settings, "BLR")
     assert scores["nll"] == pytest.approx(5.4, abs=0.2)
+
+
+def test_methods_beside_rules_and_fedag_are_ranked_and_compared_with_plain_averaging(tmp_path):
+    methods = [{"rule": "FedAvg", "bayesian_layers": 0}, {"rule": "WB"}, {"method": "PVI"}]
+    rows = []
+    for number, method in enumerate(methods):
+        settings = resolve({**QUICK, "protocol": "regression-vi", **method})
+        run_inline(settings, tmp_path / str(number))
+        rows.append(read_run(str(number), tmp_path / str(number)))
+    write_table(tmp_path, [with_split(run, split) for run in rows for split in (0, 1)])
+    text = write_report(tmp_path).with_suffix(".md").read_text()
+    assert "| method | n | runs | NLL | RMSE | CRPS |" in text and "Table 2" not in text
+    assert all(f"| {name} | 2 | 2 |" in text for name in ("PVI", "WB"))
+    assert "kB" in text and "Minus FedAvg" in text
+
+
+def with_split(run, split):
+    return run.assign(run=run["run"] + f"-{split}", split=split, nll=run["nll"] + split)

@@ -2,9 +2,9 @@
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 
+import forked
 import numpy as np
 import pandas as pd
 import pytest
@@ -26,7 +26,6 @@ from fedbary.study.table import TABLE, read_table, write_table
 
 RNG = np.random.default_rng(0)
 ROOT = Path(__file__).resolve().parents[2]
-FEDBARY = str(Path(sys.executable).parent / "fedbary")
 
 
 @pytest.fixture(scope="module")
@@ -34,10 +33,12 @@ def smoke(tmp_path_factory):
     """The smoke experiment's results and report, made by the two commands."""
     results = tmp_path_factory.mktemp("smoke") / "out"
     grid = ROOT / "experiments" / "smoke.yaml"
-    for words in (["sweep", grid, "--results", results], ["report", results]):
+    shorter = ["rounds=2", "local_epochs=1", "samples=5", "pictures=false"]
+    for words in (["sweep", grid, *shorter, "--results", results], ["report", results]):
         done = subprocess.run(
-            [FEDBARY, *map(str, words)], capture_output=True, text=True, timeout=900, check=False
-        )
+            [forked.command(), *map(str, words)],
+            capture_output=True, text=True, timeout=900, check=False,
+        )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
     return results
 
@@ -143,8 +144,9 @@ def test_one_seed_has_no_deviation(smoke, tmp_path):
 @pytest.mark.slow
 def test_no_results_is_a_clear_error(tmp_path):
     done = subprocess.run(
-        [FEDBARY, "report", str(tmp_path)], capture_output=True, text=True, timeout=60, check=False
-    )
+        [forked.command(), "report", str(tmp_path)],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
     assert done.returncode == 2
     assert done.stderr.startswith("fedbary: results:") and TABLE in done.stderr
     with pytest.raises(SettingError):

@@ -98,7 +98,7 @@ def test_a_task_without_sections_shows_the_scores_whose_course_it_draws(tables, 
     labels = [label for _, _, label, _ in task_class("tables").curves]
     assert f"| n | rule | runs | {' | '.join(labels)} |" in markdown
     nll = read_table(tables).query("rule == 'WB' and round == 1")["nll"]
-    assert cells(markdown, "2", "WB")[3] == f"{nll.mean():.3f} ± {nll.std():.3f}"
+    assert cells(markdown, "2", "WB")[4] == f"{nll.mean():.3f} ± {nll.std():.3f}"
 
 
 def test_runs_of_several_tasks_have_a_part_of_the_report_each(tables, tmp_path):

@@ -21,6 +21,7 @@ from fedbary.runs.location import run_folder
 from fedbary.settings.config import resolve
 from server_app import run
 from server_app.inline import InlineGrid, run_inline
+from strategies.compression import compression
 
 ROOT = Path(__file__).resolve().parents[2]
 ROUNDS, TRAINING = 3, 2
@@ -58,7 +59,8 @@ def whole(tmp_path_factory):
 
 def cut_off(folder, messages, **changes):
     """Make a run in which the server is interrupted while it waits for a later message."""
-    chosen, app, left = settings(**changes), ClientApp(), iter(range(messages))
+    chosen, left = settings(**changes), iter(range(messages))
+    app = ClientApp(mods=[compression])
 
     def stopping(answer):
         def answered(message, context):
@@ -87,6 +89,14 @@ def test_interrupted_at_any_message_the_final_model_and_the_metrics_are_the_same
     assert lines(tmp_path / "run") == lines(whole)
     noted = yaml.safe_load((tmp_path / "run" / "settings.yaml").read_text())["resumed"]
     assert [note["round"] for note in noted] == [messages // (TRAINING + 3)]
+
+
+def test_packed_messages_are_packed_alike_after_an_interruption(tmp_path):
+    run_inline(settings(compress="all"), tmp_path / "whole")
+    cut_off(tmp_path / "run", 8, compress="all")
+    run_inline(settings(compress="all", resume="last"), tmp_path / "run")
+    assert same_result(tmp_path / "run", tmp_path / "whole")
+    assert lines(tmp_path / "run") == lines(tmp_path / "whole")
 
 
 @pytest.mark.slow
@@ -255,3 +265,28 @@ def test_killed_again_after_going_on_from_the_previous_checkpoint(whole, tmp_pat
     run_inline(settings(resume="last"), folder)
     assert same_result(folder, whole)
     assert lines(folder) == lines(whole)
+
+
+def test_a_checkpoint_is_written_without_a_copy_of_the_model(tmp_path):
+    program = """
+import pathlib, sys, torch
+from fedbary.runs.checkpoints import Checkpoint, save_checkpoint
+
+def checkpoint(n):
+    return Checkpoint(0, "", "", {"w_mean": torch.ones(n)}, {"w_log_var": torch.ones(n)})
+
+def resident(field):
+    status = pathlib.Path("/proc/self/status").read_text().split()
+    return int(status[status.index(field) + 1]) / 1024
+
+save_checkpoint(pathlib.Path(sys.argv[1]), checkpoint(1))
+held = checkpoint(2**24)  # 128 MiB
+pathlib.Path("/proc/self/clear_refs").write_text("5")
+before = resident("VmRSS:")
+save_checkpoint(pathlib.Path(sys.argv[1]), held)
+print(resident("VmHWM:") - before)
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program, tmp_path], capture_output=True, text=True, check=True
+    )
+    assert float(ended.stdout) < 16

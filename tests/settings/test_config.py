@@ -105,7 +105,7 @@ def test_command_line_words_become_typed_values():
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        ({"rule": "RKBL"}, ("rule", "RKBL", "RKLB, TrimmedMean, WB")),
+        ({"rule": "RKBL"}, ("rule", "RKBL", "RKLB, ", "TrimmedMean, WB")),
         ({"dataset": "mnist"}, ("dataset", "mnist", "digits")),
         ({"partition": "dirichelt"}, ("partition", "dirichelt", "dirichlet")),
         ({"inference": "laplace"}, ("inference", "laplace", "variational")),

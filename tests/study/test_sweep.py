@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import forked
 import pandas as pd
 import psutil
 import pytest
@@ -44,7 +45,7 @@ def grid_file(folder, blocks, **settings):
 
 def fedbary(*words, cwd, **kwargs):
     return subprocess.run(
-        [FEDBARY, *map(str, words)],
+        [forked.command(), *map(str, words)],
         cwd=cwd, capture_output=True, text=True, timeout=300, check=False, **kwargs,
     )  # fmt: skip
 
@@ -222,6 +223,14 @@ def small_table(tmp_path, **changes):
     table = pd.DataFrame({"format": FORMAT, "run": "a", "rounds": 1, "round": [0, 1], "nll": 0.5})
     write_table(tmp_path, [table.assign(**changes)])
     return tmp_path / TABLE
+
+
+def test_a_sweep_cut_off_before_its_table_is_said_to_go_on(tmp_path):
+    with pytest.raises(SettingError, match="results.csv, as fedbary sweep fills it, [^;]*$"):
+        read_table(tmp_path)
+    (tmp_path / "runs").mkdir()
+    with pytest.raises(SettingError, match="; the same fedbary sweep again makes it of the runs"):
+        read_table(tmp_path)
 
 
 def test_a_table_of_another_version_is_refused(tmp_path):

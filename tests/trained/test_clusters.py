@@ -71,7 +71,7 @@ def test_a_run_whose_clients_keep_nothing_says_what_would(run, tmp_path):
     run_inline(resolve({**QUICK, "clients": 2, "rounds": 1, "output": str(folder)}), folder)
     with pytest.raises(SettingError, match="projection=WB"):
         grouped(folder)
-    with pytest.raises(SettingError, match="checkpoint"):
+    with pytest.raises(SettingError, match="the folder of a run"):
         grouped(tmp_path)
 
 

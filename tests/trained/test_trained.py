@@ -127,6 +127,20 @@ def test_images_in_every_form_get_the_same_predictions(runs, digits, here):
     }  # fmt: skip
 
 
+def test_colours_are_converted_and_said_to_be(runs, digits, here, capsys):
+    grey = Image.fromarray(digits[0][0])
+    Path("scans").mkdir()
+    for name, mode in (("a", "L"), ("b", "RGB"), ("c", "RGB")):
+        grey.convert(mode).save(f"scans/{name}.png")
+    predict(runs / "images", Path("scans"))
+    said = "scans: 2 of 3 pictures, the first of them b.png, were converted to grey"
+    assert capsys.readouterr().err == f"{said}, which the model takes\n"
+    one, *others = ({**row, "example": ""} for row in rows("predictions.csv"))
+    assert others == [one, one]
+    predict(runs / "images", Path("scans/a.png"), force=True)
+    assert capsys.readouterr().err == ""
+
+
 def test_groups_of_any_level_of_folders_are_scored_and_drawn(runs, digits, here):
     x, y = digits[0][:12], digits[1][:12]
     for place, (image, label) in enumerate(zip(x, y, strict=True)):
@@ -144,7 +158,7 @@ def test_groups_of_any_level_of_folders_are_scored_and_drawn(runs, digits, here)
     }  # fmt: skip
 
 
-def test_rows_are_found_by_the_names_of_their_columns(runs, here):
+def test_rows_are_found_by_the_names_of_their_columns(runs, here, capsys):
     from sklearn.datasets import load_breast_cancer
 
     frame = load_breast_cancer(as_frame=True).frame
@@ -154,13 +168,16 @@ def test_rows_are_found_by_the_names_of_their_columns(runs, here):
     frame.head(20).to_csv("a.csv", index=False)
     shuffled.head(20).assign(kind=kinds[:20]).to_csv("b.csv", index=False)
     predict(runs / "tables", Path("a.csv"), output=Path("pa.csv"), error_rate=0.05)
+    assert capsys.readouterr().err == "a.csv: columns that are not used: ward\n"
     predict(runs / "tables", Path("b.csv"), output=Path("pb.csv"), target="kind")
+    assert capsys.readouterr().err == "b.csv: columns that are not used: ward\n"
     one, other = rows("pa.csv"), rows("pb.csv")
     assert {row["to a person"] for row in one} <= {"True", "False"}
     for row in one:
         del row["to a person"]
     assert one == other
     evaluate(runs / "tables", Path("b.csv"), by="ward", target="kind")
+    assert capsys.readouterr().err == ""
     names = [row["group"] for row in rows("evaluation/scores.csv")]
     assert names == ["all", "ward==south()", "ward=north"]
 
@@ -211,7 +228,9 @@ def test_what_does_not_fit_is_one_line_and_nothing_is_written(runs, digits, here
         ("tables", "bare", ".csv, a .parquet or an .npz"),
         ("numbers", "age.csv", "missing: bmi"),
         ("unfinished", "plain.npz", "has ended"),
-        ("absent", "plain.npz", "the folder of a run"),
+        ("absent", "plain.npz", "the folder of a run; there is none"),
+        ("images", "absent", "data: 'absent'; .* there is none"),
+        ("tables", "absent.csv", "data: 'absent.csv'; .* there is none"),
     ]
     for run, data, said in cases:
         with pytest.raises(SettingError, match=said):
@@ -242,6 +261,8 @@ def test_what_does_not_fit_is_one_line_and_nothing_is_written(runs, digits, here
     Path("predictions.csv").write_text("mine")
     with pytest.raises(SettingError, match="--force"):
         predict(runs / "images", Path("plain.npz"))
+    with pytest.raises(SettingError, match="run: .*absent"):  # it is amiss whatever lies here
+        predict(runs / "absent", Path("plain.npz"))
     assert Path("predictions.csv").read_text() == "mine"
     predict(runs / "images", Path("plain.npz"), force=True)
     assert len(rows("predictions.csv")) == 3

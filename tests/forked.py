@@ -1,0 +1,181 @@
+"""Commands in forks of one process, which has imported PyTorch, Flower and the apps.
+
+Importing takes seconds, forking milliseconds. `command` returns an executable file that behaves as
+a module's `main` in a process of its own: its words, folder, environment, open files and exit code.
+What that starts by `python -m` is forked, too; Flower's programs and Ray are started as ever. What
+is killed by its process group needs the real command.
+"""
+
+import json
+import os
+import select
+import signal
+import socket
+import sys
+
+FIRST_FREE = 500
+"""Above the numbers of the files that a command is given."""
+
+
+def ask(address: str, module: str, words: list[str]) -> int:
+    """Have a module's `main` run in a fork, with this process's files; return its exit code."""
+    with socket.socket(socket.AF_UNIX) as server:
+        server.connect(address)
+        files = [0, 1, 2, *(fd for fd in range(3, 100) if fd != server.fileno() and _is_passed(fd))]
+        what = {"module": module, "words": words, "folder": os.getcwd(), "files": files}
+        text = json.dumps({**what, "environment": dict(os.environ)}).encode()
+        socket.send_fds(server, [len(text).to_bytes(4, "big")], files)
+        server.sendall(text)
+        answer = server.recv(1)
+    return answer[0] if answer else 1
+
+
+def _is_passed(fd: int) -> bool:
+    try:
+        return os.get_inheritable(fd)
+    except OSError:
+        return False
+
+
+def serve(tools: str, listening: int) -> None:
+    """Fork for every request at a listening socket."""
+    import gc
+
+    import_module_of("server_app.warm")
+    gc.freeze()
+    with socket.socket(fileno=listening) as server:
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        while True:
+            client, _ = server.accept()
+            if os.fork() == 0:
+                break
+            client.close()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    size, files, _, _ = socket.recv_fds(client, 4, FIRST_FREE)
+    asked = json.loads(client.recv(int.from_bytes(size, "big"), socket.MSG_WAITALL))
+    child = os.fork()
+    if child:
+        _answer(client, child)
+    client.close()
+    os.setsid()
+    _become(asked, files, tools)
+    _run(asked["module"])
+
+
+def _run(module: str) -> None:
+    """Run a module's `main` and exit as its process would, without clearing up all modules."""
+    import traceback
+
+    code: object = 0
+    try:
+        import_module_of(module).main()
+    except SystemExit as end:
+        code = end.code
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    if isinstance(code, str):
+        print(code, file=sys.stderr)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code if isinstance(code, int) else int(code is not None))
+
+
+def import_module_of(name: str):
+    """Return a module; of the one that forks for simulations, with all that it imports."""
+    from importlib import import_module
+
+    module = import_module(name)
+    for other in getattr(module, "FOR_THE_FORKS", ()):
+        import_module(other)
+    return module
+
+
+def _answer(client: socket.socket, child: int) -> None:
+    """Say how a fork ended; without anybody to say it to, end the fork."""
+    ended = os.pidfd_open(child)
+    if ended not in select.select([client, ended], [], [])[0]:
+        os.killpg(child, signal.SIGKILL)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    client.send(bytes([code % 256]))
+    os._exit(0)
+
+
+def _become(asked: dict, received: list[int], tools: str) -> None:
+    """Take the folder, environment, words and open files of the process that asks."""
+    import fcntl
+
+    moved = [fcntl.fcntl(fd, fcntl.F_DUPFD, FIRST_FREE) for fd in received]
+    for fd in received:
+        os.close(fd)
+    for fd, target in zip(moved, asked["files"], strict=True):
+        os.dup2(fd, target)
+        os.close(fd)
+    os.chdir(asked["folder"])
+    os.environ.clear()
+    os.environ.update(asked["environment"])
+    sys.path[:0] = [asked["folder"], *filter(None, os.environ.get("PYTHONPATH", "").split(":"))]
+    sys.argv = asked["words"]
+    sys.executable = os.path.join(tools, "python")
+
+
+def command(module: str = "fedbary.launching.command") -> str:
+    """Return an executable file that runs a module's `main` in a fork."""
+    tools = _tools()
+    name = os.path.join(tools, module)
+    if not os.path.exists(name):
+        _write(name, f"sys.exit(forked.ask({tools!r} + '/socket', {module!r}, sys.argv))")
+    return name
+
+
+def _tools() -> str:
+    """Start the process that forks, once; return the folder of its socket and commands."""
+    import atexit
+    import shutil
+    import subprocess
+    import tempfile
+
+    if hasattr(_tools, "folder"):
+        return _tools.folder
+    folder = _tools.folder = tempfile.mkdtemp(prefix="forked-")
+    address = os.path.join(folder, "socket")
+    lines = "words = sys.argv[2:]\nassert sys.argv[1] == '-m', sys.argv"
+    _write(
+        os.path.join(folder, "python"),
+        f"{lines}\nsys.exit(forked.ask({address!r}, words[0], words))",
+    )
+    for name in os.listdir(os.path.dirname(sys.executable)):
+        if name.startswith(("flwr", "flower")):
+            os.symlink(os.path.join(os.path.dirname(sys.executable), name), f"{folder}/{name}")
+    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(address)
+        server.listen()
+        process = subprocess.Popen(
+            [sys.executable, __file__, folder, str(server.fileno())],
+            cwd=root,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([root, *sys.path])},
+            pass_fds=[server.fileno()],
+            start_new_session=True,
+        )
+
+    def end() -> None:
+        process.kill()
+        process.wait()
+        shutil.rmtree(folder)
+
+    atexit.register(end)
+    return folder
+
+
+def _write(name: str, line: str) -> None:
+    """Write an executable file in which `forked` is this module."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    with open(name, "w") as file:
+        file.write(f"#!{sys.executable} -IS\nimport sys\n\nsys.path.append({here!r})\n")
+        file.write(f"import forked\n\n{line}\n")
+    os.chmod(name, 0o700)
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1], int(sys.argv[2]))

@@ -1,0 +1,31 @@
+"""The `fedbary` command, of which simulations are short, and have one round at most."""
+
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+import yaml
+
+from fedbary.launching import cli
+
+SHORT = {
+    "engine": "inline",
+    "pictures": False,
+    "rounds": 1,
+    "local_epochs": 1,
+    "samples": 2,
+    "device": "cpu",
+}
+
+
+def main() -> None:
+    """Run the command line, the short settings under those of a file of its own."""
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as settings:
+        if sys.argv[1:2] == ["simulate"]:
+            own = sys.argv.pop(2) if sys.argv[2:] and "=" not in sys.argv[2] else None
+            yaml.safe_dump(SHORT | (yaml.safe_load(Path(own).read_text()) if own else {}), settings)
+            settings.flush()
+            sys.argv = [re.sub(r"^rounds=\d+$", "rounds=1", word) for word in sys.argv]
+            sys.argv.insert(2, settings.name)
+        cli.main()
