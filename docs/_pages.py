@@ -1,7 +1,8 @@
 """What mkdocs makes beside the pages of this folder: pages and tables from the code's own texts.
 
-A method's page is its module's docstring with its parameters. `<!-- settings -->` becomes the table
-of simulation.yaml, `<!-- parts: rule -->` what the files of the rules say, `<!-- report: NAME,
+A method's page is its module's docstring with its parameters, a rule's its module's docstring.
+`<!-- settings -->` becomes the table of simulation.yaml, `<!-- parts: inference -->` what the files
+of that setting's values say, `<!-- rules -->` a table of the rules, `<!-- report: NAME,
 HEADING -->` that section of results/NAME/report.md. Links to files of the
 repository that are no pages lead to copies of them in the site.
 """
@@ -19,7 +20,8 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from fedbary.settings.explain import parts, settings
+from fedbary.registry import modules
+from fedbary.settings.explain import Part, parts, settings
 from fedbary.settings.parameters import NONE, MethodFile, Parameter, methods
 
 DOCS = Path(__file__).parent
@@ -43,16 +45,21 @@ _FROM_ROOT = re.compile(r"\]\((?!\w+:|#)([^)\s]+)\)")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Add the methods and the notebooks to the navigation."""
-    _section(config, "Methods").extend({m.name: _page_of(m)} for m in methods().values())
+    """Add the methods, the rules and the notebooks to the navigation."""
+    section = _section(config.nav or [], "Methods")
+    _section(section, "Rules").extend({r.name: _page_of_rule(r)} for r in _rules())
+    section.extend({m.name: _page_of(m)} for m in methods().values())
     notebooks = sorted(DOCS.glob("tutorials/*.ipynb"))
-    _section(config, "Tutorials").extend(str(file.relative_to(DOCS)) for file in notebooks)
+    _section(config.nav or [], "Tutorials").extend(
+        str(file.relative_to(DOCS)) for file in notebooks
+    )
     return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add a page for each method, and those of files at the top of the repository."""
+    """Add a page for each method and rule, and those of files at the top of the repository."""
     pages = {_page_of(method): method_page(method) for method in methods().values()}
+    pages |= {_page_of_rule(rule): rule_page(rule) for rule in _rules()}
     for name, uri in TOP.items():
         text = (ROOT / name).read_text(encoding="utf-8")
         pages[uri] = _FROM_ROOT.sub(r"](../../\1)", text)
@@ -68,6 +75,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         r"<!-- report: ([\w-]+), (.+?) -->", lambda m: reported(*m.groups()), markdown
     )
     markdown = markdown.replace("<!-- settings -->", settings_table())
+    markdown = markdown.replace("<!-- rules -->", rules_table())
     here = os.path.dirname(page.file.src_uri)
 
     def copied(match: re.Match[str]) -> str:
@@ -92,16 +100,7 @@ def method_page(method: MethodFile) -> str:
     """Return the page of a method in Markdown."""
     file = f"fedbary/methods/{method.module}.py"
     text = ast.get_docstring(ast.parse((ROOT / file).read_text(encoding="utf-8"))) or ""
-    title, _, rest = text.partition("\n\n")
-    lines = [f"# {method.name}", escaped(title)]
-    for paragraph in re.split(r"\n\n(?!    )", rest):
-        beginning = next((words for words in HEADINGS if paragraph.startswith(words)), "")
-        if beginning:
-            lines.append(f"## {HEADINGS[beginning]}")
-        elif lines[-1].startswith("Use it"):
-            lines.append("## Notes")
-        text = paragraph.removeprefix(beginning).strip() if beginning.endswith(":") else paragraph
-        lines.append(escaped(text[0].upper() + text[1:]))
+    lines = [f"# {method.name}", *_sections(text)]
     lines += ["## Parameters", *parameters_table(method.parameters.values())]
     lines += [
         "## Run it",
@@ -109,6 +108,43 @@ def method_page(method: MethodFile) -> str:
         f"`from fedbary.strategies import {method.defines}`. [The code](../../{file}).",
     ]
     return "\n\n".join(lines) + "\n"
+
+
+def rule_page(rule: Part) -> str:
+    """Return the page of a rule in Markdown."""
+    file = f"fedbary/aggregation/{_module_of(rule)}.py"
+    lines = [
+        f"# {rule.name}",
+        *_sections(rule.text),
+        "## Run it",
+        f"`fedbary simulate rule={rule.name}`; in a Flower project of your own",
+        f"`from fedbary.strategies import {rule.name}`. [The code](../../../{file}).",
+    ]
+    return "\n\n".join(lines) + "\n"
+
+
+def rules_table() -> str:
+    """Return the rules, each with its purpose and a link to its page."""
+    rows = [(f"[{rule.name}]({_module_of(rule)}.md)", escaped(rule.purpose)) for rule in _rules()]
+    head = "| rule | what it makes of N(m_k, v_k) |\n| --- | --- |"
+    return "\n".join([head, *(f"| {link} | {purpose} |" for link, purpose in rows)])
+
+
+def _sections(text: str) -> list[str]:
+    """Return a docstring's paragraphs in Markdown, with the headings of `HEADINGS`."""
+    title, _, rest = text.partition("\n\n")
+    lines = [escaped(title)]
+    for paragraph in re.split(r"\n\n(?!    )", rest):
+        beginning = next((words for words in HEADINGS if paragraph.startswith(words)), "")
+        if beginning:
+            lines.append(f"## {HEADINGS[beginning]}")
+        elif lines[-1].startswith("Use it"):
+            lines.append("## Notes")
+        if beginning.endswith(":"):
+            paragraph = paragraph.removeprefix(beginning).strip()
+            paragraph = paragraph[0].upper() + paragraph[1:]
+        lines.append(escaped(paragraph))
+    return lines
 
 
 def parts_of(setting: str) -> str:
@@ -166,9 +202,22 @@ def _plain(line: str) -> str:
     return "".join(pieces)
 
 
-def _section(config: MkDocsConfig, title: str) -> list[Any]:
-    return next(entry[title] for entry in config.nav or [] if title in entry)
+def _section(entries: Sequence[Any], title: str) -> list[Any]:
+    """Return the entries of the navigation below a title."""
+    return next(entry[title] for entry in entries if isinstance(entry, dict) and title in entry)
 
 
 def _page_of(method: MethodFile) -> str:
     return f"methods/{method.module}.md"
+
+
+def _rules() -> list[Part]:
+    return [part for part in parts() if part.setting == "rule"]
+
+
+def _module_of(rule: Part) -> str:
+    return next(m for m in modules("aggregation") if m.replace("_", "") == rule.name.lower())
+
+
+def _page_of_rule(rule: Part) -> str:
+    return f"methods/rules/{_module_of(rule)}.md"
