@@ -10,8 +10,8 @@ What it costs: the server goes once over the replies, with an exponential a weig
 Use it where clients train from the prior, or for one round. Where rounds start from the aggregate,
 variances fall by Σ w² a round, unless training widens them again.
 
-The public code of BA-BFL and FVBA differs: the former divides by Σ w², which makes equal weights
-EAA; the latter shrinks the prior's variance, too.
+The public code of BA-BFL and FVBA differs: the former divides by Σ w² (`rule=NormalisedGAA`); the
+latter shrinks the prior's variance, too.
 
 Reference: Ozer et al., How to Combine Variational Bayesian Networks in Federated Learning (FVBA),
 2022.
