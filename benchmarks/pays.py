@@ -1,24 +1,30 @@
 """Where Gaussian weights pay: RKLB beside FedAvg, each with the clients' temperature, by condition.
 
-It prints the tables of docs/results/pays.md from the results of `experiments/pays.yaml`.
+It prints the tables of docs/results/pays.md from the results of `experiments/pays.yaml`, and draws
+`picture.png` beside them.
 
     python -m benchmarks.pays results/pays
 """
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from benchmarks import _page
 from benchmarks._pairs import by_seed, compared, probability, table
+from fedbary.figures.sheet import sheet
 from fedbary.report.cells import ACCURACY, DETECTION, ECE_15, NLL, Metric
 from fedbary.report.methods import BRIER, corrected
 from fedbary.scores.stats import Paired
 from fedbary.study.table import read_table, result_rows
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 CONDITIONS: Mapping[str, Callable[[pd.DataFrame], pd.Series]] = {
     "twenty rounds": lambda t: (t.clients == 10) & (t.rounds == 20) & (t.alpha == 0.5),
@@ -43,6 +49,7 @@ CORRUPTED = tuple(
 )
 METRICS = (ACCURACY, NLL, ECE_15, BRIER, REJECTED, FOREIGN, *CORRUPTED)
 UNTEMPERED = (NLL, ECE_15, BRIER)
+DRAWN = (ACCURACY, NLL, ECE_15, FOREIGN)
 
 
 def read(results: Path) -> pd.DataFrame:
@@ -133,12 +140,22 @@ def tables(results: Path) -> str:
     return "\n\n".join([f"### Who is ahead\n\n{summary_table(rows)}", *parts, price])
 
 
-def main() -> None:
-    """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("results", type=Path, help="the folder of the sweep's table")
-    print(tables(parser.parse_args().results))
+def picture(results: Path) -> Figure:
+    """Return RKLB's differences from FedAvg, a panel a score, a row a condition."""
+    rows = read(results)
+    figure = sheet(10.0, 2.8)
+    panels = figure.subplots(1, len(DRAWN), sharey=True)
+    for axes, metric in zip(panels, DRAWN, strict=True):
+        found = {}
+        for name, of_it in CONDITIONS.items():
+            plain, gaussian = sides(rows[of_it(rows)])
+            found[name] = compared(by_seed(gaussian, metric), by_seed(plain, metric))
+        _page.draw_differences(axes, metric, found)
+    figure.suptitle(
+        "RKLB − FedAvg, both at a temperature; blue: RKLB ahead, red: FedAvg, grey: undecided"
+    )
+    return figure
 
 
 if __name__ == "__main__":
-    main()
+    _page.run(__doc__, tables, picture)

@@ -1,22 +1,28 @@
 """Whether the rule matters: pairs of rules over seeds, by score and by round.
 
-It prints the tables of docs/results/rules.md from the results of `experiments/rules.yaml`.
+It prints the tables of docs/results/rules.md from the results of `experiments/rules.yaml`, and
+draws `picture.png` beside them.
 
     python -m benchmarks.rules results/rules
 """
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from benchmarks import _page
 from benchmarks._pairs import by_seed, compared, probability, table
+from fedbary.figures.sheet import BLUE, GREEN, GREY, ORANGE, open_frame, sheet
 from fedbary.report.cells import ACCURACY, ECE_15, ECE_100, NLL, Metric
 from fedbary.report.methods import BRIER
 from fedbary.scores.stats import signed_rank
 from fedbary.study.table import read_table, result_rows
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 AGAIN = "WB again"
 """WB with other batches and noise in training: what differs by chance."""
@@ -48,6 +54,11 @@ def read(results: Path) -> pd.DataFrame:
     return rows.assign(arm=rows["rule"].mask(rows["replicate"] > 0, AGAIN))
 
 
+def _pairs_in(last: pd.DataFrame) -> list[tuple[str, str]]:
+    """Return the pairs of which both have runs."""
+    return [pair for pair in PAIRS if set(pair) <= set(last["arm"])]
+
+
 def arms_table(last: pd.DataFrame) -> str:
     """Return mean ± standard deviation of every arm, by NLL."""
     order = last.groupby("arm")["nll"].mean().sort_values().index
@@ -61,7 +72,7 @@ def arms_table(last: pd.DataFrame) -> str:
 def pairs_table(last: pd.DataFrame, metric: Metric) -> str:
     """Return the difference of each pair, with three tests over the seeds."""
     body = []
-    for pair in PAIRS:
+    for pair in _pairs_in(last):
         one, two = (by_seed(last[last["arm"] == arm], metric) for arm in pair)
         both = one.index.intersection(two.index)
         found = compared(one, two)
@@ -104,12 +115,36 @@ def tables(results: Path) -> str:
     return "\n\n".join([*parts, f"### NLL by round\n\n{rounds_table(rows, NLL)}"])
 
 
-def main() -> None:
-    """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("results", type=Path, help="the folder of the sweep's table")
-    print(tables(parser.parse_args().results))
+def picture(results: Path) -> Figure:
+    """Return each effect on the NLL by round, and every pair after the last round."""
+    rows = read(results)
+    last = result_rows(rows)
+    figure = sheet(10.0, 3.6)
+    by_round, at_end = figure.subplots(1, 2)
+    for (pair, effect), color in zip(EFFECTS.items(), (BLUE, GREEN, ORANGE, GREY), strict=True):
+        numbers = sorted(set(rows["round"]) - {0})
+        found = [
+            compared(*(by_seed(now[now["arm"] == arm], NLL) for arm in pair))
+            for now in (rows[rows["round"] == number] for number in numbers)
+        ]
+        by_round.plot(numbers, [each.mean for each in found], color=color, label=effect)
+        low, high = [each.low for each in found], [each.high for each in found]
+        by_round.fill_between(numbers, low, high, color=color, alpha=0.15, linewidth=0)
+    by_round.axhline(0, color="black", linewidth=1)
+    by_round.set(xlabel="Round", ylabel="NLL less WB's", xscale="log")
+    by_round.set_xticks(ROUNDS, map(str, ROUNDS))
+    by_round.minorticks_off()
+    by_round.legend(title="RKLB and WB differ in", fontsize=8)
+    by_round.grid(alpha=0.3)
+    open_frame(by_round)
+    pairs = {
+        f"{one} − {two}": compared(*(by_seed(last[last["arm"] == arm], NLL) for arm in (one, two)))
+        for one, two in _pairs_in(last)
+    }
+    _page.draw_differences(at_end, NLL, pairs)
+    at_end.set_xlabel("NLL of the first less the second's; blue: first ahead")
+    return figure
 
 
 if __name__ == "__main__":
-    main()
+    _page.run(__doc__, tables, picture)

@@ -1,10 +1,17 @@
-"""Pages show the tables that their scripts make of the results in the repository."""
+"""Pages show the tables and pictures that their scripts make of the results in the repository."""
 
 import importlib
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
+from matplotlib.colors import to_hex
+
+from benchmarks._page import PICTURE, draw_differences
+from fedbary.figures.sheet import BLUE, GREY, RED, sheet
+from fedbary.report.cells import ACCURACY, NLL
+from fedbary.scores.stats import paired
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = {
@@ -26,3 +33,28 @@ def test_a_page_holds_every_table_that_its_script_makes(module):
     made = importlib.import_module(module).tables(ROOT / results)
     for table in re.findall(r"(?m)^\|(?:.*\n?)+?(?=\n|\Z)", made):
         assert table.strip() in text, f"{page.name} has another table than: {table[:200]}"
+
+
+@pytest.mark.parametrize("module", PAGES)
+def test_a_page_shows_the_picture_that_its_script_draws(module):
+    page, results = PAGES[module]
+    assert (ROOT / results / PICTURE).is_file() and f"{results}/{PICTURE}" in page.read_text()
+    assert importlib.import_module(module).picture(ROOT / results).axes
+
+
+@pytest.mark.parametrize("metric", [ACCURACY, NLL])
+def test_differences_are_drawn_where_they_are_and_in_the_colour_of_who_is_ahead(metric):
+    rng = np.random.default_rng(0)
+    found = {
+        name: paired((shift + rng.normal(0, 0.1, 6)).tolist(), rng.normal(0, 0.1, 6).tolist())
+        for name, shift in {"more": 1.0, "less": -1.0, "alike": 0.0}.items()
+    }
+    axes = sheet(3, 2).subplots()
+    draw_differences(axes, metric, found)
+    ahead = (RED, BLUE, GREY) if metric.lower_is_better else (BLUE, RED, GREY)
+    for row, (pair, color) in enumerate(zip(found.values(), ahead, strict=True)):
+        interval, point = axes.lines[2 * row : 2 * row + 2]
+        assert [*interval.get_xdata(), *point.get_xdata()] == [pair.low, pair.high, pair.mean]
+        assert {*interval.get_ydata(), *point.get_ydata()} == {row}
+        assert to_hex(point.get_color()) == to_hex(interval.get_color()) == color.lower()
+    assert [text.get_text() for text in axes.get_yticklabels()] == list(found)

@@ -1,0 +1,54 @@
+"""What the scripts of result pages share: their command line, and pictures of differences."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedbary.figures.sheet import BLUE, GREY, RED, open_frame
+from fedbary.report.cells import Metric
+from fedbary.scores.stats import Paired
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+PICTURE = "picture.png"
+"""The picture's name in the folder of the results."""
+
+
+def run(
+    about: str | None, tables: Callable[[Path], str], picture: Callable[[Path], Figure]
+) -> None:
+    """Print the tables of a results folder, and draw its picture into it."""
+    parser = argparse.ArgumentParser(description=about)
+    parser.add_argument("results", type=Path, help="the folder of the sweep's table")
+    results = parser.parse_args().results
+    print(tables(results))
+    picture(results).savefig(results / PICTURE)
+
+
+def draw_differences(axes: Axes, metric: Metric, found: Mapping[str, Paired]) -> None:
+    """Draw mean differences with their 95 % intervals, a row each, from the top.
+
+    Blue is an advantage of the first side, red one of the second, grey an interval with 0 in it.
+    """
+    for row, pair in enumerate(found.values()):
+        color = GREY
+        if not pair.low <= 0 <= pair.high:
+            color = BLUE if (pair.mean < 0) == metric.lower_is_better else RED
+        axes.plot([pair.low, pair.high], [row, row], color=color, linewidth=1.6)
+        axes.plot(pair.mean, row, "o", color=color, markersize=5)
+    axes.axvline(0, color="black", linewidth=1)
+    _name_rows(axes, list(found))
+    axes.set_xlabel(metric.label)
+    axes.grid(axis="x", alpha=0.3)
+    axes.set_axisbelow(True)
+    open_frame(axes)
+
+
+def _name_rows(axes: Axes, names: Sequence[str]) -> None:
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.5, -0.5)
