@@ -34,13 +34,17 @@ def draw_differences(axes: Axes, metric: Metric, found: Mapping[str, Paired]) ->
     """Draw mean differences with their 95 % intervals, a row each, from the top.
 
     Blue is an advantage of the first side, red one of the second, grey an interval with 0 in it.
+    Where pairs are missing their number stands beside.
     """
+    most = max(pair.pairs for pair in found.values())
     for row, pair in enumerate(found.values()):
         color = GREY
         if not pair.low <= 0 <= pair.high:
             color = BLUE if (pair.mean < 0) == metric.lower_is_better else RED
         axes.plot([pair.low, pair.high], [row, row], color=color, linewidth=1.6)
         axes.plot(pair.mean, row, "o", color=color, markersize=5)
+        if pair.pairs < most:
+            axes.annotate(f"{pair.pairs} pairs", (pair.mean, row - 0.12), ha="center", fontsize=7)
     axes.axvline(0, color="black", linewidth=1)
     _name_rows(axes, list(found))
     axes.set_xlabel(metric.label)

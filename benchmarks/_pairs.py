@@ -15,10 +15,22 @@ def by_seed(rows: pd.DataFrame, metric: Metric) -> pd.Series:
     return metric.scale * rows.set_index("seed")[metric.column]
 
 
-def compared(first: pd.Series, second: pd.Series) -> Paired:
-    """Return first − second over the seeds that both have."""
+def known(first: pd.Series, second: pd.Series) -> tuple[list[float], list[float]]:
+    """Return the scores of the seeds at which both sides have one."""
     both = first.dropna().index.intersection(second.dropna().index)
-    return paired(first[both].tolist(), second[both].tolist())
+    return first[both].tolist(), second[both].tolist()
+
+
+def compared(first: pd.Series, second: pd.Series) -> Paired:
+    """Return first − second over the seeds at which both have a score."""
+    return paired(*known(first, second))
+
+
+def difference(metric: Metric, first: pd.Series, second: pd.Series) -> str:
+    """Return the mean difference with its 95 % interval, and of how many pairs, if some lack."""
+    found, seeds = compared(first, second), len(first.index.union(second.index))
+    lacking = "" if found.pairs == seeds else f" ({found.pairs} of {seeds} pairs)"
+    return f"{metric.difference(found)}{lacking}"
 
 
 def probability(p: float) -> str:

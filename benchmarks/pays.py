@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from benchmarks import _page
-from benchmarks._pairs import by_seed, compared, probability, table
+from benchmarks._pairs import by_seed, compared, difference, probability, table
 from fedbary.figures.sheet import sheet
 from fedbary.report.cells import ACCURACY, DETECTION, ECE_15, NLL, Metric
 from fedbary.report.methods import BRIER, corrected
@@ -75,7 +75,8 @@ def condition_table(rows: pd.DataFrame) -> str:
     for metric in METRICS:
         bare = replace(metric, column=f"untempered.{metric.column}")
         first = metric in UNTEMPERED
-        found = compared(by_seed(gaussian, metric), by_seed(plain, metric))
+        pair = by_seed(gaussian, metric), by_seed(plain, metric)
+        found = compared(*pair)
         body.append(
             [
                 metric.label,
@@ -83,7 +84,7 @@ def condition_table(rows: pd.DataFrame) -> str:
                 metric.show(plain[metric.column]),
                 bare.show(gaussian[bare.column]) if first else "",
                 metric.show(gaussian[metric.column]),
-                metric.difference(found),
+                difference(metric, *pair),
                 probability(found.t_test),
                 probability(found.wilcoxon),
             ]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from benchmarks import _page
-from benchmarks._pairs import by_seed, compared, probability, table
+from benchmarks._pairs import by_seed, compared, difference, known, probability, table
 from fedbary.figures.sheet import BLUE, GREEN, GREY, ORANGE, open_frame, sheet
 from fedbary.report.cells import ACCURACY, ECE_15, ECE_100, NLL, Metric
 from fedbary.report.methods import BRIER
@@ -74,16 +74,17 @@ def pairs_table(last: pd.DataFrame, metric: Metric) -> str:
     body = []
     for pair in _pairs_in(last):
         one, two = (by_seed(last[last["arm"] == arm], metric) for arm in pair)
-        both = one.index.intersection(two.index)
-        found = compared(one, two)
-        better = (one - two)[both] < 0 if metric.lower_is_better else (one - two)[both] > 0
-        test = signed_rank(one[both].tolist(), two[both].tolist(), metric.lower_is_better)
+        found, sides = compared(one, two), known(one, two)
+        better = sum(
+            a < b if metric.lower_is_better else a > b for a, b in zip(*sides, strict=True)
+        )
+        test = signed_rank(*sides, metric.lower_is_better)
         body.append(
             [
                 f"{pair[0]} − {pair[1]}",
                 EFFECTS.get(pair, ""),
-                metric.difference(found),
-                f"{int(better.sum())} of {found.pairs}",
+                difference(metric, one, two),
+                f"{better} of {found.pairs}",
                 probability(found.t_test),
                 probability(found.wilcoxon),
                 f"{test.first:.2f} / {test.equal:.2f} / {test.second:.2f}",
@@ -96,14 +97,16 @@ def pairs_table(last: pd.DataFrame, metric: Metric) -> str:
 def rounds_table(rows: pd.DataFrame, metric: Metric) -> str:
     """Return the differences of what tells the effects apart, by round."""
     body = []
-    for number in rows["round"].drop_duplicates()[lambda known: known.isin(ROUNDS)]:
+    effects = [pair for pair in _pairs_in(rows) if pair in EFFECTS]
+    for number in sorted(set(ROUNDS) & set(rows["round"])):
         now = rows[rows["round"] == number]
         cells = []
-        for pair in EFFECTS:
-            found = compared(*(by_seed(now[now["arm"] == arm], metric) for arm in pair))
-            cells.append(f"{metric.difference(found)}, {probability(found.t_test)}")
+        for pair in effects:
+            sides = [by_seed(now[now["arm"] == arm], metric) for arm in pair]
+            p = probability(compared(*sides).t_test)
+            cells.append(f"{difference(metric, *sides)}, {p}")
         body.append([str(number), *cells])
-    return table(["round", *(f"{a} − {b} [95 %], p" for a, b in EFFECTS)], body)
+    return table(["round", *(f"{a} − {b} [95 %], p" for a, b in effects)], body)
 
 
 def tables(results: Path) -> str:
@@ -121,8 +124,10 @@ def picture(results: Path) -> Figure:
     last = result_rows(rows)
     figure = sheet(10.0, 3.6)
     by_round, at_end = figure.subplots(1, 2)
+    numbers = sorted(set(rows["round"]) - {0})
     for (pair, effect), color in zip(EFFECTS.items(), (BLUE, GREEN, ORANGE, GREY), strict=True):
-        numbers = sorted(set(rows["round"]) - {0})
+        if pair not in _pairs_in(last):
+            continue
         found = [
             compared(*(by_seed(now[now["arm"] == arm], NLL) for arm in pair))
             for now in (rows[rows["round"] == number] for number in numbers)

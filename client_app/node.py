@@ -77,7 +77,7 @@ class Node:
         The network is left as the site trained it; what the site sends may be an attack's.
         """
         config, received = config_of(message), received_of(message)
-        local = self._local(message, model, x, y, nll, seed, augment)
+        local = self._local(message, received, model, x, y, nll, seed, augment)
         method = method_of(config) if METHOD_KEY in config else Method()
         fitted = fit(method, local, received, config, self.keeps_in)
         return replace(fitted, reply=self._attacked(fitted.reply, received))
@@ -93,13 +93,14 @@ class Node:
         augment: bool = False,
     ) -> Personal | None:
         """Return the site's own model, where the message's method has one; it may be trained."""
-        config = config_of(message)
-        local = self._local(message, model, x, y, nll, seed, augment)
-        return personal(method_of(config), local, received_of(message), config, self.keeps_in)
+        config, received = config_of(message), received_of(message)
+        local = self._local(message, received, model, x, y, nll, seed, augment)
+        return personal(method_of(config), local, received, config, self.keeps_in)
 
     def _local(
         self,
         message: Message,
+        received: Mapping[str, Tensor],
         model: nn.Module,
         x: Tensor,
         y: Tensor,
@@ -115,7 +116,7 @@ class Node:
             nll=nll,
             inference=inference(self.settings.inference),
             training=self.training(message, len(y)),
-            prior=self.prior(received_of(message), server_round),
+            prior=self.prior(received, server_round),
             round=server_round,
             seed=seed,
             augment=augment,

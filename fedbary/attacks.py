@@ -138,10 +138,15 @@ def require_simulation(attack: str) -> None:
         raise SettingError("attack", attack, allowed)
 
 
+def hostile_count(fraction: float, clients: int) -> int:
+    """Return how many of so many clients are hostile: ``round(fraction · clients)``."""
+    return round(fraction * clients)
+
+
 def hostile_clients(fraction: float, clients: int, seed: int) -> frozenset[int]:
-    """Return which of so many clients are hostile: ``round(fraction · clients)`` by the seed."""
+    """Return which of so many clients are hostile, `hostile_count` by the seed."""
     rng = np.random.default_rng(derive_seed(seed, "hostile"))
-    return frozenset(rng.permutation(clients)[: round(fraction * clients)].tolist())
+    return frozenset(rng.permutation(clients)[: hostile_count(fraction, clients)].tolist())
 
 
 def _moved(received: Tensors, fitted: Tensors, factor: float) -> dict[str, Tensor]:

@@ -121,12 +121,15 @@ class Recorder:
         """
         state = arrays.to_torch_state_dict()
         self.model.load_state_dict(state)
-        outcome = self._outcome(server_round, told)
+        is_known = server_round < len(self.results.rounds)
+        outcome = self._outcome(
+            server_round, self.results.rounds[server_round] if is_known else told
+        )
         self.last = self.task.scores(outcome, self.facts)
         scores = self.last.scores
         now = time.perf_counter()
         seconds, self._then = now - self._then, now
-        if server_round < len(self.results.rounds):
+        if is_known:
             return None
         if server_round == 0:
             self._started = now

@@ -43,7 +43,7 @@ PATH_BYTES = 4096
 
 def main() -> None:
     """Fork for every request until the other end is closed."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     for module in FOR_THE_FORKS:
         import_module(module)

@@ -11,6 +11,7 @@ from flwr.serverapp.strategy import Result
 from flwr.supercore import log
 
 from fedbary.aggregation import RULES, AnyRule, RobustRule
+from fedbary.aggregation.robust import num_hostile
 from fedbary.errors import SettingError
 from fedbary.methods.barycentre import Barycentre
 
@@ -58,9 +59,11 @@ class PosteriorStrategy(MethodStrategy):
         log(INFO, "\t│\t├──Rule: %s", rule.name)
         if isinstance(rule, RobustRule):
             log(INFO, "\t│\t├──Fraction of hostile clients: %g", rule.trim_fraction)
-        for name in ("clipping", "mixing"):
-            if getattr(self.method, name):
-                log(INFO, "\t│\t├──Before it: %s", name)
+        if self.method.clipping:
+            log(INFO, "\t│\t├──Before it: clipping")
+        if self.method.mixing:
+            of = f"{self.method.trim_fraction:g} of the clients may be hostile"
+            log(INFO, "\t│\t├──Before it: mixing, as %s", of)
         if ratio is not None:
             log(INFO, "\t│\t├──Maximum precision: %g × the median", ratio)
         log(INFO, "\t│\t└──Convention: %s", self.convention)
@@ -102,9 +105,14 @@ class PosteriorStrategy(MethodStrategy):
     ) -> ArrayRecord:
         """Return the aggregate; warn of a rule without protection and of untrained variances."""
         rule = self.rule
+        plain: dict[str, float] = {}
         if isinstance(rule, RobustRule) and rule.is_plain(len(admitted)):
-            fraction = f"{rule.trim_fraction:g} of {len(admitted)} replies is none"
-            log(WARNING, "aggregate_train: %s does not protect: %s", rule.name, fraction)
+            plain[rule.name] = rule.trim_fraction
+        if self.method.mixing and num_hostile(self.method.trim_fraction, len(admitted)) == 0:
+            plain["mixing"] = self.method.trim_fraction
+        for name, fraction in plain.items():
+            share = f"{fraction:g} of {len(admitted)} replies is none"
+            log(WARNING, "aggregate_train: %s does not protect: %s", name, share)
         records = [arrays_of(reply) for reply in admitted]
         self._stillness.observe(reference, records, self.convention)
         return super()._commit(reference, aggregate, admitted)

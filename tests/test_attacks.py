@@ -137,8 +137,12 @@ def test_an_unknown_attack_lists_the_names():
 
 
 def test_an_omniscient_attack_needs_a_minority_and_a_simulation(tmp_path, monkeypatch):
-    with pytest.raises(SettingError, match="hostile_fraction: 0.5.*below 0.5 for inner_product"):
-        resolve({"attack": "inner_product", "hostile_fraction": 0.5})
+    with pytest.raises(
+        SettingError, match="hostile_fraction: 0.4.*below half of 4 clients for inner"
+    ):
+        resolve({"attack": "inner_product", "hostile_fraction": 0.4, "clients": 4})
+    with pytest.raises(SettingError, match="hostile_fraction: 0.2.*of 2 clients it is none"):
+        resolve({"attack": "sign_flip", "clients": 2})
     with pytest.raises(SettingError, match="attack: 'inner_product'.*sign_flip.*on a deployment"):
         deploy(["attack=inner_product", f"output={tmp_path / 'run'}"], [])
     chosen = resolve({"attack": "inner_product", "output": str(tmp_path / "run")})
@@ -153,9 +157,9 @@ MARGIN = 0.1
 
 
 def accuracy(folder, **changes):
-    """The accuracy on digits of five clients after four short rounds."""
+    """The accuracy on digits of five clients after six short rounds."""
     short = {
-        "engine": "inline", "clients": 5, "partition": "iid", "rounds": 4, "local_epochs": 3,
+        "engine": "inline", "clients": 5, "partition": "iid", "rounds": 6, "local_epochs": 3,
         "pictures": False,
         "lr": 0.05, "bayesian_layers": 2, "holdout": 0, "samples": 3, "evaluate_clients": 0,
     }  # fmt: skip

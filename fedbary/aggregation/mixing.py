@@ -16,6 +16,8 @@ Allouah et al. take the distances themselves. Of clients who differ, small updat
 all, honest or not, and the honest mean with its sign flipped is small. How far two updates point
 the same way is the sum of their cosines in m and in √v, for what all do to √v hides who flips m.
 
+Where h is 0 all points become one, the mean of all, and neither the rule nor weights matter.
+
 Then the rule aggregates as ever. A point after both is a mean of the clients' points and c, so that
 one pass over the replies finds all products, and another mixes and aggregates.
 """
@@ -27,6 +29,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedbary.aggregation.robust import num_hostile
 from fedbary.errors import SettingError
 
 _NO_LENGTH = 1e-150
@@ -78,7 +81,7 @@ class Mixing:
         if not self.mixes:
             return made
         clients = len(made)
-        nearest = clients - int(self.fraction * clients + 1e-9)
+        nearest = clients - num_hostile(self.fraction, clients)
         alike = _cosines(products).sum(0).fill_diagonal_(torch.inf)
         made = made[alike.argsort(dim=1, descending=True, stable=True)[:, :nearest]].mean(1)
         apart = distances_after(made, products.sum(0)).sqrt()

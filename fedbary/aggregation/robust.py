@@ -14,6 +14,11 @@ from torch import Tensor
 from fedbary.errors import SettingError
 
 
+def num_hostile(fraction: float, clients: int) -> int:
+    """Return how many of so many clients may be hostile, ⌊fraction · clients⌋, less than half."""
+    return max(0, min(int(fraction * clients + 1e-9), (clients - 1) // 2))
+
+
 @dataclass(frozen=True)
 class RobustRule:
     """What both kinds of robust rule, `CoordinateRule` and `SelectionRule`, have in common.
@@ -53,7 +58,7 @@ class RobustRule:
 
     def num_hostile(self, clients: int) -> int:
         """Return how many of so many clients may be hostile, ⌊trim_fraction · clients⌋."""
-        return int(self.trim_fraction * clients + 1e-9)
+        return num_hostile(self.trim_fraction, clients)
 
 
 @dataclass(frozen=True)

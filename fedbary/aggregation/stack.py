@@ -25,15 +25,16 @@ def stacked(
     clients: Sequence[tuple[Tensor, Tensor | None]],
     max_precision_ratio: float | None,
     dtype: torch.dtype,
+    bounded: int,
 ) -> Stack:
-    """Return the clients' means and log-variances as a stack in a dtype, precisions bounded."""
+    """Return means and log-variances as a stack in a dtype, the first ones' precisions bounded."""
     mean = torch.stack([mean.to(dtype) for mean, _ in clients])
     log_vars = [log_var.to(dtype) for _, log_var in clients if log_var is not None]
     if not log_vars:
         return mean, None
     log_var = torch.stack(log_vars)
     if max_precision_ratio is not None:
-        log_var = bound_precisions(log_var, max_precision_ratio)
+        log_var[:bounded] = bound_precisions(log_var[:bounded], max_precision_ratio)
     return mean, log_var
 
 

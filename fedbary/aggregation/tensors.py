@@ -118,7 +118,7 @@ def aggregate_tensors(
         counted = [*counted, centre]
     stacks = mixing is not None or max_precision_ratio is not None
     tensors = {
-        keys: _Pieces(keys, counted, rule, max_precision_ratio, least_dtype, stacks)
+        keys: _Pieces(keys, counted, rule, max_precision_ratio, least_dtype, stacks, len(shares))
         for keys in floating
     }
     matrix: Tensor | None = None
@@ -149,8 +149,9 @@ class _Pieces:
         max_precision_ratio: float | None,
         least_dtype: torch.dtype,
         stacks: bool,
+        bounded: int,
     ) -> None:
-        self._rule = rule
+        self._rule, self._bounded = rule, bounded
         self._max_precision_ratio = max_precision_ratio
         self._streamed = rule if isinstance(rule, Rule) and not stacks else None
         self._size = PIECE if self._streamed else stack_size(len(clients))
@@ -218,7 +219,7 @@ class _Pieces:
         return [(mean.numpy(), log_var.numpy()) for mean, log_var in flat]
 
     def _stack(self, i: int) -> Stack:
-        return stacked(list(self._piece(i)), self._max_precision_ratio, self._dtype)
+        return stacked(list(self._piece(i)), self._max_precision_ratio, self._dtype, self._bounded)
 
     def _piece(self, i: int) -> Iterator[tuple[Tensor, Tensor | None]]:
         """Return the clients' means and log-variances of a piece, one after another."""

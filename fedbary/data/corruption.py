@@ -2,7 +2,8 @@
 
 The kinds and strengths are of those by which Hendrycks and Dietterich, Benchmarking Neural Network
 Robustness to Common Corruptions and Perturbations, ICLR 2019, try networks on CIFAR-10; blur is
-measured in 32nds of an image's side.
+measured in 32nds of an image's side, so that images of few pixels, as the digits' 8 × 8, are hardly
+blurred.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from collections.abc import Callable, Mapping
 
 import torch
 from torch import Generator, Tensor
+
+from fedbary.errors import SettingError
 
 BLUR_STD = (0.4, 0.6, 0.7, 0.8, 1.0)
 """Standard deviation of the Gaussian that blurs, in 32nds of the width."""
@@ -51,6 +54,13 @@ CORRUPTIONS: Mapping[str, Callable[[Tensor, int, Generator], Tensor]] = {
 }
 """Each kind's function of images (N, C, H, W) from 0 to 1, a strength of `STRENGTHS` and a source
 of noise on the CPU."""
+
+
+def require_pixels(images: Tensor) -> None:
+    """Raise a SettingError unless images are from 0 to 1, as what corrupts them takes them."""
+    if not (images.min() >= 0 and images.max() <= 1):
+        found = f"false for images from {float(images.min()):g} to {float(images.max()):g}"
+        raise SettingError("corruptions", True, f"{found}: pixels are from 0 to 1")
 
 
 def corrupted(images: Tensor, kind: str, strength: int, seed: int) -> Tensor:

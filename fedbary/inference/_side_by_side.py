@@ -51,6 +51,10 @@ def hindrance(name: str, calls: Sequence[Call]) -> str:
         return "they train in different ways"
     if any(call.nll is not functional.cross_entropy for call in calls):
         return "their loss is not the cross-entropy"
+    if len(list(network.named_parameters(remove_duplicate=False))) > len(
+        list(network.parameters())
+    ):
+        return "the network has tied weights"
     if any(True for _ in network.buffers()):
         return "the network has buffers, as batch norm's"
     if any(isinstance(part, _DropoutNd) and part.p > 0 for part in network.modules()):
@@ -193,8 +197,10 @@ class _Captured:
             torch.cuda.synchronize()
             with torch.cuda.stream(self.stream):
                 self.graph.capture_begin()
-                self.step()
-                self.graph.capture_end()
+                try:
+                    self.step()
+                finally:
+                    self.graph.capture_end()
         self.taken += 1
         if self.graph is not None:
             self.graph.replay()

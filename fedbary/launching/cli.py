@@ -151,7 +151,8 @@ app.command()(clusters)
 def main() -> None:
     """Run the command line; what goes wrong ends it with one line, a bad setting with code 2."""
     for number in STOPPING:
-        signal.signal(number, _stop_once)
+        if not _goes_on_without_terminal(number):
+            signal.signal(number, _stop_once)
     try:
         refuse_settings_with_dashes(sys.argv[1:])
         app()
@@ -163,13 +164,19 @@ def main() -> None:
         sys.exit(_say("; ".join(["stopped", *stopped.args]), 130))
 
 
+def _goes_on_without_terminal(number: int) -> bool:
+    """Whether this is the signal of a closed terminal, and `nohup` has had it ignored."""
+    return number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN
+
+
 def _stop_once(number: int, frame: object) -> None:
     """End the command, and let it stop in peace what it has started.
 
     Further signals are taken by a handler, not ignored: what is started now would inherit that.
     """
     for other in STOPPING:
-        signal.signal(other, lambda number, frame: None)
+        if not _goes_on_without_terminal(other):
+            signal.signal(other, lambda number, frame: None)
     raise Stopped
 
 

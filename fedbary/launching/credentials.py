@@ -17,6 +17,17 @@ VALID = timedelta(days=30)
 _CURVE = ec.SECP384R1()
 _PEM = serialization.Encoding.PEM
 _OPENSSH = serialization.Encoding.OpenSSH
+_USES = (
+    "digital_signature",
+    "content_commitment",
+    "key_encipherment",
+    "data_encipherment",
+    "key_agreement",
+    "key_cert_sign",
+    "crl_sign",
+    "encipher_only",
+    "decipher_only",
+)
 
 
 def write_certificates(folder: Path) -> None:
@@ -31,8 +42,11 @@ def write_certificates(folder: Path) -> None:
         [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
     )
     may_sign = x509.BasicConstraints(ca=True, path_length=0)
-    root = _certificate(issuer, issuer, authority.public_key()).add_extension(may_sign, True)
-    signed = _certificate(subject, issuer, server.public_key()).add_extension(names, False)
+    issued_by = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key())
+    root = _certificate(issuer, issuer, authority.public_key(), "key_cert_sign")
+    root = root.add_extension(may_sign, True)
+    signed = _certificate(subject, issuer, server.public_key(), "digital_signature")
+    signed = signed.add_extension(names, False).add_extension(issued_by, False)
     for name, builder in (("ca.crt", root), ("server.crt", signed)):
         content = builder.sign(authority, hashes.SHA384()).public_bytes(_PEM)
         (folder / name).write_bytes(content)
@@ -50,9 +64,11 @@ def write_site_key(file: Path) -> Path:
 
 
 def _certificate(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, use: str
 ) -> x509.CertificateBuilder:
+    """Return a certificate of a key for one use, with what Python from 3.13 on insists on."""
     now = datetime.now(UTC)
+    used = x509.KeyUsage(**{name: name == use for name in _USES})
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -61,6 +77,8 @@ def _certificate(
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - timedelta(minutes=5))
         .not_valid_after(now + VALID)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), False)
+        .add_extension(used, True)
     )
 
 

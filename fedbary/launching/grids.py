@@ -89,8 +89,9 @@ def central(
     from fedbary.study.grid import read_experiment
 
     grid = read_experiment(experiment, parse_overrides(arguments or []), _kept(only))
-    if any(settings.task != "regression" for settings in grid.runs.values()):
-        raise SettingError("task", "classification", "a grid of regressions alone")
+    for settings in grid.runs.values():
+        if settings.task != "regression":
+            raise SettingError("task", settings.task, "a grid of regressions alone")
     from fedbary.study import central as partners
 
     folder = results or Path("runs") / experiment.stem

@@ -326,5 +326,6 @@ def _gpu_share(settings: Settings) -> float:
 
 
 def to_toml(values: Mapping[str, str | int | float | bool]) -> str:
-    """Return flat settings as TOML; JSON writes strings, numbers and booleans the same way."""
-    return "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
+    """Return flat settings as TOML; JSON writes all but the delete character the same way."""
+    lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in values.items()]
+    return "".join(lines).replace("\x7f", "\\u007f")

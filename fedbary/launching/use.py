@@ -63,7 +63,7 @@ def predict(
     from fedbary.trained import files, load
 
     trained = load(run)
-    picture = output.with_suffix(".png")
+    picture = files.picture_beside(output)
     files.require_free([output, picture], force)
     examples = _read(trained, data, target)
     prediction = trained.predict(examples, samples)

@@ -32,8 +32,8 @@ def nll_at_temperatures(prediction: Prediction, labels: Tensor) -> dict[str, flo
     }
 
 
-def fitted_temperature(clients: Sequence[Mapping[str, Any]]) -> float:
-    """Return the temperature T of the least mean NLL over the clients' examples.
+def fitted_temperature(clients: Sequence[Mapping[str, Any]]) -> float | None:
+    """Return the temperature T of the least mean NLL over the clients' examples; None of none.
 
     Between the temperatures the NLL is taken as a parabola in log T through the best one and its
     neighbours.
@@ -41,12 +41,11 @@ def fitted_temperature(clients: Sequence[Mapping[str, Any]]) -> float:
     Parameters
     ----------
     clients
-        Scores by name, with ``num-examples``; those without `TEMPERATURES` do not count. 1, if
-        there are no others.
+        Scores by name, with ``num-examples``; those without `TEMPERATURES` do not count.
     """
     told = [client for client in clients if client.keys() >= TEMPERATURES.keys()]
     if not told:
-        return 1.0
+        return None
     nll = [sum(c["num-examples"] * c[name] for c in told) for name in TEMPERATURES]
     logs = [math.log(temperature) for temperature in TEMPERATURES.values()]
     best = min(range(len(nll)), key=nll.__getitem__)

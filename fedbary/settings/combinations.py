@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from fedbary.attacks import OMNISCIENT
+from fedbary.attacks import OMNISCIENT, hostile_count
 from fedbary.settings import limits
 from fedbary.settings.parameters import methods
 
@@ -24,12 +24,22 @@ def conflicts(settings: Settings) -> Iterator[tuple[str, str]]:
         yield "projection", "none without a holdout, on which clients score"
     if settings.calibrate == "temperature" and not (settings.holdout and settings.evaluate_clients):
         yield "calibrate", "none without holdout and evaluate_clients above 0: clients fit it"
-    if settings.attack in OMNISCIENT and settings.hostile_fraction >= 0.5:
-        yield "hostile_fraction", f"below 0.5 for {settings.attack}, the attack of a minority"
+    yield from _with_attack(settings)
     yield from limits.conflicts(settings)
     yield from _with_best(settings)
     if settings.dataset == "none":
         yield from _without_data(settings)
+
+
+def _with_attack(settings: Settings) -> Iterator[tuple[str, str]]:
+    if settings.attack == "none":
+        return
+    clients, hostile = settings.clients, hostile_count(settings.hostile_fraction, settings.clients)
+    if hostile == 0:
+        yield "hostile_fraction", f"more, for of {clients} clients it is none: 1/{clients} is one"
+    if settings.attack in OMNISCIENT and 2 * hostile >= clients:
+        allowed = f"below half of {clients} clients for {settings.attack}, the attack of a minority"
+        yield "hostile_fraction", allowed
 
 
 def _with_method(settings: Settings) -> Iterator[tuple[str, str]]:
@@ -53,6 +63,8 @@ def _with_best(settings: Settings) -> Iterator[tuple[str, str]]:
     clients_validate = settings.holdout > 0 and settings.evaluate_clients == 1
     if not (settings.server_validates or clients_validate):
         yield "keep_best", f"none without validation data, which {_validation(settings)} gives"
+    if settings.calibrate == "temperature" and settings.evaluate_clients != 1:
+        yield "evaluate_clients", "1 for keep_best with calibrate=temperature, fitted every round"
     if settings.projection != "none" or methods()[settings.method].personalises:
         yield "keep_best", "none where clients keep models of their own, which are the last round's"
 

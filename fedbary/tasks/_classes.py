@@ -50,11 +50,17 @@ NLL = ("nll", 1, "Negative log-likelihood (nats)", RED)
 ECE = ("ece", 100, "Expected calibration error (%)", GREEN)
 
 
-def temperature_of(outcome: Outcome) -> float:
+def known_temperature(outcome: Outcome) -> float | None:
     """Return the temperature of the global model's predictions, where the clients have told."""
     if "temperature" in outcome.told:
         return float(outcome.told["temperature"])
     return fitted_temperature(outcome.held_out)
+
+
+def temperature_of(outcome: Outcome) -> float:
+    """Return the temperature of the global model's predictions, 1 where nobody has told."""
+    known = known_temperature(outcome)
+    return 1.0 if known is None else known
 
 
 def at_temperature(prediction: Prediction, labels: Tensor, temperature: float) -> dict[str, Any]:

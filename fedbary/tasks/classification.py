@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedbary.data import deal
-from fedbary.data.corruption import CORRUPTIONS, STRENGTHS, corrupted
+from fedbary.data.corruption import CORRUPTIONS, STRENGTHS, corrupted, require_pixels
 from fedbary.data.examples import Examples
 from fedbary.data.image_examples import read_images
 from fedbary.data.image_layout import ImageLayout
@@ -92,6 +92,8 @@ class Classification(Task):
         self.make_model(self.signature())
         if settings.ood_dataset != "none":
             _images.load_foreign(settings)
+        if settings.corruptions:
+            require_pixels(inputs(deal.evaluation_data(self.held, self.deal)[0]))
         if not own_data:
             deal.client_rows(self.held, self.deal, settings.clients)
 
@@ -191,20 +193,21 @@ class Classification(Task):
     def scores(self, outcome: Outcome, facts: Facts) -> Scored:
         """Score the global model on the test set, or, without one, on what the sites hold out.
 
-        The latter are the means over the sites, weighted by how much each holds out.
+        The latter are the means over the sites, weighted by how much each holds out, at a
+        temperature of 1.
         """
         scores = dict.fromkeys(SCORES, math.nan)
+        temperature = _classes.known_temperature(outcome)
         if self.settings.dataset == "none":
             if told := [client for client in outcome.held_out if client.keys() >= SCORES.keys()]:
                 scores = _classes.means(told)
-            return Scored(scores)
+            return Scored(scores, {} if temperature is None else {"temperature": temperature})
         images, labels = self.scored_by_clients(facts)
         prediction = self._predict_global(outcome, images)
         if not prediction.probs.isfinite().all():
             return Scored(scores)
         line = {}
-        if self.settings.calibrate == "temperature":
-            temperature = _classes.temperature_of(outcome)
+        if temperature is not None:
             line = _classes.at_temperature(prediction, labels, temperature)
             prediction = prediction.tempered(temperature)
         line |= _classes.uncertainty(prediction, labels)
@@ -325,8 +328,7 @@ class Classification(Task):
         """Return what the uncertainty is worth at the end.
 
         That is accuracy after rejection, scores on corrupted images, detection of foreign data, and
-        how far the ECE moves with
-        the draw of the networks: its standard deviation.
+        how far the ECE moves with the draw of the networks: its standard deviation.
         """
         line, temperature = _classes.rejection(here, labels), _classes.temperature_of(outcome)
 

@@ -29,12 +29,20 @@ def require_free(files: Iterable[Path], force: bool) -> None:
             raise SettingError("output", str(file), "a file in a folder that exists")
 
 
+def picture_beside(table: Path) -> Path:
+    """Return where the picture of a table is written; raise a SettingError if that is the table."""
+    if table.is_dir() or table.suffix == ".png":
+        raise SettingError("output", str(table), "the file of a table, such as predictions.csv")
+    return table.with_suffix(".png")
+
+
 @contextmanager
 def written_whole(folder: Path) -> Iterator[Path]:
     """Give a folder to be filled, whose files lie in `folder` at the end, and none of them before.
 
     Where `folder` exists its files of the same names are replaced, and the others stay.
     """
+    folder = folder.resolve()
     partial = folder.with_name(f"{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)  # of one that was killed
     partial.mkdir()

@@ -130,7 +130,8 @@ def test_a_rule_bears_less_than_half(trim_fraction):
 
 
 @pytest.mark.parametrize(
-    ("fraction", "clients", "hostile"), [(0.3, 10, 3), (0.29, 100, 29), (0.2, 4, 0), (0.49, 3, 1)]
+    ("fraction", "clients", "hostile"),
+    [(0.3, 10, 3), (0.29, 100, 29), (0.2, 4, 0), (0.49, 3, 1), (0.49999999995, 10, 4)],
 )
 def test_the_number_of_hostile_clients_is_rounded_down(fraction, clients, hostile):
     assert replace(RULES["Median"], trim_fraction=fraction).num_hostile(clients) == hostile

@@ -201,3 +201,19 @@ def test_the_method_mixes_before_its_rule():
     assert not torch.allclose(found["w_mean"], plain["w_mean"])
     with pytest.raises(SettingError, match="trim_fraction"):
         method_named("barycentre")(rule="WB", mixing=True, trim_fraction=0.6)
+
+
+@given(SEEDS, st.integers(1, 6), st.floats(-6, 2))
+def test_a_bound_on_precisions_is_relative_to_the_clients_not_to_the_centre(seed, clients, log_var):
+    """All at one point, so that clipping moves nobody: what is left is the bound."""
+    mean, std = points(seed, clients)
+    states = [state(mean, s) for s in std[:-1, None].expand(-1, len(mean), -1)]
+    centre = {**states[0], "w_log_var": torch.full_like(states[0]["w_log_var"], log_var)}
+    shares, rule = [1.0] * clients, RULES["WB"]
+    plain = aggregate_tensors(rule, [states[0]] * clients, shares, 1.0)
+    kept = Mixing(0.0, mixes=False)
+    clipped = aggregate_tensors(
+        rule, [states[0]] * clients, shares, 1.0, mixing=kept, centre=centre
+    )
+    for name in plain:
+        torch.testing.assert_close(clipped[name], plain[name])

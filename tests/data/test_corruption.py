@@ -5,7 +5,15 @@ import json
 import pytest
 import torch
 
-from fedbary.data.corruption import CONTRAST, CORRUPTIONS, NOISE_STD, STRENGTHS, corrupted
+from fedbary.data.corruption import (
+    CONTRAST,
+    CORRUPTIONS,
+    NOISE_STD,
+    STRENGTHS,
+    corrupted,
+    require_pixels,
+)
+from fedbary.errors import SettingError
 from fedbary.settings.config import resolve
 from server_app.inline import run_inline
 
@@ -30,6 +38,12 @@ def test_noise_and_contrast_have_their_strengths():
         assert float(noise.std()) == pytest.approx(NOISE_STD[strength], rel=0.02)
         spread = corrupted(IMAGES, "contrast", strength, 0).std((-2, -1)) / IMAGES.std((-2, -1))
         assert torch.allclose(spread, torch.full_like(spread, CONTRAST[strength]), rtol=1e-3)
+
+
+def test_images_beyond_0_to_1_are_refused():
+    require_pixels(IMAGES.clamp(0, 1))
+    with pytest.raises(SettingError, match="corruptions: True; expected false for images from"):
+        require_pixels(IMAGES - 1)
 
 
 def test_a_run_is_scored_on_them_after_its_last_round(tmp_path):

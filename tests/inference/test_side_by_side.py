@@ -111,6 +111,9 @@ def test_what_cannot_train_so_is_said_beforehand_or_raised():
     assert "ivon" in hindrance("ivon", made)
     assert "dropout" in hindrance("variational", calls(network(dropout=0.5), [4]))
     with_buffers = nn.Sequential(network(), nn.BatchNorm1d(4)).double()
+    tied = nn.Sequential(network(), nn.Linear(4, 4), nn.Linear(4, 4)).double()
+    tied[2].weight = tied[1].weight
+    assert "tied" in hindrance("variational", calls(tied, [4]))
     assert "buffers" in hindrance("variational", calls(with_buffers, [4]))
     assert "ways" in hindrance("variational", [*made, *calls(network(), [4], epochs=5)])
     with pytest.raises(RuntimeError):

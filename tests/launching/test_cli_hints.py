@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import tomllib
 
 import hypothesis.strategies as st
 import numpy as np
@@ -14,6 +15,7 @@ from fedbary import __version__
 from fedbary.data.tables import load
 from fedbary.errors import SettingError
 from fedbary.launching.cli import app, main, refuse_settings_with_dashes
+from fedbary.launching.launch import to_toml
 from fedbary.report.report import write_report
 from fedbary.settings.config import Settings, resolve
 
@@ -93,3 +95,24 @@ def test_a_report_on_a_run_that_is_not_whole_says_so(tmp_path):
     (tmp_path / "metrics.jsonl").touch()
     with pytest.raises(SettingError, match="the folder of a run that has ended"):
         write_report(tmp_path)
+
+
+@pytest.mark.parametrize("ignored", [True, False])
+def test_a_closed_terminal_stops_the_command_unless_nohup_has_had_that_ignored(ignored):
+    program = f"""
+import atexit, signal, sys
+from fedbary.launching.cli import main
+signal.signal(signal.SIGHUP, signal.{"SIG_IGN" if ignored else "SIG_DFL"})
+atexit.register(lambda: print(signal.getsignal(signal.SIGHUP) is signal.SIG_IGN))
+sys.argv = ["fedbary", "--version"]
+main()
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert ended.stdout.endswith(f"{ignored}\n"), ended
+
+
+@given(
+    st.dictionaries(st.from_regex(r"[a-z-]{1,9}", fullmatch=True), st.text() | st.integers(-9, 9))
+)
+def test_settings_are_written_as_toml_whatever_their_text(values):
+    assert tomllib.loads(to_toml(values)) == values

@@ -1,6 +1,7 @@
 """A temperature that clients find together is the one of all their examples in one place."""
 
 import json
+import math
 
 import pytest
 import torch
@@ -9,12 +10,16 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
 import fedbary
+from fedbary import Posterior
 from fedbary.errors import SettingError
 from fedbary.predictive import Prediction
 from fedbary.scores.metrics import evaluate
 from fedbary.scores.temperature import TEMPERATURES, fitted_temperature, nll_at_temperatures
 from fedbary.settings.config import resolve
+from fedbary.tasks import Outcome, task_of
 from server_app.inline import run_inline
+
+OWN = {"dataset": "none", "classes": "10", "input_shape": "1x8x8"}
 
 
 def predicted(generator, examples, sureness):
@@ -56,10 +61,10 @@ def test_a_temperature_keeps_the_order_of_the_classes_and_the_parts_of_the_entro
     assert bool((tempered.entropy.mean() > prediction.entropy.mean()) == (t > 1))
 
 
-def test_certainty_is_tempered_and_nobody_s_answer_is_1():
+def test_certainty_is_tempered_and_nobody_s_answer_is_none():
     sure = Prediction(torch.tensor([[1.0, 0.0]]), torch.zeros(1))
     assert sure.tempered(2.0).probs.isfinite().all()
-    assert fitted_temperature([{"num-examples": 3, "nll": 1.0}]) == 1
+    assert fitted_temperature([{"num-examples": 3, "nll": 1.0}]) is None
     assert min(TEMPERATURES.values()) == 0.25 and max(TEMPERATURES.values()) == 8
 
 
@@ -85,8 +90,45 @@ def test_a_run_predicts_at_the_temperature_that_its_clients_found(tmp_path):
     [
         ({"holdout": 0.0}, "calibrate.*holdout"),
         ({"evaluate_clients": 0}, "calibrate.*evaluate_clients"),
+        (
+            {"evaluate_clients": 5, "evaluate_on": "validation", "keep_best": "nll"},
+            "evaluate_clients: 5; expected 1 for keep_best",
+        ),
     ],
 )
 def test_it_needs_what_clients_hold_out(words, named):
     with pytest.raises(SettingError, match=named):
-        resolve({"calibrate": "temperature", **words})
+        resolve({"calibrate": "temperature", "holdout": 0.1, **words})
+
+
+@pytest.mark.parametrize("own", [{}, OWN])
+def test_a_round_s_line_has_the_temperature_if_clients_have_told(own):
+    task = task_of(resolve({"calibrate": "temperature", "holdout": 0.1, **own}))
+    model = task.make_model(task.signature())
+    posterior = Posterior.from_state_dict(model.state_dict())
+    told = {name: math.log(t / 2) ** 2 for name, t in TEMPERATURES.items()}
+    told |= {"num-examples": 9, "accuracy": 0.5, "nll": 1.0, "ece": 0.1, "brier": 0.3}
+    for held_out in ([], [told]):
+        line = task.scores(Outcome(3, model, posterior, {}, {}, held_out, None), {}).line
+        assert line.get("temperature") == (pytest.approx(2.0, rel=1e-3) if held_out else None)
+
+
+def test_a_run_that_goes_on_after_its_last_round_draws_what_it_would_have_drawn(
+    tmp_path, monkeypatch
+):
+    chosen = {
+        "engine": "inline", "device": "cpu", "model": "mlp", "clients": 3, "bayesian_layers": 0,
+        "rule": "FedAvg", "rounds": 2, "holdout": 0.3, "calibrate": "temperature",
+    }  # fmt: skip
+    run_inline(resolve(chosen), tmp_path / "whole")
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("server_app.recorder.Recorder.finish", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run_inline(resolve(chosen), tmp_path / "run")
+    run_inline(resolve({**chosen, "resume": "last"}), tmp_path / "run")
+    drawn = [(tmp_path / name / "reliability.png").read_bytes() for name in ("whole", "run")]
+    assert drawn[0] == drawn[1]

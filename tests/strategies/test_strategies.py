@@ -341,3 +341,15 @@ def test_a_skipped_round_keeps_the_global_model():
     assert result.train_metrics_clientapp[2] == MetricRecord({"skipped": 1})
     first, second = (result.evaluate_metrics_clientapp[r]["w"] for r in (1, 2))
     assert first == second == pytest.approx(2 / 9)
+
+
+@pytest.mark.parametrize(("replies", "protects"), [(4, False), (5, True)])
+@pytest.mark.parametrize("settings", [{"rule": "TrimmedMean"}, {"rule": "WB", "mixing": True}])
+def test_a_defence_against_none_says_so(settings, replies, protects, warned):
+    named = "mixing" if "mixing" in settings else settings["rule"]
+    strategy = started(PosteriorStrategy(trim_fraction=0.2, **settings))
+    strategy.aggregate_train(1, [reply(k, state(k)) for k in range(replies)])
+    said = [line for line in warned if "does not protect" in line]
+    assert said == (
+        [] if protects else [f"aggregate_train: {named} does not protect: 0.2 of 4 replies is none"]
+    )

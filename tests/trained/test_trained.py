@@ -313,3 +313,19 @@ def test_a_run_of_an_earlier_version_takes_todays_defaults_for_what_it_does_not_
     today, earlier = fedbary.load(runs / "members"), fedbary.load(folder)
     known = today.task.evaluation_examples()
     assert torch.equal(today.predict(known).probs, earlier.predict(known).probs)
+
+
+@pytest.mark.parametrize("output", [".", "there", "picture.png"])
+def test_a_table_is_not_written_over_its_picture_nor_to_a_folder(output, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there").mkdir()
+    with pytest.raises(SettingError, match="output: .*; expected the file of a table"):
+        files.picture_beside(Path(output))
+    assert files.picture_beside(Path("a.csv")) == Path("a.png")
+
+
+def test_the_folder_of_now_is_filled_too(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with files.written_whole(Path(".")) as made:
+        files.write_text(made / "scores.csv", "new")
+    assert (tmp_path / "scores.csv").read_text() == "new"
