@@ -194,10 +194,17 @@ class GatedStrategy(AskingStrategy, ABC):
         self._tally.begin()
         self._global_arrays = arrays
         self._check_global(arrays)
-        messages = list(super().configure_train(server_round, arrays, config, grid))
+        asked = list(super().configure_train(server_round, arrays, config, grid))
+        messages = self._prepared(server_round + self.completed_rounds, asked, arrays)
         self._gate.ask(messages, anew=True)
         if self.listener is not None:
             self.listener.asked([message.content for message in messages])
+        return messages
+
+    def _prepared(
+        self, server_round: int, messages: list[Message], arrays: ArrayRecord
+    ) -> list[Message]:
+        """Return the round's messages as they are sent; a subclass may add to them."""
         return messages
 
     def aggregate_train(

@@ -105,12 +105,11 @@ class MethodStrategy(GatedStrategy):
         self._at_checkpoint: dict[str, int] | None = None
         self._round = 0
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
+    def _prepared(
+        self, server_round: int, messages: list[Message], arrays: ArrayRecord
+    ) -> list[Message]:
         """Send what the method sends each client, with its name and parameters."""
-        messages = list(super().configure_train(server_round, arrays, config, grid))
-        self._round = server_round + self.completed_rounds
+        self._round = server_round
         model = Names(arrays.keys(), self.convention).read(arrays)
         if self._round == 1:
             self._state = self.method.start(model)

@@ -132,19 +132,22 @@ def plan(experiment: Experiment, results: Results, jobs: int, console: Console) 
     """Print each run of the grid, whether it is done, and how long it should take."""
     cost = Cost(list(results.done.values()))
     listing = Table("run", "state", "estimate", title=experiment.title)
-    left = 0.0
+    left, unknown = 0.0, 0
     for name, settings in experiment.runs.items():
         if name in results.done:
             listing.add_row(name, "done", "")
             continue
         seconds = cost.seconds(settings)
         left += seconds or 0
+        unknown += seconds is None
         state = "cut off" if results.folder(name).exists() else "to do"
         guess = duration(seconds) if seconds else "unknown: no data here"
         listing.add_row(name, state, guess)
     console.print(listing)
     todo = f"{len(experiment.runs.keys() - results.done.keys())} of {len(experiment.runs)}"
-    console.print(f"{todo} runs to do, about {duration(left / jobs)}, {jobs} at a time")
+    told = [f"about {duration(left / jobs)}"] if left or not unknown else []
+    told += [f"unknown for {unknown} whose data are not here"] if unknown else []
+    console.print(", ".join([f"{todo} runs to do", *told, f"{jobs} at a time"]))
 
 
 def sweep(experiment: Experiment, results: Results, jobs: int, console: Console) -> dict[str, str]:

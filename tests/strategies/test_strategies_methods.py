@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 from fedbary.strategies import Client
-from fedbary.strategies.arrays import Blanks
+from fedbary.strategies.arrays import Blanks, bytes_of
 from fedbary.strategies.conventions import Convention
 from fedbary.strategies.names import Names
 from flwr.app import Array, ArrayRecord
@@ -239,3 +239,28 @@ def test_a_model_of_other_names_and_units_federates_under_every_method(name, uni
     read = dict(Names(found.keys(), convention).read(found))
     for key, tensor in expected.to_torch_state_dict().items():
         torch.testing.assert_close(read[key], tensor, rtol=1e-4, atol=1e-4)
+
+
+class Heard:
+    """A listener that keeps how much clients are sent."""
+
+    def asked(self, contents):
+        self.sent = [bytes_of(content) for content in contents]
+
+    def trained(self, replies):
+        """Hear nothing of replies."""
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_listener_hears_all_that_clients_are_sent(name):
+    heard, received = Heard(), []
+
+    def mod(message, context, call_next):
+        received.append(bytes_of(message.content))
+        return call_next(message, context)
+
+    chosen = strategy(name, listener=heard)
+    run(name, rounds=1, chosen=chosen, mods=[mod])
+    assert sorted(heard.sent) == sorted(received) and len(received) == CLIENTS
+    if name == "PVI":
+        assert received[0] > ArrayRecord(network(name).state_dict()).count_bytes()
