@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from client_app.together import inference
 from fedbary import Posterior
 from fedbary.attacks import ATTACKS, hostile_clients
+from fedbary.data.images import Augment
 from fedbary.data.sites import Site, site_from
 from fedbary.inference import Prior, Training
 from fedbary.methods import Fitted, Local, Method, Personal
@@ -70,7 +71,7 @@ class Node:
         y: Tensor,
         nll: Callable[[Tensor, Tensor], Tensor],
         seed: int,
-        augment: bool = False,
+        augment: Augment = False,
     ) -> Fitted:
         """Do the site's work of a round, by the method of the message or the local inference.
 
@@ -90,7 +91,7 @@ class Node:
         y: Tensor,
         nll: Callable[[Tensor, Tensor], Tensor],
         seed: int,
-        augment: bool = False,
+        augment: Augment = False,
     ) -> Personal | None:
         """Return the site's own model, where the message's method has one; it may be trained."""
         config, received = config_of(message), received_of(message)
@@ -106,7 +107,7 @@ class Node:
         y: Tensor,
         nll: Callable[[Tensor, Tensor], Tensor],
         seed: int,
-        augment: bool,
+        augment: Augment,
     ) -> Local:
         server_round = round_of(message)
         return Local(

@@ -16,6 +16,7 @@ from flwr.app import Message
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedbary.data.images import Augment
 from fedbary.inference import Fit, Prior, Training, local_method
 from fedbary.inference._side_by_side import Fitted, fit, hindrance
 from fedbary.inference._stacked import Call
@@ -92,7 +93,7 @@ def _ask(name: str) -> Fit:
         prior: Prior,
         training: Training,
         seed: int,
-        augment: bool = False,
+        augment: Augment = False,
         nll: Callable[[Tensor, Tensor], Tensor] = functional.cross_entropy,
     ) -> dict[str, float]:
         state = {key: tensor.detach().clone() for key, tensor in model.state_dict().items()}

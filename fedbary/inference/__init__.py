@@ -20,6 +20,7 @@ from typing import Protocol
 
 from torch import Tensor, nn
 
+from fedbary.data.images import Augment
 from fedbary.errors import SettingError
 from fedbary.gaussian import Factor, Posterior
 from fedbary.registry import modules
@@ -72,7 +73,7 @@ class Fit(Protocol):
         prior: Prior,
         training: Training,
         seed: int,
-        augment: bool = False,
+        augment: Augment = False,
         nll: Callable[[Tensor, Tensor], Tensor] = ...,
     ) -> dict[str, float]:
         """Train `model` in place on (x, y) and return metrics of the fit."""

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Generator, Tensor, nn
 
-from fedbary.data.images import batch_source, draw_crops, inputs
+from fedbary.data.images import Augment, batch_source, draw_crops, inputs
 from fedbary.errors import SettingError
 from fedbary.gaussian import LOG_VAR_SUFFIX, MEAN_SUFFIX, Factor, Posterior
 from fedbary.inference import Prior, Training
@@ -202,7 +202,9 @@ class Batches:
         Mean of the losses counted in the last epoch, in nats.
     """
 
-    def __init__(self, x: Tensor, y: Tensor, training: Training, seed: int, augment: bool) -> None:
+    def __init__(
+        self, x: Tensor, y: Tensor, training: Training, seed: int, augment: Augment
+    ) -> None:
         self.x, self.y, self.training, self.seed = x, y, training, seed
         self.augment = augment
         self.order = Generator().manual_seed(seed)

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedbary.data.images import Augment
 from fedbary.inference import Prior, Training
 from fedbary.inference._update import Update
 from fedbary.inference._vectors import Batches, Gaussians, Vectors
@@ -51,7 +52,7 @@ def fit(
     prior: Prior,
     training: Training,
     seed: int,
-    augment: bool = False,
+    augment: Augment = False,
     nll: Callable[[Tensor, Tensor], Tensor] = functional.cross_entropy,
 ) -> dict[str, float]:
     """Minimise the NELBO over the model's posterior, in place; the module's text has the formulas.

@@ -36,6 +36,7 @@ from collections.abc import Callable
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedbary.data.images import Augment
 from fedbary.gaussian import variance_power
 from fedbary.inference import Prior, Training
 from fedbary.inference._vectors import (
@@ -55,7 +56,7 @@ def fit(
     prior: Prior,
     training: Training,
     seed: int,
-    augment: bool = False,
+    augment: Augment = False,
     nll: Callable[[Tensor, Tensor], Tensor] = functional.cross_entropy,
 ) -> dict[str, float]:
     """Minimise the NELBO over the model's posterior, in place; the module's text has the formulas.

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedbary.aggregation.tensors import Empty, new_empty
+from fedbary.data.images import Augment
 from fedbary.gaussian import Posterior
 from fedbary.inference import Fit, Prior, Training
 from fedbary.predictive.combine import Gate, Pool
@@ -42,8 +43,8 @@ class Local:
         From 1.
     seed : int
         The source of every draw of this client in this round.
-    augment : bool
-        Whether to crop and flip images.
+    augment : Augment
+        How images are changed at random.
     """
 
     model: nn.Module
@@ -55,7 +56,7 @@ class Local:
     prior: Prior
     round: int
     seed: int
-    augment: bool = False
+    augment: Augment = False
 
     def load(self, tensors: Tensors) -> None:
         """Let the network hold the tensors of its state dict that are among these."""

@@ -53,7 +53,7 @@ NotNegative = Field(ge=0, allow_inf_nan=False)
 
 
 EITHER = {
-    "augment": "auto, true or false",
+    "augment": "auto, true, false, crop or flip",
     "gpus_per_client": "auto, or a number from 0 up",
     "kl_weight": "share, or a number from 0 up",
     "max_precision_ratio": "none, or a number from 1 up",
@@ -98,7 +98,7 @@ class Settings(BaseModel):
     resize: Literal["none", "crop", "pad", "stretch"]
     normalise: Literal["none", "channels"]
     pixels: Literal["unit", "signed"]
-    augment: Literal["auto"] | bool
+    augment: Literal["auto", "crop", "flip"] | bool
     model: str
     hidden_units: int = Field(ge=1)
     noise: Literal["none", "cross", "learned"] | float

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from fedbary.data.image_files import Shape
 from fedbary.data.image_layout import ImageLayout, parse_classes, parse_shape
-from fedbary.data.images import Dataset, inputs, load
+from fedbary.data.images import Augment, Dataset, inputs, load
 from fedbary.device import torch_device
 from fedbary.errors import SettingError
 from fedbary.settings.config import Settings
@@ -61,8 +61,8 @@ def layout_of(settings: Settings) -> ImageLayout:
     return ImageLayout(dataset.shape, classes)
 
 
-def augments(settings: Settings) -> bool:
-    """Whether training images of the data set are cropped and flipped."""
+def augments(settings: Settings) -> Augment:
+    """How training images of the data set are changed at random."""
     return load_dataset(settings).augment if settings.augment == "auto" else settings.augment
 
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from fedbary.data.deal import Deal, Dealable, server_shard
 from fedbary.data.examples import Examples
+from fedbary.data.images import Augment
 from fedbary.data.shard import Shard
 from fedbary.data.sites import Site
 from fedbary.figures.run import Curve
@@ -120,8 +121,8 @@ class Task(ABC):
         """Return a shard in the form that the model takes."""
         return shard
 
-    def augments(self, site: Site) -> bool:
-        """Whether a site's inputs are changed at random in training."""
+    def augments(self, site: Site) -> Augment:
+        """How a site's inputs are changed at random in training."""
         return False
 
     def label_counts(self, shard: Shard, signature: Any) -> list[int]:

@@ -23,7 +23,7 @@ from fedbary.data.corruption import CORRUPTIONS, STRENGTHS, corrupted, require_p
 from fedbary.data.examples import Examples
 from fedbary.data.image_examples import read_images
 from fedbary.data.image_layout import ImageLayout
-from fedbary.data.images import Dataset, Normaliser, inputs, pixel_sums
+from fedbary.data.images import Augment, Dataset, Normaliser, inputs, pixel_sums
 from fedbary.data.shard import Shard
 from fedbary.data.sites import Site, own_data
 from fedbary.device import torch_device
@@ -138,10 +138,10 @@ class Classification(Task):
         """Return the cross-entropy."""
         return functional.cross_entropy
 
-    def augments(self, site: Site) -> bool:
-        """Whether images are cropped and flipped; a site's own only if the settings say so."""
+    def augments(self, site: Site) -> Augment:
+        """How images are changed at random; a site's own only if the settings say so."""
         if site.partition is None:
-            return self.settings.augment is True
+            return False if self.settings.augment == "auto" else self.settings.augment
         return _images.augments(self.settings)
 
     def prepared(self, shard: Shard, facts: Facts) -> Shard:

@@ -64,6 +64,20 @@ def test_augmented_images_are_crops_of_the_padded_image():
     assert torch.equal(x, original)
 
 
+def test_crops_alone_and_flips_alone():
+    x, indices = images(n=1, side=12), torch.zeros(1500, dtype=torch.long)
+    (views,) = (views_of(image.numpy()) for image in x)
+    seen = {
+        augment: {
+            views[image.numpy().tobytes()]
+            for image in taken(x, augment, indices, torch.Generator().manual_seed(1))
+        }
+        for augment in ("crop", "flip")
+    }
+    assert seen["crop"] == {view for view in views.values() if not view[2]}
+    assert seen["flip"] == {views[x[0].numpy().tobytes()], views[x[0].flip(-1).numpy().tobytes()]}
+
+
 def test_one_image_twice_in_a_batch_gets_two_crops():
     batch = taken(images(), True, torch.zeros(64, dtype=torch.long), torch.Generator())
     assert len({crop.numpy().tobytes() for crop in batch}) > 20

@@ -92,3 +92,4 @@ def test_augmentation_is_the_data_sets_choice_unless_it_is_set():
     assert augments(resolve({})) is False
     assert augments(resolve({"augment": "true"})) is True
     assert augments(resolve({"augment": False})) is False
+    assert augments(resolve({"augment": "flip"})) == "flip"

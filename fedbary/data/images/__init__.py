@@ -5,8 +5,9 @@ A data set is one module whose name has no leading underscore. It defines
 ``read(data_dir, download)``
     the arrays ``x_train``, ``y_train``, ``x_test``, ``y_test``, laid out as in an ``.npz`` file
     (`fedbary.data.images._dataset` says how), and perhaps ``classes``, their names;
-``AUGMENT = True``
-    only where training images are to be cropped and flipped at random.
+``AUGMENT``
+    True only where training images are to be cropped and flipped at random, "crop" or "flip" where
+    one of it is.
 
 Nothing else has to be told: ``load("<module>", ...)`` works from the file alone.
 """
@@ -19,7 +20,7 @@ from typing import Any
 from fedbary.data.forms import HUB, TORCHVISION, has_columns
 from fedbary.data.image_files import Shape
 from fedbary.data.images import _folder, _hf, _own, _torchvision
-from fedbary.data.images._batches import batch_source, draw_crops, inputs
+from fedbary.data.images._batches import Augment, batch_source, draw_crops, inputs
 from fedbary.data.images._dataset import MAX_FLOAT, UNREADABLE, Dataset, from_arrays, read_npz
 from fedbary.data.images._normalise import Normaliser, pixel_sums
 from fedbary.errors import SettingError, one_line
@@ -27,6 +28,7 @@ from fedbary.registry import is_factory, modules
 
 __all__ = [
     "MAX_FLOAT",
+    "Augment",
     "Dataset",
     "Normaliser",
     "batch_source",

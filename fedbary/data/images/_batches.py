@@ -1,12 +1,18 @@
 """Batches of images: drawn from a client's tensor, augmented, scaled for the network."""
 
 from collections.abc import Callable
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 PAD = 4
 OFFSETS = 2 * PAD + 1
+UNMOVED = 2 * (OFFSETS * PAD + PAD)
+"""The crop that leaves an image as it is; an odd number also flips it."""
+
+Augment = bool | Literal["crop", "flip"]
+"""How training images are changed at random: by both (True), by one, or not at all (False)."""
 
 
 def inputs(batch: Tensor) -> Tensor:
@@ -18,7 +24,7 @@ def inputs(batch: Tensor) -> Tensor:
     return batch.float().div_(255) if batch.dtype == torch.uint8 else batch
 
 
-def draw_crops(count: int, augment: bool, generator: torch.Generator) -> Tensor:
+def draw_crops(count: int, augment: Augment, generator: torch.Generator) -> Tensor:
     """Draw how so many images are flipped and cropped: (count,) int64, see `batch_source`.
 
     The generator is on the CPU, so that one seed gives the same crops on every device. Without
@@ -26,10 +32,14 @@ def draw_crops(count: int, augment: bool, generator: torch.Generator) -> Tensor:
     """
     if not augment:
         return torch.zeros(count, dtype=torch.int64)
+    if augment == "flip":
+        return UNMOVED + torch.randint(2, (count,), generator=generator)
+    if augment == "crop":
+        return 2 * torch.randint(OFFSETS**2, (count,), generator=generator)
     return torch.randint(2 * OFFSETS**2, (count,), generator=generator)
 
 
-def batch_source(x: Tensor, augment: bool) -> Callable[[Tensor, Tensor], Tensor]:
+def batch_source(x: Tensor, augment: Augment) -> Callable[[Tensor, Tensor], Tensor]:
     """Return the function that takes a batch of images.
 
     Called as ``take(indices, crops)`` it returns the images of those indices, (B, C, H, W),
@@ -42,16 +52,17 @@ def batch_source(x: Tensor, augment: bool) -> Callable[[Tensor, Tensor], Tensor]
 
     With augmentation every image is, independently of the others, flipped left to right with
     probability one half, reflect-padded by 4 pixels and cropped back to its size at an offset
-    uniform over the 9 × 9 possible ones (the CIFAR-10 protocol of the papers' code). The padded
-    images and their mirror images are made once, in about three times the memory of ``x``; a
-    batch is then one copy. It is a strided view of that copy: `inputs` of bytes is contiguous.
+    uniform over the 9 × 9 possible ones (the CIFAR-10 protocol of the papers' code); "flip" does
+    the first alone and "crop" the others. The padded images and their mirror images are made once,
+    in about three times the memory of ``x``; a batch is then one copy. It is a strided view of that
+    copy: `inputs` of bytes is contiguous.
 
     Parameters
     ----------
     x : Tensor
         Images, (N, C, H, W), on any device; with augmentation H and W are above 4. Not changed.
-    augment : bool
-        Whether to crop and flip. Without it the crops are left alone.
+    augment : Augment
+        Whether to crop and flip, or one of them. Without it the crops are left alone.
 
     Returns
     -------

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedbary.data.deal import tenth_of_all
 from fedbary.data.image_layout import MIN_SIDE
+from fedbary.data.images._batches import Augment
 from fedbary.data.npz import read_npz_arrays
 from fedbary.errors import SettingError
 
@@ -50,8 +51,8 @@ class Dataset:
         Labels, (N,), int64 in 0..num_classes-1.
     classes : tuple of str
         Name of each class; numbers from 0 where the data have no names.
-    augment : bool
-        Whether training batches are cropped and flipped at random, see `batch_source`.
+    augment : Augment
+        How training batches are changed at random, see `batch_source`.
     """
 
     name: str
@@ -60,7 +61,7 @@ class Dataset:
     x_test: Tensor
     y_test: Tensor
     classes: tuple[str, ...]
-    augment: bool = False
+    augment: Augment = False
 
     @property
     def num_classes(self) -> int:
@@ -88,7 +89,7 @@ class Dataset:
 
 
 def from_arrays(
-    name: str, arrays: Mapping[str, Any], source: str, augment: bool = False
+    name: str, arrays: Mapping[str, Any], source: str, augment: Augment = False
 ) -> Dataset:
     """Return the data set that four arrays describe.
 
@@ -104,8 +105,8 @@ def from_arrays(
         name of each class, by default its number, up to the largest training label.
     source : str
         Where the arrays are from, named in errors.
-    augment : bool
-        Whether training batches are to be augmented.
+    augment : Augment
+        How training batches are to be changed at random.
 
     Raises
     ------
@@ -135,7 +136,7 @@ def from_arrays(
     return Dataset(name, x_train, y_train, x_test, y_test, classes, augment)
 
 
-def read_npz(name: str, path: Path, augment: bool = False) -> Dataset:
+def read_npz(name: str, path: Path, augment: Augment = False) -> Dataset:
     """Return the data set in an ``.npz`` file, laid out as `from_arrays` says.
 
     Arrays of other names are left unread; pickled objects are refused.
