@@ -134,6 +134,38 @@ def reliability(
     return Reliability(means[0], means[1], count)
 
 
+def ece_by_chance(probs: Tensor, bins: int, seed: int, repeats: int = 100) -> float:
+    """Return the calibration error that a calibrated model of these confidences has by chance.
+
+    E Σ_b n_b/N |acc_b − conf_b| where each prediction is right with a probability that is its
+    confidence: the least that can be expected of N examples. An ECE below it says nothing.
+
+    Parameters
+    ----------
+    probs : Tensor
+        Probabilities, (N, C).
+    bins : int
+        Bins of the calibration error, at least 1.
+    seed : int
+        Source of what is right.
+    repeats : int
+        How many times it is drawn, at least 1; the result is the mean.
+
+    References
+    ----------
+    Bröcker and Smith, Increasing the Reliability of Reliability Diagrams, 2007, whose consistency
+    resampling this is; Roelofs et al., Mitigating Bias in Calibration Error Estimation, 2022.
+    """
+    rng = np.random.default_rng(seed)
+    confidence = probs.detach().double().amax(1).clamp(0, 1).cpu().numpy()
+    index = np.minimum((confidence * bins).astype(int), bins)
+    gaps = [
+        np.bincount(index, (rng.random(len(index)) < confidence) - confidence, bins + 1)
+        for _ in range(repeats)
+    ]
+    return float(np.abs(gaps).sum(1).mean() / len(index))
+
+
 def fairness(accuracies: Sequence[float], weights: Sequence[float]) -> dict[str, float]:
     """Summarise how accuracy is spread over the clients.
 

@@ -4,7 +4,8 @@ The columns are, in this order: `format`; `run`, its name; every setting; where 
 made (`device`, `commit`, `started`, `versions.*`); `round` and what was measured in it. A name
 with dots is a value within a group: `local_models.worst10_accuracy`, `ood.auroc_entropy`,
 `rejection.0.1` (accuracy with a tenth rejected), `log_var.fc1.weight` (mean log-variance),
-`monte_carlo.ece_15` (standard deviation of the ECE over repeated draws of the networks).
+`monte_carlo.ece_15` (standard deviation of the ECE over repeated draws of the networks),
+`by_chance.ece_15` (the ECE that a calibrated model of the same confidences has by chance).
 `label_counts`, in round 0, is who holds what: JSON, a list of counts by class for each client (of
 a regression empty).
 """

@@ -15,7 +15,7 @@ from fedbary.figures.sheet import BLUE, GREEN, RED
 from fedbary.predictive import Prediction
 from fedbary.predictive.choice import Predictor
 from fedbary.projection import STRENGTHS
-from fedbary.scores.metrics import accuracy_after_rejection, evaluate, fairness
+from fedbary.scores.metrics import accuracy_after_rejection, ece_by_chance, evaluate, fairness
 from fedbary.scores.temperature import KNOWN as KNOWN_AT_TEMPERATURES
 from fedbary.scores.temperature import TEMPERATURES, fitted_temperature
 from fedbary.tasks._values import Client, Graph, Outcome
@@ -134,10 +134,15 @@ def uncertainty(prediction: Prediction, labels: torch.Tensor) -> dict[str, Any]:
     return line
 
 
-def rejection(prediction: Prediction, labels: torch.Tensor) -> dict[str, Any]:
-    """Return the accuracy on what is left when the most uncertain predictions are put aside."""
+def at_end(prediction: Prediction, labels: torch.Tensor, seed: int) -> dict[str, Any]:
+    """Return the accuracy on what is left when the most uncertain predictions are put aside.
+
+    And the ECE that a calibrated model of these confidences has by chance.
+    """
     kept = accuracy_after_rejection(prediction.probs, labels, prediction.entropy, REJECTED)
-    return {"rejection": {f"{part:.1f}": value for part, value in zip(REJECTED, kept, strict=True)}}
+    chance = {f"ece_{bins}": ece_by_chance(prediction.probs, bins, seed) for bins in ECE_BINS}
+    rejection = {f"{part:.1f}": value for part, value in zip(REJECTED, kept, strict=True)}
+    return {"rejection": rejection, "by_chance": chance}
 
 
 def answers(prediction: Prediction, classes: Sequence[str]) -> dict[str, np.ndarray]:

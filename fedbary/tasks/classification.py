@@ -330,7 +330,8 @@ class Classification(Task):
         That is accuracy after rejection, scores on corrupted images, detection of foreign data, and
         how far the ECE moves with the draw of the networks: its standard deviation.
         """
-        line, temperature = _classes.rejection(here, labels), _classes.temperature_of(outcome)
+        line = _classes.at_end(here, labels, self.seed("chance"))
+        temperature = _classes.temperature_of(outcome)
 
         def predicted(x: Tensor, *again: int) -> Prediction:
             return self._predict_global(outcome, x, *again).tempered(temperature)

@@ -197,7 +197,7 @@ class Tables(Task):
             prediction = prediction.tempered(temperature)
         line |= _classes.uncertainty(prediction, labels)
         if self.settings.may_be_kept(outcome.round):
-            line |= _classes.rejection(prediction, labels)
+            line |= _classes.at_end(prediction, labels, self.seed("chance"))
         return Scored(self.judged(prediction, labels), line, prediction)
 
     def said(self, scored: Mapping[str, float]) -> str:

@@ -7,7 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedbary.errors import SettingError
-from fedbary.scores.metrics import accuracy_after_rejection, auroc, evaluate, fairness, reliability
+from fedbary.scores.metrics import (
+    accuracy_after_rejection,
+    auroc,
+    ece_by_chance,
+    evaluate,
+    fairness,
+    reliability,
+)
 
 
 def predictions(seed: int, n: int = 500, classes: int = 5, scale: float = 2.0):
@@ -223,6 +230,26 @@ def test_auroc_is_the_chance_that_the_foreign_input_scores_higher(inside, outsid
         assert found is None
     else:
         assert found == pytest.approx(sum(pairs) / len(pairs))
+
+
+@pytest.mark.parametrize("bins", [1, 15, 100])
+def test_the_ece_by_chance_is_the_mean_over_labels_drawn_from_the_probabilities(bins):
+    generator = torch.Generator().manual_seed(0)
+    probs = torch.randn(400, 3, generator=generator).mul(2).softmax(1)
+    drawn = torch.stack(
+        [torch.multinomial(probs, 1, generator=generator)[:, 0] for _ in range(300)]
+    )
+    found = np.array([evaluate(probs, labels, bins)["ece"] for labels in drawn])
+    standard_error = found.std(ddof=1) * (1 / len(found) + 1 / 300) ** 0.5
+    by_chance = ece_by_chance(probs, bins, seed=0, repeats=300)
+    assert abs(by_chance - found.mean()) < 4 * standard_error
+
+
+def test_a_sure_model_has_no_ece_by_chance_and_more_examples_leave_less():
+    assert ece_by_chance(torch.eye(5), 15, seed=0) == 0
+    probs = torch.rand(4000, 2, generator=torch.Generator().manual_seed(0)).softmax(1)
+    few, many = (ece_by_chance(part, 15, seed=0) for part in (probs[:40], probs))
+    assert many == pytest.approx(few / 10, rel=0.2)  # by 1/√N
 
 
 def test_rejection_keeps_the_most_certain():

@@ -22,6 +22,9 @@ from fedbary.study.table import settings_of
 
 MAIN = (ACCURACY, ECE_15, ECE_100, NLL)
 
+BY_CHANCE_15, BY_CHANCE_100 = "by_chance.ece_15", "by_chance.ece_100"
+"""What a calibrated model of the same confidences has; tables of earlier versions lack it."""
+
 REQUIRED = (*NAMING, *(metric.column for metric in MAIN), "seconds", "evaluate_on", "ood_dataset")
 
 TESTS = {
@@ -98,6 +101,14 @@ def _add_scores(results: Results, document: Document) -> None:
     else:
         document.text(BEST)
     add_scores(results, document, MAIN)
+    if {BY_CHANCE_15, BY_CHANCE_100} <= set(results.last):
+        document.text(
+            """No ECE can be expected to be 0 on so many examples: a calibrated model whose
+            confidences are these would have, in the mean over the runs, {few} % with 15 bins and
+            {many} % with 100 by chance.""",
+            few=f"{100 * results.last[BY_CHANCE_15].mean():.2f}",
+            many=f"{100 * results.last[BY_CHANCE_100].mean():.2f}",
+        )
 
 
 def _lengths(last: pd.DataFrame) -> str:
