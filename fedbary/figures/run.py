@@ -92,7 +92,9 @@ def reliability_diagram(reliability: Reliability, title: str) -> Figure:
     """Draw accuracy against confidence bin by bin, and how many predictions each bin holds.
 
     A bar reaches from 0 to the accuracy of its bin; the stretch between accuracy and mean
-    confidence is orange where confidence is too high, light blue where it is too low.
+    confidence is orange where confidence is too high, light blue where it is too low. A black line
+    is where 95 % of a calibrated model's accuracies would lie, c ± 1.96 √(c (1 − c)/n): gaps within
+    it are chance.
 
     Parameters
     ----------
@@ -118,6 +120,10 @@ def reliability_diagram(reliability: Reliability, title: str) -> Figure:
     for height, bottom, color, label in bars:
         upper.bar(centre, height, width, bottom, color=color, label=label)
     upper.plot([0, 1], [0, 1], "--", color="black", linewidth=1, label="Perfect calibration")
+    here = count > 0
+    chance = 1.96 * np.sqrt(confidence * (1 - confidence) / np.maximum(count, 1))
+    low, high = (np.clip(confidence + sign * chance, 0, 1)[here] for sign in (-1, 1))
+    upper.vlines(centre[here], low, high, color="black", linewidth=1, label="Chance, 95 %")
     upper.set(xlim=(0, 1), ylim=(0, 1), ylabel="Accuracy (fraction)")
     upper.set_title(f"{title}\nECE {100 * reliability.ece:.2f} %", size=11)
     upper.legend(loc="upper left", fontsize=8)

@@ -82,6 +82,13 @@ def test_reliability_diagram_shows_the_gaps():
     assert over == pytest.approx([0, 0, 0.2, 0.05])
     assert under == pytest.approx([0.1, 0, 0, 0])
     assert [bar.get_height() for bar in lower.containers[0]] == pytest.approx([10, 0, 30, 60])
+    (by_chance,) = upper.collections
+    spans = {round(line[0, 0], 3): line[:, 1] for line in by_chance.get_segments()}
+    assert list(spans) == [0.125, 0.625, 0.875]  # the empty bin has none
+    assert spans[0.625] == pytest.approx(
+        [0.7 - 1.96 * (0.21 / 30) ** 0.5, 0.7 + 1.96 * (0.21 / 30) ** 0.5]
+    )
+    assert spans[0.125][0] == 0
     assert upper.get_ylabel() and lower.get_xlabel() and lower.get_ylabel()
 
 

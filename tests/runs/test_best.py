@@ -141,6 +141,8 @@ def test_the_loaded_model_is_the_best_round_s(stopped):
     judged = trained.task.judged(prediction, examples.y)
     assert judged["nll"] == pytest.approx(trained.line["nll"], abs=1e-6)
     assert trained.line["rejection"].keys() == measured[-1]["rejection"].keys()
+    by_chance = trained.line["by_chance"]
+    assert 0 < by_chance["ece_15"] < by_chance["ece_100"] < 1
 
 
 def cut_off(folder, messages):
