@@ -1,0 +1,75 @@
+"""Tables and map of the page on hostile clients show each rule under each condition."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from benchmarks import hostile
+from fedbary.study.table import FORMAT, write_table
+
+
+@pytest.fixture(scope="module")
+def accuracies():
+    rng = np.random.default_rng(0)
+    shape = len(hostile.ARMS), len(hostile.conditions()), hostile.SEEDS
+    return pd.DataFrame(
+        [(*index, rng.uniform()) for index in np.ndindex(shape)],
+        columns=["arm", "condition", "seed", "accuracy"],
+    )
+
+
+@pytest.fixture(scope="module")
+def results(accuracies, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("hostile")
+    rows = []
+    for number, run in enumerate(accuracies.itertuples()):
+        arm, condition = hostile.ARMS[run.arm], hostile.conditions()[run.condition]
+        attacked = condition not in (hostile.HONEST, hostile.TWO_CLASSES)
+        rows.append(
+            {
+                "format": FORMAT, "run": f"run-{number}", "dataset": "digits",
+                "rule": arm.split(",")[0], "mixing": arm.endswith("mixing"), "seed": run.seed,
+                "attack": condition.replace(" ", "_") if attacked else "none",
+                "partition": "classes" if condition == hostile.TWO_CLASSES else "dirichlet",
+                "rounds": 1, "round": 1, "accuracy": run.accuracy,
+            }
+        )  # fmt: skip
+    write_table(folder, [pd.DataFrame(rows)])
+    return folder
+
+
+def grid(text):
+    """The cells of a table in Markdown, without its head and its first column."""
+    lines = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line[1:]] for line in lines[2:]]
+
+
+def by_seed(accuracies, arm, condition):
+    of_it = accuracies[(accuracies["arm"] == arm) & (accuracies["condition"] == condition)]
+    return 100 * of_it["accuracy"].to_numpy()
+
+
+def test_the_map_and_the_table_hold_every_mean_in_its_place(results, accuracies):
+    rows = hostile.read(results)
+    image, *_ = hostile.picture(results).axes
+    shown = np.array([text.get_text() for text in image.texts]).reshape(len(hostile.ARMS), -1)
+    (drawn,) = image.images
+    cells = grid(hostile.accuracy_table(rows))
+    for arm, condition in np.ndindex(shown.shape):
+        found = by_seed(accuracies, arm, condition)
+        assert drawn.get_array()[arm, condition] == pytest.approx(found.mean(), rel=1e-4)
+        assert float(shown[arm, condition]) == pytest.approx(found.mean(), abs=0.51)
+        mean, least = map(float, cells[arm][condition].split("/"))
+        assert (mean, least) == pytest.approx((found.mean(), found.min()), abs=0.051)
+    assert [label.get_text() for label in image.get_yticklabels()] == list(hostile.ARMS)
+
+
+def test_points_lost_are_the_rule_s_own_without_mixing_where_nobody_attacks(results, accuracies):
+    cells = grid(hostile.lost_table(hostile.read(results)))
+    for line, name in zip(cells, ("RKLB", "WB"), strict=True):
+        plain, mixed = (hostile.ARMS.index(arm) for arm in (name, f"{name}, mixing"))
+        for condition, called in enumerate(hostile.conditions()):
+            beside = condition if called == hostile.TWO_CLASSES else 0
+            lost = by_seed(accuracies, plain, beside) - by_seed(accuracies, mixed, condition)
+            mean, most = map(float, line[condition].split("/"))
+            assert (mean, most) == pytest.approx((lost.mean(), lost.max()), abs=0.051)
