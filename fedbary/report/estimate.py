@@ -8,6 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+LARGE = 1e6
+"""From where on a mean is written with an exponent."""
+
 
 @dataclass(frozen=True)
 class Estimate:
@@ -27,6 +30,9 @@ class Estimate:
     def __str__(self) -> str:
         if math.isnan(self.mean):
             return "–"
+        if abs(self.mean) >= LARGE:
+            text = f"{self.mean:.1e}"
+            return text if math.isnan(self.error) else f"{text} ± {self.error:.1e}"
         places = max(2, 2 - math.floor(math.log10(abs(self.mean) or 1)))
         text = f"{self.mean:.{places}f}"
         return text if math.isnan(self.error) else f"{text} ± {self.error:.{places}f}"

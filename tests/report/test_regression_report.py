@@ -2,12 +2,15 @@
 
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from pandas.testing import assert_frame_equal
 
 from fedbary.data.deal import evaluation_data, training_data
+from fedbary.report.estimate import Estimate
 from fedbary.report.published import DATASETS, fedag_published
 from fedbary.report.report import write_report
+from fedbary.report.sections.regression import _exploded
 from fedbary.settings.config import resolve
 from fedbary.study import central
 from fedbary.study.grid import read_experiment
@@ -105,3 +108,17 @@ def test_methods_beside_rules_and_fedag_are_ranked_and_compared_with_plain_avera
 
 def with_split(run, split):
     return run.assign(run=run["run"] + f"-{split}", split=split, nll=run["nll"] + split)
+
+
+def test_a_mean_that_few_splits_make_is_said_to_be_theirs():
+    usual, exploded = [4.0, 5.0, 6.0], [1e9, 3e12]
+    scores = pd.DataFrame(
+        {
+            "dataset": "yacht",
+            "method": ["DE"] * 5 + ["VI"] * 5,
+            "sharpness": [*usual, *exploded, 1, 2, 3, 4, 5],
+        }
+    )
+    (line,) = _exploded(scores)
+    assert line.startswith("DE on Yacht") and "2 of 5" in line and "5.00 ± 0.58" in line
+    assert str(Estimate.of(scores["sharpness"].iloc[:5])) == "6.0e+11 ± 6.0e+11"

@@ -40,6 +40,9 @@ TESTS = {
     "validation": "training rows that were kept from all clients (validation)",
 }
 
+EXPLODED = 1000
+"""How many times the median over the splits a sharpness is that has exploded."""
+
 CLOSE = 0.1
 """How near to Bayesian linear regression the paper finds the linear FedAG, in nats."""
 
@@ -89,6 +92,8 @@ def _add_comparison(document: Document, scores: pd.DataFrame, table: pd.DataFram
     for metric, title in SCORES.items():
         document.heading(title)
         document.table(*by_method(scores, metric))
+    for line in _exploded(scores):
+        document.text("{line}", line=line)
     document.heading("Do they hold?")
     for line in _verdicts(scores):
         document.text("{line}", line=line)
@@ -112,6 +117,23 @@ def _add_calibration(document: Document, scores: pd.DataFrame) -> None:
     document.heading("CRPS, and how many targets lie in the 50, 90 and 95 % intervals")
     document.text("CRPS is mean ± standard error over the splits.")
     document.table(*calibration(scores))
+
+
+def _exploded(scores: pd.DataFrame) -> list[str]:
+    """Say where a mean sharpness is that of a few splits, and what it is on the others."""
+    lines = []
+    for (dataset, method), held in scores.groupby(["dataset", "method"], sort=False):
+        sharpness = held["sharpness"].dropna()
+        usual = sharpness[sharpness < EXPLODED * sharpness.median()]
+        if 0 < len(usual) < len(sharpness):
+            name = DATASETS.get(str(dataset), str(dataset))
+            lines.append(
+                f"""{method} on {name}: the mean sharpness, and the CRPS, are those of
+                {len(sharpness) - len(usual)} of {len(sharpness)} splits, in which the predicted
+                variance of some test rows explodes; on the others the sharpness is
+                {Estimate.of(usual)}."""
+            )
+    return lines
 
 
 def _verdicts(scores: pd.DataFrame) -> list[str]:
