@@ -86,6 +86,7 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
         counts = {member.name: member.label_counts for member in roster.members}
         results = RunFolder(folder, settings, counts)
         results.write_signature(signature.config())
+        write_site_keys(folder, roster.keys)
     else:
         completed = checkpoint.round
         for change in changed_bits(folder, settings):

@@ -9,7 +9,7 @@ from pathlib import Path
 from fedbary.attacks import require_simulation
 from fedbary.errors import SettingError, Stopped
 from fedbary.launching.launch import flower, launch, prepare
-from fedbary.runs.location import SETTINGS, read_settings, run_folder
+from fedbary.runs.location import SETTINGS, is_deployed, read_settings, run_folder
 from fedbary.settings.config import DEFAULTS, Settings, parse_overrides, resolve, validated
 from fedbary.settings.uses import require_used
 
@@ -22,6 +22,10 @@ def simulate(words: list[str]) -> None:
 
 def resume(run: Path, checkpoint: str) -> None:
     """Go on with a simulated run from its `last` or its `previous` checkpoint."""
+    if is_deployed(run):
+        going_on = shlex.join([f"output={run}", f"resume={checkpoint}"])
+        allowed = f"a simulated run; this one had real servers: what began it, with {going_on}"
+        raise SettingError("run", str(run), f"{allowed}, goes on")
     _simulate(validated({**read_settings(run), "resume": checkpoint}), run.resolve())
 
 

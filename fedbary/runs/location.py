@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import tempfile
 import time
 from pathlib import Path
@@ -41,6 +42,14 @@ def is_whole(folder: Path) -> bool:
 def is_left_whole(folder: Path) -> bool:
     """Whether the folder holds such a run, and its writer is done with it."""
     return is_whole(folder) and not (folder / LOCK).exists()
+
+
+def is_deployed(folder: Path) -> bool:
+    """Whether the folder holds a run of real servers, which a simulation cannot go on with."""
+    file = folder / SETTINGS
+    sites = read_yaml(file).get("sites", []) if file.exists() else []
+    dealt = all(re.fullmatch(r"partition \d+", str(name)) for name in sites)
+    return not dealt or (folder / SITE_KEYS).exists()
 
 
 def read_settings(folder: Path) -> dict[str, Any]:

@@ -40,7 +40,7 @@ from fedbary.runs.location import (
     METRICS,
     SETTINGS,
     SIGNATURE,
-    SITE_KEYS,
+    is_deployed,
     read_settings,
     require_startable,
 )
@@ -102,7 +102,7 @@ def require_ended(folder: Path) -> None:
         allowed = f"the folder of a run that has ended; this one lacks {', '.join(missing)}"
         if _can_go_on(folder):
             begun = "the command that began it, with resume=last,"
-            command = begun if (folder / SITE_KEYS).exists() else f"fedbary resume {folder}"
+            command = begun if is_deployed(folder) else f"fedbary resume {folder}"
             allowed += f"; {command} goes on with it"
         raise SettingError("run", str(folder), allowed)
 
