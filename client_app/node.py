@@ -116,7 +116,7 @@ class Node:
             y=y,
             nll=nll,
             inference=inference(self.settings.inference),
-            training=self.training(message, len(y)),
+            training=self.training(message, len(y)).suited_to(model, len(y)),
             prior=self.prior(received, server_round),
             round=server_round,
             seed=seed,

@@ -28,10 +28,12 @@ class Client:
     The server's strategy is one of `fedbary.strategies` with the name of a method or a rule; its
     messages say which, so that the client names none:
 
+        TRAINING = Training(epochs=5, batch_size=16, lr=0.02, kl_weight=0.01)
+
         @app.train()
         @app.evaluate()
         def answer(message, context):
-            client = Client(network(), x, y, Training(epochs=5, lr=0.01), held_out=(x_test, y_test))
+            client = Client(network(), x, y, TRAINING, held_out=(x_test, y_test))
             return client.answer(message, context)
 
     Parameters
@@ -43,7 +45,9 @@ class Client:
     x, y : Tensor
         What the client trains on: inputs and targets (n_k, …), on the model's device.
     training : Training
-        Epochs, batch size and rates.
+        Epochs, batch size, rates and the weight of the KL, whose default, 1, counts the prior once
+        at every client: small weights suit barycentres, 1 suits PVI. A network with batch norm gets
+        batches a little larger, if the last would be of one example.
     held_out : (Tensor, Tensor), optional
         Inputs and classes that evaluation messages are answered with.
     nll : callable
@@ -135,8 +139,9 @@ class Client:
         return Message(RecordDict({"metrics": MetricRecord({**found})}), reply_to=message)
 
     def _local(self, purpose: str, config: ConfigRecord, context: Context) -> Local:
+        training = self.training.suited_to(self.model, len(self.y))
         return Local(
-            self.model, self.x, self.y, self.nll, local_method(self.inference), self.training,
+            self.model, self.x, self.y, self.nll, local_method(self.inference), training,
             self.prior, _round(config), self._seed(purpose, config, context),
         )  # fmt: skip
 

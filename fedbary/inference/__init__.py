@@ -13,12 +13,13 @@ with an underscore is shared code.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from types import ModuleType
 from typing import Protocol
 
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedbary.data.images import Augment
 from fedbary.errors import SettingError
@@ -60,6 +61,17 @@ class Training:
     log_var_lr: float = 0.01
     kl_weight: float = 1.0
     proximity: float = 0.0
+
+    def suited_to(self, model: nn.Module, examples: int) -> Training:
+        """Return a training whose every batch has two examples, where a batch norm needs them.
+
+        The batch size is the least, from `batch_size` on, that leaves no last batch of one.
+        """
+        size = self.batch_size
+        if examples > 1 and any(isinstance(module, _BatchNorm) for module in model.modules()):
+            while (examples % size or size) == 1:
+                size += 1
+        return replace(self, batch_size=size)
 
 
 class Fit(Protocol):

@@ -14,8 +14,8 @@ from safetensors.torch import load_file
 
 import client_app
 from fedbary.errors import RunError, SettingError
+from fedbary.launching import start
 from fedbary.launching.deploy import deploy, site_configs
-from fedbary.launching.start import resume
 from fedbary.settings.config import resolve
 from server_app import run
 from server_app.inline import InlineGrid
@@ -82,7 +82,7 @@ def test_each_site_has_a_folder_for_what_it_keeps_that_a_resumed_run_finds_again
 def test_a_run_of_sites_with_data_of_their_own_is_not_resumed_as_a_simulation(sites, tmp_path):
     (tmp_path / "settings.yaml").write_text(yaml.safe_dump({"settings": {}, "sites": sites}))
     with pytest.raises(SettingError, match=r"a simulated run; .* resume=previous, goes on"):
-        resume(tmp_path, "previous")
+        start.resume(tmp_path, "previous")
 
 
 @pytest.mark.slow
@@ -100,7 +100,7 @@ def test_deploy_trains_as_simulate_does_and_when_it_is_stopped_stops_every_serve
     assert process.wait(60) == 130
     assert servers_of(tmp_path) == []
     with pytest.raises(SettingError, match="what began it, with output=.*resume=last, goes on"):
-        resume(tmp_path / "deployed", "last")
+        start.resume(tmp_path / "deployed", "last")
 
     settings["rounds"] = 1
     run(InlineGrid(client_app.app, 2, settings), resolve(settings), tmp_path / "simulated")

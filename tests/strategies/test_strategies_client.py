@@ -124,3 +124,19 @@ def test_nothing_held_out_and_no_prior_that_acts_are_said():
     with pytest.raises(RunError):
         run("PVI", strategy := strategy_for("PVI")(), training=Training(kl_weight=0.0))
     assert "kl_weight" in strategy.refusals[0].reason
+
+
+def test_a_client_whose_last_batch_is_of_one_example_trains_a_batch_norm():
+    def answer(message, context):
+        model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+        x, y = data(context.node_config["partition-id"])
+        training = Training(batch_size=23)
+        return Client(model, x, y, training, held_out=(x, y)).answer(message, context)
+
+    app = ClientApp()
+    app.train()(answer)
+    app.evaluate()(answer)
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    strategy, arrays = FedAvgM(), ArrayRecord(model.state_dict())
+    strategy.start(grid=InlineGrid(app, CLIENTS, {}), initial_arrays=arrays, num_rounds=1)
+    assert strategy.refusals == []

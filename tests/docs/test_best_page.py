@@ -1,0 +1,76 @@
+"""The README's table, and what the page on the best settings says of targets and differences."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from benchmarks import best
+from fedbary.report.cells import ACCURACY, NLL
+from fedbary.study.table import FORMAT, result_rows, write_table
+
+ROOT = Path(__file__).resolve().parents[2]
+ROUNDS = (1, 5, 6)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    folder, rng, rows = tmp_path_factory.mktemp("best"), np.random.default_rng(0), []
+    columns = [metric.column for metric in (ACCURACY, NLL, *best.ECE, best.BRIER)]
+    columns += ["ood.auroc_entropy", *(f"by_chance.{metric.column}" for metric in best.ECE)]
+    for dataset in best.NAMES:
+        for rule in best.RULES:
+            for seed in range(3):
+                for number in ROUNDS:
+                    rows.append(
+                        {
+                            "format": FORMAT, "run": f"{dataset}-{rule}-{seed}", "rule": rule,
+                            "dataset": dataset, "seed": seed, "rounds": ROUNDS[-1],
+                            "local_epochs": 2, "round": number,
+                            **{column: rng.uniform() for column in columns},
+                        }
+                    )  # fmt: skip
+    write_table(folder, [pd.DataFrame(rows)])
+    return folder
+
+
+def test_the_readme_shows_the_headline_that_the_results_give():
+    made = best.headline(result_rows(best.read(ROOT / "results/best")))
+    assert made in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_a_target_is_met_where_the_score_itself_meets_it(results):
+    last = result_rows(best.read(results))
+    lines = [line for line in best.targets_table(last).splitlines() if "Accuracy" in line]
+    for line, (dataset, targets) in zip(lines, best.TARGETS.items(), strict=True):
+        of_it = last[(last["dataset"] == dataset) & (last["rule"] == "RKLB")]
+        scores = 100 * of_it.sort_values("seed")["accuracy"].to_numpy()
+        cells = [cell.strip() for cell in line.strip("|").split("|")][3:]
+        for cell, score in zip(cells, [*scores, scores.mean()], strict=True):
+            assert float(cell.strip("*")) == pytest.approx(score, abs=0.0051)
+            assert cell.startswith("**") == (score >= targets[ACCURACY])
+
+
+def test_the_curves_are_the_means_over_seeds_by_round(results):
+    rows = best.read(results)
+    first = best.picture(results).axes[0]
+    for line in first.lines:
+        of_it = rows[(rows["dataset"] == "fashionmnist") & (rows["rule"] == line.get_label())]
+        means = 100 * of_it.groupby("round")["accuracy"].mean()
+        assert np.allclose(line.get_xdata(), means.index)
+        assert np.allclose(line.get_ydata(), means)
+    assert {line.get_label() for line in first.lines} == set(best.RULES)
+
+
+def test_a_temperature_has_rows_of_its_own_and_is_not_in_the_curves(results, tmp_path):
+    rows = best.read(results).assign(**{"untempered.accuracy": np.nan, "untempered.nll": np.nan})
+    end = (rows["round"] == ROUNDS[-1]) & (rows["dataset"] == "cifar10")
+    rows.loc[end, ["untempered.accuracy", "untempered.nll"]] = 0.125
+    write_table(tmp_path, [rows])
+    text = best.headline(result_rows(best.read(tmp_path)), (ACCURACY, NLL))
+    names = [line.split("|")[2].strip() for line in text.splitlines()[2:]]
+    assert names == ["RKLB", "FedAvg", "RKLB", "RKLB, T", "FedAvg", "FedAvg, T"]
+    assert text.count("12.50 ± 0.00") == text.count("0.125 ± 0.000") == 2
+    axes = best.picture(tmp_path).axes
+    assert axes[3].lines[0].get_ydata()[-1] == 12.5 and axes[0].lines[0].get_ydata()[-1] != 12.5
