@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from inspect import signature
 from logging import INFO
 from typing import Any
 
@@ -95,8 +96,12 @@ class GatedStrategy(AskingStrategy, ABC):
         listener: Listener | None = None,
         **kwargs: Any,
     ) -> None:
+        takes = self._arguments()
+        if unknown := sorted(kwargs.keys() - takes):
+            name = type(self).__name__
+            raise TypeError(f"{name} has no argument {unknown[0]!r}; it takes {', '.join(takes)}")
         super().__init__(*args, **kwargs)
-        if min_replies < 1:
+        if not isinstance(min_replies, int) or min_replies < 1:
             raise SettingError("min_replies", min_replies, "1 or more")
         self.min_replies = min_replies
         self.max_skipped = max_skipped
@@ -113,6 +118,17 @@ class GatedStrategy(AskingStrategy, ABC):
         self.contributors: list[int] = []
         self._tally = Tally(max_skipped)
         self._global_arrays: ArrayRecord | None = None
+
+    @classmethod
+    def _arguments(cls) -> list[str]:
+        """Return the names of what the class and those that it extends take, those first."""
+        return [
+            name
+            for base in cls.__mro__
+            if "__init__" in vars(base)
+            for name, each in signature(vars(base)["__init__"]).parameters.items()
+            if name != "self" and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+        ]
 
     @property
     def refusals(self) -> list[Refusal]:

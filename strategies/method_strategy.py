@@ -105,6 +105,11 @@ class MethodStrategy(GatedStrategy):
         self._at_checkpoint: dict[str, int] | None = None
         self._round = 0
 
+    @classmethod
+    def _arguments(cls) -> list[str]:
+        own = [parameter.name for parameter in fields(cls.method_class)]  # type: ignore[arg-type]
+        return [*own, *super()._arguments()]
+
     def _prepared(
         self, server_round: int, messages: list[Message], arrays: ArrayRecord
     ) -> list[Message]:

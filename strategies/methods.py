@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fedbary.aggregation import RULES, rule_named
+from fedbary.aggregation import RULES
+from fedbary.errors import SettingError
 from fedbary.methods import METHODS
 from fedbary.methods.barycentre import Barycentre
 
@@ -85,7 +86,9 @@ def strategy_for(name: str) -> type[MethodStrategy]:
     if name in METHODS:
         return method_strategy(name)
     if name not in _CLASSES:
-        rule = rule_named(name)
+        if name not in RULES:
+            raise SettingError("rule or method", name, ", ".join([*RULES, *METHODS]))
+        rule = RULES[name]
         doc = f"Flower strategy that aggregates posteriors under the rule {name}."
         members = {"rule": rule, "__doc__": doc, "__module__": __name__}
         _CLASSES[name] = type(name, (PosteriorStrategy,), members)

@@ -32,6 +32,9 @@ def resume(run: Path, checkpoint: str) -> None:
 def deploy(words: list[str], sites: list[Path]) -> None:
     """Run a federation of real servers, on the data of sites, if there are any."""
     settings = _settings([*words, *([f"clients={len(sites)}"] if sites else [])])
+    if sites and (said := [word for word in words if word.startswith("clients=")]):
+        allowed = f"no value, as there are {len(sites)} --site"
+        raise SettingError("clients", said[-1].partition("=")[2], allowed)
     if settings.dataset == "none" and not sites:
         raise SettingError("dataset", "none", "a data set, or --site with each site's data")
     require_simulation(settings.attack)

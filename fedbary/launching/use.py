@@ -62,6 +62,8 @@ def predict(
     """
     from fedbary.trained import files, load
 
+    if held_out and error_rate is None:
+        raise SettingError("--held-out", str(held_out), "with --error-rate, which it is for")
     trained = load(run)
     picture = files.picture_beside(output)
     files.require_free([output, picture], force)
@@ -190,6 +192,8 @@ def clusters(
 def _read(trained: Trained, data: Path, target: str, by: str | None = None) -> Examples:
     """Read examples; say which columns are of no use, and how many pictures were converted."""
     examples = trained.read(data, target)
+    if target and examples.y is None:
+        raise SettingError("--target", target, f"a column of {data}, with what is to be predicted")
     if unused := [name for name in examples.unused if name != by]:
         print(f"{data}: columns that are not used: {', '.join(unused)}", file=sys.stderr)
     if examples.converted:

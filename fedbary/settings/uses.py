@@ -56,10 +56,8 @@ def _unused(settings: Settings) -> Iterator[tuple[str, tuple[str, str]]]:
     if by_rule and not settings.mixing:
         part = f"rule={settings.rule}"
         yield "trim_fraction", (part, "max_precision_ratio, max_weight_ratio, server_momentum")
-    if (
-        not is_factory(settings.model)
-        and (own_of_model := models().get(settings.model)) is not None
-    ):
+    own_of_model = {} if is_factory(settings.model) else models().get(settings.model)
+    if own_of_model is not None:
         of_networks = {name for parameters in models().values() for name in parameters}
         for name in of_networks & Settings.model_fields.keys() - own_of_model.keys():
             used = ", ".join(["bayesian_layers, init_log_var", *own_of_model])

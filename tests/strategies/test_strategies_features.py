@@ -307,3 +307,16 @@ def test_arrays_are_averaged_as_they_are_only_by_means_of_unbounded_logarithms(r
 def test_own_conventions_are_looked_into_too():
     assert averages_arrays(RULES["AALV"], Convention("*/*.m", "*/*.s", "log_std"))
     assert not averages_arrays(RULES["WB"], Convention("*.m", "*.s", "std"))
+
+
+@pytest.mark.parametrize(
+    ("name", "takes"), [("RKLB", "trim_fraction"), ("FedPA", "rho"), ("WB", "fraction_train")]
+)
+def test_an_argument_that_there_is_not_is_named_with_those_there_are(name, takes):
+    with pytest.raises(TypeError, match=rf"^{name} has no argument 'rho0'; it takes .*\b{takes}\b"):
+        strategy_for(name)(rho0=1)
+
+
+def test_a_name_that_is_neither_a_rule_s_nor_a_method_s_gets_those_of_both():
+    with pytest.raises(SettingError, match=r"rule or method: 'pvi'; expected .*\bWB\b.*\bPVI\b"):
+        strategy_for("pvi")

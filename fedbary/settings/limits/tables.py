@@ -29,4 +29,3 @@ def limits(settings: Settings) -> Iterator[tuple[str, bool, str]]:
     yield "dataset", settings.dataset != "none", "the server's own table for task=tables"
     yield "ood_dataset", settings.ood_dataset == "none", "none for task=tables"
     yield "predictive", settings.predictive != "closed", "another: closed is for regression"
-    yield "augment", settings.augment in ("auto", False), "auto or false for tables"
