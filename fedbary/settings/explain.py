@@ -51,7 +51,7 @@ class Part:
 
 
 def parts() -> Iterator[Part]:
-    """Yield every method, rule, inference, data set, model, partitioner and tracker."""
+    """Yield every method, rule, inference, data set, model, tracker, partition and protocol."""
     for method in methods().values():
         yield Part("method", method.name, _docstring("methods", method.module))
     by_rule = {name.lower(): name for name in rules()}
@@ -61,9 +61,11 @@ def parts() -> Iterator[Part]:
     for setting, room in _ROOMS:
         for module in modules(room):
             yield Part(setting, module, _docstring(room, module))
+    yield from _schemes()
     for source in sources():
         if source.name in partitioners():
             yield Part("partition", source.name, ast.get_docstring(source.definition) or "")
+    yield from _protocols()
 
 
 def overview() -> str:
@@ -98,8 +100,8 @@ def explained(name: str) -> str:
     if not texts:
         known = [*(part.name for part in parts()), *meanings]
         close = difflib.get_close_matches(name, known, n=3)
-        hint = ", ".join(close) if close else "a part that `fedbary explain` lists, or a setting"
-        raise SettingError("part", name, hint)
+        hint = f", perhaps {' or '.join(close)}" if close else ""
+        raise SettingError("part", name, f"a part that `fedbary explain` lists, or a setting{hint}")
     return "\n\n".join(texts)
 
 
@@ -131,8 +133,32 @@ def _owned(setting: str, name: str) -> Mapping[str, Parameter]:
     if setting == "method":
         return methods()[name].parameters
     if setting == "partition":
-        return partitioners()[name]
+        return partitioners().get(name, {})
     return models()[name] if setting == "model" else {}
+
+
+def _schemes() -> Iterator[Part]:
+    """Yield the package's own partitions, as the function that deals them says what they are."""
+    text = (_PACKAGE / "data" / "partition.py").read_text(encoding="utf-8")
+    (deals,) = (
+        node
+        for node in ast.parse(text).body
+        if isinstance(node, ast.FunctionDef) and node.name == "partition"
+    )
+    said = ast.get_docstring(deals) or ""
+    for name, meaning in re.findall(r"``(\w+)``\n((?:    .+\n)+)", said):
+        whole = " ".join(meaning.replace("``", "").split())
+        yield Part("partition", name, f"{re.split('[:;.]', whole)[0]}.\n\n{whole}")
+
+
+def _protocols() -> Iterator[Part]:
+    """Yield the presets, with the comment before each and its settings."""
+    preset = re.compile(r"((?:  #.*\n)*)  (\S+):\n((?:    .+\n)+)")
+    _, _, below = DEFAULTS.read_text(encoding="utf-8").partition("\nprotocols:\n")
+    for comment, name, lines in preset.findall(below):
+        said = re.sub(r"(?m)^\s*# ?", "", comment).strip()
+        purpose, mark, rest = re.split(r"([.]|$)", " ".join(said.split()), maxsplit=1)
+        yield Part("protocol", name, f"{purpose}{mark}\n{rest.strip()}\n\n{lines}".rstrip())
 
 
 def _line(parameter: Parameter) -> str:

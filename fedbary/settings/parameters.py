@@ -236,6 +236,9 @@ def _fields(source: Source) -> Mapping[str, Parameter]:
                 name = ast.unparse(node.target)
                 inherited = parameters[name].meaning if name in parameters else ""
                 parameters[name] = _field(name, node, said.get(name, inherited), above.file)
+                if not any("dataclass" in ast.unparse(d) for d in above.definition.decorator_list):
+                    place = f"{above.file}: {above.name}"
+                    raise SettingError(place, name, "a field only after @dataclass(frozen=True)")
     return MappingProxyType(parameters)
 
 

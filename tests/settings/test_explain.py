@@ -1,18 +1,21 @@
 """What the code says of its parts is what the code does."""
 
+import re
 import subprocess
 import sys
 from dataclasses import fields
 from importlib import import_module
 
 import pytest
+import yaml
 
 from fedbary.aggregation import RULES
+from fedbary.data.partition import PARTITIONS
 from fedbary.errors import SettingError
 from fedbary.inference import INFERENCE
 from fedbary.methods import METHODS
 from fedbary.models import MODELS
-from fedbary.settings.config import Settings
+from fedbary.settings.config import DEFAULTS, Settings
 from fedbary.settings.explain import explained, overview, parts, settings
 from fedbary.settings.limits import TASKS
 from fedbary.settings.parameters import methods, models
@@ -47,9 +50,19 @@ def test_every_part_is_listed_with_its_purpose():
     assert {name for setting, name in listed if setting == "rule"} == RULES.keys()
     assert {name for setting, name in listed if setting == "inference"} == set(INFERENCE)
     assert {name for setting, name in listed if setting == "task"} == set(TASKS)
+    assert {name for setting, name in listed if setting == "partition"} >= set(PARTITIONS)
+    presets = yaml.safe_load(DEFAULTS.read_text())["protocols"]
+    assert {name for setting, name in listed if setting == "protocol"} == presets.keys()
     assert all(part.purpose for part in parts())
     shown = overview()
     assert all(part.name in shown for part in parts())
+
+
+def test_a_protocol_is_explained_by_its_settings():
+    presets = yaml.safe_load(DEFAULTS.read_text())["protocols"]
+    for name, preset in presets.items():
+        (shown,) = re.findall(r"(?ms)^    .*", explained(name))
+        assert yaml.safe_load(shown) == preset
 
 
 def test_every_setting_has_a_meaning():
@@ -61,7 +74,7 @@ def test_a_method_a_setting_and_a_typo_are_explained():
     assert "cavity" in explained("pvi") and "damping=" in explained("PVI")
     assert "mean cross-entropy" in explained("kl_weight")
     assert "FedPA" in explained("rho")
-    with pytest.raises(SettingError, match="kl_weight"):
+    with pytest.raises(SettingError, match="a part .* perhaps kl_weight"):
         explained("kl_wight")
 
 

@@ -34,6 +34,8 @@ def room(tmp_path, monkeypatch):
         (package / part).mkdir(parents=True)
         for file in (parameters._PACKAGE / part).glob("*.py"):
             (package / part / file.name).write_bytes(file.read_bytes())
+    dealing = "data/partition.py"
+    (package / dealing).write_bytes((parameters._PACKAGE / dealing).read_bytes())
     import_module("fedbary.methods")  # while its files are still the package's own
     from fedbary import registry
 
@@ -75,6 +77,7 @@ def test_any_subclass_is_read_with_what_it_inherits(room, bases):
         ("class X:\n    step: float = 1.0\n", "one public class"),
         ("class X(Method):\n    pass\n\n\nclass Y(X):\n    pass\n", "X, Y"),
         ("class X(Method):\n    step: float = 1 / 3\n", "step: '1 / 3'"),
+        ("class X(Method):\n    step: float = 1.0\n", "@dataclass(frozen=True)"),
         ("class X(Method):\n    step: float\n", "step: None"),
         ("class X(Method):\n    step: int = 'a'\n", "step"),
         ("class X(Method):\n    step: list = []\n", "step: 'list'"),
