@@ -14,6 +14,7 @@ from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from torch import nn
 
+from client_app.discretion import discretion
 from client_app.job import job_of
 from client_app.node import config_of, round_of
 from client_app.scoring import evaluation_scores, scoring_seed
@@ -26,7 +27,7 @@ from strategies.compression import compression
 torch.backends.cudnn.deterministic = True
 spare_imports()
 
-app = ClientApp(mods=[compression])
+app = ClientApp(mods=[discretion, compression])
 
 
 @app.query()

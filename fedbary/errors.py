@@ -27,6 +27,13 @@ class SettingError(ValueError):
         return SettingError, (self.setting, self.value, self.allowed)
 
 
+class CellError(SettingError):
+    """A cell of a table held a value that is not allowed."""
+
+    def __reduce__(self) -> tuple[type[SettingError], tuple[str, object, str]]:
+        return CellError, (self.setting, self.value, self.allowed)
+
+
 class RunError(RuntimeError):
     """A run could not be started or ended without a result; the message is one line."""
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from fedbary.data.tables._frame import TARGET, Frame
 from fedbary.data.tables._layout import Layout
 from fedbary.data.tables._split import Split, prescribed, tenth_of_each_class
-from fedbary.errors import SettingError
+from fedbary.errors import CellError, SettingError
 from fedbary.seeds import derive_seed
 
 
@@ -98,7 +98,7 @@ def encode(frame: Frame, layout: Layout) -> Labelled:
 def _numbers(name: str, column: str, values: np.ndarray) -> np.ndarray:
     if values.dtype == object:
         where = f"{name}: row 1, feature {column!r}"
-        raise SettingError(where, values[0], "a finite number, as the server's data hold there")
+        raise CellError(where, values[0], "a finite number, as the server's data hold there")
     return values[:, None]
 
 
@@ -113,5 +113,5 @@ def _index(where: str, values: np.ndarray, names: tuple[str, ...]) -> np.ndarray
     index = np.array([places.get(value, -1) for value in values.tolist()], dtype=np.int64)
     for row in np.flatnonzero(index < 0)[:1].tolist():
         allowed = f"{', '.join(names)}, which the server knows"
-        raise SettingError(where.format(row + 1), values.tolist()[row], allowed)
+        raise CellError(where.format(row + 1), values.tolist()[row], allowed)
     return index

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedbary.data.deal import tenth_of_all
 from fedbary.data.tables._split import Split, checked_split, prescribed, tenth
-from fedbary.errors import SettingError
+from fedbary.errors import CellError, SettingError
 from fedbary.seeds import derive_seed
 
 
@@ -113,7 +113,7 @@ def table(
     for row, column in np.argwhere(~np.isfinite(whole))[:1].tolist():
         of = f"feature {features[column]!r}" if column < len(features) else "target"
         stood = float(whole[row, column]) if cell is None else cell(row, column)
-        raise SettingError(f"{name}: row {row + 1}, {of}", stood, "a finite number")
+        raise CellError(f"{name}: row {row + 1}, {of}", stood, "a finite number")
     varies = np.ptp(whole, axis=0) > 0
     if not varies[-1] or not varies[:-1].any():
         held = "every feature" if varies[-1] else "the target"

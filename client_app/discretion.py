@@ -1,0 +1,27 @@
+"""What a site's errors tell the server: where a table is wrong, and not what stands there."""
+
+from __future__ import annotations
+
+from logging import ERROR
+
+from flwr.app import Context, Message
+from flwr.clientapp.typing import ClientAppCallable
+from flwr.supercore import log
+
+from fedbary.data.sites import site_from
+from fedbary.errors import CellError
+
+
+def discretion(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    """Answer a message; what a cell of a site's own table holds goes into its log alone.
+
+    Flower sends the text of every error to the server.
+    """
+    try:
+        return call_next(message, context)
+    except CellError as error:
+        if site_from(context.node_config).partition is not None:
+            raise
+        log(ERROR, "%s", error)
+        told = f"{error.setting}: expected {error.allowed}; the site's log says what it holds"
+        raise ValueError(told) from None
