@@ -140,6 +140,13 @@ def test_names_of_classes_may_stand_in_the_file(tmp_path):
     assert load_saved(tmp_path, small() | {"classes": ["c", "a", "b"]}).classes == ("c", "a", "b")
 
 
+def test_labels_that_seem_to_count_from_1_are_said(tmp_path):
+    arrays = small()
+    shifted = arrays | {part: arrays[part] + 1 for part in ("y_train", "y_test")}
+    with pytest.warns(UserWarning, match=r"one\.npz: no training label is 0"):
+        load_saved(tmp_path, shifted, "one.npz")
+
+
 def changed(**arrays):
     return lambda original: original | arrays
 

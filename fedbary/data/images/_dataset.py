@@ -1,5 +1,6 @@
 """What a data set is, and the checks that turn four arrays into one."""
 
+import warnings
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -133,6 +134,8 @@ def from_arrays(
     if not 2 <= num_classes <= max(2, len(y_train)):
         allowed = "at least 2 classes, and no more than there are training examples"
         raise SettingError(f"{source}: labels", f"0 to {num_classes - 1}", allowed)
+    if NAMES not in arrays and not (y_train == 0).any():
+        warnings.warn(f"{source}: no training label is 0, from which labels count", stacklevel=2)
     return Dataset(name, x_train, y_train, x_test, y_test, classes, augment)
 
 
