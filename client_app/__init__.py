@@ -68,6 +68,8 @@ def train(message: Message, context: Context) -> Message:
     start = time.perf_counter()
     augment = task.augments(node.site)
     fitted = node.fit(message, model, shard.x, shard.y, task.loss(job.facts), seed, augment)
+    if not all(tensor.isfinite().all() for tensor in model.state_dict().values()):
+        raise ValueError("training diverged, weights are not finite; a smaller lr may do")
     metrics: dict[str, int | float] = {
         "num-examples": len(shard.y),
         "train-seconds": time.perf_counter() - start,

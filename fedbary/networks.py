@@ -160,9 +160,20 @@ def score(
     dict
         Of classes accuracy, nll (nats), ece, brier, auroc and sensitivity; of numbers nll, rmse,
         sharpness, crps and coverages.
+
+    Raises
+    ------
+    SettingError
+        If `y` is no tensor, or not of the prediction's classes.
     """
+    if not isinstance(y, Tensor):
+        raise SettingError("y", type(y).__name__, "a tensor (N,)")
     if isinstance(prediction, Forecast):
         return regression.score(prediction, y.to(prediction.mean.device))
+    count = prediction.probs.shape[1]
+    if y.dtype != torch.int64 or (len(y) and not 0 <= int(y.min()) <= int(y.max()) < count):
+        held = f"{y.dtype} from {y.min()} to {y.max()}" if len(y) else f"no {y.dtype}"
+        raise SettingError("y", held, f"classes from 0 to {count - 1}, int64")
     return tables.score(prediction.probs, y.to(prediction.probs.device), ece_bins, specificity)
 
 
@@ -198,6 +209,8 @@ def _answers(
     """Return what the networks answer to each batch, (networks, batch, …)."""
     if samples < 1:
         raise SettingError("samples", samples, "a whole number from 1 up")
+    if not isinstance(x, Tensor):
+        raise SettingError("x", type(x).__name__, "a tensor of the network's inputs")
     if not len(x):
         raise SettingError("x", "no input", "at least one")
     if networks is not None:

@@ -4,6 +4,7 @@ import math
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -165,3 +166,20 @@ def test_the_lines_of_the_documentation_run(plain, tmp_path, monkeypatch, capsys
     (lines,) = (block for block in blocks if "fedbary.predict(" in block)
     exec(lines, {"network": plain, "x": X, "y": Y})
     assert "brier" in capsys.readouterr().out and (tmp_path / "reliability.png").stat().st_size
+
+
+@pytest.mark.parametrize(
+    ("y", "said"),
+    [
+        (np.arange(3), "y: 'ndarray'; expected a tensor"),
+        (torch.tensor([0, 1, 2]), "from 0 to 2'; expected classes from 0 to 1, int64"),
+        (torch.tensor([0, -1, 1]), "from -1 to 1'; expected classes from 0 to 1"),
+        (torch.tensor([0.0, 1.0, 1.0]), "torch.float32 from 0.0 to 1.0'; expected classes"),
+    ],
+)
+def test_labels_that_are_none_get_a_line(y, said):
+    prediction = fedbary.predict(nn.Linear(2, 2), torch.zeros(3, 2), samples=1)
+    with pytest.raises(SettingError, match=re.escape(said)):
+        fedbary.score(prediction, y)
+    with pytest.raises(SettingError, match="x: 'ndarray'; expected a tensor"):
+        fedbary.predict(nn.Linear(2, 2), np.zeros((3, 2)))

@@ -167,3 +167,10 @@ def test_one_client_with_absurd_metrics_or_bytes_ends_nothing(spoil, tmp_path):
     line = lines(tmp_path / "run")[1]
     assert line["accuracy"] > 0 and line["admitted"] == 3
     assert len(line["held_out"]["clients"]) == (2 if spoil == "evaluate" else 3)
+
+
+def test_clients_whose_training_diverged_say_so(tmp_path, caplog):
+    with pytest.raises(RunError, match="every round was skipped"):
+        run_inline(settings(rounds=1, lr=1e30), tmp_path / "run")
+    refused = [text for text in caplog.messages if "reply refused" in text]
+    assert len(refused) == 3 and all("training diverged" in text for text in refused)

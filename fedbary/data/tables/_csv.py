@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,6 +46,10 @@ def cells(path: Path) -> DataFrame:
     if len(held.columns) == 1 and ";" in str(held.columns[0]):
         allowed = "commas between, no semicolons"
         raise SettingError(f"{path}: header", str(held.columns[0]), allowed)
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        names = [name.strip() for name in next(csv.reader(file))]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise SettingError(f"{path}: column {twice[0]!r}", "twice", "another name for each column")
     if unnamed := [i for i, name in enumerate(held.columns, 1) if name == f"Unnamed: {i - 1}"]:
         allowed = "a name in the header; leave a column of row numbers out"
         raise SettingError(f"{path}: column {unnamed[0]}", "", allowed)

@@ -29,6 +29,8 @@ def read_text(path: Path, **layout: Any) -> DataFrame:
         cells = pandas.read_csv(path, dtype=str, keep_default_na=False, **layout)
     except pandas.errors.EmptyDataError:
         raise SettingError(str(path), "no line", "a table, a line a row") from None
+    except UnicodeDecodeError:
+        raise SettingError(str(path), "other bytes", "a table of text in UTF-8") from None
     except (OSError, ValueError) as error:
         raise SettingError(str(path), error, "a table, a line a row") from error
     if not isinstance(cells.index, pandas.RangeIndex):

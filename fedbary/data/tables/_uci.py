@@ -50,6 +50,9 @@ def _parts(path: Path) -> tuple[DataFrame, Series, list[tuple[np.ndarray, np.nda
     """Return features, target and splits, cells as text."""
     if (path / "data").is_dir():
         path = path / "data"
+    if not (path / "data.txt").is_file():
+        allowed = "a table's file, or a folder with data.txt, index_features.txt, index_target.txt"
+        raise SettingError(str(path), "a folder without data.txt", allowed)
     cells = read_text(path / "data.txt", sep=r"\s+", header=None)
     features = _indices(path / "index_features.txt")
     aim = _indices(path / "index_target.txt")

@@ -1,0 +1,32 @@
+"""A table's file that is no table gets a line that says what was wrong."""
+
+import re
+
+import pytest
+
+from fedbary.data.tables._csv import cells
+from fedbary.data.tables._uci import read
+from fedbary.errors import SettingError
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"a,b, a\n1,2,3\n", "column 'a': 'twice'; expected another name for each column"),
+        ("a,b\n1,2\n".encode("utf-16"), "'other bytes'; expected a table of text in UTF-8"),
+    ],
+)
+def test_a_csv_file_that_is_none(content, said, tmp_path):
+    (tmp_path / "t.csv").write_bytes(content)
+    with pytest.raises(SettingError, match=re.escape(said)):
+        cells(tmp_path / "t.csv")
+
+
+def test_names_may_be_quoted_and_begin_with_a_mark(tmp_path):
+    (tmp_path / "t.csv").write_bytes(b'\xef\xbb\xbf"a,b","a"\n1,2\n')
+    assert list(cells(tmp_path / "t.csv").columns) == ["a,b", "a"]
+
+
+def test_a_folder_that_holds_no_table(tmp_path):
+    with pytest.raises(SettingError, match="'a folder without data.txt'; expected a table's file"):
+        read(tmp_path, "y")
