@@ -5,6 +5,7 @@ What a command needs is imported when it is called, so that the help is there at
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 from pathlib import Path
@@ -31,7 +32,10 @@ class Commands(TyperGroup):
 
 
 app = typer.Typer(
-    cls=Commands, add_completion=False, no_args_is_help=True, rich_markup_mode="markdown"
+    cls=Commands,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
 )
 
 
@@ -155,7 +159,12 @@ def main() -> None:
             signal.signal(number, _stop_once)
     try:
         refuse_settings_with_dashes(sys.argv[1:])
-        app()
+        app(sys.argv[1:] or ["--help"], prog_name="fedbary", standalone_mode=False)
+    except click.UsageError as error:
+        help_of = error.ctx.command_path if error.ctx else "fedbary"
+        sentences = re.split(r"(?<=[.?])\s+", error.format_message())
+        said = " ".join(dict.fromkeys(sentences))  # click and typer both say what may be meant
+        sys.exit(_say(f"{said} See {help_of} --help", 2))
     except (SettingError, RunError) as error:
         sys.exit(_say(str(error), 2 if isinstance(error, SettingError) else 1))
     except OSError as error:

@@ -58,6 +58,12 @@ def test_a_mistake_is_one_line_on_stderr_and_writes_nothing(tmp_path, words, sai
         (["resume", "gone"], ["gone", "settings.yaml"]),
         (["deploy", "rule=RKBL"], ["rule", "RKBL", "RKLB"]),
         (["deploy", "--site", "gone.npz"], ["--site", "gone.npz"]),
+        (["deploy", "--site", "gone.npz", "clients=3"], ["clients", "'3'", "1 --site"]),
+        (["simulat"], ["'simulat'", "'simulate'", "fedbary --help"]),
+        (["deploy", "--sites", "a"], ["'--sites'", "'--site'", "fedbary deploy --help"]),
+        (["predict", "run"], ["'DATA'", "fedbary predict --help"]),
+        (["predict", "a", "b", "--samples", "-1"], ["'--samples'", "-1", "x>=0"]),
+        (["predict", "a", "b", "--held-out", "c"], ["--held-out", "--error-rate"]),
         (["deploy", "dataset=none", "classes=2", "input_shape=1x8x8"], ["dataset", "--site"]),
     ],
 )
