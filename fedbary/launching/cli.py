@@ -159,7 +159,7 @@ def main() -> None:
             signal.signal(number, _stop_once)
     try:
         refuse_settings_with_dashes(sys.argv[1:])
-        app(sys.argv[1:] or ["--help"], prog_name="fedbary", standalone_mode=False)
+        sys.exit(app(sys.argv[1:] or ["--help"], prog_name="fedbary", standalone_mode=False))
     except click.UsageError as error:
         help_of = error.ctx.command_path if error.ctx else "fedbary"
         sentences = re.split(r"(?<=[.?])\s+", error.format_message())
