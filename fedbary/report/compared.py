@@ -14,7 +14,7 @@ from fedbary.report.results import plain
 from fedbary.runs.run_folder import require_ended
 from fedbary.scores.stats import paired
 from fedbary.settings.config import BOOKKEEPING
-from fedbary.study.table import read_run, result_rows, settings_of
+from fedbary.study.table import joined, read_run, result_rows, settings_of
 from fedbary.tasks import task_class
 
 REPEATS = ("seed", "split")
@@ -50,11 +50,11 @@ def read_runs(folders: Sequence[Path]) -> pd.DataFrame:
         raise SettingError("run", ", ".join(map(str, folders)), "two or more different runs")
     known = [folder.resolve().name for folder in folders]
     names = known if len(set(known)) == len(known) else [str(folder) for folder in folders]
-    table = pd.concat([read_one(*pair) for pair in zip(folders, names, strict=True)])
+    table = joined([read_one(*pair) for pair in zip(folders, names, strict=True)])
     if table["task"].nunique() > 1:
         held = ", ".join(table["task"].unique())
         raise SettingError("task", held, "runs of one task")
-    return table.reset_index(drop=True)
+    return table
 
 
 def curves_of(table: pd.DataFrame) -> tuple[Curve, ...]:
@@ -66,7 +66,7 @@ def with_arms(table: pd.DataFrame) -> pd.DataFrame:
     """Return a table with a column `arm`: the values of settings that differ, seeds left out."""
     keys = [key for key in _differing(table) if key not in REPEATS]
     arms = table[keys].apply(
-        lambda row: " ".join(f"{key}={plain(row[key])}" for key in keys), axis=1
+        lambda row: " ".join(f"{key}={plain(value)}" for key, value in row.dropna().items()), axis=1
     )
     return table.assign(arm=arms if keys else "all")
 
@@ -74,7 +74,10 @@ def with_arms(table: pd.DataFrame) -> pd.DataFrame:
 def settings_table(table: pd.DataFrame) -> Table:
     """Return the settings that differ, a column a run."""
     last = result_rows(table)
-    rows = [[key, *map(plain, last[key])] for key in _differing(table)]
+    rows = [
+        [key, *("–" if pd.isna(value) else plain(value) for value in last[key])]
+        for key in _differing(table)
+    ]
     return ["setting", *last["run"]], rows
 
 

@@ -121,14 +121,18 @@ def _least_rounds(rows: pd.DataFrame) -> float:
     return min(asked, best + patience) if patience > 0 and not math.isnan(best) else asked
 
 
-def write_table(results: Path, runs: Sequence[pd.DataFrame]) -> None:
-    """Write the runs' rows as the folder's table, at once: an interruption leaves the old one."""
+def joined(runs: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Return the rows of runs in one table, every run's settings before what was measured."""
     table = pd.concat(runs, ignore_index=True)
     first = [c for run in runs for c in itertools.takewhile(lambda c: c != "commit", run)]
     columns = [c for c in dict.fromkeys([*first, *table]) if c != "label_counts"]
-    table = table[columns + [c for c in ("label_counts",) if c in table]]
+    return table[columns + [c for c in ("label_counts",) if c in table]]
+
+
+def write_table(results: Path, runs: Sequence[pd.DataFrame]) -> None:
+    """Write the runs' rows as the folder's table, at once: an interruption leaves the old one."""
     partial = results / f"{TABLE}.partial"
-    table.to_csv(partial, index=False, float_format=f"%.{DIGITS}g")
+    joined(runs).to_csv(partial, index=False, float_format=f"%.{DIGITS}g")
     os.replace(partial, results / TABLE)
 
 

@@ -89,3 +89,16 @@ def test_a_folder_that_is_not_there_is_said_to_be_none(runs, tmp_path):
     for use in (load, report, lambda run: compared.read_runs([runs / "WB1", run])):
         with pytest.raises(SettingError, match="there is none of this name"):
             use(absent)
+
+
+def test_a_parameter_that_a_method_lacks_is_not_said_of_it(runs, tmp_path):
+    folders = [runs / "RKLB0"]
+    for mu in (0.1, 0.2):
+        folders.append(tmp_path / str(mu))
+        run_inline(
+            resolve({**QUICK, "method": "FedProx", "bayesian_layers": 0, "mu": mu}), folders[-1]
+        )
+    table = compared.with_arms(compared.read_runs(folders))
+    of_rule, *of_methods = table["arm"].unique()
+    assert "mu=" not in of_rule and ["mu=0.1" in arm for arm in of_methods] == [True, False]
+    assert ["–", "0.1", "0.2"] == dict((k, v) for k, *v in compared.settings_table(table)[1])["mu"]
