@@ -133,7 +133,7 @@ def explain(
 ) -> None:
     """Say what the parts of a run and its settings are.
 
-    PART is the name of a method, a rule, a way of local inference, a data set, a model or a
+    PART is the name of a method, a rule, a local inference, a data set, a model, a protocol or a
     setting; without it all are listed. Examples: `fedbary
     explain`; `fedbary explain PVI`; `fedbary explain kl_weight`.
     """
