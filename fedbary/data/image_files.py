@@ -154,7 +154,7 @@ def _check(name: str, picture: Image, shape: Shape, resize: str) -> None:
     _, height, width = shape
     said = f"{picture.height}×{picture.width} pixels"
     if resize == "none" and picture.size != (width, height):
-        wanted = f"{height}×{width}, as input_shape says"
+        wanted = f"{height}×{width}, which the model takes"
         allowed = f"{wanted}; or a run with resize=crop, pad or stretch"
         raise SettingError(name, said, allowed)
     if picture.height * picture.width > LARGEST_IMAGE:

@@ -79,7 +79,7 @@ def test_folders_that_do_not_fit_are_refused_in_one_line(tmp_path):
     with pytest.raises(SettingError, match="no image"):
         own_data(str(tmp_path), TASK)
     Image.fromarray(np.zeros((9, 8), np.uint8)).save(tmp_path / "3" / "x.png")
-    with pytest.raises(SettingError, match=r"x.png: '9×8 pixels';.*8×8, as input_shape says"):
+    with pytest.raises(SettingError, match=r"x.png: '9×8 pixels';.*8×8, which the model takes"):
         own_data(str(tmp_path), TASK)
     (tmp_path / "3" / "x.png").write_bytes(b"none")
     with pytest.raises(SettingError, match=r"x.png: .*; expected an image"):

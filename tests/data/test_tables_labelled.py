@@ -143,7 +143,7 @@ def test_a_missing_value_is_refused_by_row_and_column(cell, column, tmp_path):
         ("a,y\n1,no\n3\n", "row 2, target: .*fill the cell"),
         ("a,b,y\n1,2,3,4\n5,6,7,8\n", "rows of more than 3 cells"),
         (",b,y\n0,2,no\n1,6,yes\n", "column 1: .*a name in the header"),
-        ("a,y\n1,no\n2,no\n", "target: '1 different values'.*2 to 100 classes"),
+        ("a,y\n1,no\n2,no\n", "target: 'no in every row'.*2 to 100 classes"),
         ("a,y\n1,0.5\n2,1\n", "target: '0.5'.*task=regression"),
         ("y\nno\nyes\n", "2 rows, 0 features"),
         ("a,y\n", "0 rows, 1 features"),

@@ -100,5 +100,6 @@ def _classes(frame: Frame) -> tuple[str, ...]:
         raise SettingError(f"{frame.name}: {TARGET}", fractions[0], number)
     if not 2 <= len(found) <= MAX_CLASSES:
         allowed = f"2 to {MAX_CLASSES} classes, {number}"
-        raise SettingError(f"{frame.name}: {TARGET}", f"{len(found)} different values", allowed)
+        held = f"{len(found)} different values" if len(found) > 1 else f"{found[0]} in every row"
+        raise SettingError(f"{frame.name}: {TARGET}", held, allowed)
     return tuple(sorted(found, key=sizes.get) if sizes else found)  # type: ignore[arg-type]
