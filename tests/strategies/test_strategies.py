@@ -75,7 +75,7 @@ def test_the_classes_go_by_their_names():
     assert {strategies.RKLB, strategies.WB, strategies.FKLB} <= {*map(strategy_for, RULES)}
     with pytest.raises(AttributeError, match="FedAvg"):
         _ = strategies.FedAvg
-    with pytest.raises(SettingError, match="rule: 'Krum'"):
+    with pytest.raises(SettingError, match="rule or method: 'Krum'"):
         strategy_for("Krum")
 
 
