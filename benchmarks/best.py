@@ -123,10 +123,17 @@ def chance_table(last: pd.DataFrame) -> str:
     return table(["", "", *head], body)
 
 
-def differences_table(last: pd.DataFrame) -> str:
-    """Return RKLB − FedAvg over the seeds, with the clients' temperature where they fit one."""
+def differences_table(last: pd.DataFrame, of_fedavg: pd.DataFrame | None = None) -> str:
+    """Return RKLB − FedAvg over the seeds, with the clients' temperature where they fit one.
+
+    FedAvg's runs may be of another table, whose data sets are then compared.
+    """
     body = []
-    for dataset, sides in _sides(last):
+    other = dict(_sides(last if of_fedavg is None else of_fedavg))
+    for dataset, (gaussian, _) in _sides(last):
+        if dataset not in other:
+            continue
+        sides = gaussian, other[dataset][1]
         for metric in (ACCURACY, NLL, ECE_15, ECE_100, BRIER, *DETECTION[:1]):
             pair = [by_seed(side, metric) for side in sides]
             found, (one, two) = compared(*pair), known(*pair)
@@ -172,6 +179,7 @@ def tables(results: Path) -> str:
     parts = {
         "Scores": headline(last, SCORES),
         "Thirty rounds": headline(short, SCORES),
+        "RKLB after a hundred rounds, FedAvg after thirty": differences_table(last, short),
         "Differences": differences_table(last),
         "Targets": targets_table(last),
         "What chance leaves": chance_table(last),
