@@ -131,7 +131,8 @@ def listed_values(values: pd.Series) -> str:
 
 def scored_after(last: pd.DataFrame) -> str:
     """Return which round's models are scored, by what the runs' `keep_best` says."""
-    kept = last["keep_best"].fillna("none").unique() if "keep_best" in last else ["none"]
+    known = last["keep_best"].astype(object) if "keep_best" in last else pd.Series(["none"])
+    kept = known.fillna("none").unique()
     return " or ".join(
         "after the last round"
         if score == "none"
