@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,8 +45,7 @@ def cells(path: Path) -> DataFrame:
     if len(held.columns) == 1 and ";" in str(held.columns[0]):
         allowed = "commas between, no semicolons"
         raise SettingError(f"{path}: header", str(held.columns[0]), allowed)
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        names = [name.strip() for name in next(csv.reader(file))]
+    names = read_text(path, header=None, nrows=1, skipinitialspace=True).iloc[0].tolist()
     if twice := [name for name in names if names.count(name) > 1]:
         raise SettingError(f"{path}: column {twice[0]!r}", "twice", "another name for each column")
     if unnamed := [i for i, name in enumerate(held.columns, 1) if name == f"Unnamed: {i - 1}"]:
