@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedbary.data.tables._split import Split, checked_split
-from fedbary.errors import SettingError
+from fedbary.errors import CellError, SettingError
 
 MISSING = frozenset({"", "na", "n/a", "#n/a", "<na>", "nan", "null", "?"})
 """Cells of text that stand for a missing value, in whatever case."""
@@ -98,7 +98,7 @@ def _cells(name: str, column: str, values: np.ndarray, mixed: bool = False) -> n
 
 def _refuse(name: str, column: str, bad: np.ndarray, cells: np.ndarray, allowed: str) -> None:
     for row in np.flatnonzero(bad)[:1].tolist():
-        raise SettingError(
+        raise CellError(
             f"{name}: row {row + 1}, {column}", cells[row : row + 1].tolist()[0], allowed
         )
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedbary.data.tables._frame import TARGET, Frame
-from fedbary.errors import SettingError
+from fedbary.errors import CellError, SettingError
 
 MAX_LEVELS = 50
 """Different texts of a column above which it is taken for names or notes and refused."""
@@ -97,9 +97,9 @@ def _classes(frame: Frame) -> tuple[str, ...]:
         sizes = {}
     number = "whole numbers or text; task=regression predicts a number"
     if fractions := [name for name, size in sizes.items() if not size.is_integer()]:
-        raise SettingError(f"{frame.name}: {TARGET}", fractions[0], number)
+        raise CellError(f"{frame.name}: {TARGET}", fractions[0], number)
     if not 2 <= len(found) <= MAX_CLASSES:
         allowed = f"2 to {MAX_CLASSES} classes, {number}"
         held = f"{len(found)} different values" if len(found) > 1 else f"{found[0]} in every row"
-        raise SettingError(f"{frame.name}: {TARGET}", held, allowed)
+        raise CellError(f"{frame.name}: {TARGET}", held, allowed)
     return tuple(sorted(found, key=sizes.get) if sizes else found)  # type: ignore[arg-type]

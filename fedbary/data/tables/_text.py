@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedbary.errors import SettingError
+from fedbary.errors import CellError, SettingError
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -58,7 +58,7 @@ def numbers(
     values = frame.apply(pandas.to_numeric, errors="coerce").to_numpy(np.float64)
     if len(values) and np.isnan(values[:, -1]).all():
         allowed = "a column of numbers; task=tables predicts classes"
-        raise SettingError(f"{name}: target {target.name!r}", frame.iat[0, -1], allowed)
+        raise CellError(f"{name}: target {target.name!r}", frame.iat[0, -1], allowed)
     names = [str(column) for column in features.columns]
     return table(
         name,
