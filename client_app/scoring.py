@@ -10,14 +10,14 @@ from client_app.node import config_of, received_of, round_of
 from fedbary.methods import Method, Personal
 from fedbary.projection import STRENGTHS, projected
 from fedbary.scores.metrics import label_share_weights
-from strategies.answering import METHOD_KEY, global_model, method_of
+from strategies.answering import METHOD_KEY, global_model, has_own_model, method_of
 
 
 def evaluation_scores(job: Job, message: Message, model: nn.Module) -> dict[str, float]:
     """Score the global model on what the site holds out; where asked, more.
 
-    A message that names a method asks for the site's own model too, and for both on the server's
-    test set as well, under weights by which it has the site's label shares; see
+    Where sites have models of their own that is scored too, and both on the server's test set as
+    well, under weights by which it has the site's label shares; see
     `fedbary.tasks._classes` for the metrics' names. A site that has no model of its own yet would
     use the global one.
     """
@@ -29,7 +29,7 @@ def evaluation_scores(job: Job, message: Message, model: nn.Module) -> dict[str,
     config = config_of(message)
     method = method_of(config) if METHOD_KEY in config else Method()
     models = {"": global_model(method, received, model.state_dict().keys())}
-    if METHOD_KEY in config:
+    if has_own_model(method, config):
         seed = job.task.seed("own", job.node.site.key, server_round)
         loss, augment = job.task.loss(job.facts), job.task.augments(job.node.site)
         own = job.node.personal(message, model, shard.x, shard.y, loss, seed, augment)

@@ -67,6 +67,11 @@ def _memory(
     return memory, admitted, earlier
 
 
+def has_own_model(method: Method, config: ConfigRecord) -> bool:
+    """Return whether the client of an evaluation message scores a model of its own."""
+    return method.personalises or KEPT_KEY in config
+
+
 def global_model(
     method: Method, received: Mapping[str, Tensor], names: Collection[str]
 ) -> Personal:
@@ -82,7 +87,7 @@ def global_model(
         The keys of the model's state dict.
     """
     model = {name: received[name] for name in names}
-    if not method.personalises:
+    if not (method.personalises or method.shows):
         return Personal(model)
     state = {name: tensor for name, tensor in received.items() if name not in model}
     members, posterior = method.members(model, state), method.posterior(model, state)

@@ -18,7 +18,16 @@ from fedbary.predictive.choice import predicted
 from fedbary.scores.metrics import evaluate
 from fedbary.seeds import derive_seed
 
-from .answering import METHOD_KEY, Place, fit, global_model, method_of, personal, reply_of
+from .answering import (
+    METHOD_KEY,
+    Place,
+    fit,
+    global_model,
+    has_own_model,
+    method_of,
+    personal,
+    reply_of,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,7 +133,7 @@ class Client:
         config, received = _told(message)
         method = method_of(config) if METHOD_KEY in config else Method()
         models = {"": global_model(method, received, self.model.state_dict().keys())}
-        if METHOD_KEY in config:
+        if has_own_model(method, config):
             models["personal-"] = self.own_model(message, context) or models[""]
         x, y = self.held_out
         found: dict[str, int | float] = {"num-examples": len(y)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from logging import WARNING
 from typing import Any
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
-from fedbary.methods import METHODS, Bench, Method, Reply, Server, require_room
+from fedbary.methods import METHODS, Bench, Method, Reply, Server, Tensors, require_room
 from fedbary.predictive import Prediction
 from fedbary.predictive.choice import predicted
 from fedbary.predictive.combine import Gate, Pool
@@ -122,21 +122,26 @@ class MethodStrategy(GatedStrategy):
         holder = f"clients of {self.method.name}"
         require_room(holder, self.method.held(len(messages)), model)
         earlier, self._at_checkpoint = self._at_checkpoint, dict(self._kept)
-        return self._filled(
-            messages, arrays, [self._kept] if earlier is None else [self._kept, earlier]
-        )
+        kept = [self._kept] if earlier is None else [self._kept, earlier]
+        return self._filled(messages, arrays, kept, self.method.send)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Send the global model, or, where clients have their own, what training messages hold."""
+        """Send the global model, or what the method shows to clients that score more than it."""
         messages = list(super().configure_evaluate(server_round, arrays, config, grid))
-        return self._filled(messages, arrays, [self._kept]) if self._personal else messages
+        if not (self._personal or self.method.shows):
+            return messages
+        return self._filled(messages, arrays, [self._kept], self.method.show)
 
     def _filled(
-        self, messages: list[Message], arrays: ArrayRecord, kept: Sequence[Mapping[str, int]]
+        self,
+        messages: list[Message],
+        arrays: ArrayRecord,
+        kept: Sequence[Mapping[str, int]],
+        content: Callable[[Server, str], Tensors],
     ) -> list[Message]:
-        """Fill messages with what the method sends, its name and parameters, and kept rounds."""
+        """Fill messages with their content, the method's name and parameters, and kept rounds."""
         names = Names(arrays.keys(), self.convention)
         model = names.read(arrays)
         server = self._server(model, Blanks())
@@ -144,7 +149,7 @@ class MethodStrategy(GatedStrategy):
         own |= {f"{METHOD_KEY}.{name}": value for name, value in self._told().items()}
         for message in messages:
             name = self._name(message.metadata.dst_node_id)
-            sent = self.method.send(server, name)
+            sent = content(server, name)
             said = ConfigRecord({**message.content.config_records[self.configrecord_key], **own})
             if self._keeps:
                 said[KEPT_KEY] = [rounds.get(name, 0) for rounds in kept]

@@ -73,7 +73,8 @@ def arguments_of(settings: Settings) -> dict[str, Value]:
 def require_method(settings: Settings) -> None:
     """Raise a SettingError if the run's method does not allow its parameters or its rounds.
 
-    Nor may the server be without examples where the method learns from some.
+    Nor may the server be without examples where the method learns from some, nor clients fit a
+    temperature to other predictions than the server's.
     """
     method = method_of(settings)
     method.check(settings.participants, settings.local_epochs)
@@ -82,6 +83,16 @@ def require_method(settings: Settings) -> None:
     if method.needs_bench and settings.server_fraction == 0:
         allowed = f"above 0, as {settings.method} learns from examples that the server keeps"
         raise SettingError("server_fraction", settings.server_fraction, allowed)
+    if settings.calibrate != "none" and not _is_scored_whole(method):
+        allowed = f"none for {settings.method}: its clients have only a part of what predicts"
+        raise SettingError("calibrate", settings.calibrate, allowed)
+
+
+def _is_scored_whole(method: Method) -> bool:
+    """Return whether clients who score the global model have all that it predicts by."""
+    kind = type(method)
+    predicts_by_it = kind.members is Method.members and kind.posterior is Method.posterior
+    return predicts_by_it or method.shows or method.personalises
 
 
 def method_named(name: str) -> type[Method]:

@@ -220,6 +220,9 @@ class Method:
     personalises = False
     """Whether clients have models of their own, which they score beside the global one."""
 
+    shows = False
+    """Whether clients who score the global model are sent more than it, as `show` says."""
+
     needs_kl = False
     """Whether clients' priors must act: a `kl_weight` of 0 is refused."""
 
@@ -255,6 +258,13 @@ class Method:
         keys of the state, as clients score the global model too.
         """
         return server.model
+
+    def show(self, server: Server, client: str) -> Tensors:
+        """Return what a client scores: by default what it is sent to train.
+
+        A method that `shows` adds what `members` and `posterior` need, under the state's keys.
+        """
+        return self.send(server, client)
 
     def fit(self, local: Local, received: Tensors, kept: Tensors) -> Fitted:
         """Do a client's work of a round: by default infer from the global model, and send all."""

@@ -33,7 +33,7 @@ PUBLISHED = [name for name in METHODS if name != BARYCENTRE]
 """Methods after which runs are called."""
 
 KINDS = {
-    (m.deterministic, m.remembers, m.personalises, m.needs_bench): name
+    (m.deterministic, m.remembers, m.personalises, m.shows, m.needs_bench): name
     for name, m in METHODS.items()
 }.values()
 """A method of each kind of message and memory."""

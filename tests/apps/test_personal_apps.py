@@ -53,7 +53,9 @@ def test_every_client_scores_both_models_on_both_kinds_of_data(folder):
     assert "local_models" in last
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS if METHODS[name].personalises])
+@pytest.mark.parametrize(
+    "name", [name for name, method in METHODS.items() if method.personalises or method.shows]
+)
 def test_the_global_model_is_to_a_client_what_it_is_to_the_server(name):
     """Of what it is sent: the networks, and the posterior, by which everybody's are predicted."""
     layer = VariationalLinear(3, 2)
@@ -70,7 +72,7 @@ def test_the_global_model_is_to_a_client_what_it_is_to_the_server(name):
 
     replies = [sent_by(client) for client in "012"]
     after, held = method.aggregate(Server(model, method.start(model)), replies)
-    sent = method.send(Server(after, held, round=2), "0")
+    sent = method.show(Server(after, held, round=2), "0")
     found = global_model(method, sent, after.keys())
     for ours, theirs in (
         (found.model, after),

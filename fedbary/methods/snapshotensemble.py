@@ -1,0 +1,116 @@
+"""SnapshotEnsemble: the federation anneals its step size again and again, and all ends predict.
+
+Rounds come in cycles of C. In round t, from 1, clients train at
+
+    lr · ½ (1 + cos(π ((t − 1) mod C) / C)),
+
+from the full rate in a cycle's first round towards 0 in its last, and the server takes the
+aggregate of a rule, see `Barycentre`. What it holds at the end of a cycle is a snapshot; the next
+cycle begins there, at the full rate, and leaves for another optimum. Predictions are the mixture of
+the last M snapshots: of posteriors each gives its part of the draws, of point weights one network.
+Until the first cycle has ended predictions are the global model's, and rounds after the last whole
+cycle change none.
+
+It assumes that a cycle is long enough to converge, and its first steps large enough to move on.
+
+What travels: as under the rule, once the model either way; clients who score the predictions, on
+what they hold out, are sent the snapshots, M models. Clients keep nothing.
+
+What it costs: a client's round is the local inference; the server keeps M models. A prediction
+takes as many draws as that of one posterior; of point weights M passes.
+
+Use it with rounds to spare: the budget of one long training, spent on several networks.
+
+Published for one machine, with M of 5 to 6 and epochs for rounds; the cycles of a federation
+without an ensemble are those of FedSWA, which averages the ends' weights.
+
+References: Huang et al., Snapshot Ensembles: Train 1, Get M for Free, ICLR 2017; Caldarola, Caputo
+and Ciccone, Improving Generalization in Federated Learning by Seeking Flat Minima, ECCV 2022.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+
+from fedbary.methods._method import Fitted, Local, Reply, Server, Tensors
+from fedbary.methods._ranges import whole
+from fedbary.methods.barycentre import Barycentre
+
+_SNAPSHOT = "snapshot/"
+
+
+@dataclass(frozen=True)
+class SnapshotEnsemble(Barycentre):
+    """An ensemble of a cyclic schedule's ends (Huang et al. 2017), under any rule.
+
+    Parameters
+    ----------
+    cycle : int
+        C, from 1: the rounds in which the rate falls from `lr` towards 0.
+    snapshots : int
+        M, from 1: how many of the newest ends predict.
+
+    The others are those of `Barycentre`.
+
+    Raises
+    ------
+    SettingError
+        If a parameter is out of its range.
+    """
+
+    cycle: int = 5
+    snapshots: int = 5
+
+    name: ClassVar[str] = "SnapshotEnsemble"
+
+    called_by = "method"
+    shows = True
+    unused = ("lr_schedule",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        whole(self, 1, "cycle", "snapshots")
+
+    def held(self, clients: int) -> int:
+        """Return the snapshots and the global model."""
+        return self.snapshots + 1
+
+    def fit(self, local: Local, received: Tensors, kept: Tensors) -> Fitted:
+        """Infer from the global model at the round's rate."""
+        passed = (local.round - 1) % self.cycle / self.cycle
+        lr = local.training.lr * (1 + math.cos(math.pi * passed)) / 2
+        job = replace(local, training=replace(local.training, lr=lr))
+        return super().fit(job, received, kept)
+
+    def aggregate(self, server: Server, replies: Sequence[Reply]) -> tuple[Tensors, Tensors]:
+        """Return the rule's aggregate; the last of a cycle joins the snapshots."""
+        held = {n: tensor for n, tensor in server.state.items() if n.startswith(_SNAPSHOT)}
+        others = {n: tensor for n, tensor in server.state.items() if n not in held}
+        model, velocity = super().aggregate(replace(server, state=others), replies)
+        if server.round % self.cycle == 0:
+            held = {
+                _SNAPSHOT + name: _joined(held.get(_SNAPSHOT + name), tensor, self.snapshots)
+                for name, tensor in model.items()
+            }
+        return model, {**velocity, **held}
+
+    def show(self, server: Server, client: str) -> Tensors:
+        """Return the global model and the snapshots."""
+        held = {n: tensor for n, tensor in server.state.items() if n.startswith(_SNAPSHOT)}
+        return {**server.model, **held}
+
+    def members(self, model: Tensors, state: Tensors) -> Tensors:
+        """Return the snapshots, oldest first; none before a cycle has ended."""
+        found = {n: tensor for n, tensor in state.items() if n.startswith(_SNAPSHOT)}
+        return {name.removeprefix(_SNAPSHOT): tensor for name, tensor in found.items()}
+
+
+def _joined(held: torch.Tensor | None, newest: torch.Tensor, most: int) -> torch.Tensor:
+    """Return the newest so many of stacked tensors and one more."""
+    both = newest[None] if held is None else torch.cat([held, newest[None]])
+    return both[-most:].clone()
