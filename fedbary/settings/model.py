@@ -173,8 +173,11 @@ class Settings(BaseModel):
         return self.evaluate_on == "validation" and self.dataset != "none"
 
     def lr_of(self, server_round: int) -> float:
-        """Return the rate of the means in a round; cosine: lr · ½ (1 + cos(π (t − 1)/rounds))."""
-        if self.lr_schedule == "constant":
+        """Return the rate of the means in a round; cosine: lr · ½ (1 + cos(π (t − 1)/rounds)).
+
+        It is constant where the method has a schedule of its own.
+        """
+        if self.lr_schedule == "constant" or "lr_schedule" in methods()[self.method].unused:
             return self.lr
         return self.lr * 0.5 * (1 + math.cos(math.pi * (server_round - 1) / self.rounds))
 

@@ -16,6 +16,7 @@ from fedbary.methods.barycentre import Barycentre
 from fedbary.methods.snapshotensemble import SnapshotEnsemble
 from fedbary.scores.metrics import evaluate
 from fedbary.settings.config import resolve
+from fedbary.settings.uses import require_used
 from fedbary.trained import load
 from server_app.inline import run_inline
 from strategies import strategy_for
@@ -81,6 +82,14 @@ def test_rates_fall_as_a_cosine_in_every_cycle_alike():
         SnapshotEnsemble("FedAvg", cycle=4).fit(local, network.state_dict(), {})
     wave = [0.2 * (1 + math.cos(math.pi * part)) for part in (0, 0.25, 0.5, 0.75)]
     assert seen == pytest.approx(wave * 2)
+
+
+def test_a_file_s_schedule_is_not_on_top_of_the_method_s():
+    """Of the command line it is refused."""
+    run = resolve({"method": "SnapshotEnsemble", "lr_schedule": "cosine", "rounds": 8})
+    assert {run.lr_of(number) for number in range(1, 9)} == {run.lr}
+    with pytest.raises(SettingError, match="lr_schedule.*method=SnapshotEnsemble does not use it"):
+        require_used(["lr_schedule"], run)
 
 
 def test_a_client_s_round_is_the_barycentre_s_at_that_rate():
