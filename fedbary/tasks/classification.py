@@ -8,7 +8,7 @@ images (`ood_dataset`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedbary.data import deal
-from fedbary.data.corruption import CORRUPTIONS, STRENGTHS, corrupted, require_pixels
+from fedbary.data.corruption import require_pixels
 from fedbary.data.examples import Examples
 from fedbary.data.image_examples import read_images
 from fedbary.data.image_layout import ImageLayout
@@ -35,20 +35,17 @@ from fedbary.predictive import Prediction
 from fedbary.predictive._networks import device_of
 from fedbary.predictive.choice import Predictor, predictor
 from fedbary.predictive.combine import Gate, Pool
-from fedbary.scores.metrics import auroc, evaluate
+from fedbary.scores.metrics import evaluate
 from fedbary.scores.temperature import nll_at_temperatures
 from fedbary.settings.config import Settings
-from fedbary.tasks import _classes, _images, _sums
-from fedbary.tasks._classes import ECE_BINS, SCORES
+from fedbary.tasks import _beyond, _classes, _images, _sums
+from fedbary.tasks._classes import SCORES
 from fedbary.tasks._network import network
 from fedbary.tasks._task import Task
 from fedbary.tasks._values import Client, Dialogue, Facts, Graph, Loss, Outcome, Scored
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-REPEATS = 5
-"""Sets of networks drawn from the final posterior, over which the ECE's own spread is taken."""
 
 
 @lru_cache(maxsize=1024)
@@ -307,28 +304,13 @@ class Classification(Task):
         kind, samples = self.settings.predictive, self.settings.samples
         return predictor(kind, model, samples, generator, posterior, members, pool=pool)
 
-    def _corrupted(
-        self,
-        kind: str,
-        strength: int,
-        labels: Tensor,
-        predicted: Callable[[Tensor], Prediction],
-        facts: Facts,
-    ) -> dict[str, float]:
-        """Score predictions of the test images under a corruption."""
-        images = deal.evaluation_data(self.held, self.deal)[0]
-        seed = self.seed("corruption", list(CORRUPTIONS).index(kind), strength)
-        seen = corrupted(inputs(images.cpu()), kind, strength, seed)
-        probs = predicted(self._taken(seen.to(labels.device), facts)).probs
-        return evaluate(probs, labels, self.settings.ece_bins)
-
     def _beyond(
         self, outcome: Outcome, here: Prediction, images: Tensor, labels: Tensor, facts: Facts
     ) -> dict[str, Any]:
         """Return what the uncertainty is worth at the end.
 
         That is accuracy after rejection, scores on corrupted images, detection of foreign data, and
-        how far the ECE moves with the draw of the networks: its standard deviation.
+        how far the ECE moves with the draw of the networks.
         """
         line = _classes.at_end(here, labels, self.seed("chance"))
         temperature = _classes.temperature_of(outcome)
@@ -337,24 +319,19 @@ class Classification(Task):
             return self._predict_global(outcome, x, *again).tempered(temperature)
 
         if self.settings.bayesian_layers > 0:
-            again = [predicted(images, i).probs for i in range(1, REPEATS)]
-            line["monte_carlo"] = {
-                f"ece_{bins}": float(
-                    np.std([evaluate(p, labels, bins)["ece"] for p in [here.probs, *again]], ddof=1)
-                )
-                for bins in ECE_BINS
-            }
+            line["monte_carlo"] = _beyond.spread_over_draws(
+                here, labels, lambda i: predicted(images, i)
+            )
         if self.settings.corruptions:
-            line["corrupted"] = {
-                kind: {str(strength + 1): self._corrupted(kind, strength, labels, predicted, facts)
-                       for strength in STRENGTHS}
-                for kind in CORRUPTIONS
-            }  # fmt: skip
+            line["corrupted"] = _beyond.on_corrupted(
+                deal.evaluation_data(self.held, self.deal)[0],
+                labels,
+                lambda x: predicted(self._taken(x.to(labels.device), facts)),
+                lambda kind, strength: self.seed("corruption", kind, strength),
+                self.settings.ece_bins,
+            )
         foreign = _images.ood_images(self.settings)
         if foreign is not None:
             there = predicted(self._taken(foreign, facts))
-            line["ood"] = {
-                "auroc_entropy": auroc(here.entropy, there.entropy),
-                "auroc_epistemic": auroc(here.epistemic, there.epistemic),
-            }
+            line["ood"] = _beyond.detection(here, there)
         return line

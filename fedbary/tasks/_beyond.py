@@ -1,0 +1,82 @@
+"""What an image classifier's uncertainty is worth beyond the test set as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from torch import Tensor
+
+from fedbary.data.corruption import CORRUPTIONS, STRENGTHS, corrupted
+from fedbary.data.images import inputs
+from fedbary.predictive import Prediction
+from fedbary.scores.metrics import auroc, evaluate
+from fedbary.tasks._classes import ECE_BINS
+
+REPEATS = 5
+"""Sets of networks drawn from the final posterior, over which the ECE's own spread is taken."""
+
+
+def spread_over_draws(
+    here: Prediction, labels: Tensor, redrawn: Callable[[int], Prediction]
+) -> dict[str, float]:
+    """Return how far the ECE moves with the draw of the networks: its standard deviation.
+
+    Parameters
+    ----------
+    here
+        The prediction of the test images.
+    labels
+        Theirs, (N,).
+    redrawn
+        Returns the prediction of the i-th other draw.
+    """
+    draws = [here.probs, *(redrawn(i).probs for i in range(1, REPEATS))]
+    return {
+        f"ece_{bins}": float(np.std([evaluate(p, labels, bins)["ece"] for p in draws], ddof=1))
+        for bins in ECE_BINS
+    }
+
+
+def on_corrupted(
+    images: Tensor,
+    labels: Tensor,
+    predicted: Callable[[Tensor], Prediction],
+    seed_of: Callable[[int, int], int],
+    ece_bins: int,
+) -> dict[str, dict[str, dict[str, float]]]:
+    """Return the scores on blurred, noisy and pale images, by kind and by strength from 1.
+
+    Parameters
+    ----------
+    images
+        The test images in their own units, (N, C, H, W).
+    labels
+        Theirs, (N,).
+    predicted
+        Predicts images, floats from 0 to 1.
+    seed_of
+        From the number of a kind and a strength to the source of the noise.
+    ece_bins
+        Bins of the ECE.
+    """
+    plain = inputs(images.cpu())
+    return {
+        kind: {
+            str(strength + 1): evaluate(
+                predicted(corrupted(plain, kind, strength, seed_of(number, strength))).probs,
+                labels,
+                ece_bins,
+            )
+            for strength in STRENGTHS
+        }
+        for number, kind in enumerate(CORRUPTIONS)
+    }
+
+
+def detection(here: Prediction, there: Prediction) -> dict[str, float | None]:
+    """Return how well the uncertainties tell foreign images (there) from the test set's (here)."""
+    return {
+        "auroc_entropy": auroc(here.entropy, there.entropy),
+        "auroc_epistemic": auroc(here.epistemic, there.epistemic),
+    }
