@@ -102,6 +102,18 @@ def launch(
         raise RunError("the run ended without a result; the messages above say why")
 
 
+def located(settings: Settings, folder: Path) -> Settings:
+    """Return settings of a run in a folder, with absolute paths."""
+    return settings.model_copy(
+        update={
+            "output": str(folder),
+            "data_dir": str(Path(settings.data_dir).expanduser().resolve()),
+            "dataset": _absolute(settings.dataset),
+            "ood_dataset": _absolute(settings.ood_dataset),
+        }
+    )
+
+
 def prepare(settings: Settings, folder: Path, own_data: bool = False) -> Settings:
     """Find every mistake that can be found before the start; return settings with absolute paths.
 
@@ -116,14 +128,7 @@ def prepare(settings: Settings, folder: Path, own_data: bool = False) -> Setting
     RunError
         If another process is writing to the folder.
     """
-    prepared = settings.model_copy(
-        update={
-            "output": str(folder),
-            "data_dir": str(Path(settings.data_dir).expanduser().resolve()),
-            "dataset": _absolute(settings.dataset),
-            "ood_dataset": _absolute(settings.ood_dataset),
-        }
-    )
+    prepared = located(settings, folder)
     for setting in ("dataset", "ood_dataset"):
         _require_file(setting, prepared)
     require_startable(folder, prepared)

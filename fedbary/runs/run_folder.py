@@ -115,6 +115,18 @@ def _can_go_on(folder: Path) -> bool:
         return False
 
 
+def is_cut_off(folder: Path, settings: Settings) -> bool:
+    """Whether a folder holds a run of these settings, and of this code, that can go on."""
+    file = folder / SETTINGS
+    if not file.exists() or read_yaml(file).get("commit") != git_commit(ROOT):
+        return False
+    try:
+        again = settings.model_copy(update={"resume": "last"})
+        return checkpoint_to_resume(folder, again) is not None
+    except SettingError:
+        return False
+
+
 def changed_bits(folder: Path, settings: Settings) -> list[str]:
     """Return what a run that goes on does otherwise than before, by which sums round otherwise."""
     made = read_yaml(folder / SETTINGS)

@@ -18,9 +18,10 @@ from rich.table import Table
 from fedbary.errors import RunError, SettingError, one_line
 from fedbary.launching.bar import progress_bar
 from fedbary.launching.duration import duration
-from fedbary.launching.launch import launch, prepare
+from fedbary.launching.launch import launch, located, prepare
 from fedbary.launching.warm import WarmProcess
 from fedbary.runs.location import is_whole
+from fedbary.runs.run_folder import is_cut_off
 from fedbary.settings.config import BOOKKEEPING, Settings
 from fedbary.study.cost import Cost
 from fedbary.study.grid import Experiment
@@ -45,7 +46,8 @@ POLL_SECONDS = 1.0
 class Results:
     """A results folder: the table, a folder and a log for each run.
 
-    A run is done if the table has it; one that was cut off is put aside, never removed.
+    A run is done if the table has it. One that was cut off goes on from its checkpoint; where its
+    settings or its code are others it is put aside, never removed.
     """
 
     path: Path
@@ -89,7 +91,7 @@ class Results:
             return 0
 
     def put_aside(self, name: str) -> None:
-        """Rename the folder of a run that was cut off."""
+        """Rename the folder of a run that was cut off and cannot go on."""
         folder, number = self.folder(name), 1
         if not folder.exists():
             return
@@ -154,7 +156,7 @@ def sweep(experiment: Experiment, results: Results, jobs: int, console: Console)
     """Make the runs that are missing; return the failed ones with what was wrong.
 
     The table is written after every run. When the sweep itself ends early, by Ctrl-C say, the
-    runs at work are stopped, and the next sweep starts those again.
+    runs at work are stopped, and the next sweep goes on with those.
     """
     todo = {name: s for name, s in experiment.runs.items() if name not in results.done}
     (results.path / "logs").mkdir(parents=True, exist_ok=True)
@@ -191,10 +193,14 @@ def _one(results: Results, name: str, settings: Settings, warm: WarmProcess) -> 
     with _locked(results.log(name)) as log:
         if is_whole(results.folder(name)):
             return
-        results.put_aside(name)
-        log.truncate(0)
+        folder = results.folder(name).resolve()
+        if is_cut_off(folder, located(settings, folder)):
+            settings = settings.model_copy(update={"resume": "last"})
+        else:
+            results.put_aside(name)
+            log.truncate(0)
         with _preparing:
-            prepared = prepare(settings, results.folder(name).resolve())
+            prepared = prepare(settings, folder)
         try:
             launch(prepared, log, warm)
         except RunError:

@@ -203,6 +203,31 @@ def test_a_sweep_that_is_stopped_ends_soon_and_whole_and_goes_on(tmp_path, how, 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("changed", [{}, {"lr": 0.02}])
+def test_a_run_that_was_cut_off_goes_on_where_nothing_has_changed(tmp_path, changed):
+    file = grid_file(tmp_path, [{**SEEDS[0], "seed": 0}], rounds=40)
+    process, begun, children = started_sweep(tmp_path, file, 1)
+
+    def done():
+        return len((begun / "metrics.jsonl").read_text().splitlines()) - 1
+
+    wait_until(lambda: done() > 2)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 130
+    psutil.wait_procs(children, 30)
+    assert done() < 40
+    grid_file(tmp_path, [{**SEEDS[0], "seed": 0}], rounds=40, **changed)
+    for results in ("out", "anew"):
+        again = fedbary("sweep", file, "--results", results, cwd=tmp_path)
+        assert again.returncode == 0, again.stdout + again.stderr
+    resumed = yaml.safe_load((begun / "settings.yaml").read_text()).get("resumed", [])
+    assert bool(resumed) == (not changed)
+    assert begun.with_name(f"{begun.name}.interrupted-1").exists() == bool(changed)
+    tables = [read_table(tmp_path / name) for name in ("out", "anew")]
+    assert tables[0]["nll"].tolist() == tables[1]["nll"].tolist() and len(tables[0]) == 41
+
+
+@pytest.mark.slow
 def test_the_runs_of_a_killed_sweep_are_not_started_beside_themselves(tmp_path):
     file = grid_file(tmp_path, SEEDS, rounds=400)
     process, _, children = started_sweep(tmp_path, file, 1)
