@@ -1,8 +1,8 @@
 """The best settings: RKLB beside FedAvg, each with settings of its own, seed by seed.
 
 It prints the tables of docs/results/best.md and of the README from the results of
-`experiments/best.yaml`, and of `best-snapshots.yaml` and `best-short.yaml` in the folders beside,
-and draws `picture.png`.
+`experiments/best.yaml`, and of `experiments/best-short.yaml` in the folder beside, and draws
+`picture.png`.
 
     python -m benchmarks.best results/best
 """
@@ -10,8 +10,8 @@ and draws `picture.png`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,7 +28,6 @@ from fedbary.study.table import read_table, result_rows
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-FIRST = "fashionmnist"
 NAMES = {"fashionmnist": "Fashion-MNIST", "cifar10": "CIFAR-10"}
 RULES = ("RKLB", "FedAvg")
 TARGETS = {
@@ -36,9 +35,6 @@ TARGETS = {
     "cifar10": {ACCURACY: 69.0, ECE_15: 1.2, ECE_100: 2.0, NLL: 0.89},
 }
 """What RKLB is to reach at every seed and in the mean."""
-
-SNAPSHOTS = "best-snapshots"
-"""The folder beside, of runs whose cycles' ends predict together."""
 
 SHORT = "best-short"
 """The folder beside, of runs after the rounds at which the settings were chosen."""
@@ -49,47 +45,17 @@ DRAWN = (ACCURACY, NLL, ECE_15)
 OF_THE_PAPER = (ACCURACY, ECE_100, NLL)
 
 
-@dataclass(frozen=True, eq=False)
-class Setting:
-    """A data set and a schedule with their runs, rule by rule."""
-
-    dataset: str
-    schedule: str
-    sides: tuple[pd.DataFrame, ...]
-
-    @property
-    def name(self) -> str:
-        """How the setting is called in tables."""
-        return f"{NAMES[self.dataset]}, {self.schedule}"
-
-
 def read(results: Path) -> pd.DataFrame:
-    """Return the rows of all rounds, those of snapshots first."""
-    beside = results.with_name(SNAPSHOTS)
-    tables = [read_table(folder) for folder in (beside, results) if folder.is_dir()]
-    return pd.concat(tables, ignore_index=True)
+    """Return the rows of all rounds."""
+    return read_table(results)
 
 
-def settings(rows: pd.DataFrame) -> Iterator[Setting]:
-    """Yield each data set under each schedule that was run, in the order of the rows."""
+def _sides(rows: pd.DataFrame) -> Iterator[tuple[str, list[pd.DataFrame]]]:
+    """Yield each data set that was run with its runs, rule by rule."""
     for dataset in NAMES:
         of_it = rows[rows["dataset"] == dataset]
-        for schedule, found in of_it.groupby(of_it.apply(_schedule, axis=1), sort=False):
-            sides = tuple(found[found["rule"] == rule] for rule in RULES)
-            yield Setting(dataset, schedule, sides)
-
-
-def _schedule(run: pd.Series) -> str:
-    """Return what a run's rounds are."""
-    if run.get("method") == "SnapshotEnsemble":
-        count = int(run["rounds"] // run["cycle"])
-        return f"{count} snapshots of {run['cycle']:.0f} rounds"
-    return f"{run['rounds']} rounds"
-
-
-def best_of_each(rows: pd.DataFrame) -> list[Setting]:
-    """Return the first setting of each data set: what we have to show."""
-    return list({found.dataset: found for found in reversed(list(settings(rows)))}.values())[::-1]
+        if len(of_it):
+            yield dataset, [of_it[of_it["rule"] == rule] for rule in RULES]
 
 
 def _as_drawn(side: pd.DataFrame, metric: Metric) -> pd.Series:
@@ -109,24 +75,21 @@ def _predictions(side: pd.DataFrame, metric: Metric) -> dict[str, Metric]:
 def headline(last: pd.DataFrame, metrics: Sequence[Metric] = (ACCURACY, ECE_15, NLL)) -> str:
     """Return mean ± standard deviation of both rules on each data set, the best in bold."""
     body = []
-    for of_one in settings(last):
+    for dataset, sides in _sides(last):
         names = [
             f"{rule}{at}"
-            for rule, side in zip(RULES, of_one.sides, strict=True)
+            for rule, side in zip(RULES, sides, strict=True)
             for at in _predictions(side, ACCURACY)
         ]
         columns = []
         for metric in metrics:
-            found = [
-                (each, side)
-                for side in of_one.sides
-                for each in _predictions(side, metric).values()
-            ]
+            found = [(each, side) for side in sides for each in _predictions(side, metric).values()]
             means = [by_seed(side, each).mean() for each, side in found]
             shown = [each.show(side[each.column]) for each, side in found]
             columns.append(marked(metric, means, shown, names))
-        epochs = of_one.sides[0]["local_epochs"].iloc[0]
-        heads = [f"{of_one.name} × {epochs} epochs", *[""] * len(names)]
+        first = sides[0].iloc[0]
+        epochs = f"{first['rounds']} rounds × {first['local_epochs']} epochs"
+        heads = [f"{NAMES[dataset]}, {epochs}", *[""] * len(names)]
         body += [list(row) for row in zip(heads, names, *columns, strict=False)]
     return table(["data set", "", *(metric.label for metric in metrics)], body)
 
@@ -134,9 +97,8 @@ def headline(last: pd.DataFrame, metrics: Sequence[Metric] = (ACCURACY, ECE_15, 
 def targets_table(last: pd.DataFrame) -> str:
     """Return RKLB's scores at every seed beside the targets, those that meet them in bold."""
     body = []
-    for of_one in best_of_each(last):
-        gaussian = of_one.sides[0]
-        for metric, target in TARGETS[of_one.dataset].items():
+    for dataset, (gaussian, _) in _sides(last):
+        for metric, target in TARGETS[dataset].items():
             scores = by_seed(gaussian, metric).sort_index()
             sign, number = (1, "≤") if metric.lower_is_better else (-1, "≥")
             cells = []
@@ -144,7 +106,7 @@ def targets_table(last: pd.DataFrame) -> str:
                 shown = f"{score:.{metric.decimals}f}"
                 cells.append(f"**{shown}**" if sign * score <= sign * target else shown)
             wanted = f"{number} {target:.{metric.decimals}f}"
-            body.append([of_one.name, metric.label, wanted, *cells])
+            body.append([NAMES[dataset], metric.label, wanted, *cells])
     seeds = sorted(set(last["seed"]))
     return table(["", "", "target", *(f"seed {seed}" for seed in seeds), "mean"], body)
 
@@ -152,52 +114,40 @@ def targets_table(last: pd.DataFrame) -> str:
 def chance_table(last: pd.DataFrame) -> str:
     """Return both ECEs beside what a calibrated model of the same confidences has by chance."""
     body = []
-    for of_one in settings(last):
-        for rule, side in zip(RULES, of_one.sides, strict=True):
+    for dataset, sides in _sides(last):
+        for rule, side in zip(RULES, sides, strict=True):
             pairs = [(each, replace(each, column=f"by_chance.{each.column}")) for each in ECE]
             cells = [metric.show(side[metric.column]) for pair in pairs for metric in pair]
-            body.append([of_one.name, rule, *cells])
+            body.append([NAMES[dataset], rule, *cells])
     head = [name for metric in ECE for name in (metric.label, "*by chance*")]
     return table(["", "", *head], body)
 
 
-def differences_table(last: pd.DataFrame) -> str:
-    """Return RKLB − FedAvg in every setting."""
-    return _differences((of_one.name, *of_one.sides) for of_one in settings(last))
+def differences_table(last: pd.DataFrame, of_fedavg: pd.DataFrame | None = None) -> str:
+    """Return RKLB − FedAvg over the seeds, with the clients' temperature where they fit one.
 
-
-def schedules_table(last: pd.DataFrame, short: pd.DataFrame) -> str:
-    """Return the snapshots less one network, for each rule, and RKLB less FedAvg at its length."""
-    together, alone = [found for found in settings(last) if found.dataset == FIRST]
-    (brief,) = settings(short)
-    rklb, fedavg = zip(together.sides, alone.sides, brief.sides, strict=True)
-    pairs = [
-        (f"RKLB, {together.schedule} − {alone.schedule}", rklb[0], rklb[1]),
-        (f"FedAvg, {together.schedule} − {brief.schedule}", fedavg[0], fedavg[2]),
-        (f"RKLB, {alone.schedule} − FedAvg, {brief.schedule}", rklb[1], fedavg[2]),
-    ]
-    return _differences(pairs)
-
-
-def _differences(pairs: Iterable[tuple[str, pd.DataFrame, pd.DataFrame]]) -> str:
-    """Return first − second over the seeds, with the clients' temperature where they fit one."""
+    FedAvg's runs may be of another table, whose data sets are then compared.
+    """
     body = []
-    for name, *sides in pairs:
+    other = dict(_sides(last if of_fedavg is None else of_fedavg))
+    for dataset, (gaussian, _) in _sides(last):
+        if dataset not in other:
+            continue
+        sides = gaussian, other[dataset][1]
         for metric in (ACCURACY, NLL, ECE_15, ECE_100, BRIER, *DETECTION[:1]):
             pair = [by_seed(side, metric) for side in sides]
             found, (one, two) = compared(*pair), known(*pair)
             sign = 1 if metric.lower_is_better else -1
             better = sum(sign * a < sign * b for a, b in zip(one, two, strict=True))
             cells = [difference(metric, *pair), f"{better} of {found.pairs}"]
-            body.append([name, metric.label, *cells, probability(found.t_test)])
-    return table(["", "", "first − second [95 %]", "first better", "p, t-test"], body)
+            body.append([NAMES[dataset], metric.label, *cells, probability(found.t_test)])
+    return table(["", "", "RKLB − FedAvg [95 %]", "RKLB better", "p, t-test"], body)
 
 
 def papers_table(last: pd.DataFrame) -> str:
     """Return RKLB beside BA-BFL's best number of each column, and beside its rivals'."""
     body = []
-    for of_one in best_of_each(last):
-        dataset, gaussian = of_one.dataset, of_one.sides[0]
+    for dataset, (gaussian, _) in _sides(last):
         for metric in OF_THE_PAPER:
             ours = by_seed(gaussian, metric)
             rows = table1()
@@ -215,7 +165,9 @@ def papers_table(last: pd.DataFrame) -> str:
                 shown = f"{mean:.2f} ± {std:.2f}"
                 less = f"{ours.mean() - mean:+.{metric.decimals}f} ± {error:.{metric.decimals}f}"
                 cells.append(f"{shown}: {less}")
-            body.append([of_one.name, metric.label, metric.show(gaussian[metric.column]), *cells])
+            body.append(
+                [NAMES[dataset], metric.label, metric.show(gaussian[metric.column]), *cells]
+            )
     return table(
         ["", "", "RKLB, ours", "BA-BFL's Table 1, the best of the column", *PERSONAL], body
     )
@@ -223,12 +175,12 @@ def papers_table(last: pd.DataFrame) -> str:
 
 def tables(results: Path) -> str:
     """Return all tables in Markdown."""
-    last, short = result_rows(read(results)), result_rows(read_table(results.with_name(SHORT)))
+    last, short = (result_rows(read(folder)) for folder in (results, results.with_name(SHORT)))
     parts = {
         "Scores": headline(last, SCORES),
         "Thirty rounds": headline(short, SCORES),
-        "RKLB less FedAvg": differences_table(last),
-        "Schedules": schedules_table(last, short),
+        "RKLB after a hundred rounds, FedAvg after thirty": differences_table(last, short),
+        "Differences": differences_table(last),
         "Targets": targets_table(last),
         "What chance leaves": chance_table(last),
         "Papers": papers_table(last),
@@ -239,22 +191,21 @@ def tables(results: Path) -> str:
 def picture(results: Path) -> Figure:
     """Return each score by round, a line a rule: the mean over seeds, and all seeds as a band."""
     rows = read(results)
-    found = list(settings(rows[rows["round"] > 0]))
-    figure = sheet(9.0, 2.6 * len(found))
-    grid = figure.subplots(len(found), len(DRAWN), squeeze=False)
-    for row, of_one in zip(grid, found, strict=True):
+    figure = sheet(9.0, 2.6 * len(NAMES))
+    grid = figure.subplots(len(NAMES), len(DRAWN), squeeze=False)
+    for row, (dataset, sides) in zip(grid, _sides(rows[rows["round"] > 0]), strict=True):
         for axes, metric in zip(row, DRAWN, strict=True):
-            for rule, side, color in zip(RULES, of_one.sides, (BLUE, ORANGE), strict=True):
+            for rule, side, color in zip(RULES, sides, (BLUE, ORANGE), strict=True):
                 scores = _as_drawn(side, metric).groupby(side["round"])
                 by_round = scores.agg(["mean", "min", "max"])
                 by_round *= metric.scale
                 axes.plot(by_round.index, by_round["mean"], color=color, label=rule)
                 band = by_round["min"], by_round["max"]
                 axes.fill_between(by_round.index, *band, color=color, alpha=0.2, linewidth=0)
-            axes.set(xlabel="Round", ylabel=metric.label, ylim=_range(of_one.sides, metric))
+            axes.set(xlabel="Round", ylabel=metric.label, ylim=_range(sides, metric))
             axes.grid(alpha=0.3)
             open_frame(axes)
-        row[0].set_title(of_one.name, loc="left")
+        row[0].set_title(NAMES[dataset], loc="left")
         row[-1].legend(fontsize=8)
     return figure
 
