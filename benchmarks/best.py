@@ -1,7 +1,7 @@
 """The best settings: RKLB beside FedAvg, each with settings of its own, seed by seed.
 
 It prints the tables of docs/results/best.md and of the README from the results of
-`experiments/best.yaml`, and of `experiments/best-short.yaml` in the folder beside, and draws
+`experiments/best.yaml`, and of the runs that chose its settings, in the folders beside, and draws
 `picture.png`.
 
     python -m benchmarks.best results/best
@@ -36,8 +36,8 @@ TARGETS = {
 }
 """What RKLB is to reach at every seed and in the mean."""
 
-SHORT = "best-short"
-"""The folder beside, of runs after the rounds at which the settings were chosen."""
+CHOICES = ("best-choice", "best-choice-rates", "best-choice-length", "best-choice-snapshots")
+"""The folders beside, of runs on validation data that chose the settings on Fashion-MNIST."""
 
 SCORES = (ACCURACY, ECE_15, ECE_100, NLL)
 ECE = (ECE_15, ECE_100)
@@ -123,17 +123,10 @@ def chance_table(last: pd.DataFrame) -> str:
     return table(["", "", *head], body)
 
 
-def differences_table(last: pd.DataFrame, of_fedavg: pd.DataFrame | None = None) -> str:
-    """Return RKLB − FedAvg over the seeds, with the clients' temperature where they fit one.
-
-    FedAvg's runs may be of another table, whose data sets are then compared.
-    """
+def differences_table(last: pd.DataFrame) -> str:
+    """Return RKLB − FedAvg over the seeds, with the clients' temperature where they fit one."""
     body = []
-    other = dict(_sides(last if of_fedavg is None else of_fedavg))
-    for dataset, (gaussian, _) in _sides(last):
-        if dataset not in other:
-            continue
-        sides = gaussian, other[dataset][1]
+    for dataset, sides in _sides(last):
         for metric in (ACCURACY, NLL, ECE_15, ECE_100, BRIER, *DETECTION[:1]):
             pair = [by_seed(side, metric) for side in sides]
             found, (one, two) = compared(*pair), known(*pair)
@@ -173,17 +166,38 @@ def papers_table(last: pd.DataFrame) -> str:
     )
 
 
+def choice_table(results: Path) -> str:
+    """Return what was tried for each rule on validation data, and the NLL at the clients' T."""
+    tried = pd.concat(result_rows(read(results.with_name(folder))) for folder in CHOICES)
+    body = []
+    for rule in RULES:
+        runs = tried[tried["rule"] == rule]
+        for _, run in runs.iterrows():
+            cells = [rule, _schedule(run), run["pixels"], str(run["augment"]).lower()]
+            penalty = "kl_weight" if run["bayesian_layers"] else "weight_decay"
+            cells += [f"{penalty}={run[penalty]:g}", f"{run['lr']:g}", f"{run['nll']:.4f}"]
+            is_best = run["nll"] == runs["nll"].min()
+            body.append([f"**{cell}**" for cell in cells] if is_best else cells)
+    return table(["", "rounds", "pixels", "augment", "penalty", "lr", "NLL"], body)
+
+
+def _schedule(run: pd.Series) -> str:
+    """Return what a run's rounds are."""
+    cycle = run.get("cycle")
+    rounds = f"{run['rounds']:.0f}"
+    return rounds if pd.isna(cycle) else f"{rounds}, snapshots every {cycle:.0f}"
+
+
 def tables(results: Path) -> str:
     """Return all tables in Markdown."""
-    last, short = (result_rows(read(folder)) for folder in (results, results.with_name(SHORT)))
+    last = result_rows(read(results))
     parts = {
         "Scores": headline(last, SCORES),
-        "Thirty rounds": headline(short, SCORES),
-        "RKLB after a hundred rounds, FedAvg after thirty": differences_table(last, short),
         "Differences": differences_table(last),
         "Targets": targets_table(last),
         "What chance leaves": chance_table(last),
         "Papers": papers_table(last),
+        "Choice": choice_table(results),
     }
     return "\n\n".join(f"### {title}\n\n{text}" for title, text in parts.items())
 

@@ -74,3 +74,28 @@ def test_a_temperature_has_rows_of_its_own_and_is_not_in_the_curves(results, tmp
     assert text.count("12.50 ± 0.00") == text.count("0.125 ± 0.000") == 2
     axes = best.picture(tmp_path).axes
     assert axes[3].lines[0].get_ydata()[-1] == 12.5 and axes[0].lines[0].get_ydata()[-1] != 12.5
+
+
+def test_of_each_rule_the_choice_is_the_least_nll_that_was_tried(tmp_path):
+    rng, nll = np.random.default_rng(0), {rule: [] for rule in best.RULES}
+    for folder in best.CHOICES:
+        rows = []
+        for rule in best.RULES:
+            nll[rule].append(rng.uniform())
+            rows.append(
+                {
+                    "format": FORMAT, "run": f"{folder}-{rule}", "rule": rule, "rounds": 1,
+                    "round": 1, "pixels": "unit", "augment": "flip", "lr": 0.1,
+                    "nll": nll[rule][-1], "kl_weight": 0.003, "weight_decay": 0.0001,
+                    "bayesian_layers": 3 if rule == "RKLB" else 0,
+                    **({"cycle": 5} if "snapshots" in folder else {}),
+                }
+            )  # fmt: skip
+        (tmp_path / folder).mkdir()
+        write_table(tmp_path / folder, [pd.DataFrame(rows)])
+    lines = best.choice_table(tmp_path / "best").splitlines()[2:]
+    for rule in best.RULES:
+        bold = [line for line in lines if line.startswith(f"| **{rule}**")]
+        assert len(bold) == 1 and f"**{min(nll[rule]):.4f}**" in bold[0]
+    assert sum("snapshots every 5" in line for line in lines) == len(best.RULES)
+    assert all(("kl_weight" in line) == ("RKLB" in line) for line in lines)
