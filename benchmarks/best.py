@@ -36,7 +36,13 @@ TARGETS = {
 }
 """What RKLB is to reach at every seed and in the mean."""
 
-CHOICES = ("best-choice", "best-choice-rates", "best-choice-length", "best-choice-snapshots")
+CHOICES = (
+    "best-choice",
+    "best-choice-rates",
+    "best-choice-length",
+    "best-choice-snapshots",
+    "best-choice-decay",
+)
 """The folders beside, of runs on validation data that chose the settings on Fashion-MNIST."""
 
 SCORES = (ACCURACY, ECE_15, ECE_100, NLL)
@@ -174,11 +180,12 @@ def choice_table(results: Path) -> str:
         runs = tried[tried["rule"] == rule]
         for _, run in runs.iterrows():
             cells = [rule, _schedule(run), run["pixels"], str(run["augment"]).lower()]
-            penalty = "kl_weight" if run["bayesian_layers"] else "weight_decay"
-            cells += [f"{penalty}={run[penalty]:g}", f"{run['lr']:g}", f"{run['nll']:.4f}"]
+            cells.append(f"{run['kl_weight']:g}" if run["bayesian_layers"] else "")
+            cells += [f"{run['weight_decay']:g}", f"{run['lr']:g}", f"{run['nll']:.4f}"]
             is_best = run["nll"] == runs["nll"].min()
-            body.append([f"**{cell}**" for cell in cells] if is_best else cells)
-    return table(["", "rounds", "pixels", "augment", "penalty", "lr", "NLL"], body)
+            body.append([cell and f"**{cell}**" for cell in cells] if is_best else cells)
+    head = ["rounds", "pixels", "augment", "KL weight", "weight decay", "lr", "NLL"]
+    return table(["", *head], body)
 
 
 def _schedule(run: pd.Series) -> str:

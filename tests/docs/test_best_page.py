@@ -98,4 +98,4 @@ def test_of_each_rule_the_choice_is_the_least_nll_that_was_tried(tmp_path):
         bold = [line for line in lines if line.startswith(f"| **{rule}**")]
         assert len(bold) == 1 and f"**{min(nll[rule]):.4f}**" in bold[0]
     assert sum("snapshots every 5" in line for line in lines) == len(best.RULES)
-    assert all(("kl_weight" in line) == ("RKLB" in line) for line in lines)
+    assert all(("0.003" in line) == ("RKLB" in line) for line in lines)
