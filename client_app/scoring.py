@@ -14,12 +14,11 @@ from strategies.answering import METHOD_KEY, global_model, has_own_model, method
 
 
 def evaluation_scores(job: Job, message: Message, model: nn.Module) -> dict[str, float]:
-    """Score the global model on what the site holds out; where asked, more.
+    """Score the global model on what the site holds out, and the site's own, where it has one.
 
-    Where sites have models of their own that is scored too, and both on the server's test set as
-    well, under weights by which it has the site's label shares; see
-    `fedbary.tasks._classes` for the metrics' names. A site that has no model of its own yet would
-    use the global one.
+    Then both are scored on the server's test set as well, under weights by which it has the site's
+    label shares; see `fedbary.tasks._classes` for the metrics' names. A site that has no model of
+    its own yet would use the global one.
     """
     shard, server_round = job.shard, round_of(message)
     received = received_of(message)
