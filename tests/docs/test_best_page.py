@@ -43,13 +43,15 @@ def test_the_readme_shows_the_headline_that_the_results_give():
 def test_a_target_is_met_where_the_score_itself_meets_it(results):
     last = result_rows(best.read(results))
     lines = [line for line in best.targets_table(last).splitlines() if "Accuracy" in line]
-    for line, (dataset, targets) in zip(lines, best.TARGETS.items(), strict=True):
-        of_it = last[(last["dataset"] == dataset) & (last["rule"] == "RKLB")]
+    wanted = [(dataset, rule) for dataset in best.TARGETS for rule in best.RULES]
+    for line, (dataset, rule) in zip(lines, wanted, strict=True):
+        of_it = last[(last["dataset"] == dataset) & (last["rule"] == rule)]
         scores = 100 * of_it.sort_values("seed")["accuracy"].to_numpy()
-        cells = [cell.strip() for cell in line.strip("|").split("|")][3:]
-        for cell, score in zip(cells, [*scores, scores.mean()], strict=True):
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        assert cells[2] == rule
+        for cell, score in zip(cells[3:], [*scores, scores.mean()], strict=True):
             assert float(cell.strip("*")) == pytest.approx(score, abs=0.0051)
-            assert cell.startswith("**") == (score >= targets[ACCURACY])
+            assert cell.startswith("**") == (score >= best.TARGETS[dataset][ACCURACY])
 
 
 def test_the_curves_are_the_means_over_seeds_by_round(results):
