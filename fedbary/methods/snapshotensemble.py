@@ -9,7 +9,7 @@ aggregate of a rule, see `Barycentre`. What it holds at the end of a cycle is a 
 cycle begins there, at the full rate, and leaves for another optimum. Predictions are the mixture of
 the last M snapshots: of posteriors each gives its part of the draws, of point weights one network.
 Until the first cycle has ended predictions are the global model's, and rounds after the last whole
-cycle change none.
+cycle change none. A cycle whose last round is skipped, for want of replies, leaves no snapshot.
 
 It assumes that a cycle is long enough to converge, and its first steps large enough to move on.
 
@@ -89,7 +89,7 @@ class SnapshotEnsemble(Barycentre):
 
     def aggregate(self, server: Server, replies: Sequence[Reply]) -> tuple[Tensors, Tensors]:
         """Return the rule's aggregate; the last of a cycle joins the snapshots."""
-        held = {n: tensor for n, tensor in server.state.items() if n.startswith(_SNAPSHOT)}
+        held = _snapshots(server.state)
         others = {n: tensor for n, tensor in server.state.items() if n not in held}
         model, velocity = super().aggregate(replace(server, state=others), replies)
         if server.round % self.cycle == 0:
@@ -101,13 +101,16 @@ class SnapshotEnsemble(Barycentre):
 
     def show(self, server: Server, client: str) -> Tensors:
         """Return the global model and the snapshots."""
-        held = {n: tensor for n, tensor in server.state.items() if n.startswith(_SNAPSHOT)}
-        return {**server.model, **held}
+        return {**server.model, **_snapshots(server.state)}
 
     def members(self, model: Tensors, state: Tensors) -> Tensors:
         """Return the snapshots, oldest first; none before a cycle has ended."""
-        found = {n: tensor for n, tensor in state.items() if n.startswith(_SNAPSHOT)}
-        return {name.removeprefix(_SNAPSHOT): tensor for name, tensor in found.items()}
+        return {n.removeprefix(_SNAPSHOT): tensor for n, tensor in _snapshots(state).items()}
+
+
+def _snapshots(state: Tensors) -> dict[str, torch.Tensor]:
+    """Return the stacked snapshots, by the state's keys."""
+    return {name: tensor for name, tensor in state.items() if name.startswith(_SNAPSHOT)}
 
 
 def _joined(held: torch.Tensor | None, newest: torch.Tensor, most: int) -> torch.Tensor:

@@ -118,9 +118,9 @@ def _can_go_on(folder: Path) -> bool:
 def is_cut_off(folder: Path, settings: Settings) -> bool:
     """Whether a folder holds a run of these settings, and of this code, that can go on."""
     file = folder / SETTINGS
-    if not file.exists() or read_yaml(file).get("commit") != git_commit(ROOT):
-        return False
     try:
+        if not file.exists() or read_yaml(file).get("commit") != git_commit(ROOT):
+            return False
         again = settings.model_copy(update={"resume": "last"})
         return checkpoint_to_resume(folder, again) is not None
     except SettingError:
