@@ -6,6 +6,7 @@ with dots is a value within a group: `local_models.worst10_accuracy`, `ood.auroc
 `rejection.0.1` (accuracy with a tenth rejected), `log_var.fc1.weight` (mean log-variance),
 `monte_carlo.ece_15` (standard deviation of the ECE over repeated draws of the networks),
 `by_chance.ece_15` (the ECE that a calibrated model of the same confidences has by chance).
+`train_nll` is the mean over the training examples of the clients' last local epoch, in nats.
 `label_counts`, in round 0, is who holds what: JSON, a list of counts by class for each client (of
 a regression empty).
 """
@@ -60,11 +61,19 @@ def read_run(name: str, folder: Path) -> pd.DataFrame:
         if row["round"] == 0:
             row["label_counts"] = json.dumps(content["label_counts"], separators=(",", ":"))
         if "clients" in metrics:
-            row["train_seconds"] = sum(
-                client.get("train-seconds", 0) for client in metrics["clients"]
-            )
+            row |= _training(metrics["clients"])
         rows.append(row)
     return pd.DataFrame(rows)
+
+
+def _training(clients: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return what a round's clients say of their training together."""
+    row = {"train_seconds": math.fsum(client.get("train-seconds", 0) for client in clients)}
+    told = [client for client in clients if {"train-nll", "num-examples"} <= client.keys()]
+    if examples := sum(client["num-examples"] for client in told):
+        total = sum(client["num-examples"] * client["train-nll"] for client in told)
+        row["train_nll"] = total / examples
+    return row
 
 
 def read_table(results: Path) -> pd.DataFrame:

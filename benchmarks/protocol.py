@@ -1,0 +1,169 @@
+"""The papers' protocol as their public code runs it: what its scores and variances do by round.
+
+It prints the tables of docs/results/protocol.md from runs of `experiments/table1.yaml`, and draws
+`picture.png` beside them.
+
+    python -m benchmarks.protocol results/table1
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from benchmarks import _page
+from benchmarks._pairs import table
+from fedbary.figures.sheet import BLUE, GREEN, GREY, ORANGE, RED, SKY, open_frame, sheet
+from fedbary.inference.clamped_sgd import LOG_VAR_RANGE
+from fedbary.report.cells import ACCURACY, ECE_15, ECE_100, NLL, Metric
+from fedbary.report.published import published
+from fedbary.study.table import read_table, result_rows
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+ROUNDS = (1, 2, 5, 10, 15, 20, 22, 24, 26, 28, 30, 35, 40, 45, 50)
+TRAIN_NLL = Metric("train_nll", "training NLL")
+EPISTEMIC = Metric("uncertainty.epistemic", "epistemic, nats", 1, 4)
+PRINTED = (ACCURACY, ECE_100, NLL)
+BY_ROUND = (ACCURACY, NLL, TRAIN_NLL, ECE_15, ECE_100)
+LOG_VAR, SPREAD = "log_var.", "log_var_spread."
+
+
+def read(results: Path) -> pd.DataFrame:
+    """Return the rows of all rounds."""
+    return read_table(results)
+
+
+def arms(rows: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Yield every rule and n with its rows, by round."""
+    for (rule, layers), run in rows.groupby(["rule", "bayesian_layers"], sort=False):
+        yield f"{rule}, n = {layers}", run.sort_values("round")
+
+
+def layers_of(run: pd.DataFrame, prefix: str = LOG_VAR) -> dict[str, pd.Series]:
+    """Return the mean log-variance, or another column of every layer, by the layer's name."""
+    columns = [name for name in run if name.startswith(prefix) and run[name].notna().any()]
+    return {
+        name.removeprefix(prefix).removesuffix(".weight"): run.set_index("round")[name]
+        for name in columns
+    }
+
+
+def paper_table(last: pd.DataFrame) -> str:
+    """Return the scores after the last round beside the paper's mean ± standard deviation."""
+    body = []
+    for name, run in arms(last):
+        for metric in PRINTED:
+            row = run.iloc[0]
+            setting = row["dataset"], row["bayesian_layers"], row["rule"]
+            mean, std = published(*setting, metric.published)
+            theirs = f"{mean:.2f} ± {std:.2f}"
+            body.append([name, metric.label, metric.show(run[metric.column]), theirs])
+    return table(["", "", "ours", "the paper"], body)
+
+
+def turns_table(rows: pd.DataFrame) -> str:
+    """Return where each run is at its best on the test set, and what it has become by its end."""
+    body = []
+    for name, run in arms(rows[rows["round"] > 0]):
+        by_round = run.set_index("round")
+        nll, accuracy = by_round["nll"], by_round["accuracy"]
+        best, end = nll.idxmin(), nll.index.max()
+        cells = [f"{nll[at]:.3f} in round {at}" for at in (best, end)]
+        cells += [f"{by_round['train_nll'][at]:.4f}" for at in (best, end)]
+        cells.append(f"{100 * accuracy.max():.2f} in round {accuracy.idxmax()}")
+        body.append([name, *cells, f"{100 * accuracy[end]:.2f}"])
+    head = ["least NLL", "last NLL", "training NLL then", "and at the end"]
+    return table(["", *head, "best accuracy %", "last"], body)
+
+
+def rounds_table(run: pd.DataFrame) -> str:
+    """Return a run's scores by round."""
+    body = [
+        [f"{row['round']:.0f}", *(metric.show([row[metric.column]]) for metric in BY_ROUND)]
+        for _, row in run[run["round"].isin(ROUNDS)].iterrows()
+    ]
+    return table(["round", *(metric.label for metric in BY_ROUND)], body)
+
+
+def variances_table(run: pd.DataFrame) -> str:
+    """Return a run's mean log-variances, those that have passed the clamp in bold."""
+    means, spreads = layers_of(run), layers_of(run, SPREAD)
+    body = []
+    for _, row in run[run["round"].isin(ROUNDS)].iterrows():
+        at = row["round"]
+        cells = [marked(each[at]) for each in means.values()]
+        spread = sum(each[at] for each in spreads.values()) / len(spreads)
+        body.append([f"{at:.0f}", *cells, f"{spread:.4f}", EPISTEMIC.show([row[EPISTEMIC.column]])])
+    return table(["round", *means, "clients' spread", EPISTEMIC.label], body)
+
+
+def marked(log_var: float) -> str:
+    """Return a mean log-variance, in bold above the clamp."""
+    shown = f"{log_var:.3f}"
+    return f"**{shown}**" if log_var > LOG_VAR_RANGE[0] else shown
+
+
+def tables(results: Path) -> str:
+    """Return all tables in Markdown."""
+    rows = read(results)
+    parts = {"Beside the paper": paper_table(result_rows(rows)), "Turns": turns_table(rows)}
+    for name, run in arms(rows):
+        parts[name] = rounds_table(run)
+        if layers_of(run):
+            parts[f"Variances of {name}"] = variances_table(run[run["round"] > 0])
+    return "\n\n".join(f"### {title}\n\n{text}" for title, text in parts.items())
+
+
+def picture(results: Path) -> Figure:
+    """Return accuracy, NLL and ECE by round, then log-variances, their spread and uncertainty."""
+    rows = read(results)
+    rows = rows[rows["round"] > 0]
+    figure = sheet(10.0, 5.4)
+    panels = figure.subplots(2, 3)
+    for (name, run), color in zip(arms(rows), (BLUE, ORANGE, GREEN, RED), strict=False):
+        for axes, metric in zip(panels[0], (ACCURACY, NLL, ECE_100), strict=True):
+            axes.plot(run["round"], metric.scale * run[metric.column], color=color, label=name)
+            axes.set_ylabel(metric.label)
+        panels[0, 1].plot(run["round"], run["train_nll"], color=color, linestyle=":")
+        if layers_of(run):
+            _draw_variances(panels[1], run)
+    panels[0, 1].set_ylabel("NLL; dotted: of training")
+    panels[0, 1].set_yscale("log")
+    panels[0, 0].set_ylim(*_range(rows["accuracy"] * 100))
+    panels[0, 0].legend(fontsize=8)
+    panels[1, 0].axhline(LOG_VAR_RANGE[0], color="black", linewidth=1)
+    panels[1, 0].legend(fontsize=8)
+    for axes in panels.flat:
+        axes.set_xlabel("Round")
+        axes.grid(alpha=0.3)
+        open_frame(axes)
+    return figure
+
+
+def _draw_variances(row: list[Axes], run: pd.DataFrame) -> None:
+    """Draw log-variances beside the clamp, how far apart clients' are, and what they make of it."""
+    colors = dict(zip(layers_of(run), (BLUE, SKY, GREY), strict=False))
+    for axes, prefix in zip(row, (LOG_VAR, SPREAD), strict=False):
+        for layer, series in layers_of(run, prefix).items():
+            axes.plot(series.index, series, color=colors[layer], label=layer)
+    row[0].set_ylabel(f"mean log-variance; clamp at {LOG_VAR_RANGE[0]:g}")
+    row[1].set_ylabel("clients' spread of log-variances, nats")
+    row[2].plot(run["round"], run[EPISTEMIC.column], color=BLUE)
+    row[2].set_ylabel(EPISTEMIC.label)
+
+
+def _range(scores: pd.Series) -> tuple[float, float]:
+    """Return an axis's range that leaves out the first rounds' lowest scores."""
+    low = math.floor(scores.quantile(0.05))
+    return low, math.ceil(scores.max())
+
+
+if __name__ == "__main__":
+    _page.run(__doc__, tables, picture)

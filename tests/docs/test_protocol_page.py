@@ -1,0 +1,82 @@
+"""The page on the papers' protocol: where runs turn, and when log-variances pass their clamp."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from benchmarks import protocol
+from fedbary.report.cells import ACCURACY, NLL
+from fedbary.report.published import published
+from fedbary.study.table import FORMAT, write_table
+
+ROUNDS = range(51)
+ARMS = {"FedAvg": 0, "RKLB": 3}
+LAYERS = ("fc1", "fc3")
+BEST, THAW = {"FedAvg": 7, "RKLB": 13}, 25
+"""The rounds in which the NLL is least; the first round in which log-variances are above −8."""
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    folder, rng, rows = tmp_path_factory.mktemp("table1"), np.random.default_rng(0), []
+    for rule, layers in ARMS.items():
+        for number in ROUNDS:
+            log_var = -8 + (number - THAW + 0.5) / 20
+            of_layers = {f"log_var.{layer}.weight": log_var for layer in LAYERS}
+            of_layers |= {f"log_var_spread.{layer}.weight": rng.uniform() for layer in LAYERS}
+            scores = {metric.column: rng.uniform() for metric in protocol.BY_ROUND}
+            rows.append(
+                {
+                    "format": FORMAT, "run": rule, "dataset": "fashionmnist", "rule": rule,
+                    "bayesian_layers": layers, "rounds": ROUNDS[-1], "round": number, **scores,
+                    "nll": 0.5 + 0.01 * abs(number - BEST[rule]),
+                    "uncertainty.epistemic": rng.uniform(), **(of_layers if layers else {}),
+                }
+            )  # fmt: skip
+    write_table(folder, [pd.DataFrame(rows)])
+    return folder
+
+
+def cells(text, *start):
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
+    return next(row for row in rows if tuple(row[: len(start)]) == start)
+
+
+def test_scores_of_the_last_round_stand_beside_the_paper_s(results):
+    rows = protocol.read(results)
+    text = protocol.paper_table(rows[rows["round"] == ROUNDS[-1]])
+    for name, run in protocol.arms(rows):
+        rule, layers = run[["rule", "bayesian_layers"]].iloc[0]
+        _, _, ours, theirs = cells(text, name, ACCURACY.label)
+        assert float(ours) == pytest.approx(100 * run["accuracy"].iloc[-1], abs=0.006)
+        mean, std = published("fashionmnist", layers, rule, "accuracy")
+        assert theirs == f"{mean:.2f} ± {std:.2f}"
+
+
+def test_overfitting_begins_after_the_least_test_nll(results):
+    text = protocol.turns_table(protocol.read(results))
+    for name, run in protocol.arms(protocol.read(results)):
+        best = BEST[run["rule"].iloc[0]]
+        train = run.set_index("round")["train_nll"]
+        _, least, last, then, at_end, *_ = cells(text, name)
+        assert least == f"0.500 in round {best}" and last.endswith(f"in round {ROUNDS[-1]}")
+        assert [float(then), float(at_end)] == pytest.approx([train[best], train[50]], abs=6e-5)
+
+
+def test_log_variances_are_bold_from_the_round_in_which_they_are_above_the_clamp(results):
+    _, gaussian = (run for _, run in protocol.arms(protocol.read(results)))
+    for line in protocol.variances_table(gaussian).splitlines()[2:]:
+        number, *rest = (cell.strip() for cell in line.strip("|").split("|"))
+        assert [cell.startswith("**") for cell in rest[: len(LAYERS)]] == [int(number) >= THAW] * 2
+
+
+def test_points_have_no_variances_and_curves_are_those_of_the_table(results):
+    rows = protocol.read(results)
+    plain, gaussian = (run for _, run in protocol.arms(rows))
+    assert not protocol.layers_of(plain) and list(protocol.layers_of(gaussian)) == list(LAYERS)
+    axes = protocol.picture(results).axes
+    for line, run in zip(axes[1].lines[::2], (plain, gaussian), strict=True):
+        assert np.allclose(line.get_ydata(), run[NLL.column].iloc[1:])
+    clamped = axes[3].lines[-1].get_ydata()
+    assert set(clamped) == {-8.0}
+    assert [text.get_text() for text in axes[3].get_legend().get_texts()] == list(LAYERS)
