@@ -4,61 +4,26 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from known_posteriors import (
+    SCALED,
+    Regression,
+    classification,
+    cnn,
+    exact_mean_field,
+    gaussian_nll,
+    regression_data,
+)
 from torch import Generator, nn
 
 from fedbary import Posterior
 from fedbary.errors import SettingError
 from fedbary.gaussian import Factor, kl_divergence
 from fedbary.inference import INFERENCE, Training, local_method
-from fedbary.models import build
-from fedbary.seeds import derive_seed
 from fedbary.variational.conversion import variational
-from fedbary.variational.layers import VariationalLinear, reset_layer
 from fedbary.variational.noise import drawing
 
-NOISE_STD = 0.5
 NATURAL = ("natural_gradient", "ivon")
 """The methods whose variances take natural-gradient steps."""
-UNSCALED = ("clamped_sgd",)
-"""Methods whose log-variances move at the scale of their gradients, 1/n_k: see their own tests."""
-SCALED = tuple(name for name in INFERENCE if name not in UNSCALED)
-
-
-class Regression(nn.Module):
-    """y = x w + N(0, NOISE_STD²), Gaussian weights, no bias."""
-
-    def __init__(self, features):
-        super().__init__()
-        self.linear = VariationalLinear(features, 1)
-        reset_layer(self.linear, -4.0, Generator().manual_seed(0))
-        nn.init.zeros_(self.linear.bias)
-        self.linear.bias.requires_grad_(False)
-
-    def forward(self, x):
-        return self.linear(x)
-
-
-def gaussian_nll(output, target):
-    return 0.5 * (output[:, 0] - target).square().mean() / NOISE_STD**2
-
-
-def regression_data(n=400, repeats=1):
-    """Four features, or each `repeats` times with values of its own."""
-    generator = Generator().manual_seed(1)
-    scales = torch.tensor([2.0, 1.0, 0.5, 0.3]).repeat(repeats)
-    x = torch.randn(n, len(scales), generator=generator) * scales
-    w = torch.tensor([1.0, -2.0, 0.5, 3.0]).repeat(repeats)
-    return x, x @ w + NOISE_STD * torch.randn(n, generator=generator)
-
-
-def exact_mean_field(x, y, prior_shift, prior_precision):
-    """The mean-field optimum: the exact posterior's mean, and one over its precision's diagonal."""
-    x, y = x.double(), y.double()
-    precision = x.t() @ x / NOISE_STD**2 + torch.diag(prior_precision)
-    mean = torch.linalg.solve(precision, x.t() @ y / NOISE_STD**2 + prior_shift)
-    return mean, 1 / precision.diag()
 
 
 @pytest.mark.parametrize("name", SCALED)
@@ -88,16 +53,6 @@ def test_recovers_the_posterior_of_bayesian_linear_regression(name, kind):
     found_log_var = model.linear.weight_log_var.detach()[0].double()
     assert ((found_mean - mean).abs() < 0.15 * var.sqrt()).all()
     torch.testing.assert_close(found_log_var, var.log(), rtol=0, atol=0.1)
-
-
-def classification(n=256):
-    generator = Generator().manual_seed(0)
-    x = torch.rand(n, 1, 8, 8, generator=generator)
-    return x, torch.randint(0, 4, (n,), generator=generator)
-
-
-def cnn(n=3):
-    return build("cnn", (1, 8, 8), 4, seed=0, bayesian_layers=n, init_log_var=-6.0)
 
 
 @pytest.mark.parametrize("name", NATURAL)
@@ -208,42 +163,6 @@ def test_what_is_frozen_stays(name):
     assert still == {*frozen, "fc2.weight_log_var"}  # of a pair both
 
 
-@pytest.mark.parametrize("name", ["variational", "natural_gradient", "ivon"])
-def test_under_a_factor_weight_decay_is_no_second_prior(name):
-    x, y = regression_data()
-    factor = Factor({"linear.weight": torch.zeros(1, 4)}, {"linear.weight": torch.ones(1, 4)})
-    found = []
-    for weight_decay in (0.0, 0.1):
-        model = Regression(x.shape[1])
-        training = Training(epochs=3, weight_decay=weight_decay)
-        local_method(name)(model, x, y, factor, training, seed=0, nll=gaussian_nll)
-        found.append(model.linear.weight_mean.detach().clone())
-    assert torch.equal(*found)
-
-
-@pytest.mark.parametrize("name", INFERENCE)
-def test_under_a_factor_the_kl_lacks_only_the_normalisation(name):
-    """E_q[log q − log f] and KL(q ‖ N(0, 1)) lie ½ log 2π a weight apart."""
-    x, y = classification()
-    first, second = cnn(), cnn()
-    weights = {n: t for n, t in Posterior.from_state_dict(first.state_dict()).log_var.items()}
-    proper = local_method(name)(first, x, y, 1.0, Training(), seed=0)["kl"]
-    unnormalised = local_method(name)(second, x, y, Factor.normal(1.0, weights), Training(), 0)
-    count = sum(tensor.numel() for tensor in weights.values())
-    constant = 0.5 * count * math.log(2 * math.pi)
-    assert proper - unnormalised["kl"] == pytest.approx(constant, rel=1e-6)
-
-
-@pytest.mark.parametrize("name", SCALED)
-def test_a_strong_kl_pulls_to_the_prior_whatever_the_data(name):
-    x, y = classification(64)
-    model = cnn()
-    training = Training(epochs=300, lr=0.001, log_var_lr=0.05, kl_weight=1000.0)
-    local_method(name)(model, x, y, 0.3, training, seed=0)
-    log_var = model.fc2.weight_log_var.mean().item()
-    assert log_var == pytest.approx(2 * math.log(0.3), abs=0.1)
-
-
 @pytest.mark.parametrize("name", INFERENCE)
 def test_one_seed_one_result_and_the_prior_is_left_alone(name):
     x, y = classification()
@@ -274,47 +193,6 @@ def test_dropout_draws_from_the_seed_and_leaves_pytorchs_generator_as_it_was(nam
     assert torch.equal(results[0], results[1]) and not torch.equal(results[0], results[2])
 
 
-def test_a_step_of_ivon_is_the_published_formula():
-    """One step over all data, in float64 from the text of the method, against the code."""
-    x, y = regression_data()
-    model = Regression(4)
-    mean, var = torch.tensor([0.9, -1.8, 0.4, 2.5]), torch.tensor([2e-4, 1e-3, 4e-3, 9e-3])
-    prior_mean, prior_var = torch.tensor([0.5, -1.0, 0.0, 1.0]), torch.tensor([0.5, 1.0, 2.0, 4.0])
-    with torch.no_grad():
-        model.linear.weight_mean.copy_(mean[None])
-        model.linear.weight_log_var.copy_(var.log()[None])
-    prior = Posterior({"linear.weight": prior_mean[None]}, {"linear.weight": prior_var.log()[None]})
-    training = Training(
-        batch_size=400, lr=0.002, momentum=0.7, weight_decay=0.05, log_var_lr=0.01, kl_weight=0.5
-    )
-    local_method("ivon")(model, x, y, prior, training, seed=7, nll=gaussian_nll)
-
-    noise = Generator().manual_seed(derive_seed(7, "noise"))
-    draw = torch.empty(1, 4).normal_(generator=noise)[0].double()
-    x, y, mean, var = x.double(), y.double(), mean.double(), var.double()
-    ess, beta2 = 400 / 0.5, 0.99
-    delta = 1 / (ess * prior_var.double())
-    h = 1 / (ess * var) - delta
-    theta = mean + var.sqrt() * draw
-    grad = x.t() @ (x @ theta - y) / NOISE_STD**2 / 400
-    h_hat = ess * (h + delta) * grad * (theta - mean)
-    correction = 0.5 * (1 - beta2) ** 2 * (h_hat - h).square() / (h + delta)
-    h = beta2 * h + (1 - beta2) * h_hat + correction
-    direction = grad + delta * (mean - prior_mean) + 0.05 * mean
-    gain = (h + delta).mean() / (h + delta)
-    expected = mean - 0.002 / (1 - 0.7) * gain.clamp(max=10) * direction
-    assert (gain > 10).any() and (gain < 10).any()
-    torch.testing.assert_close(
-        model.linear.weight_log_var.detach()[0].double(),
-        -(ess * (h + delta)).log(),
-        rtol=0,
-        atol=2e-6,
-    )
-    torch.testing.assert_close(
-        model.linear.weight_mean.detach()[0].double(), expected, rtol=1e-5, atol=0
-    )
-
-
 @pytest.mark.parametrize("name", NATURAL)
 @pytest.mark.parametrize("kl_weight", [1.0, 1e-6])
 def test_a_precision_stays_positive_where_the_curvature_seems_negative(name, kl_weight):
@@ -340,19 +218,6 @@ def test_without_a_kl_no_variance_is_optimal_and_that_is_said(name):
         local_method(name)(cnn(), x, y, 1.0, Training(kl_weight=0.0), seed=0)
 
 
-def test_ivon_leaves_no_draw_in_the_model_where_a_step_fails():
-    x, y = classification()
-    model = cnn()
-    before = model.fc1.weight_mean.detach().clone()
-
-    def fail(output, target):
-        raise ArithmeticError
-
-    with pytest.raises(ArithmeticError):
-        local_method("ivon")(model, x, y, 1.0, Training(), seed=0, nll=fail)
-    assert torch.equal(model.fc1.weight_mean.detach(), before)
-
-
 @pytest.mark.parametrize("n", [1, 3, 5])
 def test_outside_of_drawing_a_network_is_that_of_its_means(n):
     x, _ = classification(8)
@@ -371,43 +236,3 @@ def test_names_with_an_underscore_are_no_methods():
 def test_an_unknown_method_is_refused_with_the_names():
     with pytest.raises(SettingError, match="variational"):
         local_method("magic")
-
-
-@pytest.mark.parametrize("name", INFERENCE)
-@pytest.mark.parametrize("log_var", [-3.0, -11.0, -20.0])
-def test_a_prior_however_narrow_holds_the_means_and_does_not_throw_them_about(name, log_var):
-    """Its curvature, e²⁰/40, is thousands of times what SGD at this rate would bear."""
-    x, y = regression_data(40)
-    model = Regression(4)
-    mean, scale = torch.full((1, 4), 0.3), torch.full((1, 4), log_var)
-    prior = Posterior({"linear.weight": mean}, {"linear.weight": scale})
-    training = Training(200, 20, lr=0.005, momentum=0.9, log_var_lr=0.01)
-    local_method(name)(model, x, y, prior, training, 0, nll=gaussian_nll)
-    precision = torch.full((4,), math.exp(-log_var), dtype=torch.float64)
-    mean, _ = exact_mean_field(x, y, 0.3 * precision, precision)
-    found = model.linear.weight_mean[0].detach().double()
-    assert ((found - mean).abs() < 0.2 * (mean - 0.3).abs() + 0.02).all()
-
-
-@given(examples=st.integers(2, 300), batch_size=st.integers(1, 64))
-def test_a_network_with_batch_norm_gets_the_least_batches_without_one_of_a_single_example(
-    examples, batch_size
-):
-    def last(size):
-        return (examples - 1) % size + 1
-
-    training, normed = Training(batch_size=batch_size), nn.Sequential(nn.BatchNorm1d(2))
-    assert training.suited_to(nn.Linear(2, 2), examples) == training
-    size = training.suited_to(normed, examples).batch_size
-    assert size >= batch_size and last(size) > 1
-    assert all(last(smaller) == 1 for smaller in range(batch_size, size))
-
-
-@pytest.mark.parametrize("name", INFERENCE)
-def test_batch_norm_trains_where_the_last_batch_would_be_of_one_example(name):
-    model = variational(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)), last=1)
-    x, y, training = torch.randn(17, 3), torch.arange(17) % 2, Training(batch_size=16)
-    with pytest.raises(ValueError, match="more than 1 value"):
-        local_method(name)(model, x, y, 1.0, training, 0)
-    told = local_method(name)(model, x, y, 1.0, training.suited_to(model, len(x)), 0)
-    assert math.isfinite(told["train_nll"])
