@@ -8,7 +8,6 @@ It prints the tables of docs/results/protocol.md from runs of `experiments/table
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +16,7 @@ import pandas as pd
 
 from benchmarks import _page
 from benchmarks._pairs import table
-from fedbary.figures.sheet import BLUE, GREEN, GREY, ORANGE, RED, SKY, open_frame, sheet
+from fedbary.figures.sheet import BLUE, GREEN, ORANGE, RED, open_frame, sheet
 from fedbary.inference.clamped_sgd import LOG_VAR_RANGE
 from fedbary.report.cells import ACCURACY, ECE_15, ECE_100, NLL, Metric
 from fedbary.report.published import published
@@ -28,9 +27,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ROUNDS = (1, 2, 5, 10, 15, 20, 22, 24, 26, 28, 30, 35, 40, 45, 50)
-TRAIN_NLL = Metric("train_nll", "training NLL")
+TRAIN_NLL = Metric("train_nll", "training NLL", 1, 4)
 EPISTEMIC = Metric("uncertainty.epistemic", "epistemic, nats", 1, 4)
 PRINTED = (ACCURACY, ECE_100, NLL)
+DRAWN = (ACCURACY, NLL, ECE_100, TRAIN_NLL)
 BY_ROUND = (ACCURACY, NLL, TRAIN_NLL, ECE_15, ECE_100)
 LOG_VAR, SPREAD = "log_var.", "log_var_spread."
 
@@ -122,47 +122,40 @@ def tables(results: Path) -> str:
 
 
 def picture(results: Path) -> Figure:
-    """Return accuracy, NLL and ECE by round, then log-variances, their spread and uncertainty."""
+    """Return scores on the test set by round, then training NLL, log-variances and uncertainty."""
     rows = read(results)
     rows = rows[rows["round"] > 0]
     figure = sheet(10.0, 5.4)
-    panels = figure.subplots(2, 3)
+    panels = figure.subplots(2, 3, sharex=True)
     for (name, run), color in zip(arms(rows), (BLUE, ORANGE, GREEN, RED), strict=False):
-        for axes, metric in zip(panels[0], (ACCURACY, NLL, ECE_100), strict=True):
+        for axes, metric in zip(panels.flat, DRAWN, strict=False):
             axes.plot(run["round"], metric.scale * run[metric.column], color=color, label=name)
-            axes.set_ylabel(metric.label)
-        panels[0, 1].plot(run["round"], run["train_nll"], color=color, linestyle=":")
         if layers_of(run):
-            _draw_variances(panels[1], run)
-    panels[0, 1].set_ylabel("NLL; dotted: of training")
-    panels[0, 1].set_yscale("log")
-    panels[0, 0].set_ylim(*_range(rows["accuracy"] * 100))
-    panels[0, 0].legend(fontsize=8)
-    panels[1, 0].axhline(LOG_VAR_RANGE[0], color="black", linewidth=1)
-    panels[1, 0].legend(fontsize=8)
-    for axes in panels.flat:
-        axes.set_xlabel("Round")
+            _draw_variances(panels[1, 1], run)
+            panels[1, 2].plot(run["round"], run[EPISTEMIC.column], color=color)
+    later = rows[rows["round"] > 1]
+    for axes, metric in zip(panels[0], DRAWN, strict=False):
+        scores = metric.scale * later[metric.column]
+        margin = 0.05 * (scores.max() - scores.min())
+        axes.set_ylim(scores.min() - margin, scores.max() + margin)
+    labels = (*(metric.label for metric in DRAWN), "mean log-variance", EPISTEMIC.label)
+    for axes, label in zip(panels.flat, labels, strict=True):
+        axes.set_ylabel(label)
         axes.grid(alpha=0.3)
         open_frame(axes)
+    panels[1, 0].set_yscale("log")
+    for axes in panels[1]:
+        axes.set_xlabel("Round")
+    panels[0, 0].legend(fontsize=8)
+    panels[1, 1].legend(fontsize=8)
     return figure
 
 
-def _draw_variances(row: list[Axes], run: pd.DataFrame) -> None:
-    """Draw log-variances beside the clamp, how far apart clients' are, and what they make of it."""
-    colors = dict(zip(layers_of(run), (BLUE, SKY, GREY), strict=False))
-    for axes, prefix in zip(row, (LOG_VAR, SPREAD), strict=False):
-        for layer, series in layers_of(run, prefix).items():
-            axes.plot(series.index, series, color=colors[layer], label=layer)
-    row[0].set_ylabel(f"mean log-variance; clamp at {LOG_VAR_RANGE[0]:g}")
-    row[1].set_ylabel("clients' spread of log-variances, nats")
-    row[2].plot(run["round"], run[EPISTEMIC.column], color=BLUE)
-    row[2].set_ylabel(EPISTEMIC.label)
-
-
-def _range(scores: pd.Series) -> tuple[float, float]:
-    """Return an axis's range that leaves out the first rounds' lowest scores."""
-    low = math.floor(scores.quantile(0.05))
-    return low, math.ceil(scores.max())
+def _draw_variances(axes: Axes, run: pd.DataFrame) -> None:
+    """Draw the log-variances of a run's layers, and the clamp below which they are not trained."""
+    for (layer, series), line in zip(layers_of(run).items(), ("-", "--", ":"), strict=False):
+        axes.plot(series.index, series, line, color=BLUE, label=layer)
+    axes.axhline(LOG_VAR_RANGE[0], color="black", linewidth=1, label="clamp")
 
 
 if __name__ == "__main__":
