@@ -1,7 +1,8 @@
 """What hostile clients do under each rule, with mixing and without.
 
 It prints the tables of docs/results/hostile.md from the results of
-`experiments/hostile-mixing.yaml`, and draws `picture.png` beside them.
+`experiments/hostile-mixing.yaml`, and of what was tried on validation data, in the folders beside,
+and draws `picture.png` beside them.
 
     python -m benchmarks.hostile results/hostile-mixing
 """
@@ -36,10 +37,17 @@ ARMS = ("RKLB, mixing", "WB, mixing", "MultiKrum", "Median", "TrimmedMean", "RKL
 DATA_SETS = {"digits": "digits", "fashionmnist": "Fashion-MNIST"}
 SEEDS = 3
 
+CHOICES = ("hostile-choice", "hostile-choice-rounds")
+"""The folders beside, of runs on validation data that tried other schedules."""
+
 
 def read(results: Path) -> pd.DataFrame:
     """Return every run's result with its `arm` and its `condition`."""
-    rows = result_rows(read_table(results))
+    return named(result_rows(read_table(results)))
+
+
+def named(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return results with their `arm` and their `condition`."""
     condition = rows["attack"].str.replace("_", " ").replace("none", HONEST)
     return rows.assign(
         arm=rows["rule"] + rows["mixing"].map({True: ", mixing", False: ""}),
@@ -85,6 +93,22 @@ def lost_table(rows: pd.DataFrame) -> str:
     return table(["points lost: mean / worst seed", *conditions()], body)
 
 
+def choice_table(results: Path) -> str:
+    """Return what each schedule loses on validation data, beside itself honest and not mixed."""
+    rows = named(pd.concat(result_rows(read_table(results.with_name(name))) for name in CHOICES))
+    tried = [name for name in conditions() if (rows["condition"] == name).any()]
+    body = []
+    for (rule, rounds, schedule), runs in rows.groupby(["rule", "rounds", "lr_schedule"]):
+        plain = accuracies(runs, rule, HONEST)
+        cells = []
+        for condition in tried:
+            lost = plain - accuracies(runs, f"{rule}, mixing", condition)
+            cells.append(f"{lost.mean():.1f} / {lost.max():.1f}")
+        body.append([rule, f"{rounds} rounds, {schedule}", f"{plain.mean():.1f}", *cells])
+    head = ["points lost: mean / worst seed", "schedule", "accuracy %, honest, not mixed"]
+    return table([*head, *(f"mixing, {name}" for name in tried)], body)
+
+
 def _mean_and_least(found: pd.Series) -> str:
     missing = "" if len(found) == SEEDS else f" ({len(found)} seeds)"
     return f"{found.mean():.1f} / {found.min():.1f}{missing}"
@@ -104,6 +128,7 @@ def tables(results: Path) -> str:
     parts = []
     for name, rows in _known(read(results)).items():
         parts += [f"### {name}", accuracy_table(rows), lost_table(rows)]
+    parts += ["### Schedules", choice_table(results)]
     return "\n\n".join(parts)
 
 

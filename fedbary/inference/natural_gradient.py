@@ -4,7 +4,7 @@ The objective, the draws and the means' SGD are those of `variational`,
 
     NELBO(q) = E_q[mean NLL] + KL(q ‖ prior) / ess,      ess = n_k / kl_weight,
 
-but a variance follows its natural gradient, whose length the data set the scale of: with the
+but a variance follows its natural gradient, on a scale that the data set: with the
 precision s = 1/v, the prior's s₀ and g = ∂E_q[mean NLL]/∂(log v) the NELBO is least at
 
     s* = s₀ + 2 ess g / v        (∂E/∂v = g/v),

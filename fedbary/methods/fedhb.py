@@ -73,7 +73,7 @@ class FedHB(Method):
     Parameters
     ----------
     prior_std : float
-        s of the prior NIW(0, 1, s² I, d + 2); the paper's is 1.
+        s of the prior NIW(0, λ, s² I, d + 2); the paper's is 1.
     prior_weight : float
         κ, above 0: the weight of the prior at a client, beside its summed NLL; the paper's is 1.
     prior_clients : float

@@ -12,7 +12,7 @@ a part of all clients draws are as wide as theirs alone would be. The paper's Ω
 rounds and its penalty divides it by r, which is the same; as a precision of draws the sum would
 count the data once a round. In round 1 there is no Ω, and no penalty.
 
-With equal Ω_k it is FedAvg; its scale leaves θ as it is.
+With equal F_k it is FedAvg; a factor that all S_k share leaves θ as it is.
 
 It assumes what Laplace's approximation does (see Laplace); the penalty adds that what moved little
 in loss may move, as in elastic weight consolidation.

@@ -73,3 +73,30 @@ def test_points_lost_are_the_rule_s_own_without_mixing_where_nobody_attacks(resu
             lost = by_seed(accuracies, plain, beside) - by_seed(accuracies, mixed, condition)
             mean, most = map(float, line[condition].split("/"))
             assert (mean, most) == pytest.approx((lost.mean(), lost.max()), abs=0.051)
+
+
+def test_a_schedule_s_losses_are_against_itself_without_hostile_clients(accuracies, tmp_path):
+    """Each folder has a schedule of its own, whose accuracies are another share of the others'."""
+    shares = dict(zip(hostile.CHOICES, (1.0, 0.5), strict=True))
+    for name, share in shares.items():
+        rows = [
+            {
+                "format": FORMAT, "run": f"{rule}-{mixing}-{attack}-{seed}", "dataset": "digits",
+                "rule": rule, "mixing": mixing, "seed": seed, "attack": attack,
+                "partition": "dirichlet", "rounds": 1, "round": 1, "lr_schedule": name,
+                "accuracy": share * (0.9 - 0.1 * mixing - 0.02 * seed * (attack != "none")),
+            }
+            for rule in ("RKLB", "WB")
+            for mixing, attack in ((False, "none"), (True, "none"), (True, "sign_flip"))
+            for seed in range(hostile.SEEDS)
+        ]  # fmt: skip
+        (tmp_path / name).mkdir()
+        write_table(tmp_path / name, [pd.DataFrame(rows)])
+    text = hostile.choice_table(tmp_path / "hostile-mixing")
+    assert text.splitlines()[0].endswith("| mixing, nobody attacks | mixing, sign flip |")
+    for line in text.splitlines()[2:]:
+        _, schedule, plain, mixed, flipped = (cell.strip() for cell in line.strip("|").split("|"))
+        share = shares[schedule.split(", ")[1]]
+        assert float(plain) == pytest.approx(90 * share)
+        assert mixed == f"{10 * share:.1f} / {10 * share:.1f}"
+        assert flipped == f"{12 * share:.1f} / {14 * share:.1f}"
