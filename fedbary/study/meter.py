@@ -14,7 +14,8 @@ from fedbary.settings.config import Settings
 class Meter:
     """Moves the bar as the runs' rounds are written, and says how much time is left.
 
-    What is left is the estimate of the work ahead times how true estimates proved so far.
+    What is left is the estimate of the work ahead times how true estimates proved so far: rounds
+    of an earlier sweep, with which this one goes on, took none of its time.
     """
 
     def __init__(
@@ -31,13 +32,14 @@ class Meter:
         self._started = time.monotonic()
         total = sum(weights.values())
         self._task: TaskID = progress.add_task("", total=total or 1, left="")
+        self._before = self._done()
 
     def update(self) -> None:
         """Draw how far the runs are."""
         total = sum(self._weights.values())
-        done = sum(self._part(name) * weight for name, weight in self._weights.items())
-        elapsed = time.monotonic() - self._started
-        pace = elapsed / done if done > 0.02 * total else 1 / self._jobs
+        done = self._done()
+        elapsed, made = time.monotonic() - self._started, done - self._before
+        pace = elapsed / made if made > 0.02 * total else 1 / self._jobs
         self._progress.update(
             self._task,
             completed=done,
@@ -45,6 +47,9 @@ class Meter:
             left=f"about {duration(pace * (total - done))} left",
             refresh=True,
         )
+
+    def _done(self) -> float:
+        return sum(self._part(name) * weight for name, weight in self._weights.items())
 
     def _part(self, name: str) -> float:
         if name in self.ended:
