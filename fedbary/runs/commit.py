@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import os
 import subprocess
 from pathlib import Path
@@ -12,10 +13,10 @@ CLONE_VARIABLE = "FEDBARY_CLONE"
 
 
 def git_commit(root: Path) -> str:
-    """Return the commit of the code in `root`, with -dirty if it was changed.
+    """Return the commit of the code in `root`, with -dirty and a hash of what was changed.
 
     A Flower app's bundle has no history: there it is the commit of the clone that
-    `fedbary simulate` bundled, or, from a bare `flwr run`, unknown and the bundle's name.
+    `fedbary simulate` bundled. From a bare `flwr run`, and of an installed fedbary, it is unknown.
     """
     launched_from = os.environ.get(CLONE_VARIABLE)
     return _described(Path(launched_from) if launched_from else root)
@@ -24,11 +25,17 @@ def git_commit(root: Path) -> str:
 @functools.cache
 def _described(clone: Path) -> str:
     """Return the commit at the first call, of the code that this process has imported."""
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    if not (clone / ".git").exists():  # the history of a folder around it is not this code's
+        return "unknown"
     try:
-        done = subprocess.run(
-            command, cwd=clone, capture_output=True, text=True, timeout=10, check=True
-        )
+        commit = _git(clone, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
+        changed = _git(clone, "diff", "HEAD") if commit.endswith(b"-dirty") else b""
     except (OSError, subprocess.SubprocessError):
-        return f"unknown, {clone.name}"
+        return "unknown"
+    mark = f"-{hashlib.sha256(changed).hexdigest()[:8]}" if changed else ""
+    return f"{commit.decode()}{mark}"
+
+
+def _git(clone: Path, *words: str) -> bytes:
+    done = subprocess.run(["git", *words], cwd=clone, capture_output=True, timeout=10, check=True)
     return done.stdout.strip()

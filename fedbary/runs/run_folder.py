@@ -116,15 +116,38 @@ def _can_go_on(folder: Path) -> bool:
 
 
 def is_cut_off(folder: Path, settings: Settings) -> bool:
-    """Whether a folder holds a run of these settings, and of this code, that can go on."""
+    """Whether a folder holds a run of these settings, made by this code, that can go on.
+
+    One whose last round was skipped cannot: what made it fail may be gone, its rounds are lost.
+    """
     file = folder / SETTINGS
     try:
-        if not file.exists() or read_yaml(file).get("commit") != git_commit(ROOT):
+        if not file.exists() or not _is_made_alike(read_yaml(file), settings):
             return False
         again = settings.model_copy(update={"resume": "last"})
-        return checkpoint_to_resume(folder, again) is not None
+        checkpoint = checkpoint_to_resume(folder, again)
+        if checkpoint is None:
+            return False
+        return not json.loads(_lines_until(folder, checkpoint)[-1]).get("skipped", False)
     except SettingError:
         return False
+
+
+def _is_made_alike(content: Mapping[str, Any], settings: Settings) -> bool:
+    """Whether all that was made of a run was made by this code, with these versions, as here."""
+    now = _made_with(settings)
+    commits = [note.get("commit") for note in content.get("resumed", [])]
+    return all(content.get(key) == value for key, value in now.items()) and all(
+        commit == now["commit"] for commit in commits
+    )
+
+
+def _made_with(settings: Settings) -> dict[str, Any]:
+    """Return by what and on what a run is made here."""
+    versions = {"fedbary": __version__, "python": platform.python_version()}
+    versions |= {package: _version(package) for package in PACKAGES}
+    device = str(torch_device(settings))
+    return {"device": device, "versions": versions, "commit": git_commit(ROOT)}
 
 
 def changed_bits(folder: Path, settings: Settings) -> list[str]:
@@ -188,14 +211,10 @@ class RunFolder:
         self.settings = settings
         self.rounds: list[dict[str, Any]] = []
         self._written = hashlib.sha256()
-        provenance = {"fedbary": __version__, "python": platform.python_version()}
-        provenance |= {package: _version(package) for package in PACKAGES}
         content = {
             "settings": settings.model_dump(),
             "nodes": len(label_counts),
-            "device": str(torch_device(settings)),
-            "versions": provenance,
-            "commit": git_commit(ROOT),
+            **_made_with(settings),
             "started": _now(),
             "sites": list(label_counts),
         }

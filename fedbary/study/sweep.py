@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from fedbary.launching.duration import duration
 from fedbary.launching.launch import launch, located, prepare
 from fedbary.launching.warm import WarmProcess
 from fedbary.runs.location import is_whole
+from fedbary.runs.lock import require_free
 from fedbary.runs.run_folder import is_cut_off
 from fedbary.settings.config import BOOKKEEPING, Settings
 from fedbary.study.cost import Cost
@@ -91,13 +93,14 @@ class Results:
             return 0
 
     def put_aside(self, name: str) -> None:
-        """Rename the folder of a run that was cut off and cannot go on."""
+        """Rename the folder of a run that was cut off and cannot go on, and keep its log."""
         folder, number = self.folder(name), 1
         if not folder.exists():
             return
         while (aside := folder.with_name(f"{name}.interrupted-{number}")).exists():
             number += 1
         folder.rename(aside)
+        shutil.copy(self.log(name), self.log(aside.name))
 
     def add(self, name: str) -> None:
         """Take a run that has ended into the table."""
@@ -194,6 +197,7 @@ def _one(results: Results, name: str, settings: Settings, warm: WarmProcess) -> 
         if is_whole(results.folder(name)):
             return
         folder = results.folder(name).resolve()
+        require_free(folder)
         if is_cut_off(folder, located(settings, folder)):
             settings = settings.model_copy(update={"resume": "last"})
         else:

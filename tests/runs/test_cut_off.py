@@ -1,11 +1,15 @@
 """Which folders hold a run that a sweep may go on with: whole files, the same settings and code."""
 
 import shutil
+import subprocess
 
 import pytest
 import yaml
 
+from fedbary.errors import RunError
 from fedbary.launching.launch import located
+from fedbary.runs import commit
+from fedbary.runs.commit import CLONE_VARIABLE
 from fedbary.runs.run_folder import POSTERIOR, is_cut_off
 from fedbary.settings.config import resolve
 from server_app.inline import run_inline
@@ -31,8 +35,24 @@ def other_commit(folder):
     file.write_text(yaml.safe_dump({**content, "commit": "0" * 40}))
 
 
+def other_version(folder):
+    file = folder / "settings.yaml"
+    content = yaml.safe_load(file.read_text())
+    versions = {**content["versions"], "torch": "0.1"}
+    file.write_text(yaml.safe_dump({**content, "versions": versions}))
+
+
+def carried_on_by_another_commit(folder):
+    file = folder / "settings.yaml"
+    content = yaml.safe_load(file.read_text())
+    note = {"round": 1, "commit": "0" * 40, "started": "then"}
+    file.write_text(yaml.safe_dump({**content, "resumed": [note]}))
+
+
 DAMAGE = {
     "another commit": other_commit,
+    "another version of a library": other_version,
+    "carried on by another commit": carried_on_by_another_commit,
     "no settings": lambda folder: (folder / "settings.yaml").unlink(),
     "settings cut off": lambda folder: (folder / "settings.yaml").write_text("settings: {a: ["),
     "settings of no form": lambda folder: (folder / "settings.yaml").write_text("text"),
@@ -69,3 +89,35 @@ def test_a_whole_run_and_an_absent_one_are_none(cut, tmp_path):
     (folder / f"{POSTERIOR}.safetensors").write_bytes(b"")
     assert not is_cut_off(folder, located(resolve(QUICK), folder))
     assert not is_cut_off(tmp_path / "none", located(resolve(QUICK), tmp_path / "none"))
+
+
+def test_a_run_that_ended_with_skipped_rounds_is_none(tmp_path):
+    """It would only end again: the rounds that failed are in its checkpoint."""
+    settings = located(resolve({**QUICK, "rounds": 9, "lr": 1e30}), tmp_path / "run")
+    with pytest.raises(RunError, match="skipped"):
+        run_inline(settings, tmp_path / "run")
+    assert list((tmp_path / "run").glob("checkpoint-*"))
+    assert not is_cut_off(tmp_path / "run", settings)
+
+
+def git(clone, *words):
+    who = ("-c", "user.name=a", "-c", "user.email=a@b")
+    subprocess.run(["git", *who, *words], cwd=clone, check=True, capture_output=True)
+
+
+def test_a_commit_tells_changes_apart_and_is_not_that_of_a_folder_around(tmp_path, monkeypatch):
+    monkeypatch.delenv(CLONE_VARIABLE, raising=False)
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "code.py").write_text("1")
+    git(tmp_path, "init")
+    git(tmp_path, "add", "code.py")
+    git(tmp_path, "commit", "-m", "first")
+    found = []
+    for text in ("1", "2", "3", "2"):
+        (tmp_path / "code.py").write_text(text)
+        commit._described.cache_clear()
+        found.append(commit.git_commit(tmp_path))
+    assert len(set(found)) == 3 and found[1] == found[3]
+    assert all(name.startswith(f"{found[0]}-dirty-") for name in found[1:])
+    assert commit.git_commit(tmp_path / "inner") == "unknown"
+    commit._described.cache_clear()
