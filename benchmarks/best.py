@@ -101,18 +101,21 @@ def headline(last: pd.DataFrame, metrics: Sequence[Metric] = (ACCURACY, ECE_15, 
 def targets_table(last: pd.DataFrame) -> str:
     """Return the scores at every seed beside the targets, those that meet them in bold."""
     body = []
+    seeds = sorted(set(last["seed"]))
     for dataset, sides in _sides(last):
         for metric, target in TARGETS[dataset].items():
             for rule, side in zip(RULES, sides, strict=True):
-                scores = by_seed(side, metric).sort_index()
+                scores = by_seed(side, metric).reindex(seeds)
                 sign, number = (1, "≤") if metric.lower_is_better else (-1, "≥")
                 cells = []
-                for score in (*scores, scores.mean()):
+                for score in (*scores, scores.mean(skipna=False)):
+                    if math.isnan(score):
+                        cells.append("–")
+                        continue
                     shown = f"{score:.{metric.decimals}f}"
                     cells.append(f"**{shown}**" if sign * score <= sign * target else shown)
                 wanted = f"{metric.label} {number} {target:.{metric.decimals}f}"
                 body.append([NAMES[dataset], wanted, rule, *cells])
-    seeds = sorted(set(last["seed"]))
     return table(["", "target", "", *(f"seed {seed}" for seed in seeds), "mean"], body)
 
 

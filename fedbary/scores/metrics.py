@@ -9,6 +9,12 @@ from torch import Tensor
 
 from fedbary.errors import SettingError
 
+NLL_OFFSET = 1e-8
+"""What is added to a probability before its logarithm is taken, as in the papers' code."""
+
+NLL_RANGE = (-2 * NLL_OFFSET, 18.5)
+"""Between which the mean NLL lies: from −log(1 + 1e-8) to −log 1e-8 = 18.42, and rounding."""
+
 
 def evaluate(
     probs: Tensor, labels: Tensor, ece_bins: int = 15, weights: Tensor | None = None
@@ -56,7 +62,7 @@ def evaluate(
     brier = probs.double().square().sum(1) - 2 * of_label[:, 0] + 1
     return {
         "accuracy": mean(probs.argmax(1).eq(labels).double()),
-        "nll": mean(-(of_label[:, 0] + 1e-8).log()),
+        "nll": mean(-(of_label[:, 0] + NLL_OFFSET).log()),
         "ece": diagram.ece,
         "brier": mean(brier),
     }

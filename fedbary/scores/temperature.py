@@ -15,12 +15,12 @@ from typing import Any
 from torch import Tensor
 
 from fedbary.predictive.combine import Prediction
-from fedbary.scores.metrics import evaluate
+from fedbary.scores.metrics import NLL_RANGE, evaluate
 
 TEMPERATURES = {f"nll-at-{2 ** (k / 4):.3g}": 2 ** (k / 4) for k in range(-8, 13)}
 """What a client's NLL at a temperature is called, and the temperature: 1/4 to 8."""
 
-KNOWN = dict.fromkeys(TEMPERATURES, (0.0, 1000.0))
+KNOWN = dict.fromkeys(TEMPERATURES, NLL_RANGE)
 """These scores, each with its least and its largest value."""
 
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ import yaml
 from fedbary.errors import SettingError, one_line
 from fedbary.runs.best import BEST
 from fedbary.runs.location import METRICS, SETTINGS
+from fedbary.runs.whole import write_whole
 from fedbary.settings.config import BARYCENTRE, Settings, read_yaml
 from fedbary.settings.earlier import WRITTEN_OUT, translated
 from fedbary.settings.parameters import methods
@@ -140,15 +140,14 @@ def joined(runs: Sequence[pd.DataFrame]) -> pd.DataFrame:
 
 def write_table(results: Path, runs: Sequence[pd.DataFrame]) -> None:
     """Write the runs' rows as the folder's table, at once: an interruption leaves the old one."""
-    partial = results / f"{TABLE}.partial"
-    joined(runs).to_csv(partial, index=False, float_format=f"%.{DIGITS}g")
-    os.replace(partial, results / TABLE)
+    text = joined(runs).to_csv(index=False, float_format=f"%.{DIGITS}g")
+    write_whole(results / TABLE, text.encode())
 
 
 def write_about(results: Path, title: str, about: str) -> None:
     """Write what the experiment is called and compares, for the report's heading."""
     text = yaml.safe_dump({"title": title, "about": about}, allow_unicode=True, sort_keys=False)
-    (results / ABOUT).write_text(text, encoding="utf-8")
+    write_whole(results / ABOUT, text.encode())
 
 
 def read_about(results: Path) -> dict[str, str]:

@@ -15,7 +15,13 @@ from fedbary.figures.sheet import BLUE, GREEN, RED
 from fedbary.predictive import Prediction
 from fedbary.predictive.choice import Predictor
 from fedbary.projection import STRENGTHS
-from fedbary.scores.metrics import accuracy_after_rejection, ece_by_chance, evaluate, fairness
+from fedbary.scores.metrics import (
+    NLL_RANGE,
+    accuracy_after_rejection,
+    ece_by_chance,
+    evaluate,
+    fairness,
+)
 from fedbary.scores.temperature import KNOWN as KNOWN_AT_TEMPERATURES
 from fedbary.scores.temperature import TEMPERATURES, fitted_temperature
 from fedbary.tasks._values import Client, Graph, Outcome
@@ -26,11 +32,8 @@ if TYPE_CHECKING:
 ECE_BINS = (15, 100)
 """The numbers of bins in use: most papers' and BA-BFL's; both are recorded beside `ece_bins`."""
 
-SCORES = {"accuracy": (0.0, 1.0), "nll": (0.0, 1000.0), "ece": (0.0, 1.0), "brier": (0.0, 2.0)}
-"""The scores of a model's probabilities, each with its least and its largest value.
-
-A probability's negative logarithm is at most 745 in float64, or infinite.
-"""
+SCORES = {"accuracy": (0.0, 1.0), "nll": NLL_RANGE, "ece": (0.0, 1.0), "brier": (0.0, 2.0)}
+"""The scores of a model's probabilities, each with its least and its largest value."""
 
 OWN = {
     "global": "",

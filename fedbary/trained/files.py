@@ -43,7 +43,7 @@ def written_whole(folder: Path) -> Iterator[Path]:
     Where `folder` exists its files of the same names are replaced, and the others stay.
     """
     folder = folder.resolve()
-    partial = folder.with_name(f"{folder.name}.partial")
+    partial = folder.with_name(f".{folder.name}.partial-fedbary")  # a name that is nobody's
     shutil.rmtree(partial, ignore_errors=True)  # of one that was killed
     partial.mkdir()
     try:

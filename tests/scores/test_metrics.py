@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from fedbary.errors import SettingError
 from fedbary.scores.metrics import (
+    NLL_RANGE,
     accuracy_after_rejection,
     auroc,
     ece_by_chance,
@@ -79,6 +80,7 @@ def test_perfect_predictions():
     labels = torch.arange(20) % 4
     scores = evaluate(torch.eye(4)[labels], labels)
     assert scores == pytest.approx({"accuracy": 1, "nll": 0, "ece": 0, "brier": 0}, abs=1e-7)
+    assert NLL_RANGE[0] < scores["nll"] < 0  # the offset's doing: what is sure is still admitted
 
 
 def test_certain_and_wrong():
@@ -86,6 +88,7 @@ def test_certain_and_wrong():
     scores = evaluate(torch.eye(4)[(labels + 1) % 4], labels)
     expected = {"accuracy": 0, "nll": -np.log(1e-8), "ece": 1, "brier": 2}
     assert scores == pytest.approx(expected)
+    assert scores["nll"] < NLL_RANGE[1] < scores["nll"] + 0.1
 
 
 def test_uniform_predictions():

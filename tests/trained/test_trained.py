@@ -279,7 +279,8 @@ with written_whole(pathlib.Path(sys.argv[1])) as made:
 
 @pytest.mark.parametrize("held", [{}, {"scores.csv": "old", "mine.txt": "mine"}])
 def test_a_folder_is_as_it_was_when_its_writer_is_cut_off_and_whole_thereafter(held, tmp_path):
-    folder = tmp_path / "evaluation"
+    folder, foreign = tmp_path / "evaluation", tmp_path / "evaluation.partial"
+    foreign.mkdir()
     for name, text in held.items():
         folder.mkdir(exist_ok=True)
         (folder / name).write_text(text)
@@ -298,7 +299,7 @@ def test_a_folder_is_as_it_was_when_its_writer_is_cut_off_and_whole_thereafter(h
         files.write_text(made / "scores.csv", "new")
         files.write_text(made / "sure.txt", "new")
     assert found() == held | {"scores.csv": "new", "sure.txt": "new"}
-    assert list(tmp_path.iterdir()) == [folder]
+    assert set(tmp_path.iterdir()) == {folder, foreign}
 
 
 def test_a_run_of_an_earlier_version_takes_todays_defaults_for_what_it_does_not_say(runs, tmp_path):
