@@ -17,7 +17,7 @@ from torch import Tensor
 from fedbary import Posterior
 from fedbary.aggregation.sums import PIECE
 from fedbary.runs.best import BEST, validation_score
-from fedbary.runs.run_folder import RunFolder
+from fedbary.runs.run_folder import NETWORKS, RunFolder
 from fedbary.settings.config import Settings
 from fedbary.tasks import Client, Outcome, Scored, task_of
 from fedbary.tracking import Tracking
@@ -153,6 +153,7 @@ class Recorder:
             **clients,
             **self.task.summary(self._trained or [], self._held_out),
             **told,
+            **({"members": len(next(iter(outcome.members.values())))} if outcome.members else {}),
             **({"pool": asdict(outcome.pool)} if outcome.pool else {}),
             **self.last.line,
         }
@@ -179,7 +180,7 @@ class Recorder:
         if self.settings.pictures:
             self._draw()
         if members := self.members:
-            self.results.write_tensors("networks", members)
+            self.results.write_tensors(NETWORKS, members)
         self.results.finish(self.posterior, self.task.curves)
         self._tracking.finish()
 

@@ -147,16 +147,19 @@ class MethodStrategy(GatedStrategy):
         server = self._server(model, Blanks())
         own = {METHOD_KEY: self.method.name}
         own |= {f"{METHOD_KEY}.{name}": value for name, value in self._told().items()}
+        before: Tensors = {}
         for message in messages:
             name = self._name(message.metadata.dst_node_id)
             sent = content(server, name)
+            if not _are_same(sent, before):
+                record, before = _record(sent, model, names, arrays), sent
             said = ConfigRecord({**message.content.config_records[self.configrecord_key], **own})
             if self._keeps:
                 said[KEPT_KEY] = [rounds.get(name, 0) for rounds in kept]
                 said[RUN_KEY] = self._run
             message.content = RecordDict(
                 {
-                    self.arrayrecord_key: _record(sent, model, names, arrays),
+                    self.arrayrecord_key: record,
                     self.configrecord_key: said,
                 }
             )
@@ -283,6 +286,11 @@ class MethodStrategy(GatedStrategy):
     def _name(self, node_id: int) -> str:
         known = self.name_node(node_id) if self.name_node else None
         return known or str(node_id)
+
+
+def _are_same(one: Tensors, other: Tensors) -> bool:
+    """Whether two messages hold the very same tensors, so that their bytes may be shared."""
+    return one.keys() == other.keys() and all(one[name] is other[name] for name in one)
 
 
 def _record(

@@ -73,16 +73,22 @@ def arguments_of(settings: Settings) -> dict[str, Value]:
 def require_method(settings: Settings) -> None:
     """Raise a SettingError if the run's method does not allow its parameters or its rounds.
 
-    Nor may the server be without examples where the method learns from some, nor clients fit a
-    temperature to other predictions than the server's.
+    Nor may the server be without examples where the method learns from some, nor members predict
+    where there are none, nor clients fit a temperature to other predictions than the server's.
     """
     method = method_of(settings)
     method.check(settings.participants, settings.local_epochs)
+    method.check_rounds(settings.rounds, settings.patience)
     if method.needs_kl and settings.kl_weight == 0:
         raise SettingError("kl_weight", 0, f"above 0 for method={settings.method}")
     if method.needs_bench and settings.server_fraction == 0:
         allowed = f"above 0, as {settings.method} learns from examples that the server keeps"
         raise SettingError("server_fraction", settings.server_fraction, allowed)
+    if settings.predictive in ("members", "product") and type(method).members is Method.members:
+        have = (name for name, kind in METHODS.items() if kind.members is not Method.members)
+        allowed = f"auto, montecarlo or dropout for {settings.method}; methods whose networks "
+        allowed += f"predict together: {', '.join(have)}"
+        raise SettingError("predictive", settings.predictive, allowed)
     if settings.calibrate != "none" and not _is_scored_whole(method):
         allowed = f"none for {settings.method}: its clients have only a part of what predicts"
         raise SettingError("calibrate", settings.calibrate, allowed)

@@ -243,6 +243,12 @@ class Method:
     def check(self, clients: int, epochs: int) -> None:
         """Raise a SettingError if rounds of so many clients and epochs do not do for the method."""
 
+    def check_rounds(self, rounds: int, patience: int) -> None:
+        """Raise a SettingError if so many rounds, or so early an end, do not do for the method.
+
+        A run ends after `patience` rounds without a better one; 0: after all its rounds.
+        """
+
     def held(self, clients: int) -> int:
         """Return how many networks the server holds after a round of so many clients."""
         return 1

@@ -37,6 +37,7 @@ from typing import ClassVar
 
 import torch
 
+from fedbary.errors import SettingError
 from fedbary.methods._method import Fitted, Local, Reply, Server, Tensors
 from fedbary.methods._ranges import whole
 from fedbary.methods.barycentre import Barycentre
@@ -75,6 +76,14 @@ class SnapshotEnsemble(Barycentre):
     def __post_init__(self) -> None:
         super().__post_init__()
         whole(self, 1, "cycle", "snapshots")
+
+    def check_rounds(self, rounds: int, patience: int) -> None:
+        """Refuse rounds without a whole cycle, and an end that comes while a cycle still falls."""
+        if self.cycle > rounds:
+            raise SettingError("cycle", self.cycle, f"at most rounds={rounds}: no cycle would end")
+        if 0 < patience < self.cycle:
+            allowed = f"0 or from cycle={self.cycle} up: only a cycle's end may better the last's"
+            raise SettingError("patience", patience, allowed)
 
     def held(self, clients: int) -> int:
         """Return the snapshots and the global model."""

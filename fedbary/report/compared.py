@@ -29,13 +29,10 @@ def read_one(folder: Path, name: str = "") -> pd.DataFrame:
     Raises
     ------
     SettingError, RunError
-        If the folder holds none, see `fedbary.runs.run_folder.require_ended`.
+        If the folder holds none, see `fedbary.runs.run_folder.require_ended`, or it is damaged.
     """
     require_ended(folder)
-    try:
-        return read_run(name or folder.resolve().name, folder)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise SettingError(f"run {folder}", error, "what a run wrote") from None
+    return read_run(name or folder.resolve().name, folder)
 
 
 def read_runs(folders: Sequence[Path]) -> pd.DataFrame:

@@ -54,6 +54,11 @@ if TYPE_CHECKING:
 POSTERIOR = "posterior"
 """Name of the file of the final posterior, without which a run has not ended."""
 
+NETWORKS = "networks"
+"""Name of the file of the networks that predict together, stacked; of most methods there is none.
+
+A round's metrics say by `members` how many there are."""
+
 PACKAGES = ("flwr", "torch", "torchvision", "numpy", "ray")
 
 
@@ -115,22 +120,28 @@ def _can_go_on(folder: Path) -> bool:
         return False
 
 
-def is_cut_off(folder: Path, settings: Settings) -> bool:
-    """Whether a folder holds a run of these settings, made by this code, that can go on.
+def resumable(folder: Path, settings: Settings) -> Settings | None:
+    """Return settings that go on with the run that a folder holds; None if none can.
 
-    One whose last round was skipped cannot: what made it fail may be gone, its rounds are lost.
+    It must be of these settings and made by this code. It goes on from its last checkpoint, or
+    where that is damaged from the one before. One whose last round was skipped does not: what made
+    it fail may be gone, its rounds are lost.
     """
     file = folder / SETTINGS
     try:
         if not file.exists() or not _is_made_alike(read_yaml(file), settings):
-            return False
-        again = settings.model_copy(update={"resume": "last"})
-        checkpoint = checkpoint_to_resume(folder, again)
-        if checkpoint is None:
-            return False
-        return not json.loads(_lines_until(folder, checkpoint)[-1]).get("skipped", False)
+            return None
     except SettingError:
-        return False
+        return None
+    for which in ("last", "previous"):
+        again = settings.model_copy(update={"resume": which})
+        try:
+            checkpoint = checkpoint_to_resume(folder, again)
+            lines = _lines_until(folder, checkpoint) if checkpoint else []
+        except SettingError:
+            continue
+        return again if lines and not json.loads(lines[-1]).get("skipped", False) else None
+    return None
 
 
 def _is_made_alike(content: Mapping[str, Any], settings: Settings) -> bool:
@@ -188,8 +199,8 @@ class RunFolder:
     - with `pictures`: `partition.png`, `learning-curves.png`, `reliability.png` (where the server
       has test data); of a regression `learning-curves.png` and `coverage.png`;
     - of a regression `standardiser.safetensors`, `mean` and `std` of the features and, last, the
-      target; of images with `normalise=channels` `normaliser.safetensors`; of FedAG
-      `networks.safetensors`, the clients' of the round that is kept, stacked;
+      target; of images with `normalise=channels` `normaliser.safetensors`; of methods
+      whose networks predict together `networks.safetensors`, those of the round that is kept;
     - `posterior.safetensors`: the posterior of that round, the last or the best, `<name>_mean` and
       `<name>_log_var`. It is written last and at once: where it stands, the run is whole.
 

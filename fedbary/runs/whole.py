@@ -25,10 +25,13 @@ def write_tensors(
     """Write tensors to a safetensors file at once, from the memory where they lie."""
     held = {name: tensor.contiguous() for name, tensor in tensors.items()}
     with _replaced(file) as partial:
+        partial.touch()
+        mode = partial.stat().st_mode
         try:
             save_file(held, partial, {**metadata} if metadata else None)
         except SafetensorError as error:
             raise _os_error(error) from error
+        partial.chmod(mode)  # safetensors lets the owner alone read what it writes
 
 
 def _os_error(error: SafetensorError) -> Exception:

@@ -23,7 +23,7 @@ from fedbary.launching.launch import launch, located, prepare
 from fedbary.launching.warm import WarmProcess
 from fedbary.runs.location import is_whole
 from fedbary.runs.lock import require_free
-from fedbary.runs.run_folder import is_cut_off
+from fedbary.runs.run_folder import resumable
 from fedbary.settings.config import BOOKKEEPING, Settings
 from fedbary.study.cost import Cost
 from fedbary.study.grid import Experiment
@@ -198,13 +198,12 @@ def _one(results: Results, name: str, settings: Settings, warm: WarmProcess) -> 
             return
         folder = results.folder(name).resolve()
         require_free(folder)
-        if is_cut_off(folder, located(settings, folder)):
-            settings = settings.model_copy(update={"resume": "last"})
-        else:
+        again = resumable(folder, located(settings, folder))
+        if again is None:
             results.put_aside(name)
             log.truncate(0)
         with _preparing:
-            prepared = prepare(settings, folder)
+            prepared = prepare(again or settings, folder)
         try:
             launch(prepared, log, warm)
         except RunError:

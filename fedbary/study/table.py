@@ -44,7 +44,26 @@ PER_CLIENT = ("clients", "refused")
 
 
 def read_run(name: str, folder: Path) -> pd.DataFrame:
-    """Return the rows of a run that is whole, from its folder."""
+    """Return the rows of a run that is whole, a row a round, from its folder.
+
+    Raises
+    ------
+    SettingError
+        If its files are damaged.
+    """
+    try:
+        table = pd.DataFrame(_rows(name, folder))
+        if table.empty or table["round"].max() < _least_rounds(table):
+            raise ValueError(f"{METRICS} does not have all its rounds")
+    except SettingError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        allowed = "what a run wrote; without the folder it can be run again"
+        raise SettingError(f"run {folder}", error, allowed) from None
+    return table
+
+
+def _rows(name: str, folder: Path) -> list[dict[str, Any]]:
     content = read_yaml(folder / SETTINGS)
     made = {key: content[key] for key in ("device", "commit", "started")}
     fixed = {
@@ -63,7 +82,7 @@ def read_run(name: str, folder: Path) -> pd.DataFrame:
         if "clients" in metrics:
             row |= _training(metrics["clients"])
         rows.append(row)
-    return pd.DataFrame(rows)
+    return rows
 
 
 def _training(clients: Sequence[Mapping[str, float]]) -> dict[str, float]:

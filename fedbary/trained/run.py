@@ -19,7 +19,7 @@ from fedbary.gaussian import Posterior
 from fedbary.predictive.combine import pool_from
 from fedbary.runs.best import result_line
 from fedbary.runs.location import METRICS, read_settings
-from fedbary.runs.run_folder import POSTERIOR, read_rounds, read_signature, require_ended
+from fedbary.runs.run_folder import NETWORKS, POSTERIOR, read_rounds, read_signature, require_ended
 from fedbary.runs.whole import write_whole
 from fedbary.seeds import derive_seed
 from fedbary.settings.config import Settings, resolve
@@ -198,7 +198,7 @@ def load(run: Path | str) -> Trained:
     return Trained(
         network.eval(),
         posterior,
-        _tensors(folder, "networks") if (folder / "networks.safetensors").exists() else {},
+        _members(folder, result_line(rounds)),
         settings,
         signature,
         _tensors(folder, task.facts) if task.facts else {},
@@ -216,6 +216,12 @@ def _fill(network: nn.Module, posterior: Posterior, folder: Path) -> None:
     if not shapes or any(wanted[name].shape != shape for name, shape in shapes.items()):
         raise SettingError("run", str(folder), "a posterior of the network that its settings name")
     network.load_state_dict({n: wanted[n] if t is None else t for n, t in found.items()})
+
+
+def _members(folder: Path, line: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Read the networks that predict together, which must be there if the round had some."""
+    held = "members" in line or (folder / f"{NETWORKS}.safetensors").exists()
+    return _tensors(folder, NETWORKS) if held else {}
 
 
 def _tensors(folder: Path, name: str) -> dict[str, Tensor]:

@@ -50,11 +50,13 @@ EACH = [pytest.param(name, marks=() if name in KINDS else pytest.mark.slow) for 
 
 FEDBARY = Path(sys.executable).parent / "fedbary"
 QUICK = {"clients": 3, "rounds": 3, "local_epochs": 2, "samples": 2, "evaluate_clients": 0}
-FEW = {"particles": 2, "server_steps": 10}
-"""Parameters, where methods have them, by which they train few networks, or take few steps.
+FEW = {"particles": 2, "server_steps": 10, "cycle": 1}
+"""Parameters, where methods have them, for few networks, few steps and few rounds.
 
 Particles' steps have the size of `lr` in each weight, so theirs is a tenth of SGD's.
 """
+
+EARLY = {"keep_best": "nll", "evaluate_on": "validation", "patience": 2}
 
 
 def settings(name, **changes):
@@ -233,6 +235,13 @@ def test_a_hostile_client_changes_the_model_or_is_refused_by_name(name, tmp_path
         ({"method": "FedPA", "local_epochs": 1}, "local_epochs"),
         ({"method": "PVI", "damping": 0.5}, "damping"),
         ({"method": "FedLAW"}, "server_fraction.*FedLAW"),
+        ({"method": "SnapshotEnsemble", "cycle": 4}, "cycle: 4.*at most rounds=3"),
+        ({"method": "SnapshotEnsemble", "cycle": 3, **EARLY}, "patience: 2.*0 or from cycle=3 up"),
+        (
+            {"method": "FedProx", "bayesian_layers": 0, "predictive": "product"},
+            "predictive: .product",
+        ),
+        ({"predictive": "members"}, "predictive: 'members'.*whose networks predict together"),
         *(({"method": n, "kl_weight": 0}, "kl_weight") for n, m in METHODS.items() if m.needs_kl),
     ],
 )

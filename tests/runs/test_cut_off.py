@@ -1,5 +1,6 @@
 """Which folders hold a run that a sweep may go on with: whole files, the same settings and code."""
 
+import json
 import shutil
 import subprocess
 
@@ -10,7 +11,7 @@ from fedbary.errors import RunError
 from fedbary.launching.launch import located
 from fedbary.runs import commit
 from fedbary.runs.commit import CLONE_VARIABLE
-from fedbary.runs.run_folder import POSTERIOR, is_cut_off
+from fedbary.runs.run_folder import POSTERIOR, resumable
 from fedbary.settings.config import resolve
 from server_app.inline import run_inline
 
@@ -75,20 +76,36 @@ def test_a_damaged_folder_is_none_and_no_error(cut, tmp_path, how):
     shutil.copytree(cut, folder)
     if how:
         DAMAGE[how](folder)
-    assert is_cut_off(folder, located(resolve(QUICK), folder)) == (how is None)
+    found = resumable(folder, located(resolve(QUICK), folder))
+    assert (found and found.resume) == (None if how else "last")
+
+
+@pytest.mark.parametrize("damage", [b"", b"not whole"])
+def test_a_damaged_last_checkpoint_costs_its_round_alone(cut, tmp_path, damage):
+    folder = tmp_path / "run"
+    shutil.copytree(cut, folder)
+    (folder / "checkpoint-0003.safetensors").write_bytes(damage)
+    settings = resumable(folder, located(resolve(QUICK), folder))
+    assert settings.resume == "previous"
+    run_inline(settings, folder)
+    ended = (folder / "metrics.jsonl").read_text().splitlines()
+    before = (cut / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["nll"] for line in ended] == [
+        json.loads(line)["nll"] for line in before
+    ]
 
 
 @pytest.mark.parametrize("changed", [{"lr": 0.5}, {"seed": 1}, {"rounds": 4}, {"rule": "WB"}])
 def test_a_run_of_other_settings_is_none(cut, changed):
-    assert not is_cut_off(cut, located(resolve({**QUICK, **changed}), cut))
+    assert resumable(cut, located(resolve({**QUICK, **changed}), cut)) is None
 
 
 def test_a_whole_run_and_an_absent_one_are_none(cut, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(cut, folder)
     (folder / f"{POSTERIOR}.safetensors").write_bytes(b"")
-    assert not is_cut_off(folder, located(resolve(QUICK), folder))
-    assert not is_cut_off(tmp_path / "none", located(resolve(QUICK), tmp_path / "none"))
+    assert resumable(folder, located(resolve(QUICK), folder)) is None
+    assert resumable(tmp_path / "none", located(resolve(QUICK), tmp_path / "none")) is None
 
 
 def test_a_run_that_ended_with_skipped_rounds_is_none(tmp_path):
@@ -97,7 +114,7 @@ def test_a_run_that_ended_with_skipped_rounds_is_none(tmp_path):
     with pytest.raises(RunError, match="skipped"):
         run_inline(settings, tmp_path / "run")
     assert list((tmp_path / "run").glob("checkpoint-*"))
-    assert not is_cut_off(tmp_path / "run", settings)
+    assert resumable(tmp_path / "run", settings) is None
 
 
 def git(clone, *words):

@@ -8,7 +8,7 @@ from fedbary.strategies import Client
 from fedbary.strategies.arrays import Blanks, bytes_of
 from fedbary.strategies.conventions import Convention
 from fedbary.strategies.names import Names
-from flwr.app import Array, ArrayRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord
 from flwr.clientapp import ClientApp
 from torch import nn
 
@@ -264,3 +264,15 @@ def test_a_listener_hears_all_that_clients_are_sent(name):
     assert sorted(heard.sent) == sorted(received) and len(received) == CLIENTS
     if name == "PVI":
         assert received[0] > ArrayRecord(network(name).state_dict()).count_bytes()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_what_all_clients_score_lies_in_memory_once(name):
+    """A copy for each would be thousands of models."""
+    chosen = strategy(name)
+    _, arrays = run(name, rounds=1, chosen=chosen)
+    chosen.fraction_evaluate = 1.0
+    grid = InlineGrid(client_app(name), CLIENTS, {})
+    messages = list(chosen.configure_evaluate(1, arrays, ConfigRecord(), grid))
+    assert len({message.metadata.dst_node_id for message in messages}) == CLIENTS
+    assert len({id(message.content[chosen.arrayrecord_key]) for message in messages}) == 1

@@ -1,7 +1,10 @@
 """What a table says of a run's rounds beside what is measured of its model."""
 
+import shutil
+
 import pytest
 
+from fedbary.errors import SettingError
 from fedbary.settings.config import resolve
 from fedbary.study.table import read_run
 from server_app.inline import run_inline
@@ -28,3 +31,32 @@ def test_the_training_nll_is_the_mean_over_all_examples_whoever_holds_them(tmp_p
         assert table["train_nll"].isna()[0]
         found.append(table["train_nll"][1])
     assert found[1] == pytest.approx(found[0], rel=1e-5)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    run_inline(resolve({**UNMOVED, "train_fraction": 0.1, "clients": 2}), folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("file", "damage"),
+    [
+        ("metrics.jsonl", lambda text: ""),
+        ("metrics.jsonl", lambda text: text[:-20]),
+        ("metrics.jsonl", lambda text: text.splitlines(keepends=True)[0]),
+        ("metrics.jsonl", lambda text: "[1, 2]\n" + text),
+        ("settings.yaml", lambda text: "settings: {a: ["),
+        ("settings.yaml", lambda text: "text"),
+        ("settings.yaml", lambda text: text.replace("commit:", "other:")),
+        ("settings.yaml", lambda text: "settings: 5\n" + text.replace("settings:", "other:")),
+    ],
+)
+def test_a_damaged_run_is_one_line_that_names_it(whole, tmp_path, file, damage):
+    folder = tmp_path / "run"
+    shutil.copytree(whole, folder)
+    (folder / file).write_text(damage((whole / file).read_text()))
+    with pytest.raises(SettingError, match=str(folder)) as refused:
+        read_run("run", folder)
+    assert "\n" not in str(refused.value)

@@ -16,6 +16,7 @@ from torch import nn
 import fedbary
 from fedbary.errors import SettingError
 from fedbary.launching.use import evaluate, predict
+from fedbary.runs.run_folder import POSTERIOR
 from fedbary.settings.config import resolve
 from fedbary.trained import files
 from server_app.inline import run_inline
@@ -77,6 +78,22 @@ def test_the_loaded_model_scores_what_the_run_recorded(name, runs):
     assert again == scores
     if not trained.members:
         assert trained.task.judged(trained.predict(known, 300, seed=1), known.y) != scores
+
+
+@pytest.mark.parametrize("name", [name for name, words in RUNS.items() if "method" in words])
+def test_without_the_members_there_is_no_model(name, runs, tmp_path):
+    """What is left would be another model, which predicts too."""
+    shutil.copytree(runs / name, tmp_path / "run")
+    (tmp_path / "run" / "networks.safetensors").unlink()
+    with pytest.raises(SettingError, match="networks.safetensors.*what the run wrote"):
+        fedbary.load(tmp_path / "run")
+
+
+def test_a_run_s_files_are_as_open_as_any_file(runs, tmp_path):
+    (tmp_path / "plain").touch()
+    files = [file for file in (runs / "members").iterdir() if file.is_file()]
+    assert {f"{POSTERIOR}.safetensors", "metrics.jsonl"} <= {file.name for file in files}
+    assert {file.stat().st_mode for file in files} == {(tmp_path / "plain").stat().st_mode}
 
 
 def test_inputs_alone_are_predicted_too(runs, digits):
