@@ -18,6 +18,7 @@ from fedbary.data.images import Augment
 from fedbary.data.sites import Site, site_from
 from fedbary.inference import Prior, Training
 from fedbary.methods import Fitted, Local, Method, Personal
+from fedbary.paths import user_path
 from fedbary.settings.config import Settings
 from fedbary.settings.run_config import resolve_run_config
 from strategies.answering import EXAMPLES_KEY, METHOD_KEY, fit, method_of, personal
@@ -58,7 +59,7 @@ class Node:
         A partition's lies in the run's, if it is told which that is.
         """
         if self.site.state_path:
-            return Path(self.site.state_path).expanduser()
+            return user_path(self.site.state_path)
         if self.site.partition is None or self.settings.output == "auto":
             return None
         return Path(self.settings.output) / "clients" / str(self.site.partition)

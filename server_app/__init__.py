@@ -18,7 +18,8 @@ from torch import Tensor
 from fedbary.attacks import require_simulation
 from fedbary.ending import spare_imports
 from fedbary.errors import RunError, SettingError
-from fedbary.methods import Bench, arguments_of, method_of, require_method
+from fedbary.gaussian import Posterior
+from fedbary.methods import Bench, arguments_of, method_of, require_method, require_room
 from fedbary.runs.best import is_stale
 from fedbary.runs.location import require_startable, run_folder
 from fedbary.runs.lock import only_writer
@@ -78,6 +79,8 @@ def run(grid: Grid, settings: Settings, folder: Path) -> None:
 def _run(grid: Grid, settings: Settings, folder: Path) -> None:
     task, grid = task_of(settings), watched(grid, settings.rounds)
     signature = task.signature()
+    drawn = Posterior.from_state_dict(task.make_model(signature).state_dict()).log_var
+    require_room("samples", settings.samples, drawn)
     checkpoint = checkpoint_to_resume(folder, settings)
     roster = Roster(grid, settings, signature, read_site_keys(folder) if checkpoint else {})
     roster.gather()

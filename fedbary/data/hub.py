@@ -8,6 +8,7 @@ from typing import Any
 from fedbary.data.forms import HUB, PARQUET
 from fedbary.errors import SettingError
 from fedbary.imports import library
+from fedbary.paths import user_path
 
 TESTS = ("test", "validation", "valid", "val")
 """What the part that tests is called: the first of these that is there."""
@@ -37,7 +38,7 @@ def load_hub(name: str, data_dir: Path, download: bool) -> tuple[Any, Any | None
         The library is not installed, there is no such data set, or the hub cannot be reached.
     """
     held = name.removeprefix(HUB)
-    here = next((p for p in (Path(held).expanduser(), data_dir / held) if p.exists()), None)
+    here = next((p for p in (user_path(held), data_dir / held) if p.exists()), None)
     if here is None and (held.endswith(PARQUET) or not download):
         allowed = "a folder or a Parquet file that is there, or download=true for a name on the hub"
         raise SettingError("dataset", name, allowed)

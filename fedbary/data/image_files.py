@@ -35,9 +35,6 @@ LARGEST_FILE = 16 * 2**20
 LARGEST_IMAGE = 64 * 2**20
 """Pixels of an image that is decoded in order to be resized."""
 
-RESIZES = ("none", "crop", "pad", "stretch")
-"""What may be done with images of another size, the values of the setting `resize`."""
-
 Shape = tuple[int, int, int]
 Held = Path | bytes
 """An image file, or its content."""

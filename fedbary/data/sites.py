@@ -14,6 +14,7 @@ from fedbary.data.image_folder import read_classes
 from fedbary.data.image_layout import ImageLayout
 from fedbary.data.images._dataset import read_own_npz, tensors
 from fedbary.errors import SettingError
+from fedbary.paths import user_path
 
 LONGEST_NAME = 64
 """Characters of a site's name."""
@@ -115,7 +116,7 @@ def own_data(path: str, task: ImageLayout, resize: str = "none") -> tuple[Tensor
     SettingError
         If they cannot be read or do not fit; the message says why.
     """
-    file = Path(path).expanduser()
+    file = user_path(path)
     if not file.is_dir() and not file.is_file():
         raise SettingError("data-path", path, "an .npz file or a folder; there is none")
     try:

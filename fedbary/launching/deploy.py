@@ -26,6 +26,7 @@ from fedbary.launching.launch import (
     wait_for_superlink,
 )
 from fedbary.launching.programs import free_port, stop_tree, tool
+from fedbary.paths import user_path
 from fedbary.runs.location import SITE_KEYS, is_whole
 from fedbary.settings.config import Settings
 from fedbary.settings.run_config import to_run_config
@@ -101,7 +102,7 @@ def site_configs(sites: Sequence[Path]) -> list[NodeConfig]:
     SettingError
         If a path does not exist, or two are the same.
     """
-    paths = [site.expanduser().resolve() for site in sites]
+    paths = [user_path(site).resolve() for site in sites]
     for site, path in zip(sites, paths, strict=True):
         if not path.exists():
             raise SettingError(

@@ -67,7 +67,8 @@ def sweep(
         raise Stopped("the same command goes on") from None
     for name, reason in failed.items():
         console.print(f"failed: {name}: {reason}", markup=False)
-    print(f"Results: {folder / runner.TABLE}")
+    if (folder / runner.TABLE).exists():
+        print(f"Results: {folder / runner.TABLE}")
     if failed:
         raise RunError(f"{len(failed)} of {len(grid.runs)} runs failed; sweep again to retry them")
 

@@ -24,6 +24,7 @@ from fedbary.errors import RunError, SettingError
 from fedbary.launching.app import app_folder
 from fedbary.launching.programs import free_port, run_program, stop_tree, tool
 from fedbary.launching.warm import WarmProcess
+from fedbary.paths import user_path
 from fedbary.runs.commit import CLONE_VARIABLE
 from fedbary.runs.location import is_left_whole, is_whole, require_startable
 from fedbary.runs.lock import require_free
@@ -63,7 +64,7 @@ def flower(log: IO[str] | None = None) -> Iterator[Flower]:
     with tempfile.TemporaryDirectory(prefix="fedbary-") as scratch:
         home = Path(scratch)
         environment = {**flower_environment(home), **progress_in(home, log)}
-        with starting_superlink(environment, home) as wait:
+        with superlink(environment, home) as wait:
             yield Flower(home, environment, wait)
 
 
@@ -107,7 +108,7 @@ def located(settings: Settings, folder: Path) -> Settings:
     return settings.model_copy(
         update={
             "output": str(folder),
-            "data_dir": str(Path(settings.data_dir).expanduser().resolve()),
+            "data_dir": str(user_path(settings.data_dir).resolve()),
             "dataset": _absolute(settings.dataset),
             "ood_dataset": _absolute(settings.ood_dataset),
         }
@@ -149,7 +150,7 @@ def prepare(settings: Settings, folder: Path, own_data: bool = False) -> Setting
 def _absolute(dataset: str) -> str:
     """Return the path of a data set that is a file or folder here; others' names as they are."""
     prefix = HUB if dataset.startswith(HUB) else ""
-    path = Path(dataset.removeprefix(prefix)).expanduser()
+    path = user_path(dataset.removeprefix(prefix))
     is_path = prefix or "/" in dataset or path.suffix in (".npz", ".csv", ".parquet")
     return prefix + str(path.resolve()) if is_path and path.exists() else dataset
 
@@ -159,7 +160,7 @@ def _require_file(setting: str, settings: Settings) -> None:
     name = getattr(settings, setting)
     task = settings.task if setting == "dataset" else "classification"
     known = limits.of(task).DATASETS
-    places = (Path(name).expanduser(), Path(settings.data_dir) / name)
+    places = (user_path(name), Path(settings.data_dir) / name)
     if name in ("none", *known) or is_source(name):
         return
     if not any(place.exists() for place in places):
@@ -244,16 +245,11 @@ def flower_environment(home: Path) -> dict[str, str]:
 
 
 @contextmanager
-def superlink(environment: dict[str, str], home: Path) -> Iterator[None]:
-    """Run a SuperLink with the simulation runtime, and stop it and all it started at the end."""
-    with starting_superlink(environment, home) as wait:
-        wait()
-        yield
+def superlink(environment: dict[str, str], home: Path) -> Iterator[Callable[[], None]]:
+    """Start a SuperLink with the simulation runtime; yield what waits until it is ready.
 
-
-@contextmanager
-def starting_superlink(environment: dict[str, str], home: Path) -> Iterator[Callable[[], None]]:
-    """Start such a SuperLink; yield what waits until it is ready."""
+    It is stopped at the end, and all that it started.
+    """
     port = environment["FLWR_LOCAL_SUPERLINK_HTTP_API_PORT"]
     command = [tool("flower-superlink"), "--insecure", "--simulation", "--isolation", "subprocess"]
     command += ["--host", "127.0.0.1", "--port", port]

@@ -17,7 +17,8 @@ What travels: as under the rule, once the model either way; clients who score th
 what they hold out, are sent the snapshots, M models. Clients keep nothing.
 
 What it costs: a client's round is the local inference; the server keeps M models. A prediction
-takes as many draws as that of one posterior; of point weights M passes.
+takes as many draws as that of one posterior, behind M passes of what lies before the first Gaussian
+layer; of point weights it takes M passes.
 
 Use it with rounds to spare: the budget of one long training, spent on several networks.
 

@@ -13,15 +13,14 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Generator, Tensor, nn
 
+from fedbary.predictive import montecarlo
 from fedbary.predictive._networks import (
     Answers,
-    Network,
     answers_of,
     batches,
     device_of,
     evaluation,
 )
-from fedbary.predictive.montecarlo import drawn
 
 
 @torch.inference_mode()
@@ -61,21 +60,23 @@ def answering(
     generator: Generator | None = None,
 ) -> Answers:
     """Draw the members' networks, and return what they answer to a batch; see `answers`."""
-    device = device_of(model)
-    networks: list[Network] = []
-    member = copy.deepcopy(model)
-    for state in members:
-        state = {name: tensor.to(device) for name, tensor in state.items()}
-        if not samples:
-            networks.append(state)
-            continue
+    if samples:
         if generator is None:
             raise ValueError("drawn networks need a generator")
-        member.load_state_dict(state)
-        networks.extend({**state, **network} for network in drawn(member, samples, generator))
+        each = [montecarlo.answering(_with(model, s), samples, generator) for s in members]
+        return lambda batch: torch.cat([answers_to(batch) for answers_to in each])
+    device = device_of(model)
+    networks = [{name: t.to(device) for name, t in state.items()} for state in members]
 
     def by_network(batch: Tensor) -> Tensor:
         with evaluation(model):
             return answers_of(model, networks, batch)
 
     return by_network
+
+
+def _with(model: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:
+    """Return a copy of a network that holds other tensors."""
+    member = copy.deepcopy(model)
+    member.load_state_dict(state)
+    return member

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbary.errors import SettingError
+from fedbary.paths import user_path
 from fedbary.runs.lock import LOCK
 from fedbary.settings.config import BOOKKEEPING, Settings, read_yaml
 
@@ -25,7 +26,7 @@ def run_folder(settings: Settings, base: Path) -> Path:
     if settings.output == "auto" and settings.resume != "none":
         raise SettingError("output", "auto", f"the run's folder, where resume={settings.resume}")
     if settings.output != "auto":
-        return (base / Path(settings.output).expanduser()).resolve()
+        return (base / user_path(settings.output)).resolve()
     stamp = time.strftime("%Y%m%d-%H%M%S")
     data = Path(settings.dataset.rpartition(":")[2]).stem
     name = f"{stamp}-{data}-{settings.strategy}-n{settings.bayesian_layers}-seed{settings.seed}"

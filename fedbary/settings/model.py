@@ -50,6 +50,7 @@ A protocol is in the other settings.
 
 Positive = Field(gt=0, allow_inf_nan=False)
 NotNegative = Field(ge=0, allow_inf_nan=False)
+Count = Field(ge=1, le=10**9)
 
 
 EITHER = {
@@ -74,10 +75,10 @@ class Settings(BaseModel):
 
     task: str
 
-    clients: int = Field(ge=1)
+    clients: int = Count
     participation: float = Field(gt=0, le=1)
-    min_replies: int = Field(ge=1)
-    max_skipped: int = Field(ge=1)
+    min_replies: int = Count
+    max_skipped: int = Count
     round_timeout: float = Positive
 
     dataset: str
@@ -89,8 +90,8 @@ class Settings(BaseModel):
     download: bool
     partition: str
     alpha: float = Positive
-    classes_per_client: int = Field(ge=1)
-    min_examples: int = Field(ge=1)
+    classes_per_client: int = Count
+    min_examples: int = Count
     holdout: float = Field(ge=0, lt=1)
     train_fraction: float = Field(gt=0, le=1)
     server_fraction: float = Field(ge=0, lt=1)
@@ -100,7 +101,7 @@ class Settings(BaseModel):
     pixels: Literal["unit", "signed"]
     augment: Literal["auto", "crop", "flip"] | bool
     model: str
-    hidden_units: int = Field(ge=1)
+    hidden_units: int = Count
     noise: Literal["none", "cross", "learned"] | float
     class_weights: Literal["none", "balanced"]
     bayesian_layers: int = Field(ge=0)
@@ -110,8 +111,8 @@ class Settings(BaseModel):
     prior: Literal["normal", "global"]
     prior_std: float = Positive
     kl_weight: Literal["share"] | float
-    local_epochs: int = Field(ge=1)
-    batch_size: int = Field(ge=1)
+    local_epochs: int = Count
+    batch_size: int = Count
     lr: float = Positive
     lr_schedule: Literal["constant", "cosine"]
     momentum: float = Field(ge=0, lt=1)
@@ -127,15 +128,15 @@ class Settings(BaseModel):
     max_precision_ratio: Literal["none"] | float
     max_weight_ratio: Literal["none"] | float
     compress: Literal["none", "log_var", "all"]
-    rounds: int = Field(ge=1)
+    rounds: int = Count
 
     evaluate_on: Literal["test", "validation"]
     ood_dataset: str
     corruptions: bool
     predictive: Literal["auto", "montecarlo", "members", "product", "dropout", "closed"]
     calibrate: Literal["none", "temperature"]
-    samples: int = Field(ge=1)
-    ece_bins: int = Field(ge=1)
+    samples: int = Count
+    ece_bins: int = Count
     specificity: float = Field(ge=0, le=1)
     evaluate_clients: int = Field(ge=0)
     evaluate_fraction: float = Field(gt=0, le=1)
@@ -152,7 +153,7 @@ class Settings(BaseModel):
     tracker: str
     pictures: bool
     device: Literal["auto", "cpu", "cuda"]
-    cpus_per_client: int = Field(ge=1)
+    cpus_per_client: int = Count
     gpus_per_client: Literal["auto"] | float
     output: str
     resume: Literal["none", "last", "previous"]

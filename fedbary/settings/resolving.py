@@ -52,7 +52,7 @@ def resolve(overrides: Mapping[str, Any], file: Path = DEFAULTS) -> Settings:
         preset = protocols[protocol]
     given = {**own, **preset, **translated(overrides)}
     of_task = tasks.get(str(given.get("task")), {})
-    method = {**values, **of_task, **given}["method"]
+    method = str({**values, **of_task, **given}["method"])
     in_file = parameters_of(BARYCENTRE)  # parameters with defaults in simulation.yaml
     own_of_method = parameters_of(method).items()
     defaults = {n: found.default for n, found in own_of_method if found != in_file.get(n)}

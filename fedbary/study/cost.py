@@ -49,7 +49,7 @@ class Cost:
         if key not in self._known:
             try:
                 self._known[key] = _seconds_of_an_epoch(settings)
-            except SettingError:
+            except (SettingError, RuntimeError, ValueError):  # what a network raises at odd sizes
                 return None
         return START_SECONDS[settings.engine] + self._known[key] * _passes(row)
 
@@ -90,7 +90,7 @@ def _seconds_by_steps(settings: Settings) -> float:
         epochs=epochs,
         batch_size=settings.batch_size,
         lr=settings.lr,
-    )
+    ).suited_to(model, len(y))
     for _ in range(2):
         start = time.perf_counter()
         local = Local(

@@ -135,6 +135,9 @@ def _told(settings: Settings) -> dict[str, Any]:
 
 
 def _points(block: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    for key, value in block.items():
+        if value == []:
+            raise SettingError(str(key), value, "a value, or a list of at least one")
     for combination in itertools.product(*map(_values, block.values())):
         yield dict(zip(block, combination, strict=True))
 

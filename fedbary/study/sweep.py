@@ -156,7 +156,7 @@ def plan(experiment: Experiment, results: Results, jobs: int, console: Console) 
 
 
 def sweep(experiment: Experiment, results: Results, jobs: int, console: Console) -> dict[str, str]:
-    """Make the runs that are missing; return the failed ones with what was wrong.
+    """Make the runs that are missing; return those that nobody made, with what was wrong.
 
     The table is written after every run. When the sweep itself ends early, by Ctrl-C say, the
     runs at work are stopped, and the next sweep goes on with those.
@@ -185,7 +185,8 @@ def sweep(experiment: Experiment, results: Results, jobs: int, console: Console)
                     said = f"failed: {failed[name]}"
                 console.print(f"{name}: {said}", markup=False)
             meter.update()
-    return failed
+    results.write()
+    return {name: why for name, why in failed.items() if name not in results.done}
 
 
 _preparing = threading.Lock()

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from fedbary.data.examples import Examples
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
+from fedbary.paths import user_path
 from fedbary.predictive.combine import pool_from
 from fedbary.runs.best import result_line
 from fedbary.runs.location import METRICS, read_settings
@@ -83,7 +84,7 @@ class Trained:
             If there are none that fit the model; the message says where.
         """
         column = {"target": target or self.settings.target}
-        task, place = task_of(self.settings.model_copy(update=column)), Path(path).expanduser()
+        task, place = task_of(self.settings.model_copy(update=column)), user_path(path)
         if not place.exists():
             raise SettingError("data", str(path), "the path of a file or a folder; there is none")
         return task.examples(place, self.signature)
@@ -182,7 +183,7 @@ def load(run: Path | str) -> Trained:
     SettingError, RunError
         If the folder holds no whole run, see `fedbary.runs.run_folder.require_ended`.
     """
-    folder = Path(run).expanduser()
+    folder = user_path(run)
     require_ended(folder)
     made = read_settings(folder)
     if not (rounds := read_rounds(folder)):

@@ -12,7 +12,7 @@ from flwr.clientapp import ClientApp
 from safetensors.torch import load_file
 
 import client_app
-from fedbary.errors import RunError
+from fedbary.errors import RunError, SettingError
 from fedbary.settings.config import resolve
 from server_app import run
 from server_app.inline import InlineGrid, run_inline
@@ -174,3 +174,9 @@ def test_clients_whose_training_diverged_say_so(tmp_path, caplog):
         run_inline(settings(rounds=1, lr=1e30), tmp_path / "run")
     refused = [text for text in caplog.messages if "reply refused" in text]
     assert len(refused) == 3 and all("training diverged" in text for text in refused)
+
+
+def test_more_draws_than_fit_into_memory_are_refused_and_no_folder_is_left(tmp_path):
+    with pytest.raises(SettingError, match="samples: '1000000000 networks of .*half of this mach"):
+        run_inline(settings(samples=10**9), tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -12,6 +12,7 @@ from fedbary.errors import SettingError
 @pytest.mark.parametrize(
     ("content", "said"),
     [
+        (b",,a,y\n1,2,3,4\n", "column 1: ''; expected a name in the header"),
         (b"a,b, a\n1,2,3\n", "column 'a': 'twice'; expected another name for each column"),
         ("a,b\n1,2\n".encode("utf-16"), "'other bytes'; expected a table of text in UTF-8"),
     ],

@@ -12,7 +12,8 @@ from fedbary.launching import launch
 home, *projects = map(Path, sys.argv[1:])
 environment = launch.flower_environment(home)
 federation = "num-supernodes=3 client-resources-num-cpus=2"
-with launch.superlink(environment, home):
+with launch.superlink(environment, home) as wait:
+    wait()
     for project in projects:
         folder = project / "out"
         folder.mkdir()

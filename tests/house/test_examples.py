@@ -84,7 +84,8 @@ def test_a_resnet_has_a_gaussian_last_layer_and_nothing_else():
 def test_every_project_runs_under_flower(tmp_path):
     environment = launch.flower_environment(tmp_path)
     federation = "num-supernodes=3 client-resources-num-cpus=1"
-    with launch.superlink(environment, tmp_path):
+    with launch.superlink(environment, tmp_path) as wait:
+        wait()
         for name in PROJECTS:
             command = [str(Path(sys.executable).parent / "flwr"), "run", str(EXAMPLES / name)]
             command += ["local", "--stream", "--run-config", "rounds=1"]

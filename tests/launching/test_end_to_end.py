@@ -70,7 +70,8 @@ def test_plain_flwr_run_takes_the_federation_as_it_is_and_run_config_over_the_fi
     output = tmp_path / "run"
     config = f'settings="rule=WB rounds=1 local_epochs=1 samples=2 output={output}"'
     command = [str(BIN / "flwr"), "run", str(ROOT), "local", "--stream", "--run-config", config]
-    with launch.superlink(environment, tmp_path):
+    with launch.superlink(environment, tmp_path) as wait:
+        wait()
         subprocess.run(command, cwd=ROOT, env=environment, timeout=240, check=True)
     settings = yaml.safe_load((output / "settings.yaml").read_text())["settings"]
     assert (settings["rule"], settings["rounds"]) == ("WB", 1)

@@ -50,3 +50,8 @@ def test_a_part_of_the_data_takes_a_part_of_the_time(cost, changes, part):
 def test_another_method_is_not_taken_to_cost_the_same(cost):
     """Without data to try a few steps on there is no estimate."""
     assert of(cost, method="PVI") is None
+
+
+def test_batches_of_one_under_a_batch_norm_are_tried_as_they_are_trained(cost):
+    """In batches of two: of one a batch norm takes no variance."""
+    assert of(cost, dataset="digits", model="resnet20", bayesian_layers=1, batch_size=1) > 0

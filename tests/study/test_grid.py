@@ -123,6 +123,8 @@ def test_the_command_line_goes_over_the_file_and_can_take_a_part(tmp_path):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
+        ({"grid": [{"seed": []}]}, ["block 1: seed: []", "at least one"]),
+        ({"grid": [{"method": [["PVI"]]}]}, ["block 1: method: ['PVI']", "a text"]),
         ({"grid": [{"rule": ["RKLB", "WASSERSTEIN"]}]}, ["block 1", "rule", "WASSERSTEIN", "WB"]),
         ({"grid": [{"rule": "WB"}, {"rulez": "WB"}]}, ["block 2", "rulez", "rule"]),
         ({"grid": [{"rule": "WB"}, {"rule": ["WB"]}]}, ["digits-WB-n3-seed0", "once"]),

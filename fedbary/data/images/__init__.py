@@ -24,6 +24,7 @@ from fedbary.data.images._batches import Augment, batch_source, draw_crops, inpu
 from fedbary.data.images._dataset import MAX_FLOAT, UNREADABLE, Dataset, from_arrays, read_npz
 from fedbary.data.images._normalise import Normaliser, pixel_sums
 from fedbary.errors import SettingError, one_line
+from fedbary.paths import user_path
 from fedbary.registry import is_factory, modules
 
 __all__ = [
@@ -89,7 +90,7 @@ def load(
         The name is unknown, the data are absent and cannot be had, or a file holds what it
         must not; the message says which.
     """
-    key = name, Path(data_dir).expanduser().absolute(), shape, resize, target
+    key = name, user_path(data_dir).absolute(), shape, resize, target
     if key not in _loaded:
         try:
             _loaded[key] = _read(name, key[1], download, shape, resize, target)
@@ -101,7 +102,7 @@ def load(
 def _read(
     name: str, data_dir: Path, download: bool, shape: Shape | None, resize: str, target: str
 ) -> Dataset:
-    path = Path(name).expanduser()
+    path = user_path(name)
     path = path if path.exists() else data_dir / path
     if name in names():
         return _named(name, data_dir, download)

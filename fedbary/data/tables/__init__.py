@@ -22,6 +22,7 @@ from fedbary.data.tables._layout import Layout, layout_of
 from fedbary.data.tables._split import Split
 from fedbary.data.tables._table import Table
 from fedbary.errors import SettingError
+from fedbary.paths import user_path
 from fedbary.registry import is_factory, modules
 
 __all__ = ["Labelled", "Layout", "Split", "Table", "load", "load_labelled", "names"]
@@ -69,7 +70,7 @@ def load(name: str, data_dir: Path | str, target: str = "", download: bool = Fal
     SettingError
         There is no such set, or it holds what it must not; the message says what and where.
     """
-    place = Path(data_dir).expanduser().absolute()
+    place = user_path(data_dir).absolute()
     table: Table = _read("read", name, place, target, download)
     return table
 
@@ -105,7 +106,7 @@ def load_labelled(
     SettingError
         There is no such set, or it holds what it must not; the message says what and where.
     """
-    place = Path(data_dir).expanduser().absolute()
+    place = user_path(data_dir).absolute()
     held: Frame = _read("read_labelled", name, place, target, download)
     return encode(held, layout or layout_of(held, classes))
 
@@ -117,7 +118,7 @@ def _read(reader: str, name: str, data_dir: Path, target: str, download: bool) -
         return getattr(module, reader)(data_dir)
     if name.startswith(HUB):
         return getattr(_hf, reader)(name, data_dir, download, target)
-    path = Path(name).expanduser()
+    path = user_path(name)
     if not path.exists():
         path = data_dir / path
     if name and path.is_dir():

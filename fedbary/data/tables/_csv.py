@@ -46,7 +46,7 @@ def cells(path: Path) -> DataFrame:
         allowed = "commas between, no semicolons"
         raise SettingError(f"{path}: header", str(held.columns[0]), allowed)
     names = read_text(path, header=None, nrows=1, skipinitialspace=True).iloc[0].tolist()
-    if twice := [name for name in names if names.count(name) > 1]:
+    if twice := [name for name in names if name and names.count(name) > 1]:
         raise SettingError(f"{path}: column {twice[0]!r}", "twice", "another name for each column")
     if unnamed := [i for i, name in enumerate(held.columns, 1) if name == f"Unnamed: {i - 1}"]:
         allowed = "a name in the header; leave a column of row numbers out"
