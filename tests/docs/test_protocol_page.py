@@ -1,13 +1,19 @@
 """The page on the papers' protocol: where runs turn, and when log-variances pass their clamp."""
 
+import shutil
+
 import numpy as np
 import pandas as pd
 import pytest
+from safetensors.torch import load_file, save_file
 
-from benchmarks import protocol
+from benchmarks import last_round, protocol
 from fedbary.report.cells import ACCURACY, NLL
 from fedbary.report.published import published
+from fedbary.runs.run_folder import read_rounds
+from fedbary.settings.config import resolve
 from fedbary.study.table import FORMAT, write_table
+from server_app.inline import run_inline
 
 ROUNDS = range(51)
 ARMS = {"FedAvg": 0, "RKLB": 3}
@@ -80,3 +86,32 @@ def test_points_have_no_variances_and_curves_are_those_of_the_table(results):
     *log_vars, clamp = axes[4].lines
     assert [line.get_label() for line in log_vars] == list(LAYERS)
     assert set(clamp.get_ydata()) == {-8.0}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run") / "run"
+    words = {"engine": "inline", "device": "cpu", "pictures": False, "train_fraction": 0.3}
+    run_inline(
+        resolve({**words, "clients": 3, "rounds": 3, "local_epochs": 1, "rule": "WB"}), folder
+    )
+    return folder
+
+
+def test_the_last_round_again_is_the_run_s_and_its_own_rule_gives_the_run_s_scores(trained):
+    settings, clients, weights, is_same = last_round.last_round(trained)
+    assert is_same and len(clients) == len(weights) == 3
+    rows = last_round.under_every_rule(settings, clients, weights).set_index("rule")
+    last = read_rounds(trained)[-1]
+    assert rows.loc["WB", "nll"] == pytest.approx(last["nll"], rel=1e-6)
+    assert rows.loc["WB", [last_round.SHIFT, last_round.LOG_VAR]].tolist() == [0, 0]
+    assert rows.loc["RKLB", last_round.SHIFT] > 0 and rows.loc["RKLB", last_round.LOG_VAR] > 0
+
+
+def test_a_posterior_that_does_not_come_again_is_told(trained, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(trained, folder)
+    posterior = load_file(folder / "posterior.safetensors")
+    name = next(iter(posterior))
+    save_file({**posterior, name: posterior[name] + 1e-6}, folder / "posterior.safetensors")
+    assert not last_round.last_round(folder)[-1]
