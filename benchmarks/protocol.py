@@ -1,7 +1,7 @@
 """The papers' protocol as their public code runs it: what its scores and variances do by round.
 
-It prints the tables of docs/results/protocol.md from runs of `experiments/table1.yaml`, and draws
-`picture.png` beside them.
+It prints the tables of docs/results/protocol.md from runs of `experiments/table1.yaml` and from
+what `benchmarks.last_round` wrote, and draws `picture.png` beside them.
 
     python -m benchmarks.protocol results/table1
 """
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from benchmarks import _page
+from benchmarks import _page, last_round
 from benchmarks._pairs import table
 from fedbary.figures.sheet import BLUE, GREEN, ORANGE, RED, open_frame, sheet
 from fedbary.inference.clamped_sgd import LOG_VAR_RANGE
@@ -118,6 +118,7 @@ def tables(results: Path) -> str:
         parts[name] = rounds_table(run)
         if layers_of(run):
             parts[f"Variances of {name}"] = variances_table(run[run["round"] > 0])
+    parts["The last round under every rule"] = last_round.tables(results)
     return "\n\n".join(f"### {title}\n\n{text}" for title, text in parts.items())
 
 

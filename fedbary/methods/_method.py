@@ -220,8 +220,8 @@ class Method:
     personalises = False
     """Whether clients have models of their own, which they score beside the global one."""
 
-    shows = False
-    """Whether clients who score the global model are sent more than it, as `show` says."""
+    shows: ClassVar[bool] = False
+    """Whether clients who score the global model are sent more than it: a method with a `show`."""
 
     needs_kl = False
     """Whether clients' priors must act: a `kl_weight` of 0 is refused."""
@@ -236,9 +236,10 @@ class Method:
     """Settings of training and prior that it does not use; a user who gives one is told so."""
 
     def __init_subclass__(cls) -> None:
-        """Name the method."""
+        """Name the method, and note whether it shows clients what it does not send them."""
         if "name" not in cls.__dict__:
             cls.name = cls.__name__
+        cls.shows = cls.show is not Method.show
 
     def check(self, clients: int, epochs: int) -> None:
         """Raise a SettingError if rounds of so many clients and epochs do not do for the method."""
@@ -268,7 +269,7 @@ class Method:
     def show(self, server: Server, client: str) -> Tensors:
         """Return what a client scores: by default what it is sent to train.
 
-        A method that `shows` adds what `members` and `posterior` need, under the state's keys.
+        A method that defines it adds what `members` and `posterior` need, under the state's keys.
         """
         return self.send(server, client)
 

@@ -71,7 +71,6 @@ class SnapshotEnsemble(Barycentre):
     name: ClassVar[str] = "SnapshotEnsemble"
 
     called_by = "method"
-    shows = True
     unused = ("lr_schedule",)
 
     def __post_init__(self) -> None:
