@@ -1,8 +1,8 @@
 """Do rules part? The last round of a run again, and what every rule makes of its posteriors.
 
-The run's clients train once more from the checkpoint before the last; the rule of the run gives the
-run's posterior to the bit on the machine that made it. What they send is then aggregated by each
-rule of one chart, and scored with the same draws. It writes `last-round.csv`, a row a rule.
+The run's clients train once more from the checkpoint before the last. What they send is aggregated
+by each chart rule, of which the run's own must give the run's posterior, and scored with the same
+draws. It writes `last-round.csv`, a row a rule.
 
     python -m benchmarks.last_round results/table1/runs/RUN results/table1
 """
@@ -12,25 +12,26 @@ from __future__ import annotations
 import argparse
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
 import torch
-from flwr.app import Message, MessageType
+from flwr.app import Message, MessageType, RecordDict
 from torch import Tensor
 
 import client_app
 from benchmarks._pairs import table
 from fedbary.aggregation import RULES, Rule, aggregate
+from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
 from fedbary.report.cells import ACCURACY, ECE_15, ECE_100, NLL
 from fedbary.runs.location import read_settings
 from fedbary.runs.run_folder import POSTERIOR
 from fedbary.runs.whole import write_whole
 from fedbary.settings.config import Settings, validated
-from fedbary.tasks import Outcome, task_of
-from fedbary.trained import load
+from fedbary.tasks import Outcome
+from fedbary.trained.run import Trained, load
 from server_app import run
 from server_app.inline import InlineGrid
 
@@ -42,64 +43,66 @@ SHIFT, LOG_VAR = "mean_shift", "log_var_shift"
 class Kept(InlineGrid):
     """A federation in this process that keeps what clients send in training, by node."""
 
-    sent: dict[int, Message]
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(client_app.app, settings.clients, settings.model_dump())
+        self.sent: dict[int, RecordDict] = {}
 
     def _answer(self, message: Message) -> Message:
         reply = super()._answer(message)
-        if message.metadata.message_type.partition(".")[0] == MessageType.TRAIN:
-            self.sent[message.metadata.dst_node_id] = reply
+        is_training = message.metadata.message_type.partition(".")[0] == MessageType.TRAIN
+        if is_training and not reply.has_error():
+            self.sent[message.metadata.dst_node_id] = reply.content
         return reply
 
 
-def last_round(folder: Path) -> tuple[Settings, list[Posterior], list[float], bool]:
-    """Return the settings of a run, its clients' posteriors in the last round, and their weights.
-
-    Last, whether the posterior that the run ended with came out again, to the bit.
-    """
-    settings = validated({**read_settings(folder), "resume": "previous", "pictures": False})
+def last_round(folder: Path) -> tuple[list[Posterior], list[float]]:
+    """Return the clients' posteriors in a run's last round, and their weights."""
+    changes = {"resume": "previous", "pictures": False, "tracker": "none"}
     with tempfile.TemporaryDirectory() as scratch:
         again = Path(scratch) / folder.name
         shutil.copytree(folder, again)
         (again / f"{POSTERIOR}.safetensors").unlink()
-        settings = settings.model_copy(update={"output": str(again)})
-        grid = Kept(client_app.app, settings.clients, settings.model_dump())
-        grid.sent = {}
+        settings = validated({**read_settings(folder), **changes, "output": str(again)})
+        grid = Kept(settings)
         run(grid, settings, again)
-        is_same = _equal(load(again).posterior.state_dict(), load(folder).posterior.state_dict())
-    replies = [reply.content for _, reply in sorted(grid.sent.items())]
-    states = [reply.array_records["arrays"].to_torch_state_dict() for reply in replies]
-    metrics = [reply.metric_records["metrics"] for reply in replies]
-    weights = [float(str(of_one["num-examples"])) for of_one in metrics]
-    return settings, [Posterior.from_state_dict(state) for state in states], weights, is_same
+    sent = [content for _, content in sorted(grid.sent.items())]
+    states = [content.array_records["arrays"].to_torch_state_dict() for content in sent]
+    weights = [float(str(content.metric_records["metrics"]["num-examples"])) for content in sent]
+    return [Posterior.from_state_dict(state) for state in states], weights
 
 
 def under_every_rule(
-    settings: Settings, clients: list[Posterior], weights: list[float]
+    trained: Trained, clients: Sequence[Posterior], weights: Sequence[float]
 ) -> pd.DataFrame:
     """Return a row a rule: its scores, and how far it is from the run's own rule.
 
     `mean_shift` is the root mean square of a Gaussian weight's shift, in its standard deviations;
     `log_var_shift` the mean distance of the log-variances, in nats.
+
+    Raises
+    ------
+    SettingError
+        If the run's own rule does not give the run's posterior, or it has no Gaussian weights.
     """
-    task = task_of(settings)
-    model = task.make_model(task.signature())
+    settings, task, model = trained.settings, trained.task, trained.network
     own = aggregate(settings.rule, clients, weights)
+    if not own.log_var or not _are_close(own, trained.posterior):
+        allowed = "a run with Gaussian weights whose posterior is, on this machine, its rule's of "
+        allowed += "what its clients send in the last round: no other method, bound or kept round"
+        raise SettingError("run", settings.output, allowed)
     rows = []
-    for name in [name for name, rule in RULES.items() if isinstance(rule, Rule)]:
-        found = aggregate(name, clients, weights)
+    for rule in [name for name, rule in RULES.items() if isinstance(rule, Rule)]:
+        found = aggregate(rule, clients, weights)
         model.load_state_dict(found.state_dict())
-        outcome = Outcome(settings.rounds, model, found, {}, {}, [])
-        scored = task.scores(outcome, {})
+        outcome = Outcome(settings.rounds, model, found, {}, trained.line, [])
+        scored = task.scores(outcome, trained.facts)
         scores = {**scored.scores, **scored.line}
         shift = torch.cat(
-            [_in_stds(found.mean[name] - own.mean[name], own.log_var[name]) for name in own.log_var]
+            [_in_stds(found.mean[n] - own.mean[n], own.log_var[n]) for n in own.log_var]
         )
-        log_var = torch.cat(
-            [(found.log_var[name] - own.log_var[name]).flatten() for name in own.log_var]
-        )
-        row = {"rule": name, **{metric.column: scores[metric.column] for metric in METRICS}}
+        log_var = torch.cat([(found.log_var[n] - own.log_var[n]).flatten() for n in own.log_var])
         far = {SHIFT: float(shift.square().mean().sqrt()), LOG_VAR: float(log_var.abs().mean())}
-        rows.append({**row, **far})
+        rows.append({"rule": rule, **{m.column: scores[m.column] for m in METRICS}, **far})
     return pd.DataFrame(rows)
 
 
@@ -128,8 +131,10 @@ def _in_stds(shift: Tensor, log_var: Tensor) -> Tensor:
     return (shift / log_var.mul(0.5).exp()).flatten()
 
 
-def _equal(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
-    return all(torch.equal(one[name], other[name]) for name in other)
+def _are_close(one: Posterior, other: Posterior) -> bool:
+    """Whether two posteriors are the same but for rounding."""
+    a, b = one.state_dict(), other.state_dict()
+    return all(torch.allclose(a[name], b[name], rtol=1e-5, atol=1e-5) for name in b)
 
 
 def main() -> None:
@@ -138,10 +143,8 @@ def main() -> None:
     parser.add_argument("run", type=Path, help="the folder of the run")
     parser.add_argument("results", type=Path, help="where the table goes")
     words = parser.parse_args()
-    settings, clients, weights, is_same = last_round(words.run)
-    found = under_every_rule(settings, clients, weights)
+    found = under_every_rule(load(words.run), *last_round(words.run))
     write_whole(words.results / TABLE, found.to_csv(index=False, float_format="%.6g").encode())
-    print("the run's posterior again" if is_same else "not the run's posterior: another machine?")
     print(tables(words.results))
 
 

@@ -118,7 +118,8 @@ def tables(results: Path) -> str:
         parts[name] = rounds_table(run)
         if layers_of(run):
             parts[f"Variances of {name}"] = variances_table(run[run["round"] > 0])
-    parts["The last round under every rule"] = last_round.tables(results)
+    if (results / last_round.TABLE).exists():
+        parts["The last round under every rule"] = last_round.tables(results)
     return "\n\n".join(f"### {title}\n\n{text}" for title, text in parts.items())
 
 

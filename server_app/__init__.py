@@ -19,7 +19,7 @@ from fedbary.attacks import require_simulation
 from fedbary.ending import spare_imports
 from fedbary.errors import RunError, SettingError
 from fedbary.gaussian import Posterior
-from fedbary.methods import Bench, arguments_of, method_of, require_method, require_room
+from fedbary.methods import Bench, Method, arguments_of, method_of, require_method, require_room
 from fedbary.runs.best import is_stale
 from fedbary.runs.location import require_startable, run_folder
 from fedbary.runs.lock import only_writer
@@ -79,8 +79,7 @@ def run(grid: Grid, settings: Settings, folder: Path) -> None:
 def _run(grid: Grid, settings: Settings, folder: Path) -> None:
     task, grid = task_of(settings), watched(grid, settings.rounds)
     signature = task.signature()
-    drawn = Posterior.from_state_dict(task.make_model(signature).state_dict()).log_var
-    require_room("samples", settings.samples, drawn)
+    _require_room_for_draws(settings, task.make_model(signature).state_dict())
     checkpoint = checkpoint_to_resume(folder, settings)
     roster = Roster(grid, settings, signature, read_site_keys(folder) if checkpoint else {})
     roster.gather()
@@ -156,6 +155,13 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
         )
     recorder.finish()
     log(INFO, "Results: %s", folder)
+
+
+def _require_room_for_draws(settings: Settings, model: Mapping[str, Tensor]) -> None:
+    """Refuse more samples than the machine can hold of what is drawn of each network."""
+    given = type(method_of(settings)).posterior is not Method.posterior
+    drawn = model if given else Posterior.from_state_dict(model).log_var
+    require_room("samples", settings.samples, drawn)
 
 
 def _parameters(settings: Settings, facts: Mapping[str, Tensor]) -> dict[str, Any]:

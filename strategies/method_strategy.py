@@ -147,11 +147,11 @@ class MethodStrategy(GatedStrategy):
         server = self._server(model, Blanks())
         own = {METHOD_KEY: self.method.name}
         own |= {f"{METHOD_KEY}.{name}": value for name, value in self._told().items()}
-        before: Tensors = {}
+        before: Tensors | None = None
         for message in messages:
             name = self._name(message.metadata.dst_node_id)
             sent = content(server, name)
-            if not _are_same(sent, before):
+            if before is None or not _are_same(sent, before):
                 record, before = _record(sent, model, names, arrays), sent
             said = ConfigRecord({**message.content.config_records[self.configrecord_key], **own})
             if self._keeps:

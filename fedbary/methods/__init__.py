@@ -86,8 +86,8 @@ def require_method(settings: Settings) -> None:
         raise SettingError("server_fraction", settings.server_fraction, allowed)
     if settings.predictive in ("members", "product") and type(method).members is Method.members:
         have = (name for name, kind in METHODS.items() if kind.members is not Method.members)
-        allowed = f"auto, montecarlo or dropout for {settings.method}; methods whose networks "
-        allowed += f"predict together: {', '.join(have)}"
+        allowed = f"another for {settings.method}; methods whose networks predict together: "
+        allowed += ", ".join(have)
         raise SettingError("predictive", settings.predictive, allowed)
     if settings.calibrate != "none" and not _is_scored_whole(method):
         allowed = f"none for {settings.method}: its clients have only a part of what predicts"

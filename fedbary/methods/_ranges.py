@@ -7,6 +7,9 @@ from collections.abc import Callable, Collection
 
 from fedbary.errors import SettingError
 
+MOST = 10**9
+"""The largest number of anything."""
+
 
 def positive(method: object, *names: str) -> None:
     """Require finite numbers above 0."""
@@ -19,8 +22,9 @@ def not_negative(method: object, *names: str) -> None:
 
 
 def whole(method: object, least: int, *names: str) -> None:
-    """Require whole numbers from a least one up."""
-    _require(method, names, lambda value: value >= least, f"a whole number from {least} up")
+    """Require whole numbers from a least one to `MOST`."""
+    allowed = f"a whole number from {least} to {MOST}"
+    _require(method, names, lambda value: least <= value <= MOST, allowed)
 
 
 def part(method: object, *names: str) -> None:

@@ -76,7 +76,9 @@ def answering(
 
 
 def _with(model: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:
-    """Return a copy of a network that holds other tensors."""
-    member = copy.deepcopy(model)
-    member.load_state_dict(state)
+    """Return a network like the model that holds other tensors; none is copied that lies there."""
+    shared = {id(tensor): tensor for tensor in [*model.parameters(), *model.buffers()]}
+    member = copy.deepcopy(model, shared)
+    held = model.state_dict()
+    member.load_state_dict({name: t.to(held[name]) for name, t in state.items()}, assign=True)
     return member

@@ -124,24 +124,27 @@ def resumable(folder: Path, settings: Settings) -> Settings | None:
     """Return settings that go on with the run that a folder holds; None if none can.
 
     It must be of these settings and made by this code. It goes on from its last checkpoint, or
-    where that is damaged from the one before. One whose last round was skipped does not: what made
-    it fail may be gone, its rounds are lost.
+    where that or the last round's metrics are damaged from the one before. One whose last round was
+    skipped does not: what made it fail may be gone, its rounds are lost.
     """
-    file = folder / SETTINGS
     try:
-        if not file.exists() or not _is_made_alike(read_yaml(file), settings):
+        if not _is_made_alike(read_yaml(folder / SETTINGS), settings) or _ends_skipped(folder):
             return None
-    except SettingError:
+    except (SettingError, OSError, ValueError, TypeError, AttributeError):
         return None
     for which in ("last", "previous"):
         again = settings.model_copy(update={"resume": which})
         try:
-            checkpoint = checkpoint_to_resume(folder, again)
-            lines = _lines_until(folder, checkpoint) if checkpoint else []
-        except SettingError:
+            return again if checkpoint_to_resume(folder, again) else None
+        except (SettingError, OSError):
             continue
-        return again if lines and not json.loads(lines[-1]).get("skipped", False) else None
     return None
+
+
+def _ends_skipped(folder: Path) -> bool:
+    """Whether the last whole line of a run's metrics is a skipped round's."""
+    lines = [line for line in _lines(folder) if line.endswith(b"\n")]
+    return bool(lines) and bool(json.loads(lines[-1]).get("skipped", False))
 
 
 def _is_made_alike(content: Mapping[str, Any], settings: Settings) -> bool:

@@ -101,7 +101,7 @@ class Settings(BaseModel):
     pixels: Literal["unit", "signed"]
     augment: Literal["auto", "crop", "flip"] | bool
     model: str
-    hidden_units: int = Count
+    hidden_units: int = Field(ge=1, le=10**4)
     noise: Literal["none", "cross", "learned"] | float
     class_weights: Literal["none", "balanced"]
     bayesian_layers: int = Field(ge=0)
@@ -136,7 +136,7 @@ class Settings(BaseModel):
     predictive: Literal["auto", "montecarlo", "members", "product", "dropout", "closed"]
     calibrate: Literal["none", "temperature"]
     samples: int = Count
-    ece_bins: int = Count
+    ece_bins: int = Field(ge=1, le=10**5)
     specificity: float = Field(ge=0, le=1)
     evaluate_clients: int = Field(ge=0)
     evaluate_fraction: float = Field(gt=0, le=1)

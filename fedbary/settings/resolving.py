@@ -161,5 +161,5 @@ def _allowed(setting: str) -> str:
     for constraint in field.metadata:
         for name, word in bounds.items():
             if hasattr(constraint, name):
-                words.append(f"{word} {getattr(constraint, name):g}")
+                words.append(f"{word} {getattr(constraint, name)}")
     return " ".join(words)

@@ -49,7 +49,7 @@ class Cost:
         if key not in self._known:
             try:
                 self._known[key] = _seconds_of_an_epoch(settings)
-            except (SettingError, RuntimeError, ValueError):  # what a network raises at odd sizes
+            except SettingError:
                 return None
         return START_SECONDS[settings.engine] + self._known[key] * _passes(row)
 

@@ -49,7 +49,7 @@ class Results:
     """A results folder: the table, a folder and a log for each run.
 
     A run is done if the table has it. One that was cut off goes on from its checkpoint; where its
-    settings or its code are others it is put aside, never removed.
+    settings or its code are others, or its files damaged, it is put aside, never removed.
     """
 
     path: Path
@@ -69,7 +69,7 @@ class Results:
             table = read_table(path)
             results.done = {str(name): rows for name, rows in table.groupby("run", sort=False)}
         for name in experiment.runs:
-            if name not in results.done and is_whole(results.folder(name)):
+            if name not in results.done and results.has(name):
                 results.done[name] = read_run(name, results.folder(name))
         for name, settings in experiment.runs.items():
             if name in results.done:
@@ -83,6 +83,13 @@ class Results:
     def log(self, name: str) -> Path:
         """Return the file of a run's own lines."""
         return self.path / "logs" / f"{name}.log"
+
+    def has(self, name: str) -> bool:
+        """Whether a run's folder is that of a whole run, none of whose files are damaged."""
+        try:
+            return is_whole(self.folder(name)) and not read_run(name, self.folder(name)).empty
+        except SettingError:
+            return False
 
     def rounds(self, name: str) -> int:
         """Return how many rounds of a run are written."""
@@ -185,7 +192,8 @@ def sweep(experiment: Experiment, results: Results, jobs: int, console: Console)
                     said = f"failed: {failed[name]}"
                 console.print(f"{name}: {said}", markup=False)
             meter.update()
-    results.write()
+    if failed:
+        results.write()
     return {name: why for name, why in failed.items() if name not in results.done}
 
 
@@ -195,7 +203,7 @@ _preparing = threading.Lock()
 
 def _one(results: Results, name: str, settings: Settings, warm: WarmProcess) -> None:
     with _locked(results.log(name)) as log:
-        if is_whole(results.folder(name)):
+        if results.has(name):
             return
         folder = results.folder(name).resolve()
         require_free(folder)

@@ -6,6 +6,7 @@ with dots is a value within a group: `local_models.worst10_accuracy`, `ood.auroc
 `rejection.0.1` (accuracy with a tenth rejected), `log_var.fc1.weight` (mean log-variance),
 `monte_carlo.ece_15` (standard deviation of the ECE over repeated draws of the networks),
 `by_chance.ece_15` (the ECE that a calibrated model of the same confidences has by chance).
+`members` is how many networks predict together, where some do, a gate among them.
 `train_nll` is the mean over the training examples of the clients' last local epoch, in nats.
 `label_counts`, in round 0, is who holds what: JSON, a list of counts by class for each client (of
 a regression empty).
@@ -16,7 +17,8 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -49,40 +51,45 @@ def read_run(name: str, folder: Path) -> pd.DataFrame:
     Raises
     ------
     SettingError
-        If its files are damaged.
+        If its settings or its metrics are damaged, or rounds are missing.
     """
-    try:
-        table = pd.DataFrame(_rows(name, folder))
-        if table.empty or table["round"].max() < _least_rounds(table):
-            raise ValueError(f"{METRICS} does not have all its rounds")
-    except SettingError:
-        raise
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        allowed = "what a run wrote; without the folder it can be run again"
-        raise SettingError(f"run {folder}", error, allowed) from None
+    with _as_written(folder / SETTINGS):
+        content = read_yaml(folder / SETTINGS)
+        fixed = {
+            "format": FORMAT,
+            "run": name,
+            **public(content["settings"]),
+            **{key: content[key] for key in ("device", "commit", "started")},
+            **_flat({"versions": content["versions"]}),
+        }
+        counts = json.dumps(content["label_counts"], separators=(",", ":"))
+    with _as_written(folder / METRICS):
+        lines = (folder / METRICS).read_text(encoding="utf-8").splitlines()
+        rows = [{**fixed, **_row(json.loads(line))} for line in lines]
+        if [row["round"] for row in rows] != list(range(len(rows))) or not rows:
+            raise ValueError("its rounds are not all there, once and in order")
+        rows[0]["label_counts"] = counts
+        table = pd.DataFrame(rows)
+        if len(rows) <= _least_rounds(table):
+            raise ValueError("its last rounds are missing")
     return table
 
 
-def _rows(name: str, folder: Path) -> list[dict[str, Any]]:
-    content = read_yaml(folder / SETTINGS)
-    made = {key: content[key] for key in ("device", "commit", "started")}
-    fixed = {
-        "format": FORMAT,
-        "run": name,
-        **public(content["settings"]),
-        **made,
-        **_flat({"versions": content["versions"]}),
-    }
-    rows = []
-    for line in (folder / METRICS).read_text(encoding="utf-8").splitlines():
-        metrics = json.loads(line)
-        row = {**fixed, "round": metrics.pop("round"), **_flat(metrics)}
-        if row["round"] == 0:
-            row["label_counts"] = json.dumps(content["label_counts"], separators=(",", ":"))
-        if "clients" in metrics:
-            row |= _training(metrics["clients"])
-        rows.append(row)
-    return rows
+@contextmanager
+def _as_written(file: Path) -> Iterator[None]:
+    """Let what reading a damaged file raises name the file."""
+    try:
+        yield
+    except SettingError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise SettingError(str(file), error, "what the run wrote") from None
+
+
+def _row(metrics: dict[str, Any]) -> dict[str, Any]:
+    """Return the columns of a round's metrics."""
+    row = {"round": metrics.pop("round"), **_flat(metrics)}
+    return {**row, **_training(metrics["clients"])} if "clients" in metrics else row
 
 
 def _training(clients: Sequence[Mapping[str, float]]) -> dict[str, float]:

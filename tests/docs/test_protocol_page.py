@@ -1,18 +1,22 @@
 """The page on the papers' protocol: where runs turn, and when log-variances pass their clamp."""
 
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
-from safetensors.torch import load_file, save_file
+import torch
 
 from benchmarks import last_round, protocol
+from fedbary.errors import SettingError
+from fedbary.gaussian import Posterior
 from fedbary.report.cells import ACCURACY, NLL
 from fedbary.report.published import published
 from fedbary.runs.run_folder import read_rounds
 from fedbary.settings.config import resolve
-from fedbary.study.table import FORMAT, write_table
+from fedbary.study.table import FORMAT, TABLE, write_table
+from fedbary.trained import load
 from server_app.inline import run_inline
 
 ROUNDS = range(51)
@@ -99,19 +103,30 @@ def trained(tmp_path_factory):
 
 
 def test_the_last_round_again_is_the_run_s_and_its_own_rule_gives_the_run_s_scores(trained):
-    settings, clients, weights, is_same = last_round.last_round(trained)
-    assert is_same and len(clients) == len(weights) == 3
-    rows = last_round.under_every_rule(settings, clients, weights).set_index("rule")
-    last = read_rounds(trained)[-1]
-    assert rows.loc["WB", "nll"] == pytest.approx(last["nll"], rel=1e-6)
+    rows = last_round.under_every_rule(load(trained), *last_round.last_round(trained))
+    rows = rows.set_index("rule")
+    assert rows.loc["WB", "nll"] == pytest.approx(read_rounds(trained)[-1]["nll"], rel=1e-5)
     assert rows.loc["WB", [last_round.SHIFT, last_round.LOG_VAR]].tolist() == [0, 0]
     assert rows.loc["RKLB", last_round.SHIFT] > 0 and rows.loc["RKLB", last_round.LOG_VAR] > 0
 
 
-def test_a_posterior_that_does_not_come_again_is_told(trained, tmp_path):
-    folder = tmp_path / "run"
-    shutil.copytree(trained, folder)
-    posterior = load_file(folder / "posterior.safetensors")
-    name = next(iter(posterior))
-    save_file({**posterior, name: posterior[name] + 1e-6}, folder / "posterior.safetensors")
-    assert not last_round.last_round(folder)[-1]
+def test_the_table_of_the_last_round_is_among_the_page_s(trained, results, tmp_path, monkeypatch):
+    shutil.copy(results / TABLE, tmp_path)
+    assert "under every rule" not in protocol.tables(tmp_path)
+    monkeypatch.setattr("sys.argv", ["last_round", str(trained), str(tmp_path)])
+    last_round.main()
+    assert last_round.tables(tmp_path) in protocol.tables(tmp_path)
+    assert cells(last_round.tables(tmp_path), "RKLB")[1:3] != ["", ""]
+
+
+@pytest.mark.parametrize("spoil", ["mean", "log_var", "points"])
+def test_a_posterior_that_is_not_the_rule_s_is_refused(trained, spoil):
+    clients, weights = last_round.last_round(trained)
+    kept = load(trained)
+    moved = {n: t + 0.01 for n, t in kept.posterior.state_dict().items() if n.endswith(spoil)}
+    posterior = Posterior.from_state_dict({**kept.posterior.state_dict(), **moved})
+    if spoil == "points":
+        clients = [Posterior({"w": torch.zeros(2)}, {}) for _ in clients]
+        posterior = clients[0]
+    with pytest.raises(SettingError, match="whose posterior is.*its rule's"):
+        last_round.under_every_rule(replace(kept, posterior=posterior), clients, weights)

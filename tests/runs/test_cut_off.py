@@ -54,6 +54,13 @@ DAMAGE = {
     "another commit": other_commit,
     "another version of a library": other_version,
     "carried on by another commit": carried_on_by_another_commit,
+    "notes of no form": lambda folder: (folder / "settings.yaml").write_text(
+        (folder / "settings.yaml").read_text() + "resumed: [5]\n"
+    ),
+    "a folder for metrics": lambda folder: [
+        (folder / "metrics.jsonl").unlink(),
+        (folder / "metrics.jsonl").mkdir(),
+    ],
     "no settings": lambda folder: (folder / "settings.yaml").unlink(),
     "settings cut off": lambda folder: (folder / "settings.yaml").write_text("settings: {a: ["),
     "settings of no form": lambda folder: (folder / "settings.yaml").write_text("text"),
@@ -113,7 +120,9 @@ def test_a_run_that_ended_with_skipped_rounds_is_none(tmp_path):
     settings = located(resolve({**QUICK, "rounds": 9, "lr": 1e30}), tmp_path / "run")
     with pytest.raises(RunError, match="skipped"):
         run_inline(settings, tmp_path / "run")
-    assert list((tmp_path / "run").glob("checkpoint-*"))
+    *_, last = sorted((tmp_path / "run").glob("checkpoint-*"))
+    assert resumable(tmp_path / "run", settings) is None
+    last.write_bytes(b"")
     assert resumable(tmp_path / "run", settings) is None
 
 

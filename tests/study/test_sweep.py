@@ -228,6 +228,22 @@ def test_a_run_that_was_cut_off_goes_on_where_nothing_has_changed(tmp_path, chan
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("damaged", ["metrics.jsonl", "settings.yaml"])
+def test_a_run_whose_files_are_damaged_is_put_aside_and_made_anew(tmp_path, damaged):
+    file = grid_file(tmp_path, [{**SEEDS[0], "seed": [0, 1]}], rounds=1)
+    first = fedbary("sweep", file, "--only", "seed=0", "--results", "out", cwd=tmp_path)
+    assert first.returncode == 0, first.stderr
+    (tmp_path / "out" / TABLE).unlink()
+    (folder,) = (tmp_path / "out" / "runs").iterdir()
+    whole = (folder / damaged).read_bytes()
+    (folder / damaged).write_bytes(whole[:-30])
+    again = fedbary("sweep", file, "--results", "out", cwd=tmp_path)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert folder.with_name(f"{folder.name}.interrupted-1").joinpath(damaged).exists()
+    assert read_table(tmp_path / "out")["run"].nunique() == 2
+
+
+@pytest.mark.slow
 def test_the_runs_of_a_killed_sweep_are_not_started_beside_themselves(tmp_path):
     file = grid_file(tmp_path, SEEDS, rounds=400)
     process, _, children = started_sweep(tmp_path, file, 1)

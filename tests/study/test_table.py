@@ -47,6 +47,8 @@ def whole(tmp_path_factory):
         ("metrics.jsonl", lambda text: text[:-20]),
         ("metrics.jsonl", lambda text: text.splitlines(keepends=True)[0]),
         ("metrics.jsonl", lambda text: "[1, 2]\n" + text),
+        ("metrics.jsonl", lambda text: text + text.splitlines(keepends=True)[-1]),
+        ("metrics.jsonl", lambda text: "".join(text.splitlines(keepends=True)[1:])),
         ("settings.yaml", lambda text: "settings: {a: ["),
         ("settings.yaml", lambda text: "text"),
         ("settings.yaml", lambda text: text.replace("commit:", "other:")),
@@ -57,6 +59,6 @@ def test_a_damaged_run_is_one_line_that_names_it(whole, tmp_path, file, damage):
     folder = tmp_path / "run"
     shutil.copytree(whole, folder)
     (folder / file).write_text(damage((whole / file).read_text()))
-    with pytest.raises(SettingError, match=str(folder)) as refused:
+    with pytest.raises(SettingError, match=str(folder / file)) as refused:
         read_run("run", folder)
     assert "\n" not in str(refused.value)
