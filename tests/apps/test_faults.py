@@ -176,7 +176,9 @@ def test_clients_whose_training_diverged_say_so(tmp_path, caplog):
     assert len(refused) == 3 and all("training diverged" in text for text in refused)
 
 
-def test_more_draws_than_fit_into_memory_are_refused_and_no_folder_is_left(tmp_path):
+@pytest.mark.parametrize("words", [{}, {"method": "FOLA", "bayesian_layers": 0}])
+def test_more_draws_than_fit_into_memory_are_refused_and_no_folder_is_left(words, tmp_path):
+    """Also of a posterior that a method has over a network of point weights."""
     with pytest.raises(SettingError, match="samples: '1000000000 networks of .*half of this mach"):
-        run_inline(settings(samples=10**9), tmp_path / "run")
+        run_inline(settings(samples=10**9, **words), tmp_path / "run")
     assert not (tmp_path / "run").exists()
