@@ -4,7 +4,7 @@ The run's clients train once more from the checkpoint before the last. What they
 by each chart rule, of which the run's own must give the run's posterior, and scored with the same
 draws. It writes `last-round.csv`, a row a rule.
 
-    python -m benchmarks.last_round results/table1/runs/RUN results/table1
+    python -m benchmarks.last_round results/table1/runs/RUN results/table1 data_dir=DIR
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import argparse
 import shutil
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -29,7 +30,7 @@ from fedbary.report.cells import ACCURACY, ECE_15, ECE_100, NLL
 from fedbary.runs.location import read_settings
 from fedbary.runs.run_folder import POSTERIOR
 from fedbary.runs.whole import write_whole
-from fedbary.settings.config import Settings, validated
+from fedbary.settings.config import Settings, parse_overrides, validated
 from fedbary.tasks import Outcome
 from fedbary.trained.run import Trained, load
 from server_app import run
@@ -55,14 +56,17 @@ class Kept(InlineGrid):
         return reply
 
 
-def last_round(folder: Path) -> tuple[list[Posterior], list[float]]:
-    """Return the clients' posteriors in a run's last round, and their weights."""
+def last_round(folder: Path, **place: str) -> tuple[list[Posterior], list[float]]:
+    """Return the clients' posteriors in a run's last round, and their weights.
+
+    `place` is where the data are now, as the setting `data_dir`, if not where they were.
+    """
     changes = {"resume": "previous", "pictures": False, "tracker": "none"}
     with tempfile.TemporaryDirectory() as scratch:
         again = Path(scratch) / folder.name
         shutil.copytree(folder, again)
         (again / f"{POSTERIOR}.safetensors").unlink()
-        settings = validated({**read_settings(folder), **changes, "output": str(again)})
+        settings = validated({**read_settings(folder), **changes, "output": str(again), **place})
         grid = Kept(settings)
         run(grid, settings, again)
     sent = [content for _, content in sorted(grid.sent.items())]
@@ -142,8 +146,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run", type=Path, help="the folder of the run")
     parser.add_argument("results", type=Path, help="where the table goes")
+    parser.add_argument("place", nargs="*", metavar="data_dir=DIR", help="where the data are now")
     words = parser.parse_args()
-    found = under_every_rule(load(words.run), *last_round(words.run))
+    place = parse_overrides(words.place)
+    trained = load(words.run)
+    trained = replace(trained, settings=trained.settings.model_copy(update=place))
+    found = under_every_rule(trained, *last_round(words.run, **place))
     write_whole(words.results / TABLE, found.to_csv(index=False, float_format="%.6g").encode())
     print(tables(words.results))
 

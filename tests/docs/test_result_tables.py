@@ -14,30 +14,29 @@ from fedbary.report.cells import ACCURACY, NLL
 from fedbary.scores.stats import paired
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = {
-    match[1]: (page, match[2])
+COMMAND = re.compile(r"python -m (benchmarks\.\w+) (results/[\w-]+)\n")
+PAGES = [
+    pytest.param(page, *match.groups(), id=match[2])
     for page in (ROOT / "docs/results").glob("*.md")
-    for match in re.finditer(r"python -m (benchmarks\.\w+) (results/[\w-]+)\n", page.read_text())
+    for match in COMMAND.finditer(page.read_text())
     if hasattr(importlib.import_module(match[1]), "tables")
-}
+]
 
 
 def test_there_are_such_pages():
     assert PAGES
 
 
-@pytest.mark.parametrize("module", PAGES)
-def test_a_page_holds_every_table_that_its_script_makes(module):
-    page, results = PAGES[module]
+@pytest.mark.parametrize(("page", "module", "results"), PAGES)
+def test_a_page_holds_every_table_that_its_script_makes(page, module, results):
     text = page.read_text()
     made = importlib.import_module(module).tables(ROOT / results)
     for table in re.findall(r"(?m)^\|(?:.*\n?)+?(?=\n|\Z)", made):
         assert table.strip() in text, f"{page.name} has another table than: {table[:200]}"
 
 
-@pytest.mark.parametrize("module", PAGES)
-def test_a_page_shows_the_picture_that_its_script_draws(module):
-    page, results = PAGES[module]
+@pytest.mark.parametrize(("page", "module", "results"), PAGES)
+def test_a_page_shows_the_picture_that_its_script_draws(page, module, results):
     assert (ROOT / results / PICTURE).is_file() and f"{results}/{PICTURE}" in page.read_text()
     assert importlib.import_module(module).picture(ROOT / results).axes
 
