@@ -26,6 +26,6 @@ def main() -> None:
             own = sys.argv.pop(2) if sys.argv[2:] and "=" not in sys.argv[2] else None
             yaml.safe_dump(SHORT | (yaml.safe_load(Path(own).read_text()) if own else {}), settings)
             settings.flush()
-            sys.argv = [re.sub(r"^rounds=\d+$", "rounds=1", word) for word in sys.argv]
+            sys.argv = [re.sub(r"^(rounds|cycle)=\d+$", r"\1=1", word) for word in sys.argv]
             sys.argv.insert(2, settings.name)
         cli.main()
