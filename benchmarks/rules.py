@@ -139,7 +139,8 @@ def picture(results: Path) -> Figure:
     by_round.set(xlabel="Round", ylabel="NLL less WB's", xscale="log")
     by_round.set_xticks(ROUNDS, map(str, ROUNDS))
     by_round.minorticks_off()
-    by_round.legend(title="RKLB and WB differ in", fontsize=8, loc="lower right")
+    above = {"loc": "lower center", "bbox_to_anchor": (0.5, 1.0), "ncols": len(EFFECTS)}
+    by_round.legend(title="RKLB and WB differ in", fontsize=8, frameon=False, **above)
     by_round.grid(alpha=0.3)
     open_frame(by_round)
     pairs = {
