@@ -36,14 +36,27 @@ TARGETS = {
 }
 """What is to be reached at every seed and in the mean."""
 
-CHOICES = (
-    "best-choice",
-    "best-choice-rates",
-    "best-choice-length",
-    "best-choice-snapshots",
-    "best-choice-decay",
-)
-"""The folders beside, of runs on validation data that chose the settings on Fashion-MNIST."""
+CHOICES = {
+    "fashionmnist": (
+        "best-choice",
+        "best-choice-rates",
+        "best-choice-length",
+        "best-choice-snapshots",
+        "best-choice-decay",
+    ),
+    "cifar10": ("best-choice-cifar10", "best-choice-cifar10-penalties"),
+}
+"""The folders beside, of runs on validation data that chose a data set's settings."""
+
+TRIED = {
+    "pixels": "pixels",
+    "augment": "augment",
+    "server_momentum": "server's momentum",
+    "kl_weight": "KL weight",
+    "weight_decay": "weight decay",
+    "lr": "lr",
+}
+"""The settings that were tried, and what the tables call them."""
 
 ECE = (ECE_15, ECE_100)
 DRAWN = (ACCURACY, NLL, ECE_15)
@@ -174,20 +187,31 @@ def papers_table(last: pd.DataFrame) -> str:
     )
 
 
-def choice_table(results: Path) -> str:
-    """Return what was tried for each rule on validation data, and the NLL at the clients' T."""
-    tried = pd.concat(result_rows(read(results.with_name(folder))) for folder in CHOICES)
-    body = []
-    for rule in RULES:
-        runs = tried[tried["rule"] == rule]
-        for _, run in runs.iterrows():
-            cells = [rule, _schedule(run), run["pixels"], str(run["augment"]).lower()]
-            cells.append(f"{run['kl_weight']:g}" if run["bayesian_layers"] else "")
-            cells += [f"{run['weight_decay']:g}", f"{run['lr']:g}", f"{run['nll']:.4f}"]
-            is_best = run["nll"] == runs["nll"].min()
-            body.append([cell and f"**{cell}**" for cell in cells] if is_best else cells)
-    head = ["rounds", "pixels", "augment", "KL weight", "weight decay", "lr", "NLL"]
-    return table(["", *head], body)
+def choice_table(results: Path, dataset: str) -> str:
+    """Return what was tried for each rule on validation data, and the NLL at the clients' T.
+
+    Of the settings those are shown that were not the same in all runs.
+    """
+    folders = CHOICES[dataset]
+    runs = pd.concat(result_rows(read(results.with_name(folder))) for folder in folders)
+    gaussian = runs["bayesian_layers"] > 0
+    shown = pd.DataFrame({"": runs["rule"], "rounds": runs.apply(_schedule, axis=1)})
+    for setting, label in TRIED.items():
+        of_it = runs[setting].where(gaussian) if setting == "kl_weight" else runs[setting]
+        if of_it.nunique() > 1:
+            shown[label] = of_it.map(_said)
+    shown["NLL"] = runs["nll"].map("{:.4f}".format)
+    is_best = runs["nll"] == runs.groupby("rule")["nll"].transform("min")
+    marked_rows = shown.where(~is_best, "**" + shown + "**").replace("****", "")
+    body = [row for rule in RULES for row in marked_rows[runs["rule"] == rule].values.tolist()]
+    return table(list(shown), body)
+
+
+def _said(value: object) -> str:
+    """Return a setting's value in a table; "" if the run has none."""
+    if isinstance(value, float):
+        return "" if math.isnan(value) else f"{value:g}"
+    return str(value).lower()
 
 
 def _schedule(run: pd.Series) -> str:
@@ -206,8 +230,7 @@ def tables(results: Path) -> str:
         "Targets": targets_table(last),
         "What chance leaves": chance_table(last),
         "Papers": papers_table(last),
-        "Choice": choice_table(results),
-    }
+    } | {f"Choice, {name}": choice_table(results, dataset) for dataset, name in NAMES.items()}
     return "\n\n".join(f"### {title}\n\n{text}" for title, text in parts.items())
 
 

@@ -78,26 +78,29 @@ def test_a_temperature_has_rows_of_its_own_and_is_not_in_the_curves(results, tmp
     assert axes[3].lines[0].get_ydata()[-1] == 12.5 and axes[0].lines[0].get_ydata()[-1] != 12.5
 
 
-def test_of_each_rule_the_choice_is_the_least_nll_that_was_tried(tmp_path):
+@pytest.mark.parametrize("dataset", best.NAMES)
+def test_of_each_rule_the_choice_is_the_least_nll_that_was_tried(dataset, tmp_path):
     rng, nll = np.random.default_rng(0), {rule: [] for rule in best.RULES}
-    for folder in best.CHOICES:
+    for number, folder in enumerate(best.CHOICES[dataset]):
         rows = []
         for rule in best.RULES:
             nll[rule].append(rng.uniform())
             rows.append(
                 {
                     "format": FORMAT, "run": f"{folder}-{rule}", "rule": rule, "rounds": 1,
-                    "round": 1, "pixels": "unit", "augment": "flip", "lr": 0.1,
-                    "nll": nll[rule][-1], "kl_weight": 0.003, "weight_decay": 0.0001,
-                    "bayesian_layers": 3 if rule == "RKLB" else 0,
+                    "round": 1, "pixels": "unit", "augment": "flip", "lr": 0.1 + number,
+                    "nll": nll[rule][-1], "kl_weight": 0.003 * (1 + number), "weight_decay": 0.0001,
+                    "server_momentum": 0.0, "bayesian_layers": 3 if rule == "RKLB" else 0,
                     **({"cycle": 5} if "snapshots" in folder else {}),
                 }
             )  # fmt: skip
         (tmp_path / folder).mkdir()
         write_table(tmp_path / folder, [pd.DataFrame(rows)])
-    lines = best.choice_table(tmp_path / "best").splitlines()[2:]
+    head, _, *lines = best.choice_table(tmp_path / "best", dataset).splitlines()
+    assert [cell.strip() for cell in head.split("|")[2:-1]] == ["rounds", "KL weight", "lr", "NLL"]
     for rule in best.RULES:
         bold = [line for line in lines if line.startswith(f"| **{rule}**")]
         assert len(bold) == 1 and f"**{min(nll[rule]):.4f}**" in bold[0]
-    assert sum("snapshots every 5" in line for line in lines) == len(best.RULES)
-    assert all(("0.003" in line) == ("RKLB" in line) for line in lines)
+    snapshots = sum("snapshots" in folder for folder in best.CHOICES[dataset])
+    assert sum("snapshots every 5" in line for line in lines) == snapshots * len(best.RULES)
+    assert all(("0.003" in line) == ("RKLB" in line) for line in lines if "| 0.1 |" in line)
