@@ -44,11 +44,19 @@ CHOICES = {
         "best-choice-snapshots",
         "best-choice-decay",
     ),
-    "cifar10": ("best-choice-cifar10", "best-choice-cifar10-penalties"),
+    "cifar10": (
+        "best-choice-cifar10",
+        "best-choice-cifar10-rates",
+        "best-choice-cifar10-batches",
+        "best-choice-cifar10-decay",
+    ),
 }
 """The folders beside, of runs on validation data that chose a data set's settings."""
 
 TRIED = {
+    "local_epochs": "local epochs",
+    "batch_size": "batch",
+    "normalise": "normalise",
     "pixels": "pixels",
     "augment": "augment",
     "server_momentum": "server's momentum",

@@ -90,6 +90,7 @@ def test_of_each_rule_the_choice_is_the_least_nll_that_was_tried(dataset, tmp_pa
                     "format": FORMAT, "run": f"{folder}-{rule}", "rule": rule, "rounds": 1,
                     "round": 1, "pixels": "unit", "augment": "flip", "lr": 0.1 + number,
                     "nll": nll[rule][-1], "kl_weight": 0.003 * (1 + number), "weight_decay": 0.0001,
+                    "local_epochs": 2, "batch_size": 32, "normalise": "none",
                     "server_momentum": 0.0, "bayesian_layers": 3 if rule == "RKLB" else 0,
                     **({"cycle": 5} if "snapshots" in folder else {}),
                 }
