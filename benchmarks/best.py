@@ -49,6 +49,7 @@ CHOICES = {
         "best-choice-cifar10-rates",
         "best-choice-cifar10-batches",
         "best-choice-cifar10-decay",
+        "best-choice-cifar10-length",
     ),
 }
 """The folders beside, of runs on validation data that chose a data set's settings."""
