@@ -120,31 +120,31 @@ def summary_table(rows: pd.DataFrame) -> str:
 
 
 def confirmation_table(rows: pd.DataFrame) -> str:
-    """Return RKLB − FedAvg at the added seeds alone: a row a score, two columns a condition.
+    """Return RKLB − FedAvg at the added seeds alone, of each condition that has such.
 
-    Each has its p-value by a t-test; in bold who is ahead after Holm's correction for all of them.
+    In bold is what stands after Holm's correction for all of them.
     """
     plain, gaussian = sides(rows[rows.seed >= ADDED])
-    known = [name for name, of_it in CONDITIONS.items() if of_it(plain).any()]
-    found = {
-        (metric.label, name): compared(
-            by_seed(gaussian[CONDITIONS[name](gaussian)], metric),
-            by_seed(plain[CONDITIONS[name](plain)], metric),
-        )
+    conditions = [name for name, of_it in CONDITIONS.items() if of_it(plain).any()]
+    pairs = {
+        (metric, name): [by_seed(s[CONDITIONS[name](s)], metric) for s in (gaussian, plain)]
         for metric in METRICS
-        for name in known
+        for name in conditions
     }
-    p = dict(zip(found, corrected([pair.t_test for pair in found.values()]), strict=True))
+    found = {key: compared(*pair) for key, pair in pairs.items()}
+    p = dict(zip(found, corrected([each.t_test for each in found.values()]), strict=True))
     body = []
     for metric in METRICS:
         cells = []
-        for name in known:
-            pair = found[metric.label, name]
-            shown = metric.difference(pair)
-            stands = p[metric.label, name] < 0.05
-            cells += [f"**{shown}**" if stands else shown, probability(pair.t_test)]
+        for name in conditions:
+            pair, of_it = pairs[metric, name], found[metric, name]
+            better = pair[0] < pair[1] if metric.lower_is_better else pair[0] > pair[1]
+            shown = difference(metric, *pair)
+            cells += [f"**{shown}**" if p[metric, name] < 0.05 else shown]
+            cells += [f"{better.sum()} of {of_it.pairs}", probability(of_it.t_test)]
         body.append([metric.label, *cells])
-    return table(["", *(text for name in known for text in (f"{name} [95 %]", "p"))], body)
+    head = [text for name in conditions for text in (f"{name} [95 %]", "RKLB better", "p, t-test")]
+    return table(["", *head], body)
 
 
 def price_table(rows: pd.DataFrame) -> str:
