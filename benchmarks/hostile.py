@@ -37,6 +37,9 @@ ARMS = ("RKLB, mixing", "WB, mixing", "MultiKrum", "Median", "TrimmedMean", "RKL
 DATA_SETS = {"digits": "digits", "fashionmnist": "Fashion-MNIST"}
 SEEDS = 3
 
+LATE = 3
+"""The last rounds whose mean accuracy is less of an accident than that of the very last."""
+
 CHOICES = ("hostile-choice", "hostile-choice-rounds")
 """The folders beside, of runs on validation data that tried other schedules."""
 
@@ -44,6 +47,13 @@ CHOICES = ("hostile-choice", "hostile-choice-rounds")
 def read(results: Path) -> pd.DataFrame:
     """Return every run's result with its `arm` and its `condition`."""
     return named(result_rows(read_table(results)))
+
+
+def read_late(results: Path) -> pd.DataFrame:
+    """Return what `read` does, with each run's mean accuracy over its last `LATE` rounds."""
+    every, rows = read_table(results), read(results)
+    late = every[every["round"] > every["rounds"] - LATE]
+    return rows.assign(accuracy=rows["run"].map(late.groupby("run")["accuracy"].mean()))
 
 
 def named(rows: pd.DataFrame) -> pd.DataFrame:
@@ -74,7 +84,7 @@ def accuracy_table(rows: pd.DataFrame) -> str:
     return table(["accuracy %: mean / worst seed", *conditions()], body)
 
 
-def lost_table(rows: pd.DataFrame) -> str:
+def lost_table(rows: pd.DataFrame, what: str = "points lost") -> str:
     """Return the points that each rule with mixing loses to itself without, where all are honest.
 
     Two-class clients are compared with themselves without mixing.
@@ -90,7 +100,7 @@ def lost_table(rows: pd.DataFrame) -> str:
             lost = accuracies(rows, plain, beside) - accuracies(rows, arm, condition)
             cells.append(f"{lost.mean():.1f} / {lost.max():.1f}")
         body.append([arm, *cells])
-    return table(["points lost: mean / worst seed", *conditions()], body)
+    return table([f"{what}: mean / worst seed", *conditions()], body)
 
 
 def choice_table(results: Path) -> str:
@@ -125,9 +135,11 @@ def _known(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 def tables(results: Path) -> str:
     """Return all tables in Markdown."""
-    parts = []
+    parts, late = [], _known(read_late(results))
+    over = f"points lost over the last {LATE} rounds"
     for name, rows in _known(read(results)).items():
         parts += [f"### {name}", accuracy_table(rows), lost_table(rows)]
+        parts.append(lost_table(late[name], over))
     parts += ["### Schedules", choice_table(results)]
     return "\n\n".join(parts)
 

@@ -75,6 +75,24 @@ def test_points_lost_are_the_rule_s_own_without_mixing_where_nobody_attacks(resu
             assert (mean, most) == pytest.approx((lost.mean(), lost.max()), abs=0.051)
 
 
+def test_late_accuracies_are_the_means_over_each_run_s_last_rounds(results, tmp_path):
+    """Runs of several lengths; what was before their last rounds counts for nothing."""
+    last = hostile.read(results).drop(columns=["arm", "condition"])
+    rows = []
+    for index, run in enumerate(last.to_dict("records")):
+        rounds = hostile.LATE + index % 3
+        for number in range(rounds + 1):
+            from_middle = number - rounds + (hostile.LATE - 1) / 2
+            away = 0.01 * from_middle if number > rounds - hostile.LATE else 9
+            accuracy = run["accuracy"] + away
+            rows.append(run | {"rounds": rounds, "round": number, "accuracy": accuracy})
+    write_table(tmp_path, [pd.DataFrame(rows)])
+    found = hostile.read_late(tmp_path).set_index("run")["accuracy"]
+    written = 1e-5  # the table has six digits of a number
+    wanted = last.set_index("run")["accuracy"]
+    assert found.to_dict() == pytest.approx(wanted.to_dict(), abs=written)
+
+
 def test_a_schedule_s_losses_are_against_itself_without_hostile_clients(accuracies, tmp_path):
     """Each folder has a schedule of its own, whose accuracies are another share of the others'."""
     shares = dict(zip(hostile.CHOICES, (1.0, 0.5), strict=True))
