@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from statistics import mode
 from typing import TYPE_CHECKING
 
 from fedbary.figures.sheet import BLUE, GREY, RED, open_frame
@@ -34,16 +35,16 @@ def draw_differences(axes: Axes, metric: Metric, found: Mapping[str, Paired]) ->
     """Draw mean differences with their 95 % intervals, a row each, from the top.
 
     Blue is an advantage of the first side, red one of the second, grey an interval with 0 in it.
-    Where pairs are missing their number stands beside.
+    A number of pairs that is not that of most rows stands beside.
     """
-    most = max(pair.pairs for pair in found.values())
+    usual = mode(pair.pairs for pair in found.values())
     for row, pair in enumerate(found.values()):
         color = GREY
         if not pair.low <= 0 <= pair.high:
             color = BLUE if (pair.mean < 0) == metric.lower_is_better else RED
         axes.plot([pair.low, pair.high], [row, row], color=color, linewidth=1.6)
         axes.plot(pair.mean, row, "o", color=color, markersize=5)
-        if pair.pairs < most:
+        if pair.pairs != usual:
             axes.annotate(f"{pair.pairs} pairs", (pair.mean, row - 0.12), ha="center", fontsize=7)
     axes.axvline(0, color="black", linewidth=1)
     _name_rows(axes, list(found))

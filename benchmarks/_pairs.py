@@ -33,6 +33,12 @@ def difference(metric: Metric, first: pd.Series, second: pd.Series) -> str:
     return f"{metric.difference(found)}{lacking}"
 
 
+def better(metric: Metric, first: pd.Series, second: pd.Series) -> int:
+    """Return at how many seeds the first side has the better score."""
+    sign = 1 if metric.lower_is_better else -1
+    return sum(sign * a < sign * b for a, b in zip(*known(first, second), strict=True))
+
+
 def probability(p: float) -> str:
     """Return a p-value."""
     return "< .001" if p < 0.0005 else f"{p:.3f}".removeprefix("0")

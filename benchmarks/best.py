@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from benchmarks import _page
-from benchmarks._pairs import by_seed, compared, difference, known, probability, table
+from benchmarks._pairs import better, by_seed, compared, difference, probability, table
 from fedbary.figures.sheet import BLUE, ORANGE, open_frame, sheet
 from fedbary.report.cells import ACCURACY, DETECTION, ECE_15, ECE_100, NLL, Metric, marked
 from fedbary.report.methods import BRIER
@@ -159,10 +159,8 @@ def differences_table(last: pd.DataFrame) -> str:
     for dataset, sides in _sides(last):
         for metric in (ACCURACY, NLL, ECE_15, ECE_100, BRIER, *DETECTION[:1]):
             pair = [by_seed(side, metric) for side in sides]
-            found, (one, two) = compared(*pair), known(*pair)
-            sign = 1 if metric.lower_is_better else -1
-            better = sum(sign * a < sign * b for a, b in zip(one, two, strict=True))
-            cells = [difference(metric, *pair), f"{better} of {found.pairs}"]
+            found = compared(*pair)
+            cells = [difference(metric, *pair), f"{better(metric, *pair)} of {found.pairs}"]
             body.append([NAMES[dataset], metric.label, *cells, probability(found.t_test)])
     return table(["", "", "RKLB − FedAvg [95 %]", "RKLB better", "p, t-test"], body)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from benchmarks import _page
-from benchmarks._pairs import by_seed, compared, difference, probability, table
+from benchmarks._pairs import better, by_seed, compared, difference, probability, table
 from fedbary.figures.sheet import sheet
 from fedbary.report.cells import ACCURACY, DETECTION, ECE_15, NLL, Metric
 from fedbary.report.methods import BRIER, corrected
@@ -138,10 +138,9 @@ def confirmation_table(rows: pd.DataFrame) -> str:
         cells = []
         for name in conditions:
             pair, of_it = pairs[metric, name], found[metric, name]
-            better = pair[0] < pair[1] if metric.lower_is_better else pair[0] > pair[1]
             shown = difference(metric, *pair)
             cells += [f"**{shown}**" if p[metric, name] < 0.05 else shown]
-            cells += [f"{better.sum()} of {of_it.pairs}", probability(of_it.t_test)]
+            cells += [f"{better(metric, *pair)} of {of_it.pairs}", probability(of_it.t_test)]
         body.append([metric.label, *cells])
     head = [text for name in conditions for text in (f"{name} [95 %]", "RKLB better", "p, t-test")]
     return table(["", *head], body)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from benchmarks import _page
-from benchmarks._pairs import by_seed, compared, difference, known, probability, table
+from benchmarks._pairs import better, by_seed, compared, difference, known, probability, table
 from fedbary.figures.sheet import BLUE, GREEN, GREY, ORANGE, open_frame, sheet
 from fedbary.report.cells import ACCURACY, ECE_15, ECE_100, NLL, Metric
 from fedbary.report.methods import BRIER
@@ -75,16 +75,13 @@ def pairs_table(last: pd.DataFrame, metric: Metric) -> str:
     for pair in _pairs_in(last):
         one, two = (by_seed(last[last["arm"] == arm], metric) for arm in pair)
         found, sides = compared(one, two), known(one, two)
-        better = sum(
-            a < b if metric.lower_is_better else a > b for a, b in zip(*sides, strict=True)
-        )
         test = signed_rank(*sides, metric.lower_is_better)
         body.append(
             [
                 f"{pair[0]} − {pair[1]}",
                 EFFECTS.get(pair, ""),
                 difference(metric, one, two),
-                f"{better} of {found.pairs}",
+                f"{better(metric, one, two)} of {found.pairs}",
                 probability(found.t_test),
                 probability(found.wilcoxon),
                 f"{test.first:.2f} / {test.equal:.2f} / {test.second:.2f}",
