@@ -165,6 +165,23 @@ def differences_table(last: pd.DataFrame) -> str:
     return table(["", "", "RKLB − FedAvg [95 %]", "RKLB better", "p, t-test"], body)
 
 
+def detection_table(last: pd.DataFrame) -> str:
+    """Return how well foreign images are told from the test set's, by what each rule has for it.
+
+    The difference is RKLB's mutual information less FedAvg's entropy, which a user of FedAvg has.
+    """
+    entropy, mutual = DETECTION
+    body = []
+    for dataset, (gaussian, plain) in _sides(last):
+        pair = by_seed(gaussian, mutual), by_seed(plain, entropy)
+        shown = (entropy, plain), (entropy, gaussian), (mutual, gaussian)
+        cells = [metric.show(side[metric.column]) for metric, side in shown]
+        tested = difference(mutual, *pair), probability(compared(*pair).t_test)
+        body.append([NAMES[dataset], *cells, *tested])
+    head = ["AUROC %", "FedAvg, entropy", "RKLB, entropy", "RKLB, mutual information"]
+    return table([*head, "mutual information − FedAvg's entropy [95 %]", "p, t-test"], body)
+
+
 def papers_table(last: pd.DataFrame) -> str:
     """Return RKLB beside BA-BFL's best number of each column, and beside its rivals'."""
     body = []
@@ -234,6 +251,7 @@ def tables(results: Path) -> str:
     parts = {
         "Scores": headline(last, (ACCURACY, ECE_15, ECE_100, NLL)),
         "Differences": differences_table(last),
+        "Foreign images": detection_table(last),
         "Targets": targets_table(last),
         "What chance leaves": chance_table(last),
         "Papers": papers_table(last),

@@ -5,9 +5,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import ttest_rel
 
 from benchmarks import best
-from fedbary.report.cells import ACCURACY, NLL
+from fedbary.report.cells import ACCURACY, DETECTION, NLL
 from fedbary.study.table import FORMAT, result_rows, write_table
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -18,7 +19,8 @@ ROUNDS = (1, 5, 6)
 def results(tmp_path_factory):
     folder, rng, rows = tmp_path_factory.mktemp("best"), np.random.default_rng(0), []
     columns = [metric.column for metric in (ACCURACY, NLL, *best.ECE, best.BRIER)]
-    columns += ["ood.auroc_entropy", *(f"by_chance.{metric.column}" for metric in best.ECE)]
+    columns += [metric.column for metric in DETECTION]
+    columns += [f"by_chance.{metric.column}" for metric in best.ECE]
     for dataset in best.NAMES:
         for rule in best.RULES:
             for seed in range(3):
@@ -52,6 +54,20 @@ def test_a_target_is_met_where_the_score_itself_meets_it(results):
         for cell, score in zip(cells[3:], [*scores, scores.mean()], strict=True):
             assert float(cell.strip("*")) == pytest.approx(score, abs=0.0051)
             assert cell.startswith("**") == (score >= best.TARGETS[dataset][ACCURACY])
+
+
+def test_mutual_information_stands_against_the_entropy_of_the_rule_that_has_no_other(results):
+    last = result_rows(best.read(results))
+    for line, dataset in zip(best.detection_table(last).splitlines()[2:], best.NAMES, strict=True):
+        sides = (last[(last["dataset"] == dataset) & (last["rule"] == rule)] for rule in best.RULES)
+        gaussian, plain = (side.sort_values("seed") for side in sides)
+        mutual = 100 * gaussian["ood.auroc_epistemic"].to_numpy()
+        entropy = 100 * plain["ood.auroc_entropy"].to_numpy()
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        for cell, scores in zip((cells[1], cells[3]), (entropy, mutual), strict=True):
+            assert float(cell.split()[0].strip("*")) == pytest.approx(scores.mean(), abs=0.0051)
+        assert float(cells[4].split()[0]) == pytest.approx((mutual - entropy).mean(), abs=0.0051)
+        assert float(cells[5]) == pytest.approx(ttest_rel(mutual, entropy).pvalue, abs=0.00051)
 
 
 def test_the_curves_are_the_means_over_seeds_by_round(results):

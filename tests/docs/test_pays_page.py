@@ -61,6 +61,9 @@ def test_the_added_seeds_are_judged_without_those_that_called_for_them():
         head, body = cells(pays.confirmation_table(rows))
         assert head[1::3] == [f"{name} [95 %]" for name in ADDED]
         assert all(cell.startswith("**") == ahead for line in body.values() for cell in line[::3])
+        if ahead:
+            counts = {count for line in body.values() for count in line[1::3]}
+            assert counts == {f"{pays.ADDED} of {pays.ADDED}"}
         new = rows[(rows.seed >= pays.ADDED) & pays.CONDITIONS["five rounds"](rows)]
         plain, gaussian = pays.sides(new)
         pair = compared(by_seed(gaussian, pays.NLL), by_seed(plain, pays.NLL))

@@ -57,3 +57,16 @@ def test_differences_are_drawn_where_they_are_and_in_the_colour_of_who_is_ahead(
         assert {*interval.get_ydata(), *point.get_ydata()} == {row}
         assert to_hex(point.get_color()) == to_hex(interval.get_color()) == color.lower()
     assert [text.get_text() for text in axes.get_yticklabels()] == list(found)
+
+
+def test_a_number_of_pairs_that_is_not_that_of_most_rows_stands_beside():
+    rng = np.random.default_rng(0)
+    numbers = {"one": 5, "two": 5, "more": 10, "less": 4}
+    found = {
+        name: paired(rng.normal(size=pairs).tolist(), rng.normal(size=pairs).tolist())
+        for name, pairs in numbers.items()
+    }
+    axes = sheet(3, 2).subplots()
+    draw_differences(axes, NLL, found)
+    beside = [(text.get_text(), text.xy[0]) for text in axes.texts]
+    assert beside == [("10 pairs", found["more"].mean), ("4 pairs", found["less"].mean)]
