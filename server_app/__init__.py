@@ -23,7 +23,9 @@ from fedbary.methods import Bench, Method, arguments_of, method_of, require_meth
 from fedbary.runs.best import is_stale
 from fedbary.runs.location import require_startable, run_folder
 from fedbary.runs.lock import only_writer
-from fedbary.runs.run_folder import RunFolder, changed_bits, checkpoint_to_resume
+from fedbary.runs.provenance import changed_bits
+from fedbary.runs.resume import checkpoint_to_resume
+from fedbary.runs.run_folder import RunFolder
 from fedbary.runs.site_keys import read_site_keys, write_site_keys
 from fedbary.settings.config import Settings
 from fedbary.settings.run_config import resolve_run_config

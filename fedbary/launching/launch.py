@@ -135,7 +135,7 @@ def prepare(settings: Settings, folder: Path, own_data: bool = False) -> Setting
     require_startable(folder, prepared)
     require_free(folder)
     from fedbary.methods import require_method
-    from fedbary.runs.run_folder import checkpoint_to_resume
+    from fedbary.runs.resume import checkpoint_to_resume
     from fedbary.tasks import task_of
     from fedbary.tracking import tracker_class
 

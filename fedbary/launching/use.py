@@ -170,7 +170,7 @@ def clusters(
     from fedbary.gaussian import Posterior
     from fedbary.runs.checkpoints import load_checkpoint
     from fedbary.runs.location import read_settings
-    from fedbary.runs.run_folder import read_rounds
+    from fedbary.runs.metrics import read_rounds
     from fedbary.trained.kept import kept_models
 
     read_settings(run)

@@ -11,7 +11,7 @@ import pandas as pd
 from fedbary.errors import SettingError
 from fedbary.figures.run import Curve
 from fedbary.report.results import plain
-from fedbary.runs.run_folder import require_ended
+from fedbary.runs.resume import require_ended
 from fedbary.scores.stats import paired
 from fedbary.settings.config import BOOKKEEPING
 from fedbary.study.table import joined, read_run, result_rows, settings_of

@@ -6,10 +6,8 @@ import hashlib
 import json
 import math
 import os
-import platform
 import time
 from collections.abc import Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from fedbary import Posterior, __version__
-from fedbary.device import torch_device
+from fedbary import Posterior
 from fedbary.errors import SettingError
 from fedbary.figures.run import Curve, learning_curves, partition_heatmap
 from fedbary.figures.sheet import DPI
@@ -30,23 +27,15 @@ from fedbary.runs.checkpoints import (
     Checkpoint,
     drop_checkpoints_after,
     fingerprint,
-    has_checkpoint,
-    load_checkpoint,
     load_round,
     save_checkpoint,
 )
 from fedbary.runs.commit import git_commit
-from fedbary.runs.location import (
-    METRICS,
-    SETTINGS,
-    SIGNATURE,
-    is_deployed,
-    read_settings,
-    require_startable,
-)
-from fedbary.runs.lock import require_free
+from fedbary.runs.location import METRICS, SETTINGS, SIGNATURE
+from fedbary.runs.provenance import made_with
+from fedbary.runs.resume import lines_until
 from fedbary.runs.whole import write_tensors, write_whole
-from fedbary.settings.config import ROOT, Settings, read_yaml, validated
+from fedbary.settings.config import ROOT, Settings, read_yaml
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -58,136 +47,6 @@ NETWORKS = "networks"
 """Name of the file of the networks that predict together, stacked; of most methods there is none.
 
 A round's metrics say by `members` how many there are."""
-
-PACKAGES = ("flwr", "torch", "torchvision", "numpy", "ray")
-
-
-def checkpoint_to_resume(folder: Path, settings: Settings) -> Checkpoint | None:
-    """Return the checkpoint that a run in the folder goes on from; None for one that begins.
-
-    `resume=last` begins where no checkpoint is yet, so that a run killed at any moment can be
-    started again by the same words.
-
-    Raises
-    ------
-    SettingError
-        If the run may not begin or go on, see `require_startable`; or its checkpoint, or its
-        metrics up to there, are missing, damaged or another run's.
-    """
-    require_startable(folder, settings)
-    if settings.resume == "none":
-        return None
-    if settings.resume == "last" and not has_checkpoint(folder):
-        if len(_lines(folder)) > 1:
-            raise SettingError("output", str(folder), "a run that kept checkpoints; this has none")
-        return None
-    checkpoint = load_checkpoint(folder, settings.resume)
-    if checkpoint.settings != fingerprint(settings):
-        raise SettingError("checkpoint", str(folder), "checkpoints of this run, not of another")
-    _lines_until(folder, checkpoint)
-    return checkpoint
-
-
-def require_ended(folder: Path) -> None:
-    """Raise an error unless a folder holds a whole run.
-
-    Raises
-    ------
-    SettingError
-        If there is no such folder, or it lacks what a run writes; the message names it, and how
-        the run goes on where it can.
-    RunError
-        If the run is going on.
-    """
-    if not folder.is_dir():
-        raise SettingError("run", str(folder), "the folder of a run; there is none of this name")
-    needed = (SETTINGS, METRICS, f"{POSTERIOR}.safetensors")
-    if missing := [name for name in needed if not (folder / name).is_file()]:
-        require_free(folder)
-        allowed = f"the folder of a run that has ended; this one lacks {', '.join(missing)}"
-        if _can_go_on(folder):
-            begun = "the command that began it, with resume=last,"
-            command = begun if is_deployed(folder) else f"fedbary resume {folder}"
-            allowed += f"; {command} goes on with it"
-        raise SettingError("run", str(folder), allowed)
-
-
-def _can_go_on(folder: Path) -> bool:
-    try:
-        settings = validated({**read_settings(folder), "resume": "last"})
-        return checkpoint_to_resume(folder, settings) is not None
-    except SettingError:
-        return False
-
-
-def resumable(folder: Path, settings: Settings) -> Settings | None:
-    """Return settings that go on with the run that a folder holds; None if none can.
-
-    It must be of these settings and made by this code. It goes on from its last checkpoint, or
-    where that or the last round's metrics are damaged from the one before. One whose last round was
-    skipped does not: what made it fail may be gone, its rounds are lost.
-    """
-    try:
-        if not _is_made_alike(read_yaml(folder / SETTINGS), settings) or _ends_skipped(folder):
-            return None
-    except (SettingError, OSError, ValueError, TypeError, AttributeError):
-        return None
-    for which in ("last", "previous"):
-        again = settings.model_copy(update={"resume": which})
-        try:
-            return again if checkpoint_to_resume(folder, again) else None
-        except (SettingError, OSError):
-            continue
-    return None
-
-
-def _ends_skipped(folder: Path) -> bool:
-    """Whether the last whole line of a run's metrics is a skipped round's."""
-    lines = [line for line in _lines(folder) if line.endswith(b"\n")]
-    return bool(lines) and bool(json.loads(lines[-1]).get("skipped", False))
-
-
-def _is_made_alike(content: Mapping[str, Any], settings: Settings) -> bool:
-    """Whether all that was made of a run was made by this code, with these versions, as here."""
-    now = _made_with(settings)
-    commits = [note.get("commit") for note in content.get("resumed", [])]
-    return all(content.get(key) == value for key, value in now.items()) and all(
-        commit == now["commit"] for commit in commits
-    )
-
-
-def _made_with(settings: Settings) -> dict[str, Any]:
-    """Return by what and on what a run is made here."""
-    versions = {"fedbary": __version__, "python": platform.python_version()}
-    versions |= {package: _version(package) for package in PACKAGES}
-    device = str(torch_device(settings))
-    return {"device": device, "versions": versions, "commit": git_commit(ROOT)}
-
-
-def changed_bits(folder: Path, settings: Settings) -> list[str]:
-    """Return what a run that goes on does otherwise than before, by which sums round otherwise."""
-    made = read_yaml(folder / SETTINGS)
-    pairs = {
-        "cpus_per_client": (made["settings"].get("cpus_per_client"), settings.cpus_per_client),
-        "device": (made.get("device"), str(torch_device(settings))),
-    }
-    return [f"{key} was {old} and is {new}" for key, (old, new) in pairs.items() if old != new]
-
-
-def _lines(folder: Path) -> list[bytes]:
-    try:
-        return (folder / METRICS).read_bytes().splitlines(keepends=True)
-    except FileNotFoundError:
-        return []
-
-
-def _lines_until(folder: Path, checkpoint: Checkpoint) -> list[bytes]:
-    """Return the lines of metrics.jsonl that were written before a checkpoint."""
-    lines = _lines(folder)[: checkpoint.round + 1]
-    if hashlib.sha256(b"".join(lines)).hexdigest() != checkpoint.metrics:
-        allowed = f"the file as this run wrote it, with the rounds 0 to {checkpoint.round}"
-        raise SettingError("resume", str(folder / METRICS), allowed)
-    return lines
 
 
 class RunFolder:
@@ -228,7 +87,7 @@ class RunFolder:
         content = {
             "settings": settings.model_dump(),
             "nodes": len(label_counts),
-            **_made_with(settings),
+            **made_with(settings),
             "started": _now(),
             "sites": list(label_counts),
         }
@@ -250,7 +109,7 @@ class RunFolder:
         """
         results = cls.__new__(cls)
         results.path, results.settings = folder, settings
-        kept = _lines_until(folder, checkpoint)
+        kept = lines_until(folder, checkpoint)
         results.rounds = [json.loads(line) for line in kept]
         results._written = hashlib.sha256(b"".join(kept))
         write_whole(folder / METRICS, b"".join(kept))
@@ -332,23 +191,8 @@ def read_signature(folder: Path) -> dict[str, Any] | None:
     return held
 
 
-def read_rounds(folder: Path) -> list[dict[str, Any]]:
-    """Return the lines of a run's metrics.jsonl."""
-    try:
-        return [json.loads(line) for line in _lines(folder)]
-    except ValueError as error:
-        raise SettingError(str(folder / METRICS), error, "what the run wrote") from None
-
-
 def _now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S%z")
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "not installed"
 
 
 def _finite(value: Any) -> Any:

@@ -23,7 +23,7 @@ from fedbary.launching.launch import launch, located, prepare
 from fedbary.launching.warm import WarmProcess
 from fedbary.runs.location import is_whole
 from fedbary.runs.lock import require_free
-from fedbary.runs.run_folder import resumable
+from fedbary.runs.resume import resumable
 from fedbary.settings.config import BOOKKEEPING, Settings
 from fedbary.study.cost import Cost
 from fedbary.study.grid import Experiment

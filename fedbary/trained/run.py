@@ -20,7 +20,9 @@ from fedbary.paths import user_path
 from fedbary.predictive.combine import pool_from
 from fedbary.runs.best import result_line
 from fedbary.runs.location import METRICS, read_settings
-from fedbary.runs.run_folder import NETWORKS, POSTERIOR, read_rounds, read_signature, require_ended
+from fedbary.runs.metrics import read_rounds
+from fedbary.runs.resume import require_ended
+from fedbary.runs.run_folder import NETWORKS, POSTERIOR, read_signature
 from fedbary.runs.whole import write_whole
 from fedbary.seeds import derive_seed
 from fedbary.settings.config import Settings, resolve

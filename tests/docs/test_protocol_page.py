@@ -13,7 +13,7 @@ from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
 from fedbary.report.cells import ACCURACY, NLL
 from fedbary.report.published import published
-from fedbary.runs.run_folder import read_rounds
+from fedbary.runs.metrics import read_rounds
 from fedbary.settings.config import resolve
 from fedbary.study.table import FORMAT, TABLE, write_table
 from fedbary.trained import load

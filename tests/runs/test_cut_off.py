@@ -11,7 +11,8 @@ from fedbary.errors import RunError
 from fedbary.launching.launch import located
 from fedbary.runs import commit
 from fedbary.runs.commit import CLONE_VARIABLE
-from fedbary.runs.run_folder import POSTERIOR, resumable
+from fedbary.runs.resume import resumable
+from fedbary.runs.run_folder import POSTERIOR
 from fedbary.settings.config import resolve
 from server_app.inline import run_inline
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import client_app
 from fedbary.errors import RunError, SettingError
 from fedbary.runs.lock import LOCK, only_writer, require_free
-from fedbary.runs.run_folder import checkpoint_to_resume
+from fedbary.runs.resume import checkpoint_to_resume
 from fedbary.settings.config import resolve
 from server_app import run
 from server_app.inline import InlineGrid, run_inline

@@ -1,0 +1,51 @@
+"""By what a run is made: versions, commit and device, on which its bits depend."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from fedbary import __version__
+from fedbary.device import torch_device
+from fedbary.runs.commit import git_commit
+from fedbary.runs.location import SETTINGS
+from fedbary.settings.config import ROOT, Settings, read_yaml
+
+PACKAGES = ("flwr", "torch", "torchvision", "numpy", "ray")
+
+
+def made_with(settings: Settings) -> dict[str, Any]:
+    """Return by what and on what a run is made here."""
+    versions = {"fedbary": __version__, "python": platform.python_version()}
+    versions |= {package: _version(package) for package in PACKAGES}
+    device = str(torch_device(settings))
+    return {"device": device, "versions": versions, "commit": git_commit(ROOT)}
+
+
+def is_made_alike(content: Mapping[str, Any], settings: Settings) -> bool:
+    """Whether all that was made of a run was made by this code, with these versions, as here."""
+    now = made_with(settings)
+    commits = [note.get("commit") for note in content.get("resumed", [])]
+    return all(content.get(key) == value for key, value in now.items()) and all(
+        commit == now["commit"] for commit in commits
+    )
+
+
+def changed_bits(folder: Path, settings: Settings) -> list[str]:
+    """Return what a run that goes on does otherwise than before, by which sums round otherwise."""
+    made = read_yaml(folder / SETTINGS)
+    pairs = {
+        "cpus_per_client": (made["settings"].get("cpus_per_client"), settings.cpus_per_client),
+        "device": (made.get("device"), str(torch_device(settings))),
+    }
+    return [f"{key} was {old} and is {new}" for key, (old, new) in pairs.items() if old != new]
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"

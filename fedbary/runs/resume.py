@@ -1,0 +1,116 @@
+"""Whether a run in a folder goes on, and from which checkpoint."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+from fedbary.errors import SettingError
+from fedbary.runs.checkpoints import Checkpoint, fingerprint, has_checkpoint, load_checkpoint
+from fedbary.runs.location import (
+    METRICS,
+    POSTERIOR,
+    SETTINGS,
+    is_deployed,
+    read_settings,
+    require_startable,
+)
+from fedbary.runs.lock import require_free
+from fedbary.runs.metrics import metrics_lines
+from fedbary.runs.provenance import is_made_alike
+from fedbary.settings.config import Settings, read_yaml, validated
+
+
+def checkpoint_to_resume(folder: Path, settings: Settings) -> Checkpoint | None:
+    """Return the checkpoint that a run in the folder goes on from; None for one that begins.
+
+    `resume=last` begins where no checkpoint is yet, so that a run killed at any moment can be
+    started again by the same words.
+
+    Raises
+    ------
+    SettingError
+        If the run may not begin or go on, see `require_startable`; or its checkpoint, or its
+        metrics up to there, are missing, damaged or another run's.
+    """
+    require_startable(folder, settings)
+    if settings.resume == "none":
+        return None
+    if settings.resume == "last" and not has_checkpoint(folder):
+        if len(metrics_lines(folder)) > 1:
+            raise SettingError("output", str(folder), "a run that kept checkpoints; this has none")
+        return None
+    checkpoint = load_checkpoint(folder, settings.resume)
+    if checkpoint.settings != fingerprint(settings):
+        raise SettingError("checkpoint", str(folder), "checkpoints of this run, not of another")
+    lines_until(folder, checkpoint)
+    return checkpoint
+
+
+def resumable(folder: Path, settings: Settings) -> Settings | None:
+    """Return settings that go on with the run that a folder holds; None if none can.
+
+    It must be of these settings and made by this code. It goes on from its last checkpoint, or
+    where that or the last round's metrics are damaged from the one before. One whose last round was
+    skipped does not: what made it fail may be gone, its rounds are lost.
+    """
+    try:
+        if not is_made_alike(read_yaml(folder / SETTINGS), settings) or _ends_skipped(folder):
+            return None
+    except (SettingError, OSError, ValueError, TypeError, AttributeError):
+        return None
+    for which in ("last", "previous"):
+        again = settings.model_copy(update={"resume": which})
+        try:
+            return again if checkpoint_to_resume(folder, again) else None
+        except (SettingError, OSError):
+            continue
+    return None
+
+
+def require_ended(folder: Path) -> None:
+    """Raise an error unless a folder holds a whole run.
+
+    Raises
+    ------
+    SettingError
+        If there is no such folder, or it lacks what a run writes; the message names it, and how
+        the run goes on where it can.
+    RunError
+        If the run is going on.
+    """
+    if not folder.is_dir():
+        raise SettingError("run", str(folder), "the folder of a run; there is none of this name")
+    needed = (SETTINGS, METRICS, POSTERIOR)
+    if missing := [name for name in needed if not (folder / name).is_file()]:
+        require_free(folder)
+        allowed = f"the folder of a run that has ended; this one lacks {', '.join(missing)}"
+        if _can_go_on(folder):
+            begun = "the command that began it, with resume=last,"
+            command = begun if is_deployed(folder) else f"fedbary resume {folder}"
+            allowed += f"; {command} goes on with it"
+        raise SettingError("run", str(folder), allowed)
+
+
+def _can_go_on(folder: Path) -> bool:
+    try:
+        settings = validated({**read_settings(folder), "resume": "last"})
+        return checkpoint_to_resume(folder, settings) is not None
+    except SettingError:
+        return False
+
+
+def lines_until(folder: Path, checkpoint: Checkpoint) -> list[bytes]:
+    """Return the lines of metrics.jsonl that were written before a checkpoint."""
+    lines = metrics_lines(folder)[: checkpoint.round + 1]
+    if hashlib.sha256(b"".join(lines)).hexdigest() != checkpoint.metrics:
+        allowed = f"the file as this run wrote it, with the rounds 0 to {checkpoint.round}"
+        raise SettingError("resume", str(folder / METRICS), allowed)
+    return lines
+
+
+def _ends_skipped(folder: Path) -> bool:
+    """Whether the last whole line of a run's metrics is a skipped round's."""
+    lines = [line for line in metrics_lines(folder) if line.endswith(b"\n")]
+    return bool(lines) and bool(json.loads(lines[-1]).get("skipped", False))
