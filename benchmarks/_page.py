@@ -40,7 +40,7 @@ def draw_differences(axes: Axes, metric: Metric, found: Mapping[str, Paired]) ->
     usual = mode(pair.pairs for pair in found.values())
     for row, pair in enumerate(found.values()):
         color = GREY
-        if not pair.low <= 0 <= pair.high:
+        if pair.low > 0 or pair.high < 0:
             color = BLUE if (pair.mean < 0) == metric.lower_is_better else RED
         axes.plot([pair.low, pair.high], [row, row], color=color, linewidth=1.6)
         axes.plot(pair.mean, row, "o", color=color, markersize=5)

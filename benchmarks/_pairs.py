@@ -33,10 +33,13 @@ def difference(metric: Metric, first: pd.Series, second: pd.Series) -> str:
     return f"{metric.difference(found)}{lacking}"
 
 
-def better(metric: Metric, first: pd.Series, second: pd.Series) -> int:
-    """Return at how many seeds the first side has the better score."""
+def better(metric: Metric, first: pd.Series, second: pd.Series) -> str:
+    """Return at how many seeds the first side has the better score, and how many are ties."""
     sign = 1 if metric.lower_is_better else -1
-    return sum(sign * a < sign * b for a, b in zip(*known(first, second), strict=True))
+    pairs = list(zip(*known(first, second), strict=True))
+    ahead = sum(sign * a < sign * b for a, b in pairs)
+    ties = sum(a == b for a, b in pairs)
+    return f"{ahead} of {len(pairs)}" + (f", {ties} equal" if ties else "")
 
 
 def probability(p: float) -> str:

@@ -140,7 +140,7 @@ def confirmation_table(rows: pd.DataFrame) -> str:
             pair, of_it = pairs[metric, name], found[metric, name]
             shown = difference(metric, *pair)
             cells += [f"**{shown}**" if p[metric, name] < 0.05 else shown]
-            cells += [f"{better(metric, *pair)} of {of_it.pairs}", probability(of_it.t_test)]
+            cells += [better(metric, *pair), probability(of_it.t_test)]
         body.append([metric.label, *cells])
     head = [text for name in conditions for text in (f"{name} [95 %]", "RKLB better", "p, t-test")]
     return table(["", *head], body)

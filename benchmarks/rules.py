@@ -33,9 +33,19 @@ EFFECTS = {
     ("RKLBVariance", "WB"): "its variance",
     (AGAIN, "WB"): "chance",
 }
-"""What each of these pairs differs in."""
+"""What each of these pairs differs in; they are followed round by round."""
 
-PAIRS = (*EFFECTS, ("RKLB", "EAA"), ("RKLB", "GAA"), ("RKLB", "FedAvg"), ("WB", "FedAvg"))
+DIFFER = {
+    **EFFECTS,
+    ("RKLB", "RKLBVariance"): "its mean",
+    ("RKLB", "RKLBMean"): "its variance",
+    ("RKLB", "EAA"): "both",
+    ("RKLB", "GAA"): "both",
+    ("RKLB", "FedAvg"): "Gaussian weights",
+    ("WB", "FedAvg"): "Gaussian weights",
+}
+"""All pairs, and what they differ in."""
+
 METRICS = (NLL, ACCURACY, ECE_15, BRIER)
 SHOWN = (
     ACCURACY,
@@ -56,7 +66,7 @@ def read(results: Path) -> pd.DataFrame:
 
 def _pairs_in(last: pd.DataFrame) -> list[tuple[str, str]]:
     """Return the pairs of which both have runs."""
-    return [pair for pair in PAIRS if set(pair) <= set(last["arm"])]
+    return [pair for pair in DIFFER if set(pair) <= set(last["arm"])]
 
 
 def arms_table(last: pd.DataFrame) -> str:
@@ -69,41 +79,46 @@ def arms_table(last: pd.DataFrame) -> str:
     return table(["", "seeds", *(metric.label for metric in SHOWN)], body)
 
 
+def pair_cells(rows: pd.DataFrame, pair: tuple[str, str], metric: Metric) -> list[str]:
+    """Return the difference of a pair of arms, with three tests over the seeds."""
+    sides = [by_seed(rows[rows["arm"] == arm], metric) for arm in pair]
+    found = compared(*sides)
+    test = signed_rank(*known(*sides), metric.lower_is_better)
+    shares = f"{test.first:.2f} / {test.equal:.2f} / {test.second:.2f}"
+    return [
+        difference(metric, *sides),
+        better(metric, *sides),
+        probability(found.t_test),
+        probability(found.wilcoxon),
+        f"{shares} (± {test.rope:.{metric.decimals + 1}f})",
+    ]
+
+
+def _tests(metric: Metric) -> list[str]:
+    """Return the head of `pair_cells`."""
+    shares = "signed-rank: first / equal / second (equal: within)"
+    return [f"{metric.label} [95 %]", "first better", "p, t-test", "p, Wilcoxon", shares]
+
+
 def pairs_table(last: pd.DataFrame, metric: Metric) -> str:
-    """Return the difference of each pair, with three tests over the seeds."""
-    body = []
-    for pair in _pairs_in(last):
-        one, two = (by_seed(last[last["arm"] == arm], metric) for arm in pair)
-        found, sides = compared(one, two), known(one, two)
-        test = signed_rank(*sides, metric.lower_is_better)
-        body.append(
-            [
-                f"{pair[0]} − {pair[1]}",
-                EFFECTS.get(pair, ""),
-                difference(metric, one, two),
-                f"{better(metric, one, two)} of {found.pairs}",
-                probability(found.t_test),
-                probability(found.wilcoxon),
-                f"{test.first:.2f} / {test.equal:.2f} / {test.second:.2f}",
-            ]
-        )
-    head = ["pair", "they differ in", f"{metric.label} [95 %]", "first better", "p, t-test"]
-    return table([*head, "p, Wilcoxon", "signed-rank: first / equal / second"], body)
+    """Return every pair's difference after the last round."""
+    body = [
+        [f"{pair[0]} − {pair[1]}", DIFFER[pair], *pair_cells(last, pair, metric)]
+        for pair in _pairs_in(last)
+    ]
+    return table(["pair", "they differ in", *_tests(metric)], body)
 
 
 def rounds_table(rows: pd.DataFrame, metric: Metric) -> str:
-    """Return the differences of what tells the effects apart, by round."""
-    body = []
+    """Return the differences of what tells the effects apart, round by round."""
     effects = [pair for pair in _pairs_in(rows) if pair in EFFECTS]
-    for number in sorted(set(ROUNDS) & set(rows["round"])):
-        now = rows[rows["round"] == number]
-        cells = []
-        for pair in effects:
-            sides = [by_seed(now[now["arm"] == arm], metric) for arm in pair]
-            p = probability(compared(*sides).t_test)
-            cells.append(f"{difference(metric, *sides)}, {p}")
-        body.append([str(number), *cells])
-    return table(["round", *(f"{a} − {b} [95 %], p" for a, b in effects)], body)
+    body = [
+        [f"{pair[0]} − {pair[1]}", str(number), *pair_cells(now, pair, metric)]
+        for pair in effects
+        for number in sorted(set(ROUNDS) & set(rows["round"]))
+        for now in [rows[rows["round"] == number]]
+    ]
+    return table(["pair", "round", *_tests(metric)], body)
 
 
 def tables(results: Path) -> str:

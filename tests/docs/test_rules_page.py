@@ -6,6 +6,7 @@ import pytest
 from scipy import stats
 
 from benchmarks import rules
+from benchmarks._pairs import better
 from fedbary.study.table import FORMAT, write_table
 
 SEEDS, ROUNDS = 5, (0, 1, 2)
@@ -52,7 +53,24 @@ def test_a_pair_s_row_is_that_of_the_tests_over_seeds(results):
     assert float(difference.split()[0]) == pytest.approx(float((one - two).mean()), abs=6e-4)
     assert float(t_test) == pytest.approx(stats.ttest_rel(one, two).pvalue, abs=6e-4)
     assert float(wilcoxon) == pytest.approx(stats.wilcoxon(one, two).pvalue, abs=6e-4)
-    assert sum(map(float, signed.split("/"))) == pytest.approx(1, abs=0.02)
+    shares, equal = signed.removesuffix(")").split(" (± ")
+    assert sum(map(float, shares.split("/"))) == pytest.approx(1, abs=0.02)
+    assert float(equal) == pytest.approx(np.percentile(abs(one - two), 25), abs=6e-5)
+
+
+def test_a_pair_s_row_of_a_round_is_that_of_the_tests_over_seeds_in_it(results):
+    rows = rules.read(results)
+    found = cells(rules.rounds_table(rows, rules.BRIER), "RKLBMean − WB | 1")
+    now = rows[rows["round"] == 1].pivot(index="seed", columns="arm", values="brier")
+    assert found[3] == f"{int((now.RKLBMean < now.WB).sum())} of {SEEDS}"
+    assert float(found[4]) == pytest.approx(stats.ttest_rel(now.RKLBMean, now.WB).pvalue, abs=6e-4)
+    assert float(found[5]) == pytest.approx(stats.wilcoxon(now.RKLBMean, now.WB).pvalue, abs=6e-4)
+
+
+def test_ties_are_nobody_s_wins():
+    one, two = pd.Series([1.0, 2.0, 3.0]), pd.Series([1.0, 3.0, 2.0])
+    assert better(rules.BRIER, one, two) == better(rules.ACCURACY, one, two) == "1 of 3, 1 equal"
+    assert better(rules.BRIER, one - 5, two) == "3 of 3"
 
 
 def test_where_a_score_is_missing_the_rows_and_the_picture_say_of_how_many_pairs(results):
@@ -63,5 +81,7 @@ def test_where_a_score_is_missing_the_rows_and_the_picture_say_of_how_many_pairs
     by_round, at_end = rules.picture(results).axes
     assert len(by_round.lines) == 3 + 1  # three effects are there, and the line of no difference
     shown = [label.get_text() for label in at_end.get_yticklabels()]
-    assert shown == ["RKLB − WB", "RKLBMean − WB", f"{rules.AGAIN} − WB"]
-    assert [text.get_text() for text in at_end.texts] == [f"{SEEDS - 1} pairs"]
+    assert shown == ["RKLB − WB", "RKLBMean − WB", f"{rules.AGAIN} − WB", "RKLB − RKLBMean"]
+    assert [text.get_text() for text in at_end.texts] == [
+        f"{SEEDS} pairs"
+    ] * 2  # the others lack one
