@@ -236,3 +236,22 @@ def test_names_with_an_underscore_are_no_methods():
 def test_an_unknown_method_is_refused_with_the_names():
     with pytest.raises(SettingError, match="variational"):
         local_method("magic")
+
+
+def test_gaussians_of_no_variance_under_no_prior_train_as_points_do():
+    """FedAvg from Gaussian layers' first means, as docs/howto/variances.md has it, is FedAvg."""
+    x, y = classification()
+    points = cnn(0)
+    gaussians = variational(points, 3, init_log_var=-30.0)
+    begun = {name: weight.detach().clone() for name, weight in points.named_parameters()}
+    training = Training(
+        epochs=5, batch_size=32, lr=0.1, momentum=0.9, weight_decay=1e-3,
+        log_var_lr=0.0, kl_weight=0.0,
+    )  # fmt: skip
+    fit = local_method("variational")
+    for model in (points, gaussians):
+        fit(model, x, y, 1.0, training, seed=0)
+    held = dict(gaussians.named_parameters())
+    for name, weight in points.named_parameters():
+        found = held[name if name in held else f"{name}_mean"]
+        assert (found - weight).norm() < 1e-3 * (weight - begun[name]).norm(), name
