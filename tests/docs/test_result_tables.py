@@ -70,3 +70,9 @@ def test_a_number_of_pairs_that_is_not_that_of_most_rows_stands_beside():
     draw_differences(axes, NLL, found)
     beside = [(text.get_text(), text.xy[0]) for text in axes.texts]
     assert beside == [("10 pairs", found["more"].mean), ("4 pairs", found["less"].mean)]
+
+
+def test_one_pair_decides_nothing():
+    axes = sheet(3, 2).subplots()
+    draw_differences(axes, NLL, {"one": paired([1.0], [2.0])})
+    assert {to_hex(line.get_color()) for line in axes.lines[:2]} == {GREY.lower()}

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 from strategies_replies import failure, raw, reply, state
@@ -286,61 +286,6 @@ def test_the_summary_names_rule_and_convention(caplog, monkeypatch):
     assert "Convention: Convention(mean='*.m', scale='*.s', unit='std')" in caplog.text
     assert "Minimum replies: 2" in caplog.text
     assert "Minimum nodes: train" in caplog.text
-
-
-def client_app(faulty: int, round_of_fault: int) -> ClientApp:
-    """Clients that move every mean a third of the way to their partition id; one sends NaN once."""
-    app = ClientApp()
-
-    @app.train()
-    def train(message, context):
-        arrays = message.content["arrays"].to_torch_state_dict()
-        partition = context.node_config["partition-id"]
-        if (partition, message.content["config"]["server-round"]) == (faulty, round_of_fault):
-            if faulty == 0:
-                raise RuntimeError("broken")
-            arrays["w_mean"].fill_(math.nan)
-        arrays["w_mean"] += (partition - arrays["w_mean"]) / 3
-        metrics = MetricRecord({"num-examples": 1 + partition, "partition-id": partition})
-        content = {"arrays": ArrayRecord(arrays), "metrics": metrics}
-        return Message(RecordDict(content), reply_to=message)
-
-    @app.evaluate()
-    def evaluate(message, context):
-        w = message.content["arrays"]["w_mean"].numpy().mean()
-        metrics = MetricRecord({"num-examples": 1, "w": float(w)})
-        return Message(RecordDict({"metrics": metrics}), reply_to=message)
-
-    return app
-
-
-@pytest.mark.parametrize("faulty", [0, 2])
-def test_a_run_outlives_a_faulty_client(faulty):
-    grid = InlineGrid(client_app(faulty, round_of_fault=2), 4, {})
-    initial = ArrayRecord({"w_mean": torch.zeros(3), "w_log_var": torch.full((3,), -2.0)})
-    strategy = RKLB()
-    result = strategy.start(grid, initial, num_rounds=3)
-
-    expected, weights = 0.0, np.arange(1.0, 5)
-    for server_round in (1, 2, 3):
-        present = [k for k in range(4) if (k, server_round) != (faulty, 2)]
-        replies = [expected + (k - expected) / 3 for k in present]
-        expected = np.average(replies, weights=weights[present])
-        assert result.evaluate_metrics_clientapp[server_round]["w"] == pytest.approx(expected)
-    np.testing.assert_allclose(result.arrays["w_mean"].numpy(), expected, rtol=1e-6)
-    np.testing.assert_allclose(result.arrays["w_log_var"].numpy(), -2, rtol=1e-6)
-    ((refused),) = strategy.refusals
-    assert refused.round == 2
-    assert ("broken" if faulty == 0 else "(partition 2)") in refused.reason
-
-
-def test_a_skipped_round_keeps_the_global_model():
-    grid = InlineGrid(client_app(1, round_of_fault=2), 2, {})
-    initial = ArrayRecord({"w_mean": torch.zeros(3), "w_log_var": torch.full((3,), -2.0)})
-    result = strategy_for("WB")(min_replies=2).start(grid, initial, num_rounds=2)
-    assert result.train_metrics_clientapp[2] == MetricRecord({"skipped": 1})
-    first, second = (result.evaluate_metrics_clientapp[r]["w"] for r in (1, 2))
-    assert first == second == pytest.approx(2 / 9)
 
 
 @pytest.mark.parametrize(("replies", "protects"), [(4, False), (5, True)])
