@@ -44,8 +44,8 @@ def add_rules_compared(
     document.heading("Does the rule matter?")
     document.text(_BY_SPLIT if results.by_split else _BY_SEED)
     document.text(
-        """The Bayesian signed-rank test (Benavoli et al. 2017, by the library baycomp)
-        takes every point as independent, as in the paper. It gives the probability that the
+        """The Bayesian signed-rank test (Benavoli et al. 2017) takes every point as
+        independent, as in the paper. It gives the probability that the
         first is better, that both are practically equal, and that the second is better.
         Practically equal means a difference within the ROPE, as in the paper the 25th
         percentile of the absolute differences. A ROPE taken from the data shrinks with the

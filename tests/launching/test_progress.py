@@ -3,6 +3,7 @@
 import os
 import pty
 import re
+import select
 import subprocess
 import sys
 from pathlib import Path
@@ -81,6 +82,7 @@ def test_a_run_in_a_terminal_shows_its_rounds_and_its_lines(engine, tmp_path):
 
 
 def _read(terminal):
+    assert select.select([terminal], [], [], 300)[0], "nothing is said, and nothing ends"
     try:
         return os.read(terminal, 4096)
     except OSError:  # its other end is closed

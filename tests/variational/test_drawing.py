@@ -79,7 +79,7 @@ def test_an_error_ends_a_block():
 
 def test_threads_that_share_a_network_do_not_share_noise():
     """Two threads alternate draw by draw from one network, each with its own seed."""
-    net, turn = layer(), threading.Barrier(2)
+    net, turn = layer(), threading.Barrier(2, timeout=60)
     alone = {}
     for seed in (1, 2):
         with drawing(net, seeded(seed)), torch.no_grad():
