@@ -5,12 +5,16 @@ client's point, c the global model that it began from and u_k = x_k − c its up
 
 - clipping shortens who has gone far to the median length, u_k ← min(1, r/‖u_k‖) u_k,
   r = median ‖u_k‖ (Karimireddy, He and Jaggi, Learning from History for Byzantine Robust
-  Optimization, ICML 2021);
+  Optimization, ICML 2021), in m and in √v each by itself;
 - mixing then gives every client the mean of its own point and of those whose updates point its way
   most, K − h together, of K clients of which h may be hostile: its nearest neighbours (Allouah et
   al., Fixing by Mixing, AISTATS 2023), if all updates were of one length; and who still lies far
   out is clipped to the median distance from the middle, the point whose distances from all sum to
-  least.
+  least, in m and in √v each by itself too.
+
+A length of both together would be a budget that a hostile client spends on m alone: where honest
+standard deviations move more than honest means do, one who scales its means would go several times
+as far as any honest one.
 
 Allouah et al. take the distances themselves. Of clients who differ, small updates then lie next to
 all, honest or not, and the honest mean with its sign flipped is small. How far two updates point
@@ -63,8 +67,8 @@ class Mixing:
         if not 0 <= self.fraction < 0.5:
             raise SettingError("trim_fraction", self.fraction, "from 0 to below 0.5")
 
-    def matrix(self, products: Tensor) -> Tensor:
-        """Return what each client's update becomes, a sum of all.
+    def matrices(self, products: Tensor) -> Tensor:
+        """Return what each client's update becomes, a sum of all, in m and in √v.
 
         Parameters
         ----------
@@ -74,36 +78,41 @@ class Mixing:
         Returns
         -------
         Tensor
-            (K, K); no number is negative, and no row sums to more than 1: the rest is the centre's.
+            (2, K, K); no number is negative, and no row sums to more than 1: the rest is the
+            centre's.
         """
-        lengths = products.sum(0).diagonal().sqrt()
-        made = _kept(lengths).diag()
+        made = _kept(products.diagonal(dim1=1, dim2=2).sqrt()).diag_embed()
         if not self.mixes:
             return made
-        clients = len(made)
+        clients = made.shape[1]
         nearest = clients - num_hostile(self.fraction, clients)
         alike = _cosines(products).sum(0).fill_diagonal_(torch.inf)
-        made = made[alike.argsort(dim=1, descending=True, stable=True)[:, :nearest]].mean(1)
-        apart = distances_after(made, products.sum(0)).sqrt()
-        far = apart.sum(1)
-        middle = int((far <= far.min() * (1 + _TIE)).int().argmax())
-        kept = _kept(apart[middle])[:, None]
-        return kept * made + (1 - kept) * made[middle]
+        made = made[:, alike.argsort(dim=1, descending=True, stable=True)[:, :nearest]].mean(2)
+        apart = distances_after(made, products).sqrt()
+        far = apart.sum(2)
+        near = far <= far.amin(1, keepdim=True) * (1 + _TIE)
+        middle = near.int().argmax(1)
+        parts = torch.arange(len(made))
+        kept = _kept(apart[parts, middle])[:, :, None]
+        return kept * made + (1 - kept) * made[parts, middle][:, None]
 
 
-def distances_after(matrix: Tensor, products: Tensor) -> Tensor:
-    """Return the squared distances (K, K) between the points that a matrix makes of updates.
+def distances_after(matrices: Tensor, products: Tensor) -> Tensor:
+    """Return the squared distances between the points that matrices make of updates, in m and √v.
 
-    The inner products of the new updates are M G Mᵀ, with G those of the old ones.
+    All are (2, K, K). The inner products of the new updates are M G Mᵀ, with G those of the old.
     """
-    made = matrix @ products @ matrix.T
-    own = made.diagonal()
-    return (own[:, None] + own - 2 * made).clamp_min(0).fill_diagonal_(0)
+    made = matrices @ products @ matrices.mT
+    own = made.diagonal(dim1=1, dim2=2)
+    apart = (own[:, :, None] + own[:, None, :] - 2 * made).clamp_min(0)
+    apart.diagonal(dim1=1, dim2=2).zero_()
+    return apart
 
 
 def _kept(lengths: Tensor) -> Tensor:
-    """Return the part of each length that is kept, so that none exceeds their median."""
-    return (lengths.quantile(0.5) / lengths.clamp_min(_NO_LENGTH)).clamp_max(1)
+    """Return the part of each length, (2, K), that is kept: none then exceeds their median."""
+    median = lengths.quantile(0.5, dim=1, keepdim=True)
+    return (median / lengths.clamp_min(_NO_LENGTH)).clamp_max(1)
 
 
 def _cosines(products: Tensor) -> Tensor:

@@ -66,21 +66,22 @@ def aggregate_stack(
     return sums.finish()
 
 
-def mixed(stack: Stack, matrix: Tensor) -> Stack:
+def mixed(stack: Stack, matrices: Tensor) -> Stack:
     """Return the clients' points (m, √v) after mixing; the stack's last is the centre.
 
     Parameters
     ----------
     stack
         The clients' values, and the centre's.
-    matrix
-        (clients, clients), see `Mixing.matrix`.
+    matrices
+        For m and for √v, (2, clients, clients), see `Mixing.matrices`.
     """
     mean, log_var = stack
-    means = torch.cat([matrix, 1 - matrix.sum(1, keepdim=True)], dim=1).to(mean).clamp_min(0)
+    rest = 1 - matrices.sum(2, keepdim=True)
+    of_means, of_stds = torch.cat([matrices, rest], dim=2).to(mean).clamp_min(0)
     if log_var is None:
-        return means @ mean, None
-    return means @ mean, 2 * (means @ (log_var / 2).exp()).log()
+        return of_means @ mean, None
+    return of_means @ mean, 2 * (of_stds @ (log_var / 2).exp()).log()
 
 
 def update_products(stack: Stack) -> Tensor:

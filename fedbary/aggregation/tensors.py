@@ -121,19 +121,19 @@ def aggregate_tensors(
         keys: _Pieces(keys, counted, rule, max_precision_ratio, least_dtype, stacks, len(shares))
         for keys in floating
     }
-    matrix: Tensor | None = None
+    matrices: Tensor | None = None
     with workers() as pool:
         if mixing is not None or isinstance(rule, SelectionRule):
             between = squared_distances if mixing is None else update_products
             parts = (part for tensor in tensors.values() for part in tensor.between(between, pool))
             apart = sum(parts, torch.zeros(1, len(shares), len(shares), dtype=torch.float64))
             if mixing is not None:
-                matrix = mixing.matrix(apart)
-            apart = apart.sum(0) if matrix is None else distances_after(matrix, apart.sum(0))
+                matrices = mixing.matrices(apart)
+                apart = distances_after(matrices, apart)
             if isinstance(rule, SelectionRule):
-                shares = rule.weights(apart)
+                shares = rule.weights(apart.sum(0))
         for keys, tensor in tensors.items():
-            made = tensor.aggregate(shares, pool, largest_log_var, empty, matrix)
+            made = tensor.aggregate(shares, pool, largest_log_var, empty, matrices)
             result |= zip(keys, made, strict=True)
     return {key: result[key] for key in clients[0]}
 
@@ -173,14 +173,14 @@ class _Pieces:
         pool: Executor,
         largest_log_var: float,
         empty: Empty,
-        matrix: Tensor | None = None,
+        matrices: Tensor | None = None,
     ) -> list[Tensor]:
-        """Return the aggregate's tensors, under normalised weights, of what a matrix mixes."""
+        """Return the aggregate's tensors, under normalised weights, of what matrices mix."""
         results = [empty(like, dtype) for like, dtype in self._kinds]
         places = [flat_reals(tensor).split(self._size) for tensor in results]
 
         def aggregate_piece(i: int) -> None:
-            mean, log_var = self._aggregate_piece(i, shares, matrix)
+            mean, log_var = self._aggregate_piece(i, shares, matrices)
             places[0][i].copy_(mean)
             if log_var is not None:
                 places[1][i].copy_(log_var.clamp(-largest_log_var, largest_log_var))
@@ -190,11 +190,11 @@ class _Pieces:
         return results
 
     def _aggregate_piece(
-        self, i: int, shares: Sequence[float], matrix: Tensor | None
+        self, i: int, shares: Sequence[float], matrices: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
         if self._streamed is None:
             stack = self._stack(i)
-            stack = stack if matrix is None else mixed(stack, matrix)
+            stack = stack if matrices is None else mixed(stack, matrices)
             return aggregate_stack(self._rule, stack, shares)
         sums = Sums(self._streamed, self._dtype)
         if self._arrays:

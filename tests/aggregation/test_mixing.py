@@ -41,23 +41,20 @@ def products(mean, std):
 
 def by_hand(mixing, mean, std):
     """What the module says, client by client."""
-    of_means, of_stds = updates(mean, std)
-    clients = list(torch.cat([of_means, of_stds], 1))
-    radius = torch.stack([u.norm() for u in clients]).quantile(0.5)
-    clients = [u * min(1.0, float(radius / u.norm())) for u in clients]
-    if mixing.mixes:
-        count = len(clients) - int(mixing.fraction * len(clients) + 1e-9)
+    parts = updates(mean, std)
+    count = len(parts[0])
+    nearest = count - int(mixing.fraction * count + 1e-9)
 
-        def alike(i, j):
-            return sum(
-                float(part[i] @ part[j] / (part[i].norm() * part[j].norm()))
-                for part in (of_means, of_stds)
-            )
+    def alike(i, j):
+        return sum(float(u[i] @ u[j] / (u[i].norm() * u[j].norm())) for u in parts)
 
-        order = [
-            sorted(range(len(clients)), key=lambda j, i=i: -alike(i, j))[:count]
-            for i in range(len(clients))
-        ]
+    order = [sorted(range(count), key=lambda j, i=i: -alike(i, j))[:nearest] for i in range(count)]
+
+    def moved(clients):
+        radius = torch.stack([u.norm() for u in clients]).quantile(0.5)
+        clients = [u * min(1.0, float(radius / u.norm())) for u in clients]
+        if not mixing.mixes:
+            return torch.stack(clients)
         clients = [torch.stack([clients[j] for j in near]).mean(0) for near in order]
         apart = torch.stack([torch.stack([(u - w).norm() for u in clients]) for w in clients])
         far = apart.sum(1).tolist()
@@ -67,8 +64,10 @@ def by_hand(mixing, mean, std):
             clients[middle] + (u - clients[middle]) * min(1.0, float(radius / d))
             for u, d in zip(clients, apart[middle].clamp_min(1e-300), strict=True)
         ]
+        return torch.stack(clients)
+
     centre = torch.cat([mean[-1], mean[-1, :3], std[-1]])
-    return torch.stack(clients) + centre
+    return torch.cat([moved(list(part)) for part in parts], 1) + centre
 
 
 @settings(max_examples=25)
@@ -90,14 +89,15 @@ def test_it_is_what_its_page_says_client_by_client(seed, clients, mixes, rule):
 @given(SEEDS, st.integers(2, 9), st.booleans(), st.floats(0, 0.49))
 def test_every_point_becomes_a_mean_of_points(seed, clients, mixes, fraction):
     between = products(*points(seed, clients, far=1))
-    matrix = Mixing(fraction, mixes).matrix(between)
-    assert matrix.shape == (clients, clients) and bool((matrix >= 0).all())
-    assert bool((matrix.sum(1) <= 1 + 1e-12).all())
-    plain = distances_after(torch.eye(clients).double(), between.sum(0))
-    after = distances_after(matrix, between.sum(0))
-    torch.testing.assert_close(after, after.T)
-    farthest = max(float(plain.max()), float(between.sum(0).diagonal().max()))
-    assert float(after.max()) <= farthest * (1 + 1e-9)
+    matrices = Mixing(fraction, mixes).matrices(between)
+    assert matrices.shape == (2, clients, clients) and bool((matrices >= 0).all())
+    assert bool((matrices.sum(2) <= 1 + 1e-12).all())
+    plain = distances_after(torch.eye(clients).double().expand(2, -1, -1), between)
+    after = distances_after(matrices, between)
+    torch.testing.assert_close(after, after.mT)
+    for part in range(2):
+        farthest = max(float(plain[part].max()), float(between[part].diagonal().max()))
+        assert float(after[part].max()) <= farthest * (1 + 1e-9)
 
 
 @given(SEEDS, st.floats(0.01, 100), st.floats(0.01, 100))
@@ -110,8 +110,8 @@ def test_neighbours_are_by_direction_whatever_the_lengths(seed, small, large):
     flipped = -honest.mean(0).expand(3, 50) * small
     both = torch.cat([honest, flipped])
     between = torch.stack([both @ both.T, torch.zeros(10, 10).double()])
-    mixed = Mixing(0.3, True).matrix(between)
-    assert bool((mixed[:7, 7:] == 0).all())
+    mixed = Mixing(0.3, True).matrices(between)
+    assert bool((mixed[:, :7, 7:] == 0).all())
 
 
 def test_what_all_do_to_variances_hides_nobody():
@@ -121,8 +121,23 @@ def test_what_all_do_to_variances_hides_nobody():
     mean[10], mean[7:10] = 0, -mean[:7].mean(0)
     shrunk = torch.full((11, 40), 0.5).double() + 0.01 * torch.randn(11, 40, generator=generator)
     shrunk[10] = 3.0
-    found = Mixing(0.3, True).matrix(products(mean, shrunk))
-    assert bool((found[:7, 7:] == 0).all())
+    found = Mixing(0.3, True).matrices(products(mean, shrunk))
+    assert bool((found[:, :7, 7:] == 0).all())
+
+
+@given(SEEDS, st.booleans(), st.floats(1, 100), st.floats(0.01, 100))
+def test_no_update_is_longer_than_the_median_in_means_or_in_deviations(seed, mixes, scale, ratio):
+    """Also where three scale their means, and however far honest standard deviations move."""
+    mean, std = points(seed, 10)
+    of_means, of_stds = updates(mean, std)
+    of_means, of_stds = of_means.clone(), of_stds * ratio
+    of_means[:3] *= scale
+    between = torch.stack([u @ u.T for u in (of_means, of_stds)])
+    matrices = Mixing(0.3, mixes).matrices(between)
+    for part, matrix in zip((of_means, of_stds), matrices, strict=True):
+        assert float((matrix @ part).norm(dim=1).max()) <= float(
+            part.norm(dim=1).quantile(0.5) * (1 + 1e-9)
+        )
 
 
 ABSURD = [1e3, -1e6, 1e14]
