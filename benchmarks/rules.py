@@ -1,7 +1,7 @@
 """Whether the rule matters: pairs of rules over seeds, by score and by round.
 
-It prints the tables of docs/results/rules.md from the results of `experiments/rules.yaml`, and
-draws `picture.png` beside them.
+It prints the tables of docs/results/rules.md from the results of `experiments/rules.yaml` and from
+what `benchmarks.draws` wrote, and draws `picture.png` beside them.
 
     python -m benchmarks.rules results/rules
 """
@@ -57,6 +57,12 @@ SHOWN = (
 )
 ROUNDS = (1, 2, 5, 10, 20, 30, 40)
 
+DRAWS = "draws.csv"
+"""The scores of runs whose posteriors were kept, by number of draws."""
+
+DRAWN = (ECE_15, ECE_100)
+"""What is shown of them."""
+
 
 def read(results: Path) -> pd.DataFrame:
     """Return the rows of all rounds, with a column `arm`: the rule, or `AGAIN`."""
@@ -64,9 +70,9 @@ def read(results: Path) -> pd.DataFrame:
     return rows.assign(arm=rows["rule"].mask(rows["replicate"] > 0, AGAIN))
 
 
-def _pairs_in(last: pd.DataFrame) -> list[tuple[str, str]]:
+def _pairs_in(rows: pd.DataFrame) -> list[tuple[str, str]]:
     """Return the pairs of which both have runs."""
-    return [pair for pair in DIFFER if set(pair) <= set(last["arm"])]
+    return [pair for pair in DIFFER if set(pair) <= set(rows["arm"])]
 
 
 def arms_table(last: pd.DataFrame) -> str:
@@ -121,13 +127,34 @@ def rounds_table(rows: pd.DataFrame, metric: Metric) -> str:
     return table(["pair", "round", *_tests(metric)], body)
 
 
+def draws_table(rows: pd.DataFrame) -> str:
+    """Return every pair's differences in ECE at each number of draws."""
+    head = ["pair", "draws"]
+    for metric in DRAWN:
+        head += [f"{metric.label} [95 %]", "first better", "p, t-test"]
+    body = []
+    for pair in _pairs_in(rows):
+        for draws in sorted(set(rows["draws"])):
+            at = rows[rows["draws"] == draws]
+            cells = []
+            for metric in DRAWN:
+                sides = [by_seed(at[at["arm"] == arm], metric) for arm in pair]
+                p = probability(compared(*sides).t_test)
+                cells += [difference(metric, *sides), better(metric, *sides), p]
+            body.append([f"{pair[0]} − {pair[1]}", str(draws), *cells])
+    return table(head, body)
+
+
 def tables(results: Path) -> str:
     """Return all tables in Markdown."""
     rows = read(results)
     last = result_rows(rows)
     parts = [f"### Rules\n\n{arms_table(last)}"]
     parts += [f"### {metric.label}\n\n{pairs_table(last, metric)}" for metric in METRICS]
-    return "\n\n".join([*parts, f"### NLL by round\n\n{rounds_table(rows, NLL)}"])
+    parts.append(f"### NLL by round\n\n{rounds_table(rows, NLL)}")
+    if (results / DRAWS).exists():
+        parts.append(f"### More draws\n\n{draws_table(pd.read_csv(results / DRAWS))}")
+    return "\n\n".join(parts)
 
 
 def picture(results: Path) -> Figure:

@@ -1,13 +1,17 @@
 """Tables and picture of the comparison of rules are right, also where a score is missing."""
 
+import shutil
+
 import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
 
-from benchmarks import rules
+from benchmarks import draws, rules
 from benchmarks._pairs import better
-from fedbary.study.table import FORMAT, write_table
+from fedbary.settings.config import resolve
+from fedbary.study.table import FORMAT, read_run, write_table
+from server_app.inline import run_inline
 
 SEEDS, ROUNDS = 5, (0, 1, 2)
 LOST = ("RKLB", 3)
@@ -85,3 +89,55 @@ def test_where_a_score_is_missing_the_rows_and_the_picture_say_of_how_many_pairs
     assert [text.get_text() for text in at_end.texts] == [
         f"{SEEDS} pairs"
     ] * 2  # the others lack one
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """Two rules' runs and the null, at two seeds; one folder is not there any more."""
+    folder = tmp_path_factory.mktemp("kept")
+    words = {
+        "protocol": "short", "engine": "inline", "device": "cpu", "clients": 3, "rounds": 1,
+        "local_epochs": 1, "samples": draws.NUMBERS[0], "pictures": False, "train_fraction": 0.3,
+    }  # fmt: skip
+    rows = []
+    for rule, replicate in (("RKLB", 0), ("WB", 0), ("WB", 1)):
+        for seed in range(2):
+            run = folder / "runs" / f"{rule}-{replicate}-{seed}"
+            run_inline(resolve({**words, "rule": rule, "replicate": replicate, "seed": seed}), run)
+            rows.append(read_run(run.name, run))
+    write_table(folder, rows)
+    shutil.rmtree(folder / "runs" / "RKLB-0-1")
+    return folder
+
+
+def test_kept_posteriors_score_as_the_runs_did_with_their_draws_and_otherwise_with_more(
+    kept, monkeypatch, capsys
+):
+    assert "draws" not in rules.tables(kept)
+    monkeypatch.setattr("sys.argv", ["draws", str(kept)])
+    draws.main()
+    found = pd.read_csv(kept / rules.DRAWS).set_index(["run", "draws"])
+    runs = rules.result_rows(rules.read(kept)).set_index("run")
+    assert set(found.index) == {
+        (run, number) for run in runs.index if run != "RKLB-0-1" for number in draws.NUMBERS
+    }
+    columns = [metric.column for metric in draws.METRICS]
+    own, more = (found.xs(number, level="draws") for number in draws.NUMBERS)
+    assert own["arm"].to_dict() == runs.loc[own.index, "arm"].to_dict()
+    expected = runs.loc[own.index, columns].astype(float)
+    pd.testing.assert_frame_equal(own[columns], expected, rtol=1e-4, check_names=False)
+    assert (more["nll"] != own["nll"]).all()
+    made = rules.draws_table(pd.read_csv(kept / rules.DRAWS))
+    assert made in capsys.readouterr().out and made in rules.tables(kept)
+
+
+def test_pairs_of_a_number_of_draws_are_those_of_its_rows(results):
+    rows = rules.result_rows(rules.read(results))
+    both = pd.concat([rows.assign(draws=50), rows.assign(draws=100, ece_15=rows["ece_15"] ** 2)])
+    table = rules.draws_table(both)
+    for number, power in ((50, 1), (100, 2)):
+        one, two = (last(results, arm, "ece_15") ** power for arm in ("RKLBMean", "WB"))
+        _, _, difference, better_, t_test, *_ = cells(table, f"RKLBMean − WB | {number}")
+        assert float(difference.split()[0]) == pytest.approx(100 * (one - two).mean(), abs=0.006)
+        assert better_ == f"{int((one < two).sum())} of {SEEDS}"
+        assert float(t_test) == pytest.approx(stats.ttest_rel(one, two).pvalue, abs=6e-4)
