@@ -40,8 +40,11 @@ SEEDS = 3
 LATE = 3
 """The last rounds whose mean accuracy is less of an accident than that of the very last."""
 
-CHOICES = ("hostile-choice", "hostile-choice-rounds")
+SCHEDULES = ("hostile-choice", "hostile-choice-rounds")
 """The folders beside, of runs on validation data that tried other schedules."""
+
+LENGTHS = {"hostile-choice-lengths-before": "one for both", "hostile-choice-lengths": "two"}
+"""Those that tried whether means and deviations have a median length together, or each its own."""
 
 
 def read(results: Path) -> pd.DataFrame:
@@ -103,19 +106,35 @@ def lost_table(rows: pd.DataFrame, what: str = "points lost") -> str:
     return table([f"{what}: mean / worst seed", *conditions()], body)
 
 
-def choice_table(results: Path) -> str:
-    """Return what each schedule loses on validation data, beside itself honest and not mixed."""
-    rows = named(pd.concat(result_rows(read_table(results.with_name(name))) for name in CHOICES))
+def schedules_table(results: Path) -> str:
+    """Return what is lost on validation data under each schedule."""
+    rows = pd.concat(result_rows(read_table(results.with_name(name))) for name in SCHEDULES)
+    schedule = rows["rounds"].astype(int).astype(str) + " rounds, " + rows["lr_schedule"]
+    return choice_table(rows.assign(choice=schedule), "schedule")
+
+
+def lengths_table(results: Path) -> str:
+    """Return what is lost on validation data where lengths are clipped together, and apart."""
+    rows = (
+        result_rows(read_table(results.with_name(name))).assign(choice=label)
+        for name, label in LENGTHS.items()
+    )
+    return choice_table(pd.concat(rows), "lengths clipped")
+
+
+def choice_table(rows: pd.DataFrame, what: str) -> str:
+    """Return what each choice loses to itself where all are honest and nothing is mixed."""
+    rows = named(rows)
     tried = [name for name in conditions() if (rows["condition"] == name).any()]
     body = []
-    for (rule, rounds, schedule), runs in rows.groupby(["rule", "rounds", "lr_schedule"]):
+    for (rule, choice), runs in rows.groupby(["rule", "choice"]):
         plain = accuracies(runs, rule, HONEST)
         cells = []
         for condition in tried:
             lost = plain - accuracies(runs, f"{rule}, mixing", condition)
             cells.append(f"{lost.mean():.1f} / {lost.max():.1f}")
-        body.append([rule, f"{rounds} rounds, {schedule}", f"{plain.mean():.1f}", *cells])
-    head = ["points lost: mean / worst seed", "schedule", "accuracy %, honest, not mixed"]
+        body.append([rule, choice, f"{plain.mean():.1f}", *cells])
+    head = ["points lost: mean / worst seed", what, "accuracy %, honest, not mixed"]
     return table([*head, *(f"mixing, {name}" for name in tried)], body)
 
 
@@ -140,7 +159,8 @@ def tables(results: Path) -> str:
     for name, rows in _known(read(results)).items():
         parts += [f"### {name}", accuracy_table(rows), lost_table(rows)]
         parts.append(lost_table(late[name], over))
-    parts += ["### Schedules", choice_table(results)]
+    parts += ["### Schedules", schedules_table(results)]
+    parts += ["### Lengths", lengths_table(results)]
     return "\n\n".join(parts)
 
 

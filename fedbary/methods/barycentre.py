@@ -58,8 +58,8 @@ class Barycentre(Method):
         The most that a client's precision of a weight may be of the clients' median, 1 or more;
         what is above counts as that much; none: no bound. See `fedbary.aggregation.bound`.
     clipping : bool
-        Whether updates that go farther than the median are shortened to it before the rule, see
-        `fedbary.aggregation.mixing`.
+        Whether updates that go farther than the median, of means or of standard deviations, are
+        shortened to it before the rule, see `fedbary.aggregation.mixing`.
     mixing : bool
         Whether after clipping each posterior becomes the mean of those whose updates point its way
         most, as many as `trim_fraction` leaves honest.

@@ -95,7 +95,7 @@ def test_late_accuracies_are_the_means_over_each_run_s_last_rounds(results, tmp_
 
 def test_a_schedule_s_losses_are_against_itself_without_hostile_clients(accuracies, tmp_path):
     """Each folder has a schedule of its own, whose accuracies are another share of the others'."""
-    shares = dict(zip(hostile.CHOICES, (1.0, 0.5), strict=True))
+    shares = dict(zip(hostile.SCHEDULES, (1.0, 0.5), strict=True))
     for name, share in shares.items():
         rows = [
             {
@@ -110,7 +110,7 @@ def test_a_schedule_s_losses_are_against_itself_without_hostile_clients(accuraci
         ]  # fmt: skip
         (tmp_path / name).mkdir()
         write_table(tmp_path / name, [pd.DataFrame(rows)])
-    text = hostile.choice_table(tmp_path / "hostile-mixing")
+    text = hostile.schedules_table(tmp_path / "hostile-mixing")
     assert text.splitlines()[0].endswith("| mixing, nobody attacks | mixing, sign flip |")
     for line in text.splitlines()[2:]:
         _, schedule, plain, mixed, flipped = (cell.strip() for cell in line.strip("|").split("|"))
@@ -118,3 +118,23 @@ def test_a_schedule_s_losses_are_against_itself_without_hostile_clients(accuraci
         assert float(plain) == pytest.approx(90 * share)
         assert mixed == f"{10 * share:.1f} / {10 * share:.1f}"
         assert flipped == f"{12 * share:.1f} / {14 * share:.1f}"
+
+
+def test_lengths_are_told_apart_by_their_folders(tmp_path):
+    for share, name in enumerate(hostile.LENGTHS, 1):
+        rows = [
+            {
+                "format": FORMAT, "run": f"{mixing}-{seed}", "dataset": "digits", "rule": "WB",
+                "mixing": mixing, "seed": seed, "attack": "none", "partition": "dirichlet",
+                "rounds": 1, "round": 1, "accuracy": 0.9 - 0.1 * mixing * share,
+            }
+            for mixing in (False, True)
+            for seed in range(hostile.SEEDS)
+        ]  # fmt: skip
+        (tmp_path / name).mkdir()
+        write_table(tmp_path / name, [pd.DataFrame(rows)])
+    text = hostile.lengths_table(tmp_path / "hostile-mixing")
+    assert [line.strip("| ").split(" | ")[1:] for line in text.splitlines()[2:]] == [
+        [label, "90.0", f"{10 * share}.0 / {10 * share}.0"]
+        for share, label in enumerate(hostile.LENGTHS.values(), 1)
+    ]
