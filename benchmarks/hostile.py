@@ -139,7 +139,7 @@ def choice_table(rows: pd.DataFrame, what: str) -> str:
 
 
 def _mean_and_least(found: pd.Series) -> str:
-    missing = "" if len(found) == SEEDS else f" ({len(found)} seeds)"
+    missing = "" if len(found) == SEEDS else f" ({len(found)} of {SEEDS} seeds)"
     return f"{found.mean():.1f} / {found.min():.1f}{missing}"
 
 
