@@ -16,12 +16,12 @@ from typing import Any
 
 import pandas as pd
 
+from benchmarks._scores import scores
 from benchmarks.rules import DRAWN, DRAWS, draws_table, read
 from fedbary.report.cells import ACCURACY, NLL
 from fedbary.runs.whole import write_whole
 from fedbary.settings.config import parse_overrides
 from fedbary.study.table import result_rows
-from fedbary.tasks import Outcome
 from fedbary.trained.run import Trained, load
 
 NUMBERS = (50, 100)
@@ -34,10 +34,7 @@ def scored(trained: Trained, draws: int, **place: Any) -> Mapping[str, float]:
     `place` is where the data are now, as the setting `data_dir`, if not where they were.
     """
     settings = trained.settings.model_copy(update={"samples": draws, **place})
-    there = replace(trained, settings=settings)
-    outcome = Outcome(settings.rounds, there.network, there.posterior, {}, there.line, [])
-    found = there.task.scores(outcome, there.facts)
-    every = {**found.scores, **found.line}
+    every = scores(replace(trained, settings=settings), trained.posterior)
     return {metric.column: every[metric.column] for metric in METRICS}
 
 

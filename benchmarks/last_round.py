@@ -23,6 +23,7 @@ from torch import Tensor
 
 import client_app
 from benchmarks._pairs import table
+from benchmarks._scores import scores
 from fedbary.aggregation import RULES, Rule, aggregate
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
@@ -31,7 +32,6 @@ from fedbary.runs.location import read_settings
 from fedbary.runs.run_folder import POSTERIOR
 from fedbary.runs.whole import write_whole
 from fedbary.settings.config import Settings, parse_overrides, validated
-from fedbary.tasks import Outcome
 from fedbary.trained.run import Trained, load
 from server_app import run
 from server_app.inline import InlineGrid
@@ -88,7 +88,7 @@ def under_every_rule(
     SettingError
         If the run's own rule does not give the run's posterior, or it has no Gaussian weights.
     """
-    settings, task, model = trained.settings, trained.task, trained.network
+    settings = trained.settings
     own = aggregate(settings.rule, clients, weights)
     if not own.log_var or not _are_close(own, trained.posterior):
         allowed = "a run with Gaussian weights whose posterior is, on this machine, its rule's of "
@@ -97,16 +97,14 @@ def under_every_rule(
     rows = []
     for rule in [name for name, rule in RULES.items() if isinstance(rule, Rule)]:
         found = aggregate(rule, clients, weights)
-        model.load_state_dict(found.state_dict())
-        outcome = Outcome(settings.rounds, model, found, {}, trained.line, [])
-        scored = task.scores(outcome, trained.facts)
-        scores = {**scored.scores, **scored.line}
+        trained.network.load_state_dict(found.state_dict())
+        scored = scores(trained, found)
         shift = torch.cat(
             [_in_stds(found.mean[n] - own.mean[n], own.log_var[n]) for n in own.log_var]
         )
         log_var = torch.cat([(found.log_var[n] - own.log_var[n]).flatten() for n in own.log_var])
         far = {SHIFT: float(shift.square().mean().sqrt()), LOG_VAR: float(log_var.abs().mean())}
-        rows.append({"rule": rule, **{m.column: scores[m.column] for m in METRICS}, **far})
+        rows.append({"rule": rule, **{m.column: scored[m.column] for m in METRICS}, **far})
     return pd.DataFrame(rows)
 
 
