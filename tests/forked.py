@@ -2,8 +2,9 @@
 
 Importing takes seconds, forking milliseconds. `command` returns an executable file that behaves as
 a module's `main` in a process of its own: its words, folder, environment, open files and exit code.
-What that starts by `python -m` is forked, too; Flower's programs and Ray are started as ever. What
-is killed by its process group needs the real command.
+What that starts by `python -m` is forked, too, and so are Flower's servers and what they start for
+each message; simulations on Ray are started as ever. Who kills the file's process kills the fork.
+What is killed by its process group, or looked for among its parent's children, needs the real ones.
 """
 
 import json
@@ -12,17 +13,21 @@ import select
 import signal
 import socket
 import sys
+from contextlib import suppress
 
 FIRST_FREE = 500
 """Above the numbers of the files that a command is given."""
 
+RAY = "flwr-simulation"
+"""Flower's program that starts Ray; it is not forked."""
 
-def ask(address: str, module: str, words: list[str]) -> int:
-    """Have a module's `main` run in a fork, with this process's files; return its exit code."""
+
+def ask(address: str, function: str, words: list[str]) -> int:
+    """Have `module:function` run in a fork, with this process's files; return its exit code."""
     with socket.socket(socket.AF_UNIX) as server:
         server.connect(address)
         files = [0, 1, 2, *(fd for fd in range(3, 100) if fd != server.fileno() and _is_passed(fd))]
-        what = {"module": module, "words": words, "folder": os.getcwd(), "files": files}
+        what = {"function": function, "words": words, "folder": os.getcwd(), "files": files}
         text = json.dumps({**what, "environment": dict(os.environ)}).encode()
         socket.send_fds(server, [len(text).to_bytes(4, "big")], files)
         server.sendall(text)
@@ -42,6 +47,8 @@ def serve(tools: str, listening: int) -> None:
     import gc
 
     import_module_of("server_app.warm")
+    for function in _flower().values():
+        import_module_of(function.partition(":")[0])
     gc.freeze()
     with socket.socket(fileno=listening) as server:
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -59,16 +66,16 @@ def serve(tools: str, listening: int) -> None:
     client.close()
     os.setsid()
     _become(asked, files, tools)
-    _run(asked["module"])
+    _run(*asked["function"].split(":"))
 
 
-def _run(module: str) -> None:
-    """Run a module's `main` and exit as its process would, without clearing up all modules."""
+def _run(module: str, function: str) -> None:
+    """Run a function and exit as its process would, without clearing up all modules."""
     import traceback
 
     code: object = 0
     try:
-        import_module_of(module).main()
+        code = getattr(import_module_of(module), function)()
     except SystemExit as end:
         code = end.code
     except BaseException:
@@ -97,7 +104,8 @@ def _answer(client: socket.socket, child: int) -> None:
     if ended not in select.select([client, ended], [], [])[0]:
         os.killpg(child, signal.SIGKILL)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    client.send(bytes([code % 256]))
+    with suppress(BrokenPipeError):
+        client.send(bytes([code % 256]))
     os._exit(0)
 
 
@@ -124,7 +132,7 @@ def command(module: str = "fedbary.launching.command") -> str:
     tools = _tools()
     name = os.path.join(tools, module)
     if not os.path.exists(name):
-        _write(name, f"sys.exit(forked.ask({tools!r} + '/socket', {module!r}, sys.argv))")
+        _write(name, f"sys.exit(forked.ask({tools!r} + '/socket', '{module}:main', sys.argv))")
     return name
 
 
@@ -142,11 +150,14 @@ def _tools() -> str:
     lines = "words = sys.argv[2:]\nassert sys.argv[1] == '-m', sys.argv"
     _write(
         os.path.join(folder, "python"),
-        f"{lines}\nsys.exit(forked.ask({address!r}, words[0], words))",
+        f"{lines}\nsys.exit(forked.ask({address!r}, words[0] + ':main', words))",
     )
-    for name in os.listdir(os.path.dirname(sys.executable)):
-        if name.startswith(("flwr", "flower")):
-            os.symlink(os.path.join(os.path.dirname(sys.executable), name), f"{folder}/{name}")
+    for name, function in _flower().items():
+        _write(
+            os.path.join(folder, name),
+            f"sys.exit(forked.ask({address!r}, {function!r}, sys.argv))",
+        )
+    os.symlink(os.path.join(os.path.dirname(sys.executable), RAY), os.path.join(folder, RAY))
     root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(address)
@@ -166,6 +177,18 @@ def _tools() -> str:
 
     atexit.register(end)
     return folder
+
+
+def _flower() -> dict[str, str]:
+    """Return the function, `module:name`, that each of Flower's forked programs calls."""
+    from importlib.metadata import entry_points
+
+    programs = entry_points(group="console_scripts")
+    return {
+        program.name: program.value
+        for program in programs
+        if program.dist.name == "flwr" and program.name != RAY
+    }
 
 
 def _write(name: str, line: str) -> None:

@@ -1,0 +1,66 @@
+"""What does not do for a method is refused before the start, and says what does."""
+
+import pytest
+from every_method import QUICK
+
+from fedbary.errors import SettingError
+from fedbary.launching.launch import prepare
+from fedbary.methods import METHODS
+from fedbary.settings.config import BARYCENTRE, resolve, validated
+from server_app.inline import run_inline
+
+PUBLISHED = [name for name in METHODS if name != BARYCENTRE]
+"""Methods after which runs are called."""
+
+EARLY = {"keep_best": "nll", "evaluate_on": "validation", "patience": 2}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_regression_says_which_noise_its_method_takes(name):
+    method = METHODS[name]
+    chosen = {"method": name, "bayesian_layers": 0 if method.deterministic else 1}
+    wrong, said = ("learned", "none, cross") if method.squares else ("cross", "learned")
+    with pytest.raises(SettingError, match=f"noise: '{wrong}'.*{said}.*{name}"):
+        resolve({"task": "regression", **chosen, "noise": wrong})
+
+
+def test_the_words_of_earlier_versions_are_those_of_today():
+    """FedAG was a rule of regressions, and its members a bootstrap."""
+    for words in ({"task": "regression", "lr": 0.003}, {"clients": 3}):
+        today = resolve({**words, "method": "FedAG", "predictive": "members"})
+        assert resolve({**words, "rule": "FedAG", "predictive": "bootstrap"}) == today
+    held = {**resolve({"task": "regression"}).model_dump(), "method": "barycentre"}
+    del held["estimator"]
+    assert validated({**held, "rule": "FedAG"}) == resolve({"task": "regression"})
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in METHODS if METHODS[name].deterministic is not None]
+)
+def test_a_model_of_the_other_kind_is_refused_before_the_start(name):
+    with pytest.raises(SettingError, match=f"bayesian_layers.*{name}"):
+        resolve({"method": name, "bayesian_layers": 3 if METHODS[name].deterministic else 0})
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ({"method": "FedPA", "local_epochs": 1}, "local_epochs"),
+        ({"method": "PVI", "damping": 0.5}, "damping"),
+        ({"method": "FedLAW"}, "server_fraction.*FedLAW"),
+        ({"method": "SnapshotEnsemble", "cycle": 4}, "cycle: 4.*at most rounds=3"),
+        ({"method": "SnapshotEnsemble", "cycle": 3, **EARLY}, "patience: 2.*0 or from cycle=3 up"),
+        (
+            {"method": "FedProx", "bayesian_layers": 0, "predictive": "product"},
+            "predictive: .product",
+        ),
+        ({"predictive": "members"}, "predictive: 'members'.*whose networks predict together"),
+        *(({"method": n, "kl_weight": 0}, "kl_weight") for n, m in METHODS.items() if m.needs_kl),
+    ],
+)
+def test_rounds_that_do_not_do_for_a_method_are_refused_before_the_start(words, named, tmp_path):
+    chosen = resolve({**QUICK, "output": str(tmp_path / "run"), **words})
+    with pytest.raises(SettingError, match=named):
+        prepare(chosen, tmp_path / "run")
+    with pytest.raises(SettingError, match=named):
+        run_inline(chosen, tmp_path / "run")

@@ -1,0 +1,76 @@
+"""Which methods are tried: one of each kind by day, every one with FEDBARY_EVERY_METHOD=1.
+
+What is the same for all methods of a kind is proven of one of them. Every method meets the laws on
+small layers in tests/methods and tests/strategies at any time.
+"""
+
+import os
+
+from safetensors.torch import load_file
+from torch import equal
+
+from fedbary.methods import METHODS
+from fedbary.settings.config import resolve
+from fedbary.settings.parameters import methods
+
+NIGHT = bool(os.environ.get("FEDBARY_EVERY_METHOD"))
+
+KINDS = {
+    (m.deterministic, m.remembers, m.personalises, m.shows, m.needs_bench): name
+    for name, m in METHODS.items()
+}.values()
+"""A method of each kind of message and memory."""
+
+EACH = list(METHODS if NIGHT else KINDS)
+
+ON_SERVERS = METHODS if NIGHT else ["pFedVem"]
+"""Methods that are tried on Ray and on real servers: one whose clients remember and keep models.
+
+The barycentre is tried there in tests/launching. What travels between processes is tried of each
+kind without them.
+"""
+
+QUICK = {"clients": 3, "rounds": 3, "local_epochs": 2, "samples": 2, "evaluate_clients": 0}
+FEW = {"particles": 2, "server_steps": 10, "cycle": 1}
+"""Parameters, where methods have them, for few networks, few steps and few rounds.
+
+Particles' steps have the size of `lr` in each weight, so theirs is a tenth of SGD's.
+"""
+
+
+def few(name):
+    """The parameters in `FEW` that a method has."""
+    return {key: FEW[key] for key in FEW.keys() & methods()[name].parameters.keys()}
+
+
+def settings(name, **changes):
+    """Settings of a short run under a method, in one process."""
+    if METHODS[name].needs_bench:
+        changes = {"server_fraction": 0.1, **changes}
+    changes = few(name) | changes
+    if "particles" in changes:
+        changes = {"lr": 0.003, **changes}
+    return resolve(
+        {**QUICK, "engine": "inline", "pictures": False, "device": "cpu", "method": name, **changes}
+    )
+
+
+def gaussian_layers(name, wanted=1):
+    """The number of Gaussian layers of a network that a method takes."""
+    return 0 if METHODS[name].deterministic else wanted
+
+
+def of_tables(name, **changes):
+    """Settings of a network that is quick to train."""
+    return settings(name, task="tables", bayesian_layers=gaussian_layers(name), **changes)
+
+
+def posterior(folder):
+    """The global model of a run."""
+    return load_file(folder / "posterior.safetensors")
+
+
+def same(one, other):
+    """Whether two runs ended with the same global model."""
+    a, b = posterior(one), posterior(other)
+    return a.keys() == b.keys() and all(equal(a[key], b[key]) for key in a)
