@@ -3,8 +3,8 @@
 Importing takes seconds, forking milliseconds. `command` returns an executable file that behaves as
 a module's `main` in a process of its own: its words, folder, environment, open files and exit code.
 What that starts by `python -m` is forked, too, and so are Flower's servers and what they start for
-each message; simulations on Ray are started as ever. Who kills the file's process kills the fork.
-What is killed by its process group, or looked for among its parent's children, needs the real ones.
+each message; simulations on Ray are started as ever. Signals to the file's process reach the fork,
+and who kills it kills the fork. Among the children of a process, forks are not found.
 """
 
 import json
@@ -31,6 +31,9 @@ def ask(address: str, function: str, words: list[str]) -> int:
         text = json.dumps({**what, "environment": dict(os.environ)}).encode()
         socket.send_fds(server, [len(text).to_bytes(4, "big")], files)
         server.sendall(text)
+        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, lambda number, _: server.send(bytes([number])))
         answer = server.recv(1)
     return answer[0] if answer else 1
 
@@ -99,10 +102,14 @@ def import_module_of(name: str):
 
 
 def _answer(client: socket.socket, child: int) -> None:
-    """Say how a fork ended; without anybody to say it to, end the fork."""
+    """Hand on signals, and say how a fork ended; without anybody to say it to, end the fork."""
     ended = os.pidfd_open(child)
-    if ended not in select.select([client, ended], [], [])[0]:
-        os.killpg(child, signal.SIGKILL)
+    while ended not in select.select([client, ended], [], [])[0]:
+        if number := client.recv(1):
+            os.kill(child, number[0])
+        else:
+            os.killpg(child, signal.SIGKILL)
+            break
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     with suppress(BrokenPipeError):
         client.send(bytes([code % 256]))

@@ -1,18 +1,11 @@
 """In a terminal a bar shows the running round beside the log; elsewhere nothing changes."""
 
-import os
-import pty
-import re
-import select
-import subprocess
-import sys
-from pathlib import Path
-
+import forked
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
+from terminals import shown_in_a_terminal, shows_its_rounds_and_its_lines
 
-from fedbary.launching.bar import OF_FLOWER
 from fedbary.launching.launch import progress_in
 from fedbary.runs.progress import Progress
 from server_app.inline import InlineGrid
@@ -61,29 +54,7 @@ def test_nothing_is_written_where_no_terminal_waits(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["inline", "ray"])
-def test_a_run_in_a_terminal_shows_its_rounds_and_its_lines(engine, tmp_path):
-    ours, theirs = pty.openpty()
-    words = f"clients=3 rounds=2 local_epochs=1 samples=2 output=run engine={engine}".split()
-    command = [str(Path(sys.executable).parent / "fedbary"), "simulate", *words]
-    process = subprocess.Popen(
-        command, cwd=tmp_path, stdout=theirs, stderr=theirs, stdin=subprocess.DEVNULL,
-        env={**os.environ, "TERM": "xterm", "COLUMNS": "100"},
-    )  # fmt: skip
-    os.close(theirs)
-    shown = b""
-    while chunk := _read(ours):
-        shown += chunk
-    assert process.wait() == 0, shown.decode()
-    text = shown.decode()
-    assert re.search(r"round 2/2  (train|evaluate) \d of 3 clients", text), text
-    assert re.search(r"round 2/2  accuracy", text) and "Results:" in text
-    assert not any(words in text for words in OF_FLOWER), text
-
-
-def _read(terminal):
-    assert select.select([terminal], [], [], 300)[0], "nothing is said, and nothing ends"
-    try:
-        return os.read(terminal, 4096)
-    except OSError:  # its other end is closed
-        return b""
+def test_a_run_in_a_terminal_shows_its_rounds_and_its_lines(tmp_path):
+    words = "clients=3 rounds=2 local_epochs=1 samples=2 output=run engine=inline".split()
+    command = forked.command(), "simulate", *words
+    shows_its_rounds_and_its_lines(shown_in_a_terminal(*command, cwd=tmp_path))
