@@ -25,6 +25,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from fedbary.device import torch_device
 from fedbary.errors import RunError, SettingError
+from fedbary.figures import draw_without_screen
 from fedbary.settings.config import Settings, validated
 
 if TYPE_CHECKING:
@@ -156,11 +157,13 @@ def run_inline(settings: Settings, folder: Path) -> None:
 
 def main() -> None:
     """Run the settings file that the command line names."""
-    from fedbary.runs.location import run_folder
+    from fedbary.runs.location import claimed_folder
 
+    draw_without_screen()
     try:
         settings = validated(yaml.safe_load(Path(sys.argv[1]).read_text(encoding="utf-8")))
-        run_inline(settings, run_folder(settings, Path.cwd()))
+        with claimed_folder(settings, Path.cwd()) as folder:
+            run_inline(settings, folder)
     except (SettingError, RunError) as error:
         sys.exit(f"fedbary: {error}")
 

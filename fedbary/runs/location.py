@@ -6,6 +6,8 @@ import itertools
 import re
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,36 @@ def run_folder(settings: Settings, base: Path) -> Path:
     folder = (base / "runs" / name).resolve()
     numbered = (folder.with_name(f"{name}-{number}") for number in itertools.count(2))
     return next(path for path in itertools.chain([folder], numbered) if not path.exists())
+
+
+@contextmanager
+def claimed_folder(settings: Settings, base: Path) -> Iterator[Path]:
+    """Give the run's folder; a new one is made at once, so that no other run takes its name.
+
+    One in which nothing was written is removed at the end.
+
+    Raises
+    ------
+    SettingError
+        If it cannot be made.
+    """
+    folder = run_folder(settings, base)
+    if settings.output != "auto":
+        yield folder
+        return
+    while True:
+        try:
+            folder.mkdir(parents=True)
+            break
+        except FileExistsError:
+            folder = run_folder(settings, base)
+        except OSError as error:
+            raise SettingError(f"output {folder}", error, "a folder that can be written") from None
+    try:
+        yield folder
+    finally:
+        with suppress(OSError):
+            folder.rmdir()
 
 
 def is_whole(folder: Path) -> bool:
@@ -74,13 +106,13 @@ def require_startable(folder: Path, settings: Settings) -> None:
     Raises
     ------
     SettingError
-        If the folder cannot be written; or exists, for a run that begins; or, for one that goes
-        on, holds none, a whole one, or one of other settings.
+        If the folder cannot be written; or, for a run that begins, holds something; or, for one
+        that goes on, holds no run, a whole one, or one of other settings.
     """
     try:
         held = {path.name for path in folder.iterdir()} if folder.exists() else set()
-        if held != {LOCK} and folder.exists() and settings.resume == "none":
-            raise SettingError("output", str(folder), "a folder that does not exist yet")
+        if held - {LOCK} and settings.resume == "none":
+            raise SettingError("output", str(folder), "a folder that is empty or not there yet")
         place = next(path for path in (folder, *folder.parents) if path.exists())
         with tempfile.TemporaryFile(dir=place):
             pass
