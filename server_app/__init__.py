@@ -10,9 +10,6 @@ from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
-from flwr.supercore.logger import FLOWER_LOGGER as logger
-from flwr.supercore.logger import log
-from flwr.superlink.grid import InMemoryGrid
 from torch import Tensor
 
 from fedbary.attacks import require_simulation
@@ -40,6 +37,8 @@ from server_app.simulated import end_simulation
 from server_app.watched import watched
 from strategies import CompressedGrid, strategy_for
 from strategies.answering import EXAMPLES_KEY
+from strategies.internals import FLOWER_LOGGER as logger
+from strategies.internals import is_simulated, log
 
 app = ServerApp()
 spare_imports()
@@ -51,7 +50,7 @@ def main(grid: Grid, context: Context) -> None:
     draw_without_screen()
     try:
         settings = resolve_run_config(context.run_config)
-        if not isinstance(grid, InMemoryGrid):
+        if not is_simulated(grid):
             require_simulation(settings.attack)
         with claimed_folder(settings, Path.cwd()) as folder:
             run(grid, settings, folder)

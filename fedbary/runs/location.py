@@ -55,6 +55,7 @@ def claimed_folder(settings: Settings, base: Path) -> Iterator[Path]:
     while True:
         try:
             folder.mkdir(parents=True)
+            (folder / LOCK).touch()
             break
         except FileExistsError:
             folder = run_folder(settings, base)
@@ -63,8 +64,10 @@ def claimed_folder(settings: Settings, base: Path) -> Iterator[Path]:
     try:
         yield folder
     finally:
-        with suppress(OSError):
-            folder.rmdir()
+        if {path.name for path in folder.glob("*")} <= {LOCK}:
+            (folder / LOCK).unlink(missing_ok=True)
+            with suppress(OSError):
+                folder.rmdir()
 
 
 def is_whole(folder: Path) -> bool:
@@ -106,13 +109,13 @@ def require_startable(folder: Path, settings: Settings) -> None:
     Raises
     ------
     SettingError
-        If the folder cannot be written; or, for a run that begins, holds something; or, for one
-        that goes on, holds no run, a whole one, or one of other settings.
+        If the folder cannot be written; or exists, for a run that begins; or, for one that goes
+        on, holds none, a whole one, or one of other settings.
     """
     try:
         held = {path.name for path in folder.iterdir()} if folder.exists() else set()
-        if held - {LOCK} and settings.resume == "none":
-            raise SettingError("output", str(folder), "a folder that is empty or not there yet")
+        if held != {LOCK} and folder.exists() and settings.resume == "none":
+            raise SettingError("output", str(folder), "a folder that does not exist yet")
         place = next(path for path in (folder, *folder.parents) if path.exists())
         with tempfile.TemporaryFile(dir=place):
             pass
