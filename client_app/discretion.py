@@ -5,11 +5,10 @@ from __future__ import annotations
 from logging import ERROR
 
 from flwr.app import Context, Message
-from flwr.clientapp.typing import ClientAppCallable
-from flwr.supercore import log
 
 from fedbary.data.sites import site_from
 from fedbary.errors import CellError
+from strategies.internals import ClientAppCallable, log
 
 
 def discretion(message: Message, context: Context, call_next: ClientAppCallable) -> Message:

@@ -10,18 +10,16 @@ from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
-from flwr.supercore.logger import FLOWER_LOGGER as logger
-from flwr.supercore.logger import log
-from flwr.superlink.grid import InMemoryGrid
 from torch import Tensor
 
 from fedbary.attacks import require_simulation
 from fedbary.ending import spare_imports
 from fedbary.errors import RunError, SettingError
+from fedbary.figures import draw_without_screen
 from fedbary.gaussian import Posterior
 from fedbary.methods import Bench, Method, arguments_of, method_of, require_method, require_room
 from fedbary.runs.best import is_stale
-from fedbary.runs.location import require_startable, run_folder
+from fedbary.runs.location import claimed_folder, require_startable
 from fedbary.runs.lock import only_writer
 from fedbary.runs.provenance import changed_bits
 from fedbary.runs.resume import checkpoint_to_resume
@@ -39,6 +37,8 @@ from server_app.simulated import end_simulation
 from server_app.watched import watched
 from strategies import CompressedGrid, strategy_for
 from strategies.answering import EXAMPLES_KEY
+from strategies.internals import FLOWER_LOGGER as logger
+from strategies.internals import is_simulated, log
 
 app = ServerApp()
 spare_imports()
@@ -47,11 +47,13 @@ spare_imports()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run the experiment that simulation.yaml and the run config describe."""
+    draw_without_screen()
     try:
         settings = resolve_run_config(context.run_config)
-        if not isinstance(grid, InMemoryGrid):
+        if not is_simulated(grid):
             require_simulation(settings.attack)
-        run(grid, settings, run_folder(settings, Path.cwd()))
+        with claimed_folder(settings, Path.cwd()) as folder:
+            run(grid, settings, folder)
     except (SettingError, RunError) as error:
         log(ERROR, "fedbary: %s", error)
         end_simulation()

@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
-from flwr.supercore import log
 
 from fedbary.tasks import Dialogue, Question
 from fedbary.texts import shown
 from server_app.roster import Roster
+from strategies.internals import log
 
 _Found = TypeVar("_Found")
 

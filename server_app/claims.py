@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
 
-from flwr.proto.node_pb2 import NodeInfo
-
 from fedbary.runs.site_keys import SiteKey
 from fedbary.texts import shown
+from strategies.internals import NodeInfo
 
 Owner = SiteKey | int
 """Who holds a claim: a key, or a node whose key is not registered under a name."""

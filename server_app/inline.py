@@ -17,15 +17,13 @@ from typing import TYPE_CHECKING
 import yaml
 from flwr.app import Context, Error, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
-from flwr.supercore.logger import log
-from flwr.supercore.run import Run
-from flwr.supercore.task_identity import TaskIdentity
 
 from fedbary.device import torch_device
 from fedbary.errors import RunError, SettingError
+from fedbary.figures import draw_without_screen
 from fedbary.settings.config import Settings, validated
+from strategies.internals import ErrorCode, Run, TaskIdentity, log, number, with_content
 
 if TYPE_CHECKING:
     from client_app.together import Together
@@ -106,7 +104,7 @@ class InlineGrid(Grid):
         messages = list(messages)
         message_ids = [str(next(self._message_ids)) for _ in messages]
         for message, message_id in zip(messages, message_ids, strict=True):
-            message.metadata.__dict__["_message_id"] = message_id
+            number(message, message_id)
         self._replies.update(zip(message_ids, self._answers(messages), strict=True))
         return message_ids
 
@@ -132,8 +130,7 @@ class InlineGrid(Grid):
         return replies
 
     def _answer(self, message: Message) -> Message:
-        received = copy.copy(message)
-        received.__dict__["_content"] = copy.deepcopy(message.content)
+        received = with_content(message, copy.deepcopy(message.content))
         try:
             return self._client_app(received, self._contexts[message.metadata.dst_node_id])
         except Exception as error:  # noqa: BLE001 - the reply carries it, as from a remote client
@@ -156,11 +153,13 @@ def run_inline(settings: Settings, folder: Path) -> None:
 
 def main() -> None:
     """Run the settings file that the command line names."""
-    from fedbary.runs.location import run_folder
+    from fedbary.runs.location import claimed_folder
 
+    draw_without_screen()
     try:
         settings = validated(yaml.safe_load(Path(sys.argv[1]).read_text(encoding="utf-8")))
-        run_inline(settings, run_folder(settings, Path.cwd()))
+        with claimed_folder(settings, Path.cwd()) as folder:
+            run_inline(settings, folder)
     except (SettingError, RunError) as error:
         sys.exit(f"fedbary: {error}")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from copy import copy
 from typing import Any, cast
 
 from flwr.app import ArrayRecord, Message, MessageType, RecordDict
@@ -13,6 +12,7 @@ from torch import Tensor
 from fedbary.attacks import OMNISCIENT, hostile_clients
 from fedbary.settings.config import Settings
 from server_app.roster import Roster
+from strategies.internals import with_content
 
 
 def attacked(grid: Grid, settings: Settings, roster: Roster) -> Grid:
@@ -78,6 +78,4 @@ def _with(reply: Message, tensors: dict[str, Tensor] | None) -> Message:
     """Return a reply with these arrays in place of its own, if there are any."""
     if tensors is None or not reply.has_content():
         return reply
-    changed = copy(reply)
-    changed.__dict__["_content"] = RecordDict({**reply.content, "arrays": ArrayRecord(tensors)})
-    return changed
+    return with_content(reply, RecordDict({**reply.content, "arrays": ArrayRecord(tensors)}))

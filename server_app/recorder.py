@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from flwr.app import ArrayRecord, MetricRecord, RecordDict
-from flwr.supercore.logger import log
 from torch import Tensor
 
 from fedbary import Posterior
@@ -24,6 +23,7 @@ from fedbary.tracking import Tracking
 from server_app.roster import Roster
 from strategies import CONVENTIONS, MethodStrategy, posterior_from_arrays
 from strategies.arrays import bytes_of
+from strategies.internals import log
 
 KNOWN: Mapping[str, tuple[float, float]] = {
     "num-examples": (0, math.inf),

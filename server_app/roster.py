@@ -11,7 +11,6 @@ from types import MappingProxyType
 import numpy as np
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
-from flwr.supercore import log
 
 from fedbary.errors import RunError
 from fedbary.runs.location import SITE_KEYS
@@ -24,6 +23,7 @@ from server_app.claims import Claims, Owner
 from server_app.member import Member, member_from
 from server_app.questions import Questions
 from server_app.simulated import hindrance
+from strategies.internals import log
 
 POLL_SECONDS = 0.2
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 import threading
 import time
 
@@ -19,7 +20,8 @@ def hindrance() -> str:
     ray = sys.modules.get("ray")
     if ray is None:
         return ""
-    logs = os.path.join(os.environ.get("RAY_TMPDIR", "/tmp"), "ray", "session_latest", "logs")
+    folder = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
+    logs = os.path.join(folder, "ray", "session_latest", "logs")
     if ray.is_initialized():
         free, total = (
             found().get("CPU", 0) for found in (ray.available_resources, ray.cluster_resources)

@@ -8,7 +8,6 @@ from typing import TypeGuard
 import numpy as np
 import torch
 from flwr.app import ArrayRecord, Context, Message, MessageType
-from flwr.clientapp.typing import ClientAppCallable
 from torch import Tensor
 
 from fedbary.aggregation import RULES, AnyRule, Rule, rule_named
@@ -16,6 +15,7 @@ from fedbary.errors import SettingError
 
 from .arrays import array_from_tensor, tensor_from_array
 from .conventions import Convention, convention_named
+from .internals import ClientAppCallable
 from .limits import check_arrays, scale_from
 
 PREFIX = "chart"

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from copy import copy
 from statistics import mean
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
-from flwr.clientapp.typing import ClientAppCallable
-from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
-from flwr.supercore.run import Run
 
 from .arrays import PACKING, bytes_of
 from .conventions import Convention, convention_named
+from .internals import ClientAppCallable, NodeInfo, Run, with_content
 from .packing import Packing, packing_from
 
 
@@ -139,11 +136,8 @@ class CompressedGrid(Grid):
                 found[id(arrays)] = small, told, self._packing.unpack(small, how, None)
             small, told, whole = found[id(arrays)]
             self._sent[message.metadata.dst_node_id] = whole
-            lighter = copy(message)  # it shares the metadata, where the grid writes the id
-            lighter.__dict__["_content"] = RecordDict(
-                {**message.content, name: small, PACKING: told}
-            )
-            packed.append(lighter)
+            content = RecordDict({**message.content, name: small, PACKING: told})
+            packed.append(with_content(message, content))
         if training := [m.content for m in packed if _phase(m) == MessageType.TRAIN]:
             self.traffic["down"] = mean(map(bytes_of, training))
         return packed
@@ -171,9 +165,7 @@ class CompressedGrid(Grid):
         except ValueError:
             return reply
         rest = {key: record for key, record in reply.content.items() if key != PACKING}
-        whole = copy(reply)
-        whole.__dict__["_content"] = RecordDict({**rest, name: plain})
-        return whole
+        return with_content(reply, RecordDict({**rest, name: plain}))
 
 
 def _phase(message: Message) -> str | None:

@@ -8,7 +8,6 @@ from itertools import repeat
 from logging import WARNING
 
 from flwr.app import ArrayRecord, Message, MessageType
-from flwr.supercore import log
 
 from fedbary.aggregation.workers import workers
 from fedbary.texts import shown
@@ -16,6 +15,7 @@ from fedbary.texts import shown
 from .admission import evaluate_refusal, metrics_of, repeated, train_refusal
 from .asking import question
 from .conventions import Convention
+from .internals import log
 from .weights import Limit, bounded, overweight, weight_of, weightless
 
 PARTITION_KEY = "partition-id"

@@ -11,7 +11,6 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
-from flwr.supercore import log
 from torch import Tensor
 
 from fedbary.errors import SettingError
@@ -21,6 +20,7 @@ from .asking import AskingStrategy
 from .conventions import CONVENTIONS
 from .culprits import farthest, spoilers
 from .gate import Gate, Refusal, Terms, first_sound
+from .internals import log
 from .limits import check_arrays
 from .listener import Listener
 from .tally import Tally

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
-from flwr.supercore import log
 from torch import Tensor, nn
 
 from fedbary.errors import SettingError
@@ -26,6 +25,7 @@ from .admission import arrays_of
 from .arrays import Blanks
 from .conventions import Convention, convention_named
 from .gated import GatedStrategy
+from .internals import log
 from .names import Names
 from .privacy import driving_wrapper
 

@@ -7,13 +7,13 @@ from logging import WARNING
 
 import torch
 from flwr.app import Array, ArrayRecord
-from flwr.supercore import log
 from torch import Tensor
 
 from fedbary.aggregation.reals import flat_reals
 
 from .arrays import tensor_from_array
 from .conventions import Convention
+from .internals import log
 
 STILL = 0.01
 """The mean move of log-variances below which they stand still: 1 % of the variance."""

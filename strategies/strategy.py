@@ -8,7 +8,6 @@ from typing import Any
 
 from flwr.app import ArrayRecord, Message
 from flwr.serverapp.strategy import Result
-from flwr.supercore import log
 
 from fedbary.aggregation import RULES, AnyRule, RobustRule
 from fedbary.aggregation.robust import num_hostile
@@ -16,9 +15,17 @@ from fedbary.errors import SettingError
 from fedbary.methods.barycentre import Barycentre
 
 from .admission import arrays_of
+from .internals import log
 from .method_strategy import MethodStrategy
 from .privacy import Wrapper, driving_wrapper, hides_each, require_plain_mean
 from .stillness import Stillness
+
+GAUSSIANS = "configure_train: %d of %d arrays are Gaussian means"
+
+NO_GAUSSIANS = (
+    f"{GAUSSIANS}, so that the aggregate is a plain mean; fedbary.variational.variational gives a "
+    "network some, and convention= says how another library's are called"
+)
 
 
 class PosteriorStrategy(MethodStrategy):
@@ -91,7 +98,8 @@ class PosteriorStrategy(MethodStrategy):
             )
         gaussian = len(self.convention.pairs(arrays.keys()))
         level = INFO if gaussian or self.rule.name == "FedAvg" else WARNING
-        log(level, "configure_train: %d of %d arrays are Gaussian means", gaussian, len(arrays))
+        said = NO_GAUSSIANS if level == WARNING else GAUSSIANS
+        log(level, said, gaussian, len(arrays))
 
     def _aggregate(self, admitted: Sequence[Message], weights: Sequence[float]) -> ArrayRecord:
         """Return the aggregate of admitted replies under the rule."""

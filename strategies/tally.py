@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from logging import INFO, WARNING
 
 import torch
-from flwr.supercore import log
 from torch import Tensor
 
 from fedbary.errors import RunError, SettingError
+
+from .internals import log
 
 _NUMBERS, _LAST = "tally", "tally.last"
 

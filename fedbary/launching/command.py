@@ -1,12 +1,17 @@
 """Where the `fedbary` command begins: it says in a line which packages it lacks."""
 
+import codecs
+import os
 import sys
 
 from fedbary.ending import spare_imports
+from fedbary.figures import draw_without_screen
 
 
 def main() -> None:
     """Run the command line, if what it needs is installed."""
+    _leave_ascii()
+    draw_without_screen()
     try:
         from fedbary.launching.cli import main as run
 
@@ -16,3 +21,13 @@ def main() -> None:
         sys.exit(f"{lacks} pip install 'fedbary[simulation]'")
     finally:
         spare_imports()
+
+
+def _leave_ascii() -> None:
+    """Begin again in UTF-8 where the locale can name no file but in ASCII.
+
+    UTF-8 has the same names, and more; settings and tables are written in it in any locale.
+    """
+    if codecs.lookup(sys.getfilesystemencoding()).name == "ascii":
+        os.environ["PYTHONUTF8"] = "1"
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])

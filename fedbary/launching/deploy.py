@@ -18,14 +18,10 @@ from fedbary.data.sites import LONGEST_NAME, site_from
 from fedbary.errors import RunError, SettingError
 from fedbary.launching.app import app_folder
 from fedbary.launching.credentials import write_certificates, write_site_key
-from fedbary.launching.launch import (
-    flower_environment,
-    flwr_run,
-    last_status,
-    to_toml,
-    wait_for_superlink,
-)
+from fedbary.launching.environment import flower_environment
+from fedbary.launching.launch import to_toml
 from fedbary.launching.programs import free_port, stop_tree, tool
+from fedbary.launching.superlink import flwr_run, last_status, wait_for_superlink
 from fedbary.paths import user_path
 from fedbary.runs.location import SITE_KEYS, is_whole
 from fedbary.settings.config import Settings
@@ -142,7 +138,7 @@ class Lab:
     def run(self, settings: Settings, log: IO[str] | None = None) -> str:
         """Run the app with these settings; return the status it ended with."""
         run_config = self.folder / "run.toml"
-        run_config.write_text(to_run_config(settings))
+        run_config.write_text(to_run_config(settings), encoding="utf-8")
         flwr_run(self.environment, LAB, ["--run-config", str(run_config)], log)
         return last_status(self.environment, LAB)
 
@@ -162,7 +158,8 @@ class Lab:
             [tool("flwr"), *words],
             env=self.environment,
             capture_output=True,
-            text=True,
+            encoding="utf-8",
+            errors="replace",
             check=False,
         )
         if done.returncode != 0:
@@ -174,7 +171,7 @@ class Lab:
     def start_site(self, name: str, config: NodeConfig, key: Path, ca: Path | None = None) -> None:
         """Start a SuperNode with a private key; `ca` is whom it trusts, by default the lab's."""
         node_config = self.folder / f"{name}.toml"
-        node_config.write_text(to_toml(config))
+        node_config.write_text(to_toml(config), encoding="utf-8")
         home = self.folder / name
         home.mkdir(exist_ok=True)
         command = [tool("flower-supernode"), "--superlink", f"127.0.0.1:{self.port}"]
@@ -198,7 +195,7 @@ class Lab:
 
     def log(self, name: str) -> str:
         """Return what a server has logged."""
-        return (self.folder / f"{name}.log").read_text(errors="replace")
+        return (self.folder / f"{name}.log").read_text(encoding="utf-8", errors="replace")
 
 
 @contextmanager
@@ -212,7 +209,8 @@ def lab(folder: Path, configs: Sequence[NodeConfig]) -> Iterator[Lab]:
     servers = Lab(folder, flower_environment(folder), free_port())
     address = f"127.0.0.1:{servers.port}"
     connection = {"address": address, "root-certificates": str(folder / "ca.crt")}
-    (folder / "config.toml").write_text(f"[superlink.{LAB}]\n{to_toml(connection)}")
+    link = f"[superlink.{LAB}]\n{to_toml(connection)}"
+    (folder / "config.toml").write_text(link, encoding="utf-8")
     try:
         command = [tool("flower-superlink"), "--host", "127.0.0.1", "--port", str(servers.port)]
         command += ["--enable-supernode-auth"]

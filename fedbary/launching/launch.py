@@ -4,68 +4,28 @@ from __future__ import annotations
 
 import json
 import os
-import ssl
-import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
-from urllib.error import URLError
-from urllib.request import urlopen
 
 import yaml
 
 from fedbary.data.forms import HUB, is_source
 from fedbary.errors import RunError, SettingError
-from fedbary.launching.app import app_folder
-from fedbary.launching.programs import free_port, run_program, stop_tree, tool
+from fedbary.launching.environment import flower_environment, progress_in
+from fedbary.launching.programs import run_program
+from fedbary.launching.superlink import Flower, flower, flwr_run, last_status, superlink
 from fedbary.launching.warm import WarmProcess
 from fedbary.paths import user_path
-from fedbary.runs.commit import CLONE_VARIABLE
 from fedbary.runs.location import is_left_whole, is_whole, require_startable
 from fedbary.runs.lock import require_free
-from fedbary.runs.progress import PROGRESS_VARIABLE
 from fedbary.settings import limits
 from fedbary.settings.config import Settings
 from fedbary.settings.run_config import to_run_config
 
-SUPERLINK_SECONDS = 60
-
-
-@dataclass(frozen=True)
-class Flower:
-    """A SuperLink with a home of its own, for one simulation; it may not be ready yet.
-
-    Parameters
-    ----------
-    home : Path
-        Its folder, FLWR_HOME.
-    environment : mapping
-        The variables that its commands need.
-    wait : callable
-        Waits until it is ready; raises a RunError if it does not start.
-    """
-
-    home: Path
-    environment: dict[str, str]
-    wait: Callable[[], None]
-
-
-@contextmanager
-def flower(log: IO[str] | None = None) -> Iterator[Flower]:
-    """Start a SuperLink with a home of its own; stop it, and all it started, at the end.
-
-    What comes to `log` and not to a terminal shows no progress.
-    """
-    with tempfile.TemporaryDirectory(prefix="fedbary-") as scratch:
-        home = Path(scratch)
-        environment = {**flower_environment(home), **progress_in(home, log)}
-        with superlink(environment, home) as wait:
-            yield Flower(home, environment, wait)
+__all__ = ["flower", "flower_environment", "launch", "located", "prepare", "superlink", "to_toml"]
 
 
 def launch(
@@ -170,7 +130,7 @@ def _require_file(setting: str, settings: Settings) -> None:
 def _run_inline(settings: Settings, log: IO[str] | None, warm: WarmProcess | None) -> None:
     with tempfile.TemporaryDirectory(prefix="fedbary-") as scratch:
         file = Path(scratch) / "settings.yaml"
-        file.write_text(yaml.safe_dump(settings.model_dump()))
+        file.write_text(yaml.safe_dump(settings.model_dump()), encoding="utf-8")
         if log is not None and warm is not None:
             ended_well = warm.run(file, log)
         else:
@@ -183,7 +143,7 @@ def _run_inline(settings: Settings, log: IO[str] | None, warm: WarmProcess | Non
 
 def _run_flower(settings: Settings, log: IO[str] | None, started: Flower) -> None:
     run_config, output = started.home / "run.toml", Path(settings.output)
-    run_config.write_text(to_run_config(settings))
+    run_config.write_text(to_run_config(settings), encoding="utf-8")
     federation = (
         f"num-supernodes={settings.clients} "
         f"client-resources-num-cpus={settings.cpus_per_client} "
@@ -195,121 +155,6 @@ def _run_flower(settings: Settings, log: IO[str] | None, started: Flower) -> Non
     if not is_whole(output):
         status = last_status(started.environment, "local")
         raise RunError(f"the run ended as {status}; the messages above say why")
-
-
-def progress_in(folder: Path, log: IO[str] | None) -> dict[str, str]:
-    """Return the variables by which a run in a terminal shows its progress; elsewhere none."""
-    if log is not None or not sys.stdout.isatty():
-        return {}
-    return {PROGRESS_VARIABLE: str(folder / "progress.json"), "PYTHONUNBUFFERED": "1"}
-
-
-def flwr_run(
-    environment: dict[str, str],
-    name: str,
-    words: list[str],
-    log: IO[str] | None,
-    is_over: Callable[[], bool] | None = None,
-) -> None:
-    """Run the app on the SuperLink of that name and stream it to its end, whatever that is.
-
-    Once `is_over`, what Flower and Ray still do is not waited for.
-    """
-    command = [tool("flwr"), "run", str(app_folder()), name, "--stream", *words]
-    run_program(command, environment, log, is_over)
-
-
-def flower_environment(home: Path) -> dict[str, str]:
-    """Return an environment where Flower has its own home, port and Ray, and installs nothing.
-
-    Without an address Ray joins the last cluster started on the machine, even a dead one; with
-    `RAY_ADDRESS` the user names one to join. Workers that Ray starts beforehand lack what Flower's
-    need, and would only be ended again.
-    """
-    tools = str(Path(sys.executable).parent)
-    return {
-        **os.environ,
-        CLONE_VARIABLE: str(app_folder()),
-        "PATH": os.pathsep.join([tools, os.environ.get("PATH", "")]),
-        "FLWR_HOME": str(home),
-        "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(free_port()),
-        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-        "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
-        "FLWR_TELEMETRY_ENABLED": "0",
-        "RAY_enable_worker_prestart": "0",
-        "RAY_prestart_worker_first_driver": "0",
-        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-        "RAY_ADDRESS": os.environ.get("RAY_ADDRESS") or "local",
-    }
-
-
-@contextmanager
-def superlink(environment: dict[str, str], home: Path) -> Iterator[Callable[[], None]]:
-    """Start a SuperLink with the simulation runtime; yield what waits until it is ready.
-
-    It is stopped at the end, and all that it started.
-    """
-    port = environment["FLWR_LOCAL_SUPERLINK_HTTP_API_PORT"]
-    command = [tool("flower-superlink"), "--insecure", "--simulation", "--isolation", "subprocess"]
-    command += ["--host", "127.0.0.1", "--port", port]
-    log = home / "superlink.log"
-    with open(log, "wb") as output:
-        process = subprocess.Popen(
-            command,
-            cwd=home,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    try:
-        yield lambda: wait_for_superlink(process, f"127.0.0.1:{port}", log)
-    except BaseException:
-        stop_tree(process)
-        raise
-    stop_tree(process, seconds=0)
-
-
-def wait_for_superlink(
-    process: subprocess.Popen[bytes], address: str, log: Path, ca: Path | None = None
-) -> None:
-    """Wait until a SuperLink answers, by HTTPS if its certificate's authority is given.
-
-    Raises
-    ------
-    RunError
-        If it ends, or does not answer within a minute; the message is the last line of its log.
-    """
-    trusted = ssl.create_default_context(cafile=ca) if ca else None
-    url = f"{'https' if ca else 'http'}://{address}/health"
-    deadline = time.monotonic() + SUPERLINK_SECONDS
-    while not _is_healthy(url, trusted):
-        if process.poll() is not None or time.monotonic() > deadline:
-            last = log.read_text(errors="replace").strip().splitlines()[-1:]
-            raise RunError(f"Flower's SuperLink did not start: {' '.join(last)}")
-        time.sleep(0.1)
-
-
-def _is_healthy(url: str, trusted: ssl.SSLContext | None) -> bool:
-    try:
-        with urlopen(url, timeout=1, context=trusted) as answer:
-            return bool(answer.status == 200)
-    except (URLError, OSError):
-        return False
-
-
-def last_status(environment: dict[str, str], name: str) -> str:
-    """Return the newest run's status on the SuperLink of that name."""
-    command = [tool("flwr"), "list", name, "--format", "json"]
-    done = subprocess.run(
-        command, cwd=app_folder(), env=environment, capture_output=True, text=True, check=False
-    )
-    try:
-        return str(json.loads(done.stdout)["runs"][0]["status"])
-    except (ValueError, KeyError, IndexError):
-        return "unknown"
 
 
 def _gpu_share(settings: Settings) -> float:

@@ -9,7 +9,7 @@ from pathlib import Path
 from fedbary.attacks import require_simulation
 from fedbary.errors import SettingError, Stopped
 from fedbary.launching.launch import flower, launch, prepare
-from fedbary.runs.location import SETTINGS, is_deployed, read_settings, run_folder
+from fedbary.runs.location import SETTINGS, claimed_folder, is_deployed, read_settings
 from fedbary.settings.config import DEFAULTS, Settings, parse_overrides, resolve, validated
 from fedbary.settings.uses import require_used
 
@@ -17,7 +17,8 @@ from fedbary.settings.uses import require_used
 def simulate(words: list[str]) -> None:
     """Run a simulated federation: a file of settings, if one is named first, and overrides."""
     settings = _settings(words)
-    _simulate(settings, run_folder(settings, Path.cwd()))
+    with claimed_folder(settings, Path.cwd()) as folder:
+        _simulate(settings, folder)
 
 
 def resume(run: Path, checkpoint: str) -> None:
@@ -40,13 +41,13 @@ def deploy(words: list[str], sites: list[Path]) -> None:
     require_simulation(settings.attack)
     from fedbary.launching.deploy import deploy as run_lab
 
-    folder = run_folder(settings, Path.cwd())
-    try:
-        prepared = prepare(settings, folder, own_data=bool(sites))
-        run_lab(prepared, sites)
-    except Stopped:
-        going_on = shlex.join([f"output={folder}", "resume=last"])
-        raise Stopped(f"the same command with {going_on} goes on") from None
+    with claimed_folder(settings, Path.cwd()) as folder:
+        try:
+            prepared = prepare(settings, folder, own_data=bool(sites))
+            run_lab(prepared, sites)
+        except Stopped:
+            going_on = shlex.join([f"output={folder}", "resume=last"])
+            raise Stopped(f"the same command with {going_on} goes on") from None
     print(f"Results: {prepared.output}")
 
 

@@ -6,6 +6,8 @@ import itertools
 import re
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,39 @@ def run_folder(settings: Settings, base: Path) -> Path:
     folder = (base / "runs" / name).resolve()
     numbered = (folder.with_name(f"{name}-{number}") for number in itertools.count(2))
     return next(path for path in itertools.chain([folder], numbered) if not path.exists())
+
+
+@contextmanager
+def claimed_folder(settings: Settings, base: Path) -> Iterator[Path]:
+    """Give the run's folder; a new one is made at once, so that no other run takes its name.
+
+    One in which nothing was written is removed at the end.
+
+    Raises
+    ------
+    SettingError
+        If it cannot be made.
+    """
+    folder = run_folder(settings, base)
+    if settings.output != "auto":
+        yield folder
+        return
+    while True:
+        try:
+            folder.mkdir(parents=True)
+            (folder / LOCK).touch()
+            break
+        except FileExistsError:
+            folder = run_folder(settings, base)
+        except OSError as error:
+            raise SettingError(f"output {folder}", error, "a folder that can be written") from None
+    try:
+        yield folder
+    finally:
+        if {path.name for path in folder.glob("*")} <= {LOCK}:
+            (folder / LOCK).unlink(missing_ok=True)
+            with suppress(OSError):
+                folder.rmdir()
 
 
 def is_whole(folder: Path) -> bool:

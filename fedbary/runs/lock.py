@@ -89,7 +89,7 @@ def _is_at(file: IO[str], path: Path) -> bool:
 
 def _taken(folder: Path) -> RunError:
     try:
-        holder = (folder / LOCK).read_text(errors="replace")
+        holder = (folder / LOCK).read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         holder = ""
     return RunError(f"{folder} is being written by {holder or 'another process'}")

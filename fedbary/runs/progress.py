@@ -40,13 +40,13 @@ class Progress:
     def write(self, file: Path) -> None:
         """Write it in place of what the file held."""
         partial = file.with_name(f"{file.name}.partial")
-        partial.write_text(json.dumps(asdict(self)))
+        partial.write_text(json.dumps(asdict(self)), encoding="utf-8")
         os.replace(partial, file)
 
     @classmethod
     def read(cls, file: Path) -> Progress | None:
         """Return what a file holds, None before the first round."""
         try:
-            return cls(**json.loads(file.read_text()))
+            return cls(**json.loads(file.read_text(encoding="utf-8")))
         except FileNotFoundError:
             return None

@@ -220,7 +220,8 @@ def _one(results: Results, name: str, settings: Settings, warm: WarmProcess) -> 
 
 
 def _last_words(log: Path) -> str:
-    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    text = log.read_text(encoding="utf-8", errors="replace")
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1].removeprefix("fedbary: ") if lines else "it ended without a word"
 
 

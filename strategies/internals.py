@@ -1,0 +1,53 @@
+"""Flower's internals: all that this project takes of it beside its public modules.
+
+Flower promises nothing about these names. Where a version moves one, this file alone is mended, and
+`tests/strategies/test_internals.py` says which one.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+
+from flwr.app import Message, RecordDict
+from flwr.clientapp.typing import ClientAppCallable
+from flwr.common.constant import ErrorCode
+from flwr.proto.node_pb2 import NodeInfo
+from flwr.serverapp import Grid
+from flwr.supercore.logger import FLOWER_LOGGER, log
+from flwr.supercore.run import Run
+from flwr.supercore.task_identity import TaskIdentity
+
+__all__ = [
+    "FLOWER_LOGGER",
+    "ClientAppCallable",
+    "ErrorCode",
+    "NodeInfo",
+    "Run",
+    "TaskIdentity",
+    "is_simulated",
+    "log",
+    "number",
+    "with_content",
+]
+
+
+def is_simulated(grid: Grid) -> bool:
+    """Whether a grid is that of Flower's simulation engine.
+
+    Its module is imported here, as that takes seconds, and clients have no use for it.
+    """
+    from flwr.superlink.grid import InMemoryGrid
+
+    return isinstance(grid, InMemoryGrid)
+
+
+def number(message: Message, message_id: str) -> None:
+    """Give a message the id that its replies name."""
+    message.metadata.__dict__["_message_id"] = message_id
+
+
+def with_content(message: Message, content: RecordDict) -> Message:
+    """Return a message with other content; it shares the metadata, where a grid writes the id."""
+    changed = copy(message)
+    changed.__dict__["_content"] = content
+    return changed

@@ -1,0 +1,1 @@
+"""A project as `flwr new` makes one, on the digits."""

@@ -1,0 +1,43 @@
+"""Text is read and written in UTF-8, whatever the locale says."""
+
+import ast
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+ROOMS = ("fedbary", "strategies", "server_app", "client_app")
+LEAST = {"write_text": 1, "read_text": 0}
+"""So many arguments have these methods of paths without an encoding."""
+
+
+def in_the_locale_s_encoding(node):
+    """Whether a call reads or writes text without saying in which encoding."""
+    given = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
+    name = ast.unparse(node.func).rpartition(".")[2]
+    if "encoding" in given:
+        return False
+    if isinstance(node.func, ast.Name):
+        mode = ast.unparse(node.args[1]) if len(node.args) > 1 else given.get("mode", "'r'")
+        return name == "open" and "b" not in mode
+    if name in ("run", "Popen", "check_output"):
+        return given.get("text") == "True"
+    return name in LEAST and len(node.args) <= LEAST[name]
+
+
+def calls(text):
+    return [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
+
+
+def test_every_text_has_its_encoding():
+    for room in ROOMS:
+        for file in (ROOT / room).rglob("*.py"):
+            for node in calls(file.read_text(encoding="utf-8")):
+                assert not in_the_locale_s_encoding(node), f"{file}:{node.lineno}"
+
+
+def test_a_text_without_one_is_found():
+    for text in ("open(f)", "open(f, 'a')", "p.write_text(t)", "q.read_text(errors='replace')",
+                 "subprocess.run(c, text=True)"):  # fmt: skip
+        assert in_the_locale_s_encoding(calls(text)[0]), text
+    for text in ("open(f, 'wb')", "p.write_text(t, encoding='utf-8')", "subprocess.run(c)",
+                 "files.write_text(f, t)"):  # fmt: skip
+        assert not in_the_locale_s_encoding(calls(text)[0]), text

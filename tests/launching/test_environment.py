@@ -1,0 +1,108 @@
+"""What a user's environment holds does not come between the programs of a run."""
+
+import subprocess
+import sys
+import urllib.request
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from processes import marked, servers_of
+
+from fedbary.errors import SettingError
+from fedbary.launching import environment, superlink
+
+BIN = Path(sys.executable).parent
+DEAD = "http://127.0.0.1:9"
+NOTEBOOK = "module://a_notebook_s.backend"
+SMALL = ["clients=2", "rounds=1", "local_epochs=1", "samples=2"]
+
+
+def simulate(*words, cwd, **variables):
+    return subprocess.run(
+        [str(BIN / "fedbary"), "simulate", *SMALL, *words], cwd=cwd,
+        env={**marked(cwd), **variables},
+        capture_output=True, encoding="utf-8", timeout=240, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("kept", ["", "10.0.0.1,.hospital.example"])
+@pytest.mark.parametrize("name", ["no_proxy", "NO_PROXY", "no_grpc_proxy"])
+def test_loopback_goes_past_a_proxy_and_what_the_user_excepts_stays(name, kept, monkeypatch):
+    for other in ("no_proxy", "NO_PROXY", "no_grpc_proxy"):
+        monkeypatch.delenv(other, raising=False)
+    monkeypatch.setenv(name, kept)
+    for variable, value in environment.past_proxies().items():
+        monkeypatch.setenv(variable, value)
+        assert {"127.0.0.1", "localhost", *kept.split(",")} - {""} == set(value.split(","))
+    monkeypatch.setenv("http_proxy", DEAD)
+    assert urllib.request.proxy_bypass_environment("127.0.0.1:4000")
+    assert not urllib.request.proxy_bypass_environment("example.org")
+
+
+def test_the_superlink_is_asked_past_a_proxy(monkeypatch, tmp_path):
+    class Healthy(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *words):
+            pass
+
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, DEAD)
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    monkeypatch.setattr(superlink, "SUPERLINK_SECONDS", 5)
+    with HTTPServer(("127.0.0.1", 0), Healthy) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            address = f"127.0.0.1:{server.server_port}"
+            superlink.wait_for_superlink(process, address, tmp_path / "log")
+        finally:
+            server.shutdown()
+            process.communicate(b"\n")
+
+
+def test_ray_gets_a_folder_that_its_sockets_fit_into(monkeypatch, tmp_path):
+    long = tmp_path / ("deep" * 20)
+    long.mkdir()
+    monkeypatch.delenv("RAY_TMPDIR", raising=False)
+    for folder, expected in ((long, "/tmp"), (Path("/var/tmp"), "/var/tmp")):
+        monkeypatch.setattr("tempfile.gettempdir", lambda folder=folder: str(folder))
+        assert environment.ray_folder() == {"RAY_TMPDIR": expected}
+    monkeypatch.setenv("RAY_TMPDIR", "/dev/shm")
+    assert environment.ray_folder() == {"RAY_TMPDIR": "/dev/shm"}
+    monkeypatch.setenv("RAY_TMPDIR", str(long))
+    with pytest.raises(SettingError, match="RAY_TMPDIR: .*expected a path of at most"):
+        environment.ray_folder()
+
+
+def test_without_a_short_folder_the_start_says_so(monkeypatch, tmp_path):
+    monkeypatch.delenv("RAY_TMPDIR", raising=False)
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path / ("deep" * 20)))
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    with pytest.raises(SettingError, match="TMPDIR: .*RAY_TMPDIR"):
+        environment.ray_folder()
+
+
+@pytest.mark.slow
+def test_a_run_on_ray_bears_a_proxy_a_notebook_and_a_long_temporary_folder(tmp_path):
+    long = tmp_path / ("deep" * 20)
+    long.mkdir()
+    hostile = {"http_proxy": DEAD, "https_proxy": DEAD, "MPLBACKEND": NOTEBOOK}
+    hostile |= {"TMPDIR": str(long)}
+    hostile |= {name: "" for name in ("RAY_TMPDIR", "no_proxy", "NO_PROXY")}
+    done = simulate("output=run", cwd=tmp_path, **hostile)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "run" / "learning-curves.png").exists()
+    assert servers_of(tmp_path) == []
+
+
+@pytest.mark.slow
+def test_a_run_bears_an_ascii_locale_and_a_notebook_s_backend(tmp_path):
+    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    words = ["engine=inline", "output=Übung"]
+    done = simulate(*words, cwd=tmp_path, MPLBACKEND=NOTEBOOK, **ascii_only)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "Übung" / "learning-curves.png").exists()
