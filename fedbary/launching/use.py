@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedbary.errors import SettingError
+from fedbary.figures.spared import spared
 
 if TYPE_CHECKING:
     import numpy as np
@@ -76,7 +77,8 @@ def predict(
         known = own or trained.task.evaluation_examples()
         columns["to a person"] = _to_person(trained, prediction, error_rate, known, samples)
     if examples.x.ndim == 4:  # first: where the table stands, all does
-        files.write_picture(picture, _sheet(examples, columns))
+        with spared(str(picture), _tell):
+            files.write_picture(picture, _sheet(examples, columns))
     files.write_table(output, columns)
     print(f"Predictions: {output}, {len(examples.names)} examples")
 
@@ -140,10 +142,10 @@ def evaluate(
         raise SettingError("data", str(data), allowed)
     prediction = trained.predict(examples, samples)
     found = scores(trained, prediction, examples, by)
-    drawn = dict(pictures(trained, prediction, examples, by))
     with files.written_whole(output) as folder:
-        for name, figure in drawn.items():
-            files.write_picture(folder / f"{name}.png", figure)
+        with spared("pictures", _tell):
+            for name, figure in pictures(trained, prediction, examples, by):
+                files.write_picture(folder / f"{name}.png", figure)
         files.write_table(folder / "scores.csv", found)
     for line in _lines(found):
         print(line)
@@ -187,6 +189,10 @@ def clusters(
     print("\n".join(_lines(table)))
     explained = 1 - found.costs[-1] / spread if spread else 0.0
     print(f"{count} clusters by {rule} explain {100 * explained:.1f} % of the clients' spread")
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr)
 
 
 def _read(trained: Trained, data: Path, target: str, by: str | None = None) -> Examples:
