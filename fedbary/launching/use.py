@@ -202,6 +202,8 @@ def _read(trained: Trained, data: Path, target: str, by: str | None = None) -> E
         raise SettingError("--target", target, f"a column of {data}, with what is to be predicted")
     if unused := [name for name in examples.unused if name != by]:
         print(f"{data}: columns that are not used: {', '.join(unused)}", file=sys.stderr)
+    if examples.notes:
+        _tell(f"{data}: {'; '.join(examples.notes)}")
     if examples.converted:
         form = "grey" if examples.x.shape[1] == 1 else "colour"
         said = f"{len(examples.converted)} of {len(examples.names)} pictures, the first of them "
