@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import time
 from functools import lru_cache
+from logging import INFO
 
 import torch
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.supercore import log
 from torch import nn
 
 from client_app.discretion import discretion
@@ -35,6 +37,8 @@ def query(message: Message, context: Context) -> Message:
     """Say which data this node holds, how much it trains on, and how many of each class."""
     job = job_of(message, context)
     site = job.node.site
+    for note in job.task.site_notes(site, job.signature):
+        log(INFO, "%s", note)
     reply = MetricRecord(
         {
             "partition-id": -1 if site.partition is None else site.partition,

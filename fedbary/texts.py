@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 
 LONGEST = 200
 """Characters that are shown of a stranger's text."""
@@ -25,6 +26,11 @@ def shown(text: object) -> str:
     if len(line) <= LONGEST:
         return line
     return line[:_HEAD] + _CUT + line[_HEAD + len(_CUT) - LONGEST :]
+
+
+def composed(name: str) -> str:
+    """Return a name in Unicode's composed form (NFC): ``ä`` is one sign, on every system."""
+    return unicodedata.normalize("NFC", name)
 
 
 def cause(reason: object) -> str:

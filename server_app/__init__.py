@@ -83,6 +83,8 @@ def run(grid: Grid, settings: Settings, folder: Path) -> None:
 def _run(grid: Grid, settings: Settings, folder: Path) -> None:
     task, grid = task_of(settings), watched(grid, settings.rounds)
     signature = task.signature()
+    for note in task.notes():
+        log(INFO, "%s", note)
     _require_room_for_draws(settings, task.make_model(signature).state_dict())
     checkpoint = checkpoint_to_resume(folder, settings)
     roster = Roster(grid, settings, signature, read_site_keys(folder) if checkpoint else {})

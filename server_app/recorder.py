@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from logging import INFO, WARNING
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from flwr.app import ArrayRecord, MetricRecord, RecordDict
@@ -15,6 +15,8 @@ from torch import Tensor
 
 from fedbary import Posterior
 from fedbary.aggregation.sums import PIECE
+from fedbary.figures.run import learning_curves
+from fedbary.figures.spared import spared
 from fedbary.runs.best import BEST, validation_score
 from fedbary.runs.run_folder import NETWORKS, RunFolder
 from fedbary.settings.config import Settings
@@ -24,6 +26,9 @@ from server_app.roster import Roster
 from strategies import CONVENTIONS, MethodStrategy, posterior_from_arrays
 from strategies.arrays import bytes_of
 from strategies.internals import log
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 KNOWN: Mapping[str, tuple[float, float]] = {
     "num-examples": (0, math.inf),
@@ -174,25 +179,35 @@ class Recorder:
         return MetricRecord({**scores})
 
     def finish(self) -> None:
-        """Draw the pictures, and write the members' networks and the posterior of the result."""
+        """Write the members' networks and the posterior of the result, then the pictures."""
         if self.settings.keep_best != "none":
             self._take_best()
-        if self.settings.pictures:
-            self._draw()
         if members := self.members:
             self.results.write_tensors(NETWORKS, members)
-        self.results.finish(self.posterior, self.task.curves)
+        self.results.finish(self.posterior)
+        if self.settings.pictures:
+            for pictures in (self._curves, self._of_the_model, self._of_the_clients):
+                with spared("pictures", lambda line: log(WARNING, "%s", line)):
+                    for name, figure in pictures():
+                        self.results.draw(figure, name)
         self._tracking.finish()
 
-    def _draw(self) -> None:
-        if self.last.prediction is not None:
-            for name, figure in self.task.pictures(self.last.prediction, self.facts):
-                self.results.draw(figure, name)
-        for name, figure in self.task.pictures_of_clients(self.results.result):
-            self.results.draw(figure, name)
+    def _curves(self) -> Iterable[tuple[str, Figure]]:
+        yield "learning-curves", learning_curves(self.results.rounds, self.task.curves)
+
+    def _of_the_model(self) -> Iterable[tuple[str, Figure]]:
+        """Yield pictures of the result's predictions; a best round's are made again."""
+        line, last = self.results.result, self.last
+        if line["round"] != self.results.rounds[-1]["round"]:
+            last = self.task.scores(self._outcome(line["round"], line), self.facts)
+        if last.prediction is not None:
+            yield from self.task.pictures(last.prediction, self.facts)
+
+    def _of_the_clients(self) -> Iterable[tuple[str, Figure]]:
+        return self.task.pictures_of_clients(self.results.result)
 
     def _take_best(self) -> None:
-        """Say which round is the best, go back to it, and score it again for the pictures."""
+        """Say which round is the best, and go back to it."""
         line, score = self.results.result, self.settings.keep_best
         if BEST not in line or line[BEST] is None:
             log(WARNING, "No round has a finite %s on validation data: the last is kept", score)
@@ -210,7 +225,6 @@ class Recorder:
         checkpoint = self.results.checkpoint_of(number)
         self.strategy.load_state_dict(checkpoint.strategy, number)
         self.model.load_state_dict({**checkpoint.arrays})
-        self.last = self.task.scores(self._outcome(number, line), self.facts)
 
     def _outcome(self, server_round: int, told: Mapping[str, Any]) -> Outcome:
         """Return what is scored after a round."""

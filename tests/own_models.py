@@ -40,3 +40,78 @@ def deaf(shape, outputs):
 def several(shape, outputs):
     """Return a network that answers with a tuple."""
     return nn.Sequential(nn.Flatten(), nn.LazyLinear(3), nn.GRU(3, outputs))
+
+
+def tied(shape, outputs):
+    """Return a network of which two layers have one weight, and the head its own."""
+    net = nn.Sequential(nn.Flatten(), nn.LazyLinear(4), nn.Linear(4, 4), nn.Linear(4, 4))
+    net[3].weight = net[2].weight
+    return net.append(nn.Linear(4, outputs))
+
+
+def one_layer_twice(shape, outputs):
+    layer = nn.Linear(4, 4)
+    return nn.Sequential(nn.Flatten(), nn.LazyLinear(4), layer, layer, nn.Linear(4, outputs))
+
+
+class Encoder(nn.Module):
+    """An image's rows are words of a transformer."""
+
+    def __init__(self, width, outputs):
+        super().__init__()
+        self.encoder = nn.TransformerEncoderLayer(width, 2, 8, batch_first=True)
+        self.head = nn.Linear(width, outputs)
+
+    def forward(self, x):
+        return self.head(self.encoder(x.flatten(1, 2)).mean(1))
+
+
+def encoder(shape, outputs):
+    return Encoder(shape[-1], outputs)
+
+
+class Auxiliary(nn.Module):
+    """In training it answers twice."""
+
+    def __init__(self, outputs):
+        super().__init__()
+        self.head = nn.Sequential(nn.Flatten(), nn.LazyLinear(outputs))
+
+    def forward(self, x):
+        return (self.head(x), self.head(x)) if self.training else self.head(x)
+
+
+def auxiliary(shape, outputs):
+    return Auxiliary(outputs)
+
+
+def parallel(shape, outputs):
+    inner = nn.DataParallel(nn.Sequential(nn.LazyLinear(4), nn.ReLU()))
+    return nn.DataParallel(nn.Sequential(nn.Flatten(), inner, nn.Linear(4, outputs)))
+
+
+class Reading(nn.Module):
+    """It reads the weight of its layer itself."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x):
+        return x @ self.layer.weight.t() + self.layer.bias
+
+
+def reading(shape, outputs):
+    return nn.Sequential(nn.Flatten(), nn.LazyLinear(4), Reading(nn.Linear(4, outputs)))
+
+
+def eager(shape, outputs):
+    """Return a network that in training cannot be differentiated."""
+    return nn.Sequential(nn.Flatten(), nn.LazyLinear(outputs), Detached())
+
+
+class Detached(nn.Module):
+    """It lets no gradient through."""
+
+    def forward(self, x):
+        return x.detach()

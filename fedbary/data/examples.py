@@ -27,6 +27,8 @@ class Examples:
         Those of a table's columns that are neither inputs nor targets.
     converted : tuple of str
         Names of the pictures whose colours were converted.
+    notes : tuple of str
+        What was not read, and what was done to what was.
     """
 
     names: tuple[str, ...]
@@ -35,3 +37,4 @@ class Examples:
     columns: Mapping[str, np.ndarray] = field(default_factory=dict)
     unused: tuple[str, ...] = ()
     converted: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()

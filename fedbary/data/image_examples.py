@@ -9,11 +9,14 @@ import numpy as np
 import torch
 
 from fedbary.data.examples import Examples
+from fedbary.data.folder_contents import contents
 from fedbary.data.image_files import IMAGES, read_image, shape_of
+from fedbary.data.image_folder import treated
 from fedbary.data.image_layout import ImageLayout
 from fedbary.data.images._dataset import images_of, labels_of
 from fedbary.data.npz import read_npz_arrays
 from fedbary.errors import SettingError
+from fedbary.texts import composed
 
 
 def read_images(path: Path, layout: ImageLayout, resize: str = "none") -> Examples:
@@ -43,9 +46,9 @@ def read_images(path: Path, layout: ImageLayout, resize: str = "none") -> Exampl
     elif path.is_file() and path.suffix.lower() in IMAGES:
         pixels = read_image(path, layout.shape, resize)
         x = images_of(pixels[None], str(path))
-        examples = Examples(
-            (path.name,), x, None, converted=_converted([path], [path.name], layout)
-        )
+        converted = _converted([path], [path.name], layout)
+        notes = tuple(treated([path]))
+        examples = Examples((path.name,), x, None, converted=converted, notes=notes)
     else:
         allowed = "an .npz file, an image, or a folder of images"
         raise SettingError("data", str(path), allowed)
@@ -71,25 +74,30 @@ def _npz(path: Path) -> Examples:
 
 
 def _folder(path: Path, layout: ImageLayout, resize: str) -> Examples:
-    files = [f for f in sorted(path.glob("**/*")) if f.suffix.lower() in IMAGES and f.is_file()]
+    held = contents(path)
+    files = list(held.pictures)
     if not files:
-        raise SettingError("data", str(path), f"a folder with images ({', '.join(IMAGES)})")
+        there = "; ".join([str(path), *held.unread()])
+        raise SettingError("data", there, f"a folder with images ({', '.join(IMAGES)})")
     pixels = np.stack([read_image(file, layout.shape, resize) for file in files])
     inside = [file.relative_to(path) for file in files]
     depth = max(len(file.parts) for file in inside) - 1
     levels = [
-        [file.parts[level] if level < len(file.parts) - 1 else "" for file in inside]
+        [composed(file.parts[level]) if level < len(file.parts) - 1 else "" for file in inside]
         for level in range(max(depth, 1))
     ]
-    labels = next((level for level in levels if set(level) <= set(layout.classes)), None)
-    y = None if labels is None else torch.tensor([layout.classes.index(name) for name in labels])
+    classes = [composed(name) for name in layout.classes]
+    labels = next((level for level in levels if set(level) <= set(classes)), None)
+    y = None if labels is None else torch.tensor([classes.index(name) for name in labels])
     names = tuple(map(str, inside))
     converted = _converted(files, names, layout)
     columns = {
         f"folder {number}" if number > 1 else "folder": np.array(level)
         for number, level in enumerate(levels, 1)
     }
-    return Examples(names, images_of(pixels, str(path)), y, columns, converted=converted)
+    notes = (*held.unread(), *treated(files))
+    x = images_of(pixels, str(path))
+    return Examples(names, x, y, columns, converted=converted, notes=notes)
 
 
 def _converted(files: list[Path], names: Sequence[str], layout: ImageLayout) -> tuple[str, ...]:

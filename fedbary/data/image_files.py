@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from fedbary.data.image_pixels import channels_of, require_readable, seen, traits, upright_size
 from fedbary.errors import SettingError
 
 if TYPE_CHECKING:
@@ -17,17 +18,21 @@ if TYPE_CHECKING:
 
 Found = TypeVar("Found")
 
-IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".pgm", ".ppm")
-"""Endings of the files that count as images in a folder."""
-
-FORMATS = ("PNG", "JPEG", "BMP", "TIFF", "PPM")
+FORMATS = {
+    "PNG": (".png", ".apng"),
+    "JPEG": (".jpg", ".jpeg", ".jpe", ".jfif"),
+    "BMP": (".bmp", ".dib"),
+    "TIFF": (".tif", ".tiff"),
+    "PPM": (".ppm", ".pgm", ".pbm", ".pnm"),
+    "WEBP": (".webp",),
+    "GIF": (".gif",),
+    "AVIF": (".avif",),
+    "JPEG2000": (".jp2", ".j2k"),
+}
 """Formats that are read, whatever the file's ending: Pillow knows some that run programs."""
 
-GREY = ("1", "L", "LA")
-"""Pillow's modes of pictures without colours."""
-
-EIGHT_BITS = (*GREY, "P", "PA", "RGB", "RGBA")
-"""Pillow's modes of pictures with at most 8 bits a channel."""
+IMAGES = {ending: kind for kind, endings in FORMATS.items() for ending in endings}
+"""Endings, in small letters, of the files that count as images in a folder, and their formats."""
 
 LARGEST_FILE = 16 * 2**20
 """Bytes of an image file; the pixels of 64×64 take 12 kB."""
@@ -42,6 +47,8 @@ Held = Path | bytes
 
 def read_image(held: Held, shape: Shape, resize: str = "none", name: str = "") -> np.ndarray:
     """Return an image as uint8, (H, W) where one channel is wanted, else (H, W, 3).
+
+    It is as viewers show it, turned as EXIF says; what is transparent is white.
 
     Parameters
     ----------
@@ -60,7 +67,7 @@ def read_image(held: Held, shape: Shape, resize: str = "none", name: str = "") -
     ------
     SettingError
         If it is no whole image of that size, or that can be resized, with at most 8 bits a
-        channel. Nothing is decoded of one that is refused for its size.
+        channel and one page. Nothing is decoded of one that is refused for its size.
     """
     called = name or str(held)
 
@@ -82,8 +89,13 @@ def shape_of(held: Held, name: str = "") -> Shape:
 
 def picture_shape(picture: Image, name: str) -> Shape:
     """Return channels, height and width of an open picture; a SettingError for other pixels."""
-    _check_mode(name, picture)
-    return 1 if picture.mode in GREY else 3, picture.height, picture.width
+    require_readable(picture, name)
+    return channels_of(picture), *upright_size(picture)
+
+
+def traits_of(held: Held, name: str = "") -> frozenset[str]:
+    """Return what is done to an image before it is seen, see `image_pixels.traits`."""
+    return _decoded(held, name or str(held), traits, traits)
 
 
 def common_shape(shapes: Iterable[tuple[str, Shape]]) -> Shape:
@@ -109,7 +121,7 @@ def fitted(picture: Image, shape: Shape, resize: str, name: str) -> np.ndarray:
     from PIL import Image, ImageOps
 
     _check(name, picture, shape, resize)
-    converted = picture.convert("L" if shape[0] == 1 else "RGB")
+    converted = seen(picture, shape[0])
     size = shape[2], shape[1]
     if converted.size == size:
         return np.asarray(converted)
@@ -130,8 +142,11 @@ def _decoded(
         allowed = f"an image file of up to {LARGEST_FILE // 2**20} MiB"
         raise SettingError(name, f"{size / 2**20:.1f} MiB", allowed)
 
+    Image.init()
+    formats = [kind for kind in FORMATS if kind in Image.OPEN]  # a Pillow may lack AVIF
+
     def opened() -> Any:
-        return Image.open(BytesIO(held) if isinstance(held, bytes) else held, formats=FORMATS)
+        return Image.open(BytesIO(held) if isinstance(held, bytes) else held, formats=formats)
 
     try:
         with warnings.catch_warnings():
@@ -149,17 +164,12 @@ def _decoded(
 
 def _check(name: str, picture: Image, shape: Shape, resize: str) -> None:
     _, height, width = shape
-    said = f"{picture.height}×{picture.width} pixels"
-    if resize == "none" and picture.size != (width, height):
+    found = upright_size(picture)
+    said = f"{found[0]}×{found[1]} pixels"
+    if resize == "none" and found != (height, width):
         wanted = f"{height}×{width}, which the model takes"
         allowed = f"{wanted}; or a run with resize=crop, pad or stretch"
         raise SettingError(name, said, allowed)
     if picture.height * picture.width > LARGEST_IMAGE:
         raise SettingError(name, said, f"an image of up to {LARGEST_IMAGE:,} pixels")
-    _check_mode(name, picture)
-
-
-def _check_mode(name: str, picture: Image) -> None:
-    if picture.mode not in EIGHT_BITS:
-        allowed = "8 bits a channel; others go into an .npz, as floats in 0 to 1"
-        raise SettingError(name, f"pixels of mode {picture.mode}", allowed)
+    require_readable(picture, name)

@@ -2,21 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from fedbary.data.image_files import IMAGES, Shape, common_shape, read_image, shape_of
+from fedbary.data.folder_contents import Contents, contents, formats, is_hidden, named
+from fedbary.data.image_files import Shape, common_shape, read_image, shape_of, traits_of
 from fedbary.errors import SettingError
+from fedbary.texts import composed
 
 Labelled = tuple[np.ndarray, np.ndarray]
 
 
+def folders_in(folder: Path) -> dict[str, Path]:
+    """Return the folders in a folder by their names, hidden ones left out.
+
+    Numbers stand by size, others by the alphabet; names are in Unicode's composed form.
+
+    Raises
+    ------
+    SettingError
+        If two have one name but for that form.
+    """
+    found: dict[str, Path] = {}
+    for entry in sorted(folder.iterdir()):
+        if entry.is_dir() and not is_hidden(entry.name):
+            if (name := composed(entry.name)) in found:
+                raise SettingError(str(folder), f"two folders {name}", "one folder for each class")
+            found[name] = entry
+    numbered = all(map(str.isdecimal, found))
+    return {name: found[name] for name in sorted(found, key=int if numbered else None)}
+
+
 def classes_in(folder: Path) -> tuple[str, ...]:
     """Return the names of the folders in a folder: numbers by size, others by the alphabet."""
-    names = sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
-    return tuple(sorted(names, key=int) if all(map(str.isdecimal, names)) else names)
+    return tuple(folders_in(folder))
 
 
 def shape_in(folder: Path, classes: Sequence[str]) -> Shape:
@@ -46,14 +68,54 @@ def read_classes(folder: Path, classes: Sequence[str], shape: Shape, resize: str
     return images, np.array([label for _, label in files])
 
 
+def described(folder: Path, classes: Sequence[str]) -> str:
+    """Return a line: the images by format, what was not read, empty classes, how images are seen.
+
+    Such as ``120 PNG in 3 classes; 70 .heic not read; empty: two; hidden: .ipynb_checkpoints``.
+    """
+    inside = {name: contents(place) for name, place in folders_in(folder).items()}
+    empty = [name for name in classes if name not in inside or not inside[name].pictures]
+    read = [file for held in inside.values() for file in held.pictures]
+    others = [file for held in inside.values() for file in held.others]
+    hidden = [name for held in inside.values() for name in held.hidden]
+    for entry in sorted(folder.iterdir()):
+        if is_hidden(entry.name):
+            hidden.append(entry.name)
+        elif entry.is_file():
+            others.append(entry)
+    full = len(classes) - len(empty)
+    parts = [f"{formats(read)} in {full} class{'es' if full != 1 else ''}"]
+    parts += [*Contents((), tuple(others), ()).unread()]
+    parts += [f"empty: {named(empty)}"] if empty else []
+    parts += Contents((), (), tuple(hidden)).unread()
+    return "; ".join([*parts, *treated(read)])
+
+
+def treated(files: Iterable[Path]) -> list[str]:
+    """Return what was done to images before they were seen, each with how many there were."""
+    counts = Counter(trait for file in files for trait in traits_of(file))
+    return [f"{count} {trait}" for trait, count in sorted(counts.items())]
+
+
+def require_examples(folder: Path) -> None:
+    """Raise a SettingError for a class's folder without an image; it says what is there."""
+    for name, place in folders_in(folder).items():
+        held = contents(place)
+        if not held.pictures:
+            there = "; ".join(["no image", *held.unread()])
+            allowed = "at least one image in the folder of each class, or no such folder"
+            raise SettingError(f"{folder}: {name}", there, allowed)
+
+
 def _files(folder: Path, classes: Sequence[str]) -> list[tuple[Path, int]]:
-    if unknown := [name for name in classes_in(folder) if name not in classes]:
+    folders, classes = folders_in(folder), list(map(composed, classes))
+    if unknown := [name for name in folders if name not in classes]:
         raise SettingError(str(folder), unknown[0], f"folders named {', '.join(classes)}")
     files = [
         (file, label)
         for label, name in enumerate(classes)
-        for file in sorted((folder / name).glob("**/*"))
-        if file.suffix.lower() in IMAGES and file.is_file()
+        if name in folders
+        for file in contents(folders[name]).pictures
     ]
     if not files:
         allowed = f"a folder of images for each class ({', '.join(classes)})"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedbary.errors import SettingError
+from fedbary.texts import composed
 
 MIN_SIDE = 5
 """The least side in pixels: what is shorter may be channels. Crops need as many, too."""
@@ -69,7 +70,7 @@ def parse_classes(text: str) -> tuple[str, ...]:
     if text.isdecimal():
         names = tuple(str(label) for label in range(min(int(text), 100_000)))
     else:
-        names = tuple(name.strip() for name in text.split(","))
+        names = tuple(composed(name.strip()) for name in text.split(","))
     if len(names) < 2 or len(set(names)) < len(names) or "" in names:
         allowed = "auto, a number from 2 up, or different names with commas between"
         raise SettingError("classes", text, allowed)

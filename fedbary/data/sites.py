@@ -10,7 +10,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from fedbary.data.image_folder import read_classes
+from fedbary.data.image_folder import described, read_classes
 from fedbary.data.image_layout import ImageLayout
 from fedbary.data.images._dataset import read_own_npz, tensors
 from fedbary.errors import SettingError
@@ -129,6 +129,12 @@ def own_data(path: str, task: ImageLayout, resize: str = "none") -> tuple[Tensor
         allowed = f"labels from 0 to {len(task.classes) - 1}, as there are {len(task.classes)}"
         raise SettingError(path, int(y.max()), f"{allowed} classes")
     return x, y
+
+
+def own_notes(path: str, task: ImageLayout) -> tuple[str, ...]:
+    """Return a line on what a site's own folder holds and what is not read; of a file none."""
+    folder = user_path(path)
+    return (f"{path}: {described(folder, task.classes)}",) if folder.is_dir() else ()
 
 
 def _read_folder(folder: Path, task: ImageLayout, resize: str) -> tuple[Tensor, Tensor]:

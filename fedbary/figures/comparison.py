@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedbary.figures.looks import REFERENCE, styles
-from fedbary.figures.sheet import open_frame, sheet
+from fedbary.figures.sheet import literal, open_frame, sheet
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -149,4 +149,5 @@ def _add_legend(figure: Figure, rules: Sequence[str]) -> None:
     """Put one legend above all panels, as wide as the sheet allows."""
     handles, _ = figure.axes[0].get_legend_handles_labels()
     columns = min(len(rules), int(figure.get_figwidth() / 1.3))
-    figure.legend(handles, rules, loc="outside upper center", ncols=columns, fontsize=9)
+    labels = [literal(rule) for rule in rules]
+    figure.legend(handles, labels, loc="outside upper center", ncols=columns, fontsize=9)

@@ -45,7 +45,7 @@ def contact_sheet(
             shown = ((pixels - low) / max(high - low, 1e-12)).transpose(1, 2, 0)
             shown = shown if shown.shape[2] == 3 else shown[..., 0]
             axes.imshow(shown, cmap="gray", vmin=0, vmax=1)
-            axes.set_title(said[place], fontsize=8)
+            axes.set_title(said[place], fontsize=8, parse_math=False)
         row[0].text(
             -0.25, 0.5, title, rotation=90, va="center", ha="center", transform=row[0].transAxes
         )

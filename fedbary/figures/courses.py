@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from fedbary.figures.looks import COLORS
 from fedbary.figures.run import Curve
-from fedbary.figures.sheet import open_frame, sheet
+from fedbary.figures.sheet import literal, open_frame, sheet
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,7 +31,7 @@ def courses(table: pd.DataFrame, curves: Sequence[Curve]) -> Figure:
             for number, (_, run) in enumerate(rows.groupby("run", sort=False)):
                 axes.plot(
                     run["round"], scale * run[key], color=COLORS[index % len(COLORS)],
-                    label=str(arm).replace("$", r"\$") if not number else None, alpha=0.8,
+                    label=literal(arm) if not number else None, alpha=0.8,
                 )  # fmt: skip
         axes.set(xlabel="Round", ylabel=label)
         axes.grid(alpha=0.3)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from fedbary.figures.looks import COLORS
-from fedbary.figures.sheet import GREY, open_frame, sheet
+from fedbary.figures.sheet import GREY, literal, open_frame, sheet
 from fedbary.scores.roc import Roc
 
 if TYPE_CHECKING:
@@ -34,11 +34,11 @@ def roc_curves(curves: Mapping[str, Roc], specificity: float, title: str) -> Fig
         x = 100 * curve.false_positives / curve.false_positives[-1]
         y = 100 * curve.true_positives / curve.true_positives[-1]
         found = 100 * curve.sensitivity(specificity)
-        label = f"{name}: AUROC {100 * curve.auroc:.1f} %, sensitivity {found:.1f} %"
+        label = f"{literal(name)}: AUROC {100 * curve.auroc:.1f} %, sensitivity {found:.1f} %"
         axes.plot(x, y, color=COLORS[(index + 1) % len(COLORS)], label=label)
     axes.set(xlim=(-1, 101), ylim=(-1, 101), aspect="equal")
     axes.set(xlabel="1 − specificity (%)", ylabel="Sensitivity (%)")
-    axes.set_title(title, size=11)
+    axes.set_title(title, size=11, parse_math=False)
     if 0 < len(drawn) <= 10:
         axes.legend(loc="lower right", fontsize=7)
     axes.grid(alpha=0.3)

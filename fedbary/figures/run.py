@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedbary.figures.sheet import BLUE, GREY, ORANGE, SKY, open_frame, sheet
+from fedbary.figures.sheet import BLUE, GREY, ORANGE, SKY, literal, open_frame, sheet
 from fedbary.scores.metrics import Reliability
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def reliability_diagram(reliability: Reliability, title: str) -> Figure:
     low, high = (np.clip(confidence + sign * chance, 0, 1)[here] for sign in (-1, 1))
     upper.vlines(centre[here], low, high, color="black", linewidth=1, label="Chance, 95 %")
     upper.set(xlim=(0, 1), ylim=(0, 1), ylabel="Accuracy (fraction)")
-    upper.set_title(f"{title}\nECE {100 * reliability.ece:.2f} %", size=11)
+    upper.set_title(f"{title}\nECE {100 * reliability.ece:.2f} %", size=11, parse_math=False)
     upper.legend(loc="upper left", fontsize=8)
     lower.bar(centre, share, width, color=GREY)
     lower.set(xlabel="Confidence (fraction)", ylabel="Predictions (%)")
@@ -157,7 +157,7 @@ def coverage_curve(levels: np.ndarray, covered: np.ndarray, title: str) -> Figur
         )
     axes.set(xlim=(0, 100), ylim=(0, 100), aspect="equal")
     axes.set(xlabel="Central interval (%)", ylabel="Targets in it (%)")
-    axes.set_title(title, size=11)
+    axes.set_title(title, size=11, parse_math=False)
     axes.legend(loc="upper left", fontsize=8)
     axes.grid(alpha=0.3)
     open_frame(axes)
@@ -210,7 +210,7 @@ def rejection_curve(
     for number, (name, values) in enumerate(kept.items()):
         width, color = (1, None) if number else (2, "black")
         at = 100 * np.array(rejected)
-        axes.plot(at, values, color=color, linewidth=width, label=name.replace("$", r"\$"))
+        axes.plot(at, values, color=color, linewidth=width, label=literal(name))
     axes.set(xlabel="Left to a person (%)", ylabel=label)
     if 1 < len(kept) <= NAMED_SITES:
         axes.legend(fontsize=6)

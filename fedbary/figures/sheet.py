@@ -26,6 +26,11 @@ def sheet(width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), dpi=DPI, layout="constrained")
 
 
+def literal(text: object) -> str:
+    r"""Return a label that shows a text as it is: a dollar sign begins no formula in it."""
+    return str(text).replace("$", r"\$")
+
+
 def open_frame(axes: Axes) -> None:
     """Leave out the upper and the right line of a frame."""
     axes.spines[["top", "right"]].set_visible(False)

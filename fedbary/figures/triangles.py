@@ -69,6 +69,6 @@ def _draw_triangle(axes: Axes, result: SignedRank, first: str, second: str, size
         (f"{second}\nbetter: {result.second:.3f}", -0.04, "top"),
     )
     for (x, y), (label, rise, side) in zip(corners, labels, strict=True):
-        axes.text(x, y + rise, label, size=size, ha="center", va=side)
+        axes.text(x, y + rise, label, size=size, ha="center", va=side, parse_math=False)
     axes.set(xlim=(-0.25, 1.25), ylim=(-0.25, 1.1), aspect="equal")
     axes.axis("off")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedbary.errors import SettingError
+from fedbary.figures.spared import spared
 
 if TYPE_CHECKING:
     import numpy as np
@@ -76,7 +77,8 @@ def predict(
         known = own or trained.task.evaluation_examples()
         columns["to a person"] = _to_person(trained, prediction, error_rate, known, samples)
     if examples.x.ndim == 4:  # first: where the table stands, all does
-        files.write_picture(picture, _sheet(examples, columns))
+        with spared(str(picture), _tell):
+            files.write_picture(picture, _sheet(examples, columns))
     files.write_table(output, columns)
     print(f"Predictions: {output}, {len(examples.names)} examples")
 
@@ -140,10 +142,10 @@ def evaluate(
         raise SettingError("data", str(data), allowed)
     prediction = trained.predict(examples, samples)
     found = scores(trained, prediction, examples, by)
-    drawn = dict(pictures(trained, prediction, examples, by))
     with files.written_whole(output) as folder:
-        for name, figure in drawn.items():
-            files.write_picture(folder / f"{name}.png", figure)
+        with spared("pictures", _tell):
+            for name, figure in pictures(trained, prediction, examples, by):
+                files.write_picture(folder / f"{name}.png", figure)
         files.write_table(folder / "scores.csv", found)
     for line in _lines(found):
         print(line)
@@ -189,6 +191,10 @@ def clusters(
     print(f"{count} clusters by {rule} explain {100 * explained:.1f} % of the clients' spread")
 
 
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
 def _read(trained: Trained, data: Path, target: str, by: str | None = None) -> Examples:
     """Read examples; say which columns are of no use, and how many pictures were converted."""
     examples = trained.read(data, target)
@@ -196,6 +202,8 @@ def _read(trained: Trained, data: Path, target: str, by: str | None = None) -> E
         raise SettingError("--target", target, f"a column of {data}, with what is to be predicted")
     if unused := [name for name in examples.unused if name != by]:
         print(f"{data}: columns that are not used: {', '.join(unused)}", file=sys.stderr)
+    if examples.notes:
+        _tell(f"{data}: {'; '.join(examples.notes)}")
     if examples.converted:
         form = "grey" if examples.x.shape[1] == 1 else "colour"
         said = f"{len(examples.converted)} of {len(examples.names)} pictures, the first of them "

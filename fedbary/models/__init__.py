@@ -106,6 +106,7 @@ def _own(name: str, shape: Sequence[int], outputs: int) -> nn.Module:
     if not isinstance(plain, nn.Module):
         allowed = f"a function that returns an nn.Module, not a {type(plain).__name__}"
         raise SettingError("model", name, allowed)
+    plain = _unwrapped(plain)
     try:
         with torch.no_grad():
             found = tuple(plain.eval()(torch.zeros(1, *shape)).shape)
@@ -116,3 +117,13 @@ def _own(name: str, shape: Sequence[int], outputs: int) -> nn.Module:
         allowed = f"a network whose answer to one input has shape (1, {outputs}), not {found}"
         raise SettingError("model", name, allowed)
     return plain.train()
+
+
+def _unwrapped(module: nn.Module) -> nn.Module:
+    """Return a network without the wrappers that spread a batch over devices."""
+    if isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        return _unwrapped(module.module)
+    for name, child in module.named_children():
+        if (bare := _unwrapped(child)) is not child:
+            setattr(module, name, bare)
+    return module

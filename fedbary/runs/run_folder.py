@@ -7,7 +7,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +19,9 @@ from torch import Tensor
 
 from fedbary import Posterior
 from fedbary.errors import SettingError
-from fedbary.figures.run import Curve, learning_curves, partition_heatmap
+from fedbary.figures.run import partition_heatmap
 from fedbary.figures.sheet import DPI
+from fedbary.figures.spared import spared
 from fedbary.runs.best import BEST, best_round, result_line
 from fedbary.runs.checkpoints import (
     KEPT,
@@ -64,7 +65,8 @@ class RunFolder:
       target; of images with `normalise=channels` `normaliser.safetensors`; of methods
       whose networks predict together `networks.safetensors`, those of the round that is kept;
     - `posterior.safetensors`: the posterior of that round, the last or the best, `<name>_mean` and
-      `<name>_log_var`. It is written last and at once: where it stands, the run is whole.
+      `<name>_log_var`. It is written at once, after all but the last pictures: where it stands,
+      the run is whole.
 
     Parameters
     ----------
@@ -98,7 +100,8 @@ class RunFolder:
         if settings.pictures and all(counts):
             dealt = all(name == f"partition {part}" for part, name in enumerate(label_counts))
             sites = [] if dealt else list(label_counts)
-            self.draw(partition_heatmap(np.array(counts), sites), "partition")
+            with spared("partition.png"):
+                self.draw(partition_heatmap(np.array(counts), sites), "partition")
 
     @classmethod
     def reopened(cls, folder: Path, settings: Settings, checkpoint: Checkpoint) -> RunFolder:
@@ -162,10 +165,8 @@ class RunFolder:
         """Write a picture as ``<name>.png``."""
         figure.savefig(self.path / f"{name}.png", dpi=DPI)
 
-    def finish(self, posterior: Posterior, curves: Sequence[Curve]) -> None:
-        """Draw the learning curves and write the final posterior."""
-        if self.settings.pictures:
-            self.draw(learning_curves(self.rounds, curves), "learning-curves")
+    def finish(self, posterior: Posterior) -> None:
+        """Write the final posterior, with which the run is whole."""
         self.write_tensors(POSTERIOR, posterior.state_dict())
 
     def write_tensors(self, name: str, tensors: Mapping[str, Tensor]) -> None:

@@ -7,13 +7,18 @@ from torch import nn
 from fedbary.device import torch_device
 from fedbary.inference import prepare
 from fedbary.models import build
+from fedbary.registry import is_factory
 from fedbary.settings.config import Settings
+from fedbary.tasks._trial import require_usable
+
+_TRIED: set[tuple[str, tuple[int, ...], int, int]] = set()
 
 
 def network(settings: Settings, shape: tuple[int, ...], outputs: int, seed: int) -> nn.Module:
     """Return the network for inputs of a shape, initialised from a seed.
 
-    Its variances are initialised as the local method asks.
+    Its variances are initialised as the local method asks. A network of one's own is tried, once
+    per process.
     """
     model = build(
         settings.model,
@@ -25,4 +30,9 @@ def network(settings: Settings, shape: tuple[int, ...], outputs: int, seed: int)
         settings.model_dump(),
     )
     prepare(settings.inference, model)
-    return model.to(torch_device(settings))
+    model = model.to(torch_device(settings))
+    tried = settings.model, shape, outputs, settings.bayesian_layers
+    if is_factory(settings.model) and tried not in _TRIED:
+        require_usable(settings.model, model, shape, outputs)
+        _TRIED.add(tried)
+    return model

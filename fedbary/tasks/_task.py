@@ -99,6 +99,14 @@ class Task(ABC):
             If its data do not fit the signature.
         """
 
+    def notes(self) -> Sequence[str]:
+        """Return lines on what the settings' data hold, and what of them was not read."""
+        return ()
+
+    def site_notes(self, site: Site, signature: Any) -> Sequence[str]:
+        """Return such lines on a site's own data; they stay at the site."""
+        return ()
+
     def server_shard(self) -> Shard:
         """Return what the server keeps of the training data to learn from, in its own units."""
         return server_shard(self.held, self.deal)

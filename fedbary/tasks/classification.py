@@ -25,7 +25,7 @@ from fedbary.data.image_examples import read_images
 from fedbary.data.image_layout import ImageLayout
 from fedbary.data.images import Augment, Dataset, Normaliser, inputs, pixel_sums
 from fedbary.data.shard import Shard
-from fedbary.data.sites import Site, own_data
+from fedbary.data.sites import Site, own_data, own_notes
 from fedbary.device import torch_device
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
@@ -115,6 +115,14 @@ class Classification(Task):
             _images.require_fit(self.held, signature)
             shard = deal.client_shard(self.held, self.deal, site.partitions, site.partition)
         return _moved(shard, torch_device(self.settings))
+
+    def notes(self) -> tuple[str, ...]:
+        """Return what the data set's folder held, and what is odd about it."""
+        return () if self.settings.dataset == "none" else self.held.notes
+
+    def site_notes(self, site: Site, signature: ImageLayout) -> tuple[str, ...]:
+        """Return what a site's own folder holds."""
+        return own_notes(site.data_path, signature) if site.partition is None else ()
 
     def server_shard(self) -> Shard:
         """Return the images and labels that the server keeps to learn from, on the device."""

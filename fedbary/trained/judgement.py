@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 MOST_GROUPS = 50
 """Different values of a column above which it is taken for numbers or names and refused."""
+
+LONGEST_ENDING = 60
+"""Characters of a group in a picture's name."""
 
 REJECTED = tuple(part / 20 for part in range(19))
 """Fractions of the examples that are rejected, most uncertain first."""
@@ -80,16 +84,30 @@ def pictures(
 ) -> Iterator[tuple[str, Figure]]:
     """Yield the task's pictures, of all and of each group, and what rejection is worth."""
     assert examples.y is not None
-    curves = {}
-    for number, (name, index) in enumerate(groups(examples, by).items()):
+    curves, parts = {}, groups(examples, by)
+    for (name, index), ending in zip(parts.items(), _endings(parts), strict=True):
         part, y = _part(prediction, index), examples.y[index]
         for kind, figure in trained.task.judgement(part, y):
-            if number:
+            if ending:
                 figure.suptitle(name, fontsize=9, parse_math=False)
-            yield kind + (f"-{number}" if number else ""), figure
+            yield f"{kind}{ending}", figure
         curves[name] = _after_rejection(part, y)
     unit = "Accuracy on the rest (%)" if isinstance(prediction, Prediction) else "RMSE on the rest"
     yield "rejection", rejection_curve(REJECTED, curves, unit)
+
+
+def _endings(groups: Iterable[str]) -> list[str]:
+    """Return how the pictures' names end, nothing for all and ``-sex=f`` for a group.
+
+    What no file's name should hold becomes a dash; of two names that are then alike, whatever
+    their case, the second has its number.
+    """
+    endings = [""]
+    for number, group in enumerate(list(groups)[1:], 1):
+        name = re.sub(r"[^\w.=]+", "-", group)[:LONGEST_ENDING].strip("-.")
+        alike = f"-{name}".casefold() in (ending.casefold() for ending in endings)
+        endings.append(f"-{name}-{number}" if alike else f"-{name}")
+    return endings
 
 
 def _part(prediction: Any, index: Tensor) -> Any:

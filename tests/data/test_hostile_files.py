@@ -13,7 +13,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from PIL import Image, ImageFile
 
-from fedbary.data.image_files import LARGEST_FILE, read_image
+from fedbary.data.image_files import FORMATS, LARGEST_FILE, read_image
 from fedbary.data.image_layout import ImageLayout
 from fedbary.data.images import inputs, load
 from fedbary.data.npz import read_npz_arrays
@@ -109,7 +109,7 @@ PLACES, VALUES = st.lists(st.integers(0, 10**6), max_size=4), st.binary(min_size
 
 
 @QUICK
-@given(st.sampled_from(["PNG", "JPEG", "BMP", "TIFF", "PPM"]), PLACES, VALUES, st.integers(0, 3000))
+@given(st.sampled_from(sorted(set(FORMATS) - {"AVIF"})), PLACES, VALUES, st.integers(0, 3000))
 def test_images_with_random_bytes_are_read_or_refused(tmp_path, kind, places, values, length):
     file = tmp_path / "x.png"
     file.write_bytes(spoilt(encoded(kind=kind), places, values)[:length] or values)

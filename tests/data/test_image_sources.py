@@ -102,7 +102,7 @@ def test_folders_that_do_not_fit_are_refused_in_one_line(tmp_path):
     refused("'no folder';.*each of 2 classes", "none", *arguments[1:])
     for name in ("a", "b"):
         (tmp_path / "none" / name).mkdir()
-    refused("none: 'no image'", "none", *arguments[1:])
+    refused("none: a: 'no image'", "none", *arguments[1:])
 
 
 def test_an_image_of_more_pixels_than_are_decoded_is_refused(tmp_path):

@@ -180,7 +180,7 @@ def test_cut_off_anywhere_a_run_goes_on_to_the_same_model(messages, stopped, tmp
         "fedbary.runs.run_folder.save_checkpoint",  # a round's line is there, its checkpoint not
         "server_app.recorder.Recorder.finish",
         "fedbary.runs.run_folder.RunFolder.checkpoint_of",
-        "fedbary.runs.run_folder.RunFolder.finish",  # pictures are there, the posterior is not
+        "fedbary.runs.run_folder.RunFolder.finish",
     ],
 )
 def test_killed_between_two_files_the_folder_goes_on(place, stopped, tmp_path, monkeypatch):

@@ -222,3 +222,20 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_once_there_is_room(interrup
     for size in sizes:
         assert (tmp_path / str(size) / "posterior.safetensors").read_bytes() == whole
         assert not list((tmp_path / str(size)).glob("*.partial"))
+
+
+def test_the_posterior_is_there_before_the_pictures_and_one_that_fails_costs_a_line(
+    tmp_path, monkeypatch
+):
+    folder, said = tmp_path / "run", []
+
+    def fail(*arguments):
+        assert (folder / "posterior.safetensors").exists()
+        raise ValueError("a $ too many")
+        yield
+
+    monkeypatch.setattr("fedbary.tasks.classification.Classification.pictures", fail)
+    monkeypatch.setattr("server_app.recorder.log", lambda level, *line: said.append(line[-1]))
+    run_inline(settings(rounds=1), folder)
+    assert "pictures: not drawn, ValueError: a $ too many" in said
+    assert (folder / "learning-curves.png").exists() and (folder / "partition.png").exists()

@@ -140,7 +140,7 @@ def test_images_in_every_form_get_the_same_predictions(runs, digits, here):
     assert right / 12 == pytest.approx(float(groups[0]["accuracy"]), abs=1e-4)
     assert {p.name for p in Path("scored").iterdir()} == {
         "scores.csv", "reliability.png", "rejection.png",
-        *(f"reliability-{group}.png" for group in range(1, 11)),
+        *(f"reliability-folder={digit}.png" for digit in range(10)),
     }  # fmt: skip
 
 
@@ -171,7 +171,8 @@ def test_groups_of_any_level_of_folders_are_scored_and_drawn(runs, digits, here)
     ]  # fmt: skip
     assert len(rows("digits/scores.csv")) == 1 + len(set(y.tolist()))
     assert {file.name for file in Path("evaluation").iterdir()} == {
-        "scores.csv", "rejection.png", "reliability.png", "reliability-1.png", "reliability-2.png",
+        "scores.csv", "rejection.png", "reliability.png",
+        "reliability-folder=ward0.png", "reliability-folder=ward1.png",
     }  # fmt: skip
 
 

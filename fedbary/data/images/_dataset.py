@@ -13,14 +13,19 @@ import torch
 from torch import Tensor
 
 from fedbary.data.deal import tenth_of_all
+from fedbary.data.folder_contents import named
 from fedbary.data.image_layout import MIN_SIDE
 from fedbary.data.images._batches import Augment
 from fedbary.data.npz import read_npz_arrays
 from fedbary.errors import SettingError
+from fedbary.texts import composed
 
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 NAMES = "classes"
 """The array, which need not be there, of the names of the classes."""
+
+NOTES = "what was read"
+"""The entry, which need not be there, of lines that say what was read and what was not."""
 
 MAX_FLOAT = 10
 """The largest size of a float pixel. Images of 0 to 255 as floats are not scaled, nor taken."""
@@ -54,6 +59,8 @@ class Dataset:
         Name of each class; numbers from 0 where the data have no names.
     augment : Augment
         How training batches are changed at random, see `batch_source`.
+    notes : tuple of str
+        Lines that say what was read, what was not, and what is odd about it.
     """
 
     name: str
@@ -63,6 +70,7 @@ class Dataset:
     y_test: Tensor
     classes: tuple[str, ...]
     augment: Augment = False
+    notes: tuple[str, ...] = ()
 
     @property
     def num_classes(self) -> int:
@@ -123,7 +131,7 @@ def from_arrays(
         held = f"{_describe(x_train)} and {_describe(x_test)}"
         raise SettingError(f"{source}: x_train and x_test", held, "images of one shape and type")
     names = arrays.get(NAMES, range(1 + int(y_train.max())))
-    classes = tuple(str(name) for name in names)
+    classes = tuple(composed(str(name)) for name in names)
     num_classes = len(classes)
     if len(set(classes)) < num_classes or y_train.max() >= num_classes:
         held = f"{num_classes} names for labels up to {int(y_train.max())}"
@@ -136,7 +144,11 @@ def from_arrays(
         raise SettingError(f"{source}: labels", f"0 to {num_classes - 1}", allowed)
     if NAMES not in arrays and not (y_train == 0).any():
         warnings.warn(f"{source}: no training label is 0, from which labels count", stacklevel=2)
-    return Dataset(name, x_train, y_train, x_test, y_test, classes, augment)
+    notes = tuple(arrays.get(NOTES, ()))
+    counts = torch.bincount(y_train, minlength=num_classes).tolist()
+    if empty := [label for label, count in zip(classes, counts, strict=True) if not count]:
+        notes += (f"{source}: classes without a training example: {named(empty)}",)
+    return Dataset(name, x_train, y_train, x_test, y_test, classes, augment, notes)
 
 
 def read_npz(name: str, path: Path, augment: Augment = False) -> Dataset:

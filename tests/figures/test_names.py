@@ -1,0 +1,52 @@
+"""Names of classes, groups and runs stand in pictures as they are, dollar signs too."""
+
+import io
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedbary.figures.contact import contact_sheet
+from fedbary.figures.courses import courses
+from fedbary.figures.roc import roc_curves
+from fedbary.figures.run import rejection_curve, reliability_diagram
+from fedbary.figures.spared import spared
+from fedbary.scores.metrics import Reliability
+from fedbary.scores.roc import Roc
+from fedbary.trained.judgement import _endings
+
+NAMES = ["b$1_$2", "$1_$5", "$10", r"$\frac$", r"a\$b$", "$$", "a$"]
+
+
+def pictures():
+    curve = Roc(np.array([0, 1, 2]), np.array([0, 1, 2]))
+    table = pd.DataFrame({"run": NAMES, "arm": NAMES, "round": 1, "nll": 0.5})
+    three = np.array([0.1, 0.5, 1.0])
+    diagram = Reliability(three, three, np.array([1, 1, 0]))
+    yield roc_curves(dict.fromkeys(NAMES, curve), 0.95, NAMES[0])
+    yield contact_sheet(np.zeros((len(NAMES), 1, 5, 5)), NAMES, np.arange(len(NAMES)))
+    yield courses(table, [("nll", 1, "NLL", "black")])
+    yield rejection_curve([0, 0.5], dict.fromkeys(NAMES, [1, 2]), "RMSE")
+    yield reliability_diagram(diagram, NAMES[0])
+
+
+def test_a_dollar_sign_begins_no_formula():
+    for figure in pictures():
+        figure.savefig(io.BytesIO(), format="png", dpi=30)
+
+
+def test_a_failure_is_one_line():
+    said = []
+    with spared("roc.png", said.append):
+        raise ValueError("a formula\nthat ends nowhere")
+    assert said == ["roc.png: not drawn, ValueError: a formula that ends nowhere"]
+    with pytest.raises(KeyboardInterrupt), spared("roc.png", said.append):
+        raise KeyboardInterrupt
+
+
+def test_pictures_of_groups_have_different_names_of_one_folder():
+    groups = ["all", "sex=f", "sex=F", "sex=f/..", "a b", "a/b", "a b-5", "x=" + 300 * "y", "…"]
+    endings = _endings(groups)
+    assert endings[:2] == ["", "-sex=f"] and len(endings) == len(groups)
+    assert len({ending.casefold() for ending in endings}) == len(groups)
+    assert not any(set(ending) & set('/\\:*?"<>| ') or len(ending) > 80 for ending in endings)
