@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import Array, RecordDict
+from flwr.app import Array, ConfigRecord, RecordDict
 from numpy.lib import format as npy
 from torch import Tensor
 
@@ -87,12 +87,13 @@ def array_from_tensor(tensor: Tensor) -> Array:
 
 
 def bytes_of(content: RecordDict) -> int:
-    """Return how many bytes the arrays of a message have, with what tells how they are packed."""
+    """Return how many bytes the arrays of a message have, with what tells how they are packed.
+
+    The message may be a stranger's: whatever it tells is counted, nothing is read.
+    """
     arrays = [array for record in content.array_records.values() for array in record.values()]
-    packing = content.config_records.get(PACKING)
-    return sum(len(array.data) for array in arrays) + len(
-        str(packing["packing"]) if packing else ""
-    )
+    told = content.config_records.get(PACKING, ConfigRecord()).values()
+    return sum(len(array.data) for array in arrays) + sum(len(str(words)) for words in told)
 
 
 class BlankArray:

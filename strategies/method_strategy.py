@@ -232,7 +232,11 @@ class MethodStrategy(GatedStrategy):
         ]
         names, blanks = Names(reference.keys(), self.convention), Blanks()
         server = self._server(names.read(reference), blanks)
-        result, self._pending = self.method.aggregate(server, replies)
+        try:
+            result, self._pending = self.method.aggregate(server, replies)
+        except (ArithmeticError, torch.linalg.LinAlgError) as error:
+            raise ValueError(f"{self.method.name} cannot compute with it: {error}") from error
+        self.method.check_state(result, self._pending)
         tensors = dict(result)
         del result  # now only the dictionary refers to what lies in blanks
         return names.write(tensors, reference, blanks)

@@ -299,6 +299,19 @@ class Method:
         """
         raise TypeError(f"{type(self).__name__} does not say how it aggregates")
 
+    def check_state(self, model: Tensors, state: Tensors) -> None:
+        """Raise a ValueError unless the state after a round, and its posterior, are finite.
+
+        A variance of the posterior that is not positive has no finite logarithm.
+        """
+        held = {f"state {name!r}": tensor for name, tensor in state.items()}
+        if type(self).posterior is not Method.posterior:
+            log_vars = self.posterior(model, state).log_var
+            held |= {f"log-variance {name!r}": tensor for name, tensor in log_vars.items()}
+        for what, tensor in held.items():
+            if not tensor.isfinite().all():
+                raise ValueError(f"{self.name}'s {what} would not be finite")
+
     def posterior(self, model: Tensors, state: Tensors) -> Posterior:
         """Return the global posterior, from which predictions draw."""
         return Posterior.from_state_dict(model)
