@@ -21,7 +21,8 @@ from fedbary.methods import Fitted, Local, Method, Personal
 from fedbary.paths import user_path
 from fedbary.settings.config import Settings
 from fedbary.settings.run_config import resolve_run_config
-from strategies.answering import EXAMPLES_KEY, METHOD_KEY, fit, method_of, personal
+from strategies.answering import METHOD_KEY, fit, method_of, part_asked, personal
+from strategies.asking import COUNTED_KEY, EXAMPLES_KEY
 
 
 @dataclass(frozen=True)
@@ -46,9 +47,12 @@ class Node:
             kl_weight=kl_weight,
         )
 
-    def prior(self, received: Mapping[str, Tensor], server_round: int) -> Prior:
-        """Return the prior of a round: N(0, prior_std²), or the global posterior it begins with."""
-        if self.settings.prior == "normal" or server_round == 1:
+    def prior(self, received: Mapping[str, Tensor], counted: int) -> Prior:
+        """Return the prior of a round: N(0, prior_std²), or the global posterior it begins with.
+
+        Until a round has counted there is no such posterior, only the untrained start.
+        """
+        if self.settings.prior == "normal" or counted == 0:
             return self.settings.prior_std
         return Posterior.from_state_dict(received)
 
@@ -110,7 +114,7 @@ class Node:
         seed: int,
         augment: Augment,
     ) -> Local:
-        server_round = round_of(message)
+        config = config_of(message)
         return Local(
             model=model,
             x=x,
@@ -118,10 +122,11 @@ class Node:
             nll=nll,
             inference=inference(self.settings.inference),
             training=self.training(message, len(y)).suited_to(model, len(y)),
-            prior=self.prior(received, server_round),
-            round=server_round,
+            prior=self.prior(received, int(config.get(COUNTED_KEY, 0))),  # type: ignore[arg-type]
+            round=round_of(message),
             seed=seed,
             augment=augment,
+            part=part_asked(config),
         )
 
     def _attacked(

@@ -36,7 +36,7 @@ from server_app.roster import Roster
 from server_app.simulated import end_simulation
 from server_app.watched import watched
 from strategies import CompressedGrid, strategy_for
-from strategies.answering import EXAMPLES_KEY
+from strategies.asking import ASKED_KEY, COUNTED_KEY, EXAMPLES_KEY
 from strategies.internals import FLOWER_LOGGER as logger
 from strategies.internals import is_simulated, log
 
@@ -109,9 +109,19 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
     if checkpoint is not None:
         recorder.model.load_state_dict(dict(checkpoint.arrays))
 
+    asked: list[int] = []
+
     def trainers(server_round: int) -> list[int]:
         roster.note_silent(strategy.unanswered)
-        return roster.participants(server_round)
+        asked[:] = roster.participants(server_round)
+        return list(asked)
+
+    def tell() -> dict[str, int | float]:
+        return {
+            EXAMPLES_KEY: roster.num_examples,
+            ASKED_KEY: sum(map(roster.trained_on, asked)),
+            COUNTED_KEY: strategy.counted,
+        }
 
     def evaluators(server_round: int) -> list[int]:
         roster.note_silent(strategy.unanswered)
@@ -142,7 +152,7 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
         choose_nodes=trainers,
         choose_evaluators=evaluators,
         name_node=roster.name,
-        tell=lambda: {EXAMPLES_KEY: roster.num_examples},
+        tell=tell,
         known_metrics=recorder.known_metrics,
         listener=recorder,
     )

@@ -13,14 +13,12 @@ from fedbary.errors import SettingError
 from fedbary.memory import Memory
 from fedbary.methods import Fitted, Local, Method, Personal, method_named
 
+from .asking import ASKED_KEY, EXAMPLES_KEY
 from .kept import StateMemory
 from .method_strategy import KEPT_KEY, METHOD_KEY, RUN_KEY
 
 Place = Path | RecordDict | None
 """Where a client keeps tensors between rounds: a folder of its own, its node's state, nowhere."""
-
-EXAMPLES_KEY = "all-examples"
-"""The entry of a training message's config with the number of examples of all clients."""
 
 
 def fit(
@@ -65,6 +63,13 @@ def _memory(
     run = f"{int(config[RUN_KEY]):016x}"  # type: ignore[arg-type]
     memory = Memory(keep_in / run) if isinstance(keep_in, Path) else StateMemory(keep_in, run)
     return memory, admitted, earlier
+
+
+def part_asked(config: ConfigRecord) -> float:
+    """Return the part of all clients' examples that lies at those asked; 1 where nobody says so."""
+    told = [config.get(key) for key in (ASKED_KEY, EXAMPLES_KEY)]
+    asked, every = (float(number) if isinstance(number, int) else 0.0 for number in told)
+    return min(1.0, asked / every) if asked > 0 and every > 0 else 1.0
 
 
 def has_own_model(method: Method, config: ConfigRecord) -> bool:

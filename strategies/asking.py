@@ -9,6 +9,15 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
+EXAMPLES_KEY = "all-examples"
+"""The entry of a message's config with the number of examples of all clients."""
+
+ASKED_KEY = "asked-examples"
+"""The entry with that of the clients that are asked in the round."""
+
+COUNTED_KEY = "counted-rounds"
+"""The entry with the number of rounds so far that gave an aggregate."""
+
 Choose = Callable[[int], list[int]]
 """From the server round, the ids of the nodes that are asked, in the order of sending."""
 

@@ -25,6 +25,7 @@ from .answering import (
     global_model,
     has_own_model,
     method_of,
+    part_asked,
     personal,
     reply_of,
 )
@@ -152,6 +153,7 @@ class Client:
         return Local(
             self.model, self.x, self.y, self.nll, local_method(self.inference), training,
             self.prior, _round(config), self._seed(purpose, config, context),
+            part=part_asked(config),
         )  # fmt: skip
 
     def _seed(self, purpose: str, config: ConfigRecord, context: Context) -> int:

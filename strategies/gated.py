@@ -158,6 +158,11 @@ class GatedStrategy(AskingStrategy, ABC):
     ) -> ArrayRecord:
         """Return the new global arrays of a round that counts, and keep what outlives it."""
 
+    @property
+    def counted(self) -> int:
+        """How many rounds gave an aggregate, those of earlier starts with them."""
+        return self._tally.counted
+
     def state_dict(self) -> dict[str, Tensor]:
         """Return what a resume after the last whole round needs beside the global arrays."""
         return self._tally.state_dict()

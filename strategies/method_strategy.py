@@ -23,6 +23,7 @@ from fedbary.seeds import derive_seed
 
 from .admission import arrays_of
 from .arrays import Blanks
+from .asking import EXAMPLES_KEY
 from .conventions import Convention, convention_named
 from .gated import GatedStrategy
 from .internals import log
@@ -284,6 +285,7 @@ class MethodStrategy(GatedStrategy):
             derive_seed(self._seed, "server", self._round),
             self._bench,
             blanks.empty,
+            examples=int(self.tell().get(EXAMPLES_KEY, 0)) if self.tell else 0,
             warn=lambda line: log(WARNING, "Round %d: %s", self._round, line),
         )
 

@@ -6,17 +6,21 @@ What methods need that look at a client's path, or at the loss around its end.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 from torch import Tensor
-from torch.func import functional_call, grad, vmap
+from torch.func import functional_call, grad, jacrev, vmap
 
 from fedbary.data.images import inputs
 from fedbary.inference._vectors import Batches, Momentum, Vectors
 from fedbary.methods._method import Local, Tensors
 from fedbary.optimisers import is_buffer
 from fedbary.predictive._networks import evaluation
+
+Call = Callable[[dict[str, Tensor], Tensor], Tensor]
+"""A network's outputs (1, …) for one input, from its trained weights by name."""
 
 GRADIENTS_AT_ONCE = 2**24
 """Numbers of per-example gradients that are held at a time: 64 MB in float32."""
@@ -92,19 +96,62 @@ def fisher(local: Local) -> dict[str, Tensor]:
     of a batch's mean gradient is smaller by about the batch's size. The network is in evaluation
     mode. Of what it does not train F is 0.
     """
+
+    def squares(call: Call, weights: dict[str, Tensor], x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        gradients = grad(lambda held: local.nll(call(held, x), y[None]))(weights)
+        return {name: each.square() for name, each in gradients.items()}
+
+    return _mean_over_examples(local, squares, 1)
+
+
+def gauss_newton(local: Local) -> dict[str, Tensor]:
+    """Return the diagonal of the generalised Gauss-Newton matrix, a mean over the examples.
+
+    G = (1/n_k) Σ_i J_iᵀ Λ_i J_i with J_i = ∂ outputs / ∂θ and Λ_i the Hessian of the example's loss
+    by its outputs: where outputs are linear in θ, the loss's own Hessian. Otherwise as `fisher`.
+    """
+
+    def diagonal(call: Call, weights: dict[str, Tensor], x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        outputs = call(weights, x)
+        bent = jacrev(jacrev(lambda held: local.nll(held, y[None])))(outputs)[0, :, 0]
+        slopes = jacrev(lambda held: call(held, x)[0])(weights)
+        return {
+            name: torch.einsum("c...,cd,d...->...", each, bent, each)
+            for name, each in slopes.items()
+        }
+
+    model = local.model
+    with evaluation(model), torch.no_grad():
+        outputs = model(inputs(local.x[:1])).numel()
+    return _mean_over_examples(local, diagonal, outputs)
+
+
+def _mean_over_examples(
+    local: Local, each: Callable[..., dict[str, Tensor]], numbers: int
+) -> dict[str, Tensor]:
+    """Return the mean of what a function finds of single examples, for each of the weights.
+
+    Parameters
+    ----------
+    each
+        From a call of the network on one input, its trained weights, that input and its target.
+    numbers
+        How many numbers a weight has while an example is looked at.
+    """
     model = local.model
     trained = {n: p.detach() for n, p in model.named_parameters() if p.requires_grad}
     held = {n: t for n, t in model.state_dict().items() if n not in trained}
 
-    def loss(weights: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        return local.nll(functional_call(model, {**weights, **held}, (x[None],)), y[None])
+    def call(weights: dict[str, Tensor], x: Tensor) -> Tensor:
+        found: Tensor = functional_call(model, {**weights, **held}, (x[None],))
+        return found
 
-    gradients = vmap(grad(loss), in_dims=(None, 0, 0))
-    count = sum(tensor.numel() for tensor in trained.values())
+    count = numbers * sum(tensor.numel() for tensor in trained.values())
     at_once = max(1, GRADIENTS_AT_ONCE // count)
     total = {name: torch.zeros_like(tensor) for name, tensor in model.state_dict().items()}
+    examples = vmap(partial(each, call), in_dims=(None, 0, 0))
     with evaluation(model):
         for x, y in zip(local.x.split(at_once), local.y.split(at_once), strict=True):
-            for name, each in gradients(trained, inputs(x), y).items():
-                total[name] += each.square().sum(0)
+            for name, found in examples(trained, inputs(x), y).items():
+                total[name] += found.sum(0)
     return {name: total[name] / len(local.x) for name in weights_of(total)}

@@ -45,6 +45,8 @@ class Local:
         The source of every draw of this client in this round.
     augment : Augment
         How images are changed at random.
+    part : float
+        Of all clients' examples, the part that lies at the round's clients; 1 where it is unknown.
     """
 
     model: nn.Module
@@ -57,6 +59,7 @@ class Local:
     round: int
     seed: int
     augment: Augment = False
+    part: float = 1.0
 
     def load(self, tensors: Tensors) -> None:
         """Let the network hold the tensors of its state dict that are among these."""
@@ -162,6 +165,8 @@ class Server:
         Makes tensors for a result; those that lie in the message's bytes need not be copied there.
     warn : callable
         Takes a line for the server's log.
+    examples : int
+        Of all clients, those that are not of the round with them; 0 where it is unknown.
     """
 
     model: Tensors
@@ -171,6 +176,7 @@ class Server:
     bench: Bench | None = None
     empty: Empty = new_empty
     warn: Callable[[str], None] = warnings.warn
+    examples: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -329,6 +335,11 @@ def shares(replies: Sequence[Reply]) -> list[float]:
     """Return the replies' weights, divided by their sum."""
     total = sum(reply.weight for reply in replies)
     return [reply.weight / total for reply in replies]
+
+
+def all_examples(server: Server, replies: Sequence[Reply]) -> float:
+    """Return how many examples all clients have: those of the replies, where nobody knows more."""
+    return max(float(server.examples), sum(reply.weight for reply in replies))
 
 
 def weighted_mean(replies: Sequence[Reply], names: Sequence[str]) -> dict[str, Tensor]:

@@ -50,6 +50,10 @@ class SiteMethod(Method):
         """Return γ in a round of so many replies."""
         raise TypeError(f"{type(self).__name__} does not say how far a site moves")
 
+    def first_step(self, replies: int) -> float:
+        """Return γ in the first round that counts, before which no client has a site."""
+        return self.step(replies)
+
     def mixing(self, clients: int) -> float:
         """Return α where so many clients have a site."""
         return 1.0
@@ -77,7 +81,8 @@ class SiteMethod(Method):
     def aggregate(self, server: Server, replies: Sequence[Reply]) -> tuple[Tensors, Tensors]:
         """Move the sites of those that replied, and multiply all."""
         self.check(len(replies), 1)
-        before, step = self.global_factor(server), self.step(len(replies))
+        before = self.global_factor(server)
+        step = (self.step if server.state else self.first_step)(len(replies))
         sites, velocities = factors("site", server.state), factors("velocity", server.state)
         flat = before**0.0
         for reply in replies:

@@ -14,10 +14,20 @@ where this sends two. With prior=normal each round is the same problem from a be
 prior=global the last global posterior is the prior and the data of every round count anew: for
 clients that have new ones. With kl_weight κ below 1 the data count 1/κ times, as everywhere.
 
+The product of K posteriors is narrower than each of them. A client that began with its variances
+would have to widen them K times in every round, and variances would fall from round to round. So
+client k begins with the part of the precision that is its own,
+
+    1/v_start = s₀ + (s_g − s₀) n_k / n,      s₀ = 1/v₀,      s_g = 1/v,
+
+n being the examples of the round that made v. The untrained start of round 1 stays as it is. So
+does prior=global, where s_g = s₀.
+
 It assumes that posteriors are what they say, and that they factorise; features that are correlated
 at the clients break the latter.
 
-What travels: the posterior once either way, 2 numbers a Gaussian weight. Nothing is kept.
+What travels: the posterior once either way, 2 numbers a Gaussian weight, and n. Clients keep
+nothing.
 
 What it costs: a client's round is plain variational inference; the server takes two sums.
 
@@ -37,12 +47,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from fedbary.aggregation.limits import LARGEST_LOG_VAR
-from fedbary.gaussian import LOG_VAR_SUFFIX, Factor, Posterior
+from fedbary.gaussian import LOG_VAR_SUFFIX, Factor, Posterior, variance_power
 from fedbary.methods._method import Fitted, Local, Method, Reply, Server, Tensors, weighted_mean
 from fedbary.methods._ranges import one_of, positive
+
+_EXAMPLES = "counted/examples"
+"""The entry of the state with the examples of the last round that counted."""
 
 
 @dataclass(frozen=True)
@@ -69,15 +83,20 @@ class DWC(Method):
         one_of(self, "prior", ("normal", "global"))
         positive(self, "prior_std")
 
+    def send(self, server: Server, client: str) -> Tensors:
+        """Return the global posterior and, once a round has counted, that round's examples."""
+        return {**server.model, **server.state}
+
     def fit(self, local: Local, received: Tensors, kept: Tensors) -> Fitted:
         """Infer under the round's prior."""
-        local.load(received)
-        metrics = local.infer(self._prior(received, local.round))
+        prior = self._prior(received, received)
+        local.load({**received, **_begun(prior, received, len(local.x))})
+        metrics = local.infer(prior)
         return Fitted(local.state(), metrics)
 
     def aggregate(self, server: Server, replies: Sequence[Reply]) -> tuple[Tensors, Tensors]:
         """Multiply the posteriors, and take out all priors but one; log-variances end at ±39.6."""
-        prior = self._prior(_wide(server.model), server.round)
+        prior = self._prior(_wide(server.model), server.state)
         product = prior ** (1.0 - len(replies))
         for reply in replies:
             product = product * _within(prior, Factor.of(_gaussians(_wide(reply.tensors))))
@@ -87,14 +106,29 @@ class DWC(Method):
         for name in found:
             if name.endswith(LOG_VAR_SUFFIX):
                 found[name] = found[name].clamp(-LARGEST_LOG_VAR, LARGEST_LOG_VAR)
-        return {name: found[name].to(like.dtype) for name, like in server.model.items()}, {}
+        model = {name: found[name].to(like.dtype) for name, like in server.model.items()}
+        examples = sum(reply.weight for reply in replies)
+        return model, {_EXAMPLES: torch.tensor(float(examples))}
 
-    def _prior(self, tensors: Tensors, server_round: int) -> Factor:
-        """Return the prior of a round that starts from a state dict."""
+    def _prior(self, tensors: Tensors, state: Tensors) -> Factor:
+        """Return the prior of a round that starts from a state dict; until one counted, N(0, ·)."""
         start = _gaussians(tensors)
-        if self.prior == "global" and server_round > 1:
+        if self.prior == "global" and _EXAMPLES in state:
             return Factor.of(start)
         return Factor.normal(self.prior_std, start.log_var)
+
+
+def _begun(prior: Factor, received: Tensors, examples: int) -> Tensors:
+    """Return the log-variances from which a client of so many examples begins."""
+    if _EXAMPLES not in received:
+        return {}
+    part = min(1.0, examples / float(received[_EXAMPLES]))
+    found = {}
+    for name, log_var in _gaussians(_wide(received)).log_var.items():
+        least = prior.precision[name].double()
+        own = (variance_power(log_var, -1) - least).clamp_min(0) * part
+        found[name + LOG_VAR_SUFFIX] = -(least + own).log()
+    return found
 
 
 def _gaussians(tensors: Tensors) -> Posterior:

@@ -2,13 +2,23 @@
 
 A round is a few steps of Langevin dynamics at every client, from the global θ, and their mean:
 
-    θ_k ← θ_k − η ∇U_k / n_k + √(2 η T / n_k) z_k,      θ ← Σ_k w_k θ_k,      w_k = n_k / n,
+    θ_k ← θ_k − η ∇U_k / n_k + √(2 η T p / n_k) z_k,     θ ← Σ_k w_k θ_k,     w_k = n_k / n_round,
 
-with U_k = n_k · (mean NLL + ½ weight_decay ‖θ‖²) and η 3 `lr` by default, as no momentum multiplies
-a step. The mean's noise has the variance Σ w_k² 2 η T / n_k = 2 η T / n a step, which is that of
-Langevin dynamics on U = Σ_k U_k with the step η/n: with one local step θ is such a chain itself, at
-temperature T. More local steps save communication, at a bias that grows with η, with their number
-and with what sets the clients apart. The global networks of the last rounds predict together.
+with U_k = n_k · (mean NLL + ½ weight_decay ‖θ‖²). η is 3 `lr` by default, as no momentum multiplies
+a step. n_round are the examples of the round's clients, n those of all, and p = n_round / n. The
+mean's noise has the variance Σ w_k² 2 η T p / n_k = 2 η T / n a step. That is the noise of Langevin
+dynamics on U = Σ_k U_k with the step η/n. So with one local step θ is such a chain itself, at
+temperature T, whoever takes part. More local steps save communication. Their bias grows with η,
+with their number and with what sets the clients apart. The global networks of the last rounds
+predict together.
+
+Mini-batches of B examples add noise of their own. With h the curvature of the mean NLL, the chain's
+temperature is about T + η h n/(2 B K) for K clients a round. Clients that are drawn anew each round
+add theirs. Both vanish with η.
+
+The server tells p to the clients that it asks. A client that is asked and stays away is counted in
+p: that round's noise is then a little too large. A strategy in a Flower project of one's own knows
+no p; its `tell` may say `asked-examples` and `all-examples`. Without these p is 1.
 
 It samples the posterior of all data, where SGHMC and SGLD sample each client's and mix them. Two
 rounds' networks are close together, so that those that are kept should lie apart (`thinning`), and
@@ -75,7 +85,7 @@ class FALD(Method):
     thinning : int
         Of the rounds after these each so-manieth network is kept, from 1.
     temperature : float
-        T, from 0; 1 samples the posterior.
+        T, from 0; 1 samples the posterior, for steps so small that batches add little.
     rate_factor : float
         η is `lr` times this, above 0.
 
@@ -112,7 +122,7 @@ class FALD(Method):
         epochs = math.ceil(self.local_steps / steps_an_epoch)
         lr = self.rate_factor * local.training.lr
         job = replace(local, training=replace(local.training, epochs=epochs, lr=lr))
-        sampler = Sampler(job, 1.0, self.temperature, steps=self.local_steps)
+        sampler = Sampler(job, 1.0, self.temperature * local.part, steps=self.local_steps)
         for _ in sampler:
             pass
         return Fitted(local.state(), sampler.metrics)

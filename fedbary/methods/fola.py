@@ -7,8 +7,9 @@ over rounds and clients, round r is
     server:  θ_g ← Σ_k w_k S_k θ_k / Σ_k w_k S_k,      S_k = ((r − 1) Ω + F_k) / r + λ/n,
              Ω   ← ((r − 1) Ω + Σ_k w_k F_k) / r,
 
-and predictions are drawn from N(θ_g, 1/(n Ω + λ)), n being the examples of the round's clients: of
-a part of all clients draws are as wide as theirs alone would be. The paper's Ω is the sum over
+and predictions are drawn from N(θ_g, 1/(n Ω + λ)). n are the examples of all clients, whoever takes
+part: Ω is a mean over examples. (A strategy without a roster knows the replies' examples alone.)
+The paper's Ω is the sum over
 rounds and its penalty divides it by r, which is the same; as a precision of draws the sum would
 count the data once a round. In round 1 there is no Ω, and no penalty.
 
@@ -42,7 +43,16 @@ import torch
 
 from fedbary.gaussian import Posterior
 from fedbary.methods._descent import Descent, fisher, weights_of
-from fedbary.methods._method import Fitted, Local, Method, Reply, Server, Tensors, weighted_mean
+from fedbary.methods._method import (
+    Fitted,
+    Local,
+    Method,
+    Reply,
+    Server,
+    Tensors,
+    all_examples,
+    weighted_mean,
+)
 from fedbary.methods._ranges import not_negative, positive
 from fedbary.methods.laplace import FISHER, pooled
 
@@ -101,7 +111,7 @@ class FOLA(Method):
 
     def aggregate(self, server: Server, replies: Sequence[Reply]) -> tuple[Tensors, Tensors]:
         """Multiply the clients' Gaussians, and take in their Fishers."""
-        examples = sum(reply.weight for reply in replies)
+        examples = all_examples(server, replies)
         names, rounds = weights_of(server.model), float(server.state.get("rounds/", 0)) + 1
         before = {
             name: (rounds - 1) * server.state[FISHER + name].double()

@@ -1,26 +1,34 @@
 """Diagonal Laplace: point weights, and a Gaussian of the loss's curvature around them.
 
-A client trains point weights θ_k from θ_g by the local inference, then takes the diagonal Fisher
-of its examples one by one, F_k = (1/n_k) Σ_i (∂ −log p(y_i | x_i, θ_k))². With the prior N(0, 1/λ),
+A client trains point weights θ_k from θ_g by the local inference, then takes a diagonal curvature
+F_k per example, one example at a time. `curvature` says which:
+
+    fisher:  F_k = (1/n_k) Σ_i (∂ −log p(y_i | x_i, θ_k))², the empirical Fisher,
+    ggn:     F_k = (1/n_k) Σ_i diag J_iᵀ Λ_i J_i, the generalised Gauss-Newton matrix,
+
+J the outputs' Jacobian and Λ the loss's Hessian by the outputs. With the prior N(0, 1/λ),
 counted once, client k's share of it is n_k/n, and its posterior N(θ_k, 1/(n_k F_k + λ n_k/n)). The
 server multiplies these,
 
     s = Σ_k n_k F_k + λ,      θ = Σ_k (n_k F_k + λ n_k/n) θ_k / s,
 
-n being the examples of the round's clients: of a part of all clients s is theirs alone. The next
-round starts from θ. Predictions are of networks drawn from N(θ, 1/s).
+where a sum over a part of the clients stands for all: it is divided by their part of the n examples
+of all clients. (A strategy without a roster knows the replies' examples alone.) The next round
+starts from θ. Predictions are of networks drawn from N(θ, 1/s).
 
-Of a network the draws are too wide in what the Fisher does not see, the more so the smaller λ,
-which is therefore large by default and no prior of the training: that is `weight_decay` (λ/n is the
-same prior; then linear models with orthogonal features are exact). F uses the labels that occurred.
+Of a network the draws are too wide in what F does not see, the more so the smaller λ, which is
+therefore large by default and no prior of the training: that is `weight_decay` (λ/n is the same
+prior). Then linear models with orthogonal features are exact under ggn. Under fisher, the default,
+they are so in expectation only: F uses the labels that occurred, and with 280 examples precisions
+of .77 to .82 of the truth were seen.
 
 It assumes that the loss is quadratic around θ_k and weights do not matter together. With equal F it
 is FedAvg.
 
 What travels: 1 model down, 2 up. Clients keep nothing.
 
-What it costs: a pass over the data for F, about one to two epochs more a round; per-example
-gradients are held for some 64 MB at a time. The server keeps s.
+What it costs: a pass over the data for F, about one to two epochs more a round; under ggn one for
+each output; per-example gradients are held for some 64 MB at a time. The server keeps s.
 
 Use it to make the network of an existing FedAvg uncertain.
 
@@ -35,12 +43,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
 from fedbary.gaussian import Posterior
 from fedbary.methods import _around
-from fedbary.methods._descent import fisher, weights_of
+from fedbary.methods._descent import fisher, gauss_newton, weights_of
 from fedbary.methods._method import (
     Fitted,
     Local,
@@ -48,13 +57,17 @@ from fedbary.methods._method import (
     Reply,
     Server,
     Tensors,
+    all_examples,
     shares,
     weighted_mean,
 )
-from fedbary.methods._ranges import positive
+from fedbary.methods._ranges import one_of, positive
 
 FISHER = "fisher/"
 """What the keys of Fisher diagonals begin with."""
+
+CURVATURES = {"fisher": fisher, "ggn": gauss_newton}
+"""From a client's round to its diagonal curvature."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +78,8 @@ class Laplace(Method):
     ----------
     prior_precision : float
         λ, above 0: of the prior that the draws see.
+    curvature : str
+        fisher, of the labels that occurred, in one pass; or ggn, exact for linear models.
 
     Raises
     ------
@@ -73,17 +88,21 @@ class Laplace(Method):
     """
 
     prior_precision: float = 1000.0
+    curvature: Literal["fisher", "ggn"] = "fisher"
 
     deterministic = True
 
     def __post_init__(self) -> None:
         positive(self, "prior_precision")
+        one_of(self, "curvature", CURVATURES)
 
     def fit(self, local: Local, received: Tensors, kept: Tensors) -> Fitted:
-        """Train point weights, and take their Fisher."""
+        """Train point weights, and take their curvature."""
         local.load(received)
         metrics = local.infer(local.prior)
-        found = {FISHER + name: tensor for name, tensor in fisher(local).items()}
+        found = {
+            FISHER + name: tensor for name, tensor in CURVATURES[self.curvature](local).items()
+        }
         return Fitted({**local.state(), **found}, metrics)
 
     def reply_like(self, model: Tensors) -> Tensors:
@@ -92,7 +111,7 @@ class Laplace(Method):
 
     def aggregate(self, server: Server, replies: Sequence[Reply]) -> tuple[Tensors, Tensors]:
         """Multiply the clients' Gaussians."""
-        examples = sum(reply.weight for reply in replies)
+        examples = all_examples(server, replies)
         model = weighted_mean(replies, list(server.model))
         mean, curvature = pooled(replies, weights_of(server.model), self.prior_precision / examples)
         log_vars = {name: -(examples * tensor).log() for name, tensor in curvature.items()}

@@ -2,7 +2,8 @@
 
 A client trains point weights θ_k, and takes the Hessian of its mean loss by the weights of the last
 layer, G_k = (1/n_k) Σ_i J_iᵀ Λ_i J_i, J the outputs' Jacobian and Λ the loss's Hessian by them; it
-is exact, as outputs are linear there. With n = Σ n_k and the prior N(0, 1/λ) its posterior is
+is exact, as outputs are linear there. With n the examples of all clients and the prior N(0, 1/λ)
+its posterior is
 
     q_k = N(θ_k, (n G_k + λ)⁻¹),
 
@@ -58,6 +59,7 @@ from fedbary.methods._method import (
     Reply,
     Server,
     Tensors,
+    all_examples,
     shares,
     weighted_mean,
 )
@@ -131,7 +133,7 @@ class LastLayerLaplace(Method):
     def aggregate(self, server: Server, replies: Sequence[Reply]) -> tuple[Tensors, Tensors]:
         """Take the barycentre, and draw networks from it."""
         names, size = last_layer(server.model), self._size(server.model)
-        examples = sum(reply.weight for reply in replies)
+        examples = all_examples(server, replies)
         means = torch.stack([_flat(reply.tensors, names) for reply in replies]).double()
         covariances = torch.stack(
             [self._covariance(examples, reply.tensors[CURVATURE], size) for reply in replies]

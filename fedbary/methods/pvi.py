@@ -18,7 +18,9 @@ view.
 
 What it costs: local steps cost what plain variational inference costs. The sites lie at the server,
 2 numbers a weight and client. Synchronous rounds need damping, so many clients a round make it
-slow.
+slow. The first round does not: every site starts from nothing, so no two clients explain the same
+data twice. `undamped_start=true` moves all sites the whole way there, which for factorising
+posteriors is the end.
 
 Use it where the prior is to count once and clients are few: it is variational inference on all
 data.
@@ -50,6 +52,8 @@ class PVI(SiteMethod):
     damping : float
         γ, above 0 to 1: how far a site moves. 0, the default: 1 over the number of replies of a
         round, with which synchronous rounds converge and one client a round moves all the way.
+    undamped_start : bool
+        Whether the first round that counts moves its sites all the way, γ = 1.
     prior_std : float
         Of N(0, prior_std²), η₀.
 
@@ -60,6 +64,7 @@ class PVI(SiteMethod):
     """
 
     damping: float = 0.0
+    undamped_start: bool = False
     prior_std: float = 1.0
 
     def __post_init__(self) -> None:
@@ -70,7 +75,8 @@ class PVI(SiteMethod):
     def check(self, clients: int, epochs: int) -> None:
         """Refuse a damping with which a round of so many clients may diverge."""
         if self.damping * clients > 1:
-            allowed = f"at most 1/{clients} where so many clients reply: it may diverge above"
+            allowed = f"at most 1/{clients} where so many clients reply: it may diverge above; "
+            allowed += "undamped_start=true leaves the first round undamped"
             raise SettingError("damping", self.damping, allowed)
 
     def prior(self, like: Mapping[str, Tensor]) -> Factor:
@@ -80,3 +86,7 @@ class PVI(SiteMethod):
     def step(self, replies: int) -> float:
         """Return γ, 1 over the replies where none is given."""
         return self.damping or 1 / replies
+
+    def first_step(self, replies: int) -> float:
+        """Return 1 for an undamped start."""
+        return 1.0 if self.undamped_start else self.step(replies)

@@ -47,7 +47,8 @@ def _with_method(settings: Settings) -> Iterator[tuple[str, str]]:
     if file.deterministic not in (None, settings.bayesian_layers == 0):
         yield "bayesian_layers", f"{'0' if settings.bayesian_layers else '1 or more'} for {method}"
     if settings.kl_weight == "share" and "prior" in {*file.unused, *file.parameters}:
-        yield "kl_weight", f"a number for {method}"
+        why = "share lets clients count the run's prior once in all, which it does not use"
+        yield "kl_weight", f"a number for {method}: {why}"
     if settings.projection != "none" and file.personalises:
         yield "projection", f"none for {method}, whose clients have models of their own"
 

@@ -28,10 +28,10 @@ def energy(outputs, y):
     return (0.5 * CURVATURE * (outputs - y).square()).sum(1).mean()
 
 
-def fitted(method, model, y, seed, lr=0.025, batch_size=64):
+def fitted(method, model, y, seed, lr=0.025, batch_size=64, part=1.0):
     training = Training(99, batch_size, lr=lr, momentum=0.9, weight_decay=DECAY)
     local = Local(Means(), torch.zeros(len(y), 1), y, energy, local_method("variational"),
-                  training, 1.0, 1, seed)  # fmt: skip
+                  training, 1.0, 1, seed, part=part)  # fmt: skip
     return method.fit(local, model, {})
 
 
@@ -57,6 +57,24 @@ def test_the_chain_has_the_posterior_s_mean_and_variance(local_steps, temperatur
     mean = CURVATURE * torch.cat(parts).mean(0) / (CURVATURE + DECAY)
     scaled = (chain - mean) * (precision / temperature).sqrt()
     assert scaled.mean().abs() < 0.08
+    assert scaled.square().mean() == pytest.approx(1.0, rel=0.12)
+
+
+@pytest.mark.parametrize(("asked", "part"), [(2, 0.5), (1, 0.25)])
+def test_a_part_of_the_clients_samples_at_the_same_temperature(asked, part):
+    """Trap: noise by the round's examples is n/n_round times too warm, 1.97 for two of four."""
+    y = torch.randn(16, WEIGHTS, generator=torch.Generator().manual_seed(0))
+    method = FALD(networks=100, local_steps=5, burn_in=18, thinning=3, rate_factor=2.0)
+    model, state = {"weight": torch.zeros(WEIGHTS)}, {}
+    for server_round in range(1, 18 + 40 * 3 + 1):
+        here = [(server_round * asked + k) % 4 for k in range(asked)]
+        replies = [
+            Reply(str(k), 16.0, fitted(method, model, y, 10 * server_round + k, part=part).reply)
+            for k in here
+        ]
+        model, state = method.aggregate(Server(model, state, server_round), replies)
+    mean, precision = CURVATURE * y.mean(0) / (CURVATURE + DECAY), 64 * (CURVATURE + DECAY)
+    scaled = (method.members(model, state)["weight"] - mean) * precision.sqrt()
     assert scaled.square().mean() == pytest.approx(1.0, rel=0.12)
 
 

@@ -5,13 +5,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.func import jacrev
 
 from fedbary.aggregation import aggregate
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
 from fedbary.inference import Training, local_method
 from fedbary.methods import Local, Reply, Server, method_named
-from fedbary.methods._descent import fisher
+from fedbary.methods._descent import fisher, gauss_newton
 from fedbary.methods._method import weighted_mean
 from fedbary.methods.fola import FOLA
 from fedbary.methods.laplace import FISHER, Laplace
@@ -86,6 +87,54 @@ def test_at_the_truth_it_is_the_curvature_of_a_linear_model():
     network.weight.data[0] = truth
     found = fisher(local(network, x, y, squares(0.7)))["weight"][0]
     torch.testing.assert_close(found, x.square().mean(0) / 0.49, rtol=0.05, atol=0)
+
+
+@pytest.mark.parametrize("at_once", [20, 10**6])
+def test_the_gauss_newton_diagonal_is_the_hessian_s_of_a_linear_model(at_once, monkeypatch):
+    """Whatever labels occurred: of squares Σ x², of classes what autograd finds."""
+    monkeypatch.setattr("fedbary.methods._descent.GRADIENTS_AT_ONCE", at_once)
+    x = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
+    torch.manual_seed(0)
+    line, classes = nn.Linear(3, 1, bias=False), nn.Linear(3, 4)
+    found = gauss_newton(local(line, x, 9 * x[:, 0], squares(0.7)))["weight"][0]
+    torch.testing.assert_close(found, x.square().mean(0) / 0.49)
+    y, loss = torch.arange(40) % 4, nn.functional.cross_entropy
+    found = gauss_newton(local(classes, x, y, loss))
+    bent = jacrev(jacrev(lambda w: loss(x @ w.T + classes.bias, y)))(classes.weight)
+    expected = bent.flatten(2).flatten(0, 1).diag().view(4, 3).detach()
+    torch.testing.assert_close(found["weight"], expected)
+    assert found.keys() == {"weight", "bias"}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_under_ggn_linear_models_are_exact_and_under_fisher_only_nearly(seed):
+    generator = torch.Generator().manual_seed(seed)
+    gaps, x = {}, torch.randn(60, 3, generator=generator).abs() + 0.1
+    y = x.sum(1) + 0.7 * torch.randn(60, generator=generator)
+    for curvature in ("ggn", "fisher"):
+        job = local(nn.Linear(3, 1, bias=False), x, y, squares(0.7), lr=0.01, epochs=30)
+        method = Laplace(prior_precision=2.0, curvature=curvature)
+        reply = method.fit(job, job.state(), {}).reply
+        model, state = method.aggregate(Server(job.state(), {}), [Reply("a", 60.0, reply)])
+        precision = x.square().sum(0) / 0.49 + 2.0
+        found = method.posterior(model, state).log_var["weight"][0].neg().exp()
+        gaps[curvature] = float((found / precision - 1).abs().max())
+    assert gaps["ggn"] < 1e-4 < 0.01 < gaps["fisher"]
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.floats(1.0, 50.0), st.integers(0, 10**6), st.sampled_from(["Laplace", "FOLA"]))
+def test_of_a_part_of_the_clients_widths_are_by_all_examples(times, seed, name):
+    """Trap: by those of the round draws are n/n_round times too wide, tenfold at a tenth."""
+    prior = 3.0
+    replies, mean, precision = posteriors_of_parts(seed, prior)
+    model, method = {"w": torch.zeros(3, dtype=torch.float64)}, method_named(name)
+    method = method(prior_precision=prior)
+    found = method.posterior(
+        *method.aggregate(Server(model, {}, examples=round(64 * times)), replies)
+    )
+    expected = (precision - prior) * round(64 * times) / 64 + prior
+    torch.testing.assert_close(found.log_var["w"].neg().exp(), expected)
 
 
 def posteriors_of_parts(seed, prior):
@@ -223,6 +272,7 @@ def test_swag_sends_the_moments_of_the_iterates_and_the_rule_aggregates():
 @pytest.mark.parametrize(
     ("name", "wrong"),
     [
+        ("Laplace", {"curvature": "kfac"}),
         ("Laplace", {"prior_precision": 0.0}), ("FOLA", {"strength": -1.0}),
         ("FOLA", {"prior_precision": float("inf")}), ("SWAG", {"scale": 0.0}),
         ("SWAG", {"burn_in": -1}), ("SWAG", {"rule": "Median"}),

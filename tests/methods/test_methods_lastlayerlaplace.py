@@ -117,6 +117,18 @@ def test_a_round_is_the_posterior_of_all_data_whatever_the_correlations(prior_pr
     assert gap.abs().max() < 0.04
 
 
+def test_of_a_part_of_the_clients_widths_are_by_all_examples():
+    """Two clients stand for six of the same data: the covariance is a third, but for the prior."""
+    replies = linear_replies(clients(4, 2, features=3), 0.0 + 1e-6)
+    model = {"weight": torch.zeros(1, 3, dtype=torch.float64)}
+    method, found = LastLayerLaplace(prior_precision=1e-6), []
+    for times in (0, 3):
+        examples = times * int(sum(reply.weight for reply in replies))
+        _, state = method.aggregate(Server(model, {}, seed=3, examples=examples), replies)
+        found.append(state[COVARIANCE])
+    torch.testing.assert_close(found[0], 3 * found[1], rtol=1e-5, atol=0)
+
+
 def test_the_wasserstein_barycentre_has_the_mean_by_size_and_is_wider_than_the_product():
     data = clients(4, 3, features=3, correlation=0.7)
     replies = linear_replies(data, 1.0)

@@ -7,6 +7,7 @@ from linear_gaussian import (
     Linear,
     clients,
     exact_fit,
+    independent,
     one_round,
     posterior_of_all,
     start,
@@ -38,6 +39,28 @@ def test_all_at_once_with_damping_reach_it_too():
     for _ in range(150):
         model, state = one_round(method, model, state, data, range(3))
     mean, var = posterior_of_all(data, 0.7)
+    torch.testing.assert_close(model["weight_mean"], mean, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(model["weight_log_var"].exp(), var, rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("damping", [0.0, 0.1])
+def test_an_undamped_start_of_factorising_posteriors_is_the_end(damping):
+    data = independent(clients(2, 8))
+    method = PVI(damping=damping, undamped_start=True)
+    model, state = start(method, data)
+    mean, var = posterior_of_all(data)
+    for _ in range(3):  # the second round finds nothing to mend
+        model, state = one_round(method, model, state, data, range(8))
+        torch.testing.assert_close(model["weight_mean"], mean)
+        torch.testing.assert_close(model["weight_log_var"].exp(), var)
+
+
+def test_an_undamped_start_of_correlated_features_reaches_the_same_end():
+    data, method = clients(1, 3, features=3), PVI(undamped_start=True)
+    model, state = start(method, data)
+    for _ in range(150):
+        model, state = one_round(method, model, state, data, range(3))
+    mean, var = posterior_of_all(data)
     torch.testing.assert_close(model["weight_mean"], mean, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(model["weight_log_var"].exp(), var, rtol=1e-5, atol=0)
 
