@@ -17,6 +17,7 @@ from torch import Tensor
 from fedbary import Posterior
 from fedbary.aggregation.sums import PIECE
 from fedbary.runs.best import BEST, validation_score
+from fedbary.runs.failing import advised, turn, verdict
 from fedbary.runs.run_folder import NETWORKS, RunFolder
 from fedbary.settings.config import Settings
 from fedbary.tasks import Client, Outcome, Scored, task_of
@@ -155,7 +156,7 @@ class Recorder:
             **told,
             **({"members": len(next(iter(outcome.members.values())))} if outcome.members else {}),
             **({"pool": asdict(outcome.pool)} if outcome.pool else {}),
-            **self.last.line,
+            **advised(self.last.line, self.settings),
         }
         self._trained, self._held_out = None, []
         self.results.add_round(line)
@@ -171,6 +172,8 @@ class Recorder:
             f"{left:.0f} s" if server_round else "?",
             "  skipped" if skipped else "",
         )
+        if server_round < self.settings.rounds and (said := turn(self.results.rounds)):
+            log(WARNING, "Round %d: %s", server_round, said)
         return MetricRecord({**scores})
 
     def finish(self) -> None:
@@ -183,6 +186,8 @@ class Recorder:
             self.results.write_tensors(NETWORKS, members)
         self.results.finish(self.posterior, self.task.curves)
         self._tracking.finish()
+        if said := verdict(self.results.result):
+            log(WARNING, "%s", said)
 
     def _draw(self) -> None:
         if self.last.prediction is not None:
@@ -215,8 +220,20 @@ class Recorder:
     def _outcome(self, server_round: int, told: Mapping[str, Any]) -> Outcome:
         """Return what is scored after a round."""
         pool = self.strategy.pool(self.model.state_dict())
-        held_out = self._held_out
-        return Outcome(server_round, self.model, self.posterior, self.members, told, held_out, pool)
+        counts = [sum(of_class) for of_class in zip(*self._label_counts(), strict=True)]
+        return Outcome(
+            server_round,
+            self.model,
+            self.posterior,
+            self.members,
+            told,
+            self._held_out,
+            pool,
+            counts,
+        )
+
+    def _label_counts(self) -> list[list[int]]:
+        return [member.label_counts for member in self.roster.members]
 
     def _replies(self, server_round: int) -> dict[str, Any]:
         """Return how many replies were admitted, why others were not, and who sent none."""

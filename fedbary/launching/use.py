@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedbary.errors import SettingError
+from fedbary.runs.failing import verdict
 
 if TYPE_CHECKING:
     import numpy as np
@@ -64,7 +65,7 @@ def predict(
 
     if held_out and error_rate is None:
         raise SettingError("--held-out", str(held_out), "with --error-rate, which it is for")
-    trained = load(run)
+    trained = _learned(load(run))
     picture = files.picture_beside(output)
     files.require_free([output, picture], force)
     examples = _read(trained, data, target)
@@ -132,7 +133,7 @@ def evaluate(
     from fedbary.trained import files, load
     from fedbary.trained.judgement import pictures, scores
 
-    trained = load(run)
+    trained = _learned(load(run))
     files.require_free([output], force)
     examples = _read(trained, data, target, by)
     if examples.y is None:
@@ -187,6 +188,13 @@ def clusters(
     print("\n".join(_lines(table)))
     explained = 1 - found.costs[-1] / spread if spread else 0.0
     print(f"{count} clusters by {rule} explain {100 * explained:.1f} % of the clients' spread")
+
+
+def _learned(trained: Trained) -> Trained:
+    """Return a trained model; say of one that has learned nothing that it has not."""
+    if said := verdict(trained.line):
+        print(said, file=sys.stderr)
+    return trained
 
 
 def _read(trained: Trained, data: Path, target: str, by: str | None = None) -> Examples:
