@@ -43,6 +43,7 @@ class Node:
             lr=settings.lr_of(round_of(message)),
             momentum=settings.momentum,
             weight_decay=settings.weight_decay,
+            max_grad_norm=settings.grad_bound,
             log_var_lr=settings.log_var_lr,
             kl_weight=kl_weight,
         )

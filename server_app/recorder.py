@@ -18,6 +18,7 @@ from fedbary.aggregation.sums import PIECE
 from fedbary.figures.run import learning_curves
 from fedbary.figures.spared import spared
 from fedbary.runs.best import BEST, validation_score
+from fedbary.runs.failing import advised, turn, verdict
 from fedbary.runs.run_folder import NETWORKS, RunFolder
 from fedbary.settings.config import Settings
 from fedbary.tasks import Client, Outcome, Scored, task_of
@@ -160,7 +161,7 @@ class Recorder:
             **told,
             **({"members": len(next(iter(outcome.members.values())))} if outcome.members else {}),
             **({"pool": asdict(outcome.pool)} if outcome.pool else {}),
-            **self.last.line,
+            **advised(self.last.line, self.settings),
         }
         self._trained, self._held_out = None, []
         self.results.add_round(line)
@@ -176,6 +177,8 @@ class Recorder:
             f"{left:.0f} s" if server_round else "?",
             "  skipped" if skipped else "",
         )
+        if server_round < self.settings.rounds and (said := turn(self.results.rounds)):
+            log(WARNING, "Round %d: %s", server_round, said)
         return MetricRecord({**scores})
 
     def finish(self) -> None:
@@ -191,6 +194,8 @@ class Recorder:
                     for name, figure in pictures():
                         self.results.draw(figure, name)
         self._tracking.finish()
+        if said := verdict(self.results.result):
+            log(WARNING, "%s", said)
 
     def _curves(self) -> Iterable[tuple[str, Figure]]:
         yield "learning-curves", learning_curves(self.results.rounds, self.task.curves)
@@ -229,8 +234,20 @@ class Recorder:
     def _outcome(self, server_round: int, told: Mapping[str, Any]) -> Outcome:
         """Return what is scored after a round."""
         pool = self.strategy.pool(self.model.state_dict())
-        held_out = self._held_out
-        return Outcome(server_round, self.model, self.posterior, self.members, told, held_out, pool)
+        counts = [sum(of_class) for of_class in zip(*self._label_counts(), strict=True)]
+        return Outcome(
+            server_round,
+            self.model,
+            self.posterior,
+            self.members,
+            told,
+            self._held_out,
+            pool,
+            counts,
+        )
+
+    def _label_counts(self) -> list[list[int]]:
+        return [member.label_counts for member in self.roster.members]
 
     def _replies(self, server_round: int) -> dict[str, Any]:
         """Return how many replies were admitted, why others were not, and who sent none."""

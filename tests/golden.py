@@ -17,7 +17,11 @@ from safetensors.torch import load_file
 
 FILE = Path(__file__).with_suffix(".json")
 
-IMAGES = {"clients": 5, "rounds": 2, "local_epochs": 1, "samples": 2, "holdout": 0.2}
+IMAGES = {
+    "clients": 5, "rounds": 2, "local_epochs": 1, "samples": 2, "holdout": 0.2,
+    "normalise": "none", "initialisation": "papers", "lr": 0.03, "lr_schedule": "constant",
+    "max_grad_norm": "none", "log_var_lr": 0.01,
+}  # fmt: skip
 REGRESSION = {"task": "regression", "clients": 5, "rounds": 2, "local_epochs": 2, "samples": 5}
 ROBUST = ("Median", "TrimmedMean", "MultiKrum")
 

@@ -48,6 +48,9 @@ class Training:
         In `clamped_sgd` SGD's rate. 0 freezes them.
     kl_weight
         Weight of KL(q‖prior)/n_k beside the mean negative log-likelihood; 0 is for `variational`.
+    max_grad_norm
+        A longer gradient of the mean negative log-likelihood, all means and deterministic tensors
+        together, is shortened to this norm; None: never.
     proximity
         μ of the term ½ μ ‖θ − θ₀‖² beside the mean negative log-likelihood, which holds means and
         deterministic tensors to where they start.
@@ -60,6 +63,7 @@ class Training:
     weight_decay: float = 0.0
     log_var_lr: float = 0.01
     kl_weight: float = 1.0
+    max_grad_norm: float | None = None
     proximity: float = 0.0
 
     def suited_to(self, model: nn.Module, examples: int) -> Training:

@@ -151,6 +151,7 @@ class Momentum:
 
     The KL is the means' alone, s₀ m − e₀ in the gradient; `weight_decay` is every tensor's, but
     under a factor only the points', as a factor is all there is to be said before the data.
+    A gradient of the mean NLL above `max_grad_norm` is shortened to it before all that is added.
     `proximity` μ adds μ (θ − θ₀), θ₀ being what the tensors hold now.
 
     SGD on a quadratic of curvature a alone is stable while lr a < 2 (1 + β). Of a weight whose
@@ -167,6 +168,7 @@ class Momentum:
 
     def __init__(self, q: Gaussians, training: Training, kl_scale: float | Tensor) -> None:
         self.points, self.momentum = q.points, training.momentum
+        self.max_norm = training.max_grad_norm
         self.decay = torch.full_like(q.points.value, training.weight_decay)
         means = slice(q.mean.shape[-1])
         if not q.has_density:
@@ -183,6 +185,9 @@ class Momentum:
 
     def update(self) -> Tensor:
         """Take in the gradient of the mean NLL, which is changed; return what `lr` multiplies."""
+        if self.max_norm is not None:
+            norm = self.points.grad.norm(dim=-1, keepdim=True)
+            self.points.grad.mul_(self.max_norm / norm.clamp_min(self.max_norm))
         self.points.grad.addcmul_(self.points.value, self.decay).sub_(self.pull)
         self.velocity.mul_(self.momentum).add_(self.points.grad)
         return self.velocity if self.gain is None else self.velocity * self.gain

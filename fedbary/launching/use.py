@@ -11,6 +11,7 @@ import typer
 
 from fedbary.errors import SettingError
 from fedbary.figures.spared import spared
+from fedbary.runs.failing import verdict
 
 if TYPE_CHECKING:
     import numpy as np
@@ -65,7 +66,7 @@ def predict(
 
     if held_out and error_rate is None:
         raise SettingError("--held-out", str(held_out), "with --error-rate, which it is for")
-    trained = load(run)
+    trained = _learned(load(run))
     picture = files.picture_beside(output)
     files.require_free([output, picture], force)
     examples = _read(trained, data, target)
@@ -134,7 +135,7 @@ def evaluate(
     from fedbary.trained import files, load
     from fedbary.trained.judgement import pictures, scores
 
-    trained = load(run)
+    trained = _learned(load(run))
     files.require_free([output], force)
     examples = _read(trained, data, target, by)
     if examples.y is None:
@@ -193,6 +194,13 @@ def clusters(
 
 def _tell(line: str) -> None:
     print(line, file=sys.stderr)
+
+
+def _learned(trained: Trained) -> Trained:
+    """Return a trained model; say of one that has learned nothing that it has not."""
+    if said := verdict(trained.line):
+        print(said, file=sys.stderr)
+    return trained
 
 
 def _read(trained: Trained, data: Path, target: str, by: str | None = None) -> Examples:

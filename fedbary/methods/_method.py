@@ -235,6 +235,9 @@ class Method:
     needs_bench = False
     """Whether the server is to have a network and examples of its own."""
 
+    samples_along = False
+    """Whether its samples are points along the steps: the step size is constant by default."""
+
     called_by: ClassVar[str] = "method"
     """The setting whose value is what runs are called."""
 

@@ -114,7 +114,7 @@ class DSVGD(Method):
     init_std: float = 0.1
 
     deterministic = True
-    unused = ("momentum", "weight_decay")
+    unused = ("momentum", "weight_decay", "max_grad_norm")
 
     def __post_init__(self) -> None:
         check_particles(self.particles, self.width)

@@ -102,8 +102,9 @@ class FALD(Method):
     temperature: float = 1.0
     rate_factor: float = 3.0
 
+    samples_along = True
     deterministic = True
-    unused = ("local_epochs", "momentum")
+    unused = ("local_epochs", "momentum", "max_grad_norm")
 
     def __post_init__(self) -> None:
         whole(self, 1, "networks", "local_steps", "thinning")

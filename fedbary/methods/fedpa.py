@@ -76,6 +76,7 @@ class FedPA(Method):
     server_lr: float = 0.5
     server_momentum: float = 0.9
 
+    samples_along = True
     deterministic = True
 
     def __post_init__(self) -> None:

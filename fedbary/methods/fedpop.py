@@ -102,6 +102,7 @@ class FedPop(Method):
     init_log_var: float = 0.0
 
     unused = ("inference", "prior", "prior_std", "log_var_lr", "weight_decay")
+    samples_along = True
     personalises = True
     remembers = True
 

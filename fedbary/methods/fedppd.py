@@ -87,6 +87,7 @@ class FedPPD(Method):
     temperature: float = 1.0
     student_passes: int = 3
 
+    samples_along = True
     deterministic = True
 
     def __post_init__(self) -> None:

@@ -94,7 +94,7 @@ class FedWBA(Method):
     prior_std: float = 1.0
     init_std: float = 0.1
 
-    unused = ("momentum", "weight_decay")
+    unused = ("momentum", "weight_decay", "max_grad_norm")
     deterministic = True
     personalises = True
     remembers = True

@@ -88,7 +88,8 @@ class SGHMC(Method):
     cycles: int = 1
     noisy_epochs: int = 2
 
-    unused = ("momentum",)
+    unused = ("momentum", "max_grad_norm")
+    samples_along = True
     deterministic = True
 
     def __post_init__(self) -> None:

@@ -70,6 +70,7 @@ class SWAG(Method):
     scale: float = 1.0
     rule: Literal["WB", "RKLB", "EAA", "GAA", "AALV", "FKLB"] = "WB"
 
+    samples_along = True
     deterministic = True
 
     def __post_init__(self) -> None:

@@ -25,12 +25,16 @@ class Parameters:
     ----------
     pixels
         What the first layer sees of images in [0, 1]: themselves ("unit"), or 2x − 1 ("signed").
+    initialisation
+        Of weights, the means of Gaussian ones too: He's ("he"), or the papers' ("papers"); see
+        `fedbary.variational.layers.reset_layer`.
     dropout
         Probability, from 0 to below 1, with which training drops each input of fc2 and fc3; with
         rule=FedAvg bayesian_layers=0 predictive=dropout this is federated MC dropout.
     """
 
     pixels: Literal["unit", "signed"] = "unit"
+    initialisation: Literal["he", "papers"] = "he"
     dropout: float = 0.0
 
 
@@ -43,7 +47,7 @@ def reset(model: CNN, init_log_var: float, seed: int) -> None:
     """Initialise every tensor from a seed; see `fedbary.variational.layers.reset_layer`."""
     generator = Generator().manual_seed(seed)
     for name in LAYERS:
-        reset_layer(model.get_submodule(name), init_log_var, generator)
+        reset_layer(model.get_submodule(name), init_log_var, generator, model.he)
 
 
 class CNN(nn.Module):
@@ -83,6 +87,7 @@ class CNN(nn.Module):
         for side in (height, width):
             features *= ((side - shrink) // 2 - shrink) // 2
         self.signed_pixels = parameters is not None and parameters.pixels == "signed"
+        self.he = parameters is None or parameters.initialisation == "he"
         self.conv1 = nn.Conv2d(channels, 6, KERNEL_SIZE, padding=padding)
         self.conv2 = nn.Conv2d(6, 16, KERNEL_SIZE, padding=padding)
         self.fc1 = nn.Linear(features, 120)

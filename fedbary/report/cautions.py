@@ -5,13 +5,14 @@ from __future__ import annotations
 from fedbary.report.document import Document
 from fedbary.report.markup import Markup, code, listed
 from fedbary.report.results import REPEATS, Results, grouped, written
+from fedbary.runs.failing import FAILING, verdict
 from fedbary.settings.config import BOOKKEEPING
 from fedbary.study.grid import NAMING
 from fedbary.study.table import settings_of
 
 
 def add_cautions(results: Results, document: Document) -> None:
-    """Say what a reader of the means should know: skipped rounds, settings that differ."""
+    """Say what a reader should know: skipped rounds, what did not learn, settings that differ."""
     skipped = results.table[results.table["round"] > 0].groupby("run")["skipped"].sum()
     if (skipped > 0).any():
         lost = [(code(str(run)), count) for run, count in skipped[skipped > 0].items()]
@@ -20,6 +21,9 @@ def add_cautions(results: Results, document: Document) -> None:
             {named}: their last round is not comparable with that of the other runs.""",
             named=listed([Markup(f"{run} ({count:.0f})") for run, count in lost]),
         )
+    if FAILING in results.last:
+        for run in results.last[results.last[FAILING].notna()].to_dict("records"):
+            document.text("**{run}**: {said}.", run=code(str(run["run"])), said=verdict(run))
     for dataset, rows in grouped(results.last, "dataset"):
         settings = settings_of(rows)
         known = BOOKKEEPING.union(NAMING, REPEATS, results.varied, ["method"])

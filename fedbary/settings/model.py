@@ -57,6 +57,7 @@ EITHER = {
     "augment": "auto, true, false, crop or flip",
     "gpus_per_client": "auto, or a number from 0 up",
     "kl_weight": "share, or a number from 0 up",
+    "max_grad_norm": "none, or a number above 0",
     "max_precision_ratio": "none, or a number from 1 up",
     "max_weight_ratio": "none, or a number from 1 up",
     "noise": "none, cross, learned, or a number above 0",
@@ -99,6 +100,7 @@ class Settings(BaseModel):
     resize: Literal["none", "crop", "pad", "stretch"]
     normalise: Literal["none", "channels"]
     pixels: Literal["unit", "signed"]
+    initialisation: Literal["he", "papers"]
     augment: Literal["auto", "crop", "flip"] | bool
     model: str
     hidden_units: int = Field(ge=1, le=10**4)
@@ -117,6 +119,7 @@ class Settings(BaseModel):
     lr_schedule: Literal["constant", "cosine"]
     momentum: float = Field(ge=0, lt=1)
     weight_decay: float = NotNegative
+    max_grad_norm: Literal["none"] | float
     log_var_lr: float = NotNegative
 
     method: str
@@ -181,6 +184,11 @@ class Settings(BaseModel):
         if self.lr_schedule == "constant" or "lr_schedule" in methods()[self.method].unused:
             return self.lr
         return self.lr * 0.5 * (1 + math.cos(math.pi * (server_round - 1) / self.rounds))
+
+    @property
+    def grad_bound(self) -> float | None:
+        """The norm that longer gradients are shortened to; None for none."""
+        return None if isinstance(self.max_grad_norm, str) else self.max_grad_norm
 
     @property
     def weight_bound(self) -> float | None:
@@ -270,11 +278,12 @@ class Settings(BaseModel):
             raise SettingError(name, value, EITHER[name])
         return value
 
-    @field_validator("noise")
+    @field_validator("noise", "max_grad_norm")
     @classmethod
-    def _is_variance(cls, value: str | float) -> str | float:
+    def _is_above_zero(cls, value: str | float, info: ValidationInfo) -> str | float:
+        name = str(info.field_name)
         if isinstance(value, float) and not 0 < value < math.inf:
-            raise SettingError("noise", value, EITHER["noise"])
+            raise SettingError(name, value, EITHER[name])
         return value
 
     @field_validator("max_precision_ratio", "max_weight_ratio")

@@ -118,10 +118,10 @@ class MethodFile:
     ----------
     module, defines, name, purpose : str
         The module and the class in it, what the method is called, and what it is in a line.
-    deterministic, squares, personalises, needs_bench : bool
+    deterministic, squares, personalises, needs_bench, samples_along : bool
         Whether it trains point weights (None: either kind); a regression's on squared errors,
         without a noise of the network's own; whether clients have models of their own, and the
-        server a network and examples.
+        server a network and examples; whether its samples are points along the steps.
     called_by : str
         The setting whose value is what its runs are called.
     unused : set of str
@@ -138,6 +138,7 @@ class MethodFile:
     squares: bool
     personalises: bool
     needs_bench: bool
+    samples_along: bool
     called_by: str
     unused: frozenset[str]
     parameters: Mapping[str, Parameter]
@@ -190,6 +191,7 @@ def _read_method(file: Path) -> MethodFile:
         squares=bool(flags["squares"]),
         personalises=bool(flags["personalises"]),
         needs_bench=bool(flags["needs_bench"]),
+        samples_along=bool(flags["samples_along"]),
         called_by=flags["called_by"],
         unused=frozenset(unused - parameters.keys()),
         parameters=parameters,

@@ -64,6 +64,10 @@ def resolve(overrides: Mapping[str, Any], file: Path = DEFAULTS) -> Settings:
     defaults |= {n: found.default for n, found in own_of_partition}
     if method in methods() and methods()[method].deterministic:
         defaults["bayesian_layers"] = 0
+    if method in methods() and methods()[method].samples_along:
+        defaults["lr_schedule"] = "constant"
+    if given.get("pixels") == "signed":
+        defaults["normalise"] = "none"
     return validated({**values, **of_task, **defaults, **given})
 
 

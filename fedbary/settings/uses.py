@@ -50,7 +50,7 @@ def _unused(settings: Settings) -> Iterator[tuple[str, tuple[str, str]]]:
     for name in method.unused:
         yield name, (part, ", ".join(method.parameters))
     if settings.task == "regression" and method.squares:
-        for name in ("momentum", "weight_decay"):
+        for name in ("momentum", "weight_decay", "max_grad_norm"):
             yield name, (part, "lr, lr_schedule, local_epochs, batch_size, noise")
     by_rule = "rule" in method.parameters and settings.rule not in _WITH_HOSTILE
     if by_rule and not settings.mixing:

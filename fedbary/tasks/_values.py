@@ -94,6 +94,8 @@ class Outcome:
         The clients' metrics on the examples that they hold out.
     pool : Pool or Gate, optional
         How the method joins the members' predictions; None: as their mixture.
+    label_counts : sequence of int
+        How many examples of each class all sites hold; empty where it is not known.
     """
 
     round: int
@@ -103,6 +105,7 @@ class Outcome:
     told: Mapping[str, Any]
     held_out: Sequence[Client]
     pool: Pool | Gate | None = None
+    label_counts: Sequence[int] = ()
 
 
 @dataclass(frozen=True, eq=False)

@@ -38,7 +38,7 @@ from fedbary.predictive.combine import Gate, Pool
 from fedbary.scores.metrics import evaluate
 from fedbary.scores.temperature import nll_at_temperatures
 from fedbary.settings.config import Settings
-from fedbary.tasks import _beyond, _classes, _images, _sums
+from fedbary.tasks import _beyond, _classes, _failing, _images, _sums
 from fedbary.tasks._classes import SCORES
 from fedbary.tasks._network import network
 from fedbary.tasks._task import Task
@@ -206,11 +206,14 @@ class Classification(Task):
         if self.settings.dataset == "none":
             if told := [client for client in outcome.held_out if client.keys() >= SCORES.keys()]:
                 scores = _classes.means(told)
-            return Scored(scores, {} if temperature is None else {"temperature": temperature})
+            line = {} if temperature is None else {"temperature": temperature}
+            if failing := _failing.no_better(scores, outcome.label_counts):
+                line["failing"] = failing
+            return Scored(scores, line)
         images, labels = self.scored_by_clients(facts)
         prediction = self._predict_global(outcome, images)
         if not prediction.probs.isfinite().all():
-            return Scored(scores)
+            return Scored(scores, {"failing": _failing.NOT_FINITE})
         line = {}
         if temperature is not None:
             line = _classes.at_temperature(prediction, labels, temperature)
@@ -218,7 +221,9 @@ class Classification(Task):
         line |= _classes.uncertainty(prediction, labels)
         if self.settings.may_be_kept(outcome.round):
             line |= self._beyond(outcome, prediction, images, labels, facts)
-        return Scored(evaluate(prediction.probs, labels, self.settings.ece_bins), line, prediction)
+        scores = evaluate(prediction.probs, labels, self.settings.ece_bins)
+        line |= _failing.classes_failing(scores, prediction, labels, outcome.model, images)
+        return Scored(scores, line, prediction)
 
     def said(self, scores: Mapping[str, float]) -> str:
         """Return accuracy, NLL and ECE."""

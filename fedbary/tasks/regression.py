@@ -42,7 +42,7 @@ from fedbary.regression.networks import Regressor, gaussian_nll, moments
 from fedbary.regression.noise import NoiseSums, noise_sums
 from fedbary.regression.standardise import Standardiser
 from fedbary.scores.regression import SCORES, score
-from fedbary.tasks import _sums
+from fedbary.tasks import _failing, _sums
 from fedbary.tasks._task import Task
 from fedbary.tasks._values import Dialogue, Facts, Graph, Loss, Outcome, Question, Scored
 
@@ -173,12 +173,14 @@ class Regression(Task):
         seed = self.seed("predict-global", outcome.round)
         prediction = self.predict(outcome, x, facts, seed)
         if not (prediction.mean.isfinite().all() and prediction.var.isfinite().all()):
-            return Scored(dict.fromkeys(SCORES, math.nan))
+            return Scored(dict.fromkeys(SCORES, math.nan), {"failing": _failing.NOT_FINITE})
         line: dict[str, Any] = {}
         if outcome.told["noise_var"] > 0:
             none = torch.zeros_like(prediction.aleatoric)
             line["without_noise"] = score(replace(prediction, aleatoric=none), targets)
-        return Scored(score(prediction, targets), line, prediction)
+        scores = score(prediction, targets)
+        line |= _failing.numbers_failing(scores["rmse"], targets)
+        return Scored(scores, line, prediction)
 
     def said(self, scores: Mapping[str, float]) -> str:
         """Return NLL, RMSE and coverage."""

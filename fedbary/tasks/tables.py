@@ -41,7 +41,7 @@ from fedbary.scores import tables as scores
 from fedbary.scores.metrics import evaluate
 from fedbary.scores.temperature import nll_at_temperatures
 from fedbary.tabular import loss
-from fedbary.tasks import _classes, _sums
+from fedbary.tasks import _classes, _failing, _sums
 from fedbary.tasks._network import network
 from fedbary.tasks._task import Task
 from fedbary.tasks._values import Client, Dialogue, Facts, Graph, Loss, Outcome, Scored
@@ -189,7 +189,8 @@ class Tables(Task):
         model, posterior, members = outcome.model, outcome.posterior, outcome.members
         prediction = self._predict(model, x, facts, seed, posterior, members, outcome.pool)
         if not prediction.probs.isfinite().all():
-            return Scored(dict.fromkeys(self.limits, math.nan))
+            nothing = dict.fromkeys(self.limits, math.nan)
+            return Scored(nothing, {"failing": _failing.NOT_FINITE})
         line = {}
         if self.settings.calibrate == "temperature":
             temperature = _classes.temperature_of(outcome)
@@ -198,7 +199,9 @@ class Tables(Task):
         line |= _classes.uncertainty(prediction, labels)
         if self.settings.may_be_kept(outcome.round):
             line |= _classes.at_end(prediction, labels, self.seed("chance"))
-        return Scored(self.judged(prediction, labels), line, prediction)
+        found = self.judged(prediction, labels)
+        line |= _failing.classes_failing(found, prediction, labels, model, x)
+        return Scored(found, line, prediction)
 
     def said(self, scored: Mapping[str, float]) -> str:
         """Return accuracy, NLL, AUROC and the sensitivity at the chosen specificity."""

@@ -191,7 +191,8 @@ def load(run: Path | str) -> Trained:
     if not (rounds := read_rounds(folder)):
         raise SettingError("run", str(folder), f"a run with the lines of its {METRICS}")
     here = {"device": "auto", "resume": "none", "protocol": "none"}
-    settings = resolve({**made, **here})  # settings newer than the run take their defaults
+    older = {"normalise": "none"}  # what the model was trained on; other newer settings default
+    settings = resolve({**older, **made, **here})
     task = task_of(settings)
     held = read_signature(folder)
     signature = task.signature() if held is None else task.signature_from(held)

@@ -227,20 +227,30 @@ def sample_weights(
     return torch.addcmul(layer.weight_mean, std, noise)
 
 
-def reset_layer(layer: nn.Module, init_log_var: float, generator: Generator) -> None:
-    """Initialise a layer's tensors from `generator`.
+def reset_layer(
+    layer: nn.Module, init_log_var: float, generator: Generator, he: bool = False
+) -> None:
+    """Initialise a layer's tensors from `generator`; log-variances are constant.
 
-    Variational weights: means from N(0, 1/fan_in), log-variances constant, as in the papers' code.
-    Plain weights and every bias: PyTorch's defaults, uniform in ±1/√fan_in.
+    As in the papers' code: means of variational weights from N(0, 1/fan_in); plain weights and
+    every bias from PyTorch's defaults, uniform in ±1/√fan_in. With `he`, after He et al. 2015:
+    means and plain weights from N(0, 2/fan_in), which keeps the size of what ReLUs pass on, and
+    biases 0.
     """
     weight = layer.weight_mean if isinstance(layer, VARIATIONAL) else layer.weight
     assert isinstance(weight, Tensor)
     bound = 1 / math.sqrt(weight[0].numel())
     with torch.no_grad():
-        if isinstance(layer, VARIATIONAL):
-            layer.weight_mean.normal_(0.0, bound, generator=generator)
-            layer.weight_log_var.fill_(init_log_var)
+        if he:
+            weight.normal_(0.0, math.sqrt(2) * bound, generator=generator)
+        elif isinstance(layer, VARIATIONAL):
+            weight.normal_(0.0, bound, generator=generator)
         else:
             weight.uniform_(-bound, bound, generator=generator)
+        if isinstance(layer, VARIATIONAL):
+            layer.weight_log_var.fill_(init_log_var)
         if isinstance(layer.bias, Tensor):
-            layer.bias.uniform_(-bound, bound, generator=generator)
+            if he:
+                layer.bias.zero_()
+            else:
+                layer.bias.uniform_(-bound, bound, generator=generator)

@@ -187,7 +187,21 @@ def test_a_cosine_falls_from_the_rate_towards_nothing():
     rates = [settings.lr_of(server_round) for server_round in (1, 2, 3, 4)]
     assert rates[0] == 0.4 and rates[2] == pytest.approx(0.2)
     assert rates == sorted(rates, reverse=True) and 0 < rates[3] < 0.1
-    assert {resolve({"lr": 0.4, "rounds": 4}).lr_of(t) for t in (1, 4)} == {0.4}
+    constant = resolve({"lr": 0.4, "lr_schedule": "constant", "rounds": 4})
+    assert {constant.lr_of(t) for t in (1, 4)} == {0.4}
+
+
+def test_images_learn_from_normalised_pixels_unless_another_range_is_named():
+    assert resolve({}).normalise == "channels"
+    assert resolve({"pixels": "signed"}).normalise == "none"
+    with pytest.raises(SettingError, match="normalise: 'channels'"):
+        resolve({"pixels": "signed", "normalise": "channels"})
+
+
+def test_methods_that_sample_along_their_steps_keep_the_step_size():
+    assert {resolve({"method": name}).lr_schedule for name in ("SGLD", "SWAG")} == {"constant"}
+    assert resolve({"method": "SGLD", "lr_schedule": "cosine"}).lr_schedule == "cosine"
+    assert {resolve(m).lr_schedule for m in ({}, {"method": "FedProx"})} == {"cosine"}
 
 
 def test_a_setting_that_a_run_of_an_older_version_lacks_is_named_alone():

@@ -73,12 +73,25 @@ def test_head_logits_are_the_network_with_the_drawn_weights(n):
             torch.testing.assert_close(logits[sample], point(x), rtol=1e-4, atol=1e-5)
 
 
-def test_the_seed_decides_every_tensor():
-    one, same, other = (model(2, seed=seed).state_dict() for seed in (0, 0, 1))
+@pytest.mark.parametrize("initialisation", ["he", "papers"])
+def test_the_seed_decides_every_tensor(initialisation):
+    one, same, other = (model(2, seed=s, initialisation=initialisation).state_dict() for s in (0, 0, 1))
+    constant = ("log_var", "bias") if initialisation == "he" else ("log_var",)
     for name, tensor in one.items():
         assert torch.equal(tensor, same[name])
-        if not name.endswith("log_var"):
+        if not name.endswith(constant):
             assert not torch.equal(tensor, other[name])
+
+
+@pytest.mark.parametrize("layers", [0, 5])
+def test_he_s_initialisation_has_the_variance_that_relus_keep(layers):
+    net = model(layers, (3, 32, 32), 100, initialisation="he")
+    for name in LAYERS:
+        layer = net.get_submodule(name)
+        weight = layer.weight_mean if layers else layer.weight
+        expected, count = 2 / weight[0].numel(), weight.numel()
+        assert abs(weight.var() / expected - 1) < 5 * (2 / count) ** 0.5
+        assert not layer.bias.any()
 
 
 @pytest.mark.parametrize("arguments", [((1, 28, 28), 10, 6), ((1, 28, 28), 10, -1),

@@ -23,6 +23,7 @@ UNUSED = (
     "input_shape",
     "augment",
     "pixels",
+    "initialisation",
     "resize",
     "normalise",
     "ece_bins",

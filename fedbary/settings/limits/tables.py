@@ -14,7 +14,16 @@ DATASETS = modules("data/tables", "read_labelled")
 
 FILES = ("",)
 
-UNUSED = ("input_shape", "augment", "pixels", "resize", "normalise", "noise", "corruptions")
+UNUSED = (
+    "input_shape",
+    "augment",
+    "pixels",
+    "initialisation",
+    "resize",
+    "normalise",
+    "noise",
+    "corruptions",
+)
 
 USES = "target, classes, split, class_weights, specificity, ece_bins, predictive"
 

@@ -1,0 +1,66 @@
+"""Runs that fail to learn: since when, and what to try.
+
+The line of a round says by `failing` what is wrong with its model, see `fedbary.tasks._failing`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from fedbary.settings.config import Settings
+from fedbary.settings.parameters import methods
+
+FAILING = "failing"
+"""What a line says it by; of a model that has learned something it says nothing."""
+
+PATIENCE = 3
+"""So many rounds in a row are not yet called failing: every run begins with nothing learned."""
+
+
+def advised(line: Mapping[str, Any], settings: Settings) -> Mapping[str, Any]:
+    """Return the line of a round with what to try, where it says that something is wrong."""
+    if FAILING not in line:
+        return line
+    return {**line, FAILING: f"{line[FAILING]}. Try {', or '.join(_cures(settings))}"}
+
+
+def turn(rounds: Sequence[Mapping[str, Any]]) -> str:
+    """Return what the log says after the last of these rounds; "" where nothing has changed.
+
+    Parameters
+    ----------
+    rounds
+        Lines of metrics.jsonl, from that of round 0.
+    """
+    failing = [FAILING in line for line in rounds[1:]]
+    before, now = _lasts(failing[:-1]), _lasts(failing)
+    if now and not before:
+        return f"Nothing learned in {PATIENCE} rounds: {rounds[-1][FAILING]}"
+    return "The model has begun to learn" if before and not now else ""
+
+
+def verdict(line: Mapping[str, Any]) -> str:
+    """Return what is to be said of a result that has not learned; "" of others."""
+    return f"The model has not learned: {line[FAILING]}" if FAILING in line else ""
+
+
+def _lasts(failing: Sequence[bool]) -> bool:
+    return len(failing) >= PATIENCE and all(failing[-PATIENCE:])
+
+
+def _cures(settings: Settings) -> Iterator[str]:
+    """Yield settings that may help, each as on a command line."""
+    yield f"lr={settings.lr / 3:.1g}"
+    if settings.task == "classification" and settings.normalise == "none":
+        yield "normalise=channels pixels=unit"
+    if settings.model == "cnn" and settings.initialisation == "papers":
+        yield "initialisation=he"
+    if (
+        settings.max_grad_norm == "none"
+        and "max_grad_norm" not in methods()[settings.method].unused
+    ):
+        yield "max_grad_norm=5"
+    if settings.dataset != "none" and settings.partition != "iid" and settings.clients > 1:
+        yield "partition=iid"
+    yield f"rounds={2 * settings.rounds}"

@@ -1,0 +1,99 @@
+"""Signs that a model has not learned, by what its predictions are worth on labelled examples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedbary.data.images import inputs
+from fedbary.predictive import Prediction
+from fedbary.predictive._networks import evaluation
+
+AS_GOOD = 0.98
+"""The part of a score of no inputs at all from which a model counts as no better."""
+
+FAR = 2.0
+"""How many times that NLL a loss is that diverges."""
+
+LOOKED_AT = 64
+"""Inputs by which a dead layer is told."""
+
+NOT_FINITE = "its predictions are not finite"
+
+
+def no_better(scores: Mapping[str, float], counts: Sequence[float]) -> str:
+    """Say in what a model is no better than one without inputs; "" if it is better in anything.
+
+    The latter answers with the commonest class, and its NLL is the classes' entropy
+    H = −Σ_c π_c log π_c, in nats. Both accuracy and NLL must be no better.
+
+    Parameters
+    ----------
+    scores
+        `accuracy` and `nll` of the model.
+    counts
+        The examples of each class.
+    """
+    shares = np.array([count for count in counts if count > 0], dtype=float)
+    accuracy, nll = scores["accuracy"], scores["nll"]
+    if len(shares) < 2 or not np.isfinite([accuracy, nll]).all():
+        return ""
+    shares /= shares.sum()
+    entropy, commonest = float(-(shares * np.log(shares)).sum()), float(shares.max())
+    if accuracy > commonest + 1e-9 or nll < AS_GOOD * entropy:
+        return ""
+    said = f"accuracy {100 * accuracy:.2f} % is no better than always the commonest class's "
+    said += f"{100 * commonest:.2f} %"
+    if nll > FAR * entropy:
+        said += f", and an NLL of {nll:.3g}, against {entropy:.3g} without any input, diverges"
+    return said
+
+
+def classes_failing(
+    scores: Mapping[str, float], prediction: Prediction, labels: Tensor, model: nn.Module, x: Tensor
+) -> dict[str, str]:
+    """Return ``failing`` with what is wrong with predictions of x; nothing if all is well."""
+    found = no_better(scores, torch.bincount(labels).tolist())
+    if not found:
+        return {}
+    if layer := dead_layer(model, inputs(x[:LOOKED_AT])):
+        found = f"layer {layer} is dead, it passes on the same for every input; {found}"
+    elif len(prediction.probs.argmax(1).unique()) == 1:
+        found = f"every input gets the same answer; {found}"
+    return {"failing": found}
+
+
+def numbers_failing(rmse: float, targets: Tensor) -> dict[str, str]:
+    """Return ``failing`` where an error is no less than that of the targets' mean."""
+    spread = float(targets.double().std(correction=0))
+    if len(targets) < 2 or rmse < AS_GOOD * spread:
+        return {}
+    return {"failing": f"RMSE {rmse:.4g} is no better than the mean's {spread:.4g}"}
+
+
+def dead_layer(model: nn.Module, x: Tensor) -> str:
+    """Return the name of the first layer after which inputs no longer differ; "" if there is none.
+
+    After ReLUs that are 0 for every input the next layer takes in the same for all.
+    """
+    alike: dict[str, bool] = {}
+
+    def look(name: str, taken: tuple[Tensor, ...]) -> None:
+        alike.setdefault(name, bool((taken[0] == taken[0][:1]).all()))
+
+    hooks = [
+        module.register_forward_pre_hook(lambda _, taken, name=name: look(name, taken))
+        for name, module in model.named_modules()
+        if any(True for _ in module.parameters(recurse=False))
+    ]
+    try:
+        with torch.no_grad(), evaluation(model):
+            model(x)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    names = list(alike)
+    return next((a for a, b in zip(names, names[1:], strict=False) if alike[b]), "")
