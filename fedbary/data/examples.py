@@ -27,6 +27,8 @@ class Examples:
         Those of a table's columns that are neither inputs nor targets.
     converted : tuple of str
         Names of the pictures whose colours were converted.
+    unknown : tuple of int
+        Places of the rows with a level that the model does not know; they go to a person.
     """
 
     names: tuple[str, ...]
@@ -35,3 +37,4 @@ class Examples:
     columns: Mapping[str, np.ndarray] = field(default_factory=dict)
     unused: tuple[str, ...] = ()
     converted: tuple[str, ...] = ()
+    unknown: tuple[int, ...] = ()
