@@ -1,4 +1,4 @@
-"""What a site's errors tell the server: where a table is wrong, and not what stands there."""
+"""What a site's errors tell the server: that a table is wrong, and nothing that stands there."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from strategies.internals import ClientAppCallable, log
 
 
 def discretion(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-    """Answer a message; what a cell of a site's own table holds goes into its log alone.
+    """Answer a message; what a site's own table holds goes into its log alone.
 
     Flower sends the text of every error to the server.
     """
@@ -22,5 +22,4 @@ def discretion(message: Message, context: Context, call_next: ClientAppCallable)
         if site_from(context.node_config).partition is not None:
             raise
         log(ERROR, "%s", error)
-        told = f"{error.setting}: expected {error.allowed}; the site's log says what it holds"
-        raise ValueError(told) from None
+        raise ValueError(f"{error.told}; the site's log says more") from None

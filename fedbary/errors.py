@@ -1,5 +1,7 @@
 """The errors that end a command with one line instead of a traceback."""
 
+from typing import Any
+
 
 class SettingError(ValueError):
     """A setting, file or argument held a value that is not allowed.
@@ -23,15 +25,27 @@ class SettingError(ValueError):
         self.value = value
         self.allowed = allowed
 
-    def __reduce__(self) -> tuple[type["SettingError"], tuple[str, object, str]]:
+    def __reduce__(self) -> tuple[type["SettingError"], tuple[Any, ...]]:
         return SettingError, (self.setting, self.value, self.allowed)
 
 
 class CellError(SettingError):
-    """A cell of a table held a value that is not allowed."""
+    """A table held what is not allowed; its message may hold names and cells of the table.
 
-    def __reduce__(self) -> tuple[type[SettingError], tuple[str, object, str]]:
-        return CellError, (self.setting, self.value, self.allowed)
+    Parameters
+    ----------
+    setting, value, allowed
+        As of `SettingError`.
+    told : str
+        What a site may tell the server of it.
+    """
+
+    def __init__(self, setting: str, value: object, allowed: str, told: str = "") -> None:
+        super().__init__(setting, value, allowed)
+        self.told = told
+
+    def __reduce__(self) -> tuple[type[SettingError], tuple[Any, ...]]:
+        return CellError, (self.setting, self.value, self.allowed, self.told)
 
 
 class RunError(RuntimeError):

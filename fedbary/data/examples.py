@@ -29,6 +29,8 @@ class Examples:
         Names of the pictures whose colours were converted.
     notes : tuple of str
         What was not read, and what was done to what was.
+    unknown : tuple of int
+        Places of the rows with a level that the model does not know; they go to a person.
     """
 
     names: tuple[str, ...]
@@ -38,3 +40,4 @@ class Examples:
     unused: tuple[str, ...] = ()
     converted: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    unknown: tuple[int, ...] = ()

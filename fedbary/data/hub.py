@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,13 @@ from fedbary.imports import library
 from fedbary.paths import user_path
 
 TESTS = ("test", "validation", "valid", "val")
-"""What the part that tests is called: the first of these that is there."""
+"""What the part that tests is called: the first of these that is there and has labels."""
 
 _SAVED = ("dataset_dict.json", "state.json")
 """Files of which one lies in a folder that `save_to_disk` made."""
 
 
-def load_hub(name: str, data_dir: Path, download: bool) -> tuple[Any, Any | None]:
+def load_hub(name: str, data_dir: Path, download: bool, target: str = "") -> tuple[Any, Any | None]:
     """Return the training part and the test part, if there is one, as `datasets.Dataset`.
 
     Parameters
@@ -31,6 +32,9 @@ def load_hub(name: str, data_dir: Path, download: bool) -> tuple[Any, Any | None
         In its folder ``huggingface`` lies what is fetched or converted.
     download : bool
         Whether the hub may be asked.
+    target : str
+        The column of the labels; columns of named classes hold some in any case. A part whose
+        labels are all hidden (−1) does not test.
 
     Raises
     ------
@@ -63,4 +67,15 @@ def load_hub(name: str, data_dir: Path, download: bool) -> tuple[Any, Any | None
     if train is None:
         allowed = "a part called train, or one part alone"
         raise SettingError(f"dataset {name}: parts", ", ".join(found), allowed)
-    return train, next((found[test] for test in TESTS if test in found), None)
+    parts = [test for test in TESTS if test in found]
+    tests = [test for test in parts if not _is_hidden(found[test], target)]
+    if hidden := [test for test in parts if test not in tests]:
+        instead = f"{tests[0]} tests" if tests else "a part of train tests"
+        warnings.warn(f"dataset {name}: {hidden[0]} has no labels, {instead}", stacklevel=2)
+    return train, found[tests[0]] if tests else None
+
+
+def _is_hidden(part: Any, target: str) -> bool:
+    """Whether a column of labels says nothing in all rows."""
+    columns = [c for c, kind in part.features.items() if c == target or hasattr(kind, "int2str")]
+    return any({-1, None}.issuperset(part.unique(column)) for column in columns)

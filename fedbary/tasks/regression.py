@@ -11,7 +11,6 @@ import math
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,17 +18,12 @@ import torch
 from torch import Generator, Tensor, nn
 
 from fedbary.data import deal
-from fedbary.data.examples import Examples
 from fedbary.data.shard import Shard
-from fedbary.data.sites import Site
-from fedbary.data.table_examples import read_measured
-from fedbary.data.tables import Table, load
-from fedbary.errors import SettingError
+from fedbary.data.tables import Layout, Table, load
 from fedbary.figures.sheet import BLUE, GREEN, RED
 from fedbary.networks import reliability_picture
 from fedbary.predictive.combine import Gate, Pool
 from fedbary.predictive.draws import drawn, members_drawn
-from fedbary.regression.columns import Columns
 from fedbary.regression.forecast import (
     Forecast,
     gated_forecast,
@@ -43,7 +37,7 @@ from fedbary.regression.noise import NoiseSums, noise_sums
 from fedbary.regression.standardise import Standardiser
 from fedbary.scores.regression import SCORES, score
 from fedbary.tasks import _failing, _sums
-from fedbary.tasks._task import Task
+from fedbary.tasks._rows import Rows
 from fedbary.tasks._values import Dialogue, Facts, Graph, Loss, Outcome, Question, Scored
 
 if TYPE_CHECKING:
@@ -58,11 +52,9 @@ NINETY_PERCENT = 1.6448536269514722
 """Half the width of the central 90 % interval of a Gaussian, in standard deviations."""
 
 
-class Regression(Task):
+class Regression(Rows):
     """Regression on tables, scored by Gaussian predictions in the target's own units."""
 
-    by_split = True
-    facts = "standardiser"
     known_metrics = {"train-mse": (0.0, math.inf)}
     curves = (
         ("nll", 1, "Negative log-likelihood (nats)", RED),
@@ -70,40 +62,10 @@ class Regression(Task):
         ("coverage_90", 100, "Targets in the 90 % interval (%)", GREEN),
     )
 
-    def check(self, own_data: bool) -> None:
-        """Raise a SettingError if the data or the split cannot be had."""
-        deal.evaluation_data(self.held, self.deal)
-        if not own_data:
-            deal.client_rows(self.held, self.deal, self.settings.clients)
-        self.make_model(self.signature())
-
-    @property
-    def held(self) -> Table:
-        """The table that the settings name."""
-        return self._load(self.settings.dataset)
-
-    def _load(self, name: str) -> Table:
+    def load(self, name: str, layout: Layout | None = None) -> Table:
+        """Return rows with a number each."""
         by = self.settings
-        return load(name, by.data_dir, by.target, by.download)
-
-    def signature(self) -> Columns:
-        """Return the columns of the server's data."""
-        return Columns(self.held.features)
-
-    def signature_from(self, config: Mapping[str, Any]) -> Columns:
-        """Return the columns that a ConfigRecord holds."""
-        return Columns.from_config(config)
-
-    def shard(self, site: Site, signature: Columns) -> Shard:
-        """Return a site's features and targets."""
-        name = self.settings.dataset if site.partition is not None else site.data_path
-        table = self._load(name)
-        if table.features != signature.features:
-            allowed = f"the server's: {', '.join(signature.features)}"
-            raise SettingError(f"{table.name}: features", ", ".join(table.features), allowed)
-        if site.partition is None:
-            return deal.site_shard(table.x, table.y, self.deal, site.key)
-        return deal.client_shard(table, self.deal, site.partitions, site.partition)
+        return load(name, by.data_dir, by.target, by.download, layout)
 
     def sample(self, count: int) -> tuple[Tensor, Tensor, int]:
         """Return zeros in place of standardised rows: the time they take is the same."""
@@ -111,7 +73,7 @@ class Regression(Task):
         part = torch.zeros_like(x[:count]).float()
         return part, torch.zeros(len(part)), len(y)
 
-    def make_model(self, signature: Columns) -> nn.Module:
+    def make_model(self, signature: Layout) -> nn.Module:
         """Return the network for rows of those features; one for squared errors has no noise."""
         settings = self.settings
         noise = "none" if settings.trains_on_squares else settings.noise
@@ -216,16 +178,7 @@ class Regression(Task):
 
         return answered
 
-    def examples(self, path: Path, signature: Columns) -> Examples:
-        """Read a CSV or an ``.npz`` file."""
-        return read_measured(path, self.settings.target, signature.features)
-
-    def evaluation_examples(self) -> Examples:
-        """Return the test rows, or those kept for validation."""
-        x, y = deal.evaluation_data(self.held, self.deal)
-        return Examples(tuple(str(row) for row in range(1, len(y) + 1)), x, y)
-
-    def answers(self, prediction: Forecast, signature: Columns) -> dict[str, np.ndarray]:
+    def answers(self, prediction: Forecast, signature: Layout) -> dict[str, np.ndarray]:
         """Return means, standard deviations and central 90 % intervals, in the target's units."""
         mean, std = prediction.mean.double().numpy(), prediction.var.double().sqrt().numpy()
         half = NINETY_PERCENT * std

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,12 +19,9 @@ from torch import Generator, Tensor, nn
 from torch.nn.functional import one_hot
 
 from fedbary.data import deal
-from fedbary.data.examples import Examples
 from fedbary.data.image_layout import parse_classes
 from fedbary.data.shard import Shard
-from fedbary.data.sites import Site
 from fedbary.data.standardise import Standardiser
-from fedbary.data.table_examples import read_classified
 from fedbary.data.tables import Labelled, Layout, load_labelled
 from fedbary.device import torch_device
 from fedbary.figures.roc import roc_curves
@@ -43,7 +39,7 @@ from fedbary.scores.temperature import nll_at_temperatures
 from fedbary.tabular import loss
 from fedbary.tasks import _classes, _failing, _sums
 from fedbary.tasks._network import network
-from fedbary.tasks._task import Task
+from fedbary.tasks._rows import Rows
 from fedbary.tasks._values import Client, Dialogue, Facts, Graph, Loss, Outcome, Scored
 
 if TYPE_CHECKING:
@@ -52,7 +48,7 @@ if TYPE_CHECKING:
 SCORES = {**_classes.SCORES, "auroc": (0.0, 1.0), "sensitivity": (0.0, 1.0)}
 
 
-class Tables(Task):
+class Tables(Rows):
     """Classification of tables, standardised together, scored by the mean softmax of networks.
 
     Attributes
@@ -61,8 +57,6 @@ class Tables(Task):
         The scores, each with its least and its largest value.
     """
 
-    by_split = True
-    facts = "standardiser"
     limits: Mapping[str, tuple[float, float]] = SCORES
     known_metrics = _classes.known(SCORES)
     curves = (
@@ -72,41 +66,11 @@ class Tables(Task):
         ("sensitivity", 100, "Sensitivity (%)", GREEN),
     )
 
-    def check(self, own_data: bool) -> None:
-        """Raise a SettingError if the device, the data, the split or the model cannot be had."""
-        deal.evaluation_data(self.held, self.deal)
-        if not own_data:
-            deal.client_rows(self.held, self.deal, self.settings.clients)
-        self.make_model(self.signature())
-
-    @property
-    def held(self) -> Labelled:
-        """The table that the settings name."""
-        settings = self.settings
-        classes = parse_classes(settings.classes) if settings.classes != "auto" else ()
-        return self._load(settings.dataset, classes)
-
-    def _load(
-        self, name: str, classes: tuple[str, ...] = (), layout: Layout | None = None
-    ) -> Labelled:
+    def load(self, name: str, layout: Layout | None = None) -> Labelled:
+        """Return rows with classes: a layout's, else those of the settings, else the data's."""
         by = self.settings
+        classes = parse_classes(by.classes) if layout is None and by.classes != "auto" else ()
         return load_labelled(name, by.data_dir, by.target, classes, layout, by.download)
-
-    def signature(self) -> Layout:
-        """Return the columns, their levels and the classes of the server's data."""
-        return self.held.layout
-
-    def signature_from(self, config: Mapping[str, Any]) -> Layout:
-        """Return the layout that a ConfigRecord holds."""
-        return Layout.from_config(config)
-
-    def shard(self, site: Site, signature: Layout) -> Shard:
-        """Return a site's rows, coded as the server's, and their labels."""
-        name = self.settings.dataset if site.partition is not None else site.data_path
-        table = self._load(name, layout=signature)
-        if site.partition is None:
-            return deal.site_shard(table.x, table.y, self.deal, site.key)
-        return deal.client_shard(table, self.deal, site.partitions, site.partition)
 
     def sample(self, count: int) -> tuple[Tensor, Tensor, int]:
         """Return zeros in place of standardised rows: the time they take is the same."""
@@ -252,15 +216,6 @@ class Tables(Task):
         by = self._predictor(model, facts, seed, outcome.posterior, members, pool)
         temperature = _classes.temperature_of(outcome)
         return _classes.graph(by, partial(self._standardised, facts), temperature)
-
-    def examples(self, path: Path, signature: Layout) -> Examples:
-        """Read a CSV or an ``.npz`` file."""
-        return read_classified(path, self.settings.target, signature)
-
-    def evaluation_examples(self) -> Examples:
-        """Return the test rows, or those kept for validation."""
-        x, y = deal.evaluation_data(self.held, self.deal)
-        return Examples(tuple(str(row) for row in range(1, len(y) + 1)), x, y)
 
     def answers(self, prediction: Prediction, signature: Layout) -> dict[str, np.ndarray]:
         """Return classes, probabilities and uncertainties."""

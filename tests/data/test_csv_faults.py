@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from fedbary.data.tables._csv import cells
+from fedbary.data.tables._csv import read as read_csv
 from fedbary.data.tables._uci import read
 from fedbary.errors import SettingError
 
@@ -14,18 +14,18 @@ from fedbary.errors import SettingError
     [
         (b",,a,y\n1,2,3,4\n", "column 1: ''; expected a name in the header"),
         (b"a,b, a\n1,2,3\n", "column 'a': 'twice'; expected another name for each column"),
-        ("a,b\n1,2\n".encode("utf-16"), "'other bytes'; expected a table of text in UTF-8"),
+        ("a,é\n1,2\n".encode("latin-1"), "'other bytes'; expected a table of text in UTF-8"),
     ],
 )
 def test_a_csv_file_that_is_none(content, said, tmp_path):
     (tmp_path / "t.csv").write_bytes(content)
     with pytest.raises(SettingError, match=re.escape(said)):
-        cells(tmp_path / "t.csv")
+        read_csv(tmp_path / "t.csv", "y")
 
 
 def test_names_may_be_quoted_and_begin_with_a_mark(tmp_path):
     (tmp_path / "t.csv").write_bytes(b'\xef\xbb\xbf"a,b","a"\n1,2\n')
-    assert list(cells(tmp_path / "t.csv").columns) == ["a,b", "a"]
+    assert list(read_csv(tmp_path / "t.csv", "y").columns) == ["a,b", "a"]
 
 
 def test_a_folder_that_holds_no_table(tmp_path):

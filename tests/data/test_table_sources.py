@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 import torch
 
-from fedbary.data.table_examples import read_classified, read_measured
+from fedbary.data.table_examples import read_rows
 from fedbary.data.tables import load, load_labelled
 from fedbary.errors import SettingError
 
@@ -78,12 +78,10 @@ def test_a_function_of_one_s_own_returns_a_dataframe(tmp_path):
 
 def test_examples_are_read_from_parquet_too(folder):
     layout = load_labelled("t.csv", folder, "outcome").layout
-    csv, parquet = (
-        read_classified(folder / f"t.{e}", "outcome", layout) for e in ("csv", "parquet")
-    )
+    csv, parquet = (read_rows(folder / f"t.{e}", "outcome", layout) for e in ("csv", "parquet"))
     assert torch.equal(csv.x, parquet.x) and torch.equal(csv.y, parquet.y)
     assert set(parquet.columns) == set(ROWS.columns)
-    measured = read_measured(folder / "n.parquet", "age", ("visits", "smoker"))
+    measured = read_rows(folder / "n.parquet", "age", load("n.csv", folder, "age").layout)
     assert measured.y.tolist() == NUMBERS["age"].tolist()
 
 

@@ -113,7 +113,7 @@ def test_uci_folder_is_read_as_its_index_files_say(tmp_path):
     ("broken", "match"),
     [
         ({"data": "1 2 3\n4 x 6\n7 8 9\n"}, "row 2, feature '1': 'x'; expected.* finite number"),
-        ({"data": "1 2 3\n4 5 6\n7 8 nan\n"}, "row 3, target: 'nan'"),
+        ({"data": "1 2 3\n4 5 6\n7 8 nan\n"}, "row 3, target: nan"),
         ({"data": "1 2 3\n4 inf 6\n7 8 9\n"}, "row 2, feature '1': 'inf'"),
         ({"data": "1 2 3\n4 5\n7 8 9\n"}, "row 2, target"),
         ({"data": "1 2 3\n4 5 6 7\n7 8 9\n"}, "data.txt"),
@@ -171,7 +171,7 @@ def test_csv_with_a_named_target(tmp_path):
         ("y\n1\n2\n", "2 rows, 0 features"),
         (
             "a,y\nred,old\nblue,new\n",
-            "target 'y': 'old'; expected a column of numbers; task=tables",
+            "target: 'old'; expected a column of numbers; task=tables",
         ),
         ("", "mine.csv: 'no line'; expected a table"),
     ],
@@ -200,9 +200,9 @@ def test_npz_with_and_without_a_split(tmp_path):
     ("arrays", "match"),
     [
         ({"x": RNG.random((5, 2))}, "the arrays x, y or x_train"),
-        ({"x": RNG.random(5), "y": RNG.random(5)}, "features N×D"),
-        ({"x": RNG.random((5, 2)), "y": RNG.random(4)}, "features N×D"),
-        ({"x": np.full((5, 2), "a"), "y": RNG.random(5)}, "features N×D"),
+        ({"x": RNG.random(5), "y": RNG.random(5)}, r"features \(N, D\)"),
+        ({"x": RNG.random((5, 2)), "y": RNG.random(4)}, r"features \(N, D\)"),
+        ({"x": np.full((5, 2), "a"), "y": RNG.random(5)}, "every feature is constant"),
         ({"x": RNG.random((5, 2)), "y": [1, 2, np.nan, 4, 5]}, "row 3, target: nan"),
         ({"x": RNG.random((5, 2)), "y": RNG.random(5), "features": ["a"]}, "2 names"),
         (

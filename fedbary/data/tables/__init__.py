@@ -3,12 +3,13 @@
 A set by name is one module of this package whose name has no leading underscore: with
 ``read(data_dir)``, which returns a `Table`, it is for regression; with ``read_labelled(data_dir)``,
 which returns a `Frame` of `_frame`, for classification. A format is a module whose name has an
-underscore, with the same functions of ``(path, target)``; `_hf` and `_own` take other names than
-paths. Nothing else has to be told of a new set.
+underscore, with ``read(path, target)``, which returns a `Frame` for both; `_hf` and `_own` take
+other names than paths. Nothing else has to be told of a new set.
 """
 
 from __future__ import annotations
 
+import difflib
 import importlib
 from functools import cache
 from pathlib import Path
@@ -20,15 +21,16 @@ from fedbary.data.tables._frame import Frame
 from fedbary.data.tables._labelled import Labelled, encode
 from fedbary.data.tables._layout import Layout, layout_of
 from fedbary.data.tables._split import Split
-from fedbary.data.tables._table import Table
-from fedbary.errors import SettingError
+from fedbary.data.tables._table import Table, measured
+from fedbary.data.tables._words import plain
+from fedbary.errors import CellError, SettingError
 from fedbary.paths import user_path
 from fedbary.registry import is_factory, modules
 
-__all__ = ["Labelled", "Layout", "Split", "Table", "load", "load_labelled", "names"]
+__all__ = ["Labelled", "Layout", "Split", "Table", "load", "load_labelled", "names", "read_file"]
 
-FORMATS = {".csv": _csv, ".npz": _npz, ".parquet": _parquet}
-"""The modules that read files, by how these end."""
+FORMATS = {".csv": _csv, ".csv.gz": _csv, ".tsv": _csv, ".npz": _npz, ".parquet": _parquet}
+"""The modules that read files, by how these end, in whatever case."""
 
 
 def names(reader: str = "read") -> tuple[str, ...]:
@@ -43,7 +45,13 @@ def names(reader: str = "read") -> tuple[str, ...]:
     return modules("data/tables", reader)
 
 
-def load(name: str, data_dir: Path | str, target: str = "", download: bool = False) -> Table:
+def load(
+    name: str,
+    data_dir: Path | str,
+    target: str = "",
+    download: bool = False,
+    layout: Layout | None = None,
+) -> Table:
     """Return a regression set, read once per process.
 
     Parameters
@@ -59,6 +67,8 @@ def load(name: str, data_dir: Path | str, target: str = "", download: bool = Fal
         The column that is to be predicted; an ``.npz`` file and a UCI folder name their own.
     download : bool
         Whether a set of Hugging Face may be fetched.
+    layout : Layout
+        The federation's, by which a site's own data are coded; by default that of the data.
 
     Returns
     -------
@@ -70,9 +80,7 @@ def load(name: str, data_dir: Path | str, target: str = "", download: bool = Fal
     SettingError
         There is no such set, or it holds what it must not; the message says what and where.
     """
-    place = user_path(data_dir).absolute()
-    table: Table = _read("read", name, place, target, download)
-    return table
+    return _measured(name, user_path(data_dir).absolute(), target, download, layout)
 
 
 @cache
@@ -107,8 +115,28 @@ def load_labelled(
         There is no such set, or it holds what it must not; the message says what and where.
     """
     place = user_path(data_dir).absolute()
-    held: Frame = _read("read_labelled", name, place, target, download)
+    held = _with_target(_read("read_labelled", name, place, target, download), target)
     return encode(held, layout or layout_of(held, classes))
+
+
+def read_file(path: Path, target: str) -> Frame | None:
+    """Return what a file of a known format holds, with the target where it is there.
+
+    None of a file of another.
+    """
+    endings = [end for end in FORMATS if path.name.lower().endswith(end)]
+    if not (endings and path.is_file()):
+        return None
+    held: Frame = FORMATS[endings[0]].read(path, target)
+    return held
+
+
+@cache
+def _measured(
+    name: str, data_dir: Path, target: str, download: bool, layout: Layout | None
+) -> Table:
+    held = _read("read", name, data_dir, target, download)
+    return held if isinstance(held, Table) else measured(_with_target(held, target), layout)
 
 
 @cache
@@ -117,17 +145,31 @@ def _read(reader: str, name: str, data_dir: Path, target: str, download: bool) -
         module = importlib.import_module(f"{__name__}.{name}")
         return getattr(module, reader)(data_dir)
     if name.startswith(HUB):
-        return getattr(_hf, reader)(name, data_dir, download, target)
+        return _hf.read(name, data_dir, download, target)
     path = user_path(name)
     if not path.exists():
         path = data_dir / path
     if name and path.is_dir():
-        return getattr(_uci, reader)(path, target)
-    if path.is_file() and path.suffix in FORMATS:
-        return getattr(FORMATS[path.suffix], reader)(path, target)
+        return _uci.read(path, target)
+    if (held := read_file(path, target)) is not None:
+        return held
     if is_factory(name):
-        return getattr(_own, reader)(name, target)
+        return _own.read(name, target)
     sets = ", ".join(names(reader))
     allowed = f"{sets}, the path of a {', '.join(FORMATS)} file or a UCI folder, "
     allowed += f"{HUB}owner/name, or package.module:function"
     raise SettingError("dataset", name, allowed)
+
+
+def _with_target(held: Frame, target: str) -> Frame:
+    """Return a frame that has its target; the error names a column that may have been meant."""
+    if held.target is None and held.name.endswith(".npz"):
+        raise SettingError(held.name, "x", f"the arrays x, y or {', '.join(_npz.PARTS)}")
+    if held.target is None:
+        folded = {name.casefold(): name for name in held.columns}
+        close = difflib.get_close_matches(plain(target).casefold(), folded, n=1)
+        meant = f"; perhaps {folded[close[0]]}" if close else ""
+        columns = ", ".join(held.columns)
+        told = f"{len(held.columns)} columns; missing: {target}"
+        raise CellError("target", target, f"a column of {held.name}: {columns}{meant}", told)
+    return held

@@ -1,54 +1,66 @@
-"""A CSV file with a header; one of its columns is the target. No splits are prescribed."""
+"""A CSV file with a header; one of its columns is the target. No splits are prescribed.
+
+Cells are separated by commas, or, where the header has none, by semicolons or tabs. The text is in
+UTF-8, or in UTF-16 with its mark; the file may be packed, ``.csv.gz``.
+"""
 
 from __future__ import annotations
 
+import csv
+import gzip
+import itertools
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from fedbary.data.tables._dataframe import frame_of, table_of
+from fedbary.data.tables._dataframe import frame_of
 from fedbary.data.tables._frame import Frame
-from fedbary.data.tables._table import Table
 from fedbary.data.tables._text import read_text
-from fedbary.errors import SettingError
+from fedbary.errors import CellError, SettingError
 
-if TYPE_CHECKING:
-    from pandas import DataFrame
+MOST_COLUMNS = 10**5
 
-
-def read(path: Path, target: str) -> Table:
-    """Return the regression set in a CSV file.
-
-    Raises
-    ------
-    SettingError
-        There is no column of the target's name, a column has no name, or a cell is not a finite
-        number.
-    """
-    return table_of(str(path), cells(path), target)
+MARKS = (b"\xff\xfe", b"\xfe\xff")
+"""How a file in UTF-16 begins."""
 
 
-def read_labelled(path: Path, target: str) -> Frame:
-    """Return the columns and classes in a CSV file.
+def read(path: Path, target: str) -> Frame:
+    """Return the columns and targets in a CSV file.
 
     Raises
     ------
     SettingError
-        There is no column of the target's name, a column has no name, or a cell is not what it
-        must be, see `fedbary.data.tables._frame.frame`.
+        It is no table of text; or as of `frame_of`.
     """
-    return frame_of(str(path), cells(path), target)
+    packed = path.suffix.lower() == ".gz"
+    names, separator, encoding = _header(path, packed)
+    if len(names) > MOST_COLUMNS:
+        raise CellError(f"{path}: header", f"{len(names)} columns", f"at most {MOST_COLUMNS}")
+    held = read_text(
+        path,
+        header=0,
+        names=range(len(names)),
+        sep=separator,
+        encoding=encoding,
+        compression="gzip" if packed else None,
+        skipinitialspace=True,
+    )
+    return frame_of(str(path), held.set_axis(names, axis=1), target)
 
 
-def cells(path: Path) -> DataFrame:
-    """Return the cells of a CSV file with a header, as text."""
-    held = read_text(path, skipinitialspace=True)
-    if len(held.columns) == 1 and ";" in str(held.columns[0]):
-        allowed = "commas between, no semicolons"
-        raise SettingError(f"{path}: header", str(held.columns[0]), allowed)
-    names = read_text(path, header=None, nrows=1, skipinitialspace=True).iloc[0].tolist()
-    if twice := [name for name in names if name and names.count(name) > 1]:
-        raise SettingError(f"{path}: column {twice[0]!r}", "twice", "another name for each column")
-    if unnamed := [i for i, name in enumerate(held.columns, 1) if name == f"Unnamed: {i - 1}"]:
-        allowed = "a name in the header; leave a column of row numbers out"
-        raise SettingError(f"{path}: column {unnamed[0]}", "", allowed)
-    return held
+def _header(path: Path, packed: bool) -> tuple[list[str], str, str]:
+    """Return the names in a file's first line, what separates them, and the encoding."""
+    opened = gzip.open if packed else open
+    try:
+        with opened(path, "rb") as file:
+            encoding = "utf-16" if file.read(2) in MARKS else "utf-8-sig"
+        with opened(path, "rt", encoding=encoding, newline="") as text:
+            line = next((line for line in text if line.strip()), "")
+            separator = next((mark for mark in ",;\t" if mark in line), ",")
+            lines = itertools.chain([line], text)  # a name may have a line's end in its quotes
+            names = next(csv.reader(lines, delimiter=separator, skipinitialspace=True), [])
+    except UnicodeError:
+        raise SettingError(str(path), "other bytes", "a table of text in UTF-8") from None
+    except (OSError, EOFError, csv.Error) as error:
+        raise SettingError(str(path), error, "a table, a line a row") from error
+    if not names:
+        raise SettingError(str(path), "no line", "a table, a line a row")
+    return names, separator, encoding

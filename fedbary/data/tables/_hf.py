@@ -8,34 +8,26 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedbary.data.hub import load_hub
-from fedbary.data.tables._dataframe import Splits, frame_of, table_of
+from fedbary.data.tables._dataframe import frame_of
 from fedbary.data.tables._frame import Frame
-from fedbary.data.tables._table import Table
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 
-def read(name: str, data_dir: Path, download: bool, target: str) -> Table:
-    """Return the regression set; a SettingError as of `load_hub` and `table_of`."""
-    held, splits = _rows(name, data_dir, download)
-    return table_of(name, held, target, splits)
+def read(name: str, data_dir: Path, download: bool, target: str) -> Frame:
+    """Return columns and targets; a SettingError as of `load_hub` and `frame_of`.
 
-
-def read_labelled(name: str, data_dir: Path, download: bool, target: str) -> Frame:
-    """Return columns and classes; a SettingError as of `load_hub` and `frame_of`."""
-    held, splits = _rows(name, data_dir, download)
-    return frame_of(name, held, target, splits)
-
-
-def _rows(name: str, data_dir: Path, download: bool) -> tuple[DataFrame, Splits]:
+    Classes that have names keep their order.
+    """
     import pandas
 
-    train, test = load_hub(name, data_dir, download)
+    train, test = load_hub(name, data_dir, download, target)
     parts = [_named(part) for part in (train, test) if part is not None]
     rows = np.arange(sum(map(len, parts)))
     splits = [(rows[: len(train)], rows[len(train) :])] if test is not None else []
-    return pandas.concat(parts, ignore_index=True), splits
+    classes = getattr(train.features.get(target), "names", None) or ()
+    return frame_of(name, pandas.concat(parts, ignore_index=True), target, splits, classes)
 
 
 def _named(part: Any) -> DataFrame:

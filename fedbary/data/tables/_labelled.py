@@ -8,10 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedbary.data.tables._coding import features_of, places_of, without
 from fedbary.data.tables._frame import TARGET, Frame
-from fedbary.data.tables._layout import Layout
+from fedbary.data.tables._layout import Layout, require
 from fedbary.data.tables._split import Split, prescribed, tenth_of_each_class
-from fedbary.errors import CellError, SettingError
+from fedbary.errors import SettingError
 from fedbary.seeds import derive_seed
 
 
@@ -71,47 +72,30 @@ class Labelled:
 
 
 def encode(frame: Frame, layout: Layout) -> Labelled:
-    """Code a frame's rows by a layout: numbers as they are, a level as 1 among 0s.
-
-    Columns are found by name; those that the layout does not have are left out.
+    """Code a frame's rows and classes by a layout; rows with a level unknown to it are left out.
 
     Raises
     ------
     SettingError
-        A column is missing, or a cell is no number, no level or no class of the layout (names
-        row and column).
+        As of `features_of`; or a class is none of the layout's (names the row).
     """
-    if missing := [column for column, _ in layout.columns if column not in frame.columns]:
-        allowed = f"the federation's columns; missing: {', '.join(missing)}"
-        raise SettingError(f"{frame.name}: columns", ", ".join(frame.columns), allowed)
-    parts = [
-        _levels(frame.name, column, frame.columns[column], levels)
-        if levels
-        else _numbers(frame.name, column, frame.columns[column])
-        for column, levels in layout.columns
-    ]
-    labels = _index(f"{frame.name}: row {{}}, {TARGET}", frame.target, layout.classes)
-    x = torch.from_numpy(np.concatenate(parts, axis=1))
-    return Labelled(frame.name, layout, x, torch.from_numpy(labels), frame.splits)
+    x, unknown = features_of(frame, layout)
+    labels = labels_of(frame, layout)
+    known = without(frame, layout, unknown)
+    features, y = (torch.from_numpy(part[~unknown]) for part in (x, labels))
+    return Labelled(frame.name, layout, features, y, known.splits)
 
 
-def _numbers(name: str, column: str, values: np.ndarray) -> np.ndarray:
-    if values.dtype == object:
-        where = f"{name}: row 1, feature {column!r}"
-        raise CellError(where, values[0], "a finite number, as the server's data hold there")
-    return values[:, None]
+def labels_of(frame: Frame, layout: Layout) -> np.ndarray:
+    """Return the place of each row's class in a layout, (N,) int64.
 
-
-def _levels(name: str, column: str, values: np.ndarray, levels: tuple[str, ...]) -> np.ndarray:
-    index = _index(f"{name}: row {{}}, feature {column!r}", values, levels)
-    return np.eye(len(levels))[index]
-
-
-def _index(where: str, values: np.ndarray, names: tuple[str, ...]) -> np.ndarray:
-    """Return the place among `names` of each value, (N,) int64."""
-    places = {name: place for place, name in enumerate(names)}
-    index = np.array([places.get(value, -1) for value in values.tolist()], dtype=np.int64)
-    for row in np.flatnonzero(index < 0)[:1].tolist():
-        allowed = f"{', '.join(names)}, which the server knows"
-        raise CellError(where.format(row + 1), values.tolist()[row], allowed)
-    return index
+    Raises
+    ------
+    SettingError
+        A class is missing or none of the layout's.
+    """
+    assert frame.target is not None
+    labels = places_of(frame.name, TARGET, frame.target, layout.classes)
+    allowed = f"{', '.join(layout.classes)}, which the server knows"
+    require(frame.name, TARGET, frame.target, labels < 0, allowed)
+    return labels

@@ -1,20 +1,24 @@
-"""What all sites of a classification of tables agree on: the columns, their levels, the classes."""
+"""What all sites of a run on tables agree on: the columns, their levels, the classes."""
 
 from __future__ import annotations
 
 import json
+import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from fedbary.data.tables._column import MAX_LEVELS, Column
 from fedbary.data.tables._frame import TARGET, Frame
-from fedbary.errors import CellError, SettingError
-
-MAX_LEVELS = 50
-"""Different texts of a column above which it is taken for names or notes and refused."""
+from fedbary.data.tables._words import CODE, MISSING, alike, disguised, name_of, order_of
+from fedbary.errors import CellError
 
 MAX_CLASSES = 100
+
+FEW = 5
+"""Levels that are never too many for a column's rows."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,7 @@ class Layout:
         of L levels is L features, 1 for the row's level and 0 for the others.
     classes : tuple of str
         Name of each class, in the order of the labels 0, 1, … Of two the second is the positive.
+        Empty where a number is predicted.
     """
 
     columns: tuple[tuple[str, tuple[str, ...]], ...]
@@ -52,54 +57,103 @@ class Layout:
 
     @staticmethod
     def from_config(config: Mapping[str, Sequence[str]]) -> Layout:
-        """Return the layout that a ConfigRecord describes."""
+        """Return the layout that a ConfigRecord describes; ``features`` alone are numbers."""
+        if "features" in config:  # of a regression before it took levels
+            return Layout(tuple((str(name), ()) for name in config["features"]), ())
         pairs = zip(config["columns"], config["levels"], strict=True)
         columns = tuple((str(name), tuple(map(str, json.loads(text)))) for name, text in pairs)
         return Layout(columns, tuple(map(str, config["class-names"])))
 
 
 def layout_of(frame: Frame, classes: Sequence[str] = ()) -> Layout:
-    """Return the layout of a frame: levels in alphabetical order, and the classes.
+    """Return the layout of a classification's frame: levels in their order, and the classes.
 
     Parameters
     ----------
     frame : Frame
         The server's data; its rows decide which levels there are.
     classes : sequence of str
-        The classes in their order; by default those of the frame, whole numbers by size, text in
-        alphabetical order.
+        The classes in their order; by default as the source orders them, else whole numbers by
+        size, text in alphabetical order.
 
     Raises
     ------
     SettingError
-        A column holds more than `MAX_LEVELS` texts, or there are fewer than 2 classes, or more
-        than `MAX_CLASSES`, or they are numbers with a fraction.
+        A column mixes numbers and text, holds numbers in disguise, or has too many levels (names
+        row, counted from 1, and column); or there are fewer than 2 classes, or more than
+        `MAX_CLASSES`, or they are numbers with a fraction.
     """
-    columns = tuple((name, _levels(frame.name, name, v)) for name, v in frame.columns.items())
-    return Layout(columns, tuple(classes) or _classes(frame))
+    return Layout(columns_of(frame), tuple(map(name_of, classes)) or _classes(frame))
 
 
-def _levels(name: str, column: str, values: np.ndarray) -> tuple[str, ...]:
-    if values.dtype != object:
+def columns_of(frame: Frame) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Return name and levels of each of a frame's columns; a SettingError as of `layout_of`."""
+    return tuple((name, _levels(frame.name, name, v)) for name, v in frame.columns.items())
+
+
+def require(name: str, column: str, held: Column, bad: np.ndarray, allowed: str) -> None:
+    """Raise the error of the first of the rows (N,) that are bad, if there is one.
+
+    A missing value is told as what it is.
+    """
+    for row in np.flatnonzero(bad)[:1].tolist():
+        cell = held.cell(row)
+        if held.missing[row]:
+            allowed = (
+                "a value: none is filled in; fill the cell, or leave the row or the column out"
+            )
+            if isinstance(cell, str) and cell and cell.casefold() in MISSING:
+                allowed += f"; if {cell} is a word here, write another that means the same"
+        raise CellError(f"{name}: row {row + 1}, {column}", cell, allowed)
+
+
+def _levels(name: str, column: str, held: Column) -> tuple[str, ...]:
+    where = f"feature {column!r}"
+    require(name, where, held, held.missing, "")
+    if not held.is_text:
+        require(name, where, held, ~np.isfinite(held.numbers), "a finite number")
         return ()
-    levels = sorted(set(values.tolist()))
-    if len(levels) > MAX_LEVELS:
-        allowed = f"at most {MAX_LEVELS}; leave the column out, or code it as numbers"
-        raise SettingError(f"{name}: feature {column!r}", f"{len(levels)} texts", allowed)
+    assert held.texts is not None
+    levels = order_of(set(held.texts.tolist()))
+    if instead := disguised(levels):
+        raise CellError(f"{name}: row 1, {where}", held.cell(0), f"{instead}, in the whole column")
+    words = [level for level in levels if not _is_number(level)]
+    if len(words) < len(levels) and words and not any(re.fullmatch(CODE, v) for v in levels):
+        todo = (
+            "a finite number, as other rows of this column hold; or text that is no number in all"
+        )
+        require(name, where, held, np.isin(held.texts, words), todo)
+    if len(levels) > MAX_LEVELS or len(levels) > max(FEW, len(held.texts) / 2):
+        allowed = f"at most {MAX_LEVELS}, and fewer than half the {len(held.texts)} rows; "
+        allowed += "leave the column out, or code it as numbers"
+        raise CellError(f"{name}: {where}", f"{len(levels)} texts", allowed)
+    _warn_alike(name, where, levels)
     return tuple(levels)
 
 
+def _warn_alike(name: str, where: str, names: Sequence[str]) -> None:
+    for one, other in alike(names):
+        said = f"{one!r} and {other!r} differ in case or blanks alone, and are told apart"
+        warnings.warn(f"{name}: {where}: {said}", stacklevel=2)
+
+
 def _classes(frame: Frame) -> tuple[str, ...]:
-    found = sorted(set(frame.target.tolist()))
-    try:
-        sizes = {name: float(name) for name in found}
-    except ValueError:
-        sizes = {}
+    held = frame.target
+    assert held is not None and held.texts is not None
+    require(frame.name, TARGET, held, held.missing, "")
+    found = order_of(set(held.texts.tolist()))
     number = "whole numbers or text; task=regression predicts a number"
-    if fractions := [name for name, size in sizes.items() if not size.is_integer()]:
-        raise CellError(f"{frame.name}: {TARGET}", fractions[0], number)
-    if not 2 <= len(found) <= MAX_CLASSES:
+    if all(map(_is_number, found)):
+        if fractions := [name for name in found if not float(name).is_integer()]:
+            raise CellError(f"{frame.name}: {TARGET}", fractions[0], number)
+    known = frame.classes if set(found) <= set(frame.classes) else tuple(found)
+    if not 2 <= len(known) <= MAX_CLASSES:
         allowed = f"2 to {MAX_CLASSES} classes, {number}"
-        held = f"{len(found)} different values" if len(found) > 1 else f"{found[0]} in every row"
-        raise CellError(f"{frame.name}: {TARGET}", held, allowed)
-    return tuple(sorted(found, key=sizes.get) if sizes else found)  # type: ignore[arg-type]
+        said = f"{len(known)} different values" if len(found) > 1 else f"{found[0]} in every row"
+        raise CellError(f"{frame.name}: {TARGET}", said, allowed)
+    _warn_alike(frame.name, TARGET, known)
+    return known
+
+
+def _is_number(name: str) -> bool:
+    return re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?inf(inity)?", name) is not None

@@ -1,39 +1,31 @@
 """An ``.npz`` file: ``x`` (N, D) and ``y`` (N,), or both twice, ``x_train`` to ``y_test``.
 
-Four arrays prescribe one split. An array ``features`` of D names is taken where it is there. For
-a classification ``y`` holds whole numbers or text.
+Four arrays prescribe one split. An array ``features`` of D names is taken where it is there. ``y``
+holds numbers, or text for classes.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 
 from fedbary.data.npz import read_npz_arrays
 from fedbary.data.tables._frame import Frame, frame
-from fedbary.data.tables._table import Table, table
-from fedbary.errors import SettingError
+from fedbary.data.tables._words import plain
+from fedbary.errors import CellError, SettingError
 
 Array = np.ndarray
 
 PARTS = ("x_train", "y_train", "x_test", "y_test")
 
-
-def read(path: Path, target: str) -> Table:
-    """Return the regression set in an ``.npz`` file; the target is ``y``, whatever ``target`` says.
-
-    Raises
-    ------
-    SettingError
-        The file is unreadable, arrays are missing or have shapes or values that do not fit.
-    """
-    x, y, names, splits = _arrays(path)
-    return table(str(path), x, y, names, splits)
+KINDS = "iufbU"
+"""Of dtypes that hold numbers or text."""
 
 
-def read_labelled(path: Path, target: str) -> Frame:
-    """Return the columns and classes in an ``.npz`` file; the classes are ``y``.
+def read(path: Path, target: str) -> Frame:
+    """Return the columns in an ``.npz`` file; the target is ``y``, whatever ``target`` says.
 
     Raises
     ------
@@ -41,16 +33,19 @@ def read_labelled(path: Path, target: str) -> Frame:
         The file is unreadable, arrays are missing or have shapes or values that do not fit.
     """
     x, y, names, splits = _arrays(path)
-    if x.ndim != 2 or y.shape != x.shape[:1] or {x.dtype.kind, y.dtype.kind} - set("iufbU"):
-        held = f"x {x.shape} {x.dtype}, y {y.shape} {y.dtype}"
-        raise SettingError(str(path), held, "features (N, D) and classes (N,), numbers or text")
-    if twice := {name for name in names if names.count(name) > 1}:
-        raise SettingError(f"{path}: features", min(twice), "a name for each column of its own")
+    right = x.ndim == 2 and x.dtype.kind in KINDS
+    if not right or (y is not None and (y.shape != x.shape[:1] or y.dtype.kind not in KINDS)):
+        held = ", ".join(f"{a.shape} {a.dtype}" for a in (x, y) if a is not None)
+        raise SettingError(str(path), held, "features (N, D) and targets (N,), numbers or text")
+    if len(set(names)) < len(names):
+        twice = Counter(names).most_common(1)[0][0]
+        raise CellError(f"{path}: features", twice, "a name for each column of its own")
     return frame(str(path), dict(zip(names, x.T, strict=True)), y, splits)
 
 
-def _arrays(path: Path) -> tuple[Array, Array, list[str], list[tuple[Array, Array]]]:
-    """Return features, targets, names of the features, and the split if there is one."""
+def _arrays(path: Path) -> tuple[Array, Array | None, list[str], list[tuple[Array, Array]]]:
+    """Return features, targets if there are any, names of the features, and perhaps a split."""
+    y: Array | None
     arrays = read_npz_arrays(path, ("x", "y", "features", *PARTS))
     splits = []
     if all(part in arrays for part in PARTS):
@@ -61,8 +56,8 @@ def _arrays(path: Path) -> tuple[Array, Array, list[str], list[tuple[Array, Arra
             raise SettingError(str(path), error, "parts of as many features") from error
         rows = np.arange(sum(count))
         splits = [(rows[: count[0]], rows[count[0] :])]
-    elif "x" in arrays and "y" in arrays:
-        x, y = arrays["x"], arrays["y"]
+    elif "x" in arrays:
+        x, y = arrays["x"], arrays.get("y")
     else:
         held = ", ".join(arrays) or "no array"
         raise SettingError(str(path), held, f"the arrays x, y or {', '.join(PARTS)}")
@@ -71,4 +66,4 @@ def _arrays(path: Path) -> tuple[Array, Array, list[str], list[tuple[Array, Arra
         raise SettingError(
             f"{path}: features", names.size, f"{x.shape[1]} names, one a column of x"
         )
-    return x, y, [str(name) for name in names], splits
+    return x, y, [plain(name) for name in names], splits

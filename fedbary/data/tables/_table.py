@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +11,11 @@ import torch
 from torch import Tensor
 
 from fedbary.data.deal import tenth_of_all
-from fedbary.data.tables._split import Split, checked_split, prescribed, tenth
+from fedbary.data.tables._coding import features_of, without
+from fedbary.data.tables._column import Column
+from fedbary.data.tables._frame import TARGET, Frame, frame
+from fedbary.data.tables._layout import Layout, columns_of, require
+from fedbary.data.tables._split import Split, prescribed, tenth
 from fedbary.errors import CellError, SettingError
 from fedbary.seeds import derive_seed
 
@@ -24,8 +28,8 @@ class Table:
     ----------
     name : str
         Where it is from.
-    features : tuple of str
-        Name of each column of ``x``.
+    layout : Layout
+        What the columns of ``x`` mean; it has no classes.
     x, y : Tensor
         Features (N, D) and target (N,), finite float64.
     splits : tuple of Split
@@ -33,10 +37,15 @@ class Table:
     """
 
     name: str
-    features: tuple[str, ...]
+    layout: Layout
     x: Tensor
     y: Tensor
     splits: tuple[Split, ...] = ()
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Name of each column of ``x``."""
+        return self.layout.features
 
     @property
     def examples(self) -> tuple[Tensor, Tensor]:
@@ -66,68 +75,67 @@ class Table:
         return Split.where(tenth(len(self.y), rng))
 
 
-def table(
-    name: str,
-    x: np.ndarray,
-    y: np.ndarray,
-    features: Sequence[str],
-    splits: Sequence[tuple[np.ndarray, np.ndarray]] = (),
-    cell: Callable[[int, int], object] | None = None,
-) -> Table:
-    """Return the set that arrays describe; features that never vary are dropped with a warning.
-
-    Parameters
-    ----------
-    name : str
-        Where the arrays are from, named in errors and warnings.
-    x, y : ndarray
-        Numbers, (N, D) and (N,).
-    features : sequence of str
-        D names.
-    splits : sequence of (ndarray, ndarray)
-        Row numbers, from 0, to train on and to test on.
-    cell : callable
-        What stood at (row, column), for the message about a value that is not finite; column D
-        is the target. By default the value itself.
+def table(name: str, x: np.ndarray, y: np.ndarray, features: Sequence[str]) -> Table:
+    """Return the set of a table that arrays hold: numbers (N, D) and (N,), and D names.
 
     Raises
     ------
     SettingError
-        The shapes do not fit, a value is not finite (names the row, counted from 1), the target
-        or every feature is constant, or a split is empty, overlaps, or names rows that are not.
+        As of `measured`.
     """
-    if (
-        x.ndim != 2
-        or y.shape != x.shape[:1]
-        or x.dtype.kind not in "iufb"
-        or y.dtype.kind not in "iufb"
-    ):
-        held = (
-            f"{'×'.join(map(str, x.shape))} {x.dtype} and {'×'.join(map(str, y.shape))} {y.dtype}"
-        )
-        raise SettingError(name, held, "numbers: features N×D, a target of length N")
-    if len(y) < 2 or not len(features):
-        raise SettingError(name, f"{len(y)} rows, {len(features)} features", "at least 2 and 1")
-    x, y = x.astype(np.float64), y.astype(np.float64)
-    whole = np.column_stack([x, y])
-    for row, column in np.argwhere(~np.isfinite(whole))[:1].tolist():
-        of = f"feature {features[column]!r}" if column < len(features) else "target"
-        stood = float(whole[row, column]) if cell is None else cell(row, column)
-        raise CellError(f"{name}: row {row + 1}, {of}", stood, "a finite number")
-    varies = np.ptp(whole, axis=0) > 0
-    if not varies[-1] or not varies[:-1].any():
-        held = "every feature" if varies[-1] else "the target"
-        raise SettingError(
-            name, f"{held} is constant", "at least one feature and a target that vary"
-        )
-    if not varies.all():
-        dropped = ", ".join(str(f) for f, kept in zip(features, varies, strict=False) if not kept)
-        warnings.warn(f"{name}: constant features are left out: {dropped}", stacklevel=2)
-    kept = varies[:-1]
-    return Table(
-        name,
-        tuple(str(feature) for feature, keep in zip(features, kept, strict=True) if keep),
-        torch.from_numpy(np.ascontiguousarray(x[:, kept])),
-        torch.from_numpy(y),
-        tuple(checked_split(name, number, len(y), *rows) for number, rows in enumerate(splits)),
-    )
+    return measured(frame(name, dict(zip(features, x.T, strict=True)), y))
+
+
+def measured(held: Frame, layout: Layout | None = None) -> Table:
+    """Return the regression set of a frame.
+
+    Parameters
+    ----------
+    held : Frame
+        With the target.
+    layout : Layout
+        The federation's, by which a site's own data are coded: rows with a level unknown to it
+        are left out. By default that of the frame, whose constant columns are left out with a
+        warning.
+
+    Raises
+    ------
+    SettingError
+        A cell is missing or not finite (names the row, counted from 1); or, of a frame with a
+        layout of its own, the target or every feature is constant, or there is one row.
+    """
+    assert held.target is not None
+    target, values = held.target, held.target.numbers
+    if not np.isfinite(values).any() and not target.missing.all():
+        allowed = "a column of numbers; task=tables predicts classes"
+        raise CellError(f"{held.name}: {TARGET}", target.cell(0), allowed)
+    require(held.name, TARGET, target, ~np.isfinite(values), "a finite number")
+    chosen = layout or _own_layout(held)
+    x, unknown = features_of(held, chosen)
+    known = without(held, chosen, unknown)
+    features, targets = (torch.from_numpy(part[~unknown]) for part in (x, values))
+    return Table(held.name, chosen, features, targets, known.splits)
+
+
+def _own_layout(held: Frame) -> Layout:
+    assert held.target is not None
+    if held.count < 2:
+        features = f"{held.count} rows, {len(held.columns)} features"
+        raise SettingError(held.name, features, "at least 2 and 1")
+    columns = dict(columns_of(held))
+    constant = [name for name in columns if _is_constant(held.columns[name])]
+    if np.ptp(held.target.numbers) == 0 or len(constant) == len(columns):
+        what = "every feature" if len(constant) == len(columns) else "the target"
+        allowed = "at least one feature and a target that vary"
+        raise SettingError(held.name, f"{what} is constant", allowed)
+    if constant:
+        said = f"{held.name}: constant features are left out: {', '.join(constant)}"
+        warnings.warn(said, stacklevel=2)
+    return Layout(tuple((name, v) for name, v in columns.items() if name not in constant), ())
+
+
+def _is_constant(column: Column) -> bool:
+    if column.is_text:
+        assert column.texts is not None
+        return len(set(column.texts.tolist())) == 1
+    return bool(np.ptp(column.numbers) == 0)

@@ -13,16 +13,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedbary.data.tables._frame import Frame, frame
-from fedbary.data.tables._table import Table
-from fedbary.data.tables._text import numbers, read_text
+from fedbary.data.tables._text import read_text
 from fedbary.errors import SettingError
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
 
-def read(path: Path, target: str) -> Table:
-    """Return the regression set in a folder; the target is the column that the folder names.
+def read(path: Path, target: str) -> Frame:
+    """Return the columns in a folder; the target is the column that the folder names.
 
     Raises
     ------
@@ -30,20 +29,16 @@ def read(path: Path, target: str) -> Table:
         A file is missing or does not hold what it must.
     """
     features, aim, splits = _parts(path)
-    return numbers(str(path), features, aim, splits)
+    columns = {str(name): _numbers(features[name]) for name in features.columns}
+    return frame(str(path), columns, _numbers(aim), splits)
 
 
-def read_labelled(path: Path, target: str) -> Frame:
-    """Return the columns and classes in a folder; the folder names the column of the classes.
+def _numbers(cells: Series[str]) -> Series[float] | Series[str]:
+    """Return a column as numbers, of which the format is made; one that holds text as it is."""
+    import pandas
 
-    Raises
-    ------
-    SettingError
-        A file is missing or does not hold what it must.
-    """
-    features, aim, splits = _parts(path)
-    columns = {str(name): features[name].to_numpy(object) for name in features.columns}
-    return frame(str(path), columns, aim.to_numpy(object), splits)
+    numbers = pandas.to_numeric(cells, errors="coerce")
+    return cells if numbers.isna().any() else numbers
 
 
 def _parts(path: Path) -> tuple[DataFrame, Series, list[tuple[np.ndarray, np.ndarray]]]:

@@ -1,0 +1,118 @@
+"""A column as its source has it: what each cell says as a number and as a name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedbary.data.tables._words import CODE, EXPONENT, MISSING, name_of
+
+MAX_LEVELS = 50
+"""Different texts of a column above which it is taken for names or notes and refused."""
+
+
+@dataclass(frozen=True, eq=False)
+class Column:
+    """N cells.
+
+    Attributes
+    ----------
+    numbers : ndarray
+        (N,) float64, NaN where a cell says none. True is 1, False is 0.
+    texts : ndarray or None
+        (N,) the names that the cells say; None of more than `MAX_LEVELS` different numbers.
+    missing : ndarray
+        (N,) bool: where a cell says nothing.
+    is_text : bool
+        Whether the cells are names: some are no numbers, or are codes that a number would change.
+    """
+
+    numbers: np.ndarray
+    texts: np.ndarray | None
+    missing: np.ndarray
+    is_text: bool
+
+    def cell(self, row: int) -> object:
+        """Return what a cell says, for an error."""
+        if self.texts is None or self.texts[row] == "nan":
+            return float(self.numbers[row])
+        return self.texts[row]
+
+    def rows(self, kept: np.ndarray) -> Column:
+        """Return some of the rows."""
+        texts = None if self.texts is None else self.texts[kept]
+        return Column(self.numbers[kept], texts, self.missing[kept], self.is_text)
+
+    @property
+    def values(self) -> np.ndarray:
+        """The names, or else the numbers, by which rows are told apart."""
+        return self.numbers if self.texts is None else self.texts
+
+
+def column(cells: Any, named: bool = False) -> Column:
+    """Return the column of some cells.
+
+    Parameters
+    ----------
+    cells : Series or ndarray
+        (N,): numbers, booleans or text; what is missing is NaN, NA, None, or a word of `MISSING`.
+    named : bool
+        Whether texts are kept of however many different numbers, as of classes.
+    """
+    import pandas
+
+    held = pandas.Series(cells)
+    if isinstance(held.dtype, pandas.CategoricalDtype):
+        held = held.astype(held.cat.categories.dtype if held.notna().all() else object)
+    if held.dtype == object:
+        held = held.map(_text, na_action="ignore").astype(object)
+    absent = held.isna().to_numpy()
+    if pandas.api.types.is_bool_dtype(held.dtype):
+        held = held.astype(object).map({True: "True", False: "False"})
+    if pandas.api.types.is_numeric_dtype(held.dtype):
+        return _of_numbers(held, absent, named)
+    return _of_texts(held, absent, named)
+
+
+def _of_numbers(held: Any, absent: np.ndarray, named: bool) -> Column:
+    numbers = held.to_numpy(np.float64, na_value=np.nan)
+    codes, found = held.factorize()
+    large = held.dtype.kind in "iu" and bool((abs(numbers) > 2**53).any())
+    texts = None
+    if named or large or absent.any() or len(found) <= MAX_LEVELS:
+        names = [_text(number) for number in found.tolist()]
+        texts = np.array([*names, "nan"], dtype=object)[codes]
+    return Column(numbers, texts, absent, large)
+
+
+def _of_texts(held: Any, absent: np.ndarray, named: bool) -> Column:
+    import pandas
+
+    codes, found = held.factorize()
+    numbers = pandas.to_numeric(held, errors="coerce").to_numpy(np.float64)
+    if not named and len(found) > MAX_LEVELS and np.isfinite(numbers).all() and not _coded(found):
+        return Column(numbers, None, absent, False)
+    names = np.array([*map(name_of, found.tolist()), ""], dtype=object)
+    each = pandas.to_numeric(pandas.Series(names), errors="coerce").to_numpy(np.float64, copy=True)
+    each[names == "True"], each[names == "False"] = 1.0, 0.0
+    nothing = np.array([name.casefold() in MISSING for name in names])
+    each[nothing] = np.nan
+    is_text = bool((np.isnan(each) & ~nothing).any()) or _coded(names[~nothing])
+    return Column(each[codes], names[codes], nothing[codes], is_text)
+
+
+def _coded(names: Any) -> bool:
+    """Whether names are digits that a number would change, as a code's are."""
+    import pandas
+
+    held = pandas.Series(names, dtype=object).str
+    return len(names) > 0 and bool(held.fullmatch(CODE).any() or held.fullmatch(EXPONENT).all())
+
+
+def _text(cell: object) -> str:
+    """Return the name of a cell; of a float that is whole the digits."""
+    if isinstance(cell, float) and cell.is_integer():
+        return f"{cell:.0f}"
+    return name_of(cell)

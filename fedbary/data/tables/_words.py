@@ -1,0 +1,83 @@
+"""What a cell says: a name, a number, or nothing; one rule for every format, site and command.
+
+A name (of a class, a level, a column) is its text: in Unicode's form NFC, without space around it.
+A whole number keeps all its digits, `007` is not `7` and `1E1` is not `10`. Two forms are made
+one, as programs write them: `3.0` is `3`, and `true`, `TRUE` are `True`.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable
+
+MISSING = frozenset({"", "na", "n/a", "#n/a", "<na>", "nan", "null", "?"})
+"""Texts that stand for a missing value, in whatever case."""
+
+BOOLEANS = {"true": "True", "false": "False"}
+
+_WHOLE = re.compile(r"([+-]?(?:0|[1-9]\d*))\.0+", re.ASCII)
+
+CODE = r"[+-]?(?:0\d+|\d{16,})"
+"""Digits that a number would lose: zeros before them, or more than a number can hold."""
+
+EXPONENT = r"\d+E\d+"
+"""`1E2` in every cell: a code, for programs write 1E+02."""
+
+_NUMBER = "a number such as 1163.74: a point, no separators, no % and no currency"
+_DATE = "a number, such as days since a date: dates are not read"
+
+_DISGUISED = (
+    (r"[+-]?\d{1,3}(?:[,.'’ \u00a0\u202f]\d{3})+(?:[.,]\d+)?", _NUMBER),
+    (r"[+-]?\d*,\d+", _NUMBER),
+    (r"[+-]?[\d.,]+ ?%", _NUMBER),
+    (r"[+-]?[$€£¥] ?[\d.,]*\d|[+-]?[\d.,]*\d ?[$€£¥]", _NUMBER),
+    (r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}(?:[T ].*)?", _DATE),
+    (r"\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4}(?: .*)?", _DATE),
+)
+"""Texts that people read as numbers or dates, each with what is taken in their place."""
+
+
+def plain(text: object) -> str:
+    """Return a text in one form of Unicode, without space around it."""
+    return unicodedata.normalize("NFC", str(text)).strip()
+
+
+def name_of(cell: object) -> str:
+    """Return the name of a class or a level that a cell says."""
+    text = plain(cell)
+    if whole := _WHOLE.fullmatch(text):
+        return whole[1]
+    return BOOLEANS.get(text.casefold(), text)
+
+
+def disguised(texts: Iterable[str]) -> str:
+    """Return what stands in place of texts that are all numbers or dates to people; "" of others.
+
+    Plain numbers may be among them.
+    """
+    held = set(texts)
+    for form, instead in _DISGUISED:
+        odd = {text for text in held if re.fullmatch(form, text)}
+        if odd and all(re.fullmatch(r"[+-]?[\d.,' ]+", text) for text in held - odd):
+            return instead
+    return ""
+
+
+def order_of(names: Iterable[str]) -> list[str]:
+    """Return names in their order: whole numbers by size, others in alphabetical order."""
+    held = sorted(names)
+    if all(re.fullmatch(r"[+-]?\d+", name, re.ASCII) for name in held):
+        return sorted(held, key=int)
+    return held
+
+
+def alike(names: Iterable[str]) -> list[tuple[str, str]]:
+    """Return pairs of names that differ in case or blanks alone."""
+    seen: dict[str, str] = {}
+    pairs = []
+    for name in names:
+        first = seen.setdefault("".join(name.split()).casefold(), name)
+        if first != name:
+            pairs.append((first, name))
+    return pairs

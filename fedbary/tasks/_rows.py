@@ -1,0 +1,81 @@
+"""What tasks on tables share: where rows are from, and what a site may say of its own."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedbary.data import deal
+from fedbary.data.examples import Examples
+from fedbary.data.shard import Shard
+from fedbary.data.sites import Site
+from fedbary.data.table_examples import read_rows
+from fedbary.data.tables import Labelled, Layout, Table
+from fedbary.errors import CellError
+from fedbary.tasks._task import Task
+
+UNTOLD = "columns or cells that do not fit"
+"""What a server is told of a site's table; the site's own log says more."""
+
+
+class Rows(Task):
+    """A task on the rows of a table."""
+
+    by_split = True
+    facts = "standardiser"
+
+    @abstractmethod
+    def load(self, name: str, layout: Layout | None = None) -> Labelled | Table:
+        """Return the rows of a source, coded by a layout, by default their own."""
+
+    @property
+    def held(self) -> Labelled | Table:
+        """The table that the settings name."""
+        return self.load(self.settings.dataset)
+
+    def check(self, own_data: bool) -> None:
+        """Raise a SettingError if the device, the data, the split or the model cannot be had."""
+        deal.evaluation_data(self.held, self.deal)
+        if not own_data:
+            deal.client_rows(self.held, self.deal, self.settings.clients)
+        self.make_model(self.signature())
+
+    def signature(self) -> Layout:
+        """Return the columns, their levels and the classes of the server's data."""
+        return self.held.layout
+
+    def signature_from(self, config: Mapping[str, Any]) -> Layout:
+        """Return the layout that a ConfigRecord holds."""
+        return Layout.from_config(config)
+
+    def shard(self, site: Site, signature: Layout) -> Shard:
+        """Return a site's rows, coded as the server's, and their targets.
+
+        Raises
+        ------
+        CellError
+            If a table of the site's own cannot be had or does not fit; nothing that it holds is in
+            what may be told.
+        """
+        if site.partition is not None:
+            table = self.load(self.settings.dataset, signature)
+            return deal.client_shard(table, self.deal, site.partitions, site.partition)
+        try:
+            table = self.load(site.data_path, signature)
+            return deal.site_shard(table.x, table.y, self.deal, site.key)
+        except CellError as error:
+            told = error.told or UNTOLD
+            raise CellError(error.setting, error.value, error.allowed, told) from None
+        except Exception as error:  # whatever reading a file raises may quote it
+            raise CellError("data-path", error, "a table that can be read", UNTOLD) from error
+
+    def examples(self, path: Path, signature: Layout) -> Examples:
+        """Read the rows of a file."""
+        return read_rows(path, self.settings.target, signature)
+
+    def evaluation_examples(self) -> Examples:
+        """Return the test rows, or those kept for validation."""
+        x, y = deal.evaluation_data(self.held, self.deal)
+        return Examples(tuple(str(row) for row in range(1, len(y) + 1)), x, y)

@@ -1,0 +1,225 @@
+"""What a class, a level, a column and a number is, the same in every format."""
+
+import unicodedata
+
+import datasets
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fedbary.data.table_examples import read_rows
+from fedbary.data.tables import load, load_labelled
+from fedbary.data.tables._frame import frame
+from fedbary.data.tables._layout import layout_of
+from fedbary.errors import SettingError
+
+FORMATS = ("csv", "csv.gz", "tsv", "parquet", "npz")
+
+
+def write(folder, name, columns):
+    """Write a table in a format; of an npz the last column is y."""
+    held = pd.DataFrame(columns)
+    path = folder / name
+    if name.endswith("parquet"):
+        held.to_parquet(path)
+    elif name.endswith("npz"):
+        names = list(columns)[:-1]
+        x = np.array([held[column].astype(str) for column in names]).T
+        y = held.iloc[:, -1].to_numpy()
+        y = y.astype(str) if y.dtype == object else y
+        np.savez(path, x=x.astype(str), y=y, features=names)
+    else:
+        held.to_csv(path, index=False, sep="\t" if "tsv" in name else ",")
+    return str(path)
+
+
+CLASSES = [
+    ("1E1", "10", "B2"),
+    ("007", "7", "12"),
+    ("1_0", "10", "x"),
+    ("10000000000000001", "10000000000000000", "20000000000000000"),
+    ("+1", "1", "-1"),
+    ("１", "1", "2"),
+    ("0x1A", "26", "1a"),
+    ("Infinity", "inf", "x"),
+]
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+@pytest.mark.parametrize("classes", CLASSES)
+def test_a_class_is_its_text(classes, ending, tmp_path):
+    y = np.array(classes * 4)
+    path = write(tmp_path, f"t.{ending}", {"x": np.arange(len(y)), "y": y})
+    held = load_labelled(path, tmp_path, "y")
+    assert set(held.layout.classes) == set(classes)
+    assert [held.layout.classes[label] for label in held.y] == y.tolist()
+    assert read_rows(tmp_path / f"t.{ending}", "y", held.layout).y.tolist() == held.y.tolist()
+
+
+names = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_size=6)
+
+
+@settings(deadline=None, max_examples=80)
+@given(
+    st.lists(
+        names.filter(lambda n: n.casefold() not in {"na", "nan", "null", "?"}),
+        min_size=2,
+        max_size=6,
+        unique_by=lambda n: unicodedata.normalize("NFC", n),
+    )
+)
+def test_different_texts_are_different_classes_and_levels_whatever_their_order(found):
+    plain = [unicodedata.normalize("NFC", name) for name in found]
+    kept = [n for n in plain if not n.endswith(".0") and n.casefold() not in ("true", "false")]
+    rows = np.array(kept * 3, dtype=object)
+    try:
+        layout = layout_of(frame("t", {"a": np.arange(len(rows))}, rows))
+    except SettingError:  # one class alone, or a number with a fraction
+        return
+    assert sorted(layout.classes) == sorted(set(kept))
+
+
+def test_whole_numbers_beyond_a_float_are_told_apart_in_every_type(tmp_path):
+    large = np.array([10**16 + 1, 10**16, 2 * 10**16] * 3)
+    for ending in FORMATS:
+        path = write(tmp_path, f"l.{ending}", {"x": np.arange(9), "y": large})
+        classes = load_labelled(path, tmp_path, "y").layout.classes
+        assert classes == tuple(map(str, sorted(set(large.tolist()))))
+
+
+def test_booleans_are_one_in_every_format_and_beside_0_and_1(tmp_path):
+    flags = np.array([True, False, False, True] * 5)
+    table = {"smoker": flags, "age": np.arange(20), "ill": flags[::-1]}
+    held = {
+        end: load_labelled(write(tmp_path, f"b.{end}", table), tmp_path, "ill") for end in FORMATS
+    }
+    for other in held.values():
+        assert other.layout.classes == ("False", "True")
+        assert other.layout == held["csv"].layout
+        assert (
+            other.x.tolist()
+            == held["csv"].x.tolist()
+            == [[float(a), b] for a, b in zip(flags, range(20), strict=True)]
+        )
+    site = {**table, "smoker": flags.astype(int), "ill": flags[::-1].astype(int)}
+    path = write(tmp_path, "site.csv", site)
+    site = load_labelled(path, tmp_path, "ill", layout=held["parquet"].layout)
+    assert site.y.tolist() == held["csv"].y.tolist() and (site.x == held["csv"].x).all()
+    upper = tmp_path / "upper.csv"
+    upper.write_text("smoker,age,ill\n" + "TRUE,1,FALSE\nFALSE,2,TRUE\n" * 3)
+    site = load_labelled(str(upper), tmp_path, "ill", layout=held["parquet"].layout)
+    assert site.y.tolist() == [0, 1] * 3 and site.x[:, 0].tolist() == [1, 0] * 3
+
+
+def test_named_classes_keep_their_order(tmp_path):
+    kinds = datasets.Features(
+        {"a": datasets.Value("int64"), "y": datasets.ClassLabel(names=["well", "ill"])}
+    )
+    rows = {"a": list(range(6)), "y": [0, 1, 0, 1, 1, 0]}
+    datasets.Dataset.from_dict(rows, features=kinds).save_to_disk(tmp_path / "d")
+    held = load_labelled("hf:d", tmp_path, "y")
+    assert held.layout.classes == ("well", "ill") and held.y.tolist() == rows["y"]
+    ordered = pd.Categorical(["mild", "severe", "none"] * 2, ["none", "mild", "severe", "unused"])
+    pd.DataFrame({"a": range(6), "y": ordered}).to_parquet(tmp_path / "c.parquet")
+    classes = load_labelled("c.parquet", tmp_path, "y").layout.classes
+    assert classes == ("none", "mild", "severe")
+
+
+def test_unicode_has_one_form(tmp_path):
+    one, other = (unicodedata.normalize(form, "Bär") for form in ("NFC", "NFD"))
+    assert one != other
+    for name, text in (("one", one), ("other", other)):
+        rows = f"{text},Kuh\n1,2\n".splitlines()
+        (tmp_path / f"{name}.csv").write_text(
+            f"{rows[0]},y\n" + f"{text},1,{text}\nKuh,2,Kuh\n" * 3, encoding="utf-8"
+        )
+    first = load_labelled("one.csv", tmp_path, "y")
+    second = load_labelled("other.csv", tmp_path, "y", layout=first.layout)
+    assert first.layout.classes == (one, "Kuh") and (first.x == second.x).all()
+
+
+CODES = [["007", "7", "012"], ["1E2", "2E3", "3E1"], ["12345678901234567", "12345678901234568"]]
+
+
+@pytest.mark.parametrize("codes", CODES)
+def test_codes_are_no_numbers(codes, tmp_path):
+    cells = codes * 6
+    path = write(tmp_path, "c.csv", {"code": cells, "y": list("ab") * (len(cells) // 2)})
+    assert len(load_labelled(path, tmp_path, "y").layout.features) == len(codes)
+
+
+DISGUISED = [
+    [f"{i // 10},{i % 10}" for i in range(50)],
+    [f"{i},{i + 100:03}.74" for i in range(1, 41)],
+    [f"{i},{i + 100:03}" for i in range(-20, 20)],
+    [f"{i}.{i + 100}.000" for i in range(1, 41)],
+    [f"{i}%" for i in range(30)],
+    [f"{i / 2} %" for i in range(30)],
+    [f"${i}" for i in range(30)],
+    [f"{i} €" for i in range(30)],
+    [f"1 {i:03}" for i in range(30)],
+    [f"2024-01-{i:02}" for i in range(1, 29)],
+    [f"{i}.3.2024" for i in range(1, 29)],
+    [f"3/{i}/24 10:00" for i in range(1, 29)],
+]
+
+
+@pytest.mark.parametrize("cells", DISGUISED)
+@pytest.mark.parametrize("task", ["tables", "regression"])
+@pytest.mark.parametrize("repeats", [1, 5])
+def test_text_that_is_numbers_or_dates_to_people_is_refused_by_name(cells, task, repeats, tmp_path):
+    table = {"dose": cells * repeats, "y": [i % 2 for i in range(len(cells) * repeats)]}
+    path = write(tmp_path, "d.csv", table)
+    with pytest.raises(SettingError, match="feature 'dose': .*expected a number") as caught:
+        (load_labelled if task == "tables" else load)(path, tmp_path, "y")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_column_of_nearly_as_many_levels_as_rows_is_refused(tmp_path):
+    path = write(tmp_path, "n.csv", {"who": [f"P{i}" for i in range(12)], "y": list("ab") * 6})
+    with pytest.raises(SettingError, match="feature 'who': '12 texts'.*leave the column out"):
+        load_labelled(path, tmp_path, "y")
+
+
+@pytest.mark.parametrize("load_it", [load, load_labelled])
+def test_a_target_in_another_case_is_suggested(load_it, tmp_path):
+    path = write(tmp_path, "s.csv", {"Age": [1, 2], "Outcome": [1, 2]})
+    with pytest.raises(SettingError, match="target: 'outcome'.*; perhaps Outcome"):
+        load_it(path, tmp_path, "outcome")
+
+
+def test_names_that_differ_in_case_or_blanks_alone_are_said(tmp_path):
+    table = {"sex": ["male", "Male", "fe male", "female"] * 4, "y": list("ab") * 8}
+    path = write(tmp_path, "g.csv", table)
+    with pytest.warns(UserWarning) as said:
+        load_labelled(path, tmp_path, "y")
+    assert {str(w.message).split(": ", 1)[1] for w in said} == {
+        "feature 'sex': 'Male' and 'male' differ in case or blanks alone, and are told apart",
+        "feature 'sex': 'fe male' and 'female' differ in case or blanks alone, and are told apart",
+    }
+
+
+@pytest.mark.parametrize("name", ["T.CSV", "t.tsv", "t.Csv.Gz", "t.PARQUET", "semi.csv"])
+def test_endings_separators_and_blanks_in_a_header(name, tmp_path):
+    table = {" age": [1.5, 2.0, 3.0], "sex ": ["a", "b", "a"], " out ": ["x", "y", "x"]}
+    if name == "semi.csv":
+        pd.DataFrame(table).to_csv(tmp_path / name, index=False, sep=";")
+    else:
+        (write(tmp_path, name.lower(), table))
+        (tmp_path / name.lower()).rename(tmp_path / name)
+    held = load_labelled(name, tmp_path, "out")
+    assert held.layout.features == ("age", "sex=a", "sex=b") and held.y.tolist() == [0, 1, 0]
+
+
+def test_utf_16_with_its_mark_is_read(tmp_path):
+    for encoding in ("utf-16", "utf-8-sig"):
+        (tmp_path / f"{encoding}.csv").write_bytes("ä,y\n1,a\n2,b\n".encode(encoding))
+        assert load_labelled(f"{encoding}.csv", tmp_path, "y").layout.features == ("ä",)
+
+
+def test_na_as_a_word_is_named_as_the_trap(tmp_path):
+    path = write(tmp_path, "na.csv", {"country": ["DE", "NA", "KE"], "y": list("aba")})
+    with pytest.raises(SettingError, match="row 2, feature 'country': 'NA'.*if NA is a word here"):
+        load_labelled(path, tmp_path, "y")
