@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from torch import Tensor
@@ -38,3 +38,11 @@ class Examples:
     unused: tuple[str, ...] = ()
     converted: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+    def part(self, index: Tensor) -> Examples:
+        """Return the examples at some places, (M,) int64."""
+        places = index.tolist()
+        y = None if self.y is None else self.y[index]
+        columns = {name: values[places] for name, values in self.columns.items()}
+        names = tuple(self.names[place] for place in places)
+        return replace(self, names=names, x=self.x[index], y=y, columns=columns)
