@@ -242,6 +242,16 @@ class Task(ABC):
             If there are none that fit the signature.
         """
 
+    def compared(self, examples: Examples, said: Mapping[str, Any]) -> Sequence[str]:
+        """Return lines on how examples differ from the training data, which a `Digest` describes.
+
+        Raises
+        ------
+        SettingError
+            If they cannot be what the model was trained for.
+        """
+        return ()
+
     @abstractmethod
     def evaluation_examples(self) -> Examples:
         """Return the labelled examples that the server scores models on, in their own units."""

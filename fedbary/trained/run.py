@@ -88,13 +88,17 @@ class Trained:
         Raises
         ------
         SettingError
-            If there are none that fit the model; the message says where.
+            If there are none that fit the model, or images of a far wider range than the training
+            images; the message says where.
         """
         column = {"target": target or self.settings.target}
         task, place = task_of(self.settings.model_copy(update=column)), user_path(path)
         if not place.exists():
             raise SettingError("data", str(path), "the path of a file or a folder; there is none")
-        return task.examples(place, self.signature)
+        examples = task.examples(place, self.signature)
+        if self.data is None:
+            return examples
+        return replace(examples, notes=(*examples.notes, *task.compared(examples, self.data.said)))
 
     def evaluation_examples(self) -> Examples:
         """Return the labelled examples that scored the run, in their own units.
