@@ -19,6 +19,7 @@ from torch import nn
 from client_app.discretion import discretion
 from client_app.job import job_of
 from client_app.node import config_of, round_of
+from client_app.same_data import require_same_data, say_whether_compared
 from client_app.scoring import evaluation_scores, scoring_seed
 from fedbary.ending import spare_imports
 from fedbary.settings.config import Settings
@@ -39,6 +40,8 @@ def query(message: Message, context: Context) -> Message:
     site = job.node.site
     for note in job.task.site_notes(site, job.signature):
         log(INFO, "%s", note)
+    if site.partition is None:
+        say_whether_compared(job.node.keeps_in)
     reply = MetricRecord(
         {
             "partition-id": -1 if site.partition is None else site.partition,
@@ -66,6 +69,8 @@ def train(message: Message, context: Context) -> Message:
     """Fit the global model to the site's data and reply with the site's."""
     job, server_round = job_of(message, context), round_of(message)
     node, task, shard = job.node, job.task, job.shard
+    if node.site.partition is None:
+        require_same_data(node.keeps_in, task.shard(node.site, job.signature), server_round)
     model = _model(node.settings, job.signature)
     again = [node.settings.replicate] if node.settings.replicate else []
     seed = task.seed("train", node.site.key, server_round, *again)

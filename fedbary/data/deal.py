@@ -171,6 +171,15 @@ def client_rows(held: Dealable, deal: Deal, clients: int) -> tuple[np.ndarray, .
     return tuple(pool[part] for part in parts)
 
 
+def trained_rows(held: Dealable, deal: Deal, clients: int) -> Tensor:
+    """Return the numbers of the rows that clients (0 for none) and the server train on."""
+    parts = enumerate(client_rows(held, deal, clients) if clients else ())
+    trained = [
+        split_holdout(part, deal.holdout, deal.derived("holdout", k))[0] for k, part in parts
+    ]
+    return torch.cat([dealt(held, deal)[1], *map(torch.from_numpy, trained)])
+
+
 def server_shard(held: Dealable, deal: Deal) -> Shard:
     """Return what the server keeps to learn from, in its own units."""
     x, y = _taken(held, dealt(held, deal)[1])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from torch import Tensor
@@ -41,3 +41,12 @@ class Examples:
     converted: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     unknown: tuple[int, ...] = ()
+
+    def part(self, index: Tensor) -> Examples:
+        """Return the examples at some places, (M,) int64."""
+        places = index.tolist()
+        y = None if self.y is None else self.y[index]
+        columns = {name: values[places] for name, values in self.columns.items()}
+        names = tuple(self.names[place] for place in places)
+        unknown = tuple(at for at, place in enumerate(places) if place in self.unknown)
+        return replace(self, names=names, x=self.x[index], y=y, columns=columns, unknown=unknown)

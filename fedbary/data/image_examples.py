@@ -13,7 +13,7 @@ from fedbary.data.folder_contents import contents
 from fedbary.data.image_files import IMAGES, read_image, shape_of
 from fedbary.data.image_folder import treated
 from fedbary.data.image_layout import ImageLayout
-from fedbary.data.images._dataset import images_of, labels_of
+from fedbary.data.images._dataset import images_of, labels_of, require_pixels
 from fedbary.data.npz import read_npz_arrays
 from fedbary.errors import SettingError
 from fedbary.texts import composed
@@ -50,7 +50,7 @@ def read_images(path: Path, layout: ImageLayout, resize: str = "none") -> Exampl
         notes = tuple(treated([path]))
         examples = Examples((path.name,), x, None, converted=converted, notes=notes)
     else:
-        allowed = "an .npz file, an image, or a folder of images"
+        allowed = f"an .npz file, an image ({', '.join(IMAGES)}), or a folder of images"
         raise SettingError("data", str(path), allowed)
     if tuple(examples.x.shape[1:]) != layout.shape:
         held, wanted = ("×".join(map(str, s)) for s in (examples.x.shape[1:], layout.shape))
@@ -67,6 +67,8 @@ def _npz(path: Path) -> Examples:
     if f"x{end}" not in arrays:
         raise SettingError(str(path), ", ".join(arrays) or "no array", "the array x, or x_test")
     x = images_of(arrays[f"x{end}"], f"{path}: x{end}")
+    if len(x) > 1:  # a single image may be dark
+        require_pixels(x, f"{path}: x{end}")
     y = labels_of(arrays[f"y{end}"], f"{path}: y{end}") if f"y{end}" in arrays else None
     if y is not None and len(y) != len(x):
         raise SettingError(str(path), f"{len(x)} images, {len(y)} labels", "a label for each image")

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -93,9 +93,12 @@ def picture_shape(picture: Image, name: str) -> Shape:
     return channels_of(picture), *upright_size(picture)
 
 
-def traits_of(held: Held, name: str = "") -> frozenset[str]:
-    """Return what is done to an image before it is seen, see `image_pixels.traits`."""
-    return _decoded(held, name or str(held), traits, traits)
+def traits_of(held: Held) -> frozenset[str]:
+    """Return what is done to an image that can be read before it is seen; of its header alone."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with _opened(held) as picture:
+            return traits(picture)
 
 
 def common_shape(shapes: Iterable[tuple[str, Shape]]) -> Shape:
@@ -135,31 +138,31 @@ def _decoded(
     held: Held, name: str, check: Callable[[Image], object], read: Callable[[Image], Found]
 ) -> Found:
     """Check an image whose header alone is read, verify that it is whole, and read it."""
-    from PIL import Image
-
     size = len(held) if isinstance(held, bytes) else held.stat().st_size
     if size > LARGEST_FILE:
         allowed = f"an image file of up to {LARGEST_FILE // 2**20} MiB"
         raise SettingError(name, f"{size / 2**20:.1f} MiB", allowed)
 
-    Image.init()
-    formats = [kind for kind in FORMATS if kind in Image.OPEN]  # a Pillow may lack AVIF
-
-    def opened() -> Any:
-        return Image.open(BytesIO(held) if isinstance(held, bytes) else held, formats=formats)
-
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            with opened() as picture:
+            with _opened(held) as picture:
                 check(picture)
                 picture.verify()
-            with opened() as picture:
+            with _opened(held) as picture:
                 return read(picture)
     except SettingError:
         raise
     except Exception as error:  # whatever decoding a stranger's file raises
         raise SettingError(name, error, "an image") from error
+
+
+def _opened(held: Held) -> Image:
+    from PIL import Image
+
+    Image.init()
+    formats = [kind for kind in FORMATS if kind in Image.OPEN]  # a Pillow may lack AVIF
+    return Image.open(BytesIO(held) if isinstance(held, bytes) else held, formats=formats)
 
 
 def _check(name: str, picture: Image, shape: Shape, resize: str) -> None:

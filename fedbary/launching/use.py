@@ -74,8 +74,8 @@ def predict(
     said = trained.task.answers(prediction, trained.signature)
     columns: dict[str, np.ndarray] = {"example": files.safe(examples.names), **said}
     if error_rate is not None:
-        own = _read(trained, held_out, target) if held_out else None
-        known = own or trained.task.evaluation_examples()
+        own = _new(trained, _read(trained, held_out, target), held_out) if held_out else None
+        known = own or trained.evaluation_examples()
         columns["to a person"] = _to_person(trained, prediction, error_rate, known, samples)
     if examples.x.ndim == 4:  # first: where the table stands, all does
         with spared(str(picture), _tell):
@@ -141,6 +141,8 @@ def evaluate(
     if examples.y is None:
         allowed = "labelled examples: y in an .npz, folders named as classes, the target's column"
         raise SettingError("data", str(data), allowed)
+    if count := int(trained.trained_on(examples).sum()):
+        _tell(f"{data}: {count} of {len(examples.names)} examples are equal to ones trained on")
     prediction = trained.predict(examples, samples)
     found = scores(trained, prediction, examples, by)
     with files.written_whole(output) as folder:
@@ -218,6 +220,19 @@ def _read(trained: Trained, data: Path, target: str, by: str | None = None) -> E
         said += f"{examples.converted[0]}, were converted to {form}, which the model takes"
         print(f"{data}: {said}", file=sys.stderr)
     return examples
+
+
+def _new(trained: Trained, examples: Examples, source: Path) -> Examples:
+    """Return the examples that were not trained on, and say how many were."""
+    old = trained.trained_on(examples)
+    if not old.any():
+        return examples
+    said = f"{int(old.sum())} of {len(old)} examples"
+    if old.all():
+        allowed = "examples that were not trained on"
+        raise SettingError("--held-out", f"{source}, {said} equal to ones trained on", allowed)
+    _tell(f"{source}: {said} are equal to ones trained on and are left out")
+    return examples.part((~old).nonzero().squeeze(1))
 
 
 def _to_person(

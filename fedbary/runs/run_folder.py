@@ -56,6 +56,7 @@ class RunFolder:
     - `site-keys.json`, on real servers: whose key a name or partition is, see `site_keys`;
     - `settings.yaml`: every resolved setting, who holds what, device, versions and git commit;
     - `signature.json`: what all sites agree on, the shape and the classes or the columns;
+    - `data.json` and `data-rows.safetensors`: the digest of the server's data, see `data_kept`;
     - `metrics.jsonl`: one line per round, flushed;
     - `checkpoint-<round>.safetensors`: what the next round starts from; the last two are kept,
       and with `keep_best` the best round's;

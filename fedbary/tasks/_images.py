@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -17,6 +20,12 @@ from fedbary.settings.config import Settings
 
 LUMINANCE = (0.299, 0.587, 0.114)
 """Weights of red, green and blue in an image's luminance, ITU-R BT.601."""
+
+BYTES = 255
+"""What bytes are divided by."""
+
+FAR, NARROW = 0.5, 0.1
+"""How far beyond the range of training pixels may lie, and which part of it is narrow."""
 
 
 def load_dataset(settings: Settings) -> Dataset:
@@ -90,3 +99,34 @@ def ood_images(settings: Settings) -> Tensor | None:
         images = (images * images.new_tensor(LUMINANCE).view(1, 3, 1, 1)).sum(1, keepdim=True)
     images = functional.interpolate(images, (height, width), mode="bilinear", antialias=True)
     return images.expand(-1, channels, -1, -1).contiguous().to(torch_device(settings))
+
+
+def compared(x: Tensor, said: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return a line if images (N, C, H, W) have a narrow range beside the training images'.
+
+    Parameters
+    ----------
+    x
+        The images, in their own units.
+    said
+        The ``type`` of the training images, the ``least`` and the ``most`` of their pixels.
+
+    Raises
+    ------
+    SettingError
+        If they are bytes and the others were standardised, or run far beyond the others' range.
+    """
+    scale = BYTES if said["type"] == "uint8" else 1
+    least, most = said["least"] / scale, said["most"] / scale
+    own_scale = BYTES if x.dtype == torch.uint8 else 1
+    low, high = float(x.min()) / own_scale, float(x.max()) / own_scale
+    here, there = (
+        f"pixels from {low:.3g} to {high:.3g}",
+        f"{least:.3g} to {most:.3g}, as in training",
+    )
+    width = most - least
+    if low < least - FAR * width or high > most + FAR * width:
+        raise SettingError("images", here, there)
+    if own_scale == BYTES and (least < 0 or most > 1):
+        raise SettingError("images", f"bytes, {here}", f"floats from {there}")
+    return (f"{here}; {there}",) if high - low < NARROW * width else ()

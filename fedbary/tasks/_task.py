@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor, nn
 
-from fedbary.data.deal import Deal, Dealable, server_shard
+from fedbary.data.deal import Deal, Dealable, evaluation_data, server_shard, trained_rows
+from fedbary.data.digest import Digest, digest_of
 from fedbary.data.examples import Examples
 from fedbary.data.images import Augment
 from fedbary.data.shard import Shard
@@ -106,6 +107,15 @@ class Task(ABC):
     def site_notes(self, site: Site, signature: Any) -> Sequence[str]:
         """Return such lines on a site's own data; they stay at the site."""
         return ()
+
+    def digest(self, clients: int = 0) -> Digest | None:
+        """Return the digest of the settings' data, dealt to so many clients; None without data."""
+        if self.settings.dataset == "none":
+            return None
+        held, layout = self.held, self.signature().config()
+        trained = trained_rows(held, self.deal, clients)
+        scored = evaluation_data(held, self.deal)
+        return digest_of(*held.examples, scored, trained, layout)
 
     def server_shard(self) -> Shard:
         """Return what the server keeps of the training data to learn from, in its own units."""
@@ -231,6 +241,16 @@ class Task(ABC):
         SettingError
             If there are none that fit the signature.
         """
+
+    def compared(self, examples: Examples, said: Mapping[str, Any]) -> Sequence[str]:
+        """Return lines on how examples differ from the training data, which a `Digest` describes.
+
+        Raises
+        ------
+        SettingError
+            If they cannot be what the model was trained for.
+        """
+        return ()
 
     @abstractmethod
     def evaluation_examples(self) -> Examples:

@@ -268,6 +268,10 @@ class Classification(Task):
         """Read an ``.npz`` file, an image, or a folder of images."""
         return read_images(path, signature, self.settings.resize)
 
+    def compared(self, examples: Examples, said: Mapping[str, Any]) -> tuple[str, ...]:
+        """Compare the pixels' range."""
+        return _images.compared(examples.x, said)
+
     def evaluation_examples(self) -> Examples:
         """Return the test images, or those kept for validation."""
         if self.settings.dataset == "none":

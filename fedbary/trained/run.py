@@ -13,12 +13,14 @@ from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from torch import Tensor, nn
 
+from fedbary.data.digest import Digest
 from fedbary.data.examples import Examples
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
 from fedbary.paths import user_path
 from fedbary.predictive.combine import pool_from
 from fedbary.runs.best import result_line
+from fedbary.runs.data_kept import read_digest
 from fedbary.runs.location import METRICS, read_settings
 from fedbary.runs.metrics import read_rounds
 from fedbary.runs.resume import require_ended
@@ -50,6 +52,8 @@ class Trained:
         What the task needs of the training data, such as the standardisation.
     rounds : list of dict
         The lines of metrics.jsonl.
+    data : Digest or None
+        What the data were; None where the run's folder does not say.
     """
 
     network: nn.Module
@@ -59,6 +63,7 @@ class Trained:
     signature: Signature
     facts: Mapping[str, Tensor]
     rounds: list[dict[str, Any]]
+    data: Digest | None = None
 
     @property
     def task(self) -> Task:
@@ -83,13 +88,36 @@ class Trained:
         Raises
         ------
         SettingError
-            If there are none that fit the model; the message says where.
+            If there are none that fit the model, or images of a far wider range than the training
+            images; the message says where.
         """
         column = {"target": target or self.settings.target}
         task, place = task_of(self.settings.model_copy(update=column)), user_path(path)
         if not place.exists():
             raise SettingError("data", str(path), "the path of a file or a folder; there is none")
-        return task.examples(place, self.signature)
+        examples = task.examples(place, self.signature)
+        if self.data is None:
+            return examples
+        return replace(examples, notes=(*examples.notes, *task.compared(examples, self.data.said)))
+
+    def evaluation_examples(self) -> Examples:
+        """Return the labelled examples that scored the run, in their own units.
+
+        Raises
+        ------
+        SettingError
+            If the data set is no longer the one that the run was started with.
+        """
+        examples = self.task.evaluation_examples()
+        if self.data is not None and examples.y is not None:
+            self.data.require_scored(examples.x, examples.y, self.settings.dataset)
+        return examples
+
+    def trained_on(self, examples: Examples) -> Tensor:
+        """Return which examples are equal to one that was trained on, (N,) bool."""
+        if self.data is None:
+            return torch.zeros(len(examples.x), dtype=torch.bool)
+        return self.data.trained_on(examples.x)
 
     def predict(self, x: Tensor | Examples, samples: int | None = None, seed: int = 0) -> Any:
         """Predict, by the run's `predictive`.
@@ -207,6 +235,7 @@ def load(run: Path | str) -> Trained:
         signature,
         _tensors(folder, task.facts) if task.facts else {},
         rounds,
+        read_digest(folder),
     )
 
 

@@ -54,6 +54,7 @@ def test_a_run_folder_holds_settings_metrics_posterior_and_pictures(finished):
     assert {path.name for path in finished.iterdir()} == {
         "settings.yaml", "metrics.jsonl", "posterior.safetensors", "partition.png",
         "learning-curves.png", "reliability.png", "signature.json",
+        "data.json", "data-rows.safetensors",
         "checkpoint-0001.safetensors", "checkpoint-0002.safetensors",
     }  # fmt: skip
     written = yaml.safe_load((finished / "settings.yaml").read_text())

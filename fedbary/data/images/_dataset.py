@@ -30,6 +30,12 @@ NOTES = "what was read"
 MAX_FLOAT = 10
 """The largest size of a float pixel. Images of 0 to 255 as floats are not scaled, nor taken."""
 
+DARK = 0.5
+"""The largest pixel, of 1, below which images are said to be dark."""
+
+SMALL = 16
+"""Bytes up to this are counts or ink, and no pixels: divided by 255 they would all be black."""
+
 UNREADABLE = (
     OSError,
     RuntimeError,
@@ -148,6 +154,9 @@ def from_arrays(
     counts = torch.bincount(y_train, minlength=num_classes).tolist()
     if empty := [label for label, count in zip(classes, counts, strict=True) if not count]:
         notes += (f"{source}: classes without a training example: {named(empty)}",)
+    top = float(x_train.max()) / (255 if x_train.dtype == torch.uint8 else 1)
+    if top < DARK and x_train.min() >= 0:
+        notes += (f"{source}: the largest pixel is {top:.2g} of 1: all images are dark",)
     return Dataset(name, x_train, y_train, x_test, y_test, classes, augment, notes)
 
 
@@ -196,6 +205,7 @@ def tensors(
     """
     x, y = names
     images, labels = images_of(arrays[x], f"{source}: {x}"), labels_of(arrays[y], f"{source}: {y}")
+    require_pixels(images, f"{source}: {x}")
     if len(images) != len(labels):
         held = f"{len(images)} images and {len(labels)} labels"
         raise SettingError(f"{source}: {x} and {y}", held, "a label for every image")
@@ -227,6 +237,13 @@ def images_of(array: Any, source: str) -> Tensor:
         allowed += f"H and W at least {MIN_SIDE}"
         raise SettingError(source, "×".join(map(str, shape)), allowed)
     return torch.from_numpy(np.ascontiguousarray(images))
+
+
+def require_pixels(images: Tensor, source: str) -> None:
+    """Raise a SettingError for bytes that are small numbers; the message holds none of them."""
+    if images.dtype == torch.uint8 and 0 < images.max() <= SMALL:
+        allowed = "bytes from 0 to 255, or floats from 0 to 1, such as x / x.max()"
+        raise SettingError(source, f"bytes of at most {SMALL}", allowed)
 
 
 def labels_of(array: Any, source: str) -> Tensor:

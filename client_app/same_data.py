@@ -1,0 +1,54 @@
+"""A site with data of its own finds out whether they changed within a run; nobody is told more."""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from logging import INFO
+from pathlib import Path
+
+import torch
+from flwr.supercore import log
+
+from fedbary.data.digest import content_hash, row_hashes
+from fedbary.data.shard import Shard
+from fedbary.errors import SettingError
+from fedbary.runs.whole import write_whole
+
+KEPT = "data.json"
+"""The file in the site's state folder."""
+
+
+def say_whether_compared(keeps_in: Path | None) -> None:
+    """Say in the site's log that without a folder for its state it cannot compare."""
+    if keeps_in is None:
+        log(INFO, "no state-path: whether this site's data change within a run is not checked")
+
+
+def require_same_data(keeps_in: Path | None, shard: Shard, server_round: int) -> None:
+    """Keep the hash of a site's data in round 1, and compare with it later.
+
+    Raises
+    ------
+    SettingError
+        If they are others; it says nothing of them.
+    """
+    if keeps_in is None:
+        return
+    file, now = keeps_in / KEPT, _content(shard)
+    try:
+        kept = json.loads(file.read_bytes())["content"] if server_round > 1 else None
+    except (OSError, ValueError, KeyError, TypeError):
+        kept = None
+    if kept is None:
+        keeps_in.mkdir(parents=True, exist_ok=True)
+        write_whole(file, json.dumps({"content": now}).encode())
+    elif kept != now:
+        allowed = "the data that the site began the run with; others need a new run"
+        raise SettingError("the site's data", "others", allowed)
+
+
+@lru_cache(maxsize=4)
+def _content(shard: Shard) -> str:
+    rows = torch.cat([row_hashes(shard.x), row_hashes(shard.x_held_out)])
+    return content_hash(rows, torch.cat([shard.y, shard.y_held_out]))

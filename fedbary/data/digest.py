@@ -1,0 +1,126 @@
+"""A digest of a run's data: what is needed to tell whether others are the same, or among them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedbary.errors import SettingError
+
+HASH_BYTES = 8
+"""Bytes of an input's hash."""
+
+
+@dataclass(frozen=True, eq=False)
+class Digest:
+    """What data were: their layout in words, and a hash of each input, in their order.
+
+    Attributes
+    ----------
+    said : mapping
+        ``rows``, the ``layout`` that sites agree on, the ``type`` of the inputs, the ``least`` and
+        ``most`` of them (of tables by column), and hashes: ``content`` of inputs and targets in
+        their order, ``scored`` of those that score models.
+    rows : Tensor
+        The inputs' hashes, (N,) int64.
+    trained : Tensor
+        Which of them are trained on, (N,) bool.
+    """
+
+    said: Mapping[str, Any]
+    rows: Tensor
+    trained: Tensor
+
+    def require_same(self, now: Digest, name: str) -> None:
+        """Raise a SettingError unless data are those of this digest; it says what is different.
+
+        Parameters
+        ----------
+        now : Digest
+            That of the data as they are.
+        name : str
+            What they are called.
+        """
+        if all(self.said[key] == now.said[key] for key in ("content", "scored")):
+            return
+        words = {"rows": "rows", "layout": "columns or classes", "type": "type"}
+        for key, called in words.items():
+            if self.said[key] != now.said[key]:
+                numbers = f", {now.said[key]} in place of {self.said[key]}" if key == "rows" else ""
+                raise _other(name, f"other {called}{numbers}")
+        if torch.equal(self.rows.sort().values, now.rows.sort().values):
+            same = torch.equal(self.rows, now.rows)
+            raise _other(name, "other targets or test data" if same else "another order of rows")
+        changed = int((self.rows != now.rows).sum())
+        raise _other(name, f"{changed} of {len(now.rows)} rows are others")
+
+    def require_scored(self, x: Tensor, y: Tensor, name: str) -> None:
+        """Raise a SettingError unless inputs and targets are those that scored models."""
+        if content_hash(row_hashes(x), y) != self.said["scored"]:
+            raise _other(name, "other test data, of which some may have been trained on")
+
+    def trained_on(self, x: Tensor) -> Tensor:
+        """Return which inputs (N, …) are equal to one that was trained on, (N,) bool."""
+        return torch.isin(row_hashes(x), self.rows[self.trained])
+
+
+def digest_of(
+    x: Tensor,
+    y: Tensor,
+    scored: tuple[Tensor, Tensor],
+    trained: Tensor,
+    layout: Mapping[str, Any],
+) -> Digest:
+    """Return the digest of inputs (N, …) and targets (N,).
+
+    Parameters
+    ----------
+    x, y : Tensor
+        Inputs and targets, in their order.
+    scored : tuple of Tensor
+        Inputs and targets that score models; they may be among the others.
+    trained : Tensor
+        The numbers of the inputs that are trained on.
+    layout : mapping
+        What all sites agree on.
+    """
+    rows, by_column = row_hashes(x), x.ndim == 2
+    mask = torch.zeros(len(rows), dtype=torch.bool)
+    mask[trained] = True
+    said = {
+        "rows": len(x),
+        "layout": json.loads(json.dumps({**layout})),
+        "type": str(x.dtype).removeprefix("torch."),
+        "least": (x.amin(0) if by_column else x.min()).tolist(),
+        "most": (x.amax(0) if by_column else x.max()).tolist(),
+        "content": content_hash(rows, y),
+        "scored": content_hash(row_hashes(scored[0]), scored[1]),
+    }
+    return Digest(said, rows, mask)
+
+
+def content_hash(rows: Tensor, y: Tensor) -> str:
+    """Return the hash of inputs' hashes and targets, in their order."""
+    found = hashlib.blake2b(rows.numpy().tobytes(), digest_size=16)
+    found.update(y.cpu().contiguous().numpy().tobytes())
+    return found.hexdigest()
+
+
+def row_hashes(x: Tensor) -> Tensor:
+    """Return a hash of each input of (N, …), (N,) int64; −0 is 0."""
+    held = x.cpu().flatten(1)
+    held = (held + 0.0 if held.is_floating_point() else held).contiguous()
+    found = b"".join(
+        hashlib.blake2b(memoryview(row), digest_size=HASH_BYTES).digest() for row in held.numpy()
+    )
+    return torch.frombuffer(bytearray(found), dtype=torch.int64) if found else torch.zeros(0).long()
+
+
+def _other(name: str, difference: str) -> SettingError:
+    return SettingError("dataset", name, f"the data that the run was started with: {difference}")

@@ -1,0 +1,43 @@
+"""The digest of a run's data in its folder: words for people, hashes apart from them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import load
+
+from fedbary.data.digest import Digest
+from fedbary.errors import SettingError
+from fedbary.runs.whole import write_tensors, write_whole
+
+DATA = "data.json"
+"""The file of the words."""
+
+ROWS = "data-rows.safetensors"
+"""The file of the hashes, by which one can tell whether an input was among those trained on."""
+
+
+def write_digest(folder: Path, digest: Digest) -> None:
+    """Write a digest to a run's folder."""
+    write_tensors(folder / ROWS, {"rows": digest.rows, "trained": digest.trained})
+    write_whole(folder / DATA, json.dumps(digest.said, indent=1).encode() + b"\n")
+
+
+def read_digest(folder: Path) -> Digest | None:
+    """Return a run's digest; None where one of the files is not there.
+
+    Raises
+    ------
+    SettingError
+        If one is damaged.
+    """
+    try:
+        said = json.loads((folder / DATA).read_bytes())
+        held = load((folder / ROWS).read_bytes())
+        return Digest(said, held["rows"], held["trained"])
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        raise SettingError(f"{folder / DATA}, {ROWS}", error, "what the run wrote") from None

@@ -1,0 +1,121 @@
+"""A digest tells whether data are the same, how they differ, and what was trained on."""
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+
+from fedbary.data.deal import Deal, client_shard, trained_rows
+from fedbary.data.digest import digest_of, row_hashes
+from fedbary.data.images import Dataset
+from fedbary.data.shard import Shard
+from fedbary.errors import SettingError
+from fedbary.runs.data_kept import DATA, ROWS, read_digest, write_digest
+
+X = torch.from_numpy(np.random.default_rng(0).normal(size=(40, 3)))
+Y = torch.arange(40) % 3
+TRAINED = torch.arange(0, 40, 2)
+
+
+def digest(x=X, y=Y, scored=(X[:4], Y[:4]), layout=None):
+    return digest_of(x, y, scored, TRAINED[TRAINED < len(x)], layout or {"features": ["a", "b"]})
+
+
+@given(st.integers(0, 39), st.integers(0, 39))
+def test_any_exchange_of_rows_is_another_order(one, other):
+    index = torch.arange(40)
+    index[[one, other]] = index[[other, one]]
+    if one == other:
+        digest().require_same(digest(X[index], Y[index]), "d")
+    else:
+        with pytest.raises(SettingError, match="d'; expected the data .*: another order of rows"):
+            digest().require_same(digest(X[index], Y[index]), "d")
+
+
+@pytest.mark.parametrize(
+    ("now", "said"),
+    [
+        (lambda: digest(X[:33], Y[:33]), "other rows, 33 in place of 40"),
+        (lambda: digest(layout={"features": ["a", "c"]}), "other columns or classes"),
+        (lambda: digest(X.float()), "other type"),
+        (lambda: digest(torch.cat([X[:39], X[39:] + 1])), "1 of 40 rows are others"),
+        (lambda: digest(y=Y.flip(0)), "other targets or test data"),
+        (lambda: digest(scored=(X[1:5], Y[1:5])), "other targets or test data"),
+    ],
+)
+def test_what_is_different_is_said_in_one_line(now, said):
+    if "columns" in said or "type" in said:  # of these the hashes differ only with the content
+        changed = now()
+        changed = type(changed)({**changed.said, "content": "other"}, changed.rows, changed.trained)
+        now = lambda: changed  # noqa: E731
+    with pytest.raises(SettingError, match=f"d'; expected the data .* with: {said}") as caught:
+        digest().require_same(now(), "d")
+    assert "\n" not in str(caught.value)
+
+
+def test_what_was_trained_on_is_known_in_any_order_and_nothing_else_is():
+    index = torch.randperm(40)
+    assert digest().trained_on(X[index]).tolist() == (index % 2 == 0).tolist()
+    assert not digest().trained_on(X + 1e-9).any()
+    assert not digest().trained_on(X[:0]).any()
+
+
+def test_scored_data_are_known():
+    digest().require_scored(X[:4], Y[:4], "d")
+    with pytest.raises(SettingError, match="some may have been trained on"):
+        digest().require_scored(X[1:5], Y[1:5], "d")
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.float64])
+def test_equal_inputs_have_equal_hashes_however_they_lie(dtype):
+    x = (10 * X.reshape(20, 2, 3)).to(dtype)
+    strided = torch.stack([x, x], 3)[..., 0]
+    assert torch.equal(row_hashes(strided), row_hashes(x))
+    assert len(row_hashes(x).unique()) == len(x)
+    zeros = torch.zeros(2, 3, dtype=dtype)
+    zeros[1] = -zeros[1]
+    assert len(row_hashes(zeros).unique()) == 1
+
+
+def test_a_digest_is_what_it_was_after_it_was_kept(tmp_path):
+    assert read_digest(tmp_path) is None
+    write_digest(tmp_path, digest())
+    kept = read_digest(tmp_path)
+    kept.require_same(digest(), "d")
+    assert kept.said == digest().said and torch.equal(kept.trained, digest().trained)
+    (tmp_path / ROWS).write_bytes(b"x")
+    with pytest.raises(SettingError, match="data-rows"):
+        read_digest(tmp_path)
+    (tmp_path / ROWS).unlink()
+    assert (tmp_path / DATA).exists() and read_digest(tmp_path) is None
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.sampled_from([0.0, 0.1, 0.5]), st.integers(1, 5), st.sampled_from([0.0, 0.2]))
+def test_the_rows_that_are_trained_on_are_those_of_the_shards(holdout, clients, kept):
+    x = torch.arange(200.0).view(-1, 1, 1, 1)
+    held = Dataset("d", x, torch.arange(200) % 2, x[:2], Y[:2], ("a", "b"))
+    deal = Deal(partition="iid", holdout=holdout, server_fraction=kept)
+    shards = [client_shard(held, deal, clients, client) for client in range(clients)]
+    trained = {int(value) for shard in shards for value in shard.x.flatten()}
+    rows = trained_rows(held, deal, clients)
+    assert len(rows) == len(set(rows.tolist())) == len(trained) + round(kept * 200)
+    assert trained <= set(rows.tolist())
+    assert len(trained_rows(held, deal, 0)) == round(kept * 200)
+
+
+def test_a_site_s_changed_data_are_refused_without_a_word_of_them(tmp_path):
+    from client_app.same_data import require_same_data
+
+    def shard(x):
+        return Shard(x[4:], Y[4:], x[:4], Y[:4])
+
+    require_same_data(tmp_path, shard(X), 1)
+    require_same_data(tmp_path, shard(X.clone()), 2)
+    with pytest.raises(SettingError, match="^the site's data: 'others'; expected the data") as e:
+        require_same_data(tmp_path, shard(X.flip(0)), 3)
+    assert not any(character.isdecimal() for character in str(e.value))
+    require_same_data(tmp_path, shard(X.flip(0)), 1)
+    require_same_data(tmp_path, shard(X.flip(0)), 2)
+    require_same_data(None, shard(X), 2)

@@ -1,0 +1,116 @@
+"""A run goes on with its own data alone, and what it was trained on is not taken for new."""
+
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from flwr.clientapp import ClientApp
+
+import client_app
+from fedbary.errors import SettingError
+from fedbary.launching.use import evaluate, predict
+from fedbary.settings.config import resolve
+from server_app import run
+from server_app.inline import InlineGrid, run_inline
+
+QUICK = {
+    "engine": "inline", "clients": 2, "rounds": 2, "local_epochs": 1, "samples": 2,
+    "device": "cpu", "pictures": False,
+}  # fmt: skip
+
+
+def tables(folder):
+    """Write a table and its settings, for classes and for numbers."""
+    chance = np.random.default_rng(0)
+    table = pd.DataFrame(chance.normal(size=(80, 3)).round(4), columns=["a", "b", "c"])
+    table.to_csv(folder / "numbers.csv", index=False)
+    table.assign(c=np.where(table["c"] > 0, "ill", "well")).to_csv(folder / "t.csv", index=False)
+    of_tables = {"task": "tables", "bayesian_layers": 1, "model": "linear"}
+    yield {**of_tables, "target": "c", "dataset": str(folder / "t.csv")}
+    yield {"task": "regression", "target": "c", "dataset": str(folder / "numbers.csv")}
+
+
+def cut_off(chosen, folder):
+    app = ClientApp()
+    app.query()(client_app.query)
+    app.query("ask")(client_app.ask)
+    calls = []
+
+    @app.train()
+    def train(message, context):
+        calls.append(message)
+        if len(calls) > chosen.clients:
+            raise KeyboardInterrupt
+        return client_app.train(message, context)
+
+    with suppress(KeyboardInterrupt):
+        run(InlineGrid(app, chosen.clients, chosen.model_dump()), chosen, folder)
+
+
+def reread(file, change):
+    """Change a table, and let nothing of it be known any more."""
+    from fedbary.data import tables as read
+
+    change(pd.read_csv(file)).to_csv(file, index=False)
+    read._read.cache_clear()
+    read.load_labelled.cache_clear()
+
+
+@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda table: table[::-1], "another order of rows"),
+        (lambda table: table[:73], "other rows, 73 in place of 80"),
+    ],
+)
+def test_a_run_does_not_go_on_with_another_table(number, change, said, tmp_path):
+    changes = list(tables(tmp_path))[number]
+    chosen = resolve({**QUICK, **changes})
+    cut_off(chosen, tmp_path / "run")
+    reread(chosen.dataset, change)
+    again = chosen.model_copy(update={"resume": "last"})
+    with pytest.raises(SettingError, match=f"run was started with: {said}") as caught:
+        run_inline(again, tmp_path / "run")
+    assert "\n" not in str(caught.value)
+    list(tables(tmp_path))
+    reread(chosen.dataset, lambda table: table)
+    run_inline(again, tmp_path / "run")
+
+
+def test_rows_that_were_trained_on_are_not_taken_for_held_out(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    chosen = resolve({**QUICK, **next(tables(tmp_path))})
+    run_inline(chosen, Path("run"))
+    predict(Path("run"), Path("t.csv"), error_rate=0.5)
+    assert capsys.readouterr().err == ""
+    table = pd.read_csv("t.csv")
+    evaluate(Path("run"), Path("t.csv"))
+    trained = int(capsys.readouterr().err.split(" of 80 examples are equal to ones")[0][7:])
+    assert 50 < trained < 75
+    predict(Path("run"), Path("t.csv"), error_rate=0.5, held_out=Path("t.csv"), force=True)
+    said = capsys.readouterr()
+    assert f"t.csv: {trained} of 80 examples are equal to ones trained on" in said.err
+    assert f"Of {80 - trained} held-out" in said.out or "no threshold" in said.out
+    new = table.assign(a=table["a"] + 1)
+    new.to_csv("new.csv", index=False)
+    reread("t.csv", lambda table: pd.concat([table[40:], table[:40]]))
+    with pytest.raises(SettingError, match="other test data, of which some may have been trained"):
+        predict(Path("run"), Path("new.csv"), error_rate=0.5, force=True)
+    predict(Path("run"), Path("new.csv"), error_rate=0.5, held_out=Path("new.csv"), force=True)
+    (Path("run") / "data-rows.safetensors").unlink()
+    predict(Path("run"), Path("t.csv"), error_rate=0.5, held_out=Path("t.csv"), force=True)
+    assert capsys.readouterr().err == ""
+
+
+def test_pictures_that_were_trained_on_are_known(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    x = np.random.default_rng(0).integers(0, 256, (60, 8, 8), np.uint8)
+    y = np.arange(60) % 2
+    np.savez("d.npz", x_train=x[:50], y_train=y[:50], x_test=x[50:], y_test=y[50:])
+    run_inline(resolve({**QUICK, "dataset": "d.npz", "holdout": 0.0}), Path("run"))
+    np.savez("new.npz", x=x[40:], y=y[40:])
+    evaluate(Path("run"), Path("new.npz"))
+    assert "new.npz: 10 of 20 examples are equal to ones trained on" in capsys.readouterr().err
