@@ -155,6 +155,7 @@ class Recorder:
             "seconds": seconds,
             "log_var": {name: float(v.mean()) for name, v in outcome.posterior.log_var.items()},
             "skipped": skipped,
+            **({"undone": self.strategy.undone} if self.strategy.undone is not None else {}),
             **self._replies(server_round),
             **clients,
             **self.task.summary(self._trained or [], self._held_out),

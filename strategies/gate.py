@@ -61,16 +61,20 @@ class Terms:
         From a node's id, the largest weight of its reply.
     max_weight_ratio : float, optional
         The largest ratio of a weight to the round's median.
+    barred : callable
+        Says why a training reply is refused whatever it holds; None where it is not.
     """
 
     convention: Convention
     weighted_by_key: str
     limit: Limit | None
     max_weight_ratio: float | None
+    barred: Callable[[Message], str | None]
 
     def refusal(self, reply: Message, expected: ArrayRecord) -> str | None:
         """Say why a training reply is refused; `expected` is what a sound one looks like."""
-        return train_refusal(reply, expected, self.convention, self.weighted_by_key)
+        refusal = train_refusal(reply, expected, self.convention, self.weighted_by_key)
+        return self.barred(reply) or refusal
 
 
 class Gate:
@@ -138,10 +142,16 @@ class Gate:
 
         The reasons of the others are logged and kept.
         """
-        self.refusals += self.said(server_round, "reply refused", replies, reasons)
-        del self.refusals[:-MOST_KEPT]
+        self.refuse(server_round, replies, reasons)
         admitted = [reply for reply, why in zip(replies, reasons, strict=True) if why is None]
         return sorted(admitted, key=lambda reply: _content(reply, weighted_by_key))
+
+    def refuse(
+        self, server_round: int, replies: Sequence[Message], reasons: Sequence[str | None]
+    ) -> None:
+        """Log and keep the reasons of the replies that have one."""
+        self.refusals += self.said(server_round, "reply refused", replies, reasons)
+        del self.refusals[:-MOST_KEPT]
 
     def said(
         self,

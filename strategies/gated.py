@@ -19,10 +19,12 @@ from .admission import arrays_of, metric_refusals
 from .asking import AskingStrategy
 from .conventions import CONVENTIONS
 from .culprits import farthest, spoilers
+from .distances import LEAST, farness, too_far
 from .gate import Gate, Refusal, Terms, first_sound
 from .internals import log
 from .limits import check_arrays
 from .listener import Listener
+from .retreat import Before, Retreat, could_not_train, standing_out
 from .tally import Tally
 from .weights import Limit, check_weight_ratio, weight_of
 
@@ -33,9 +35,10 @@ SKIPPED_KEY = "skipped"
 class GatedStrategy(AskingStrategy, ABC):
     """Flower's FedAvg that admits replies and leaves the aggregate to a subclass.
 
-    `admission` says which replies are refused, `culprits` which of the others spoil the aggregate.
-    These never stop a run: they are left out, logged and kept in `refusals`. The aggregate does not
-    depend on the order of the replies.
+    `admission` says which replies are refused, `distances` which of the others lie too far from
+    what was sent, `culprits` which spoil the aggregate. These never stop a run: they are left out,
+    logged and kept in `refusals`. The aggregate does not depend on the order of the replies. A
+    round after which nobody can train is undone, see `retreat`.
 
     Parameters
     ----------
@@ -78,6 +81,8 @@ class GatedStrategy(AskingStrategy, ABC):
     contributors : list of int
         The nodes whose replies made the last round that counted, in the order of aggregation; empty
         before the first round of this start.
+    undone : int or None
+        The round that the last one has undone.
     """
 
     convention = CONVENTIONS["fedbary"]
@@ -116,7 +121,9 @@ class GatedStrategy(AskingStrategy, ABC):
         self.num_admitted = 0
         self.admitted_nodes: list[int] = []
         self.contributors: list[int] = []
+        self.undone: int | None = None
         self._tally = Tally(max_skipped)
+        self._retreat = Retreat()
         self._global_arrays: ArrayRecord | None = None
 
     @classmethod
@@ -148,6 +155,18 @@ class GatedStrategy(AskingStrategy, ABC):
         """Return a record with the keys, shapes and dtypes of a sound reply: the global arrays."""
         return arrays
 
+    def _withstands(self, replies: int) -> bool:
+        """Return whether the aggregate of so many replies bounds what a single one can do."""
+        return False
+
+    def _name(self, reply: Message) -> str:
+        """Return what a method knows the client of a reply by."""
+        return self._named(reply.metadata.src_node_id)
+
+    def _named(self, node_id: int) -> str:
+        known = self.name_node(node_id) if self.name_node else None
+        return known or str(node_id)
+
     @abstractmethod
     def _aggregate(self, admitted: Sequence[Message], weights: Sequence[float]) -> ArrayRecord:
         """Return the aggregate of admitted replies; a SettingError skips the round."""
@@ -165,7 +184,7 @@ class GatedStrategy(AskingStrategy, ABC):
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return what a resume after the last whole round needs beside the global arrays."""
-        return self._tally.state_dict()
+        return {**self._tally.state_dict(), **self._retreat.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Tensor], completed_rounds: int) -> None:
         """Take a state that `state_dict` returned after so many rounds.
@@ -175,6 +194,7 @@ class GatedStrategy(AskingStrategy, ABC):
         """
         self.completed_rounds = completed_rounds
         self._tally.load_state_dict(state, completed_rounds)
+        self._retreat.load_state_dict(state)
 
     def summary(self) -> None:
         """Log the least number of replies and the bound on weights, then FedAvg's settings."""
@@ -193,7 +213,7 @@ class GatedStrategy(AskingStrategy, ABC):
             If `max_skipped` rounds in a row were skipped, or every round was.
         """
         if not self.completed_rounds:
-            self._tally = Tally(self.max_skipped)
+            self._tally, self._retreat = Tally(self.max_skipped), Retreat()
         result = super().start(*args, **kwargs)
         self._tally.end()
         return result
@@ -239,21 +259,45 @@ class GatedStrategy(AskingStrategy, ABC):
         Returns
         -------
         arrays : ArrayRecord or None
-            The aggregate; None if the round is skipped: Flower then keeps the old arrays.
+            The aggregate; None if the round is skipped: Flower then keeps the old arrays. If the
+            round undoes the one before, the arrays before that.
         metrics : MetricRecord
             What `train_metrics_aggr_fn` returns; ``{"skipped": 1}`` if the round is skipped.
         """
         server_round += self.completed_rounds
         replies = list(replies)
         self._gate.hear(replies)
-        self.admitted_nodes = []
-        terms = self._terms(self.train_limit)
+        self.admitted_nodes, self.undone = [], None
+        terms = self._terms(self.train_limit, self._barred)
         reference = self._global_arrays
         if reference is None:
             reference = first_sound(replies, terms)
         expected = self._reply_like(reference)
         admitted = self._gate.trained(server_round, replies, expected, terms)
+        trained = {self._name(reply) for reply in admitted}
+        failed = {self._name(reply) for reply in replies if could_not_train(reply)} - trained
+        if self._retreat.is_due(failed, trained):
+            return self._go_back(server_round, replies)
+        self._retreat.before = None
         return self._aggregate_admitted(server_round, admitted, reference)
+
+    def _go_back(
+        self, server_round: int, replies: Sequence[Message]
+    ) -> tuple[ArrayRecord, MetricRecord]:
+        """Undo the last round that counted; refuse from now on whose replies stood out in it."""
+        before = self._retreat.before
+        assert before is not None
+        self.load_state_dict(before.state, self.completed_rounds)
+        self._retreat.barred |= dict.fromkeys(before.far, before.round)
+        reasons = [self._retreat.refusal(self._name(reply)) for reply in replies]
+        self._gate.refuse(server_round, replies, reasons)
+        names = ", ".join(f"{name} ({times:.2g} times)" for name, times in before.far.items())
+        self._tally.skip(before.round, f"undone by round {server_round}")
+        said = f"nobody could train, so that round {before.round} is undone; far out in it: {names}"
+        self._skip(server_round, said)
+        self.contributors = [n for n in self.contributors if self._named(n) not in before.far]
+        self.num_admitted, self.undone = 0, before.round
+        return before.arrays, MetricRecord({SKIPPED_KEY: 1})
 
     def _aggregate_admitted(
         self, server_round: int, admitted: list[Message], reference: ArrayRecord
@@ -263,6 +307,18 @@ class GatedStrategy(AskingStrategy, ABC):
         if len(admitted) < self.min_replies:
             few = f"{len(admitted)} replies admitted, {self.min_replies} needed"
             return self._skip(server_round, few)
+
+        expected = self._reply_like(reference)
+        records = [arrays_of(reply) for reply in admitted]
+        scales = self.convention.pairs(reference.keys()).values()
+        sent = (expected.keys() & reference.keys()) - set(scales)
+        weights_far = farness(records, expected, sent)
+        others_far = farness(records, expected, expected.keys() - sent)
+        if len(admitted) >= LEAST and not self._withstands(len(admitted)):
+            reasons = list(map(too_far, weights_far, others_far))
+            if any(reasons):
+                rest = self._gate.admitted(server_round, admitted, reasons, self.weighted_by_key)
+                return self._aggregate_admitted(server_round, rest, reference)
 
         def attempt(replies: Sequence[Message]) -> ArrayRecord:
             weights = [weight_of(reply, self.weighted_by_key) for reply in replies]
@@ -275,10 +331,12 @@ class GatedStrategy(AskingStrategy, ABC):
         except SettingError as error:
             return self._skip(server_round, str(error))
         except ValueError:
-            expected = self._reply_like(reference)
             reasons = spoilers(admitted, attempt, lambda r: farthest(arrays_of(r), expected))
             rest = self._gate.admitted(server_round, admitted, reasons, self.weighted_by_key)
             return self._aggregate_admitted(server_round, rest, reference)
+        most = map(max, weights_far, others_far)
+        if out := standing_out(dict(zip(map(self._name, admitted), most, strict=True))):
+            self._retreat.before = Before(server_round, reference, self.state_dict(), out)
         arrays = self._commit(reference, arrays, admitted)
         self.contributors = [reply.metadata.src_node_id for reply in admitted]
         self._tally.count()
@@ -324,5 +382,10 @@ class GatedStrategy(AskingStrategy, ABC):
             self.listener.evaluated(dict(zip(self.admitted_nodes, contents, strict=True)))
         return self.evaluate_metrics_aggr_fn(contents, self.weighted_by_key)
 
-    def _terms(self, limit: Limit | None) -> Terms:
-        return Terms(self.convention, self.weighted_by_key, limit, self.max_weight_ratio)
+    def _barred(self, reply: Message) -> str | None:
+        return self._retreat.refusal(self._name(reply))
+
+    def _terms(
+        self, limit: Limit | None, barred: Callable[[Message], str | None] = lambda _: None
+    ) -> Terms:
+        return Terms(self.convention, self.weighted_by_key, limit, self.max_weight_ratio, barred)

@@ -150,7 +150,7 @@ class MethodStrategy(GatedStrategy):
         own |= {f"{METHOD_KEY}.{name}": value for name, value in self._told().items()}
         before: Tensors | None = None
         for message in messages:
-            name = self._name(message.metadata.dst_node_id)
+            name = self._named(message.metadata.dst_node_id)
             sent = content(server, name)
             if before is None or not _are_same(sent, before):
                 record, before = _record(sent, model, names, arrays), sent
@@ -219,7 +219,7 @@ class MethodStrategy(GatedStrategy):
     ) -> ArrayRecord:
         """Keep the state of a round that counts, and note whose replies it admitted."""
         self._state = self._pending
-        names = (self._name(reply.metadata.src_node_id) for reply in admitted)
+        names = map(self._name, admitted)
         self._kept |= dict.fromkeys(names, self._round)
         return aggregate
 
@@ -228,7 +228,7 @@ class MethodStrategy(GatedStrategy):
         reference = records[0] if self._global_arrays is None else self._global_arrays
         sent = Names(records[0].keys(), self.convention)
         replies = [
-            Reply(self._name(reply.metadata.src_node_id), weight, sent.read(record))
+            Reply(self._name(reply), weight, sent.read(record))
             for reply, record, weight in zip(admitted, records, weights, strict=True)
         ]
         names, blanks = Names(reference.keys(), self.convention), Blanks()
@@ -288,10 +288,6 @@ class MethodStrategy(GatedStrategy):
             examples=int(self.tell().get(EXAMPLES_KEY, 0)) if self.tell else 0,
             warn=lambda line: log(WARNING, "Round %d: %s", self._round, line),
         )
-
-    def _name(self, node_id: int) -> str:
-        known = self.name_node(node_id) if self.name_node else None
-        return known or str(node_id)
 
 
 def _are_same(one: Tensors, other: Tensors) -> bool:

@@ -101,6 +101,11 @@ class PosteriorStrategy(MethodStrategy):
         said = NO_GAUSSIANS if level == WARNING else GAUSSIANS
         log(level, said, gaussian, len(arrays))
 
+    def _withstands(self, replies: int) -> bool:
+        """Return whether clipping, mixing or a robust rule protects a round of so many replies."""
+        rule, protects = self.rule, self.method.clipping or self.method.mixing
+        return protects or (isinstance(rule, RobustRule) and not rule.is_plain(replies))
+
     def _aggregate(self, admitted: Sequence[Message], weights: Sequence[float]) -> ArrayRecord:
         """Return the aggregate of admitted replies under the rule."""
         if self._wrapper is not None and not hides_each(self._wrapper, weights):

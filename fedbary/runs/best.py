@@ -25,6 +25,13 @@ def validation_score(settings: Settings, line: Line) -> float:
     return math.nan if value is None else float(value)
 
 
+def counted_rounds(lines: Sequence[Line]) -> list[int]:
+    """Return the rounds that count: neither round 0, nor skipped, nor undone by the one after."""
+    undone = {line["undone"] for line in lines if "undone" in line}
+    counted = {line["round"] for line in lines if line["round"] > 0 and not line["skipped"]}
+    return sorted(counted - undone)
+
+
 def best_round(settings: Settings, lines: Sequence[Line]) -> int | None:
     """Return the first of the rounds that are best by `keep_best`; None before there is any."""
     better = limits.of(settings.task).BEST_BY[settings.keep_best]
@@ -52,9 +59,13 @@ def result_line(lines: Sequence[Line]) -> Line:
 def _scores(settings: Settings, lines: Sequence[Line]) -> dict[int, float]:
     """Return the scores of the rounds that count, by their numbers.
 
-    These are not round 0, before any training, nor skipped rounds, nor rounds without a finite
-    score: of one that no client has evaluated nothing is known.
+    These are not rounds without a finite score: of one that no client has evaluated nothing is
+    known.
     """
-    trained = [line for line in lines if line["round"] > 0 and not line["skipped"]]
-    scores = {line["round"]: validation_score(settings, line) for line in trained}
+    counted = counted_rounds(lines)
+    scores = {
+        line["round"]: validation_score(settings, line)
+        for line in lines
+        if line["round"] in counted
+    }
     return {number: score for number, score in scores.items() if math.isfinite(score)}

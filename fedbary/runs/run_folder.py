@@ -22,7 +22,7 @@ from fedbary.errors import SettingError
 from fedbary.figures.run import partition_heatmap
 from fedbary.figures.sheet import DPI
 from fedbary.figures.spared import spared
-from fedbary.runs.best import BEST, best_round, result_line
+from fedbary.runs.best import BEST, best_round, counted_rounds, result_line
 from fedbary.runs.checkpoints import (
     KEPT,
     Checkpoint,
@@ -59,7 +59,7 @@ class RunFolder:
     - `data.json` and `data-rows.safetensors`: the digest of the server's data, see `data_kept`;
     - `metrics.jsonl`: one line per round, flushed;
     - `checkpoint-<round>.safetensors`: what the next round starts from; the last two are kept,
-      and with `keep_best` the best round's;
+      the last from which a round counted, and with `keep_best` the best round's;
     - with `pictures`: `partition.png`, `learning-curves.png`, `reliability.png` (where the server
       has test data); of a regression `learning-curves.png` and `coverage.png`;
     - of a regression `standardiser.safetensors`, `mean` and `std` of the features and, last, the
@@ -146,8 +146,9 @@ class RunFolder:
         """Write what the next round starts from, tied to the settings and the rounds so far."""
         history = self._written.hexdigest()
         marks = len(self.rounds) - 1, fingerprint(self.settings), history
-        best = [line[BEST] for line in self.rounds[-KEPT:] if line.get(BEST) is not None]
-        save_checkpoint(self.path, Checkpoint(*marks, arrays, strategy), best)
+        kept = [line[BEST] for line in self.rounds[-KEPT:] if line.get(BEST) is not None]
+        kept += [number - 1 for number in counted_rounds(self.rounds)[-1:]]
+        save_checkpoint(self.path, Checkpoint(*marks, arrays, strategy), kept)
 
     @property
     def result(self) -> Mapping[str, Any]:

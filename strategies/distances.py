@@ -1,0 +1,79 @@
+"""How far replies lie from what was sent, beside each other."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from statistics import median_low
+
+from flwr.app import Array, ArrayRecord
+
+from fedbary.aggregation.reals import flat_reals, is_continuous
+from fedbary.aggregation.sums import PIECE
+from fedbary.aggregation.workers import workers
+
+from .arrays import tensor_from_array
+
+LEAST = 3
+"""Of fewer replies none can be said to be the far one."""
+
+FAR = 100.0
+"""How many times as far as usual a reply is refused for."""
+
+STANDS_OUT = 10.0
+"""How many times as far as usual a reply is suspected for, if nobody can train after it."""
+
+
+def farness(
+    records: Sequence[ArrayRecord], like: ArrayRecord, keys: Collection[str]
+) -> list[float]:
+    """Return how many times as far as usual each reply lies from what was sent.
+
+    A reply's distance is the largest of its numbers' distances. The usual one is the replies'
+    median, of an even number the lower in the middle, but no less than a `FAR`-th of 1 and of the
+    largest number that was sent. So a reply is never called far that moves no number by more than
+    1, or than the largest: clients that stand still, or take a step where others take a thousand,
+    make nobody far.
+
+    Parameters
+    ----------
+    records : sequence of ArrayRecord
+        The arrays of admitted replies, at least one.
+    like : ArrayRecord
+        What a sound reply looks like: of the model's arrays those that were sent.
+    keys : collection of str
+        The arrays that are compared.
+    """
+
+    def distance(record: ArrayRecord) -> float:
+        return max((_apart(record[key], like[key]) for key in keys), default=0.0)
+
+    with workers() as pool:
+        distances = list(pool.map(distance, records))
+    largest = max((_apart(like[key]) for key in keys), default=0.0)
+    usual = max(median_low(distances), largest / FAR, 1 / FAR)
+    return [far / usual for far in distances]
+
+
+def too_far(weights: float, others: float) -> str | None:
+    """Say why a reply is refused whose arrays lie so many times as far away as usual; else None.
+
+    Means and point weights may lie `FAR` times as far; other arrays, curvatures say, that by which
+    honest clients differ more, `FAR`² times.
+    """
+    times = max(weights, others / FAR)
+    if times <= FAR:
+        return None
+    return f"it lies {times:.2g} times as far from what was sent as usual, allowed are {FAR:g}"
+
+
+def _apart(array: Array, other: Array | None = None) -> float:
+    """Return the largest distance of two arrays' numbers, or of one's from 0; of integers 0."""
+    tensor = tensor_from_array(array)
+    if not is_continuous(tensor) or not tensor.numel():
+        return 0.0
+    pieces = flat_reals(tensor).split(PIECE)
+    if other is None:
+        return max(float(piece.abs().max()) for piece in pieces)
+    there = flat_reals(tensor_from_array(other)).split(PIECE)
+    pairs = zip(pieces, there, strict=True)
+    return max(float((piece.double() - where).abs_().max()) for piece, where in pairs)
