@@ -69,7 +69,7 @@ def classes_failing(
 def numbers_failing(rmse: float, targets: Tensor) -> dict[str, str]:
     """Return ``failing`` where an error is no less than that of the targets' mean."""
     spread = float(targets.double().std(correction=0))
-    if len(targets) < 2 or rmse < AS_GOOD * spread:
+    if len(targets.unique()) < 2 or rmse < AS_GOOD * spread:
         return {}
     return {"failing": f"RMSE {rmse:.4g} is no better than the mean's {spread:.4g}"}
 

@@ -75,7 +75,9 @@ def test_head_logits_are_the_network_with_the_drawn_weights(n):
 
 @pytest.mark.parametrize("initialisation", ["he", "papers"])
 def test_the_seed_decides_every_tensor(initialisation):
-    one, same, other = (model(2, seed=s, initialisation=initialisation).state_dict() for s in (0, 0, 1))
+    one, same, other = (
+        model(2, seed=s, initialisation=initialisation).state_dict() for s in (0, 0, 1)
+    )
     constant = ("log_var", "bias") if initialisation == "he" else ("log_var",)
     for name, tensor in one.items():
         assert torch.equal(tensor, same[name])
