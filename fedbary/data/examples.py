@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from torch import Tensor
@@ -38,3 +38,17 @@ class Examples:
     unused: tuple[str, ...] = ()
     converted: tuple[str, ...] = ()
     unknown: tuple[int, ...] = ()
+
+    def known(self) -> Examples:
+        """Return the examples without those that go to a person."""
+        if not self.unknown:
+            return self
+        kept = np.delete(np.arange(len(self.names)), self.unknown)
+        return replace(
+            self,
+            names=tuple(self.names[place] for place in kept),
+            x=self.x[kept],
+            y=None if self.y is None else self.y[kept],
+            columns={name: values[kept] for name, values in self.columns.items()},
+            unknown=(),
+        )

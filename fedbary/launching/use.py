@@ -55,7 +55,8 @@ def predict(
 
     The CSV has a line an example: of classes the most probable, all probabilities, total and
     epistemic uncertainty in nats; of numbers mean, std and a 90 % interval. Of images the surest
-    and the least sure are drawn beside it.
+    and the least sure are drawn beside it. A row with a level that the model does not know goes to
+    a person, without a prediction.
 
     Examples: `fedbary predict runs/RUN scans/ --samples 50`; `fedbary predict runs/RUN loans.csv
     --error-rate 0.01`.
@@ -72,9 +73,11 @@ def predict(
     said = trained.task.answers(prediction, trained.signature)
     columns: dict[str, np.ndarray] = {"example": files.safe(examples.names), **said}
     if error_rate is not None:
-        own = _read(trained, held_out, target) if held_out else None
+        own = _read(trained, held_out, target).known() if held_out else None
         known = own or trained.task.evaluation_examples()
         columns["to a person"] = _to_person(trained, prediction, error_rate, known, samples)
+    if examples.unknown:
+        columns = _referred(columns, examples.unknown)
     if examples.x.ndim == 4:  # first: where the table stands, all does
         files.write_picture(picture, _sheet(examples, columns))
     files.write_table(output, columns)
@@ -129,12 +132,15 @@ def evaluate(
 
     Examples: `fedbary evaluate runs/RUN ward7.csv --by sex`; `fedbary evaluate runs/RUN test.npz`.
     """
+    from fedbary.texts import alike
     from fedbary.trained import files, load
     from fedbary.trained.judgement import pictures, scores
 
     trained = load(run)
     files.require_free([output], force)
-    examples = _read(trained, data, target, by)
+    examples = _read(trained, data, target, by).known()
+    if not examples.names:
+        raise SettingError("data", str(data), "a row whose levels the model knows")
     if examples.y is None:
         allowed = "labelled examples: y in an .npz, folders named as classes, the target's column"
         raise SettingError("data", str(data), allowed)
@@ -147,6 +153,9 @@ def evaluate(
         files.write_table(folder / "scores.csv", found)
     for line in _lines(found):
         print(line)
+    for one, other in alike(found["group"]):
+        said = f"{one!r} and {other!r} differ in case or blanks alone, and are told apart"
+        print(f"{data}: {said}", file=sys.stderr)
     print(f"Evaluation: {output}")
 
 
@@ -196,12 +205,32 @@ def _read(trained: Trained, data: Path, target: str, by: str | None = None) -> E
         raise SettingError("--target", target, f"a column of {data}, with what is to be predicted")
     if unused := [name for name in examples.unused if name != by]:
         print(f"{data}: columns that are not used: {', '.join(unused)}", file=sys.stderr)
+    if examples.unknown:
+        first = examples.names[examples.unknown[0]]
+        said = f"{len(examples.unknown)} of {len(examples.names)} rows, the first of them {first}, "
+        said += "hold a level that the model does not know, and go to a person"
+        print(f"{data}: {said}", file=sys.stderr)
     if examples.converted:
         form = "grey" if examples.x.shape[1] == 1 else "colour"
         said = f"{len(examples.converted)} of {len(examples.names)} pictures, the first of them "
         said += f"{examples.converted[0]}, were converted to {form}, which the model takes"
         print(f"{data}: {said}", file=sys.stderr)
     return examples
+
+
+def _referred(columns: dict[str, np.ndarray], unknown: tuple[int, ...]) -> dict[str, np.ndarray]:
+    """Return predictions of which those in some places are left to a person and say nothing."""
+    import numpy as np
+
+    names = np.asarray(columns["example"])
+    here = np.isin(np.arange(len(names)), unknown)
+    person = here | columns.get("to a person", np.zeros(len(names), dtype=bool))
+    said = {
+        name: np.where(here, "" if values.dtype == object else np.nan, values)
+        for name, values in columns.items()
+        if name not in ("example", "to a person")
+    }
+    return {"example": names, **said, "to a person": person}
 
 
 def _to_person(

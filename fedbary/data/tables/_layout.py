@@ -12,8 +12,9 @@ import numpy as np
 
 from fedbary.data.tables._column import MAX_LEVELS, Column
 from fedbary.data.tables._frame import TARGET, Frame
-from fedbary.data.tables._words import CODE, MISSING, alike, disguised, name_of, order_of
+from fedbary.data.tables._words import CODE, MISSING, disguised, name_of, order_of
 from fedbary.errors import CellError
+from fedbary.texts import alike
 
 MAX_CLASSES = 100
 
