@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -71,13 +71,14 @@ def predict(
     examples = _read(trained, data, target)
     prediction = trained.predict(examples, samples)
     said = trained.task.answers(prediction, trained.signature)
-    columns: dict[str, np.ndarray] = {"example": files.safe(examples.names), **said}
+    names = _names(trained, examples)
+    columns: dict[str, np.ndarray] = {**names, **said}
     if error_rate is not None:
         own = _read(trained, held_out, target).known() if held_out else None
         known = own or trained.task.evaluation_examples()
         columns["to a person"] = _to_person(trained, prediction, error_rate, known, samples)
     if examples.unknown:
-        columns = _referred(columns, examples.unknown)
+        columns = {**names, **_referred(columns, names, examples.unknown)}
     if examples.x.ndim == 4:  # first: where the table stands, all does
         files.write_picture(picture, _sheet(examples, columns))
     files.write_table(output, columns)
@@ -218,19 +219,32 @@ def _read(trained: Trained, data: Path, target: str, by: str | None = None) -> E
     return examples
 
 
-def _referred(columns: dict[str, np.ndarray], unknown: tuple[int, ...]) -> dict[str, np.ndarray]:
+def _names(trained: Trained, examples: Examples) -> dict[str, np.ndarray]:
+    """Return what says which example is which: its name, and the run's column of ids."""
+    from fedbary.trained import files
+
+    names = {"example": files.safe(examples.names)}
+    column = trained.settings.id
+    if column in examples.columns:
+        names[column] = files.safe(examples.columns[column])
+    return names
+
+
+def _referred(
+    columns: dict[str, np.ndarray], names: Collection[str], unknown: tuple[int, ...]
+) -> dict[str, np.ndarray]:
     """Return predictions of which those in some places are left to a person and say nothing."""
     import numpy as np
 
-    names = np.asarray(columns["example"])
-    here = np.isin(np.arange(len(names)), unknown)
-    person = here | columns.get("to a person", np.zeros(len(names), dtype=bool))
+    count = len(columns["example"])
+    here = np.isin(np.arange(count), unknown)
+    person = here | columns.pop("to a person", np.zeros(count, dtype=bool))
     said = {
         name: np.where(here, "" if values.dtype == object else np.nan, values)
         for name, values in columns.items()
-        if name not in ("example", "to a person")
+        if name not in names
     }
-    return {"example": names, **said, "to a person": person}
+    return {**said, "to a person": person}
 
 
 def _to_person(

@@ -85,6 +85,10 @@ class Settings(BaseModel):
     classes: str
     input_shape: str
     target: str
+    columns: str
+    leave_out: str
+    id: str
+    missing: Literal["refuse", "mean", "median", "indicator"]
     split: int = Field(ge=0)
     data_dir: str
     download: bool
@@ -221,6 +225,11 @@ class Settings(BaseModel):
         if text != "auto":
             parse_classes(text)
         return text
+
+    @field_validator("columns", "leave_out", mode="before")
+    @classmethod
+    def _are_columns(cls, value: Any, info: ValidationInfo) -> str:
+        return listed(str(info.field_name), value)
 
     @field_validator("input_shape")
     @classmethod

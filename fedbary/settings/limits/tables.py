@@ -16,7 +16,9 @@ FILES = ("",)
 
 UNUSED = ("input_shape", "augment", "pixels", "resize", "normalise", "noise", "corruptions")
 
-USES = "target, classes, split, class_weights, specificity, ece_bins, predictive"
+USES = (
+    "target, classes, columns, leave_out, id, missing, split, class_weights, specificity, ece_bins"
+)
 
 
 BEST_BY = {"nll": min, "accuracy": max, "ece": min, "brier": min, "auroc": max, "sensitivity": max}
