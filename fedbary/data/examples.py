@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import torch
 from torch import Tensor
 
 
@@ -50,3 +51,10 @@ class Examples:
         names = tuple(self.names[place] for place in places)
         unknown = tuple(at for at, place in enumerate(places) if place in self.unknown)
         return replace(self, names=names, x=self.x[index], y=y, columns=columns, unknown=unknown)
+
+    def known(self) -> Examples:
+        """Return the examples without those that go to a person."""
+        if not self.unknown:
+            return self
+        kept = set(range(len(self.names))).difference(self.unknown)
+        return self.part(torch.tensor(sorted(kept), dtype=torch.int64))

@@ -29,36 +29,58 @@ class Sums:
     shift : Tensor
         s, what was taken off each column, (C,) float64.
     total, squares : Tensor
-        Σ (c − s) and Σ (c − s)², (C,) float64.
+        Σ (c − s) and Σ (c − s)², (C,) float64, of the values that are there.
+    seen : Tensor or None
+        How many of each column's values are there, (C,) float64; None where all are.
     """
 
     count: int
     shift: Tensor
     total: Tensor
     squares: Tensor
+    seen: Tensor | None = None
 
     @classmethod
-    def of(cls, columns: Tensor, shift: Tensor | None = None) -> Sums:
-        """Sum columns, (n, C), in float64, their deviations from `shift` (C,), or from 0."""
+    def of(cls, columns: Tensor, shift: Tensor | None = None, missing: bool = False) -> Sums:
+        """Sum columns, (n, C), in float64, their deviations from `shift` (C,), or from 0.
+
+        With `missing` NaN is a value that is not there.
+        """
         shift = torch.zeros(columns.shape[1]).double() if shift is None else shift.double()
         deviations = columns.double() - shift
-        return cls(len(columns), shift, deviations.sum(0), deviations.square().sum(0))
+        seen = None
+        if missing:
+            there = ~deviations.isnan()
+            deviations, seen = deviations.where(there, 0.0), there.sum(0).double()
+        return cls(len(columns), shift, deviations.sum(0), deviations.square().sum(0), seen)
 
     def __add__(self, other: Sums) -> Sums:
         if not torch.equal(self.shift, other.shift):
             raise ValueError("sums of deviations from different shifts do not add")
         total, squares = self.total + other.total, self.squares + other.squares
-        return Sums(self.count + other.count, self.shift, total, squares)
+        seen = None if self.seen is None or other.seen is None else self.seen + other.seen
+        return Sums(self.count + other.count, self.shift, total, squares, seen)
+
+    def first(self, columns: int) -> Sums:
+        """Return the sums of the first columns."""
+        seen = None if self.seen is None else self.seen[:columns]
+        shift, total, squares = (t[:columns] for t in (self.shift, self.total, self.squares))
+        return Sums(self.count, shift, total, squares, seen)
+
+    @property
+    def _counts(self) -> Tensor | int:
+        return self.count if self.seen is None else self.seen.clamp_min(1)
 
     @property
     def mean(self) -> Tensor:
         """Mean of each column, (C,)."""
-        return self.shift + self.total / self.count
+        return self.shift + self.total / self._counts
 
     @property
     def var(self) -> Tensor:
-        """Variance of each column over all n rows, (C,): Σ (c − s)² / n − (mean − s)²."""
-        return (self.squares / self.count - (self.total / self.count).square()).clamp_min(0)
+        """Variance of each column over the n values, (C,): Σ (c − s)² / n − (mean − s)²."""
+        n = self._counts
+        return (self.squares / n - (self.total / n).square()).clamp_min(0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,10 +91,14 @@ class Standardiser:
     ----------
     mean, std : Tensor
         Of C columns, (C,) float64. A constant column's std is 1.
+    fill : Tensor or None
+        What stands in place of each feature's missing values, which are NaN, (D,) float64; None
+        where there are none.
     """
 
     mean: Tensor
     std: Tensor
+    fill: Tensor | None = None
 
     @classmethod
     def from_sums(cls, sums: Sums) -> Self:
@@ -83,4 +109,8 @@ class Standardiser:
 
     def features(self, x: Tensor) -> Tensor:
         """Return (x − mean)/std of the columns (N, C)."""
-        return ((x - self.mean) / self.std).float()
+        return ((self.filled(x) - self.mean) / self.std).float()
+
+    def filled(self, x: Tensor) -> Tensor:
+        """Return features (N, D) without missing values."""
+        return x if self.fill is None else x.where(~x.isnan(), self.fill)

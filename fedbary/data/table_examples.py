@@ -16,11 +16,11 @@ from fedbary.data.tables._layout import require
 from fedbary.errors import SettingError
 
 
-def read_rows(path: Path, target: str, layout: Layout) -> Examples:
+def read_rows(path: Path, target: str, layout: Layout, id: str = "") -> Examples:
     """Read rows to predict, coded as the federation's, with targets where there are some.
 
     Columns are found by name; others are `unused`, and their order does not matter. A target that
-    is empty in every row is none.
+    is empty in every row is none. The column `id`, which names rows, is not called unused.
 
     Raises
     ------
@@ -35,7 +35,7 @@ def read_rows(path: Path, target: str, layout: Layout) -> Examples:
     if held.target is not None and not held.target.missing.all():
         y = torch.from_numpy(labels_of(held, layout) if layout.classes else _numbers(held))
     names = tuple(str(row) for row in range(1, held.count + 1))
-    known = {name for name, _ in layout.columns}
+    known = {id, *(name for name, _ in layout.columns)}
     columns = {name: column.values for name, column in held.columns.items()}
     if held.target is not None:
         columns[target] = held.target.values

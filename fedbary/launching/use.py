@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -57,7 +57,8 @@ def predict(
 
     The CSV has a line an example: of classes the most probable, all probabilities, total and
     epistemic uncertainty in nats; of numbers mean, std and a 90 % interval. Of images the surest
-    and the least sure are drawn beside it.
+    and the least sure are drawn beside it. A row with a level that the model does not know goes to
+    a person, without a prediction.
 
     Examples: `fedbary predict runs/RUN scans/ --samples 50`; `fedbary predict runs/RUN loans.csv
     --error-rate 0.01`.
@@ -72,11 +73,16 @@ def predict(
     examples = _read(trained, data, target)
     prediction = trained.predict(examples, samples)
     said = trained.task.answers(prediction, trained.signature)
-    columns: dict[str, np.ndarray] = {"example": files.safe(examples.names), **said}
+    names = _names(trained, examples)
+    columns: dict[str, np.ndarray] = {**names, **said}
     if error_rate is not None:
-        own = _new(trained, _read(trained, held_out, target), held_out) if held_out else None
+        own = (
+            _new(trained, _read(trained, held_out, target).known(), held_out) if held_out else None
+        )
         known = own or trained.evaluation_examples()
         columns["to a person"] = _to_person(trained, prediction, error_rate, known, samples)
+    if examples.unknown:
+        columns = {**names, **_referred(columns, names, examples.unknown)}
     if examples.x.ndim == 4:  # first: where the table stands, all does
         with spared(str(picture), _tell):
             files.write_picture(picture, _sheet(examples, columns))
@@ -132,12 +138,15 @@ def evaluate(
 
     Examples: `fedbary evaluate runs/RUN ward7.csv --by sex`; `fedbary evaluate runs/RUN test.npz`.
     """
+    from fedbary.texts import alike
     from fedbary.trained import files, load
     from fedbary.trained.judgement import pictures, scores
 
     trained = _learned(load(run))
     files.require_free([output], force)
-    examples = _read(trained, data, target, by)
+    examples = _read(trained, data, target, by).known()
+    if not examples.names:
+        raise SettingError("data", str(data), "a row whose levels the model knows")
     if examples.y is None:
         allowed = "labelled examples: y in an .npz, folders named as classes, the target's column"
         raise SettingError("data", str(data), allowed)
@@ -152,6 +161,9 @@ def evaluate(
         files.write_table(folder / "scores.csv", found)
     for line in _lines(found):
         print(line)
+    for one, other in alike(found["group"]):
+        said = f"{one!r} and {other!r} differ in case or blanks alone, and are told apart"
+        print(f"{data}: {said}", file=sys.stderr)
     print(f"Evaluation: {output}")
 
 
@@ -214,6 +226,11 @@ def _read(trained: Trained, data: Path, target: str, by: str | None = None) -> E
         print(f"{data}: columns that are not used: {', '.join(unused)}", file=sys.stderr)
     if examples.notes:
         _tell(f"{data}: {'; '.join(examples.notes)}")
+    if examples.unknown:
+        first = examples.names[examples.unknown[0]]
+        said = f"{len(examples.unknown)} of {len(examples.names)} rows, the first of them {first}, "
+        said += "hold a level that the model does not know, and go to a person"
+        print(f"{data}: {said}", file=sys.stderr)
     if examples.converted:
         form = "grey" if examples.x.shape[1] == 1 else "colour"
         said = f"{len(examples.converted)} of {len(examples.names)} pictures, the first of them "
@@ -233,6 +250,34 @@ def _new(trained: Trained, examples: Examples, source: Path) -> Examples:
         raise SettingError("--held-out", f"{source}, {said} equal to ones trained on", allowed)
     _tell(f"{source}: {said} are equal to ones trained on and are left out")
     return examples.part((~old).nonzero().squeeze(1))
+
+
+def _names(trained: Trained, examples: Examples) -> dict[str, np.ndarray]:
+    """Return what says which example is which: its name, and the run's column of ids."""
+    from fedbary.trained import files
+
+    names = {"example": files.safe(examples.names)}
+    column = trained.settings.id
+    if column in examples.columns:
+        names[column] = files.safe(examples.columns[column])
+    return names
+
+
+def _referred(
+    columns: dict[str, np.ndarray], names: Collection[str], unknown: tuple[int, ...]
+) -> dict[str, np.ndarray]:
+    """Return predictions of which those in some places are left to a person and say nothing."""
+    import numpy as np
+
+    count = len(columns["example"])
+    here = np.isin(np.arange(count), unknown)
+    person = here | columns.pop("to a person", np.zeros(count, dtype=bool))
+    said = {
+        name: np.where(here, "" if values.dtype == object else np.nan, values)
+        for name, values in columns.items()
+        if name not in names
+    }
+    return {**said, "to a person": person}
 
 
 def _to_person(

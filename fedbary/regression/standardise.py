@@ -16,7 +16,7 @@ class Standardiser(standardise.Standardiser):
 
     def features(self, x: Tensor) -> Tensor:
         """Return (x − mean)/std of features (N, D)."""
-        return ((x - self.mean[:-1]) / self.std[:-1]).float()
+        return ((self.filled(x) - self.mean[:-1]) / self.std[:-1]).float()
 
     def target(self, y: Tensor) -> Tensor:
         """Return (y − mean)/std of targets (N,)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from copy import deepcopy
 from functools import lru_cache
 from pathlib import Path
@@ -19,8 +20,41 @@ _PACKAGED = Path(__file__).resolve().parents[1] / "simulation.yaml"
 DEFAULTS = _PACKAGED if _PACKAGED.is_file() else ROOT / "simulation.yaml"
 """The file of every default: in this package in the wheel, beside it in a clone."""
 
+_SURPRISING = ("bool", "int", "timestamp")
 
-_loaded = lru_cache(maxsize=32)(yaml.safe_load)
+
+class _Loader(yaml.SafeLoader):
+    """Reads YAML as its version 1.2 does where 1.1 surprises; a key that stands twice is an error.
+
+    `no`, `on`, `010`, `12:30` and dates are texts.
+    """
+
+    yaml_implicit_resolvers = {
+        first: [(tag, form) for tag, form in kinds if tag.rpartition(":")[2] not in _SURPRISING]
+        for first, kinds in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Return a mapping of different keys."""
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        for key in keys:
+            if keys.count(key) > 1:
+                said = f"the key {key!r} stands twice"
+                raise yaml.constructor.ConstructorError(None, None, said, node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:bool", re.compile(r"(true|false|True|False)\Z"), "tfTF"
+)
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:int", re.compile(r"[-+]?(0|[1-9][0-9]*)\Z"), "-+0123456789"
+)
+
+
+@lru_cache(maxsize=32)
+def _loaded(text: str) -> Any:
+    return yaml.load(text, _Loader)
 
 
 def read_yaml(file: Path) -> dict[str, Any]:

@@ -86,6 +86,10 @@ class Settings(BaseModel):
     classes: str
     input_shape: str
     target: str
+    columns: str
+    leave_out: str
+    id: str
+    missing: Literal["refuse", "mean", "median", "indicator"]
     split: int = Field(ge=0)
     data_dir: str
     download: bool
@@ -225,9 +229,15 @@ class Settings(BaseModel):
     @field_validator("classes", mode="before")
     @classmethod
     def _are_classes(cls, value: Any) -> str:
-        if value != "auto":
-            parse_classes(str(value))
-        return str(value)
+        text = listed("classes", value)
+        if text != "auto":
+            parse_classes(text)
+        return text
+
+    @field_validator("columns", "leave_out", mode="before")
+    @classmethod
+    def _are_columns(cls, value: Any, info: ValidationInfo) -> str:
+        return listed(str(info.field_name), value)
 
     @field_validator("input_shape")
     @classmethod
@@ -293,6 +303,17 @@ class Settings(BaseModel):
         if isinstance(value, float) and not 1 <= value < math.inf:
             raise SettingError(name, value, EITHER[name])
         return value
+
+
+def listed(setting: str, value: Any) -> str:
+    """Return names with commas between, which a YAML file may give as a list."""
+    if not isinstance(value, list | tuple):
+        return str(value)
+    if bad := [v for v in value if not isinstance(v, str | int) or isinstance(v, bool)]:
+        raise SettingError(setting, bad[0], "names; what YAML reads as something else in quotes")
+    if bad := [name for name in map(str, value) if "," in name]:
+        raise SettingError(setting, bad[0], "names without commas")
+    return ",".join(map(str, value))
 
 
 def registered(setting: str) -> tuple[str, ...]:

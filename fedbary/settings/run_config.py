@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Mapping
 from typing import Any
@@ -10,6 +11,11 @@ from typing import Any
 from fedbary.errors import SettingError
 from fedbary.settings.config import Settings, parse_overrides, resolve, validated
 from fedbary.settings.uses import require_used
+
+_PARTS = re.compile(
+    r"""(?P<comment>(?<!\S)\#[^\n]*) | '[^']*' | "(?:\\.|[^"\\])*" | \\. | .""",
+    re.DOTALL | re.VERBOSE,
+)
 
 
 def resolve_run_config(run_config: Mapping[str, Any]) -> Settings:
@@ -26,7 +32,7 @@ def resolve_run_config(run_config: Mapping[str, Any]) -> Settings:
     """
     given = dict(run_config)
     try:
-        words = shlex.split(str(given.pop("settings", "")), comments=True)
+        words = shlex.split(_without_comments(str(given.pop("settings", ""))))
     except ValueError as error:
         raise SettingError("settings", error, "words of the form key=value") from None
     given |= parse_overrides(words)
@@ -35,6 +41,11 @@ def resolve_run_config(run_config: Mapping[str, Any]) -> Settings:
     settings = resolve(given)
     require_used(given, settings)
     return settings
+
+
+def _without_comments(text: str) -> str:
+    """Return words without comments, which begin with a # that begins a word, as in a shell."""
+    return "".join(part[0] for part in _PARTS.finditer(text) if not part["comment"])
 
 
 def to_run_config(settings: Settings) -> str:

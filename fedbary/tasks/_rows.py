@@ -7,14 +7,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from fedbary.data import deal
 from fedbary.data.examples import Examples
 from fedbary.data.shard import Shard
 from fedbary.data.sites import Site
+from fedbary.data.standardise import Sums
 from fedbary.data.table_examples import read_rows
-from fedbary.data.tables import Labelled, Layout, Table
+from fedbary.data.tables import Choice, Labelled, Layout, Table, names_in, plain
 from fedbary.errors import CellError
+from fedbary.tasks import _medians
 from fedbary.tasks._task import Task
+from fedbary.tasks._values import Dialogue
 
 UNTOLD = "columns or cells that do not fit"
 """What a server is told of a site's table; the site's own log says more."""
@@ -25,6 +31,18 @@ class Rows(Task):
 
     by_split = True
     facts = "standardiser"
+
+    @property
+    def choice(self) -> Choice:
+        """Which columns the settings use, and how missing values are taken."""
+        by = self.settings
+        columns, leave_out = names_in(by.columns, "all"), names_in(by.leave_out, "none")
+        return Choice(columns, leave_out, "" if by.id == "none" else plain(by.id), by.missing)
+
+    @property
+    def fills(self) -> bool:
+        """Whether missing values are filled in."""
+        return self.settings.missing != "refuse"
 
     @abstractmethod
     def load(self, name: str, layout: Layout | None = None) -> Labelled | Table:
@@ -71,9 +89,32 @@ class Rows(Task):
         except Exception as error:  # whatever reading a file raises may quote it
             raise CellError("data-path", error, "a table that can be read", UNTOLD) from error
 
+    def answer(
+        self, question: str, shard: Shard, asked: Mapping[str, Any], tensors: Mapping[str, Tensor]
+    ) -> dict[str, Any]:
+        """Answer with counts of the features' values."""
+        if question == _medians.NAME:
+            return _medians.answer(shard.x, asked)
+        return super().answer(question, shard, asked, tensors)
+
+    def ask_fill(self, sums: Sums, layout: Layout) -> Dialogue[dict[str, Tensor]]:
+        """Ask for what else fills in missing values; return it, (D,), where some are filled in.
+
+        Levels and indicators are filled with their means, the levels' shares, in any case.
+        """
+        if not self.fills:
+            return {}
+        of_features = sums.first(len(layout.features))
+        if self.settings.missing != "median":
+            return {"fill": of_features.mean}
+        medians = yield from _medians.ask(of_features)
+        names = [name for name, levels in layout.columns if not levels]
+        are_numbers = torch.tensor([feature in names for feature in layout.features])
+        return {"fill": torch.where(are_numbers, medians, of_features.mean)}
+
     def examples(self, path: Path, signature: Layout) -> Examples:
         """Read the rows of a file."""
-        return read_rows(path, self.settings.target, signature)
+        return read_rows(path, self.settings.target, signature, self.choice.id)
 
     def evaluation_examples(self) -> Examples:
         """Return the test rows, or those kept for validation."""

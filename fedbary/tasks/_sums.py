@@ -24,11 +24,12 @@ LARGEST_SUM = 1e280
 """The largest sum of squares that is believed, so that no sum over clients overflows."""
 
 
-def ask(columns: int, classes: int = 0, pixels: int = 0) -> Dialogue[Sums]:
+def ask(columns: int, classes: int = 0, pixels: int = 0, missing: bool = False) -> Dialogue[Sums]:
     """Ask twice, and return the sums over all sites that answered both times.
 
     The last columns are one for each of some `classes`: 1 where a row is of the class, else 0. Of
-    images with so many `pixels` each the rows are the pixels, whose columns lie within ±10.
+    images with so many `pixels` each the rows are the pixels, whose columns lie within ±10. With
+    `missing` sites count each column's values too.
 
     Raises
     ------
@@ -37,8 +38,10 @@ def ask(columns: int, classes: int = 0, pixels: int = 0) -> Dialogue[Sums]:
     """
     shift = torch.zeros(columns, dtype=torch.float64)
     for _ in range(2):
-        asked = {"shift": shift.tolist()}
-        believed = functools.partial(read, shift=shift, classes=classes, pixels=pixels)
+        asked = {"shift": shift.tolist(), **({"missing": True} if missing else {})}
+        believed = functools.partial(
+            read, shift=shift, classes=classes, pixels=pixels, missing=missing
+        )
         answers = yield Question(NAME, believed, asked)
         if not answers:
             raise RunError("no node answered with the sums of its columns")
@@ -49,7 +52,7 @@ def ask(columns: int, classes: int = 0, pixels: int = 0) -> Dialogue[Sums]:
 
 def answer(columns: Tensor, asked: Mapping[str, Any]) -> dict[str, Any]:
     """Sum up a site's columns (n, C) less the shift that the server names."""
-    return told(Sums.of(columns, shift_of(asked)))
+    return told(Sums.of(columns, shift_of(asked), bool(asked.get("missing"))))
 
 
 def shift_of(asked: Mapping[str, Any]) -> Tensor:
@@ -63,11 +66,17 @@ def told(held: Sums) -> dict[str, Any]:
         "count": held.count,
         "total": held.total.tolist(),
         "squares": held.squares.tolist(),
+        **({} if held.seen is None else {"seen": held.seen.tolist()}),
     }
 
 
 def read(
-    metrics: Mapping[str, Any], most: int, shift: Tensor, classes: int = 0, pixels: int = 0
+    metrics: Mapping[str, Any],
+    most: int,
+    shift: Tensor,
+    classes: int = 0,
+    pixels: int = 0,
+    missing: bool = False,
 ) -> Sums:
     """Return the sums that an answer holds, of at most so many rows, or images of so many pixels.
 
@@ -83,14 +92,21 @@ def read(
     total, squares = (torch.tensor(metrics[k], dtype=torch.float64) for k in ("total", "squares"))
     if total.shape != shift.shape or squares.shape != shift.shape:
         raise ValueError(f"of {tuple(total.shape)} and {tuple(squares.shape)} columns")
-    possible = total.square() <= rows * squares * (1 + 1e-6)
+    seen = torch.tensor(metrics["seen"], dtype=torch.float64) if missing else None
+    if seen is not None and (seen.shape != shift.shape or not _are_counts(seen, rows)):
+        raise ValueError(f"no {rows} rows have so many values")
+    possible = total.square() <= (rows if seen is None else seen) * squares * (1 + 1e-6)
     largest = rows * (2 * MAX_FLOAT) ** 2 if pixels else LARGEST_SUM
     if not (possible & (squares <= largest)).all():
         raise ValueError(f"no {rows} numbers have these sums and sums of squares")
-    sums = Sums(rows, shift, total, squares)
+    sums = Sums(rows, shift, total, squares, seen)
     if classes and not _of_classes(sums, classes):
         raise ValueError(f"no {rows} rows of {classes} classes have these sums")
     return sums
+
+
+def _are_counts(counts: Tensor, most: int) -> bool:
+    return bool(((counts >= 0) & (counts <= most) & (counts == counts.round())).all())
 
 
 def _of_classes(sums: Sums, classes: int) -> bool:

@@ -65,7 +65,7 @@ class Regression(Rows):
     def load(self, name: str, layout: Layout | None = None) -> Table:
         """Return rows with a number each."""
         by = self.settings
-        return load(name, by.data_dir, by.target, by.download, layout)
+        return load(name, by.data_dir, by.target, by.download, layout, self.choice)
 
     def sample(self, count: int) -> tuple[Tensor, Tensor, int]:
         """Return zeros in place of standardised rows: the time they take is the same."""
@@ -109,9 +109,11 @@ class Regression(Rows):
 
     def ask_first(self) -> Dialogue[dict[str, Tensor]]:
         """Ask for the sums of the columns; return the standardisation."""
-        sums = yield from _sums.ask(len(self.signature().features) + 1)
+        layout = self.signature()
+        sums = yield from _sums.ask(len(layout.features) + 1, missing=self.fills)
         standardiser = Standardiser.from_sums(sums)
-        return {"mean": standardiser.mean, "std": standardiser.std}
+        found = {"mean": standardiser.mean, "std": standardiser.std}
+        return {**found, **(yield from self.ask_fill(sums, layout))}
 
     def ask_after(
         self, members: Mapping[str, Tensor], last: Mapping[str, Any]

@@ -70,7 +70,9 @@ class Tables(Rows):
         """Return rows with classes: a layout's, else those of the settings, else the data's."""
         by = self.settings
         classes = parse_classes(by.classes) if layout is None and by.classes != "auto" else ()
-        return load_labelled(name, by.data_dir, by.target, classes, layout, by.download)
+        return load_labelled(
+            name, by.data_dir, by.target, classes, layout, by.download, self.choice
+        )
 
     def sample(self, count: int) -> tuple[Tensor, Tensor, int]:
         """Return zeros in place of standardised rows: the time they take is the same."""
@@ -141,10 +143,11 @@ class Tables(Rows):
         layout = self.signature()
         features = len(layout.features)
         classes = len(layout.classes)
-        sums = yield from _sums.ask(features + classes, classes)
+        sums = yield from _sums.ask(features + classes, classes, missing=self.fills)
         scale = Standardiser.from_sums(sums)
         counts = (sums.mean[features:].clamp(0, 1) * sums.count).round()
-        return {"mean": scale.mean[:features], "std": scale.std[:features], "class_rows": counts}
+        found = {"mean": scale.mean[:features], "std": scale.std[:features], "class_rows": counts}
+        return {**found, **(yield from self.ask_fill(sums, layout))}
 
     def scores(self, outcome: Outcome, facts: Facts) -> Scored:
         """Score the global model on the test rows."""
@@ -200,7 +203,7 @@ class Tables(Rows):
         return loss.class_weights(self.settings.class_weights, rows)
 
     def _standardised(self, facts: Facts, x: Tensor) -> Tensor:
-        scale = Standardiser(facts["mean"], facts["std"])
+        scale = Standardiser(facts["mean"], facts["std"], facts.get("fill"))
         return scale.features(x).to(torch_device(self.settings))
 
     def predict(self, outcome: Outcome, x: Tensor, facts: Facts, seed: int) -> Prediction:

@@ -58,12 +58,28 @@ def written_whole(folder: Path) -> Iterator[Path]:
 
 
 def write_table(file: Path, columns: Mapping[str, Any]) -> None:
-    """Write columns as CSV, numbers with six digits."""
+    """Write columns as CSV, numbers with six digits, or with six of their row's `std`.
+
+    NaN is an empty cell.
+    """
     import pandas
 
     text = io.StringIO()
-    pandas.DataFrame({**columns}).to_csv(text, index=False, float_format="%.6g")
+    held = {name: np.asarray(values) for name, values in columns.items()}
+    std = held.get("std", np.array([]))
+    for name, values in held.items():
+        if values.dtype.kind == "f" and len(std):
+            held[name] = np.array([_written(*pair) for pair in zip(values, std, strict=True)])
+    pandas.DataFrame(held).to_csv(text, index=False, float_format="%.6g")
     write_whole(file, text.getvalue().encode())
+
+
+def _written(value: float, std: float) -> str:
+    """Return a number with as many digits as say six of its standard deviation's."""
+    if not np.isfinite(value):
+        return "" if np.isnan(value) else str(value)
+    above = np.floor(np.log10(abs(value))) - np.floor(np.log10(std)) if value and std > 0 else 0
+    return f"{value:.{min(17, 6 + max(0, int(above)))}g}"
 
 
 def write_picture(file: Path, figure: Figure) -> None:

@@ -6,7 +6,7 @@ import datasets
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedbary.data.table_examples import read_rows

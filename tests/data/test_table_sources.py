@@ -63,6 +63,26 @@ def test_a_data_set_s_test_part_is_a_prescribed_split_and_its_classes_have_names
         held.split(1)
 
 
+@pytest.mark.parametrize("named", [True, False])
+def test_a_part_whose_labels_are_hidden_does_not_test(named, tmp_path):
+    kind = datasets.ClassLabel(names=["no", "yes"]) if named else datasets.Value("int64")
+    kinds = datasets.Features({"a": datasets.Value("float32"), "kind": kind})
+
+    def part(labels):
+        rows = {"a": np.arange(len(labels)), "kind": labels}
+        return datasets.Dataset.from_dict(rows, features=kinds)
+
+    parts = {"train": part([0, 1] * 10), "test": part([-1, -1])}
+    datasets.DatasetDict(parts).save_to_disk(tmp_path / "two")
+    datasets.DatasetDict(parts, validation=part([0, 1])).save_to_disk(tmp_path / "three")
+    with pytest.warns(UserWarning, match="test has no labels, validation tests"):
+        held = load_labelled("hf:three", tmp_path, "kind")
+    assert held.split(0).test.tolist() == [20, 21]
+    with pytest.warns(UserWarning, match="test has no labels, a part of train tests"):
+        held = load_labelled("hf:two", tmp_path, "kind")
+    assert not held.splits and len(held.y) == 20
+
+
 def test_a_function_of_one_s_own_returns_a_dataframe(tmp_path):
     held = load_labelled("own_data:patients", tmp_path, "outcome")
     assert held.layout.features == ("age", "ward=a", "ward=b") and len(held.y) == 200

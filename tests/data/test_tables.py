@@ -63,9 +63,9 @@ def test_splits_that_none_prescribes_are_random_tenths(tmp_path):
 def test_new_set_is_one_file(tmp_path, monkeypatch):
     (tmp_path / "ramp.py").write_text(
         "import numpy as np\n"
-        "from fedbary.data.tables._table import table\n"
+        "from fedbary.data.tables._frame import frame\n"
         "def read(data_dir):\n"
-        "    return table('ramp', np.arange(4.)[:, None], np.arange(4.), ['x'])\n"
+        "    return frame('ramp', {'x': np.arange(4.)}, np.arange(4.))\n"
     )
     added_to_tables(tmp_path, monkeypatch)
     assert "ramp" in names() and "diabetes" in names()

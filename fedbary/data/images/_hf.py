@@ -37,7 +37,7 @@ def read(
         The data set cannot be had, has no such columns, or an image that cannot be read or has
         another shape.
     """
-    train, test = load_hub(name, data_dir, download)
+    train, test = load_hub(name, data_dir, download, target)
     columns = _columns(name, train, target)
     if shape is None:
         held = _held(name, train, columns.images)

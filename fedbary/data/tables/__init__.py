@@ -1,15 +1,14 @@
 """Tables as tensors: a set that ships with the package, or a file or folder of one's own.
 
 A set by name is one module of this package whose name has no leading underscore: with
-``read(data_dir)``, which returns a `Table`, it is for regression; with ``read_labelled(data_dir)``,
-which returns a `Frame` of `_frame`, for classification. A format is a module whose name has an
+``read(data_dir)`` it is for regression, with ``read_labelled(data_dir)`` for classification; both
+return a `Frame` of `_frame`. A format is a module whose name has an
 underscore, with ``read(path, target)``, which returns a `Frame` for both; `_hf` and `_own` take
 other names than paths. Nothing else has to be told of a new set.
 """
 
 from __future__ import annotations
 
-import difflib
 import importlib
 from functools import cache
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 
 from fedbary.data.forms import HUB
 from fedbary.data.tables import _csv, _hf, _npz, _own, _parquet, _uci
+from fedbary.data.tables._choice import Choice, chosen, names_in, perhaps
 from fedbary.data.tables._frame import Frame
 from fedbary.data.tables._labelled import Labelled, encode
 from fedbary.data.tables._layout import Layout, layout_of
@@ -27,7 +27,21 @@ from fedbary.errors import CellError, SettingError
 from fedbary.paths import user_path
 from fedbary.registry import is_factory, modules
 
-__all__ = ["Labelled", "Layout", "Split", "Table", "load", "load_labelled", "names", "read_file"]
+__all__ = [
+    "Choice",
+    "Labelled",
+    "Layout",
+    "Split",
+    "Table",
+    "load",
+    "load_labelled",
+    "names",
+    "names_in",
+    "plain",
+    "read_file",
+]
+
+ALL = Choice()
 
 FORMATS = {".csv": _csv, ".csv.gz": _csv, ".tsv": _csv, ".npz": _npz, ".parquet": _parquet}
 """The modules that read files, by how these end, in whatever case."""
@@ -51,6 +65,7 @@ def load(
     target: str = "",
     download: bool = False,
     layout: Layout | None = None,
+    choice: Choice = ALL,
 ) -> Table:
     """Return a regression set, read once per process.
 
@@ -69,6 +84,8 @@ def load(
         Whether a set of Hugging Face may be fetched.
     layout : Layout
         The federation's, by which a site's own data are coded; by default that of the data.
+    choice : Choice
+        Which columns are used where no layout says so, and how missing values are taken.
 
     Returns
     -------
@@ -80,7 +97,7 @@ def load(
     SettingError
         There is no such set, or it holds what it must not; the message says what and where.
     """
-    return _measured(name, user_path(data_dir).absolute(), target, download, layout)
+    return _measured(name, user_path(data_dir).absolute(), target, download, layout, choice)
 
 
 @cache
@@ -91,6 +108,7 @@ def load_labelled(
     classes: tuple[str, ...] = (),
     layout: Layout | None = None,
     download: bool = False,
+    choice: Choice = ALL,
 ) -> Labelled:
     """Return a classification set, read once per process.
 
@@ -103,6 +121,8 @@ def load_labelled(
         `Layout`.
     layout : Layout
         The federation's, by which a site's own data are coded; by default that of the data.
+    choice : Choice
+        Which columns are used where no layout says so, and how missing values are taken.
 
     Returns
     -------
@@ -116,7 +136,10 @@ def load_labelled(
     """
     place = user_path(data_dir).absolute()
     held = _with_target(_read("read_labelled", name, place, target, download), target)
-    return encode(held, layout or layout_of(held, classes))
+    if layout is None:
+        held = chosen(held, choice)
+        layout = layout_of(held, classes, choice.missing)
+    return encode(held, layout)
 
 
 def read_file(path: Path, target: str) -> Frame | None:
@@ -133,10 +156,12 @@ def read_file(path: Path, target: str) -> Frame | None:
 
 @cache
 def _measured(
-    name: str, data_dir: Path, target: str, download: bool, layout: Layout | None
+    name: str, data_dir: Path, target: str, download: bool, layout: Layout | None, choice: Choice
 ) -> Table:
-    held = _read("read", name, data_dir, target, download)
-    return held if isinstance(held, Table) else measured(_with_target(held, target), layout)
+    held = _with_target(_read("read", name, data_dir, target, download), target)
+    return (
+        measured(held, layout) if layout else measured(chosen(held, choice), None, choice.missing)
+    )
 
 
 @cache
@@ -166,10 +191,7 @@ def _with_target(held: Frame, target: str) -> Frame:
     if held.target is None and held.name.endswith(".npz"):
         raise SettingError(held.name, "x", f"the arrays x, y or {', '.join(_npz.PARTS)}")
     if held.target is None:
-        folded = {name.casefold(): name for name in held.columns}
-        close = difflib.get_close_matches(plain(target).casefold(), folded, n=1)
-        meant = f"; perhaps {folded[close[0]]}" if close else ""
-        columns = ", ".join(held.columns)
         told = f"{len(held.columns)} columns; missing: {target}"
-        raise CellError("target", target, f"a column of {held.name}: {columns}{meant}", told)
+        allowed = perhaps(plain(target), held.name, list(held.columns))
+        raise CellError("target", target, allowed, told)
     return held

@@ -24,7 +24,7 @@ def features_of(frame: Frame, layout: Layout) -> tuple[np.ndarray, np.ndarray]:
     Returns
     -------
     features : ndarray
-        (N, D) float64.
+        (N, D) float64; NaN where a value is missing and the layout does not refuse that.
     unknown : ndarray
         (N,) bool: rows with a level that the layout does not know, of which that column is all 0.
 
@@ -41,25 +41,26 @@ def features_of(frame: Frame, layout: Layout) -> tuple[np.ndarray, np.ndarray]:
     unknown = np.zeros(frame.count, dtype=bool)
     parts = []
     for column, levels in layout.columns:
-        where = f"feature {column!r}"
+        where, cells = f"feature {column!r}", held[column]
+        if layout.missing == "refuse":
+            require(frame.name, where, cells, cells.missing, "")
         if levels:
-            places = places_of(frame.name, where, held[column], levels)
-            parts.append((places[:, None] == np.arange(len(levels))).astype(np.float64))
-            unknown |= places < 0
+            places = places_of(cells, levels)
+            one_hot = (places[:, None] == np.arange(len(levels))).astype(np.float64)
+            one_hot[cells.missing] = np.nan
+            parts.append(one_hot)
+            unknown |= (places < 0) & ~cells.missing
         else:
-            parts.append(_numbers(frame.name, where, held[column])[:, None])
+            bad = ~np.isfinite(cells.numbers) & ~cells.missing
+            allowed = "a finite number, as the server's data hold there"
+            require(frame.name, where, cells, bad, allowed)
+            parts.append(cells.numbers[:, None])
+    parts += [held[column].missing[:, None].astype(np.float64) for column in layout.indicated]
     return np.concatenate(parts, axis=1), unknown
 
 
-def places_of(name: str, where: str, held: Column, names: Sequence[str]) -> np.ndarray:
-    """Return the place among `names` of each cell, (N,) int64; −1 where it is none of them.
-
-    Raises
-    ------
-    SettingError
-        A cell is missing.
-    """
-    require(name, where, held, held.missing, "")
+def places_of(held: Column, names: Sequence[str]) -> np.ndarray:
+    """Return the place among `names` of each cell, (N,) int64; −1 where it is none of them."""
     if held.texts is None:
         return np.full(len(held.missing), -1)
     places = {text: place for place, text in enumerate(names)}
@@ -82,7 +83,7 @@ def without(frame: Frame, layout: Layout, unknown: np.ndarray) -> Frame:
     found = []
     for column, levels in layout.columns:
         where, held = f"feature {column!r}", frame.columns[column]
-        strange = places_of(frame.name, where, held, levels) < 0 if levels else unknown[:0]
+        strange = (places_of(held, levels) < 0) & ~held.missing if levels else unknown[:0]
         if strange.all() and len(strange):
             require(
                 frame.name, where, held, strange, f"{', '.join(levels)}, which the server knows"
@@ -95,9 +96,3 @@ def without(frame: Frame, layout: Layout, unknown: np.ndarray) -> Frame:
         raise CellError(frame.name, said, "a row with levels that the server knows")
     warnings.warn(f"{frame.name}: {said}", stacklevel=2)
     return frame.rows(~unknown)
-
-
-def _numbers(name: str, where: str, held: Column) -> np.ndarray:
-    allowed = "a finite number, as the server's data hold there"
-    require(name, where, held, ~np.isfinite(held.numbers), allowed)
-    return held.numbers

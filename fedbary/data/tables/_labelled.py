@@ -95,7 +95,8 @@ def labels_of(frame: Frame, layout: Layout) -> np.ndarray:
         A class is missing or none of the layout's.
     """
     assert frame.target is not None
-    labels = places_of(frame.name, TARGET, frame.target, layout.classes)
+    labels = places_of(frame.target, layout.classes)
+    require(frame.name, TARGET, frame.target, frame.target.missing, "")
     allowed = f"{', '.join(layout.classes)}, which the server knows"
     require(frame.name, TARGET, frame.target, labels < 0, allowed)
     return labels

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from fedbary.data.tables._column import MAX_LEVELS, Column
 from fedbary.data.tables._frame import TARGET, Frame
-from fedbary.data.tables._words import CODE, MISSING, alike, disguised, name_of, order_of
+from fedbary.data.tables._words import CODE, MISSING, disguised, name_of, order_of
 from fedbary.errors import CellError
+from fedbary.texts import alike
 
 MAX_CLASSES = 100
 
@@ -33,39 +35,51 @@ class Layout:
     classes : tuple of str
         Name of each class, in the order of the labels 0, 1, … Of two the second is the positive.
         Empty where a number is predicted.
+    missing : str
+        How cells without a value are taken: ``refuse``; or ``mean``, ``median``, ``indicator``, as
+        NaN, which the standardisation fills.
+    indicated : tuple of str
+        Columns of which a further feature, after all others, says where they are missing.
     """
 
     columns: tuple[tuple[str, tuple[str, ...]], ...]
     classes: tuple[str, ...]
+    missing: str = "refuse"
+    indicated: tuple[str, ...] = ()
 
     @property
     def features(self) -> tuple[str, ...]:
         """Name of each feature: the column's, or ``column=level``."""
-        return tuple(
+        held = [
             f"{column}={level}" if level is not None else column
             for column, levels in self.columns
             for level in levels or (None,)
-        )
+        ]
+        return (*held, *(f"{column} missing" for column in self.indicated))
 
-    def config(self) -> dict[str, list[str]]:
+    def config(self) -> dict[str, Any]:
         """Return what a ConfigRecord holds of it."""
+        filled = {"missing": self.missing, "indicated": list(self.indicated)}
         return {
+            **(filled if self.missing != "refuse" else {}),
             "columns": [column for column, _ in self.columns],
             "levels": [json.dumps(levels) for _, levels in self.columns],
             "class-names": list(self.classes),
         }
 
     @staticmethod
-    def from_config(config: Mapping[str, Sequence[str]]) -> Layout:
+    def from_config(config: Mapping[str, Any]) -> Layout:
         """Return the layout that a ConfigRecord describes; ``features`` alone are numbers."""
         if "features" in config:  # of a regression before it took levels
             return Layout(tuple((str(name), ()) for name in config["features"]), ())
         pairs = zip(config["columns"], config["levels"], strict=True)
         columns = tuple((str(name), tuple(map(str, json.loads(text)))) for name, text in pairs)
-        return Layout(columns, tuple(map(str, config["class-names"])))
+        classes, shown = (config.get(key, ()) for key in ("class-names", "indicated"))
+        missing = str(config.get("missing", "refuse"))
+        return Layout(columns, tuple(map(str, classes)), missing, tuple(map(str, shown)))
 
 
-def layout_of(frame: Frame, classes: Sequence[str] = ()) -> Layout:
+def layout_of(frame: Frame, classes: Sequence[str] = (), missing: str = "refuse") -> Layout:
     """Return the layout of a classification's frame: levels in their order, and the classes.
 
     Parameters
@@ -75,6 +89,8 @@ def layout_of(frame: Frame, classes: Sequence[str] = ()) -> Layout:
     classes : sequence of str
         The classes in their order; by default as the source orders them, else whole numbers by
         size, text in alphabetical order.
+    missing : str
+        How cells without a value are taken.
 
     Raises
     ------
@@ -83,12 +99,22 @@ def layout_of(frame: Frame, classes: Sequence[str] = ()) -> Layout:
         row, counted from 1, and column); or there are fewer than 2 classes, or more than
         `MAX_CLASSES`, or they are numbers with a fraction.
     """
-    return Layout(columns_of(frame), tuple(map(name_of, classes)) or _classes(frame))
+    columns = columns_of(frame, missing)
+    named = tuple(map(name_of, classes)) or _classes(frame)
+    return Layout(columns, named, missing, indicated(frame, dict(columns), missing))
 
 
-def columns_of(frame: Frame) -> tuple[tuple[str, tuple[str, ...]], ...]:
+def columns_of(frame: Frame, missing: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """Return name and levels of each of a frame's columns; a SettingError as of `layout_of`."""
-    return tuple((name, _levels(frame.name, name, v)) for name, v in frame.columns.items())
+    refused = missing == "refuse"
+    return tuple((name, _levels(frame.name, name, v, refused)) for name, v in frame.columns.items())
+
+
+def indicated(frame: Frame, columns: Iterable[str], missing: str) -> tuple[str, ...]:
+    """Return the columns that have a feature for their missing cells."""
+    if missing != "indicator":
+        return ()
+    return tuple(name for name in columns if frame.columns[name].missing.any())
 
 
 def require(name: str, column: str, held: Column, bad: np.ndarray, allowed: str) -> None:
@@ -99,32 +125,33 @@ def require(name: str, column: str, held: Column, bad: np.ndarray, allowed: str)
     for row in np.flatnonzero(bad)[:1].tolist():
         cell = held.cell(row)
         if held.missing[row]:
-            allowed = (
-                "a value: none is filled in; fill the cell, or leave the row or the column out"
-            )
+            allowed = "a value: none is filled in; fill the cell, or leave the row or the column "
+            allowed += "out, or see missing="
             if isinstance(cell, str) and cell and cell.casefold() in MISSING:
                 allowed += f"; if {cell} is a word here, write another that means the same"
         raise CellError(f"{name}: row {row + 1}, {column}", cell, allowed)
 
 
-def _levels(name: str, column: str, held: Column) -> tuple[str, ...]:
+def _levels(name: str, column: str, held: Column, refused: bool) -> tuple[str, ...]:
     where = f"feature {column!r}"
-    require(name, where, held, held.missing, "")
+    if refused or held.missing.all():
+        require(name, where, held, held.missing, "")
     if not held.is_text:
-        require(name, where, held, ~np.isfinite(held.numbers), "a finite number")
+        bad = ~np.isfinite(held.numbers) & ~held.missing
+        require(name, where, held, bad, "a finite number")
         return ()
     assert held.texts is not None
-    levels = order_of(set(held.texts.tolist()))
+    present = held.texts[~held.missing]
+    levels = order_of(set(present.tolist()))
     if instead := disguised(levels):
         raise CellError(f"{name}: row 1, {where}", held.cell(0), f"{instead}, in the whole column")
     words = [level for level in levels if not _is_number(level)]
     if len(words) < len(levels) and words and not any(re.fullmatch(CODE, v) for v in levels):
-        todo = (
-            "a finite number, as other rows of this column hold; or text that is no number in all"
-        )
+        todo = "a finite number, as other rows of this column hold; or text that is no number "
+        todo += "in all"
         require(name, where, held, np.isin(held.texts, words), todo)
-    if len(levels) > MAX_LEVELS or len(levels) > max(FEW, len(held.texts) / 2):
-        allowed = f"at most {MAX_LEVELS}, and fewer than half the {len(held.texts)} rows; "
+    if len(levels) > MAX_LEVELS or len(levels) > max(FEW, len(present) / 2):
+        allowed = f"at most {MAX_LEVELS}, and fewer than half the {len(present)} rows; "
         allowed += "leave the column out, or code it as numbers"
         raise CellError(f"{name}: {where}", f"{len(levels)} texts", allowed)
     _warn_alike(name, where, levels)

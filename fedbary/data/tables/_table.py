@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,8 +12,8 @@ from torch import Tensor
 from fedbary.data.deal import tenth_of_all
 from fedbary.data.tables._coding import features_of, without
 from fedbary.data.tables._column import Column
-from fedbary.data.tables._frame import TARGET, Frame, frame
-from fedbary.data.tables._layout import Layout, columns_of, require
+from fedbary.data.tables._frame import TARGET, Frame
+from fedbary.data.tables._layout import Layout, columns_of, indicated, require
 from fedbary.data.tables._split import Split, prescribed, tenth
 from fedbary.errors import CellError, SettingError
 from fedbary.seeds import derive_seed
@@ -75,18 +74,7 @@ class Table:
         return Split.where(tenth(len(self.y), rng))
 
 
-def table(name: str, x: np.ndarray, y: np.ndarray, features: Sequence[str]) -> Table:
-    """Return the set of a table that arrays hold: numbers (N, D) and (N,), and D names.
-
-    Raises
-    ------
-    SettingError
-        As of `measured`.
-    """
-    return measured(frame(name, dict(zip(features, x.T, strict=True)), y))
-
-
-def measured(held: Frame, layout: Layout | None = None) -> Table:
+def measured(held: Frame, layout: Layout | None = None, missing: str = "refuse") -> Table:
     """Return the regression set of a frame.
 
     Parameters
@@ -97,6 +85,8 @@ def measured(held: Frame, layout: Layout | None = None) -> Table:
         The federation's, by which a site's own data are coded: rows with a level unknown to it
         are left out. By default that of the frame, whose constant columns are left out with a
         warning.
+    missing : str
+        How that layout takes missing values.
 
     Raises
     ------
@@ -110,19 +100,19 @@ def measured(held: Frame, layout: Layout | None = None) -> Table:
         allowed = "a column of numbers; task=tables predicts classes"
         raise CellError(f"{held.name}: {TARGET}", target.cell(0), allowed)
     require(held.name, TARGET, target, ~np.isfinite(values), "a finite number")
-    chosen = layout or _own_layout(held)
+    chosen = layout or _own_layout(held, missing)
     x, unknown = features_of(held, chosen)
     known = without(held, chosen, unknown)
     features, targets = (torch.from_numpy(part[~unknown]) for part in (x, values))
     return Table(held.name, chosen, features, targets, known.splits)
 
 
-def _own_layout(held: Frame) -> Layout:
+def _own_layout(held: Frame, missing: str) -> Layout:
     assert held.target is not None
     if held.count < 2:
         features = f"{held.count} rows, {len(held.columns)} features"
         raise SettingError(held.name, features, "at least 2 and 1")
-    columns = dict(columns_of(held))
+    columns = dict(columns_of(held, missing))
     constant = [name for name in columns if _is_constant(held.columns[name])]
     if np.ptp(held.target.numbers) == 0 or len(constant) == len(columns):
         what = "every feature" if len(constant) == len(columns) else "the target"
@@ -131,11 +121,10 @@ def _own_layout(held: Frame) -> Layout:
     if constant:
         said = f"{held.name}: constant features are left out: {', '.join(constant)}"
         warnings.warn(said, stacklevel=2)
-    return Layout(tuple((name, v) for name, v in columns.items() if name not in constant), ())
+    varying = {name: levels for name, levels in columns.items() if name not in constant}
+    return Layout(tuple(varying.items()), (), missing, indicated(held, varying, missing))
 
 
 def _is_constant(column: Column) -> bool:
-    if column.is_text:
-        assert column.texts is not None
-        return len(set(column.texts.tolist())) == 1
-    return bool(np.ptp(column.numbers) == 0)
+    held = column.texts if column.is_text and column.texts is not None else column.numbers
+    return len(set(held[~column.missing].tolist())) == 1

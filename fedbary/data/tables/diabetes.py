@@ -8,12 +8,13 @@ Source: B. Efron, T. Hastie, I. Johnstone and R. Tibshirani, Least Angle Regress
 
 from pathlib import Path
 
-from fedbary.data.tables._table import Table, table
+from fedbary.data.tables._frame import Frame, frame
 
 
-def read(data_dir: Path) -> Table:
+def read(data_dir: Path) -> Frame:
     """Return the set; it comes with scikit-learn, so ``data_dir`` does not matter."""
     from sklearn.datasets import load_diabetes
 
     held = load_diabetes(scaled=False)
-    return table("diabetes", held.data, held.target, held.feature_names)
+    columns = dict(zip(map(str, held.feature_names), held.data.T, strict=True))
+    return frame("diabetes", columns, held.target)

@@ -14,7 +14,16 @@ DATASETS = ("none", *modules("data/images"))
 
 FILES = (".npz", ".parquet")
 
-UNUSED = ("split", "noise", "class_weights", "specificity")
+UNUSED = (
+    "columns",
+    "leave_out",
+    "id",
+    "missing",
+    "split",
+    "noise",
+    "class_weights",
+    "specificity",
+)
 
 USES = "classes, input_shape, resize, normalise, augment, ood_dataset, ece_bins, predictive"
 

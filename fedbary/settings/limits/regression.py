@@ -33,7 +33,7 @@ UNUSED = (
     "corruptions",
 )
 
-USES = "target, split, noise, predictive"
+USES = "target, columns, leave_out, id, missing, split, noise, predictive"
 
 
 BEST_BY = {"nll": min, "rmse": min, "crps": min}

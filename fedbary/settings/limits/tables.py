@@ -25,7 +25,9 @@ UNUSED = (
     "corruptions",
 )
 
-USES = "target, classes, split, class_weights, specificity, ece_bins, predictive"
+USES = (
+    "target, classes, columns, leave_out, id, missing, split, class_weights, specificity, ece_bins"
+)
 
 
 BEST_BY = {"nll": min, "accuracy": max, "ece": min, "brier": min, "auroc": max, "sensitivity": max}

@@ -1,0 +1,118 @@
+"""Rows of one's own: those that go to a person, digits of numbers, groups, absent targets."""
+
+import csv
+from pathlib import Path
+
+import hypothesis.strategies as st
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+
+import fedbary
+from fedbary.errors import SettingError
+from fedbary.launching.use import evaluate, predict
+from fedbary.settings.config import resolve
+from fedbary.trained import files
+from server_app.inline import run_inline
+
+QUICK = {"engine": "inline", "pictures": False, "clients": 2, "rounds": 1, "local_epochs": 1}
+
+
+def table(rows=60):
+    rng = np.random.default_rng(0)
+    ward = np.where(np.arange(rows) % 3 > 0, "north", "south")
+    age = rng.integers(20, 90, rows)
+    died = np.where(age + rng.normal(0, 9, rows) > 55, "died", "lived")
+    cost = 1.7e9 + 4000 * rng.normal(size=rows)
+    return pd.DataFrame({"age": age, "ward": ward, "outcome": died, "cost": cost})
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    for task, target, other in (("tables", "outcome", "cost"), ("regression", "cost", "outcome")):
+        table().drop(columns=other).to_csv(folder / f"{task}.csv", index=False)
+        about = {"task": task, "dataset": str(folder / f"{task}.csv"), "target": target}
+        run_inline(resolve({**QUICK, **about}), folder / task)
+    return folder
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def rows(path="predictions.csv"):
+    with Path(path).open() as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("task", ["tables", "regression"])
+def test_a_row_with_an_unknown_level_goes_to_a_person_and_the_others_are_predicted(
+    task, runs, here, capsys
+):
+    held = table(9).drop(columns=["outcome", "cost"])
+    held.to_csv("known.csv", index=False)
+    predict(runs / task, Path("known.csv"), output=Path("all.csv"))
+    assert "to a person" not in rows("all.csv")[0]
+    held.loc[[1, 7], "ward"] = "Geriatrics"
+    held.to_csv("new.csv", index=False)
+    predict(runs / task, Path("new.csv"))
+    said = "new.csv: 2 of 9 rows, the first of them 2, hold a level that the model does not know"
+    assert said in capsys.readouterr().err
+    for place, (row, known) in enumerate(zip(rows(), rows("all.csv"), strict=True)):
+        assert row.pop("to a person") == str(place in (1, 7))
+        if place in (1, 7):
+            assert row.pop("example") == str(place + 1) and set(row.values()) == {""}
+        else:
+            assert row == known
+    if task == "tables":
+        held["outcome"] = "died"
+        held.to_csv("new.csv", index=False)
+        predict(runs / task, Path("new.csv"), error_rate=0.3, force=True)
+        assert rows()[1]["to a person"] == "True"
+        evaluate(runs / task, Path("new.csv"))
+        assert rows("evaluation/scores.csv")[0]["examples"] == "7"
+        held.assign(ward="x").to_csv("none.csv", index=False)
+        with pytest.raises(SettingError, match="a row whose levels the model knows"):
+            evaluate(runs / task, Path("none.csv"), output=Path("e"))
+
+
+@pytest.mark.parametrize("task", ["tables", "regression"])
+def test_a_target_that_is_empty_in_every_row_is_none(task, runs, here):
+    held = table(5).assign(outcome="", cost=np.nan)
+    held.to_csv("new.csv", index=False)
+    predict(runs / task, Path("new.csv"))
+    assert len(rows()) == 5
+    assert fedbary.load(runs / task).read("new.csv").y is None
+
+
+def test_numbers_far_from_0_keep_the_digits_that_their_spread_needs(runs, here):
+    table(9).drop(columns=["outcome", "cost"]).to_csv("new.csv", index=False)
+    predict(runs / "regression", Path("new.csv"))
+    for row in rows():
+        mean, std = float(row["mean"]), float(row["std"])
+        low, high = float(row["lower 90 %"]), float(row["upper 90 %"])
+        assert low < mean < high and high - low == pytest.approx(2 * 1.64485 * std, rel=1e-4)
+
+
+@given(
+    st.floats(-1e12, 1e12, allow_nan=False),
+    st.floats(1e-3, 1e6),
+)
+def test_a_number_is_written_to_a_hundred_thousandth_of_its_standard_deviation(value, std):
+    error = abs(float(files._written(value, std)) - value)
+    assert error <= max(1e-5 * std, 1e-15 * abs(value))
+    assert len(files._written(value, std).lstrip("-")) <= 22
+
+
+def test_groups_that_differ_in_case_or_blanks_are_said(runs, here, capsys):
+    held = table(40)
+    held["site"] = ["Nord", "nord", "Süd", "No rd"] * 10
+    held.drop(columns="cost").to_csv("new.csv", index=False)
+    evaluate(runs / "tables", Path("new.csv"), by="site")
+    said = capsys.readouterr().err
+    assert "'site=No rd' and 'site=Nord' differ in case or blanks alone" in said
+    assert "'site=No rd' and 'site=nord' differ" in said and "Süd" not in said
