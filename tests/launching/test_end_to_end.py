@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from every_method import NIGHT, ON_SERVERS, few, same
+from every_method import ON_SERVERS, few, night, same
 from processes import dead_ray, marked, servers_of
 from terminals import shown_in_a_terminal, shows_its_rounds_and_its_lines
 
@@ -100,7 +100,7 @@ def test_plain_flwr_run_takes_the_federation_as_it_is_and_run_config_over_the_fi
     assert yaml.safe_load((output / "settings.yaml").read_text())["nodes"] == 2
 
 
-@pytest.mark.skipif(not NIGHT, reason="it waits for Flower's minute; its cause is tested by day")
+@night  # it waits for Flower's minute; what it says is tested in tests/apps/test_simulated.py
 def test_a_ray_that_never_answers_ends_the_run_with_its_cause(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as mute:
         address = f"127.0.0.1:{mute.getsockname()[1]}"
