@@ -21,6 +21,12 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "cuda: needs a GPU that PyTorch can use")
 
 
+def pytest_collection_modifyitems(items):
+    """Put files with slow tests first, so that no worker ends with one of them."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
+
+
 def pytest_runtest_setup(item):
     """Skip what needs a GPU where there is none."""
     if item.get_closest_marker("cuda") and not torch.cuda.is_available():

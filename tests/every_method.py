@@ -6,6 +6,7 @@ small layers in tests/methods and tests/strategies at any time.
 
 import os
 
+import pytest
 from safetensors.torch import load_file
 from torch import equal
 
@@ -14,6 +15,8 @@ from fedbary.settings.config import resolve
 from fedbary.settings.parameters import methods
 
 NIGHT = bool(os.environ.get("FEDBARY_EVERY_METHOD"))
+night = pytest.mark.skipif(not NIGHT, reason="by night: FEDBARY_EVERY_METHOD=1")
+"""A mark of tests whose truth is shown by day in another way, and that take a minute."""
 
 KINDS = {
     (m.deterministic, m.remembers, m.personalises, m.shows, m.needs_bench): name

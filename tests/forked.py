@@ -45,7 +45,7 @@ def _is_passed(fd: int) -> bool:
         return False
 
 
-def serve(tools: str, listening: int) -> None:
+def serve(folder: str, listening: int) -> None:
     """Fork for every request at a listening socket."""
     import gc
 
@@ -68,7 +68,7 @@ def serve(tools: str, listening: int) -> None:
         _answer(client, child)
     client.close()
     os.setsid()
-    _become(asked, files, tools)
+    _become(asked, files, folder)
     _run(*asked["function"].split(":"))
 
 
@@ -116,7 +116,7 @@ def _answer(client: socket.socket, child: int) -> None:
     os._exit(0)
 
 
-def _become(asked: dict, received: list[int], tools: str) -> None:
+def _become(asked: dict, received: list[int], folder: str) -> None:
     """Take the folder, environment, words and open files of the process that asks."""
     import fcntl
 
@@ -131,28 +131,27 @@ def _become(asked: dict, received: list[int], tools: str) -> None:
     os.environ.update(asked["environment"])
     sys.path[:0] = [asked["folder"], *filter(None, os.environ.get("PYTHONPATH", "").split(":"))]
     sys.argv = asked["words"]
-    sys.executable = os.path.join(tools, "python")
+    sys.executable = os.path.join(folder, "python")
 
 
 def command(module: str = "fedbary.launching.command") -> str:
     """Return an executable file that runs a module's `main` in a fork."""
-    tools = _tools()
-    name = os.path.join(tools, module)
+    name = os.path.join(tools(), module)
     if not os.path.exists(name):
-        _write(name, f"sys.exit(forked.ask({tools!r} + '/socket', '{module}:main', sys.argv))")
+        _write(name, f"sys.exit(forked.ask({tools()!r} + '/socket', '{module}:main', sys.argv))")
     return name
 
 
-def _tools() -> str:
-    """Start the process that forks, once; return the folder of its socket and commands."""
+def tools() -> str:
+    """Start the process that forks, once; return the folder of its commands and of Flower's."""
     import atexit
     import shutil
     import subprocess
     import tempfile
 
-    if hasattr(_tools, "folder"):
-        return _tools.folder
-    folder = _tools.folder = tempfile.mkdtemp(prefix="forked-")
+    if hasattr(tools, "folder"):
+        return tools.folder
+    folder = tools.folder = tempfile.mkdtemp(prefix="forked-")
     address = os.path.join(folder, "socket")
     lines = "words = sys.argv[2:]\nassert sys.argv[1] == '-m', sys.argv"
     _write(

@@ -87,11 +87,10 @@ def test_skipped_rounds_in_a_row_end_the_run_with_an_error_and_what_is_written_s
     chosen = settings(rounds=50, min_replies=2, max_skipped=3)
     grid = DumbFromRoundTwo(chosen)
     grid.lost = list(grid.get_node_ids())[1:]
-    started = time.monotonic()
     message = r"3 rounds in a row were skipped; round 4: 1 replies admitted, 2 needed"
     with pytest.raises(RunError, match=message):
         run(grid, chosen, tmp_path / "run")
-    assert time.monotonic() - started < 20
+    assert len(grid.waited) <= 3
     assert [line["skipped"] for line in lines(tmp_path / "run")] == [False, False, *3 * [True]]
     assert (tmp_path / "run" / "checkpoint-0004.safetensors").exists()
 

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from every_method import night
 from flwr.clientapp import ClientApp
 from safetensors.torch import load_file
 from sklearn.linear_model import LogisticRegression
@@ -113,6 +114,7 @@ def test_resumed_it_ends_as_without_the_interruption(messages, finished, tmp_pat
 
 
 @pytest.mark.slow
+@night
 def test_ray_gives_the_same_model(finished, tmp_path):
     launch(prepare(settings(engine="ray", device="cpu"), tmp_path / "run"))
     assert same(tensors(tmp_path / "run"), tensors(finished))

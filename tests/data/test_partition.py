@@ -178,9 +178,9 @@ def test_extreme_alpha(alpha):
 @pytest.mark.parametrize("scheme", PARTITIONS)
 def test_many_examples_are_dealt_fast(scheme):
     labels = labels_of(60000)
-    start = time.perf_counter()
+    start = time.process_time()
     partition(labels, scheme, 100, 0)
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1
 
 
 def test_label_counts():

@@ -37,30 +37,25 @@ def test_an_index_would_take_it(released):
 
 
 @pytest.mark.slow
-def test_both_engines_run_from_the_wheel_and_agree(environment, tmp_path):
-    with dead_ray() as trace:
-        for engine in ("inline", "ray"):
-            words = ["simulate", *QUICK, f"engine={engine}", f"output={engine}"]
-            done = command_of_the_wheel(environment, *words, cwd=tmp_path, **trace)
-            assert done.returncode == 0, done.stdout + done.stderr
-    one, other = (load_file(tmp_path / e / "posterior.safetensors") for e in ("inline", "ray"))
-    assert all(torch.equal(one[name], other[name]) for name in one)
-    for engine in ("inline", "ray"):
-        made = yaml.safe_load((tmp_path / engine / "settings.yaml").read_text())
-        assert made["commit"] == "unknown"
-
-
-@pytest.mark.slow
-def test_a_sweep_and_its_report_need_no_clone(environment, tmp_path):
+def test_a_sweep_its_report_and_a_run_on_ray_need_no_clone(environment, tmp_path):
+    """What Ray gives is what the sweep found in one process."""
     grid = {"settings": dict(word.split("=") for word in QUICK), "grid": [{"rule": ["RKLB", "WB"]}]}
     (tmp_path / "mine.yaml").write_text(json.dumps(grid))
-    for words in (
-        ["sweep", "mine.yaml", "engine=inline", "--results", "found"],
-        ["report", "found"],
-    ):
-        done = command_of_the_wheel(environment, *words, cwd=tmp_path)
-        assert done.returncode == 0, done.stdout + done.stderr
+    with dead_ray() as trace:
+        for words in (
+            ["sweep", "mine.yaml", "engine=inline", "--results", "found"],
+            ["report", "found"],
+            ["simulate", *QUICK, "engine=ray", "output=ray"],
+        ):
+            done = command_of_the_wheel(environment, *words, cwd=tmp_path, **trace)
+            assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "found" / "report.html").exists()
+    (inline,) = (tmp_path / "found" / "runs").glob("*RKLB*")
+    one, other = (load_file(f / "posterior.safetensors") for f in (inline, tmp_path / "ray"))
+    assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+    for folder in (inline, tmp_path / "ray"):
+        made = yaml.safe_load((folder / "settings.yaml").read_text())
+        assert made["commit"] == "unknown"
 
 
 def test_without_its_extra_the_command_says_what_to_install(tmp_path):

@@ -50,9 +50,9 @@ def test_of_an_error_of_a_real_site_kind_and_message_are_shown(text):
 
 def test_a_forged_frame_is_read_in_no_time():
     for reason in ("<class '" + "." * 10**6 + "a" * 10**6, "<class '" + ".a" * 10**6 + ":<'"):
-        started = time.monotonic()
+        started = time.process_time()
         assert is_a_line(cause(reason))
-        assert time.monotonic() - started < 5
+        assert time.process_time() - started < 5
 
 
 def test_of_an_error_under_ray_the_cause_is_shown():

@@ -139,7 +139,7 @@ def test_a_simulation_that_is_stopped_says_in_one_line_how_to_go_on(tmp_path, se
     wait_until((tmp_path / "run" / "checkpoint-0001.safetensors").exists)
     children = psutil.Process(process.pid).children(recursive=True)
     os.killpg(process.pid, sent) if sent == signal.SIGINT else process.send_signal(sent)
-    assert process.wait(30) == 130
+    assert process.wait(120) == 130
     assert children and not any(child.is_running() for child in children)
     said = (tmp_path / "said").read_text()
     go_on = f"fedbary resume {tmp_path / 'run'} goes on from the last whole round"

@@ -97,7 +97,7 @@ def test_deploy_trains_as_simulate_does_and_when_it_is_stopped_stops_every_serve
     wait_until((tmp_path / "deployed" / "checkpoint-0001.safetensors").exists)
     assert servers_of(tmp_path)
     process.terminate()
-    assert process.wait(60) == 130
+    assert process.wait(120) == 130
     assert servers_of(tmp_path) == []
     with pytest.raises(SettingError, match="what began it, with output=.*resume=last, goes on"):
         start.resume(tmp_path / "deployed", "last")

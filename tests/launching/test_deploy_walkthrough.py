@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import forked
 import pytest
 import torch
 import yaml
@@ -23,13 +24,13 @@ from server_app.inline import InlineGrid
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
-FEDBARY = Path(sys.executable).parent / "fedbary"
+BIN = str(Path(sys.executable).parent)
 
 
 KILLED = """
 sed 's/^rounds.*/rounds=500/; s/^output.*/output=again/' run.toml > again.toml
 flwr run .. ours --run-config again.toml
-for SECOND in $(seq 200); do pgrep -s 0 -f flwr-clientapp > /dev/null && break; sleep 1; done
+until [ -e again/checkpoint-0001.safetensors ]; do sleep 0.2; done
 kill -KILL $(jobs -p | head -1)
 """
 """A second run, whose server is killed while sites are at work."""
@@ -57,7 +58,9 @@ def test_the_walkthrough_gives_the_global_model_of_the_simulation(tmp_path):
     script = script.replace("9092", str(free_port()))
     for port in ("9101", "9102", "9103"):
         script = script.replace(port, str(free_port()))
-    environment = {**marked(tmp_path), "PATH": f"{FEDBARY.parent}:{os.environ['PATH']}"}
+    script = script.replace("python ", f"{sys.executable} ")
+    paths = os.pathsep.join([forked.tools(), BIN, os.environ["PATH"]])
+    environment = {**marked(tmp_path), "PATH": paths}
     with open(tmp_path / "output", "w+") as output:
         shell = subprocess.Popen(
             ["bash", "-c", script],

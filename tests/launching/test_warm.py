@@ -13,6 +13,8 @@ from fedbary.launching.launch import launch
 from fedbary.launching.warm import WarmProcess
 from fedbary.settings.config import resolve
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 QUICK = {
     "engine": "inline",
@@ -29,7 +31,7 @@ def children():
     return set(psutil.Process().children(recursive=True))
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def warm():
     before = children()
     process = WarmProcess()
@@ -63,12 +65,11 @@ def test_a_failed_run_says_why_and_the_next_goes_on(tmp_path, warm):
 
 
 def test_a_process_that_was_killed_is_started_again(tmp_path, warm):
-    before = children()
     file = tmp_path / "settings.yaml"
     file.write_text(yaml.safe_dump(resolve({**QUICK, "output": str(tmp_path / "a")}).model_dump()))
     with open(tmp_path / "log", "w") as log:
         assert warm.run(file, log)
-        (process,) = children() - before
+        (process,) = (p for p in children() if "server_app.warm" in p.cmdline())
         process.kill()
         process.wait()
         file.write_text(file.read_text().replace(str(tmp_path / "a"), str(tmp_path / "b")))
@@ -88,9 +89,11 @@ assert os.listdir("/proc/self/task") == [str(os.getpid())]
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, env=one_thread)
 
 
-def test_what_goes_wrong_at_the_start_is_in_the_log(tmp_path, warm, monkeypatch):
+def test_what_goes_wrong_at_the_start_is_in_the_log(tmp_path, monkeypatch):
+    warm = WarmProcess()
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     (tmp_path / "pandas.py").write_text("raise ImportError('no pandas here')")
     with open(tmp_path / "log", "w") as log:
         assert not warm.run(tmp_path / "settings.yaml", log)
+    warm.close()
     assert "no pandas here" in (tmp_path / "log").read_text()

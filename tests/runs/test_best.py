@@ -9,6 +9,7 @@ from pkgutil import resolve_name
 import pandas as pd
 import pytest
 import torch
+from every_method import night
 from flwr.clientapp import ClientApp
 from safetensors.torch import load_file
 
@@ -287,6 +288,7 @@ def test_a_table_that_lacks_rounds_of_a_run_is_still_refused(tables):
 
 
 @pytest.mark.slow
+@night
 def test_the_rounds_end_early_on_ray_too(tmp_path):
     soon = {**QUICK, "keep_best": "accuracy", "patience": 1, "cpus_per_client": 1}
     run_inline(resolve(soon), tmp_path / "inline")

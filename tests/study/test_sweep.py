@@ -13,6 +13,7 @@ import pandas as pd
 import psutil
 import pytest
 import yaml
+from every_method import NIGHT
 from processes import wait_until
 
 from fedbary.errors import SettingError
@@ -176,19 +177,23 @@ def started_sweep(folder, file, jobs):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("how", "jobs"), [*((how, 1) for how in STOPS), ("Ctrl-C twice", 2)])
+@pytest.mark.parametrize(
+    ("how", "jobs"),
+    [*((how, 1) for how in STOPS), ("Ctrl-C twice", 2)]
+    if NIGHT
+    else [("Ctrl-C", 1), ("SIGTERM twice", 2), ("a closed terminal", 1)],
+)
 def test_a_sweep_that_is_stopped_ends_soon_and_whole_and_goes_on(tmp_path, how, jobs):
     file = grid_file(tmp_path, SEEDS, rounds=400)
     process, begun, children = started_sweep(tmp_path, file, jobs)
-    sent = time.monotonic()
     for number in STOPS[how]:
         if "Ctrl-C" in how:
             os.killpg(process.pid, number)  # as a terminal sends it
         else:
             process.send_signal(number)
         time.sleep(0.2)
-    assert process.wait(60) == 130
-    assert time.monotonic() - sent < 15
+    assert process.wait(120) == 130
+    assert len((begun / "metrics.jsonl").read_text().splitlines()) < 400
     assert children and not any(child.is_running() for child in children)
     said = (tmp_path / "sweep.log").read_text().splitlines()
     assert said[-1] == "fedbary: stopped; the same command goes on"
@@ -213,7 +218,7 @@ def test_a_run_that_was_cut_off_goes_on_where_nothing_has_changed(tmp_path, chan
 
     wait_until(lambda: done() > 2)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 130
+    assert process.wait(120) == 130
     psutil.wait_procs(children, 30)
     assert done() < 40
     grid_file(tmp_path, [{**SEEDS[0], "seed": 0}], rounds=40, **changed)
