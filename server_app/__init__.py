@@ -22,6 +22,7 @@ from fedbary.runs.best import is_stale
 from fedbary.runs.data_kept import read_digest, write_digest
 from fedbary.runs.location import claimed_folder, require_startable
 from fedbary.runs.lock import only_writer
+from fedbary.runs.longer import earlier_rates
 from fedbary.runs.provenance import changed_bits
 from fedbary.runs.resume import checkpoint_to_resume
 from fedbary.runs.run_folder import RunFolder
@@ -107,6 +108,8 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
             log(WARNING, "%s: the last bits will differ from the uninterrupted run's", change)
         results = RunFolder.reopened(folder, settings, checkpoint)
         log(INFO, "Goes on after round %d of %s", completed, folder)
+        for said in earlier_rates(folder, settings):
+            log(INFO, "%s", said)
     asker = Asker(grid, roster, settings.round_timeout)
     facts = _facts(task, results, asker, [member.node_id for member in roster.members])
     config = {**signature.config(), **{f"fact.{k}": v.tolist() for k, v in facts.items()}}

@@ -84,19 +84,21 @@ def simulate(
 @app.command()
 def resume(
     run: Annotated[Path, typer.Argument(metavar="RUN")],
+    arguments: Annotated[list[str] | None, typer.Argument(metavar="[rounds=N]")] = None,
     previous: Annotated[
         bool, typer.Option("--previous", help="From the checkpoint before the last.")
     ] = False,
 ) -> None:
     """Go on with a simulated run that was cut off.
 
-    RUN is the run's folder. It goes on from its last whole round.
+    RUN is the run's folder. It goes on from its last whole round. With rounds=N, more than it was
+    started with, a run that has ended goes on, too: `fedbary resume runs/RUN rounds=40`.
 
     The final model is that of a run without the interruption, bit for bit on a CPU.
     """
     from fedbary.launching import start
 
-    start.resume(run, "previous" if previous else "last")
+    start.resume(run, "previous" if previous else "last", list(arguments or []))
 
 
 @app.command()
@@ -191,7 +193,7 @@ def _stop_once(number: int, frame: object) -> None:
 
 def refuse_settings_with_dashes(words: list[str]) -> None:
     """Raise a SettingError for `--rounds 3`, which says that rounds=3 was meant."""
-    if not {"simulate", "deploy", "sweep", "central"} & set(words[:1]):
+    if not {"simulate", "resume", "deploy", "sweep", "central"} & set(words[:1]):
         return
     from fedbary.settings.config import Settings
 

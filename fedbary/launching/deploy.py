@@ -22,6 +22,7 @@ from fedbary.launching.environment import flower_environment
 from fedbary.launching.launch import to_toml
 from fedbary.launching.programs import free_port, stop_tree, tool
 from fedbary.launching.superlink import flwr_run, last_status, wait_for_superlink
+from fedbary.launching.watcher import start
 from fedbary.paths import user_path
 from fedbary.runs.location import SITE_KEYS, is_whole
 from fedbary.settings.config import Settings
@@ -183,10 +184,10 @@ class Lab:
     def start(self, name: str, command: list[str], environment: Mapping[str, str]) -> None:
         """Start a server; its output goes to `<name>.log`."""
         with open(self.folder / f"{name}.log", "ab") as output:
-            self.processes[name] = subprocess.Popen(
+            self.processes[name] = start(
                 command,
+                environment,
                 cwd=app_folder(),
-                env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -17,6 +17,7 @@ from typing import IO
 import psutil
 
 from fedbary.launching.app import app_folder
+from fedbary.launching.watcher import start
 from fedbary.runs.progress import PROGRESS_VARIABLE
 
 STOP_SECONDS = 15
@@ -39,9 +40,7 @@ def run_program(
     output, errors = (subprocess.PIPE, subprocess.STDOUT) if file else (log, log)
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
-        process = subprocess.Popen(
-            command, cwd=folder, env=environment, stdout=output, stderr=errors
-        )
+        process = start(command, environment, cwd=folder, stdout=output, stderr=errors)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     if is_over is not None:

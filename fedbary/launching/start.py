@@ -21,13 +21,27 @@ def simulate(words: list[str]) -> None:
         _simulate(settings, folder)
 
 
-def resume(run: Path, checkpoint: str) -> None:
-    """Go on with a simulated run from its `last` or its `previous` checkpoint."""
+def resume(run: Path, checkpoint: str, words: list[str]) -> None:
+    """Go on with a simulated run from its `last` or its `previous` checkpoint.
+
+    The only word may be `rounds=`, a larger number of rounds, which a whole run goes on to, too.
+    """
     if is_deployed(run):
         going_on = shlex.join([f"output={run}", f"resume={checkpoint}"])
         allowed = f"a simulated run; this one had real servers: what began it, with {going_on}"
         raise SettingError("run", str(run), f"{allowed}, goes on")
-    _simulate(validated({**read_settings(run), "resume": checkpoint}), run.resolve())
+    given = parse_overrides(words)
+    if others := given.keys() - {"rounds"}:
+        name = min(others)
+        raise SettingError(name, given[name], "no word but rounds=, as the run has its settings")
+    settings = validated({**read_settings(run), "resume": checkpoint, **given})
+    if given:
+        from fedbary.methods import require_method
+        from fedbary.runs.longer import lengthen
+
+        require_method(settings)
+        lengthen(run, settings)
+    _simulate(settings, run.resolve())
 
 
 def deploy(words: list[str], sites: list[Path]) -> None:

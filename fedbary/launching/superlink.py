@@ -19,6 +19,7 @@ from fedbary.errors import RunError
 from fedbary.launching.app import app_folder
 from fedbary.launching.environment import flower_environment, progress_in, ray_folder
 from fedbary.launching.programs import run_program, stop_tree, tool
+from fedbary.launching.watcher import start
 
 SUPERLINK_SECONDS = 60
 
@@ -81,10 +82,10 @@ def superlink(environment: dict[str, str], home: Path) -> Iterator[Callable[[], 
     command += ["--host", "127.0.0.1", "--port", port]
     log = home / "superlink.log"
     with open(log, "wb") as output:
-        process = subprocess.Popen(
+        process = start(
             command,
+            environment,
             cwd=home,
-            env=environment,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

@@ -8,13 +8,25 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from fedbary import __version__
 from fedbary.device import torch_device
 from fedbary.runs.commit import git_commit
 from fedbary.runs.location import SETTINGS
+from fedbary.runs.whole import write_whole
 from fedbary.settings.config import ROOT, Settings, read_yaml
 
 PACKAGES = ("flwr", "torch", "torchvision", "numpy", "ray")
+
+
+def write_settings(folder: Path, content: Mapping[str, Any]) -> None:
+    """Write a run's settings.yaml at once; the label counts come last, a site a line."""
+    rest = {key: value for key, value in content.items() if key != "label_counts"}
+    text = yaml.safe_dump(rest, sort_keys=False)
+    counts = {"label_counts": content.get("label_counts", [])}
+    text += yaml.safe_dump(counts, default_flow_style=None)
+    write_whole(folder / SETTINGS, text.encode())
 
 
 def made_with(settings: Settings) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Collection
 from pathlib import Path
 
 from fedbary.errors import SettingError
@@ -41,11 +42,28 @@ def checkpoint_to_resume(folder: Path, settings: Settings) -> Checkpoint | None:
         if len(metrics_lines(folder)) > 1:
             raise SettingError("output", str(folder), "a run that kept checkpoints; this has none")
         return None
+    return sound_checkpoint(folder, settings, [made["rounds"] for made in rounds_before(folder)])
+
+
+def sound_checkpoint(folder: Path, settings: Settings, earlier: Collection[int]) -> Checkpoint:
+    """Return the checkpoint that `resume` names, if it and the metrics up to it are this run's.
+
+    Other settings are those of another run, but for numbers of rounds that it had `earlier`.
+    """
     checkpoint = load_checkpoint(folder, settings.resume)
-    if checkpoint.settings != fingerprint(settings):
+    lengths = [settings.rounds, *earlier]
+    if checkpoint.settings not in [
+        fingerprint(settings.model_copy(update={"rounds": rounds})) for rounds in lengths
+    ]:
         raise SettingError("checkpoint", str(folder), "checkpoints of this run, not of another")
     lines_until(folder, checkpoint)
     return checkpoint
+
+
+def rounds_before(folder: Path) -> list[dict[str, int]]:
+    """Return how many `rounds` a run was to have before it was given more, after which `round`."""
+    found: list[dict[str, int]] = read_yaml(folder / SETTINGS).get("rounds_before", [])
+    return found
 
 
 def resumable(folder: Path, settings: Settings) -> Settings | None:
@@ -53,10 +71,13 @@ def resumable(folder: Path, settings: Settings) -> Settings | None:
 
     It must be of these settings and made by this code. It goes on from its last checkpoint, or
     where that or the last round's metrics are damaged from the one before. One whose last round was
-    skipped does not: what made it fail may be gone, its rounds are lost.
+    skipped does not: what made it fail may be gone, its rounds are lost. Nor does one that was
+    given more rounds, whose first ones were another run's.
     """
     try:
         if not is_made_alike(read_yaml(folder / SETTINGS), settings) or _ends_skipped(folder):
+            return None
+        if rounds_before(folder):
             return None
     except (SettingError, OSError, ValueError, TypeError, AttributeError):
         return None

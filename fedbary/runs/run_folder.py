@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import yaml
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
@@ -33,7 +32,7 @@ from fedbary.runs.checkpoints import (
 )
 from fedbary.runs.commit import git_commit
 from fedbary.runs.location import METRICS, SETTINGS, SIGNATURE
-from fedbary.runs.provenance import made_with
+from fedbary.runs.provenance import made_with, write_settings
 from fedbary.runs.resume import lines_until
 from fedbary.runs.whole import write_tensors, write_whole
 from fedbary.settings.config import ROOT, Settings, read_yaml
@@ -87,17 +86,16 @@ class RunFolder:
         self.settings = settings
         self.rounds: list[dict[str, Any]] = []
         self._written = hashlib.sha256()
+        counts = list(label_counts.values())
         content = {
             "settings": settings.model_dump(),
             "nodes": len(label_counts),
             **made_with(settings),
             "started": _now(),
             "sites": list(label_counts),
+            "label_counts": counts,
         }
-        text = yaml.safe_dump(content, sort_keys=False)
-        counts = list(label_counts.values())
-        text += yaml.safe_dump({"label_counts": counts}, default_flow_style=None)
-        write_whole(folder / SETTINGS, text.encode())
+        write_settings(folder, content)
         if settings.pictures and all(counts):
             dealt = all(name == f"partition {part}" for part, name in enumerate(label_counts))
             sites = [] if dealt else list(label_counts)
@@ -119,11 +117,8 @@ class RunFolder:
         write_whole(folder / METRICS, b"".join(kept))
         note = {"round": checkpoint.round, "commit": git_commit(ROOT), "started": _now()}
         content = read_yaml(folder / SETTINGS)
-        counts = {"label_counts": content.pop("label_counts", [])}
         content["resumed"] = [*content.pop("resumed", []), note]
-        text = yaml.safe_dump(content, sort_keys=False)
-        text += yaml.safe_dump(counts, default_flow_style=None)
-        write_whole(folder / SETTINGS, text.encode())
+        write_settings(folder, content)
         drop_checkpoints_after(folder, checkpoint.round)
         return results
 

@@ -20,10 +20,10 @@ from fedbary.errors import RunError, SettingError, one_line
 from fedbary.launching.bar import progress_bar
 from fedbary.launching.duration import duration
 from fedbary.launching.launch import launch, located, prepare
-from fedbary.launching.warm import WarmProcess
+from fedbary.launching.warm import Lost, WarmProcess
 from fedbary.runs.location import is_whole
 from fedbary.runs.lock import require_free
-from fedbary.runs.resume import resumable
+from fedbary.runs.resume import resumable, rounds_before
 from fedbary.settings.config import BOOKKEEPING, Settings
 from fedbary.study.cost import Cost
 from fedbary.study.grid import Experiment
@@ -85,9 +85,15 @@ class Results:
         return self.path / "logs" / f"{name}.log"
 
     def has(self, name: str) -> bool:
-        """Whether a run's folder is that of a whole run, none of whose files are damaged."""
+        """Whether a run's folder is that of a whole run, none of whose files are damaged.
+
+        One that was given more rounds is not: its first ones were another run's.
+        """
         try:
-            return is_whole(self.folder(name)) and not read_run(name, self.folder(name)).empty
+            folder = self.folder(name)
+            if not is_whole(folder) or rounds_before(folder):
+                return False
+            return not read_run(name, folder).empty
         except SettingError:
             return False
 
@@ -205,18 +211,29 @@ def _one(results: Results, name: str, settings: Settings, warm: WarmProcess) -> 
     with _locked(results.log(name)) as log:
         if results.has(name):
             return
-        folder = results.folder(name).resolve()
-        require_free(folder)
-        again = resumable(folder, located(settings, folder))
-        if again is None:
-            results.put_aside(name)
-            log.truncate(0)
-        with _preparing:
-            prepared = prepare(again or settings, folder)
         try:
-            launch(prepared, log, warm)
-        except RunError:
-            raise RunError(f"{_last_words(results.log(name))}; see {results.log(name)}") from None
+            _begin_or_go_on(results, name, settings, warm, log)
+        except Lost:
+            _begin_or_go_on(results, name, settings, warm, log)
+
+
+def _begin_or_go_on(
+    results: Results, name: str, settings: Settings, warm: WarmProcess, log: IO[str]
+) -> None:
+    folder = results.folder(name).resolve()
+    require_free(folder)
+    again = resumable(folder, located(settings, folder))
+    if again is None:
+        results.put_aside(name)
+        log.truncate(0)
+    with _preparing:
+        prepared = prepare(again or settings, folder)
+    try:
+        launch(prepared, log, warm)
+    except Lost:
+        raise
+    except RunError:
+        raise RunError(f"{_last_words(results.log(name))}; see {results.log(name)}") from None
 
 
 def _last_words(log: Path) -> str:

@@ -1,0 +1,97 @@
+"""What a command has started ends with it, however the command ends.
+
+`start` marks each program in its environment, which all that it starts inherits, Ray's too. The
+first one also starts a watcher: `python -m fedbary.launching.watcher FD MARK` reads a pipe whose
+other end this process holds. When the pipe ends, so has the process, and the watcher kills what is
+marked. It is nobody's child, and in a session of its own, so that what kills the command spares it.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+MARK_VARIABLE = "FEDBARY_STARTED_BY"
+"""Environment variable of all that a command has started: which command."""
+
+KILLING_SECONDS = 10.0
+"""For so long what is marked is looked for again: it may start something while it is killed."""
+
+
+def start(
+    command: list[str], environment: Mapping[str, str] | None = None, **how: Any
+) -> subprocess.Popen[bytes]:
+    """Start a program that ends with this process; `environment` is by default this one's."""
+    given = os.environ if environment is None else environment
+    return subprocess.Popen(command, env={**given, MARK_VARIABLE: _mark(os.getpid())}, **how)
+
+
+@cache
+def _mark(pid: int) -> str:
+    """Start the watcher of a process, this one; return its mark."""
+    mark = f"{pid}-{uuid.uuid4().hex}"
+    ended, held = os.pipe()
+    try:
+        subprocess.run(
+            [sys.executable, "-m", "fedbary.launching.watcher", str(ended), mark],
+            cwd=Path(__file__).parents[2],
+            env={name: value for name, value in os.environ.items() if name != MARK_VARIABLE},
+            stdin=subprocess.DEVNULL,
+            pass_fds=[ended],
+            check=True,
+        )
+    finally:
+        os.close(ended)
+    os.set_inheritable(held, False)
+    return mark
+
+
+def marked(mark: str) -> list[psutil.Process]:
+    """Return the processes that a command has started, and what they have."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            if process.environ().get(MARK_VARIABLE) == mark:
+                found.append(process)
+    return found
+
+
+def kill_marked(mark: str) -> None:
+    """Kill what a command has started, until there is none."""
+    deadline = time.monotonic() + KILLING_SECONDS
+    while (found := marked(mark)) and time.monotonic() < deadline:
+        for process in found:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(found, 1)
+
+
+def main() -> None:
+    """Leave the process that started this one, and wait for its end."""
+    ended, mark = int(sys.argv[1]), sys.argv[2]
+    if os.fork():
+        return
+    os.setsid()
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for output in range(3):
+        os.dup2(nothing, output)
+    os.closerange(3, ended)
+    os.closerange(ended + 1, os.sysconf("SC_OPEN_MAX"))
+    while os.read(ended, 1):
+        pass
+    kill_marked(mark)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""A run that is given more rounds than it was started with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedbary.errors import SettingError
+from fedbary.runs.location import POSTERIOR, SETTINGS
+from fedbary.runs.lock import only_writer
+from fedbary.runs.provenance import write_settings
+from fedbary.runs.resume import rounds_before, sound_checkpoint
+from fedbary.settings.config import Settings, read_yaml
+
+
+def lengthen(folder: Path, settings: Settings) -> None:
+    """Give a run, whole or cut off, as many rounds as the settings say.
+
+    Its settings.yaml notes under `rounds_before` how many it was to have and after which round it
+    got more. It is whole no longer, and goes on from its checkpoint. Killed at any moment, it is
+    what it was, or cut off with its old number of rounds, or with its new one.
+
+    Parameters
+    ----------
+    folder
+        The run's.
+    settings
+        The run's, with more rounds and with `resume`.
+
+    Raises
+    ------
+    SettingError
+        If these are no more rounds, or there is no sound checkpoint to go on from.
+    RunError
+        If another process is writing to the folder.
+    """
+    with only_writer(folder):
+        content, before = read_yaml(folder / SETTINGS), rounds_before(folder)
+        old = content["settings"]["rounds"]
+        if settings.rounds <= old:
+            raise SettingError("rounds", settings.rounds, f"more than {old}, the run's")
+        checkpoint = sound_checkpoint(folder, settings, [old, *(m["rounds"] for m in before)])
+        (folder / POSTERIOR).unlink(missing_ok=True)
+        content["settings"]["rounds"] = settings.rounds
+        content["rounds_before"] = [*before, {"rounds": old, "round": checkpoint.round}]
+        write_settings(folder, content)
+
+
+def earlier_rates(folder: Path, settings: Settings) -> list[str]:
+    """Return, a line each, which rates rounds had that were of a shorter schedule than now."""
+    first, said = 1, []
+    for made in rounds_before(folder):
+        shorter, last = settings.model_copy(update={"rounds": made["rounds"]}), made["round"]
+        if last >= first and shorter.lr_of(last) != settings.lr_of(last):
+            said.append(
+                f"Rounds {first} to {last} had rates from {shorter.lr_of(first):.3g} to "
+                f"{shorter.lr_of(last):.3g}, of a schedule of {made['rounds']} rounds; the next "
+                f"has {settings.lr_of(last + 1):.3g}, of one of {settings.rounds}"
+            )
+        first = last + 1
+    return said

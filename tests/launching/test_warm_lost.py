@@ -1,0 +1,48 @@
+"""The process that makes a sweep's runs is killed: its run ends too, and then goes on."""
+
+import threading
+
+import psutil
+import pytest
+import yaml
+from processes import wait_until
+from rich.console import Console
+
+from fedbary.launching.warm import WarmProcess
+from fedbary.study import sweep as study
+from fedbary.study.grid import read_experiment
+
+SETTINGS = {
+    "engine": "inline", "pictures": False, "clients": 2, "rounds": 20, "local_epochs": 1,
+    "samples": 2, "evaluate_clients": 0,
+}  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_sweep_goes_on_with_the_run_whose_process_was_killed(tmp_path, monkeypatch):
+    made, failed, start = [], [], WarmProcess._start
+
+    def noted(self, log):
+        start(self, log)
+        made.append(psutil.Process(self._process.pid))
+
+    monkeypatch.setattr(WarmProcess, "_start", noted)
+    content = {"title": "T", "about": "A.", "settings": SETTINGS, "grid": [{"seed": 0}]}
+    (tmp_path / "grid.yaml").write_text(yaml.safe_dump(content))
+    grid = read_experiment(tmp_path / "grid.yaml", {}, {})
+    results = study.Results.open(tmp_path / "results", grid)
+    (name,) = grid.runs
+
+    def sweep():
+        failed.append(study.sweep(grid, results, 1, Console(quiet=True)))
+
+    life = threading.Thread(target=sweep)
+    life.start()
+    wait_until(lambda: list(results.folder(name).glob("checkpoint-0001*")))
+    (run,) = made[0].children()
+    made[0].kill()
+    assert not psutil.wait_procs([run], 20)[1]
+    life.join()
+    assert failed == [{}] and len(made) == 2
+    note = yaml.safe_load((results.folder(name) / "settings.yaml").read_text())
+    assert len(note["resumed"]) == 1

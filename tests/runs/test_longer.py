@@ -1,0 +1,119 @@
+"""A run goes on to more rounds than it was started with."""
+
+import pytest
+import yaml
+from safetensors.torch import load_file
+from torch import equal
+
+from fedbary.errors import SettingError
+from fedbary.launching import start
+from fedbary.runs.checkpoints import load_checkpoint
+from fedbary.runs.location import is_whole
+from fedbary.runs.longer import earlier_rates, lengthen
+from fedbary.runs.metrics import read_rounds
+from fedbary.runs.resume import resumable
+from fedbary.settings.config import resolve
+from fedbary.study.grid import read_experiment
+from fedbary.study.sweep import Results
+from server_app.inline import run_inline
+
+QUICK = {
+    "engine": "inline", "clients": 3, "local_epochs": 1, "samples": 2, "pictures": False,
+    "model": "mlp", "bayesian_layers": 1, "train_fraction": 0.2, "server_momentum": 0.5,
+    "participation": 0.67, "prior": "global", "device": "cpu",
+}  # fmt: skip
+
+
+def settings(**changes):
+    return resolve({**QUICK, **changes})
+
+
+def resume(folder, *words, which="last"):
+    """Go on with a run as the command does, in this process."""
+
+    def launch(prepared, started=None):
+        run_inline(prepared, folder)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(start, "launch", launch)
+        start.resume(folder, which, list(words))
+
+
+def content(folder):
+    return yaml.safe_load((folder / "settings.yaml").read_text())
+
+
+@pytest.fixture
+def two(tmp_path):
+    """A whole run of two rounds."""
+    run_inline(settings(rounds=2), tmp_path / "run")
+    return tmp_path / "run"
+
+
+def test_two_rounds_and_two_more_are_four(two, tmp_path):
+    resume(two, "rounds=3")
+    resume(two, "rounds=4")
+    run_inline(settings(rounds=4), tmp_path / "four")
+    one, other = (load_file(f / "posterior.safetensors") for f in (two, tmp_path / "four"))
+    assert one.keys() == other.keys() and all(equal(one[name], other[name]) for name in one)
+    assert [line["round"] for line in read_rounds(two)] == [0, 1, 2, 3, 4]
+    assert content(two)["settings"]["rounds"] == 4
+    made = [{"rounds": 2, "round": 2}, {"rounds": 3, "round": 3}]
+    assert content(two)["rounds_before"] == made
+    assert earlier_rates(two, settings(rounds=4)) == []
+
+
+@pytest.mark.parametrize(
+    "word, allowed",
+    [("rounds=2", "more than 2"), ("rounds=1", "more than 2"), ("rule=WB", "no word but rounds="),
+     ("rounds=many", "whole number")],
+)  # fmt: skip
+def test_what_is_no_more_rounds_is_refused_and_the_run_stays_whole(word, allowed, two):
+    before = (two / "settings.yaml").read_bytes()
+    with pytest.raises(SettingError, match=allowed):
+        resume(two, word)
+    assert is_whole(two) and (two / "settings.yaml").read_bytes() == before
+
+
+def test_a_run_whose_checkpoint_is_damaged_stays_whole(two):
+    for file in two.glob("checkpoint-*"):
+        file.write_bytes(b"damaged")
+    with pytest.raises(SettingError, match="checkpoint"):
+        resume(two, "rounds=3")
+    assert is_whole(two)
+
+
+def test_killed_while_it_is_lengthened_a_run_goes_on_with_its_old_rounds(two, monkeypatch):
+    def killed(folder, content):
+        raise KeyboardInterrupt
+
+    before = load_file(two / "posterior.safetensors")
+    monkeypatch.setattr("fedbary.runs.longer.write_settings", killed)
+    with pytest.raises(KeyboardInterrupt):
+        lengthen(two, settings(rounds=3, resume="last"))
+    assert not is_whole(two)
+    resume(two)
+    after = load_file(two / "posterior.safetensors")
+    assert is_whole(two) and all(equal(before[name], after[name]) for name in before)
+
+
+def test_under_a_schedule_the_log_says_which_rates_the_earlier_rounds_had(tmp_path, caplog):
+    run_inline(settings(rounds=2, lr_schedule="cosine", lr=0.1), tmp_path / "run")
+    resume(tmp_path / "run", "rounds=4")
+    said = "Rounds 1 to 2 had rates from 0.1 to 0.05, of a schedule of 2 rounds; the next has 0.05"
+    assert said in caplog.text
+
+
+def test_a_sweep_takes_no_lengthened_run_for_its_own(tmp_path):
+    grid = {"title": "T", "about": "A.", "settings": QUICK, "grid": [{"rounds": 3}]}
+    (tmp_path / "grid.yaml").write_text(yaml.safe_dump(grid))
+    experiment = read_experiment(tmp_path / "grid.yaml", {}, {})
+    ((name, chosen),) = experiment.runs.items()
+    folder = tmp_path / "results" / "runs" / name
+    run_inline(chosen.model_copy(update={"rounds": 2}), folder)
+    resume(folder, "rounds=3")
+    assert is_whole(folder) and load_checkpoint(folder, "last").round == 3
+    results = Results.open(tmp_path / "results", experiment)
+    assert name not in results.done
+    (folder / "posterior.safetensors").unlink()
+    assert resumable(folder, chosen.model_copy(update={"output": str(folder)})) is None
