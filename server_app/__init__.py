@@ -19,7 +19,7 @@ from fedbary.figures import draw_without_screen
 from fedbary.gaussian import Posterior
 from fedbary.methods import Bench, Method, arguments_of, method_of, require_method, require_room
 from fedbary.runs.best import is_stale
-from fedbary.runs.data_kept import read_digest, write_digest
+from fedbary.runs.data_kept import write_digest
 from fedbary.runs.location import claimed_folder, require_startable
 from fedbary.runs.lock import only_writer
 from fedbary.runs.longer import earlier_rates
@@ -90,7 +90,7 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
     _require_room_for_draws(settings, task.make_model(signature).state_dict())
     checkpoint = checkpoint_to_resume(folder, settings)
     if checkpoint is not None:
-        _require_same_data(folder, task)
+        task.require_same_data(folder)
     roster = Roster(grid, settings, signature, read_site_keys(folder) if checkpoint else {})
     roster.gather()
     completed = 0
@@ -180,13 +180,6 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
         )
     recorder.finish()
     log(INFO, "Results: %s", folder)
-
-
-def _require_same_data(folder: Path, task: Task) -> None:
-    """Refuse data that are not those with which the run in a folder was started."""
-    kept, now = read_digest(folder), task.digest()
-    if kept and now:
-        kept.require_same(now, task.settings.dataset)
 
 
 def _require_room_for_draws(settings: Settings, model: Mapping[str, Tensor]) -> None:

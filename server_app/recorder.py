@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from logging import INFO, WARNING
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from flwr.app import ArrayRecord, MetricRecord, RecordDict
@@ -15,21 +15,17 @@ from torch import Tensor
 
 from fedbary import Posterior
 from fedbary.aggregation.sums import PIECE
-from fedbary.figures.run import learning_curves
-from fedbary.figures.spared import spared
 from fedbary.runs.best import BEST, validation_score
 from fedbary.runs.failing import advised, turn, verdict
 from fedbary.runs.run_folder import NETWORKS, RunFolder
 from fedbary.settings.config import Settings
 from fedbary.tasks import Client, Outcome, Scored, task_of
 from fedbary.tracking import Tracking
+from server_app.pictures import draw
 from server_app.roster import Roster
 from strategies import CONVENTIONS, MethodStrategy, posterior_from_arrays
 from strategies.arrays import bytes_of
 from strategies.internals import log
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 KNOWN: Mapping[str, tuple[float, float]] = {
     "num-examples": (0, math.inf),
@@ -190,27 +186,17 @@ class Recorder:
             self.results.write_tensors(NETWORKS, members)
         self.results.finish(self.posterior)
         if self.settings.pictures:
-            for pictures in (self._curves, self._of_the_model, self._of_the_clients):
-                with spared("pictures", lambda line: log(WARNING, "%s", line)):
-                    for name, figure in pictures():
-                        self.results.draw(figure, name)
+            draw(self.results, self.task, self.facts, self._scored)
         self._tracking.finish()
         if said := verdict(self.results.result):
             log(WARNING, "%s", said)
 
-    def _curves(self) -> Iterable[tuple[str, Figure]]:
-        yield "learning-curves", learning_curves(self.results.rounds, self.task.curves)
-
-    def _of_the_model(self) -> Iterable[tuple[str, Figure]]:
-        """Yield pictures of the result's predictions; a best round's are made again."""
-        line, last = self.results.result, self.last
-        if line["round"] != self.results.rounds[-1]["round"]:
-            last = self.task.scores(self._outcome(line["round"], line), self.facts)
-        if last.prediction is not None:
-            yield from self.task.pictures(last.prediction, self.facts)
-
-    def _of_the_clients(self) -> Iterable[tuple[str, Figure]]:
-        return self.task.pictures_of_clients(self.results.result)
+    def _scored(self) -> Scored:
+        """Return the scores of the result; a best round's are made again."""
+        line = self.results.result
+        if line["round"] == self.results.rounds[-1]["round"]:
+            return self.last
+        return self.task.scores(self._outcome(line["round"], line), self.facts)
 
     def _take_best(self) -> None:
         """Say which round is the best, and go back to it."""

@@ -102,8 +102,10 @@ def prepare(settings: Settings, folder: Path, own_data: bool = False) -> Setting
     require_method(settings)
     if settings.tracker != "none":
         tracker_class(settings.tracker)
-    task_of(settings).check(own_data)
-    checkpoint_to_resume(folder, prepared)
+    task = task_of(settings)
+    task.check(own_data)
+    if checkpoint_to_resume(folder, prepared):
+        task.require_same_data(folder)
     return prepared
 
 

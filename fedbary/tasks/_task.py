@@ -19,6 +19,7 @@ from fedbary.data.shard import Shard
 from fedbary.data.sites import Site
 from fedbary.figures.run import Curve
 from fedbary.methods import Personal
+from fedbary.runs.data_kept import read_digest
 from fedbary.settings.config import Settings
 from fedbary.tasks._values import (
     Client,
@@ -116,6 +117,12 @@ class Task(ABC):
         trained = trained_rows(held, self.deal, clients)
         scored = evaluation_data(held, self.deal)
         return digest_of(*held.examples, scored, trained, layout)
+
+    def require_same_data(self, folder: Path) -> None:
+        """Raise a SettingError unless the settings' data are those of the run in a folder."""
+        kept = read_digest(folder)
+        if kept is not None and (now := self.digest()):
+            kept.require_same(now, self.settings.dataset)
 
     def server_shard(self) -> Shard:
         """Return what the server keeps of the training data to learn from, in its own units."""

@@ -14,6 +14,7 @@ from fedbary.data.image_layout import ImageLayout, parse_classes, parse_shape
 from fedbary.data.sites import Site, own_data, site_from
 from fedbary.errors import RunError, SettingError
 from fedbary.settings.config import resolve
+from fedbary.tasks.classification import _own_shard
 from server_app import run
 from server_app.inline import InlineGrid
 
@@ -200,3 +201,31 @@ def test_a_partition_must_fit_too(tmp_path):
     grid = InlineGrid(client_app.app, 2, chosen.model_dump())
     with pytest.raises(RunError, match=r"images of \(1, 9, 9\)"):
         run(grid, wrong, tmp_path / "run")
+
+
+def test_a_site_with_a_folder_for_its_state_notices_that_its_data_changed(files, tmp_path, caplog):
+    chosen = resolve({**OWN, "clients": 2, "rounds": 2, "local_epochs": 1, "evaluate_clients": 0})
+    with np.load(files[0]) as held:
+        x, y = held["x"], held["y"]
+    for name in ("a", "b"):
+        np.savez(tmp_path / f"{name}.npz", x=x, y=y)
+    nodes = [
+        {"data-path": f"{tmp_path}/{name}.npz", "name": name, "state-path": f"{tmp_path}/{name}"}
+        for name in ("a", "b")
+    ]
+
+    class Changing(InlineGrid):
+        def send_and_receive(self, messages, *, timeout=None):
+            asked = {message.content["config"].get("server-round") for message in messages}
+            if asked == {2}:
+                np.savez(tmp_path / "a.npz", x=x[::-1], y=y[::-1])
+                own_data.cache_clear()
+                _own_shard.cache_clear()
+            return super().send_and_receive(messages, timeout=timeout)
+
+    run(Changing(client_app.app, nodes, chosen.model_dump()), chosen, tmp_path / "run")
+    first, second = lines(tmp_path / "run")[1:]
+    assert [client["site"] for client in first["clients"]] == ["a", "b"]
+    assert [client["site"] for client in second["clients"]] == ["b"]
+    assert "the site's data: 'others'" in second["refused"][0]
+    assert "no state-path" not in caplog.text

@@ -1,0 +1,47 @@
+"""The pictures of a run that has ended; none of them can cost it its result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from logging import WARNING
+from typing import TYPE_CHECKING
+
+from flwr.supercore.logger import log
+from torch import Tensor
+
+from fedbary.figures.run import learning_curves
+from fedbary.figures.spared import spared
+from fedbary.runs.run_folder import RunFolder
+from fedbary.tasks import Scored, Task
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def draw(
+    results: RunFolder, task: Task, facts: Mapping[str, Tensor], scored: Callable[[], Scored]
+) -> None:
+    """Draw the curves, the result's predictions and the clients' scores; a failure is a line.
+
+    Parameters
+    ----------
+    results, task, facts
+        The run's.
+    scored
+        Returns the scores of the result.
+    """
+
+    def curves() -> Iterable[tuple[str, Figure]]:
+        yield "learning-curves", learning_curves(results.rounds, task.curves)
+
+    def of_the_model() -> Iterable[tuple[str, Figure]]:
+        prediction = scored().prediction
+        return () if prediction is None else task.pictures(prediction, facts)
+
+    def of_the_clients() -> Iterable[tuple[str, Figure]]:
+        return task.pictures_of_clients(results.result)
+
+    for pictures in (curves, of_the_model, of_the_clients):
+        with spared("pictures", lambda line: log(WARNING, "%s", line)):
+            for name, figure in pictures():
+                results.draw(figure, name)
