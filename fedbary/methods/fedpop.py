@@ -6,13 +6,17 @@ client k, from its last θ_k, over the round's mini-batches:
 
     θ ← θ − ε A [∇ mean NLL + κ (θ − m)/(n_k v)] + √(2 ε A κ / n_k) ξ,    A = 1/(1 + ε κ/(n_k v)),
 
-with ε = `lr` / (1 − `momentum`), as far as SGD goes, ξ standard normal and κ = `kl_weight`. At κ =
-1, the paper's and here the default, that is Langevin on −log p(D_k | θ, φ) − log p(θ | m, v);
-below, as everywhere here, on that of data counted 1/κ times. The constant A per weight keeps the
-prior's part stable. The part `burn_in` of the steps is dropped; over the others the client takes
-the means of ∇_φ mean NLL at the φ that it was sent, of θ − m and of (θ − m)², and sends these. By
-Fisher's identity the first is the gradient of the marginal likelihood, over the head. The server
-steps along its mean by size with Adam, and sets the prior to the optimum of EM,
+with ξ standard normal and κ = `kl_weight`. Batches of B examples add noise of their own, by which
+the chain is at the temperature κ + ε h n_k/(2B), h being the curvature of the mean NLL. So ε is the
+smaller of `lr` / (1 − `momentum`), as far as SGD goes, and s/h, with s = min(0.06, 2B/(3 n_k)) and
+the largest h at the round's start: then the chain forgets no faster than an epoch's batches cancel.
+A client that has no head yet takes SGD's rate in the steps that are dropped. At κ = 1, the paper's
+and here the default, that is Langevin on −log p(D_k | θ, φ) − log p(θ | m, v); below, as everywhere
+here, on that of data counted 1/κ times. The constant A per weight keeps the prior's part stable.
+The part `burn_in` of the steps is dropped; over the others the client takes the means of ∇_φ mean
+NLL at the φ that it was sent, of θ − m and of (θ − m)², and sends these. By Fisher's identity the
+first is the gradient of the marginal likelihood, over the head. The server steps along its mean by
+size with Adam, and sets the prior to the optimum of EM,
 
     m ← m + mean_k E[θ_k − m],      v ← mean_k E[(θ_k − m)²] − (mean_k E[θ_k − m])².
 
@@ -36,8 +40,8 @@ MNIST. A prior that starts narrow holds the heads of few examples, so it starts 
 1) whatever the model holds. On digits (ten clients of some 130 images, 20 rounds of 5 epochs, seed
 0; validation accuracy for everybody, clients' own held-out accuracy): 90 % and 93 % by these
 defaults, 69 % and 80 % with log v starting at −7, 75 % and 95 % with that and κ = 0.001; with κ =
-0.1 from log v = −4, 92 % and 95 %. Mini-batches add their own noise to ξ's. The paper ascends in
-the prior's parameters; the optimum for the same statistics is taken here.
+0.1 from log v = −4, 92 % and 95 %. These were before ε was set by n_k. The paper ascends in the
+prior's parameters; the optimum for the same statistics is taken here.
 
 Reference: Kotelevskii et al., FedPop: A Bayesian Approach for Personalised Federated Learning,
 NeurIPS 2022; the code read is nkotelevskii/FedPop.
@@ -47,7 +51,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -55,6 +59,7 @@ from torch import Tensor
 from fedbary.errors import SettingError
 from fedbary.gaussian import LOG_VAR_SUFFIX, MEAN_SUFFIX, Posterior, gaussian_pairs
 from fedbary.inference._vectors import Batches, Flat
+from fedbary.methods._chain import speed
 from fedbary.methods._method import (
     Fitted,
     Local,
@@ -66,7 +71,10 @@ from fedbary.methods._method import (
     weighted_mean,
 )
 from fedbary.methods._ranges import below_one, positive, whole
+from fedbary.methods._secant import PROBES, largest_curvature
 from fedbary.optimisers import ServerAdam, is_buffer
+from fedbary.predictive._networks import evaluation
+from fedbary.seeds import derive_seed
 
 _GRADIENT, _GAP, _SQUARE, _SAMPLE = "gradient/", "head/gap/", "head/square/", "sample/"
 _LEARNED = "head/learned"
@@ -135,7 +143,7 @@ class FedPop(Method):
         chain = Chain(local, heads, self.kl_weight)
         if kept:
             chain.theta.value.copy_(chain.theta.pack([kept[name + MEAN_SUFFIX] for name in heads]))
-        samples = chain.run(self.burn_in, self.heads)
+        samples = chain.run(self.burn_in, self.heads, begun=bool(kept))
         reply: dict[str, Tensor] = {}
         for name, gradient in chain.gradients().items():
             reply[_GRADIENT + name] = gradient
@@ -235,15 +243,17 @@ class Chain:
         self._gap = torch.zeros_like(self._centre)
         self._square = torch.zeros_like(self._centre)
 
-    def run(self, burn_in: float, samples: int) -> list[Tensor]:
-        """Take the round's steps, and return samples (weights,) spread evenly over those kept."""
+    def run(self, burn_in: float, samples: int, begun: bool) -> list[Tensor]:
+        """Take the round's steps, and return samples (weights,) spread evenly over those kept.
+
+        `begun` says whether the chain goes on from a head of an earlier round.
+        """
         local, theta = self._local, self.theta
-        steps = local.training.epochs * math.ceil(len(local.x) / local.training.batch_size)
+        in_epoch = math.ceil(len(local.x) / local.training.batch_size)
+        steps = local.training.epochs * in_epoch
         dropped = min(math.floor(burn_in * steps), steps - 1)
+        hurried, slow = (0 if begun else dropped), self._rate()
         wanted = {dropped + ((steps - dropped) * (i + 1) - 1) // samples for i in range(samples)}
-        rate = local.training.lr / (1 - local.training.momentum)
-        lr = rate / (1 + rate * self._pull)
-        noise = (2 * lr * self._temperature).sqrt()
         batches = Batches(local.x, local.y, local.training, local.seed, local.augment)
         found: list[Tensor] = []
         local.model.train()
@@ -253,9 +263,13 @@ class Chain:
             loss = local.nll(local.model(x), y)
             loss.backward()
             batches.count(loss, y)
-            kept = steps - dropped
+            kept, part = steps - dropped, len(y) * in_epoch / len(local.x)
+            theta.grad.mul_(part)  # an example of a smaller batch counts as any other
             if step >= dropped:
-                self._gradient.add_(self._trunk.grad, alpha=1 / kept)
+                self._gradient.add_(self._trunk.grad, alpha=part / kept)
+            rate = slow if step >= hurried else self._sgd_rate
+            lr = rate / (1 + rate * self._pull)
+            noise = (2 * lr * self._temperature).sqrt()
             gap = theta.value - self._centre
             theta.value.addcmul_(lr, theta.grad.addcmul_(gap, self._pull), value=-1)
             drawn = torch.empty_like(gap).normal_(generator=batches.noise)
@@ -269,6 +283,24 @@ class Chain:
         local.model.zero_grad(set_to_none=True)
         self.mean_nll = batches.mean_nll
         return found + found[-1:] * (samples - len(found))
+
+    @property
+    def _sgd_rate(self) -> float:
+        return self._local.training.lr / (1 - self._local.training.momentum)
+
+    def _rate(self) -> float:
+        """Return ε, by the curvature where the chain starts."""
+        local = self._local
+        seed = derive_seed(local.seed, "curvature")
+        training = replace(local.training, epochs=PROBES)
+        batches = Batches(local.x, local.y, training, seed, local.augment)
+        with evaluation(local.model):
+            curvature = largest_curvature(
+                self.theta, lambda x, y: local.nll(local.model(x), y),
+                batches, len(local.x), batches.noise,
+            )  # fmt: skip
+        most = speed(training.batch_size, len(local.x), len(local.x), friction=1.0)
+        return min(self._sgd_rate, most / curvature) if curvature > 0 else self._sgd_rate
 
     def gradients(self) -> dict[str, Tensor]:
         """Return the mean gradient of the mean NLL by the trunk's names."""

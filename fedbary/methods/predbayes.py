@@ -1,7 +1,7 @@
 """β-PredBayes: between the mixture and the product of the clients' predictions, β learned.
 
-A client samples its posterior by cyclic SGHMC (see SGHMC); of its M samples' predictions p_k is the
-mean. With the product of experts P ∝ Π_k p_k and the mixture Q = Σ_k p_k / K the prediction is
+A client samples its posterior by SGHMC (see SGHMC); of its M samples' predictions p_k is the mean.
+With the product of experts P ∝ Π_k p_k and the mixture Q = Σ_k p_k / K the prediction is
 
     p_β ∝ P^β Q^{1−β},      β = argmin over [0, 1] of the NLL of the server's own examples,
 
@@ -18,16 +18,16 @@ that are no test data.
 
 What travels: 1 model down, M up. Clients keep nothing.
 
-What it costs: a step costs what one of SGD does and a draw of d numbers. The server holds K · M
-networks, refuses what does not fit into half of its memory, and learns one number. A prediction
-passes all networks.
+What it costs: a client's part is SGHMC's. The server holds K · M networks, refuses what does not
+fit into half of its memory, and learns one number. A prediction passes all networks.
 
 Use it where one round is all there is (`rounds=1` and many local epochs), for classes and for
 numbers.
 
-Published cycles are of 5 epochs in 25 (`local_epochs`), with noise in the last 2, at friction 0.9
-and a rate of 0.1, to which 3 `lr` is near by default. The published distillation into one network
-is left out: FedBE has it.
+Published chains are of 5 cycles of 5 epochs, with noise in the last 2 of each, at friction 0.9 and
+a rate of 0.1 that falls to 0. In mini-batches they are far from temperature 1 (see SGHMC), so that
+here the chain is SGHMC's at that friction. The published distillation into one network is left out:
+FedBE has it.
 
 Traps of the public code: the temperature's default is 1/N on top of a division by N, N being all
 examples and not the client's; the cosine's period uses N too, so that no cycle ends; its EP-MCMC
@@ -71,8 +71,6 @@ class PredBayes(SGHMC):
     """
 
     friction: float = 0.9
-    rate_factor: float = 3.0
-    cycles: int = 5
     server_epochs: int = 100
     server_lr: float = 0.01
 

@@ -1,15 +1,15 @@
 """Federated SGLD: SGHMC at friction 1, without a velocity.
 
 A step is θ ← θ − η ∇U_k / n_k + √(2 η T / n_k) z: Langevin's at the step h = η/n_k, with U_k the
-client's negative log posterior. All else is as SGHMC's module says. A step has no momentum
-to multiply it: η is 3 `lr` by default, where SGHMC at friction 0.1 goes 10 `lr` far.
+client's negative log posterior. All else is as SGHMC's module says. Batches of B examples make it a
+chain at the temperature T + η h n_k/(2B), h the curvature of the mean NLL; so η is set by h, as
+SGHMC's. Without a velocity s is at most 0.1, where SGHMC at friction 0.1 has 1.
 
-It assumes what SGHMC assumes, and steps small enough for Langevin dynamics without a velocity.
+It assumes what SGHMC assumes.
 
 What travels: 1 model down, M up. Clients keep nothing.
 
-What it costs: a step costs what one of SGD does and a draw of d numbers. The server holds K · M
-networks.
+What it costs: what SGHMC costs.
 
 Use it to compare with papers that sample by SGLD; SGHMC moves farther in as many steps.
 
@@ -31,4 +31,3 @@ class SGLD(SGHMC):
     """Samples of the clients' posteriors by SGLD (Welling and Teh 2011), for point weights."""
 
     friction: float = 1.0
-    rate_factor: float = 3.0

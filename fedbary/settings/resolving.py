@@ -74,6 +74,8 @@ def resolve(overrides: Mapping[str, Any], file: Path = DEFAULTS) -> Settings:
 def validated(values: Mapping[str, Any]) -> Settings:
     """Return settings of which every one is given; no preset is applied to them.
 
+    A parameter that a part did not have when an earlier version wrote them has its default.
+
     Raises
     ------
     SettingError
@@ -86,7 +88,8 @@ def validated(values: Mapping[str, Any]) -> Settings:
         **parameters_of(values.get("method")),
     }
     found = {k: v for k, v in values.items() if k in Settings.model_fields}
-    extra = {k: own[k].read(v) for k, v in values.items() if k in own and k not in found}
+    extra = {k: own[k].read(v) for k, v in {**_own_defaults(own), **values}.items()
+             if k in own and k not in found}  # fmt: skip
     try:
         settings = Settings(**{**found, **extra})
     except ValidationError as error:
@@ -101,6 +104,10 @@ def validated(values: Mapping[str, Any]) -> Settings:
         if key not in found and key not in extra:
             _refuse(str(key), values, own)
     return settings
+
+
+def _own_defaults(own: Mapping[str, Parameter]) -> dict[str, Any]:
+    return {k: found.default for k, found in own.items() if k not in Settings.model_fields}
 
 
 def parameters_of(method: object) -> Mapping[str, Parameter]:

@@ -1,22 +1,19 @@
-"""SGLD and SGHMC sample the posterior at temperature 1; FedPPD's student learns what they say."""
-
-import itertools
-from dataclasses import replace
+"""Langevin steps have the temperature that they say; a student learns what its teacher says."""
 
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
 from fedbary.errors import SettingError
 from fedbary.inference import Training, local_method
 from fedbary.methods import Local, Reply, Server, _room, method_named
-from fedbary.methods._langevin import Sampler, samples
+from fedbary.methods._chain import Chain
+from fedbary.methods._langevin import Sampler
 from fedbary.methods._room import require_room
 from fedbary.methods.fedppd import FedPPD
 from fedbary.methods.sghmc import SGHMC
-from fedbary.methods.sgld import SGLD
 
 WEIGHTS, EXAMPLES = 400, 32
 
@@ -46,7 +43,7 @@ def job(network, x, y, nll, lr, epochs, batch_size, decay=0.0, seed=0):
 
 @pytest.mark.parametrize("temperature", [1.0, 0.25])
 @pytest.mark.parametrize(("friction", "lr"), [(1.0, 0.05), (0.1, 0.002)])
-def test_samples_have_the_posterior_s_mean_and_variance(friction, lr, temperature):
+def test_of_whole_batches_samples_have_the_posterior_s_mean_and_variance(friction, lr, temperature):
     """Trap: a temperature of 4/n_k would be an eighth of the variance, one of n_k 32 times it."""
     generator = torch.Generator().manual_seed(0)
     y = torch.randn(EXAMPLES, WEIGHTS, generator=generator)
@@ -54,7 +51,7 @@ def test_samples_have_the_posterior_s_mean_and_variance(friction, lr, temperatur
     local = job(Means(), torch.zeros(EXAMPLES, 1), y, energy, lr, 1500, EXAMPLES, decay)
     sampler = Sampler(local, friction, temperature)
     value, kept = sampler.vectors.points.value, []
-    for step, _ in enumerate(sampler):
+    for step in sampler:
         if step >= 300 and step % 10 == 0:
             kept.append(value.clone())
     drawn = torch.stack(kept)
@@ -67,98 +64,18 @@ def test_samples_have_the_posterior_s_mean_and_variance(friction, lr, temperatur
     assert low == pytest.approx(float(high), rel=0.15)
 
 
-def variances(rates, friction, temperature, decay):
-    """Var θ after steps from θ = its mode, u = 0: of a Gaussian the chain is linear in both."""
-    at, cross, speed = torch.zeros(3, WEIGHTS).unbind(0)  # Var θ, Cov(θ, u), Var u
-    for rate in rates:
-        keep, pull = 1 - friction, rate * (CURVATURE + decay)
-        noise = 2 * friction * rate * temperature / EXAMPLES
-        speed = keep**2 * speed - 2 * keep * pull * cross + pull**2 * at + noise
-        cross = keep * cross - pull * at
-        at, cross = at + 2 * cross + speed, cross + speed
-    return at
-
-
-@pytest.mark.parametrize(
-    ("method", "friction", "rates"),
-    [
-        (SGLD(temperature=0.5, rate_factor=2, cycles=0, noisy_epochs=9), 1.0, [0.2] * 9),
-        (SGHMC(temperature=2.0, friction=0.4, cycles=0, noisy_epochs=9), 0.4, [0.1] * 9),
-        (FedPPD(temperature=0.5, teacher_lr=0.4),
-         1.0, [0.2] * 3 + [0.2 * 0.85] * 3 + [0.2 * 0.85**2] * 3),
-    ],
-    ids=["SGLD", "SGHMC", "FedPPD"],
-)  # fmt: skip
-def test_a_client_s_draws_have_its_own_temperature_friction_and_rate(method, friction, rates):
-    """Of FedPPD's teacher a step is half of the rate, which falls every third epoch."""
-    method = replace(method, networks=1) if isinstance(method, SGHMC) else method
+def test_a_teacher_s_rate_falls_every_third_epoch_and_its_noise_with_it():
+    """A step is half of the rate. From its mode a Gaussian's chain is linear in what it draws."""
+    method, decay, squares = FedPPD(temperature=0.5, teacher_lr=0.4), 0.3, []
     y = torch.randn(EXAMPLES, WEIGHTS, generator=torch.Generator().manual_seed(0))
-    decay, squares = 0.3, []
-    mode = CURVATURE * y.mean(0) / (CURVATURE + decay)
-    received = {"weight": mode, "teacher/weight": mode}
-    expected = variances(rates, friction, method.temperature, decay)
+    mode, var = CURVATURE * y.mean(0) / (CURVATURE + decay), torch.zeros(WEIGHTS)
+    for rate in [0.2] * 3 + [0.2 * 0.85] * 3 + [0.2 * 0.85**2] * 3:
+        var = (1 - rate * (CURVATURE + decay)) ** 2 * var + 2 * rate * 0.5 / EXAMPLES
     for seed in range(8):
         local = job(Means(), torch.zeros(EXAMPLES, 1), y, energy, 0.1, 9, EXAMPLES, decay, seed)
-        reply = method.fit(local, received, {}).reply
-        drawn = reply.get("teacher/weight", reply["weight"]).view(-1)
-        squares.append((drawn - mode).square() / expected)
+        reply = method.fit(local, {"weight": mode, "teacher/weight": mode}, {}).reply
+        squares.append((reply["teacher/weight"] - mode).square() / var)
     assert torch.stack(squares).mean() == pytest.approx(1.0, rel=0.1)
-
-
-def test_noise_and_samples_are_in_the_last_epochs_of_each_cycle_and_the_rate_is_a_cosine():
-    y = torch.zeros(EXAMPLES, WEIGHTS)
-    local = job(Means(), torch.zeros(EXAMPLES, 1), y, energy, 0.1, 6, 8)
-    sampler = Sampler(local, 1.0, 1.0, cycles=2, noisy_epochs=1)
-    value, moved, before = sampler.vectors.points.value, [], torch.zeros(WEIGHTS)
-    noisy = []
-    for is_noisy in sampler:
-        moved.append(float((value - before).square().mean()))
-        before = value.clone()
-        noisy.append(is_noisy)
-    assert noisy == ([False] * 8 + [True] * 4) * 2
-    assert moved[:8] == [0.0] * 8 and min(moved[8:12]) > 0
-    rates = [sampler._rate(step) for step in range(24)]
-    assert rates[:12] == rates[12:] and rates[0] == pytest.approx(0.1)
-    assert rates[:12] == sorted(rates[:12], reverse=True) and rates[11] < 0.01
-
-
-@settings(deadline=None, max_examples=60)
-@given(st.integers(1, 30), st.integers(1, 6), st.integers(1, 4), st.integers(1, 40))
-def test_every_cycle_ends_with_noise_whatever_the_number_of_steps(epochs, cycles, noisy, examples):
-    """Trap: cycles of a rounded length leave too few steps for the last, and no sample of it."""
-    assume(cycles * (noisy + 1) <= epochs)
-    local = job(Means(), torch.zeros(examples, 1), torch.zeros(examples, 1), energy, 0.1, epochs, 8)
-    sampler = Sampler(local, 1.0, 1.0, cycles, noisy)
-    flags = [sampler.is_noisy(step) for step in range(sampler.steps)]
-    runs = [(is_noisy, len(list(run))) for is_noisy, run in itertools.groupby(flags)]
-    assert [is_noisy for is_noisy, _ in runs] == [False, True] * cycles
-    expected = noisy * sampler.steps // epochs
-    assert all(length == expected for is_noisy, length in runs if is_noisy)
-    rates = [sampler._rate(step) for step in range(sampler.steps)]
-    assert sum(later > earlier for earlier, later in itertools.pairwise(rates)) == cycles - 1
-
-
-@pytest.mark.parametrize(("cycles", "noisy"), [(1, 1), (5, 1), (0, 2)])
-def test_a_short_round_has_an_epoch_before_its_noise_unless_the_rate_is_constant(cycles, noisy):
-    """Trap: with noise from its first step a round of two epochs ends no further than it began."""
-    y = torch.zeros(EXAMPLES, WEIGHTS)
-    received = {"weight": torch.zeros(WEIGHTS)}
-    jobs = [job(Means(), torch.zeros(EXAMPLES, 1), y, energy, 0.1, 2, 8) for _ in range(2)]
-    method = SGHMC(networks=4, cycles=cycles, noisy_epochs=2)
-    found = method.fit(jobs[0], received, {}).reply["weight"]
-    expected = samples(Sampler(jobs[1], method.friction, 1.0, min(cycles, 1), noisy), 4)
-    assert torch.equal(found, expected)
-
-
-def test_samples_are_spread_over_the_noisy_steps_and_end_with_the_last():
-    y = torch.zeros(EXAMPLES, WEIGHTS)
-    for count in (1, 3, 4, 9):
-        local = job(Means(), torch.zeros(EXAMPLES, 1), y, energy, 0.1, 2, 8)
-        sampler = Sampler(local, 1.0, 1.0, cycles=0, noisy_epochs=1)
-        taken = samples(sampler, count)
-        assert taken.shape == (count, WEIGHTS)
-        assert torch.equal(taken[-1], sampler.vectors.points.value)
-        assert len({float(row[0]) for row in taken}) == min(count, 4)
 
 
 def classes(seed=0, count=60):
@@ -181,27 +98,29 @@ class Filters(nn.Sequential):
 
 
 @settings(deadline=None, max_examples=10)
-@given(st.integers(1, 5), st.integers(0, 2), st.integers(0, 10**6))
-def test_a_client_sends_each_sample_as_it_was_drawn(networks, cycles, seed):
+@given(st.integers(1, 5), st.integers(1, 7), st.integers(0, 10**6))
+def test_a_client_sends_each_sample_as_it_was_drawn(networks, thinning, seed):
     """Trap: as_strided counts from where the storage begins, so that every row was the first."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.rand(24, 3, 3, 3, generator=generator)
     y = torch.randint(0, 2, (24,), generator=generator)
     torch.manual_seed(seed)
     start = Filters().state_dict()
-    method = SGHMC(networks=networks, cycles=cycles, noisy_epochs=1)
-    jobs = [job(Filters(), x, y, nn.functional.cross_entropy, 0.1, 4, 8) for _ in range(2)]
+    method = SGHMC(networks=networks, thinning=thinning)
+    jobs = [job(Filters(), x, y, nn.functional.cross_entropy, 0.1, 2, 8) for _ in range(2)]
     reply = method.fit(jobs[0], start, {}).reply
     jobs[1].load(start)
-    sampler = Sampler(jobs[1], method.friction, 1.0, cycles, 1)
-    for place, vector in enumerate(samples(sampler, networks)):
-        sampler.vectors.points.value.copy_(vector)
+    chain = Chain(jobs[1], method.friction, 1.0)
+    drawn = chain.samples(networks, thinning)
+    assert len(torch.unique(drawn, dim=0)) == networks
+    for place, vector in enumerate(drawn):
+        chain.points.value.copy_(vector)
         for name, parameter in jobs[1].model.named_parameters():
             assert torch.equal(reply[name][place], parameter)
 
 
 def test_the_server_keeps_every_sample_and_goes_on_from_their_mean():
-    method = SGHMC(networks=3, noisy_epochs=1)
+    method = SGHMC(networks=3, thinning=2)
     model, replies = network().state_dict(), []
     for k in range(2):
         local = job(network(), *classes(k), nn.functional.cross_entropy, 0.05, 2, 8, seed=k)
@@ -272,7 +191,7 @@ def test_the_student_is_asked_what_the_teacher_is_asked(monkeypatch):
     ("name", "wrong"),
     [
         ("SGHMC", {"networks": 0}), ("SGLD", {"friction": 0.0}), ("SGHMC", {"temperature": -1.0}),
-        ("SGHMC", {"cycles": -1}), ("SGHMC", {"noisy_epochs": 0}), ("SGLD", {"rate_factor": 0.0}),
+        ("SGHMC", {"friction": 1.5}), ("SGLD", {"thinning": 0}), ("PredBayes", {"thinning": 0}),
         ("FedPPD", {"teacher_lr": 0.0}), ("FedPPD", {"temperature": -1.0}),
         ("FedPPD", {"student_passes": 0}),
     ],

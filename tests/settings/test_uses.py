@@ -21,7 +21,7 @@ from fedbary.settings.uses import require_used
         ({"method": "FedPop", "inference": "ivon"}, "inference", ["FedPop", "burn_in"]),
         ({"method": "FedPop", "weight_decay": 0.1}, "weight_decay", ["FedPop", "burn_in"]),
         ({"method": "FedHB", "inference": "ivon"}, "inference", ["FedHB", "prior_weight"]),
-        ({"method": "SGLD", "momentum": 0.5}, "momentum", ["SGLD"]),
+        ({"method": "FALD", "momentum": 0.5}, "momentum", ["FALD"]),
         ({"rule": "RKLB", "trim_fraction": 0.1}, "trim_fraction", ["RKLB"]),
         ({"method": "FedBN", "trim_fraction": 0.1}, "trim_fraction", ["RKLB"]),
         ({"hidden_units": 20}, "hidden_units", ["model=cnn", "pixels"]),

@@ -71,7 +71,10 @@ def bench(name):
     return None
 
 
-FEW = {"DSVGD": {"particles": 5, "server_steps": 20}, "SnapshotEnsemble": {"cycle": 1}}
+FEW = {
+    "DSVGD": {"particles": 5, "server_steps": 20}, "SnapshotEnsemble": {"cycle": 1},
+    "SGHMC": {"thinning": 2}, "SGLD": {"thinning": 2}, "PredBayes": {"thinning": 2},
+}  # fmt: skip
 """Parameters by which methods take few steps at the server, and few rounds."""
 
 
