@@ -24,7 +24,7 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedbary.device import torch_device
-from fedbary.errors import RunError, SettingError
+from fedbary.errors import RunError, SettingError, one_line
 from fedbary.settings.config import Settings, validated
 
 if TYPE_CHECKING:
@@ -161,8 +161,8 @@ def main() -> None:
     try:
         settings = validated(yaml.safe_load(Path(sys.argv[1]).read_text(encoding="utf-8")))
         run_inline(settings, run_folder(settings, Path.cwd()))
-    except (SettingError, RunError) as error:
-        sys.exit(f"fedbary: {error}")
+    except (SettingError, RunError, OSError) as error:
+        sys.exit(f"fedbary: {one_line(error)}")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,9 @@ from pathlib import Path
 from fedbary.attacks import require_simulation
 from fedbary.errors import SettingError, Stopped
 from fedbary.launching.launch import flower, launch, prepare
+from fedbary.runs.damage import as_written
 from fedbary.runs.location import SETTINGS, is_deployed, read_settings, run_folder
+from fedbary.runs.own_code import require_trusted
 from fedbary.settings.config import DEFAULTS, Settings, parse_overrides, resolve, validated
 from fedbary.settings.uses import require_used
 
@@ -20,13 +22,16 @@ def simulate(words: list[str]) -> None:
     _simulate(settings, run_folder(settings, Path.cwd()))
 
 
-def resume(run: Path, checkpoint: str) -> None:
+def resume(run: Path, checkpoint: str, own_code: bool) -> None:
     """Go on with a simulated run from its `last` or its `previous` checkpoint."""
-    if is_deployed(run):
-        going_on = shlex.join([f"output={run}", f"resume={checkpoint}"])
-        allowed = f"a simulated run; this one had real servers: what began it, with {going_on}"
-        raise SettingError("run", str(run), f"{allowed}, goes on")
-    _simulate(validated({**read_settings(run), "resume": checkpoint}), run.resolve())
+    with as_written(run):
+        if is_deployed(run):
+            going_on = shlex.join([f"output={run}", f"resume={checkpoint}"])
+            allowed = f"a simulated run; this one had real servers: what began it, with {going_on}"
+            raise SettingError("run", str(run), f"{allowed}, goes on")
+        settings = validated({**read_settings(run), "resume": checkpoint})
+        require_trusted(settings, run, own_code)
+    _simulate(settings, run.resolve())
 
 
 def deploy(words: list[str], sites: list[Path]) -> None:

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import yaml
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load
 from torch import Tensor
 
 from fedbary import Posterior
 from fedbary.errors import SettingError
 from fedbary.figures.run import Curve, learning_curves, partition_heatmap
 from fedbary.figures.sheet import DPI
+from fedbary.paths import content_of
 from fedbary.runs.best import BEST, best_round, result_line
 from fedbary.runs.checkpoints import (
     KEPT,
@@ -176,7 +177,7 @@ class RunFolder:
         """Read ``<name>.safetensors``; a SettingError if it is missing or damaged."""
         file = self.path / f"{name}.safetensors"
         try:
-            return load_file(file)
+            return load(content_of(file))
         except (OSError, SafetensorError) as error:
             raise SettingError(f"resume: {file}", error, "what the run wrote") from None
 
@@ -185,8 +186,8 @@ def read_signature(folder: Path) -> dict[str, Any] | None:
     """Return what all sites of a run agreed on; None for a run of an earlier version."""
     file = folder / SIGNATURE
     try:
-        held: dict[str, Any] | None = json.loads(file.read_bytes()) if file.exists() else None
-    except (OSError, ValueError) as error:
+        held: dict[str, Any] | None = json.loads(content_of(file)) if file.exists() else None
+    except (OSError, ValueError, RecursionError) as error:
         raise SettingError(str(file), error, "what the run wrote") from None
     return held
 
