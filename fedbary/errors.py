@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from fedbary.texts import printable
+
 
 class SettingError(ValueError):
     """A setting, file or argument held a value that is not allowed.
@@ -20,7 +22,7 @@ class SettingError(ValueError):
 
     def __init__(self, setting: str, value: object, allowed: str) -> None:
         held = one_line(value) if isinstance(value, Exception) else repr(value)
-        super().__init__(f"{setting}: {held}; expected {allowed}")
+        super().__init__(printable(f"{setting}: {held}; expected {allowed}"))
         self.setting = setting
         self.value = value
         self.allowed = allowed
@@ -58,4 +60,4 @@ class Stopped(BaseException):
 
 def one_line(error: Exception) -> str:
     """Return what an error says, in one line; its type where it says nothing."""
-    return " ".join(str(error).split()) or type(error).__name__
+    return printable(" ".join(str(error).split())) or type(error).__name__

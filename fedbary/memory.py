@@ -17,6 +17,7 @@ from safetensors.torch import load
 from torch import Tensor
 
 from fedbary.errors import SettingError
+from fedbary.paths import content_of
 from fedbary.runs.whole import write_tensors
 
 
@@ -44,7 +45,7 @@ class Memory:
             return {}
         file = self._file(admitted)
         try:
-            return load(file.read_bytes())
+            return load(content_of(file))
         except (OSError, SafetensorError) as error:
             allowed = f"what this client kept in round {admitted}, the last that counted"
             raise SettingError(str(file), error, allowed) from None

@@ -23,7 +23,10 @@ def shown(text: object) -> str:
     the direction of writing) is escaped as in a Python string. Of a longer text the beginning and
     the end are kept: the one says what it is, the other, of an error, the cause.
     """
-    line = _printable(str(text))
+    held = str(text)
+    if len(held) > 4 * LONGEST:  # escapes make a text longer, so that no more can be shown
+        held = held[: 2 * LONGEST] + _CUT + held[-2 * LONGEST :]
+    line = printable(" ".join(held.split()))
     if len(line) <= LONGEST:
         return line
     return line[:_HEAD] + _CUT + line[_HEAD + len(_CUT) - LONGEST :]
@@ -57,10 +60,10 @@ def alike(names: Iterable[str]) -> list[tuple[str, str]]:
     return pairs
 
 
-def _printable(text: str) -> str:
-    if len(text) > 4 * LONGEST:  # escapes make a text longer, so that no more can be shown
-        text = text[: 2 * LONGEST] + _CUT + text[-2 * LONGEST :]
-    line = " ".join(text.split())
+def printable(text: str) -> str:
+    """Return a text in which what cannot be printed is escaped as in a Python string."""
+    if text.isprintable():
+        return text
     return "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode() for char in line
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
     )

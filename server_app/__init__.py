@@ -13,12 +13,14 @@ from flwr.serverapp import Grid, ServerApp
 from torch import Tensor
 
 from fedbary.attacks import require_simulation
+from fedbary.data.shard import Shard
 from fedbary.ending import spare_imports
 from fedbary.errors import RunError, SettingError
 from fedbary.figures import draw_without_screen
 from fedbary.gaussian import Posterior
 from fedbary.methods import Bench, Method, arguments_of, method_of, require_method, require_room
 from fedbary.runs.best import is_stale
+from fedbary.runs.damage import as_written
 from fedbary.runs.data_kept import write_digest
 from fedbary.runs.location import claimed_folder, require_startable
 from fedbary.runs.lock import only_writer
@@ -29,7 +31,7 @@ from fedbary.runs.run_folder import RunFolder
 from fedbary.runs.site_keys import read_site_keys, write_site_keys
 from fedbary.settings.config import Settings
 from fedbary.settings.run_config import resolve_run_config
-from fedbary.tasks import Task, task_of
+from fedbary.tasks import Task, task_of, zeros
 from server_app.asking import Asker
 from server_app.means import means_of
 from server_app.omniscient import attacked
@@ -211,9 +213,19 @@ def _facts(
     if not task.facts:
         return {}
     if results.rounds:
-        return results.read_tensors(task.facts)
+        return _facts_of(task, results)
     facts = asker.hold(task.ask_first(), nodes, task.signature().config())
     results.write_tensors(task.facts, facts)
+    return facts
+
+
+def _facts_of(task: Task, results: RunFolder) -> Mapping[str, Tensor]:
+    """Return what a run has learnt, tried on two inputs of zeros."""
+    facts = results.read_tensors(task.facts)
+    x = zeros(task.signature())
+    y = x.new_zeros(len(x))
+    with as_written(results.path):
+        task.prepared(Shard(x, y, x, y), facts)
     return facts
 
 

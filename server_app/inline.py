@@ -20,7 +20,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
 from fedbary.device import torch_device
-from fedbary.errors import RunError, SettingError
+from fedbary.errors import RunError, SettingError, one_line
 from fedbary.figures import draw_without_screen
 from fedbary.settings.config import Settings, validated
 from strategies.internals import ErrorCode, Run, TaskIdentity, log, number, with_content
@@ -160,8 +160,8 @@ def main() -> None:
         settings = validated(yaml.safe_load(Path(sys.argv[1]).read_text(encoding="utf-8")))
         with claimed_folder(settings, Path.cwd()) as folder:
             run_inline(settings, folder)
-    except (SettingError, RunError) as error:
-        sys.exit(f"fedbary: {error}")
+    except (SettingError, RunError, OSError) as error:
+        sys.exit(f"fedbary: {one_line(error)}")
 
 
 if __name__ == "__main__":

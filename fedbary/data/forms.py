@@ -20,6 +20,11 @@ def has_columns(name: str) -> bool:
     return name.startswith(HUB) or name.endswith(PARQUET)
 
 
+def is_own(name: str) -> bool:
+    """Whether a name is that of a function of one's own, ``package.module:function``."""
+    return is_factory(name) and not name.startswith((HUB, TORCHVISION))
+
+
 def is_source(name: str) -> bool:
     """Whether a name says where data come from: a library, or a function of one's own."""
     return name.startswith((HUB, TORCHVISION)) or is_factory(name)

@@ -6,6 +6,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+from fedbary.data.cards import require_local
 from fedbary.data.forms import HUB, PARQUET
 from fedbary.errors import SettingError
 from fedbary.imports import library
@@ -56,6 +57,8 @@ def load_hub(name: str, data_dir: Path, download: bool, target: str = "") -> tup
         elif here is not None and here.is_file():
             found = datasets.load_dataset("parquet", data_files=str(here), cache_dir=cache)
         else:
+            if here is not None:
+                require_local(here)
             place, _, configuration = (str(here), "", "") if here else held.partition(":")
             found = datasets.load_dataset(place, configuration or None, cache_dir=cache)
     except Exception as error:  # noqa: BLE001 - files and networks raise many kinds

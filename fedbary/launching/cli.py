@@ -18,7 +18,8 @@ from typer.core import TyperGroup
 from fedbary import __version__
 from fedbary.errors import RunError, SettingError, Stopped
 from fedbary.launching.grids import central, compare, report, sweep
-from fedbary.launching.use import clusters, evaluate, export, predict
+from fedbary.launching.use import OwnCode, clusters, evaluate, export, predict
+from fedbary.texts import printable
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -88,6 +89,7 @@ def resume(
     previous: Annotated[
         bool, typer.Option("--previous", help="From the checkpoint before the last.")
     ] = False,
+    own_code: OwnCode = False,
 ) -> None:
     """Go on with a simulated run that was cut off.
 
@@ -98,7 +100,7 @@ def resume(
     """
     from fedbary.launching import start
 
-    start.resume(run, "previous" if previous else "last", list(arguments or []))
+    start.resume(run, "previous" if previous else "last", list(arguments or []), own_code)
 
 
 @app.command()
@@ -206,5 +208,5 @@ def refuse_settings_with_dashes(words: list[str]) -> None:
 
 
 def _say(text: str, code: int) -> int:
-    print(f"fedbary: {text}", file=sys.stderr)
+    print(printable(f"fedbary: {text}"), file=sys.stderr)
     return code

@@ -9,7 +9,9 @@ from pathlib import Path
 from fedbary.attacks import require_simulation
 from fedbary.errors import SettingError, Stopped
 from fedbary.launching.launch import flower, launch, prepare
+from fedbary.runs.damage import as_written
 from fedbary.runs.location import SETTINGS, claimed_folder, is_deployed, read_settings
+from fedbary.runs.own_code import require_trusted
 from fedbary.settings.config import DEFAULTS, Settings, parse_overrides, resolve, validated
 from fedbary.settings.uses import require_used
 
@@ -21,20 +23,22 @@ def simulate(words: list[str]) -> None:
         _simulate(settings, folder)
 
 
-def resume(run: Path, checkpoint: str, words: list[str]) -> None:
+def resume(run: Path, checkpoint: str, words: list[str], own_code: bool) -> None:
     """Go on with a simulated run from its `last` or its `previous` checkpoint.
 
     The only word may be `rounds=`, a larger number of rounds, which a whole run goes on to, too.
     """
-    if is_deployed(run):
-        going_on = shlex.join([f"output={run}", f"resume={checkpoint}"])
-        allowed = f"a simulated run; this one had real servers: what began it, with {going_on}"
-        raise SettingError("run", str(run), f"{allowed}, goes on")
     given = parse_overrides(words)
     if others := given.keys() - {"rounds"}:
         name = min(others)
         raise SettingError(name, given[name], "no word but rounds=, as the run has its settings")
-    settings = validated({**read_settings(run), "resume": checkpoint, **given})
+    with as_written(run):
+        if is_deployed(run):
+            going_on = shlex.join([f"output={run}", f"resume={checkpoint}"])
+            allowed = f"a simulated run; this one had real servers: what began it, with {going_on}"
+            raise SettingError("run", str(run), f"{allowed}, goes on")
+        settings = validated({**read_settings(run), "resume": checkpoint, **given})
+        require_trusted(settings, run, own_code)
     if given:
         from fedbary.methods import require_method
         from fedbary.runs.longer import lengthen

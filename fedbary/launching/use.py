@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fedbary.errors import SettingError
 from fedbary.figures.spared import spared
 from fedbary.runs.failing import verdict
+from fedbary.texts import printable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,6 +29,9 @@ Samples = Annotated[
 Target = Annotated[
     str,
     typer.Option(help="The column of a table with the targets.", show_default="the run's"),
+]
+OwnCode = Annotated[
+    bool, typer.Option("--own-code", help="Import the functions that the run's settings name.")
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace files that are there.")]
 
@@ -48,6 +52,7 @@ def predict(
         ),
     ] = None,
     target: Target = "",
+    own_code: OwnCode = False,
     force: Force = False,
 ) -> None:
     """Predict examples with a federation's model, and how sure it is.
@@ -67,14 +72,14 @@ def predict(
 
     if held_out and error_rate is None:
         raise SettingError("--held-out", str(held_out), "with --error-rate, which it is for")
-    trained = _learned(load(run))
+    trained = _learned(load(run, own_code))
     picture = files.picture_beside(output)
     files.require_free([output, picture], force)
     examples = _read(trained, data, target)
     prediction = trained.predict(examples, samples)
     said = trained.task.answers(prediction, trained.signature)
     names = _names(trained, examples)
-    columns: dict[str, np.ndarray] = {**names, **said}
+    columns: dict[str, Any] = {**names, **said}
     if error_rate is not None:
         own = (
             _new(trained, _read(trained, held_out, target).known(), held_out) if held_out else None
@@ -94,6 +99,7 @@ def export(
     run: Run,
     model: Annotated[Path, typer.Argument(metavar="MODEL.onnx")],
     samples: Samples = None,
+    own_code: OwnCode = False,
     force: Force = False,
 ) -> None:
     """Write a federation's model as one ONNX graph.
@@ -109,7 +115,7 @@ def export(
     """
     from fedbary.trained import files, load
 
-    trained = load(run)
+    trained = load(run, own_code)
     files.require_free([model], force)
     trained.export(model, samples)
     held = trained.settings.samples if samples is None else samples
@@ -126,6 +132,7 @@ def evaluate(
     ] = None,
     target: Target = "",
     output: Annotated[Path, typer.Option(help="The folder to write.")] = Path("evaluation"),
+    own_code: OwnCode = False,
     force: Force = False,
 ) -> None:
     """Score a federation's model on labelled examples of your own.
@@ -142,7 +149,7 @@ def evaluate(
     from fedbary.trained import files, load
     from fedbary.trained.judgement import pictures, scores
 
-    trained = _learned(load(run))
+    trained = _learned(load(run, own_code))
     files.require_free([output], force)
     examples = _read(trained, data, target, by).known()
     if not examples.names:
@@ -186,16 +193,18 @@ def clusters(
     from fedbary.clusters import clustered
     from fedbary.gaussian import Posterior
     from fedbary.runs.checkpoints import load_checkpoint
+    from fedbary.runs.damage import as_written
     from fedbary.runs.location import read_settings
     from fedbary.runs.metrics import read_rounds
     from fedbary.trained.kept import kept_models
 
-    read_settings(run)
-    models = kept_models(run, load_checkpoint(run, "last").arrays)
-    lines = read_rounds(run)
-    held = {client["site"]: client for line in lines for client in line.get("clients", [])}
-    examples = [int(held[site]["num-examples"]) for site in models]
-    posteriors = [Posterior.from_state_dict(model) for model in models.values()]
+    with as_written(run):
+        read_settings(run)
+        models = kept_models(run, load_checkpoint(run, "last").arrays)
+        lines = read_rounds(run)
+        held = {client["site"]: client for line in lines for client in line.get("clients", [])}
+        examples = [int(held[site]["num-examples"]) for site in models]
+        posteriors = [Posterior.from_state_dict(model) for model in models.values()]
     found = clustered(rule, posteriors, examples, count)
     (spread, *_) = clustered(rule, posteriors, examples, 1).costs
     rows = sorted(zip(found.members, models, examples, strict=True), key=lambda row: row[0])
@@ -207,7 +216,7 @@ def clusters(
 
 
 def _tell(line: str) -> None:
-    print(line, file=sys.stderr)
+    print(printable(line), file=sys.stderr)
 
 
 def _learned(trained: Trained) -> Trained:
@@ -223,19 +232,18 @@ def _read(trained: Trained, data: Path, target: str, by: str | None = None) -> E
     if target and examples.y is None:
         raise SettingError("--target", target, f"a column of {data}, with what is to be predicted")
     if unused := [name for name in examples.unused if name != by]:
-        print(f"{data}: columns that are not used: {', '.join(unused)}", file=sys.stderr)
+        _tell(f"{data}: columns that are not used: {', '.join(unused)}")
     if examples.notes:
         _tell(f"{data}: {'; '.join(examples.notes)}")
     if examples.unknown:
         first = examples.names[examples.unknown[0]]
         said = f"{len(examples.unknown)} of {len(examples.names)} rows, the first of them {first}, "
-        said += "hold a level that the model does not know, and go to a person"
-        print(f"{data}: {said}", file=sys.stderr)
+        _tell(f"{data}: {said}hold a level that the model does not know, and go to a person")
     if examples.converted:
         form = "grey" if examples.x.shape[1] == 1 else "colour"
         said = f"{len(examples.converted)} of {len(examples.names)} pictures, the first of them "
         said += f"{examples.converted[0]}, were converted to {form}, which the model takes"
-        print(f"{data}: {said}", file=sys.stderr)
+        print(printable(f"{data}: {said}"), file=sys.stderr)
     return examples
 
 
@@ -252,14 +260,12 @@ def _new(trained: Trained, examples: Examples, source: Path) -> Examples:
     return examples.part((~old).nonzero().squeeze(1))
 
 
-def _names(trained: Trained, examples: Examples) -> dict[str, np.ndarray]:
+def _names(trained: Trained, examples: Examples) -> dict[str, Any]:
     """Return what says which example is which: its name, and the run's column of ids."""
-    from fedbary.trained import files
-
-    names = {"example": files.safe(examples.names)}
+    names: dict[str, Any] = {"example": list(examples.names)}
     column = trained.settings.id
     if column in examples.columns:
-        names[column] = files.safe(examples.columns[column])
+        names[column] = examples.columns[column]
     return names
 
 
@@ -310,7 +316,7 @@ def _to_person(
     return flags
 
 
-def _sheet(examples: Examples, columns: dict[str, np.ndarray]):  # type: ignore[no-untyped-def]
+def _sheet(examples: Examples, columns: dict[str, Any]):  # type: ignore[no-untyped-def]
     from fedbary.figures.contact import contact_sheet
 
     uncertainty = columns["total uncertainty"]
@@ -324,4 +330,4 @@ def _lines(found: dict[str, list[object]]) -> Iterator[str]:
     cells = [[f"{c:.4g}" if isinstance(c, float) else str(c) for c in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     for row in cells:
-        yield "  ".join(c.rjust(w) for c, w in zip(row, widths, strict=True))
+        yield printable("  ".join(c.rjust(w) for c, w in zip(row, widths, strict=True)))

@@ -14,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from fedbary.errors import SettingError
+from fedbary.paths import require_regular
 from fedbary.runs.whole import write_tensors
 from fedbary.settings.config import BOOKKEEPING, Settings
 
@@ -96,6 +97,7 @@ def load_round(folder: Path, number: int) -> Checkpoint:
 def _read(file: Path, others: list[str]) -> Checkpoint:
     """Read a checkpoint; an error names the `others` that may be used instead."""
     try:
+        require_regular(file)
         with safe_open(file, "pt") as opened:
             metadata = opened.metadata() or {}
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}

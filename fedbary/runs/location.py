@@ -84,6 +84,8 @@ def is_deployed(folder: Path) -> bool:
     """Whether the folder holds a run of real servers, which a simulation cannot go on with."""
     file = folder / SETTINGS
     sites = read_yaml(file).get("sites", []) if file.exists() else []
+    if not isinstance(sites, list):
+        raise SettingError(f"{file}: sites", sites, "a list of names")
     dealt = all(re.fullmatch(r"partition \d+", str(name)) for name in sites)
     return not dealt or (folder / SITE_KEYS).exists()
 

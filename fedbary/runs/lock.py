@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO
 
 from fedbary.errors import RunError
+from fedbary.paths import require_regular
 
 LOCK = ".lock"
 """The locked file; it says who holds it."""
@@ -54,6 +55,7 @@ def only_writer(folder: Path) -> Iterator[None]:
 
 def require_free(folder: Path) -> None:
     """Raise a RunError that says who is writing to a folder, if anybody is."""
+    require_regular(folder / LOCK)
     with suppress(FileNotFoundError), open(folder / LOCK, "rb") as file:
         if not _take(file, fcntl.LOCK_SH):
             raise _taken(folder)
@@ -63,6 +65,7 @@ def _locked(folder: Path) -> IO[str]:
     """Open and lock a folder's lock, anew if who held it has removed it meanwhile."""
     deadline = time.monotonic() + WAIT_SECONDS
     while True:
+        require_regular(folder / LOCK)
         file = open(folder / LOCK, "a", encoding="utf-8")  # noqa: SIM115 - the caller closes it
         if _take(file, fcntl.LOCK_EX) and _is_at(file, folder / LOCK):
             return file

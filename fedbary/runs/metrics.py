@@ -7,20 +7,28 @@ from pathlib import Path
 from typing import Any
 
 from fedbary.errors import SettingError
+from fedbary.paths import content_of
 from fedbary.runs.location import METRICS
 
 
 def metrics_lines(folder: Path) -> list[bytes]:
     """Return the lines as they stand, of which the last may be cut off; of no file none."""
     try:
-        return (folder / METRICS).read_bytes().splitlines(keepends=True)
+        return content_of(folder / METRICS).splitlines(keepends=True)
     except FileNotFoundError:
         return []
+    except OSError as error:
+        raise SettingError(str(folder / METRICS), error, "what the run wrote") from None
 
 
 def read_rounds(folder: Path) -> list[dict[str, Any]]:
     """Return the lines of a run's metrics.jsonl."""
     try:
-        return [json.loads(line) for line in metrics_lines(folder)]
-    except ValueError as error:
+        rounds = [json.loads(line) for line in metrics_lines(folder)]
+        if not all(
+            isinstance(line, dict) and line.get("round") == k for k, line in enumerate(rounds)
+        ):
+            raise ValueError("its lines are not those of the rounds 0, 1, …")
+    except (ValueError, RecursionError) as error:
         raise SettingError(str(folder / METRICS), error, "what the run wrote") from None
+    return rounds

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load
 from torch import Tensor
 
 from fedbary import Posterior
@@ -21,6 +21,7 @@ from fedbary.errors import SettingError
 from fedbary.figures.run import partition_heatmap
 from fedbary.figures.sheet import DPI
 from fedbary.figures.spared import spared
+from fedbary.paths import content_of
 from fedbary.runs.best import BEST, best_round, counted_rounds, result_line
 from fedbary.runs.checkpoints import (
     KEPT,
@@ -174,7 +175,7 @@ class RunFolder:
         """Read ``<name>.safetensors``; a SettingError if it is missing or damaged."""
         file = self.path / f"{name}.safetensors"
         try:
-            return load_file(file)
+            return load(content_of(file))
         except (OSError, SafetensorError) as error:
             raise SettingError(f"resume: {file}", error, "what the run wrote") from None
 
@@ -183,8 +184,8 @@ def read_signature(folder: Path) -> dict[str, Any] | None:
     """Return what all sites of a run agreed on; None for a run of an earlier version."""
     file = folder / SIGNATURE
     try:
-        held: dict[str, Any] | None = json.loads(file.read_bytes()) if file.exists() else None
-    except (OSError, ValueError) as error:
+        held: dict[str, Any] | None = json.loads(content_of(file)) if file.exists() else None
+    except (OSError, ValueError, RecursionError) as error:
         raise SettingError(str(file), error, "what the run wrote") from None
     return held
 

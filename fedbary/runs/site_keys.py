@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from fedbary.errors import SettingError
+from fedbary.paths import content_of
 from fedbary.runs.location import SITE_KEYS
 from fedbary.runs.whole import write_whole
 
@@ -45,11 +46,11 @@ def read_site_keys(folder: Path) -> dict[str, SiteKey]:
     """
     file = folder / SITE_KEYS
     try:
-        content = json.loads(file.read_bytes()) if file.exists() else {}
+        content = json.loads(content_of(file)) if file.exists() else {}
         keys = {name: SiteKey(**key) for name, key in content.items()}
         if not all(isinstance(part, str) for key in keys.values() for part in asdict(key).values()):
             raise ValueError("a key is no text")
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         allowed = "what the run wrote, or no such file: names are then free again"
         raise SettingError(f"resume: {file}", error, allowed) from None
     return keys

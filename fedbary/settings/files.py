@@ -11,6 +11,8 @@ from typing import Any
 import yaml
 
 from fedbary.errors import SettingError
+from fedbary.paths import content_of
+from fedbary.settings.aliases import require_short
 
 ROOT = Path(__file__).resolve().parents[2]
 """The clone, or the Flower app's bundle, that this package lies in."""
@@ -60,10 +62,12 @@ def _loaded(text: str) -> Any:
 def read_yaml(file: Path) -> dict[str, Any]:
     """Return what a YAML file says under names; a SettingError names the file if it cannot."""
     try:
-        values = deepcopy(_loaded(file.read_text(encoding="utf-8")))
+        text = content_of(file).decode()
+        require_short(text)
+        values = deepcopy(_loaded(text))
     except FileNotFoundError:
         raise SettingError("settings file", str(file), "the path of a YAML file") from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise SettingError(f"settings file {file}", error, "readable YAML") from None
     if not isinstance(values, dict):
         raise SettingError("settings file", str(file), "lines of the form key: value")

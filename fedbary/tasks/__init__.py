@@ -15,7 +15,16 @@ from importlib import import_module
 
 from fedbary.settings.config import Settings
 from fedbary.tasks._task import Task
-from fedbary.tasks._values import Client, Dialogue, Graph, Outcome, Question, Scored, Signature
+from fedbary.tasks._values import (
+    Client,
+    Dialogue,
+    Graph,
+    Outcome,
+    Question,
+    Scored,
+    Signature,
+    zeros,
+)
 
 __all__ = [
     "Client",
@@ -28,6 +37,7 @@ __all__ = [
     "Task",
     "task_class",
     "task_of",
+    "zeros",
 ]
 
 

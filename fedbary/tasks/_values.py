@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from fedbary.gaussian import Posterior
 from fedbary.predictive.combine import Gate, Pool
-
-if TYPE_CHECKING:
-    pass
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -37,6 +35,13 @@ class Signature(Protocol):
 
     def config(self) -> Mapping[str, Any]:
         """Return what a ConfigRecord holds of it."""
+
+
+def zeros(signature: Signature) -> Tensor:
+    """Return two inputs of zeros in their own units: images (2, C, H, W), or rows (2, D)."""
+    if shape := getattr(signature, "shape", None):
+        return torch.zeros(2, *shape)
+    return torch.zeros(2, len(getattr(signature, "features", ())), dtype=torch.float64)
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,6 +19,11 @@ from fedbary.runs.whole import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+_FORMULA = re.compile(r"'*[-=+@\t\r\n]")
+"""How texts begin that spreadsheets take for formulas, and texts that `safe` makes of them."""
+
+_NUMBER = re.compile(r"[-+]?\d+(\.\d+)?(e[-+]?\d+)?", re.ASCII | re.IGNORECASE)
 
 
 def require_free(files: Iterable[Path], force: bool) -> None:
@@ -58,19 +64,20 @@ def written_whole(folder: Path) -> Iterator[Path]:
 
 
 def write_table(file: Path, columns: Mapping[str, Any]) -> None:
-    """Write columns as CSV, numbers with six digits, or with six of their row's `std`.
+    """Write columns as CSV; no spreadsheet takes a text for a formula.
 
-    NaN is an empty cell.
+    Numbers have six digits, or six of their row's `std`. NaN is an empty cell.
     """
     import pandas
 
-    text = io.StringIO()
-    held = {name: np.asarray(values) for name, values in columns.items()}
-    std = held.get("std", np.array([]))
-    for name, values in held.items():
-        if values.dtype.kind == "f" and len(std):
-            held[name] = np.array([_written(*pair) for pair in zip(values, std, strict=True)])
-    pandas.DataFrame(held).to_csv(text, index=False, float_format="%.6g")
+    text, frame = io.StringIO(), pandas.DataFrame({**columns})
+    std = frame.get("std", ())
+    for name in frame:
+        if frame[name].dtype.kind == "f" and len(std):
+            frame[name] = [_written(*pair) for pair in zip(frame[name], std, strict=True)]
+        elif frame[name].dtype.kind not in "iufb":
+            frame[name] = frame[name].map(safe)
+    frame.rename(columns=safe).to_csv(text, index=False, float_format="%.6g")
     write_whole(file, text.getvalue().encode())
 
 
@@ -105,6 +112,12 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     )
 
 
-def safe(values: Iterable[object]) -> np.ndarray:
-    """Return texts that no spreadsheet takes for formulas: such are led by an apostrophe."""
-    return np.array([f"'{v}" if str(v)[:1] in "=+-@\t\r" else str(v) for v in values], dtype=object)
+def safe(cell: Any) -> Any:
+    """Return a cell that no spreadsheet takes for a formula: an apostrophe leads such a text.
+
+    A text that is a number stays: a class may be called -1. The way back is to take one apostrophe
+    away where others, or none, and one of ``= + - @``, a tab or a line's end follow it.
+    """
+    if not isinstance(cell, str) or not _FORMULA.match(cell) or _NUMBER.fullmatch(cell):
+        return cell
+    return f"'{cell}"

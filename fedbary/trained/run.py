@@ -17,18 +17,20 @@ from fedbary.data.digest import Digest
 from fedbary.data.examples import Examples
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
-from fedbary.paths import user_path
+from fedbary.paths import content_of, user_path
 from fedbary.predictive.combine import pool_from
 from fedbary.runs.best import result_line
+from fedbary.runs.damage import as_written
 from fedbary.runs.data_kept import read_digest
 from fedbary.runs.location import METRICS, read_settings
 from fedbary.runs.metrics import read_rounds
+from fedbary.runs.own_code import require_trusted
 from fedbary.runs.resume import require_ended
 from fedbary.runs.run_folder import NETWORKS, POSTERIOR, read_signature
 from fedbary.runs.whole import write_whole
 from fedbary.seeds import derive_seed
 from fedbary.settings.config import Settings, resolve
-from fedbary.tasks import Outcome, Signature, Task, task_of
+from fedbary.tasks import Outcome, Signature, Task, task_of, zeros
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,15 +175,12 @@ class Trained:
             raise SettingError("predictive", "dropout", allowed)
         outcome = replace(self._outcome, model=copy.deepcopy(self.network).cpu())
         graph = task.graph(outcome, self.facts, self._drawn_from(seed))
-        shape = getattr(self.signature, "shape", None)
-        features = list(getattr(self.signature, "features", ()))
-        example = torch.zeros(2, *shape) if shape else torch.zeros(2, len(features)).double()
         facts = {
             "classes": list(self.signature.classes),
-            "features": features,
+            "features": list(getattr(self.signature, "features", ())),
             "task": self.settings.task,
         }
-        write_whole(Path(file), onnx_bytes(graph, example, facts))
+        write_whole(Path(file), onnx_bytes(graph, zeros(self.signature), facts))
 
     def _told(self, samples: int | None, **changes: Any) -> Task:
         """Return the task under the run's settings, with so many samples and what is changed."""
@@ -200,27 +199,40 @@ class Trained:
         return Outcome(line["round"], self.network, self.posterior, self.members, line, [], pool)
 
 
-def load(run: Path | str) -> Trained:
-    """Load the model of a run that has ended.
+def load(run: Path | str, own_code: bool = False) -> Trained:
+    """Load the model of a run that has ended, and try it on two inputs of zeros.
 
     Parameters
     ----------
     run
         The run's folder, as `fedbary simulate` prints it.
+    own_code
+        Whether the functions that the run's settings name, as in ``model=own:resnet``, may be
+        imported and called. Ask for it only where you know the folder: whoever wrote its settings
+        chose them.
 
     Raises
     ------
     SettingError, RunError
-        If the folder holds no whole run, see `fedbary.runs.run_folder.require_ended`.
+        If the folder holds no whole run, see `fedbary.runs.resume.require_ended`; if it is damaged;
+        if it names code that is not asked for, or that lies within the folder.
     """
     folder = user_path(run)
-    require_ended(folder)
+    with as_written(folder):
+        require_ended(folder)
+        trained = _loaded(folder, own_code)
+        trained.predict(zeros(trained.signature), samples=1)
+    return trained
+
+
+def _loaded(folder: Path, own_code: bool) -> Trained:
     made = read_settings(folder)
     if not (rounds := read_rounds(folder)):
         raise SettingError("run", str(folder), f"a run with the lines of its {METRICS}")
     here = {"device": "auto", "resume": "none", "protocol": "none"}
     older = {"normalise": "none"}  # what the model was trained on; other newer settings default
     settings = resolve({**older, **made, **here})
+    require_trusted(settings, folder, own_code)
     task = task_of(settings)
     held = read_signature(folder)
     signature = task.signature() if held is None else task.signature_from(held)
@@ -245,10 +257,16 @@ def _fill(network: nn.Module, posterior: Posterior, folder: Path) -> None:
     found = {
         name: held.get(name, posterior.mean.get(name)) for name in wanted
     }  # a buffer that is no part of a posterior stays as it is
-    shapes = {name: t.shape for name, t in found.items() if t is not None}
-    if not shapes or any(wanted[name].shape != shape for name, shape in shapes.items()):
+    given = {name: tensor for name, tensor in found.items() if tensor is not None}
+    if not given or not all(_is_like(tensor, wanted[name]) for name, tensor in given.items()):
         raise SettingError("run", str(folder), "a posterior of the network that its settings name")
     network.load_state_dict({n: wanted[n] if t is None else t for n, t in found.items()})
+
+
+def _is_like(tensor: Tensor, wanted: Tensor) -> bool:
+    """Whether a tensor can stand for another: of its shape, its kind of numbers, and finite."""
+    alike = tensor.is_floating_point() == wanted.is_floating_point()
+    return alike and tensor.shape == wanted.shape and bool(tensor.isfinite().all())
 
 
 def _members(folder: Path, line: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -260,6 +278,6 @@ def _members(folder: Path, line: Mapping[str, Any]) -> dict[str, Tensor]:
 def _tensors(folder: Path, name: str) -> dict[str, Tensor]:
     file = folder / f"{name}.safetensors"
     try:
-        return load_tensors(file.read_bytes())
+        return load_tensors(content_of(file))
     except (OSError, SafetensorError) as error:
         raise SettingError(str(file), error, "what the run wrote") from None

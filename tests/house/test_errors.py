@@ -20,8 +20,13 @@ def test_a_value_is_quoted_and_the_text_of_an_error_is_not():
     )
 
 
+@given(st.text(), st.text())
+def test_names_of_strangers_do_not_reach_the_terminal_as_they_are(setting, allowed):
+    assert str(SettingError(setting, 0, allowed)).isprintable()
+
+
 @given(st.one_of(st.text(), st.binary(), st.integers(), st.text().map(ValueError)))
 def test_whatever_was_held_the_message_is_one_line_and_travels_between_processes(held):
     error = SettingError("setting", held, "something else")
-    assert len(str(error).splitlines()) == 1
+    assert len(str(error).splitlines()) == 1 and str(error).isprintable()
     assert str(deepcopy(error)) == str(error)  # by __reduce_ex__, as between processes

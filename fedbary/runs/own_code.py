@@ -1,0 +1,78 @@
+"""A run's folder may name code: that runs only for who asks for it, and never from the folder."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+
+from fedbary.data.forms import is_own
+from fedbary.errors import SettingError
+from fedbary.registry import is_factory
+from fedbary.settings.config import Settings
+
+NAMES_CODE: Mapping[str, Callable[[str], bool]] = {
+    "model": is_factory,
+    "dataset": is_own,
+    "ood_dataset": is_own,
+}
+"""Settings that may name a function, ``package.module:function``, and whether a value does."""
+
+
+def require_trusted(settings: Settings, folder: Path, own_code: bool) -> None:
+    """Refuse code that a run's settings name, unless it is asked for and lies elsewhere.
+
+    Nothing is imported to find out where it lies.
+
+    Parameters
+    ----------
+    settings
+        As the run's folder has them.
+    folder
+        The run's.
+    own_code
+        Whether the user asks for the code.
+
+    Raises
+    ------
+    SettingError
+        If a setting names code that nobody has asked for, or that lies within the folder.
+    """
+    for setting, names_code in NAMES_CODE.items():
+        name = getattr(settings, setting)
+        if not names_code(name):
+            continue
+        if not own_code:
+            allowed = f"--own-code, in Python own_code=True: the run in {folder} names code, which "
+            raise SettingError(setting, name, f"{allowed}is imported and called")
+        within = folder.resolve()
+        if any(place.is_relative_to(within) for place in _places(name.partition(":")[0])):
+            raise SettingError(
+                setting, name, f"code that does not lie in the run's folder {folder}"
+            )
+
+
+def _places(module: str) -> Iterator[Path]:
+    """Yield the files and folders that importing a module would run or search."""
+    path: list[str] | None = None
+    name = ""
+    for part in module.split("."):
+        name = f"{name}.{part}" if name else part
+        spec = _spec(name, path)
+        if spec is None:
+            path = [place for held in path or [] if (Path(place := f"{held}/{part}")).is_dir()]
+        else:
+            path = list(spec.submodule_search_locations or [])
+            if spec.has_location and spec.origin:
+                yield Path(spec.origin).resolve()
+        yield from (Path(place).resolve() for place in path)
+
+
+def _spec(name: str, path: list[str] | None) -> ModuleSpec | None:
+    """Return how a module would be found; None where it is a folder alone within another."""
+    found = (finder.find_spec(name, path) for finder in sys.meta_path)
+    with suppress(KeyError):  # importlib looks for its parent, which is not imported
+        return next((spec for spec in found if spec is not None), None)
+    return None
