@@ -80,5 +80,7 @@ def load_hub(name: str, data_dir: Path, download: bool, target: str = "") -> tup
 
 def _is_hidden(part: Any, target: str) -> bool:
     """Whether a column of labels says nothing in all rows."""
-    columns = [c for c, kind in part.features.items() if c == target or hasattr(kind, "int2str")]
+    columns = [column for column, kind in part.features.items() if hasattr(kind, "int2str")]
+    if str(getattr(part.features.get(target), "dtype", "")).startswith(("int", "string")):
+        columns.append(target)
     return any({-1, None}.issuperset(part.unique(column)) for column in columns)

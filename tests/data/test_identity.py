@@ -163,6 +163,11 @@ DISGUISED = [
     [f"2024-01-{i:02}" for i in range(1, 29)],
     [f"{i}.3.2024" for i in range(1, 29)],
     [f"3/{i}/24 10:00" for i in range(1, 29)],
+    [f"Jan {i}, 2024" for i in range(1, 29)],
+    [f"{i}-Feb-24" for i in range(1, 29)],
+    [f"{i}:30" for i in range(12)],
+    [f"\u2212{i}" for i in range(1, 13)],
+    [f"({i}.5)" for i in range(1, 13)],
 ]
 
 
@@ -181,6 +186,33 @@ def test_a_column_of_nearly_as_many_levels_as_rows_is_refused(tmp_path):
     path = write(tmp_path, "n.csv", {"who": [f"P{i}" for i in range(12)], "y": list("ab") * 6})
     with pytest.raises(SettingError, match="feature 'who': '12 texts'.*leave the column out"):
         load_labelled(path, tmp_path, "y")
+
+
+def test_a_target_in_disguise_is_refused_with_what_is_taken(tmp_path):
+    path = write(tmp_path, "t.csv", {"a": range(12), "y": [f"{i},{i}5" for i in range(12)]})
+    for load_it in (load, load_labelled):
+        with pytest.raises(SettingError, match="target: '.,.5'; expected a number such as"):
+            load_it(path, tmp_path, "y")
+
+
+def test_numbers_with_a_unit_are_said_to_be_levels(tmp_path):
+    path = write(tmp_path, "u.csv", {"mass": ["5 kg", "6 kg", "7.5 kg"] * 4, "y": list("ab") * 6})
+    with pytest.warns(UserWarning, match="'mass': numbers with 'kg' are taken as 3 levels"):
+        load_labelled(path, tmp_path, "y")
+
+
+def test_a_header_in_the_midst_of_rows_is_no_row(tmp_path):
+    (tmp_path / "h.csv").write_text("a,y\nu,v\nw,z\n a,y\nu,z\n")
+    with pytest.raises(SettingError, match="row 3: 'the header again'"):
+        load_labelled("h.csv", tmp_path, "y")
+
+
+def test_hidden_labels_in_an_npz_do_not_test(tmp_path):
+    x, y = np.arange(40.0).reshape(20, 2), np.arange(20) % 2
+    np.savez(tmp_path / "h.npz", x_train=x, y_train=y, x_test=x[:4], y_test=np.full(4, -1))
+    with pytest.warns(UserWarning, match="y_test has no labels"):
+        held = load_labelled("h.npz", tmp_path)
+    assert held.layout.classes == ("0", "1") and len(held.y) == 20 and not held.splits
 
 
 @pytest.mark.parametrize("load_it", [load, load_labelled])

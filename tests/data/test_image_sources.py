@@ -212,7 +212,8 @@ def test_hugging_face_data_that_do_not_fit_are_refused_in_one_line(tmp_path, mon
     broken = broken.map(lambda row, i: {"img": {"bytes": b"no", "path": None}} if i == 4 else {},
                         with_indices=True).cast_column("img", datasets.Image())  # fmt: skip
     refused("row 5: .*expected an image", *saved("c", broken))
-    unknown = datasets.DatasetDict(train=hugging(), test=hugging(3).map(lambda row: {"label": -1}))
+    held = hugging(3).map(lambda row, i: {"label": -1} if i == 0 else row, with_indices=True)
+    unknown = datasets.DatasetDict(train=hugging(), test=held)
     refused("row 1, label: -1;.*one of 0, 1, 2", *saved("d", unknown))
     parts = datasets.DatasetDict(north=hugging(3), south=hugging(3))
     refused("parts: 'north, south';.*called train", *saved("e", parts))

@@ -206,6 +206,14 @@ def test_a_layout_survives_its_journey(columns, classes):
     assert Layout.from_config(layout.config()) == layout
 
 
+def test_a_layout_of_a_regression_before_it_had_levels_is_of_numbers():
+    held = Layout.from_config({"features": ["age", "bmi"]})
+    assert held == Layout((("age", ()), ("bmi", ())), ()) and held.features == ("age", "bmi")
+    filled = Layout(held.columns, (), "indicator", ("bmi",))
+    assert Layout.from_config(filled.config()) == filled
+    assert filled.features == ("age", "bmi", "bmi missing")
+
+
 def test_a_site_is_coded_as_the_server_is(tmp_path):
     layout = load_labelled(written(tmp_path, CSV), tmp_path, "outcome").layout
     own = "outcome,sex,note,age\nlived,male,x,50\nlived,male,y,51\n"

@@ -43,6 +43,10 @@ def read(path: Path, target: str) -> Frame:
         compression="gzip" if packed else None,
         skipinitialspace=True,
     )
+    again = (held == names).all(axis=1).to_numpy()
+    if again.any():
+        allowed = "a header at the top alone"
+        raise CellError(f"{path}: row {again.argmax() + 1}", "the header again", allowed)
     return frame_of(str(path), held.set_axis(names, axis=1), target)
 
 

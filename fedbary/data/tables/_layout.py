@@ -13,7 +13,7 @@ import numpy as np
 
 from fedbary.data.tables._column import MAX_LEVELS, Column
 from fedbary.data.tables._frame import TARGET, Frame
-from fedbary.data.tables._words import CODE, MISSING, disguised, name_of, order_of
+from fedbary.data.tables._words import CODE, MISSING, disguised, name_of, order_of, unit_of
 from fedbary.errors import CellError
 from fedbary.texts import alike
 
@@ -125,8 +125,9 @@ def require(name: str, column: str, held: Column, bad: np.ndarray, allowed: str)
     for row in np.flatnonzero(bad)[:1].tolist():
         cell = held.cell(row)
         if held.missing[row]:
-            allowed = "a value: none is filled in; fill the cell, or leave the row or the column "
-            allowed += "out, or see missing="
+            allowed = "a value: none is filled in; fill the cell, or leave the row"
+            if column != TARGET:
+                allowed += " or the column (leave_out=) out, or see missing="
             if isinstance(cell, str) and cell and cell.casefold() in MISSING:
                 allowed += f"; if {cell} is a word here, write another that means the same"
         raise CellError(f"{name}: row {row + 1}, {column}", cell, allowed)
@@ -134,8 +135,10 @@ def require(name: str, column: str, held: Column, bad: np.ndarray, allowed: str)
 
 def _levels(name: str, column: str, held: Column, refused: bool) -> tuple[str, ...]:
     where = f"feature {column!r}"
-    if refused or held.missing.all():
+    if refused:
         require(name, where, held, held.missing, "")
+    if held.missing.all():
+        raise CellError(f"{name}: {where}", "no value in any row", "some, or leave_out=")
     if not held.is_text:
         bad = ~np.isfinite(held.numbers) & ~held.missing
         require(name, where, held, bad, "a finite number")
@@ -154,6 +157,9 @@ def _levels(name: str, column: str, held: Column, refused: bool) -> tuple[str, .
         allowed = f"at most {MAX_LEVELS}, and fewer than half the {len(present)} rows; "
         allowed += "leave the column out, or code it as numbers"
         raise CellError(f"{name}: {where}", f"{len(levels)} texts", allowed)
+    if unit := unit_of(levels):
+        said = f"numbers with {unit!r} are taken as {len(levels)} levels, in no order"
+        warnings.warn(f"{name}: {where}: {said}", stacklevel=2)
     _warn_alike(name, where, levels)
     return tuple(levels)
 
@@ -170,6 +176,8 @@ def _classes(frame: Frame) -> tuple[str, ...]:
     require(frame.name, TARGET, held, held.missing, "")
     found = order_of(set(held.texts.tolist()))
     number = "whole numbers or text; task=regression predicts a number"
+    if len(found) > FEW and (instead := disguised(found)):
+        raise CellError(f"{frame.name}: {TARGET}", found[0], f"{instead}; or few classes")
     if all(map(_is_number, found)):
         if fractions := [name for name in found if not float(name).is_integer()]:
             raise CellError(f"{frame.name}: {TARGET}", fractions[0], number)

@@ -6,6 +6,7 @@ holds numbers, or text for classes.
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from pathlib import Path
 
@@ -43,12 +44,21 @@ def read(path: Path, target: str) -> Frame:
     return frame(str(path), dict(zip(names, x.T, strict=True)), y, splits)
 
 
+def _is_hidden(arrays: dict[str, Array]) -> bool:
+    """Whether the test part's targets are all −1, which the training part's never are."""
+    held, known = arrays["y_test"], arrays["y_train"]
+    return bool(np.size(held) and (held == -1).all() and not (known == -1).any())
+
+
 def _arrays(path: Path) -> tuple[Array, Array | None, list[str], list[tuple[Array, Array]]]:
     """Return features, targets if there are any, names of the features, and perhaps a split."""
     y: Array | None
     arrays = read_npz_arrays(path, ("x", "y", "features", *PARTS))
     splits = []
-    if all(part in arrays for part in PARTS):
+    if all(part in arrays for part in PARTS) and _is_hidden(arrays):
+        warnings.warn(f"{path}: y_test has no labels, a part of y_train tests", stacklevel=2)
+        x, y = arrays["x_train"], arrays["y_train"]
+    elif all(part in arrays for part in PARTS):
         count = np.size(arrays["y_train"]), np.size(arrays["y_test"])
         try:
             x, y = (np.concatenate([arrays[f"{a}_train"], arrays[f"{a}_test"]]) for a in "xy")

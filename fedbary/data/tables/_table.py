@@ -15,6 +15,7 @@ from fedbary.data.tables._column import Column
 from fedbary.data.tables._frame import TARGET, Frame
 from fedbary.data.tables._layout import Layout, columns_of, indicated, require
 from fedbary.data.tables._split import Split, prescribed, tenth
+from fedbary.data.tables._words import disguised
 from fedbary.errors import CellError, SettingError
 from fedbary.seeds import derive_seed
 
@@ -97,7 +98,8 @@ def measured(held: Frame, layout: Layout | None = None, missing: str = "refuse")
     assert held.target is not None
     target, values = held.target, held.target.numbers
     if not np.isfinite(values).any() and not target.missing.all():
-        allowed = "a column of numbers; task=tables predicts classes"
+        assert target.texts is not None
+        allowed = disguised(target.texts) or "a column of numbers; task=tables predicts classes"
         raise CellError(f"{held.name}: {TARGET}", target.cell(0), allowed)
     require(held.name, TARGET, target, ~np.isfinite(values), "a finite number")
     chosen = layout or _own_layout(held, missing)

@@ -24,18 +24,24 @@ CODE = r"[+-]?(?:0\d+|\d{16,})"
 EXPONENT = r"\d+E\d+"
 """`1E2` in every cell: a code, for programs write 1E+02."""
 
-_NUMBER = "a number such as 1163.74: a point, no separators, no % and no currency"
-_DATE = "a number, such as days since a date: dates are not read"
+_NUMBER = "a number such as -1163.74: a point, no separators, no % and no currency"
+_DATE = "a number, such as days since a date: dates and times are not read"
+_MONTH = r"(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.?"
 
 _DISGUISED = (
-    (r"[+-]?\d{1,3}(?:[,.'’ \u00a0\u202f]\d{3})+(?:[.,]\d+)?", _NUMBER),
-    (r"[+-]?\d*,\d+", _NUMBER),
-    (r"[+-]?[\d.,]+ ?%", _NUMBER),
-    (r"[+-]?[$€£¥] ?[\d.,]*\d|[+-]?[\d.,]*\d ?[$€£¥]", _NUMBER),
+    (r"[+−–-]?\d{1,3}(?:[,.'’ \u00a0\u202f]\d{3})+(?:[.,]\d+)?", _NUMBER),
+    (r"[+−–-]?\d*,\d+", _NUMBER),
+    (r"[−–]\d+(?:\.\d+)?|\([\d.,]+\)", _NUMBER),
+    (r"[+−–-]?[\d.,]+ ?%", _NUMBER),
+    (r"[+−–-]?[$€£¥] ?[\d.,]*\d|[+−–-]?[\d.,]*\d ?[$€£¥]", _NUMBER),
     (r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}(?:[T ].*)?", _DATE),
     (r"\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4}(?: .*)?", _DATE),
+    (rf"(?:\d+[ -])?{_MONTH}(?:[ -]\d+,?)?[ -]\d{{2,4}}", _DATE),
+    (r"\d{1,2}:\d{2}(?::\d{2}(?:\.\d+)?)?", _DATE),
 )
 """Texts that people read as numbers or dates, each with what is taken in their place."""
+
+_WITH_UNIT = re.compile(r"[+-]?\d[\d.,]*\s?(\D+)")
 
 
 def plain(text: object) -> str:
@@ -58,10 +64,17 @@ def disguised(texts: Iterable[str]) -> str:
     """
     held = set(texts)
     for form, instead in _DISGUISED:
-        odd = {text for text in held if re.fullmatch(form, text)}
+        odd = {text for text in held if re.fullmatch(form, text, re.IGNORECASE)}
         if odd and all(re.fullmatch(r"[+-]?[\d.,' ]+", text) for text in held - odd):
             return instead
     return ""
+
+
+def unit_of(texts: Iterable[str]) -> str:
+    """Return the unit that stands behind a number in all of some texts; "" where none does."""
+    found = [_WITH_UNIT.fullmatch(text) for text in texts]
+    units = {match[1] if match else "" for match in found}
+    return units.pop() if len(units) == 1 and len(found) > 1 else ""
 
 
 def order_of(names: Iterable[str]) -> list[str]:
