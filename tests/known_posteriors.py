@@ -55,4 +55,4 @@ def classification(n=256):
 
 
 def cnn(n=3):
-    return build("cnn", (1, 8, 8), 4, seed=0, bayesian_layers=n, init_log_var=-6.0)
+    return build("cnn", (1, 8, 8), 4, 0, n, -6.0, {"initialisation": "papers"})

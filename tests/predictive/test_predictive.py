@@ -15,7 +15,7 @@ from fedbary.variational.noise import drawing
 
 
 def model(n, log_var=-3.0):
-    return build("cnn", (1, 12, 12), 5, 0, n, log_var)
+    return build("cnn", (1, 12, 12), 5, 0, n, log_var, {"initialisation": "papers"})
 
 
 def plain_answer(net, network, x):

@@ -107,4 +107,4 @@ def test_settings_that_do_not_go_with_it_are_refused():
         resolve({"normalise": "channels", "pixels": "signed"})
     with pytest.raises(SettingError, match="normalise: 'pixels';.*none, channels"):
         resolve({"normalise": "pixels"})
-    assert task_of(resolve({})).facts == ""
+    assert task_of(resolve({"normalise": "none"})).facts == ""
