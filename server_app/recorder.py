@@ -184,6 +184,10 @@ class Recorder:
         self.results.finish(self.posterior, self.task.curves)
         self._tracking.finish()
 
+    def give_up(self, error: BaseException) -> None:
+        """Tell the tracker that the run ends without a result."""
+        self._tracking.stop(killed=not isinstance(error, Exception))
+
     def _draw(self) -> None:
         if self.last.prediction is not None:
             for name, figure in self.task.pictures(self.last.prediction, self.facts):
