@@ -85,7 +85,8 @@ def run(grid: Grid, settings: Settings, folder: Path) -> None:
 
 
 def _run(grid: Grid, settings: Settings, folder: Path) -> None:
-    task, grid = task_of(settings), watched(grid, settings.rounds)
+    simulated, grid = is_simulated(grid), watched(grid, settings.rounds)
+    task = task_of(settings)
     signature = task.signature()
     for note in task.notes():
         log(INFO, "%s", note)
@@ -93,7 +94,8 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
     checkpoint = checkpoint_to_resume(folder, settings)
     if checkpoint is not None:
         task.require_same_data(folder)
-    roster = Roster(grid, settings, signature, read_site_keys(folder) if checkpoint else {})
+    keys = read_site_keys(folder) if checkpoint else {}
+    roster = Roster(grid, settings, signature, keys, simulated)
     roster.gather()
     completed = 0
     if checkpoint is None:
@@ -170,17 +172,21 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
     if checkpoint is not None:
         strategy.load_state_dict(checkpoint.strategy, completed)
     recorder.strategy = strategy
-    with only_our_lines(), _until_stale(results):
-        strategy.start(
-            attacked(packed or grid, settings, roster),
-            ArrayRecord(recorder.model.state_dict()),
-            settings.rounds - completed,
-            timeout=settings.round_timeout,
-            train_config=ConfigRecord({**config}),
-            evaluate_config=ConfigRecord({**config}),
-            evaluate_fn=after,
-        )
-    recorder.finish()
+    try:
+        with only_our_lines(), _until_stale(results):
+            strategy.start(
+                attacked(packed or grid, settings, roster),
+                ArrayRecord(recorder.model.state_dict()),
+                settings.rounds - completed,
+                timeout=settings.round_timeout,
+                train_config=ConfigRecord({**config}),
+                evaluate_config=ConfigRecord({**config}),
+                evaluate_fn=after,
+            )
+        recorder.finish()
+    except BaseException as error:
+        recorder.give_up(error)
+        raise
     log(INFO, "Results: %s", folder)
 
 

@@ -198,6 +198,10 @@ class Recorder:
             return self.last
         return self.task.scores(self._outcome(line["round"], line), self.facts)
 
+    def give_up(self, error: BaseException) -> None:
+        """Tell the tracker that the run ends without a result."""
+        self._tracking.stop(killed=not isinstance(error, Exception))
+
     def _take_best(self) -> None:
         """Say which round is the best, and go back to it."""
         line, score = self.results.result, self.settings.keep_best

@@ -57,6 +57,8 @@ class Roster:
         What every site's data must fit; the nodes are told.
     keys : mapping of str to SiteKey
         The `keys` of the run that goes on.
+    simulated : bool
+        Whether the nodes are those of Flower's simulation engine.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class Roster:
         settings: Settings,
         signature: Signature,
         keys: Mapping[str, SiteKey] = MappingProxyType({}),
+        simulated: bool = False,
     ) -> None:
         self._grid = grid
         self._settings = settings
@@ -75,6 +78,7 @@ class Roster:
         self._silent: set[int] = set()
         self._questions = Questions()
         self._claims = Claims(keys)
+        self._simulated = simulated
 
     @property
     def members(self) -> list[Member]:
@@ -238,8 +242,8 @@ class Roster:
         """Ask nodes what they hold, unless they were asked a short while ago."""
         if not (new := self._questions.due(nodes)):
             return
-        for node in self._questions.waited_for.intersection(new):
-            log(INFO, "%s has not answered and is asked again", self.name(node) or f"Node {node}")
+        for name in self._names(self._questions.waited_for.intersection(new), "Node"):
+            log(INFO, "%s has not answered and is asked again", name)
         record = RecordDict({"config": ConfigRecord({**self._signature.config()})})
         queries = [Message(record, node, MessageType.QUERY) for node in new]
         self._questions.asked(self._grid.push_messages(queries), new)
@@ -309,17 +313,22 @@ class Roster:
             return f"no node can take part: {next(iter(self._refused.values()))}"
         return f"{self._awaited()} within {self._settings.round_timeout:g} seconds"
 
+    def _names(self, nodes: Iterable[int], word: str) -> list[str]:
+        """Return what nodes are called; numbers that a simulation has drawn are left out."""
+        names = [(self.name(node), node) for node in sorted(nodes)]
+        return [name or f"{word} {node}" for name, node in names if name or not self._simulated]
+
     def _awaited(self) -> str:
         """Say who has answered, who was asked and has not, and how many never came."""
         waited_for = self._questions.waited_for - self._members.keys()
         known = self._members.keys() | self._refused.keys() | waited_for
         groups = {
             "take part": [member.name for member in self.members],
-            "left out": [self.name(node) or f"node {node}" for node in sorted(self._refused)],
-            "not yet": [self.name(node) or f"node {node}" for node in sorted(waited_for)],
+            "left out": self._names(self._refused, "node"),
+            "not yet": self._names(waited_for, "node"),
         }
         said = [f"{group}: {', '.join(names[:NAMED])}" for group, names in groups.items() if names]
         if (away := self._expected - len(known)) > 0:
             said.append(f"not connected: {away}")
         answered = f"{len(self._members)} of {self._expected} nodes answered"
-        return f"{answered} ({'; '.join(said)})"
+        return f"{answered} ({'; '.join(said)})" if said else answered

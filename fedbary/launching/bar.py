@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -18,6 +19,8 @@ from fedbary.launching.duration import duration
 from fedbary.runs.progress import Progress as Round
 
 POLL_SECONDS = 0.2
+LAST_SECONDS = 5.0
+"""For so long the last lines of a program that has ended are waited for."""
 
 OF_FLOWER = (
     "Flower configuration not found",
@@ -31,8 +34,11 @@ OF_FLOWER = (
     "flwr federation simulation-config",
     "Successfully installed fedbary",
     "Manually terminating ClientAppActor",
+    "(raylet",
+    "metrics exporter agent",
+    "Tip: In future versions of Ray",
 )
-"""What Flower says of every simulation, in these words, and its user need not know."""
+"""What Flower and Ray say of every simulation, in these words, and its user need not know."""
 
 
 @contextmanager
@@ -87,9 +93,34 @@ def show_rounds(process: subprocess.Popen[bytes], file: Path) -> int:
     return process.returncode
 
 
+def show_lines(process: subprocess.Popen[bytes]) -> int:
+    """Pass a program's lines on as they come, but those `OF_FLOWER`; return its exit code."""
+    streams = ((process.stdout, sys.stdout), (process.stderr, sys.stderr))
+    readers = [threading.Thread(target=_pass_on, args=pair, daemon=True) for pair in streams]
+    for reader in readers:
+        reader.start()
+    code = process.wait()
+    for reader in readers:
+        reader.join(LAST_SECONDS)
+    return code
+
+
+def _pass_on(source: IO[bytes], target: IO[str]) -> None:
+    with source:
+        for line in source:
+            text = line.decode(errors="replace")
+            if _is_ours(text):
+                target.write(text)
+                target.flush()
+
+
+def _is_ours(line: str) -> bool:
+    return bool(line.strip()) and not any(words in line for words in OF_FLOWER)
+
+
 def _print_lines(process: subprocess.Popen[bytes], console: Console) -> None:
     assert process.stdout is not None
     for line in process.stdout:
         text = Text.from_ansi(line.decode(errors="replace").rstrip("\r\n"))
-        if not any(words in text.plain for words in OF_FLOWER):
+        if _is_ours(text.plain):
             console.print(text, soft_wrap=True)

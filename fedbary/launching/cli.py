@@ -85,7 +85,7 @@ def simulate(
 @app.command()
 def resume(
     run: Annotated[Path, typer.Argument(metavar="RUN")],
-    arguments: Annotated[list[str] | None, typer.Argument(metavar="[rounds=N]")] = None,
+    arguments: Annotated[list[str] | None, typer.Argument(metavar="[rounds=NUMBER]")] = None,
     previous: Annotated[
         bool, typer.Option("--previous", help="From the checkpoint before the last.")
     ] = False,
@@ -93,8 +93,9 @@ def resume(
 ) -> None:
     """Go on with a simulated run that was cut off.
 
-    RUN is the run's folder. It goes on from its last whole round. With rounds=N, more than it was
-    started with, a run that has ended goes on, too: `fedbary resume runs/RUN rounds=40`.
+    RUN is the run's folder. It goes on from its last whole round. NUMBER is how many rounds it then
+    has, more than before: so a run that has ended goes on, too. Example: `fedbary resume runs/RUN
+    rounds=40`.
 
     The final model is that of a run without the interruption, bit for bit on a CPU.
     """

@@ -33,11 +33,13 @@ def run_program(
 ) -> int:
     """Run a program beside the apps to its end, or until it `is_over`; return its exit code.
 
-    If its environment names a file for its progress, a bar shows the running round. A Ctrl-C in
-    the terminal reaches this process alone, which kills the program.
+    Without a log its lines are passed on to this process's output, but for what Flower and Ray say
+    of every run; if its environment names a file for its progress, a bar shows the round. A Ctrl-C
+    in the terminal reaches this process alone, which kills the program.
     """
     folder, file = app_folder(), (environment or {}).get(PROGRESS_VARIABLE)
-    output, errors = (subprocess.PIPE, subprocess.STDOUT) if file else (log, log)
+    output = subprocess.PIPE if log is None else log
+    errors = subprocess.STDOUT if file else output
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         process = start(command, environment, cwd=folder, stdout=output, stderr=errors)
@@ -46,11 +48,11 @@ def run_program(
     if is_over is not None:
         threading.Thread(target=_end_once, args=[process, is_over], daemon=True).start()
     try:
-        if file is None:
+        if log is not None:
             return process.wait()
-        from fedbary.launching.bar import show_rounds
+        from fedbary.launching.bar import show_lines, show_rounds
 
-        return show_rounds(process, Path(file))
+        return show_rounds(process, Path(file)) if file else show_lines(process)
     finally:
         process.kill()
         process.wait()

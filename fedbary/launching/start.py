@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from threading import Timer
 
 from fedbary.attacks import require_simulation
 from fedbary.errors import SettingError, Stopped
@@ -14,6 +16,9 @@ from fedbary.runs.location import SETTINGS, claimed_folder, is_deployed, read_se
 from fedbary.runs.own_code import require_trusted
 from fedbary.settings.config import DEFAULTS, Settings, parse_overrides, resolve, validated
 from fedbary.settings.uses import require_used
+
+PATIENCE = 3.5
+"""Seconds after which a command says what it does, and what is wrong with it comes second."""
 
 
 def simulate(words: list[str]) -> None:
@@ -74,14 +79,38 @@ def _simulate(settings: Settings, folder: Path) -> None:
         raise SettingError("dataset", "none", "a data set; without one, deploy with --site")
     try:
         with flower() if settings.engine == "ray" else nullcontext() as started:
-            prepared = prepare(settings, folder)
+            with _announced(settings):
+                prepared = prepare(settings, folder)
             launch(prepared, started=started)
     except Stopped:
         if not (folder / SETTINGS).exists():
             raise
+        from fedbary.tracking import note_killed
+
+        note_killed(settings, folder)
         command = shlex.join(["fedbary", "resume", str(folder)])
         raise Stopped(f"{command} goes on from the last whole round") from None
     print(f"Results: {prepared.output}")
+
+
+@contextmanager
+def _announced(settings: Settings) -> Iterator[None]:
+    """Say what is done now, once it is known to go well, or else after `PATIENCE`."""
+    line = (
+        f"{settings.clients} clients train {settings.rounds} rounds of {settings.strategy} on "
+        f"{settings.dataset}"
+    )
+    if settings.engine == "ray":
+        line += "; Flower and Ray start, which takes a while"
+    late = Timer(PATIENCE, print, [line], {"flush": True})
+    late.daemon = True
+    late.start()
+    try:
+        yield
+        if not late.finished.is_set():
+            print(line, flush=True)
+    finally:
+        late.cancel()
 
 
 def _settings(words: list[str]) -> Settings:

@@ -5,6 +5,8 @@ A tracker is a module of this package with one class
     Tracker(folder, settings)
         .scalars(values, step)          a round's numbers by name
         .end(pictures, posterior)       the files of the pictures and of the final posterior
+        .stop(killed)                   the run ended without a result, by an error or killed
+        .reopens                        whether a second one goes on in the first one's run
 
 The module's name is the setting's value, and that of the extra that installs its library; nothing
 else has to be registered. A failure of a tracker never stops a run.
@@ -26,6 +28,8 @@ from fedbary.settings.config import Settings
 class Tracker(Protocol):
     """What a dashboard is told of a run."""
 
+    reopens: bool
+
     def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
         """Begin a run, called as its folder is."""
 
@@ -34,6 +38,9 @@ class Tracker(Protocol):
 
     def end(self, pictures: Sequence[Path], posterior: Path) -> None:
         """Take the run's pictures and its posterior, and end it."""
+
+    def stop(self, killed: bool) -> None:
+        """End a run that failed, or was killed."""
 
 
 class Tracking:
@@ -69,6 +76,10 @@ class Tracking:
         posterior = self._folder / f"{POSTERIOR}.safetensors"
         self._tell(lambda tracker: tracker.end(pictures, posterior))
 
+    def stop(self, killed: bool) -> None:
+        """Say that the run has ended without a result."""
+        self._tell(lambda tracker: tracker.stop(killed))
+
     def _tell(self, tell: Callable[[Tracker], None]) -> None:
         if self._tracker is not None:
             try:
@@ -79,6 +90,12 @@ class Tracking:
     def _give_up(self, error: Exception) -> None:
         self._tracker = None
         self._warn(f"tracker={self._name} is told nothing more: {one_line(error)}")
+
+
+def note_killed(settings: Settings, folder: Path) -> None:
+    """Say of a run whose processes were killed that it has ended, where a tracker can be told."""
+    if settings.tracker != "none" and tracker_class(settings.tracker).reopens:
+        Tracking(settings, folder, lambda line: None).stop(killed=True)
 
 
 def tracker_class(name: str) -> type[Tracker]:

@@ -1,4 +1,7 @@
-"""MLflow: a run in the store of MLFLOW_TRACKING_URI; else in `mlruns` beside the run folder."""
+"""MLflow: a run in the store of MLFLOW_TRACKING_URI; else in `mlruns` beside the run folder.
+
+A run that goes on does so in its MLflow run, whose id the run folder keeps.
+"""
 
 from __future__ import annotations
 
@@ -8,31 +11,60 @@ from pathlib import Path
 from typing import Any
 
 from mlflow import MlflowClient
+from mlflow.exceptions import MlflowException
 
 EXPERIMENT = "fedbary"
 """What the experiment is called that the runs are in."""
+
+RUN = "mlflow-run.txt"
+"""The file with the id of the MLflow run."""
 
 
 class Tracker:
     """Writes settings as parameters, numbers as metrics, pictures and posterior as artefacts."""
 
+    reopens = True
+
     def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
         os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # a local store without a database
         local = (folder.resolve().parent / "mlruns").as_uri()
         self._client = MlflowClient(os.environ.get("MLFLOW_TRACKING_URI") or local)
-        found = self._client.get_experiment_by_name(EXPERIMENT)
-        experiment = found.experiment_id if found else self._client.create_experiment(EXPERIMENT)
-        self._run = self._client.create_run(experiment, run_name=folder.name).info.run_id
+        self._held: dict[str, set[int]] = {}
+        if not self._goes_on(folder / RUN):
+            found = self._client.get_experiment_by_name(EXPERIMENT)
+            place = found.experiment_id if found else self._client.create_experiment(EXPERIMENT)
+            self._run = self._client.create_run(place, run_name=folder.name).info.run_id
+            (folder / RUN).write_text(self._run, encoding="utf-8")
+        held = self._client.get_run(self._run).data.params
         for name, value in settings.items():
-            self._client.log_param(self._run, name, value)
+            if name not in held:  # MLflow lets none be changed
+                self._client.log_param(self._run, name, value)
+
+    def _goes_on(self, file: Path) -> bool:
+        """Open the run again that a file names, if there is such a run in the store."""
+        try:
+            self._run = file.read_text(encoding="utf-8")
+            self._client.update_run(self._run, status="RUNNING")
+        except (FileNotFoundError, MlflowException):
+            return False
+        return True
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
-        """Write a round's numbers."""
+        """Write a round's numbers, each once, whatever rounds are told again on resume."""
         for name, value in values.items():
-            self._client.log_metric(self._run, name, value, step=step)
+            if name not in self._held:
+                history = self._client.get_metric_history(self._run, name)
+                self._held[name] = {metric.step for metric in history}
+            if step not in self._held[name]:
+                self._client.log_metric(self._run, name, value, step=step)
+                self._held[name].add(step)
 
     def end(self, pictures: Sequence[Path], posterior: Path) -> None:
         """Add pictures and posterior, and end the run."""
         for file in (*pictures, posterior):
             self._client.log_artifact(self._run, str(file))
         self._client.set_terminated(self._run)
+
+    def stop(self, killed: bool) -> None:
+        """End the run as killed, or as failed."""
+        self._client.set_terminated(self._run, "KILLED" if killed else "FAILED")

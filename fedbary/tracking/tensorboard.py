@@ -16,6 +16,8 @@ from torch.utils.tensorboard import SummaryWriter
 class Tracker:
     """Writes scalars, settings as text, pictures as images, and the posterior's histograms."""
 
+    reopens = False
+
     def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
         self._writer = SummaryWriter(str(folder / "tensorboard"))
         listed = yaml.safe_dump({**settings}, sort_keys=False)
@@ -28,6 +30,10 @@ class Tracker:
         for name, value in values.items():
             self._writer.add_scalar(name, value, step)
         self._writer.flush()
+
+    def stop(self, killed: bool) -> None:
+        """Close the file, in which the rounds stand."""
+        self._writer.close()
 
     def end(self, pictures: Sequence[Path], posterior: Path) -> None:
         """Write pictures and the histogram of every tensor of the posterior."""

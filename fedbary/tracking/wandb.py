@@ -12,6 +12,8 @@ import wandb
 class Tracker:
     """Logs settings as the config, numbers, pictures as images, the posterior as an artefact."""
 
+    reopens = False
+
     def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
         self._run = wandb.init(
             project="fedbary", name=folder.name, dir=str(folder), config={**settings}
@@ -20,6 +22,10 @@ class Tracker:
     def scalars(self, values: Mapping[str, float], step: int) -> None:
         """Log a round's numbers."""
         self._run.log({**values}, step=step)
+
+    def stop(self, killed: bool) -> None:
+        """End the run as failed."""
+        self._run.finish(exit_code=1)
 
     def end(self, pictures: Sequence[Path], posterior: Path) -> None:
         """Log pictures and posterior, and end the run."""

@@ -1,0 +1,80 @@
+"""A run ends in MLflow as it ended, and goes on there when it is resumed."""
+
+import pytest
+
+import client_app
+from fedbary.settings.config import resolve
+from fedbary.tracking import note_killed
+from server_app import run
+from server_app.inline import InlineGrid, run_inline
+
+mlflow = pytest.importorskip("mlflow")
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+QUICK = {
+    "engine": "inline", "device": "cpu", "clients": 2, "rounds": 2, "local_epochs": 1,
+    "samples": 2, "model": "mlp", "bayesian_layers": 1, "train_fraction": 0.2, "pictures": False,
+    "tracker": "mlflow", "evaluate_clients": 0,
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def local(monkeypatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE", raising=False)
+
+
+def kept(folder):
+    """MLflow's only run, and the rounds whose NLL it holds."""
+    client = mlflow.MlflowClient((folder.parent / "mlruns").as_uri())
+    (made,) = client.search_runs([client.get_experiment_by_name("fedbary").experiment_id])
+    history = client.get_metric_history(made.info.run_id, "nll")
+    return made, sorted(metric.step for metric in history)
+
+
+def broken(folder, error):
+    """Make a run that ends by an error in its second round."""
+    chosen, rounds = resolve(QUICK), iter((1, 2))
+
+    class Breaking(InlineGrid):
+        def push_messages(self, messages):
+            messages = list(messages)
+            kinds = {message.metadata.message_type for message in messages}
+            if "train" in kinds and next(rounds) == 2:
+                raise error
+            return super().push_messages(messages)
+
+    with pytest.raises(type(error)):
+        run(Breaking(client_app.app, chosen.clients, chosen.model_dump()), chosen, folder)
+
+
+@pytest.mark.parametrize(
+    "error, status", [(KeyboardInterrupt(), "KILLED"), (ValueError("broken"), "FAILED")]
+)
+def test_a_run_that_is_broken_off_ends_so_and_goes_on_as_the_same(error, status, tmp_path):
+    broken(tmp_path / "run", error)
+    made, rounds = kept(tmp_path / "run")
+    assert (made.info.status, made.info.end_time is None) == (status, False)
+    assert rounds == [0, 1]
+    run_inline(resolve({**QUICK, "resume": "last"}), tmp_path / "run")
+    again, rounds = kept(tmp_path / "run")
+    assert again.info.run_id == made.info.run_id
+    assert (again.info.status, rounds) == ("FINISHED", [0, 1, 2])
+
+
+def test_a_run_whose_processes_were_killed_is_said_to_be(tmp_path):
+    run_inline(resolve(QUICK), tmp_path / "run")
+    client = mlflow.MlflowClient((tmp_path / "mlruns").as_uri())
+    made, _ = kept(tmp_path / "run")
+    client.update_run(made.info.run_id, status="RUNNING")
+    note_killed(resolve(QUICK), tmp_path / "run")
+    assert kept(tmp_path / "run")[0].info.status == "KILLED"
+
+
+def test_where_the_store_has_lost_the_run_another_begins(tmp_path):
+    run_inline(resolve(QUICK), tmp_path / "run")
+    (tmp_path / "run" / "mlflow-run.txt").write_text("0" * 32)
+    note_killed(resolve(QUICK), tmp_path / "run")
+    client = mlflow.MlflowClient((tmp_path / "mlruns").as_uri())
+    runs = client.search_runs([client.get_experiment_by_name("fedbary").experiment_id])
+    assert sorted(made.info.status for made in runs) == ["FINISHED", "KILLED"]
