@@ -52,6 +52,8 @@ def read_images(path: Path, layout: ImageLayout, resize: str = "none") -> Exampl
     else:
         allowed = f"an .npz file, an image ({', '.join(IMAGES)}), or a folder of images"
         raise SettingError("data", str(path), allowed)
+    if len(examples.x) > 1:  # a single image may be dark
+        require_pixels(examples.x, str(path))
     if tuple(examples.x.shape[1:]) != layout.shape:
         held, wanted = ("×".join(map(str, s)) for s in (examples.x.shape[1:], layout.shape))
         raise SettingError(str(path), f"images of {held}", f"{wanted}, as the model takes")
@@ -67,8 +69,6 @@ def _npz(path: Path) -> Examples:
     if f"x{end}" not in arrays:
         raise SettingError(str(path), ", ".join(arrays) or "no array", "the array x, or x_test")
     x = images_of(arrays[f"x{end}"], f"{path}: x{end}")
-    if len(x) > 1:  # a single image may be dark
-        require_pixels(x, f"{path}: x{end}")
     y = labels_of(arrays[f"y{end}"], f"{path}: y{end}") if f"y{end}" in arrays else None
     if y is not None and len(y) != len(x):
         raise SettingError(str(path), f"{len(x)} images, {len(y)} labels", "a label for each image")

@@ -93,8 +93,12 @@ def described(folder: Path, classes: Sequence[str]) -> str:
 
 def treated(files: Iterable[Path]) -> list[str]:
     """Return what was done to images before they were seen, each with how many there were."""
-    counts = Counter(trait for file in files for trait in traits_of(file))
-    return [f"{count} {trait}" for trait, count in sorted(counts.items())]
+    return counted(Counter(trait for file in files for trait in traits_of(file)))
+
+
+def counted(traits: Counter[str]) -> list[str]:
+    """Return how many images have each trait, for a line."""
+    return [f"{count} {trait}" for trait, count in sorted(traits.items())]
 
 
 def require_examples(folder: Path) -> None:

@@ -22,7 +22,7 @@ ROWS = "data-rows.safetensors"
 def write_digest(folder: Path, digest: Digest) -> None:
     """Write a digest to a run's folder."""
     write_tensors(folder / ROWS, {"rows": digest.rows, "trained": digest.trained})
-    write_whole(folder / DATA, json.dumps(digest.said, indent=1).encode() + b"\n")
+    write_whole(folder / DATA, json.dumps(digest.said).encode() + b"\n")
 
 
 def read_digest(folder: Path) -> Digest | None:

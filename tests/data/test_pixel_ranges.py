@@ -41,7 +41,7 @@ def test_counts_and_ink_in_bytes_are_refused_everywhere(most, tmp_path):
         refused("bytes of at most 16'; expected .*x / x.max", load, str(file), tmp_path, False)
     np.savez(tmp_path / "own.npz", x=x, y=LABELS)
     refused("x: 'bytes of at most 16'", own_data, str(tmp_path / "own.npz"), LAYOUT)
-    refused("x: 'bytes of at most 16'", read_images, tmp_path / "own.npz", LAYOUT)
+    refused("own.npz: 'bytes of at most 16'", read_images, tmp_path / "own.npz", LAYOUT)
     np.savez(tmp_path / "one.npz", x=x[:1])
     assert read_images(tmp_path / "one.npz", LAYOUT).x.max() == most
 

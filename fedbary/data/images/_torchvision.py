@@ -8,6 +8,7 @@ EMNIST, the split is named too: ``torchvision:EMNIST:letters``.
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,9 @@ import numpy as np
 from fedbary.data.forms import TORCHVISION
 from fedbary.data.hub import TESTS
 from fedbary.data.image_files import Shape, common_shape, fitted, picture_shape
-from fedbary.data.image_folder import Labelled
-from fedbary.data.images._dataset import UNREADABLE
+from fedbary.data.image_folder import Labelled, counted
+from fedbary.data.image_pixels import traits
+from fedbary.data.images._dataset import NOTES, UNREADABLE
 from fedbary.data.images._parts import arrays_of
 from fedbary.errors import SettingError, one_line
 
@@ -45,11 +47,13 @@ def read(
         allowed = f"a folder with torchvision's files of {called}, or download=true and a network"
         raise SettingError("data_dir", str(data_dir), f"{allowed} ({one_line(error)})") from error
     shape = shape or common_shape((n, picture_shape(p, n)) for n, p, _ in _items(name, train))
-    parts = [part and _read(name, part, shape, resize) for part in (train, test)]
+    seen: Counter[str] = Counter()
+    parts = [part and _read(name, part, shape, resize, seen) for part in (train, test)]
     known = [str(known) for known in getattr(train, "classes", ())]
     numbers = range(1 + int(parts[0][1].max()))
     named = len(set(known)) == len(known) >= len(numbers)
-    return arrays_of(known if named else [*map(str, numbers)], *parts)
+    arrays = arrays_of(known if named else [*map(str, numbers)], *parts)
+    return {**arrays, NOTES: [f"dataset {name}: {'; '.join(counted(seen))}"] if seen else []}
 
 
 def _makes(name: str, called: str, variant: str) -> Any:
@@ -107,9 +111,10 @@ def _items(name: str, part: Any) -> Iterator[tuple[str, Any, Any]]:
         yield called, *item
 
 
-def _read(name: str, part: Any, shape: Shape, resize: str) -> Labelled:
+def _read(name: str, part: Any, shape: Shape, resize: str, seen: Counter[str]) -> Labelled:
     pixels, labels = [], []
     for called, picture, label in _items(name, part):
+        seen.update(traits(picture))
         pixels.append(fitted(picture, shape, resize, called))
         labels.append(label)
     if not all(isinstance(label, int | np.integer) for label in labels):
