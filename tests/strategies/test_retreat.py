@@ -141,10 +141,10 @@ def test_a_run_that_is_cut_and_goes_on_undoes_what_the_uninterrupted_one_does(at
     assert one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
 
 
-@given(st.lists(st.floats(-2, 0.99), min_size=CLIENTS, max_size=CLIENTS))
+@given(st.lists(st.floats(-4, 1.9), min_size=CLIENTS, max_size=CLIENTS))
 @settings(max_examples=15, deadline=None)
-def test_honest_clients_whose_steps_differ_by_hundreds_are_all_admitted(powers):
-    chosen, _ = run("RKLB", rounds=2, steps=[10**power for power in powers])
+def test_honest_clients_whose_steps_differ_by_a_million_are_all_admitted(powers):
+    chosen, _ = run("RKLB", rounds=1, steps=[10**power for power in powers])
     assert chosen.refusals == []
 
 
