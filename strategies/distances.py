@@ -19,6 +19,9 @@ LEAST = 3
 FAR = 100.0
 """How many times as far as usual a reply is refused for."""
 
+NEAR = 10.0
+"""How far a number may move in a round, whatever the others do."""
+
 STANDS_OUT = 10.0
 """How many times as far as usual a reply is suspected for, if nobody can train after it."""
 
@@ -29,10 +32,9 @@ def farness(
     """Return how many times as far as usual each reply lies from what was sent.
 
     A reply's distance is the largest of its numbers' distances. The usual one is the replies'
-    median, of an even number the lower in the middle, but no less than a `FAR`-th of 1 and of the
-    largest number that was sent. So a reply is never called far that moves no number by more than
-    1, or than the largest: clients that stand still, or take a step where others take a thousand,
-    make nobody far.
+    median, of an even number the lower in the middle, but no less than a `FAR`-th of `NEAR` and of
+    the largest number that was sent. So no reply is too far that moves no number by more: clients
+    that stand still, or take a step where a large site takes thousands, make nobody far.
 
     Parameters
     ----------
@@ -50,7 +52,7 @@ def farness(
     with workers() as pool:
         distances = list(pool.map(distance, records))
     largest = max((_apart(like[key]) for key in keys), default=0.0)
-    usual = max(median_low(distances), largest / FAR, 1 / FAR)
+    usual = max(median_low(distances), largest / FAR, NEAR / FAR)
     return [far / usual for far in distances]
 
 

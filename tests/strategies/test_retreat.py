@@ -38,8 +38,8 @@ def model(name):
     return {key: torch.full_like(tensor, 0.1) for key, tensor in LAYER.state_dict().items()}
 
 
-def client_app(name, attack, steps):
-    """Clients, of which the last sends `attack(round)` in place of means and point weights."""
+def client_app(name, attack, steps, hostile):
+    """Clients, of which hostile ones send `attack(round)` in place of means and point weights."""
     app = ClientApp()
     method = METHODS[name]() if name in METHODS else Method()
 
@@ -48,7 +48,7 @@ def client_app(name, attack, steps):
         k = int(context.node_config["partition-id"])
         server_round = message.content["config"]["server-round"]
         held = message.content["arrays"].to_torch_state_dict()
-        poison = attack(server_round) if k == HOSTILE else None
+        poison = attack(server_round) if k in hostile else None
         points = [key for key in model(name) if not key.endswith("log_var")]
         if poison is None and any(held[key].abs().max() > BREAKS for key in points):
             raise ValueError("training diverged")
@@ -72,9 +72,12 @@ def strategy(name, **changes):
     return strategy_for(name)(fraction_evaluate=0.0, **changes)
 
 
-def run(name, attack=lambda _: None, rounds=6, chosen=None, start=None, steps=ALIKE, **told):
+def run(
+    name, attack=lambda _: None, rounds=6, chosen=None, start=None, steps=ALIKE,
+    hostile=(HOSTILE,), **told,
+):  # fmt: skip
     chosen = chosen or strategy(name)
-    grid = InlineGrid(client_app(name, attack, steps), CLIENTS, {})
+    grid = InlineGrid(client_app(name, attack, steps, hostile), len(steps), {})
     arrays = start or ArrayRecord(model(name))
     return chosen, chosen.start(grid, arrays, num_rounds=rounds, **told).arrays
 
@@ -141,10 +144,10 @@ def test_a_run_that_is_cut_and_goes_on_undoes_what_the_uninterrupted_one_does(at
     assert one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
 
 
-@given(st.lists(st.floats(-2, 0.99), min_size=CLIENTS, max_size=CLIENTS))
+@given(st.lists(st.floats(-4, 1.9), min_size=CLIENTS, max_size=CLIENTS))
 @settings(max_examples=15, deadline=None)
-def test_honest_clients_whose_steps_differ_by_hundreds_are_all_admitted(powers):
-    chosen, _ = run("RKLB", rounds=2, steps=[10**power for power in powers])
+def test_honest_clients_whose_steps_differ_by_a_million_are_all_admitted(powers):
+    chosen, _ = run("RKLB", rounds=1, steps=[10**power for power in powers])
     assert chosen.refusals == []
 
 
@@ -157,3 +160,14 @@ def test_clients_that_a_robust_rule_withstands_are_left_to_it():
     chosen, arrays = run("Median", lambda _: 1e4)
     assert chosen.refusals == []
     assert abs(arrays["weight_mean"].numpy()).max() < BREAKS
+
+
+@pytest.mark.parametrize("rule", ["TrimmedMean", "MultiKrum", "mixing"])
+def test_more_hostile_clients_than_a_rule_was_told_do_not_end_the_run(rule):
+    """Two of seven where one is reckoned with: what passes and ends training is undone."""
+    chosen = strategy("RKLB", mixing=True) if rule == "mixing" else strategy(rule)
+    steps, hostile = (1.0,) * 7, (5, 6)
+    _, arrays = run("RKLB", lambda _: 1e4, chosen=chosen, steps=steps, hostile=hostile)
+    assert {refusal.node_id for refusal in chosen.refusals if "could" in refusal.reason} <= {7, 8}
+    assert abs(arrays["weight_mean"].numpy()).max() < BREAKS
+    assert chosen.contributors

@@ -1,6 +1,7 @@
 """What holds for every method as a Flower strategy: refusals, the order of replies, resume."""
 
 import copy
+import os
 
 import pytest
 import torch
@@ -96,6 +97,15 @@ def run(name, rounds=ROUNDS, start=None, chosen=None, **kwargs):
 def same(one, other):
     a, b = one.to_torch_state_dict(), other.to_torch_state_dict()
     return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
+
+
+@pytest.mark.skipif(not os.environ.get("FEDBARY_EVERY_METHOD"), reason="a minute a method, at night")
+@pytest.mark.parametrize("name", ["FedHB", "FedPop"])
+def test_three_hundred_rounds_stay_finite(name):
+    """What these methods learn of the clients' spread goes on from round to round."""
+    chosen, arrays = run(name, rounds=300)
+    held = [*arrays.to_torch_state_dict().values(), *chosen.state_dict().values()]
+    assert chosen.refusals == [] and all(tensor.isfinite().all() for tensor in held)
 
 
 SLOW = {"pFedBayes": (12, {"global_lr": 0.05}), "FedPop": (60, {})}
