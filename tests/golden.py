@@ -31,7 +31,6 @@ RUNS: dict[str, dict[str, object]] = {
     "FedAvg": {"rule": "FedAvg", "bayesian_layers": 0},
     "all-layers": {"bayesian_layers": 5, "pixels": "signed"},
     "natural_gradient": {"inference": "natural_gradient", "log_var_lr": 0.003, "kl_weight": 0.01},
-    "ivon": {"inference": "ivon", "log_var_lr": 0.003, "kl_weight": 0.01},
     "clamped_sgd": {"inference": "clamped_sgd", "init_log_var": -9, "weight_decay": 0.05},
     "prior-global": {"prior": "global", "kl_weight": 1},
     "prior-narrow": {"prior_std": 0.1, "lr_schedule": "cosine"},

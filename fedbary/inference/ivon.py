@@ -15,12 +15,15 @@ curvature by Price's theorem:
     θ = m + √v ε,      ĝ = ∇ mean NLL(θ),      ĥ = ĝ (θ − m) / v,
     h ← h + ρ (ĥ − h) + ½ ρ² (ĥ − h)² / (h + δ),      ρ = 1 − β₂ = `log_var_lr`,
     u ← β₁ u + ĝ + δ (m − m₀) + weight_decay · m,      β₁ = `momentum`,
-    m ← m − lr min(c / (h + δ), 10) u / (1 − β₁ᵗ),      c = the mean of h + δ over the weights.
+    m ← m − lr min(c / (h + δ), 1) u / (1 − β₁ᵗ),      c = the mean of h + δ over the weights.
 
 Published IVON is that with three differences. The factor c takes the place of its constant
 hess_init + δ: whatever the variances received, `lr` has SGD's meaning for a weight of mean
-curvature. No weight's rate exceeds 10 lr: h is noisy, and one weight taken for flat would blow
-up; nor is it so large that the prior's pull alone would be unstable. And (ĥ − h) ρ / (h + δ) is
+curvature. No weight's rate exceeds lr: a weight of less curvature takes SGD's steps, one of more
+shorter ones. h is noisy. A single weight taken for very steep raises c and with it all others'
+rates, and then each other's h: with 10 lr allowed, 40 weights ran away to NaN at rates where
+`variational` and `natural_gradient` are right, with 3 lr at twice these. Nor is a rate so large
+that the prior's pull alone would be unstable. And (ĥ − h) ρ / (h + δ) is
 held to [−1, 1], see `natural_gradient`. The deterministic tensors take SGD with momentum.
 
 The variance is all the state there is: h + δ = 1/(ess v) as received, so a round goes on where
@@ -58,7 +61,7 @@ from fedbary.inference._vectors import (
 )
 from fedbary.variational.layers import normal_like
 
-MAX_GAIN = 10.0
+MAX_GAIN = 1.0
 """What a weight's rate may be at most, in units of `lr`."""
 
 

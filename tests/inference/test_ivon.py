@@ -7,6 +7,7 @@ from known_posteriors import (
     Regression,
     classification,
     cnn,
+    exact_mean_field,
     gaussian_nll,
     regression_data,
 )
@@ -45,8 +46,8 @@ def test_a_step_of_ivon_is_the_published_formula():
     h = beta2 * h + (1 - beta2) * h_hat + correction
     direction = grad + delta * (mean - prior_mean) + 0.05 * mean
     gain = (h + delta).mean() / (h + delta)
-    expected = mean - 0.002 / (1 - 0.7) * gain.clamp(max=10) * direction
-    assert (gain > 10).any() and (gain < 10).any()
+    expected = mean - 0.002 / (1 - 0.7) * gain.clamp(max=1) * direction
+    assert (gain > 1).any() and (gain < 1).any()
     torch.testing.assert_close(
         model.linear.weight_log_var.detach()[0].double(),
         -(ess * (h + delta)).log(),
@@ -56,6 +57,25 @@ def test_a_step_of_ivon_is_the_published_formula():
     torch.testing.assert_close(
         model.linear.weight_mean.detach()[0].double(), expected, rtol=1e-5, atol=0
     )
+
+
+@pytest.mark.parametrize(("lr", "momentum"), [(0.006, 0.9), (0.012, 0.9), (0.05, 0.5)])
+def test_it_is_right_at_the_rates_at_which_the_natural_gradient_is(lr, momentum):
+    """Trap: with ten times lr for a weight that looks flat, forty weights ran away to NaN."""
+    x, y = regression_data(repeats=10)
+    ones = torch.ones(40, dtype=torch.float64)
+    mean, var = exact_mean_field(x, y, 0 * ones, ones)
+    off, narrow = {}, {}
+    for name in ("natural_gradient", "ivon"):
+        model = Regression(40)
+        training = Training(15, 32, lr=lr, momentum=momentum, log_var_lr=0.01, kl_weight=1.0)
+        local_method(name)(model, x, y, 1.0, training, seed=0, nll=gaussian_nll)
+        found = model.linear.weight_mean.detach()[0].double()
+        off[name] = float(((found - mean) / var.sqrt()).abs().mean())
+        log_var = model.linear.weight_log_var.detach()[0].double()
+        narrow[name] = abs(float((log_var - var.log()).mean()))
+    assert off["ivon"] < 1.5 * off["natural_gradient"] + 0.2
+    assert narrow["ivon"] < narrow["natural_gradient"] + 0.5
 
 
 def test_ivon_leaves_no_draw_in_the_model_where_a_step_fails():
