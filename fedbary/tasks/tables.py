@@ -63,6 +63,7 @@ class Tables(Task):
 
     by_split = True
     facts = "standardiser"
+    counts_classes = True
     limits: Mapping[str, tuple[float, float]] = SCORES
     known_metrics = _classes.known(SCORES)
     curves = (
