@@ -7,6 +7,7 @@ where, goes into its own log alone.
 from __future__ import annotations
 
 import re
+import traceback
 from logging import ERROR
 
 from flwr.app import Context, Message, MessageType, MetricRecord
@@ -15,6 +16,7 @@ from flwr.supercore import log
 
 from fedbary.data.sites import site_from
 from fedbary.errors import SettingError
+from fedbary.texts import printable
 
 EXAMPLES = "num-examples"
 """What every site tells with every reply: it is the reply's weight."""
@@ -37,7 +39,7 @@ def discretion(message: Message, context: Context, call_next: ClientAppCallable)
     except Exception as error:  # noqa: BLE001 - whatever went wrong is told by this gate alone
         if {"partition-id", "num-partitions"} & config.keys():
             raise
-        log(ERROR, "%s", error, exc_info=not isinstance(error, SettingError))
+        log(ERROR, "%s", _logged(error))
         places = [str(config.get(key, "")) for key in ("data-path", "state-path")]
         told = _told(error, [place for place in places if place])
         raise ValueError(f"{told}; the site's log says more") from None
@@ -45,6 +47,14 @@ def discretion(message: Message, context: Context, call_next: ClientAppCallable)
     for metrics in reply.content.metric_records.values() if reply.has_content() else ():
         _withhold(metrics, phase, withheld)
     return reply
+
+
+def _logged(error: Exception) -> str:
+    """Return what the site's own log has of an error: all, and nothing that a terminal obeys."""
+    if isinstance(error, SettingError):
+        return str(error)
+    lines = "".join(traceback.format_exception(error)).splitlines()
+    return "\n".join(map(printable, lines))
 
 
 def _told(error: Exception, places: list[str]) -> str:
