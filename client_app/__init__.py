@@ -16,12 +16,13 @@ from flwr.clientapp import ClientApp
 from flwr.supercore import log
 from torch import nn
 
-from client_app.discretion import discretion
+from client_app.discretion import Withheld, discretion
 from client_app.job import job_of
 from client_app.node import config_of, round_of
 from client_app.same_data import require_same_data, say_whether_compared
 from client_app.scoring import evaluation_scores, scoring_seed
 from fedbary.ending import spare_imports
+from fedbary.errors import SettingError
 from fedbary.settings.config import Settings
 from fedbary.tasks import Signature, task_of
 from strategies.answering import reply_of
@@ -47,6 +48,7 @@ def query(message: Message, context: Context) -> Message:
             "partition-id": -1 if site.partition is None else site.partition,
             "num-partitions": site.partitions,
             "num-examples": len(job.shard.y),
+            "num-held-out": len(job.shard.y_held_out),
             "label-counts": job.task.label_counts(job.shard, job.signature),
         }
     )
@@ -58,6 +60,9 @@ def query(message: Message, context: Context) -> Message:
 def ask(message: Message, context: Context) -> Message:
     """Answer a question of the task about the site's data."""
     job, config = job_of(message, context), config_of(message)
+    withheld = job.node.site.withheld
+    if "answers" in withheld or job.task.counts_classes and "label-counts" in withheld:
+        raise Withheld(f"this site withholds its answer about {config['question']}")
     tensors = message.content.array_records.get("tensors")
     told = tensors.to_torch_state_dict() if tensors is not None else {}
     answer = job.task.answer(str(config["question"]), job.shard, config, told)
@@ -78,7 +83,8 @@ def train(message: Message, context: Context) -> Message:
     augment = task.augments(node.site)
     fitted = node.fit(message, model, shard.x, shard.y, task.loss(job.facts), seed, augment)
     if not all(tensor.isfinite().all() for tensor in model.state_dict().values()):
-        raise ValueError("training diverged, weights are not finite; a smaller lr may do")
+        allowed = "a smaller one, perhaps: training diverged, weights are not finite"
+        raise SettingError("lr", node.settings.lr, allowed)
     metrics: dict[str, int | float] = {
         "num-examples": len(shard.y),
         "train-seconds": time.perf_counter() - start,

@@ -1,25 +1,80 @@
-"""What a site's errors tell the server: that a table is wrong, and nothing that stands there."""
+"""What a site tells the server: the gate that every reply passes, and every error.
+
+Flower sends the text of every error to the server. What a site with data of its own holds, and
+where, goes into its own log alone.
+"""
 
 from __future__ import annotations
 
+import re
+import traceback
 from logging import ERROR
 
-from flwr.app import Context, Message
+from flwr.app import Context, Message, MessageType, MetricRecord
 
 from fedbary.data.sites import site_from
-from fedbary.errors import CellError
+from fedbary.errors import SettingError
+from fedbary.texts import printable
 from strategies.internals import ClientAppCallable, log
+
+EXAMPLES = "num-examples"
+"""What every site tells with every reply: it is the reply's weight."""
+
+_SETTING = re.compile(r"(node config: )?[a-z]+([-_][a-z]+)*")
+
+
+class Withheld(ValueError):
+    """The site does not tell what was asked; the message may be told."""
 
 
 def discretion(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-    """Answer a message; what a site's own table holds goes into its log alone.
-
-    Flower sends the text of every error to the server.
-    """
+    """Answer a message, without what the site withholds; an error tells what is expected alone."""
+    config = context.node_config
     try:
-        return call_next(message, context)
-    except CellError as error:
-        if site_from(context.node_config).partition is not None:
+        withheld = site_from(config).withheld
+        reply = call_next(message, context)
+    except Withheld:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever went wrong is told by this gate alone
+        if {"partition-id", "num-partitions"} & config.keys():
             raise
-        log(ERROR, "%s", error)
-        raise ValueError(f"{error.told}; the site's log says more") from None
+        log(ERROR, "%s", _logged(error))
+        places = [str(config.get(key, "")) for key in ("data-path", "state-path")]
+        told = _told(error, [place for place in places if place])
+        raise ValueError(f"{told}; the site's log says more") from None
+    phase = message.metadata.message_type.partition(".")[0]
+    for metrics in reply.content.metric_records.values() if reply.has_content() else ():
+        _withhold(metrics, phase, withheld)
+    return reply
+
+
+def _logged(error: Exception) -> str:
+    """Return what the site's own log has of an error: all, and nothing that a terminal obeys."""
+    if isinstance(error, SettingError):
+        return str(error)
+    lines = "".join(traceback.format_exception(error)).splitlines()
+    return "\n".join(map(printable, lines))
+
+
+def _told(error: Exception, places: list[str]) -> str:
+    """Return what an error tells the server: its own words for it, or what was expected."""
+    if told := getattr(error, "told", ""):
+        return str(told)
+    said = type(error).__name__
+    if isinstance(error, SettingError):
+        said = f"expected {error.allowed}"
+        if _SETTING.fullmatch(error.setting) and error.setting not in places:
+            said = f"{error.setting}: {said}"
+    return type(error).__name__ if any(place in said for place in places) else said
+
+
+def _withhold(metrics: MetricRecord, phase: str, withheld: frozenset[str]) -> None:
+    """Take what is withheld out of a reply's metrics."""
+    if phase == MessageType.QUERY:
+        if "label-counts" in withheld and "label-counts" in metrics:
+            metrics["label-counts"] = []
+        return
+    for key in [*metrics]:
+        kind = "seconds" if key == "train-seconds" else "scores"
+        if key != EXAMPLES and kind in withheld:
+            del metrics[key]

@@ -30,8 +30,11 @@ class Member:
         How many parts there are; 0 for data of its own.
     num_examples : int
         How much it trains on.
+    num_held_out : int
+        How many more it holds out.
     label_counts : list of int
-        How many examples of each class it holds, those that it holds out too; of a regression none.
+        How many examples of each class it holds, those that it holds out too; of a regression, and
+        of a site that does not tell, none.
     """
 
     node_id: int
@@ -39,6 +42,7 @@ class Member:
     partition: int
     partitions: int
     num_examples: int
+    num_held_out: int
     label_counts: list[int]
 
     @property
@@ -59,18 +63,19 @@ def member_from(node_id: int, content: RecordDict, classes: int) -> Member:
     name = content.config_records.get("site", ConfigRecord()).get("name")
     if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= LONGEST_NAME:
         raise ValueError(f"its name is not one of 1 to {LONGEST_NAME} printable characters")
-    numbers = [metrics.get(key) for key in ("partition-id", "num-partitions", "num-examples")]
+    said = [metrics.get(key) for key in ("partition-id", "num-partitions", "num-examples")]
+    said.append(metrics.get("num-held-out", 0))
     counts = metrics.get("label-counts")
-    if not isinstance(counts, list) or not all(isinstance(n, int) for n in [*numbers, *counts]):
+    if not isinstance(counts, list) or not all(isinstance(n, int) for n in [*said, *counts]):
         raise ValueError("its answer does not say in whole numbers what it holds")
-    partition, partitions, examples = (cast(int, number) for number in numbers)
+    partition, partitions, examples, held_out = (cast(int, number) for number in said)
     labels = [int(count) for count in counts]
     if not (partition == -1 and partitions == 0 or 0 <= partition < partitions):
         raise ValueError(f"it holds partition {partition} of {partitions}")
-    held = sum(labels) if classes else examples
-    fit = len(labels) == classes and min(labels, default=0) >= 0
+    held = sum(labels) if labels else examples + held_out
+    fit = len(labels) in (0, classes) and min(labels, default=0) >= 0
     if not (fit and 1 <= examples <= held <= MOST_EXAMPLES):
         raise ValueError(
             f"it trains on {examples} examples and holds {shown(labels)} of each class"
         )
-    return Member(node_id, name, partition, partitions, examples, labels)
+    return Member(node_id, name, partition, partitions, examples, held - examples, labels)

@@ -116,7 +116,7 @@ class Roster:
     def held_out(self, node_id: int) -> int:
         """Return how many examples a member says it holds out; 0 for a node that is no member."""
         member = self._members.get(node_id)
-        return sum(member.label_counts) - member.num_examples if member else 0
+        return member.num_held_out if member else 0
 
     def gather(self) -> None:
         """Wait for the federation's nodes and ask each what it holds.

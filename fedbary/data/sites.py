@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -18,6 +19,10 @@ from fedbary.paths import user_path
 
 LONGEST_NAME = 64
 """Characters of a site's name."""
+
+WITHHOLDABLE = ("label-counts", "seconds", "scores", "answers")
+"""What a site may keep to itself: how many examples of each class it holds, how long it trains, its
+losses and scores, and the answers to a task's questions, such as the sums of columns."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,8 @@ class Site:
         Threads that it trains on; 0 for the number in the settings.
     state_path : str
         A folder for what its methods keep between rounds; "" for none (a partition: the run's).
+    withheld : frozenset of str
+        What of `WITHHOLDABLE` it does not tell the server.
     """
 
     name: str
@@ -45,6 +52,7 @@ class Site:
     partitions: int = 0
     cpus: int = 0
     state_path: str = ""
+    withheld: frozenset[str] = frozenset()
 
     @property
     def key(self) -> int:
@@ -55,8 +63,9 @@ class Site:
 def site_from(node_config: Mapping[str, bool | int | float | str]) -> Site:
     """Read a node's config.
 
-    Known are ``data-path``; ``partition-id`` with ``num-partitions``; ``name``, by default the
-    path; ``cpus``; and ``state-path``. Others are left to whom they are for.
+    Known are ``data-path``; ``partition-id`` with ``num-partitions``; ``name``, by default made of
+    the path's digest, which does not show it; ``cpus``; ``state-path``; and ``withhold``, words of
+    `WITHHOLDABLE` with spaces between, or ``all``. Others are left to whom they are for.
 
     Raises
     ------
@@ -64,7 +73,7 @@ def site_from(node_config: Mapping[str, bool | int | float | str]) -> Site:
         If it says neither which partition the node holds nor where its own data lie.
     """
     path, cpus = str(node_config.get("data-path", "")), _whole(node_config, "cpus", 0)
-    state_path = str(node_config.get("state-path", ""))
+    state_path, withheld = str(node_config.get("state-path", "")), _withheld(node_config)
     if "partition-id" in node_config or "num-partitions" in node_config:
         partitions = _whole(node_config, "num-partitions", 1)
         partition = _whole(node_config, "partition-id", 0)
@@ -72,13 +81,21 @@ def site_from(node_config: Mapping[str, bool | int | float | str]) -> Site:
             allowed = f"a whole number below num-partitions, {partitions}"
             raise SettingError("node config: partition-id", partition, allowed)
         name = str(node_config.get("name", f"partition {partition}"))
-        return Site(name, path, partition, partitions, cpus, state_path)
+        return Site(name, path, partition, partitions, cpus, state_path, withheld)
     if not path:
         allowed = "data-path, the site's own data, or partition-id with num-partitions"
         raise SettingError("node config", dict(node_config), allowed)
-    return Site(
-        str(node_config.get("name", path[-LONGEST_NAME:])), path, cpus=cpus, state_path=state_path
-    )
+    unnamed = f"site {hashlib.sha256(path.encode()).hexdigest()[:8]}"
+    name = str(node_config.get("name", unnamed))
+    return Site(name, path, cpus=cpus, state_path=state_path, withheld=withheld)
+
+
+def _withheld(config: Mapping[str, bool | int | float | str]) -> frozenset[str]:
+    words = str(config.get("withhold", "")).replace(",", " ").split()
+    if unknown := [word for word in words if word not in (*WITHHOLDABLE, "all")]:
+        allowed = ", ".join([*WITHHOLDABLE, "all"])
+        raise SettingError("node config: withhold", unknown[0], allowed)
+    return frozenset(WITHHOLDABLE if "all" in words else words)
 
 
 def _whole(config: Mapping[str, bool | int | float | str], key: str, least: int) -> int:

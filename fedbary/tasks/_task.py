@@ -45,6 +45,8 @@ class Task(ABC):
         Whether the setting `split` chooses among splits of the data; each has draws of its own.
     facts : str
         What the file of the facts in the run folder is called; "" for a task without questions.
+    counts_classes : bool
+        Whether the answer to a question counts the examples of each class.
     known_metrics : mapping of str to (float, float)
         Clients' metrics beside those of all tasks that are recorded, each with its least and its
         largest value.
@@ -54,6 +56,7 @@ class Task(ABC):
 
     by_split = False
     facts = ""
+    counts_classes = False
     known_metrics: Mapping[str, tuple[float, float]] = {}
     curves: tuple[Curve, ...]
 

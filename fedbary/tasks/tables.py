@@ -57,6 +57,7 @@ class Tables(Rows):
         The scores, each with its least and its largest value.
     """
 
+    counts_classes = True
     limits: Mapping[str, tuple[float, float]] = SCORES
     known_metrics = _classes.known(SCORES)
     curves = (

@@ -106,7 +106,7 @@ def test_what_a_node_config_may_say():
     part = site_from({"partition-id": 2, "num-partitions": 3})
     assert part == Site("partition 2", "", 2, 3) and part.key == 2
     own = site_from({"data-path": "/data/x.npz", "cpus": 4})
-    assert own == Site("/data/x.npz", "/data/x.npz", cpus=4)
+    assert own == Site("site c7619e6f", "/data/x.npz", cpus=4)
     named = site_from({"data-path": "/data/x.npz", "name": "St Mary"})
     assert named.name == "St Mary" and named.key != own.key
 
@@ -119,6 +119,7 @@ def test_what_a_node_config_may_say():
         ({"partition-id": 1}, "num-partitions: None"),
         ({"partition-id": "one", "num-partitions": 3}, "partition-id: 'one'"),
         ({"data-path": "x.npz", "cpus": -1}, "cpus: -1"),
+        ({"data-path": "x.npz", "withhold": "counts"}, "withhold: 'counts'; expected label-counts"),
     ],
 )
 def test_node_configs_that_say_too_little(config, message):
@@ -189,8 +190,8 @@ def test_a_site_that_does_not_fit_says_why_and_the_others_go_on(files, tmp_path,
     chosen = resolve({**OWN, "rounds": 1})
     run(federation(chosen, [files[0], wrong, files[2]]), chosen, tmp_path / "run")
     assert [client["site"] for client in lines(tmp_path / "run")[1]["clients"]] == ["a", "c"]
-    assert "is left out: SettingError: " in caplog.text
-    assert "'1×16×8'; expected images of 1×8×8" in caplog.text
+    left_out = "is left out: ValueError: expected images of 1×8×8; the site's log says more"
+    assert left_out in caplog.text
     with pytest.raises(RunError, match="no node can take part"):
         run(federation(chosen, [wrong]), resolve({**OWN, "clients": 1}), tmp_path / "none")
 

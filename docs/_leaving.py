@@ -1,0 +1,214 @@
+"""Fills the tables of docs/howto/leaving.md: what leaves a site, from runs of the code.
+
+`python docs/_leaving.py` writes them: each task and each method makes two rounds on a tiny network,
+every reply of the sites is kept, and the names in it are the rows. What they mean stands here; a
+name without a meaning is an error.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Callable, Mapping
+from itertools import chain
+from logging import ERROR
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Message
+from flwr.supercore.logger import FLOWER_LOGGER
+
+from fedbary.data.sites import WITHHOLDABLE
+from fedbary.errors import RunError, SettingError
+from fedbary.settings.config import Settings, resolve
+from fedbary.settings.parameters import methods
+from server_app.inline import InlineGrid
+
+PAGE = Path(__file__).parent / "howto" / "leaving.md"
+
+TASKS: Mapping[str, Mapping[str, Any]] = {
+    "classification": {"normalise": "channels", "calibrate": "temperature", "holdout": 0.1},
+    "tables": {"calibrate": "temperature", "holdout": 0.1},
+    "regression": {"method": "FedAG"},
+}
+"""Each task, with the settings under which its sites tell most."""
+
+_QUICK = {
+    "engine": "inline", "pictures": False, "device": "cpu", "clients": 2, "rounds": 2,
+    "local_epochs": 1, "samples": 2, "evaluate_clients": 1,
+}  # fmt: skip
+_NEEDED = ({}, {"server_fraction": 0.1}, {"local_epochs": 3}, {"rounds": 5})
+"""What some methods need beside it, tried one after another."""
+
+_TABLE = re.compile(r"(<!-- made: (\w+) -->\n\n.*\n.*\n)(?:\|.*\n)*")
+"""The marker of a table, its two lines of head, and its rows."""
+
+_MEANINGS = {
+    "name": ("the site's name: its own word, or `site` and eight digits of a digest", "–", "name"),
+    "partition-id": ("which part of a shared data set it holds; −1 for data of its own", "–", ""),
+    "num-partitions": ("of how many", "–", ""),
+    "num-examples": ("how much it trains on; in an evaluation, holds out", "examples", ""),
+    "num-held-out": ("how much it holds out", "examples", ""),
+    "label-counts": ("how many of each class it holds", "examples", "label-counts"),
+    "train-seconds": ("how long it trained", "seconds", "seconds"),
+    "train-nll": ("mean loss of its last epoch", "nats", "scores"),
+    "train-mse": ("mean squared error of its last epoch", "standardised units", "scores"),
+    "kl": ("divergence of its posterior from the prior", "nats", "scores"),
+    "accuracy": ("part that is right", "0 to 1", "scores"),
+    "nll": ("negative log-likelihood", "nats", "scores"),
+    "ece": ("expected calibration error", "0 to 1", "scores"),
+    "brier": ("Brier score", "0 to 2", "scores"),
+    "auroc": ("area under the ROC curve", "0 to 1", "scores"),
+    "sensitivity": ("sensitivity at the chosen specificity", "0 to 1", "scores"),
+    "nll-at": ("negative log-likelihood at each of 21 temperatures", "nats", "scores"),
+    "count": ("rows, or pixels, that the sums are of", "examples", "answers"),
+    "total": ("sum of each column, less a shift; in tables of each class too", "as it", "answers"),
+    "squares": ("sum of squares of each column, or of the residuals", "its square", "answers"),
+    "spread": ("sum of the residuals' spread over the networks", "target's square", "answers"),
+}  # fmt: skip
+"""Of each name what it is, its unit, and the word that withholds it."""
+
+_ARRAYS = {
+    "*": "weights",
+    "*_mean": "means",
+    "*_log_var": "log-variances",
+    "gate/*": "a gating network",
+    "teacher/*": "a sampled teacher's weights",
+    "fisher/*": "squared gradients of each weight",
+    "inputs/*": "second moments of each layer's inputs",
+    "slopes/*": "second moments of each layer's gradients",
+    "log_var/*": "log-variances along its descent",
+    "gradient/*": "the gradient of the shared layers",
+    "head/*": "what it tells of its own head's weights",
+    "curvature/*": "curvature of the last layer",
+    "fairness/*": "its mean loss, in nats: the method needs it",
+}
+"""Of each form of an array's name what it holds."""
+
+
+class _Listening(InlineGrid):
+    """A federation that keeps the names in every reply, by what was asked."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.heard: dict[str, dict[str, set[str]]] = {}
+
+    def _answer(self, message: Message) -> Message:
+        reply = super()._answer(message)
+        asked = message.metadata.message_type
+        if asked == "query.ask":
+            asked += f" {message.content['config']['question']}"
+        for name, record in reply.content.items() if reply.has_content() else ():
+            self.heard.setdefault(asked, {}).setdefault(name, set()).update(map(str, record))
+        return reply
+
+
+def heard(task: str, **changes: Any) -> dict[str, dict[str, set[str]]]:
+    """Return the names in all replies of a run of two sites, by message and by record.
+
+    Raises
+    ------
+    SettingError, RunError
+        If the run cannot be made.
+    """
+    failed: Exception | None = None
+    for needed in _NEEDED:
+        with tempfile.TemporaryDirectory() as scratch:
+            folder = Path(scratch) / "run"
+            try:
+                settings = resolve(
+                    {**_QUICK, "task": task, "output": str(folder), **changes, **needed}
+                )
+                return _heard(settings, folder)
+            except (SettingError, RunError) as error:
+                failed = failed or error
+    assert failed is not None
+    raise failed
+
+
+def _heard(settings: Settings, folder: Path) -> dict[str, dict[str, set[str]]]:
+    from client_app import app
+    from server_app import run
+
+    grid, level = _Listening(app, settings.clients, settings.model_dump()), FLOWER_LOGGER.level
+    FLOWER_LOGGER.setLevel(ERROR)
+    try:
+        run(grid, settings, folder)
+    finally:
+        FLOWER_LOGGER.setLevel(level)
+    return grid.heard
+
+
+def task_rows(task: str) -> list[str]:
+    """Return the lines of a task's table: every name but those of arrays."""
+    found = heard(task, **TASKS[task])
+    rows = []
+    for message in sorted(found, key=lambda m: (not m.startswith("query"), m == "evaluate", m)):
+        names = chain(*(held for kind, held in found[message].items() if kind != "arrays"))
+        for name in sorted({_plain(name) for name in names}):
+            what, unit, word = _MEANINGS[name.removeprefix("local-")]
+            also = ", on the server's test set" if name.startswith("local-") else ""
+            withheld = f"`{word}`" if word in WITHHOLDABLE else "choose it" if word else "–"
+            what = f"`{name}` | {what}{also} | {unit}"
+            rows.append(f"| {_SAID.get(message, message)} | {what} | {withheld} |")
+    return rows
+
+
+_SAID = {
+    "query": "what it holds",
+    "query.ask sums": "answer: sums",
+    "query.ask noise": "answer: noise, after each round",
+    "train": "training",
+    "evaluate": "evaluation",
+}
+"""What the page calls a message."""
+
+
+def method_row(method: str) -> str:
+    """Return the line of a method: the arrays of its training replies, and its metrics."""
+    found = heard("tables", method=method, holdout=0.1)
+    held = found["train"]
+    forms = sorted({_form(name) for name in held["arrays"]}, key=list(_ARRAYS).index)
+    arrays = "; ".join(f"`{form}` {_ARRAYS[form]}" for form in forms)
+    own = (m for m in held["metrics"] if not m.startswith("local-") and m != "num-examples")
+    metrics = ", ".join(f"`{name}`" for name in sorted(own) if _MEANINGS[name])
+    scored = found.get("evaluate", {}).get("metrics", set())
+    own_scores = any(name.startswith("personal-") for name in scored)
+    link = f"[{method}](../methods/{methods()[method].module}.md)"
+    return f"| {link} | {arrays} | {metrics} | {'yes' if own_scores else 'no'} |"
+
+
+def _form(name: str) -> str:
+    """Return the form of an array's name: its prefix or its suffix, and a star for the rest."""
+    prefix, slash, _ = name.partition("/")
+    if slash:
+        return f"{prefix}/*"
+    return next((f"*{end}" for end in ("_mean", "_log_var") if name.endswith(end)), "*")
+
+
+def _plain(name: str) -> str:
+    """Return a metric's name without whose model it is of, and without the temperature."""
+    for prefix in ("personal-", "share-"):
+        name = name.removeprefix(prefix)
+    return "nll-at" if name.startswith("nll-at") else name
+
+
+def filled(text: str, rows: Callable[[str], list[str]]) -> str:
+    """Return the page with the rows of each table, whose marker says of what: a task, or methods.
+
+    A table's head stays as it stands.
+    """
+
+    def table(match: re.Match[str]) -> str:
+        return match[1] + "".join(f"{row}\n" for row in rows(match[2]))
+
+    return _TABLE.sub(table, text)
+
+
+def rows_of(name: str) -> list[str]:
+    """Return the rows of the table that a marker names."""
+    return task_rows(name) if name in TASKS else [method_row(method) for method in methods()]
+
+
+if __name__ == "__main__":
+    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8"), rows_of), encoding="utf-8")

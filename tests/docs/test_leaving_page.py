@@ -1,0 +1,51 @@
+"""The page of what leaves a site lists what does: its rows are made again and compared."""
+
+import importlib.util
+import os
+from pathlib import Path
+
+import pytest
+
+from fedbary.settings.parameters import methods
+
+DOCS = Path(__file__).parents[2] / "docs"
+FORMS = ("barycentre", "FedHBMixture", "FedPop", "pFedVem", "FedLPA", "LastLayerLaplace")
+"""Methods by day: each sends other arrays."""
+
+
+@pytest.fixture(scope="module")
+def made():
+    spec = importlib.util.spec_from_file_location("_leaving", DOCS / "_leaving.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def tables(made):
+    """The page's rows, by the names of their tables."""
+    text, found = made.PAGE.read_text(encoding="utf-8"), {}
+
+    def kept(name):
+        part = text.split(f"<!-- made: {name} -->\n\n")[1].split("\n\n")[0]
+        found[name] = part.splitlines()[2:]
+        return found[name]
+
+    assert made.filled(text, kept) == text
+    return found
+
+
+@pytest.mark.parametrize("task", ["classification", "tables", "regression"])
+def test_the_page_has_every_name_in_every_reply_of_a_task(task, made, tables):
+    assert tables[task] == made.task_rows(task)
+
+
+@pytest.mark.parametrize("method", methods() if os.environ.get("FEDBARY_EVERY_METHOD") else FORMS)
+def test_the_page_has_every_array_and_metric_of_a_method(method, made, tables):
+    assert made.method_row(method) in tables["methods"]
+
+
+def test_the_page_has_a_table_for_each_task_and_a_row_for_each_method(made, tables):
+    assert list(tables) == [*made.TASKS, "methods"]
+    named = [row.split("]")[0].removeprefix("| [") for row in tables["methods"]]
+    assert named == list(methods())
