@@ -12,7 +12,7 @@ from fedbary.data.tables import Layout, read_file
 from fedbary.data.tables._coding import features_of
 from fedbary.data.tables._frame import TARGET, Frame
 from fedbary.data.tables._labelled import labels_of
-from fedbary.data.tables._layout import require
+from fedbary.data.tables._layout import require, require_plain
 from fedbary.errors import SettingError
 
 
@@ -51,5 +51,6 @@ def read_rows(path: Path, target: str, layout: Layout, id: str = "") -> Examples
 
 def _numbers(held: Frame) -> np.ndarray:
     assert held.target is not None
+    require_plain(held.name, TARGET, held.target)
     require(held.name, TARGET, held.target, ~np.isfinite(held.target.numbers), "a finite number")
     return held.target.numbers.copy()  # a frame's arrays may be read-only

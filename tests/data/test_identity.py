@@ -215,6 +215,14 @@ def test_hidden_labels_in_an_npz_do_not_test(tmp_path):
     assert held.layout.classes == ("0", "1") and len(held.y) == 20 and not held.splits
 
 
+@pytest.mark.parametrize(("name", "said"), [("patient_id", True), ("Nr", True), ("age", False)])
+def test_a_column_that_numbers_the_rows_is_said(name, said, tmp_path, recwarn):
+    path = write(tmp_path, "r.csv", {name: range(30, 50), "y": list("ab") * 10})
+    load_labelled(path, tmp_path, "y")
+    found = [str(w.message) for w in recwarn.list]
+    assert [f"{name!r}: another number in each row" in text for text in found] == [True] * said
+
+
 @pytest.mark.parametrize("load_it", [load, load_labelled])
 def test_a_target_in_another_case_is_suggested(load_it, tmp_path):
     path = write(tmp_path, "s.csv", {"Age": [1, 2], "Outcome": [1, 2]})
@@ -243,6 +251,15 @@ def test_endings_separators_and_blanks_in_a_header(name, tmp_path):
         (tmp_path / name.lower()).rename(tmp_path / name)
     held = load_labelled(name, tmp_path, "out")
     assert held.layout.features == ("age", "sex=a", "sex=b") and held.y.tolist() == [0, 1, 0]
+
+
+@pytest.mark.parametrize("mark", [";", "\t"])
+def test_a_name_may_hold_the_comma_that_separates_elsewhere(mark, tmp_path):
+    header = mark.join(["age, years", "sex", "out"])
+    (tmp_path / "c.csv").write_text(f"{header}\n" + "1,2,3\n4,5,6\n".replace(",", mark))
+    assert load_labelled("c.csv", tmp_path, "out").layout.features == ("age, years", "sex")
+    (tmp_path / "q.csv").write_text('"a;b;c",out\n1,2\n4,5\n')
+    assert load_labelled("q.csv", tmp_path, "out").layout.features == ("a;b;c",)
 
 
 def test_utf_16_with_its_mark_is_read(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedbary.data.table_examples import read_rows
-from fedbary.data.tables import load, load_labelled
+from fedbary.data.tables import Choice, load, load_labelled
 from fedbary.errors import SettingError
 
 RNG = np.random.default_rng(0)
@@ -109,9 +109,9 @@ def test_examples_are_read_from_parquet_too(folder):
     ("change", "match"),
     [
         (lambda t: t.drop(columns="outcome"), "target: 'outcome';.*age, visits, ward, smoker"),
-        (lambda t: t.assign(age=pd.Timestamp("2026")), "column 'age': 'datetime64.*numbers or te"),
-        (lambda t: t.assign(age=[b"x"] * 40), "column 'age': 'object';.*numbers or text"),
-        (lambda t: t.assign(age=[[1.0]] * 40), "column 'age': 'object'"),
+        (lambda t: t.assign(age=pd.Timestamp("2026")), "feature 'age': 'datetime64.*numbers or te"),
+        (lambda t: t.assign(age=[b"x"] * 40), "feature 'age': 'object';.*numbers or text"),
+        (lambda t: t.assign(age=[[1.0]] * 40), "feature 'age': 'object'"),
         (lambda t: t.assign(age=[None, *t["age"][1:]]), "row 1, feature 'age': nan"),
         (lambda t: t.assign(visits=t["visits"].where(t.index != 3)), "row 4, feature 'visits'"),
         (lambda t: t.assign(ward=["north", None] * 20), "row 2, feature 'ward': ''"),
@@ -123,6 +123,25 @@ def test_parquet_that_does_not_fit_is_refused_in_one_line(change, match, tmp_pat
     with pytest.raises(SettingError, match=match) as caught:
         load_labelled("bad.parquet", tmp_path, "outcome")
     assert "\n" not in str(caught.value)
+
+
+def test_what_is_neither_number_nor_text_may_stand_in_columns_that_are_not_used(tmp_path):
+    odd = ROWS.assign(when=pd.Timestamp("2026"), scan=[[1.0]] * 40)
+    odd.to_parquet(tmp_path / "odd.parquet")
+    with pytest.raises(SettingError, match="feature 'when': 'datetime64"):
+        load_labelled("odd.parquet", tmp_path, "outcome")
+    choice = Choice(leave_out=("when", "scan"))
+    held = load_labelled("odd.parquet", tmp_path, "outcome", choice=choice)
+    ROWS.to_parquet(tmp_path / "plain.parquet")
+    plain = load_labelled("plain.parquet", tmp_path, "outcome")
+    assert held.layout == plain.layout and torch.equal(held.x, plain.x)
+    site = load_labelled("odd.parquet", tmp_path, "outcome", layout=plain.layout)
+    assert torch.equal(site.x, plain.x)
+    assert set(read_rows(tmp_path / "odd.parquet", "outcome", plain.layout).unused) == {
+        "when", "scan",
+    }  # fmt: skip
+    with pytest.raises(SettingError, match="target: 'datetime64"):
+        load("odd.parquet", tmp_path, "when")
 
 
 def test_files_that_are_no_parquet_and_a_missing_extra(tmp_path, monkeypatch):

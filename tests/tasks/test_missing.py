@@ -115,17 +115,17 @@ def test_counts_that_no_rows_have_are_not_believed(changed):
 @pytest.mark.parametrize(
     ("changes", "features"),
     [
-        ({}, ("id", "age", "sex=f", "sex=m")),
+        ({}, ("key", "age", "sex=f", "sex=m")),
         ({"columns": "sex,age"}, ("sex=f", "sex=m", "age")),
         ({"columns": ["age", "sex"], "leave_out": "sex"}, ("age",)),
-        ({"leave_out": " sex , age"}, ("id",)),
-        ({"id": "id"}, ("age", "sex=f", "sex=m")),
+        ({"leave_out": " sex , age"}, ("key",)),
+        ({"id": "key"}, ("age", "sex=f", "sex=m")),
     ],
 )
 @pytest.mark.parametrize("task", ["tables", "regression"])
 def test_columns_are_chosen_by_name(task, changes, features, tmp_path):
     rows = "".join(f"{i},{20 + i},{'mf'[i % 2]},{i % 3}\n" for i in range(20))
-    (tmp_path / "t.csv").write_text("id,age,sex,out\n" + rows)
+    (tmp_path / "t.csv").write_text("key,age,sex,out\n" + rows)
     about = {"task": task, "dataset": str(tmp_path / "t.csv"), "target": "out"}
     assert task_of(resolve({**about, **changes})).signature().features == features
     for setting in ("columns", "leave_out"):

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedbary.data.tables._column import Column
 from fedbary.data.tables._frame import Frame
-from fedbary.data.tables._layout import Layout, require
+from fedbary.data.tables._layout import Layout, require, require_plain
 from fedbary.errors import CellError
 
 _ALSO = {"True": "1", "False": "0", "1": "True", "0": "False"}
@@ -42,6 +42,7 @@ def features_of(frame: Frame, layout: Layout) -> tuple[np.ndarray, np.ndarray]:
     parts = []
     for column, levels in layout.columns:
         where, cells = f"feature {column!r}", held[column]
+        require_plain(frame.name, where, cells)
         if layout.missing == "refuse":
             require(frame.name, where, cells, cells.missing, "")
         if levels:

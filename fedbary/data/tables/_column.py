@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from numbers import Number
 from typing import Any
 
 import numpy as np
 
-from fedbary.data.tables._words import CODE, EXPONENT, MISSING, name_of
+from fedbary.data.tables._words import DIGITS, EXPONENT, MISSING, is_code, name_of
 
 MAX_LEVELS = 50
 """Different texts of a column above which it is taken for names or notes and refused."""
@@ -27,12 +28,15 @@ class Column:
         (N,) bool: where a cell says nothing.
     is_text : bool
         Whether the cells are names: some are no numbers, or are codes that a number would change.
+    unfit : str
+        The type of cells that are neither numbers nor text, such as dates; "" of others.
     """
 
     numbers: np.ndarray
     texts: np.ndarray | None
     missing: np.ndarray
     is_text: bool
+    unfit: str = ""
 
     def cell(self, row: int) -> object:
         """Return what a cell says, for an error."""
@@ -43,7 +47,7 @@ class Column:
     def rows(self, kept: np.ndarray) -> Column:
         """Return some of the rows."""
         texts = None if self.texts is None else self.texts[kept]
-        return Column(self.numbers[kept], texts, self.missing[kept], self.is_text)
+        return replace(self, numbers=self.numbers[kept], texts=texts, missing=self.missing[kept])
 
     @property
     def values(self) -> np.ndarray:
@@ -66,14 +70,26 @@ def column(cells: Any, named: bool = False) -> Column:
     held = pandas.Series(cells)
     if isinstance(held.dtype, pandas.CategoricalDtype):
         held = held.astype(held.cat.categories.dtype if held.notna().all() else object)
+    absent = held.isna().to_numpy()
+    if not _is_plain(held):
+        return replace(_of_texts(held.astype(str), absent, named), unfit=str(held.dtype))
     if held.dtype == object:
         held = held.map(_text, na_action="ignore").astype(object)
-    absent = held.isna().to_numpy()
     if pandas.api.types.is_bool_dtype(held.dtype):
         held = held.astype(object).map({True: "True", False: "False"})
     if pandas.api.types.is_numeric_dtype(held.dtype):
         return _of_numbers(held, absent, named)
     return _of_texts(held, absent, named)
+
+
+def _is_plain(held: Any) -> bool:
+    """Whether cells are numbers, booleans or text."""
+    from pandas.api import types
+
+    if held.dtype == object:
+        return all(isinstance(cell, str | Number) for cell in held[held.notna()].tolist())
+    is_number = types.is_numeric_dtype(held.dtype) and not types.is_complex_dtype(held.dtype)
+    return bool(is_number or types.is_bool_dtype(held.dtype) or types.is_string_dtype(held.dtype))
 
 
 def _of_numbers(held: Any, absent: np.ndarray, named: bool) -> Column:
@@ -107,8 +123,11 @@ def _coded(names: Any) -> bool:
     """Whether names are digits that a number would change, as a code's are."""
     import pandas
 
-    held = pandas.Series(names, dtype=object).str
-    return len(names) > 0 and bool(held.fullmatch(CODE).any() or held.fullmatch(EXPONENT).all())
+    held = pandas.Series(names, dtype=object)
+    digits = held[held.str.fullmatch(DIGITS)]
+    return len(names) > 0 and (
+        any(map(is_code, digits)) or bool(held.str.fullmatch(EXPONENT).all())
+    )
 
 
 def _text(cell: object) -> str:

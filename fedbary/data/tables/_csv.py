@@ -1,6 +1,6 @@
 """A CSV file with a header; one of its columns is the target. No splits are prescribed.
 
-Cells are separated by commas, or, where the header has none, by semicolons or tabs. The text is in
+Cells are separated by commas, semicolons or tabs, whichever the header has most. The text is in
 UTF-8, or in UTF-16 with its mark; the file may be packed, ``.csv.gz``.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import gzip
 import itertools
+import re
 from pathlib import Path
 
 from fedbary.data.tables._dataframe import frame_of
@@ -16,7 +17,7 @@ from fedbary.data.tables._frame import Frame
 from fedbary.data.tables._text import read_text
 from fedbary.errors import CellError, SettingError
 
-MOST_COLUMNS = 10**5
+MOST_COLUMNS = 10**4
 
 MARKS = (b"\xff\xfe", b"\xfe\xff")
 """How a file in UTF-16 begins."""
@@ -58,7 +59,8 @@ def _header(path: Path, packed: bool) -> tuple[list[str], str, str]:
             encoding = "utf-16" if file.read(2) in MARKS else "utf-8-sig"
         with opened(path, "rt", encoding=encoding, newline="") as text:
             line = next((line for line in text if line.strip()), "")
-            separator = next((mark for mark in ",;\t" if mark in line), ",")
+            bare = re.sub(r'"[^"]*"', "", line)
+            separator = max(",;\t", key=bare.count)  # of equals the first
             lines = itertools.chain([line], text)  # a name may have a line's end in its quotes
             names = next(csv.reader(lines, delimiter=separator, skipinitialspace=True), [])
     except UnicodeError:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from numbers import Number
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from fedbary.data.tables._words import name_of, plain
 from fedbary.errors import CellError
 
 if TYPE_CHECKING:
-    from pandas import DataFrame, Series
+    from pandas import DataFrame
 
 Splits = Sequence[tuple[np.ndarray, np.ndarray]]
 
@@ -40,7 +39,7 @@ def frame_of(
     Raises
     ------
     SettingError
-        Two columns have one name, or none, or one holds neither numbers nor text.
+        Two columns have one name, or none.
     """
     names = [plain(column) for column in held.columns]
     if "" in names:
@@ -49,28 +48,9 @@ def frame_of(
     if len(set(names)) < len(names):
         twice = Counter(names).most_common(1)[0][0]
         raise CellError(f"{name}: column {twice!r}", "twice", "another name for each column")
-    columns = {column: _checked(name, column, held.iloc[:, i]) for i, column in enumerate(names)}
+    columns = {column: held.iloc[:, i] for i, column in enumerate(names)}
     aim = columns.pop(plain(target), None)
     if aim is not None and not classes and hasattr(aim, "cat"):
         used = set(aim.dropna().tolist())
         classes = [name_of(category) for category in aim.cat.categories if category in used]
     return frame(name, columns, aim, splits, classes)
-
-
-def _checked(name: str, column: str, held: Series[Any]) -> Series[Any]:
-    """Return a column of numbers, booleans or text; the error of another kind."""
-    from pandas.api import types
-
-    if isinstance(held.dtype, types.CategoricalDtype):
-        _checked(name, column, held.cat.categories.to_series())
-        return held
-    plain = types.is_numeric_dtype(held.dtype) and not types.is_complex_dtype(held.dtype)
-    if plain or types.is_bool_dtype(held.dtype) or types.is_string_dtype(held.dtype):
-        if held.dtype != object:
-            return held
-    for cell in held[held.notna()].tolist():
-        if not isinstance(cell, str | Number):
-            raise CellError(f"{name}: column {column!r}", str(held.dtype), "numbers or text")
-    if held.dtype != object:
-        raise CellError(f"{name}: column {column!r}", str(held.dtype), "numbers or text")
-    return held

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedbary.data.tables._coding import features_of, places_of, without
 from fedbary.data.tables._frame import TARGET, Frame
-from fedbary.data.tables._layout import Layout, require
+from fedbary.data.tables._layout import Layout, require, require_plain
 from fedbary.data.tables._split import Split, prescribed, tenth_of_each_class
 from fedbary.errors import SettingError
 from fedbary.seeds import derive_seed
@@ -95,6 +95,7 @@ def labels_of(frame: Frame, layout: Layout) -> np.ndarray:
         A class is missing or none of the layout's.
     """
     assert frame.target is not None
+    require_plain(frame.name, TARGET, frame.target)
     labels = places_of(frame.target, layout.classes)
     require(frame.name, TARGET, frame.target, frame.target.missing, "")
     allowed = f"{', '.join(layout.classes)}, which the server knows"

@@ -13,7 +13,7 @@ import numpy as np
 
 from fedbary.data.tables._column import MAX_LEVELS, Column
 from fedbary.data.tables._frame import TARGET, Frame
-from fedbary.data.tables._words import CODE, MISSING, disguised, name_of, order_of, unit_of
+from fedbary.data.tables._words import MISSING, disguised, is_code, name_of, order_of, unit_of
 from fedbary.errors import CellError
 from fedbary.texts import alike
 
@@ -101,6 +101,8 @@ def layout_of(frame: Frame, classes: Sequence[str] = (), missing: str = "refuse"
     """
     columns = columns_of(frame, missing)
     named = tuple(map(name_of, classes)) or _classes(frame)
+    if len(set(named)) < len(named):
+        raise CellError("classes", ",".join(classes), "different names")
     return Layout(columns, named, missing, indicated(frame, dict(columns), missing))
 
 
@@ -133,8 +135,15 @@ def require(name: str, column: str, held: Column, bad: np.ndarray, allowed: str)
         raise CellError(f"{name}: row {row + 1}, {column}", cell, allowed)
 
 
+def require_plain(name: str, column: str, held: Column) -> None:
+    """Raise the error of a column that holds neither numbers nor text."""
+    if held.unfit:
+        raise CellError(f"{name}: {column}", held.unfit, "numbers or text")
+
+
 def _levels(name: str, column: str, held: Column, refused: bool) -> tuple[str, ...]:
     where = f"feature {column!r}"
+    require_plain(name, where, held)
     if refused:
         require(name, where, held, held.missing, "")
     if held.missing.all():
@@ -142,6 +151,9 @@ def _levels(name: str, column: str, held: Column, refused: bool) -> tuple[str, .
     if not held.is_text:
         bad = ~np.isfinite(held.numbers) & ~held.missing
         require(name, where, held, bad, "a finite number")
+        if _numbers_rows(column, held.numbers):
+            said = f"another number in each row is taken as a feature; id={column} leaves it out"
+            warnings.warn(f"{name}: {where}: {said}", stacklevel=2)
         return ()
     assert held.texts is not None
     present = held.texts[~held.missing]
@@ -149,7 +161,7 @@ def _levels(name: str, column: str, held: Column, refused: bool) -> tuple[str, .
     if instead := disguised(levels):
         raise CellError(f"{name}: row 1, {where}", held.cell(0), f"{instead}, in the whole column")
     words = [level for level in levels if not _is_number(level)]
-    if len(words) < len(levels) and words and not any(re.fullmatch(CODE, v) for v in levels):
+    if len(words) < len(levels) and words and not any(map(is_code, levels)):
         todo = "a finite number, as other rows of this column hold; or text that is no number "
         todo += "in all"
         require(name, where, held, np.isin(held.texts, words), todo)
@@ -164,6 +176,13 @@ def _levels(name: str, column: str, held: Column, refused: bool) -> tuple[str, .
     return tuple(levels)
 
 
+def _numbers_rows(column: str, numbers: np.ndarray) -> bool:
+    """Whether a column is called as one that numbers rows, and no whole number stands twice."""
+    called = re.search(r"(?i)(^|[_ .-])(id|index|nr|no|row|number|unnamed: 0)$", column)
+    whole = bool((numbers == np.round(numbers)).all())
+    return called is not None and whole and len(np.unique(numbers)) == len(numbers) > FEW
+
+
 def _warn_alike(name: str, where: str, names: Sequence[str]) -> None:
     for one, other in alike(names):
         said = f"{one!r} and {other!r} differ in case or blanks alone, and are told apart"
@@ -173,6 +192,7 @@ def _warn_alike(name: str, where: str, names: Sequence[str]) -> None:
 def _classes(frame: Frame) -> tuple[str, ...]:
     held = frame.target
     assert held is not None and held.texts is not None
+    require_plain(frame.name, TARGET, held)
     require(frame.name, TARGET, held, held.missing, "")
     found = order_of(set(held.texts.tolist()))
     number = "whole numbers or text; task=regression predicts a number"

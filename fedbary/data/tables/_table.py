@@ -13,7 +13,7 @@ from fedbary.data.deal import tenth_of_all
 from fedbary.data.tables._coding import features_of, without
 from fedbary.data.tables._column import Column
 from fedbary.data.tables._frame import TARGET, Frame
-from fedbary.data.tables._layout import Layout, columns_of, indicated, require
+from fedbary.data.tables._layout import Layout, columns_of, indicated, require, require_plain
 from fedbary.data.tables._split import Split, prescribed, tenth
 from fedbary.data.tables._words import disguised
 from fedbary.errors import CellError, SettingError
@@ -97,6 +97,7 @@ def measured(held: Frame, layout: Layout | None = None, missing: str = "refuse")
     """
     assert held.target is not None
     target, values = held.target, held.target.numbers
+    require_plain(held.name, TARGET, target)
     if not np.isfinite(values).any() and not target.missing.all():
         assert target.texts is not None
         allowed = disguised(target.texts) or "a column of numbers; task=tables predicts classes"

@@ -18,8 +18,8 @@ BOOLEANS = {"true": "True", "false": "False"}
 
 _WHOLE = re.compile(r"([+-]?(?:0|[1-9]\d*))\.0+", re.ASCII)
 
-CODE = r"[+-]?(?:0\d+|\d{16,})"
-"""Digits that a number would lose: zeros before them, or more than a number can hold."""
+DIGITS = r"[+-]?(?:0\d+|\d{16,})"
+"""Digits that may be no number."""
 
 EXPONENT = r"\d+E\d+"
 """`1E2` in every cell: a code, for programs write 1E+02."""
@@ -55,6 +55,14 @@ def name_of(cell: object) -> str:
     if whole := _WHOLE.fullmatch(text):
         return whole[1]
     return BOOLEANS.get(text.casefold(), text)
+
+
+def is_code(name: str) -> bool:
+    """Whether a name is digits that a number would change: after a zero, or beyond 2^53."""
+    if not re.fullmatch(DIGITS, name, re.ASCII):
+        return False
+    digits = name.lstrip("+-")
+    return digits[0] == "0" or int(digits) > 2**53
 
 
 def disguised(texts: Iterable[str]) -> str:
