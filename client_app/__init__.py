@@ -13,7 +13,6 @@ from logging import INFO
 import torch
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.supercore import log
 from torch import nn
 
 from client_app.discretion import Withheld, discretion
@@ -27,6 +26,7 @@ from fedbary.settings.config import Settings
 from fedbary.tasks import Signature, task_of
 from strategies.answering import reply_of
 from strategies.compression import compression
+from strategies.internals import log
 
 torch.backends.cudnn.deterministic = True
 spare_imports()
@@ -60,12 +60,12 @@ def query(message: Message, context: Context) -> Message:
 def ask(message: Message, context: Context) -> Message:
     """Answer a question of the task about the site's data."""
     job, config = job_of(message, context), config_of(message)
-    withheld = job.node.site.withheld
+    question, withheld = str(config["question"]), job.node.site.withheld
     if "answers" in withheld or job.task.counts_classes and "label-counts" in withheld:
-        raise Withheld(f"this site withholds its answer about {config['question']}")
+        raise Withheld(f"this site withholds its answer about {question}")
     tensors = message.content.array_records.get("tensors")
     told = tensors.to_torch_state_dict() if tensors is not None else {}
-    answer = job.task.answer(str(config["question"]), job.shard, config, told)
+    answer = job.task.answer(question, job.shard, config, told)
     return Message(RecordDict({"metrics": MetricRecord(answer)}), reply_to=message)
 
 

@@ -8,12 +8,12 @@ from logging import INFO
 from pathlib import Path
 
 import torch
-from flwr.supercore import log
 
 from fedbary.data.digest import content_hash, row_hashes
 from fedbary.data.shard import Shard
 from fedbary.errors import SettingError
 from fedbary.runs.whole import write_whole
+from strategies.internals import log
 
 KEPT = "data.json"
 """The file in the site's state folder."""

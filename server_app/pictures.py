@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Mapping
 from logging import WARNING
 from typing import TYPE_CHECKING
 
-from flwr.supercore.logger import log
 from torch import Tensor
 
 from fedbary.figures.run import learning_curves
 from fedbary.figures.spared import spared
 from fedbary.runs.run_folder import RunFolder
 from fedbary.tasks import Scored, Task
+from strategies.internals import log
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

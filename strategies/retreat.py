@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 import torch
 from flwr.app import ArrayRecord, Message
-from flwr.common.constant import ErrorCode
 from torch import Tensor
+
 
 from .arrays import array_from_tensor, tensor_from_array
 from .distances import LEAST, STANDS_OUT
+from .internals import ErrorCode
 
 _ARRAYS, _STATE, _FAR, _ROUND, _BARRED = (
     "before.arrays.",

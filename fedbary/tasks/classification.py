@@ -206,7 +206,7 @@ class Classification(Task):
         if self.settings.dataset == "none":
             if told := [client for client in outcome.held_out if client.keys() >= SCORES.keys()]:
                 scores = _classes.means(told)
-            line = {} if temperature is None else {"temperature": temperature}
+            line: dict[str, Any] = {} if temperature is None else {"temperature": temperature}
             if failing := _failing.no_better(scores, outcome.label_counts):
                 line["failing"] = failing
             return Scored(scores, line)
