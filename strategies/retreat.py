@@ -9,7 +9,6 @@ import torch
 from flwr.app import ArrayRecord, Message
 from torch import Tensor
 
-
 from .arrays import array_from_tensor, tensor_from_array
 from .distances import LEAST, STANDS_OUT
 from .internals import ErrorCode
