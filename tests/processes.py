@@ -52,7 +52,7 @@ def commands(process: psutil.Process) -> list[str]:
     return found
 
 
-def wait_until(condition: Callable[[], Any], seconds: float = 120) -> Any:
+def wait_until(condition: Callable[[], Any], seconds: float = 500) -> Any:
     """Wait for a condition; return what it found."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):

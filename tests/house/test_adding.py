@@ -120,6 +120,7 @@ def readers(file):
     return {f.name for f in functions if REGISTRIES.search(ast.unparse(f))}
 
 
+@pytest.mark.timeout(3000)
 def test_every_test_that_reads_a_registry_stays_green(copy, added, tmp_path):
     """In the copy these tests take in the newcomers by their names alone.
 
