@@ -62,7 +62,8 @@ def deploy(words: list[str], sites: list[Path]) -> None:
 
     with claimed_folder(settings, Path.cwd()) as folder:
         try:
-            prepared = prepare(settings, folder, own_data=bool(sites))
+            with _announced(settings, "a SuperLink and its SuperNodes"):
+                prepared = prepare(settings, folder, own_data=bool(sites))
             run_lab(prepared, sites)
         except Stopped:
             going_on = shlex.join([f"output={folder}", "resume=last"])
@@ -75,7 +76,7 @@ def _simulate(settings: Settings, folder: Path) -> None:
         raise SettingError("dataset", "none", "a data set; without one, deploy with --site")
     try:
         with flower() if settings.engine == "ray" else nullcontext() as started:
-            with _announced(settings):
+            with _announced(settings, "Flower and Ray" if started else ""):
                 prepared = prepare(settings, folder)
             launch(prepared, started=started)
     except Stopped:
@@ -90,14 +91,14 @@ def _simulate(settings: Settings, folder: Path) -> None:
 
 
 @contextmanager
-def _announced(settings: Settings) -> Iterator[None]:
+def _announced(settings: Settings, starts: str) -> Iterator[None]:
     """Say what is done now, once it is known to go well, or else after `PATIENCE`."""
     line = (
         f"{settings.clients} clients train {settings.rounds} rounds of {settings.strategy} on "
         f"{settings.dataset}"
     )
-    if settings.engine == "ray":
-        line += "; Flower and Ray start, which takes a while"
+    if starts:
+        line += f"; {starts} start, which takes a while"
     late = Timer(PATIENCE, print, [line], {"flush": True})
     late.daemon = True
     late.start()
