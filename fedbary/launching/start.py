@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from threading import Timer
@@ -26,7 +26,7 @@ def simulate(words: list[str]) -> None:
         _simulate(settings, folder)
 
 
-def resume(run: Path, checkpoint: str, words: list[str]) -> None:
+def resume(run: Path, checkpoint: str, words: Sequence[str] = ()) -> None:
     """Go on with a simulated run from its `last` or its `previous` checkpoint.
 
     The only word may be `rounds=`, a larger number of rounds, which a whole run goes on to, too.
@@ -35,7 +35,7 @@ def resume(run: Path, checkpoint: str, words: list[str]) -> None:
         going_on = shlex.join([f"output={run}", f"resume={checkpoint}"])
         allowed = f"a simulated run; this one had real servers: what began it, with {going_on}"
         raise SettingError("run", str(run), f"{allowed}, goes on")
-    given = parse_overrides(words)
+    given = parse_overrides([*words])
     if others := given.keys() - {"rounds"}:
         name = min(others)
         raise SettingError(name, given[name], "no word but rounds=, as the run has its settings")
