@@ -42,7 +42,7 @@ from server_app.watched import watched
 from strategies import CompressedGrid, strategy_for
 from strategies.asking import ASKED_KEY, COUNTED_KEY, EXAMPLES_KEY
 from strategies.internals import FLOWER_LOGGER as logger
-from strategies.internals import is_simulated, log
+from strategies.internals import add_exit_handler, is_simulated, log
 
 app = ServerApp()
 spare_imports()
@@ -59,9 +59,20 @@ def main(grid: Grid, context: Context) -> None:
         with claimed_folder(settings, Path.cwd()) as folder:
             run(grid, settings, folder)
     except (SettingError, RunError) as error:
-        log(ERROR, "fedbary: %s", error)
+        _say(error)
         end_simulation()
         raise
+
+
+def _say(error: Exception) -> None:
+    """Log what ends a run: now, and once more below all that Flower says of it at its exit."""
+
+    def say() -> None:
+        log(ERROR, "fedbary: %s", said)
+
+    said = str(error)
+    say()
+    add_exit_handler(say)
 
 
 def run(grid: Grid, settings: Settings, folder: Path) -> None:

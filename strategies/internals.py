@@ -14,6 +14,7 @@ from flwr.clientapp.typing import ClientAppCallable
 from flwr.common.constant import ErrorCode
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
+from flwr.supercore.exit import add_exit_handler
 from flwr.supercore.logger import FLOWER_LOGGER, log
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
@@ -25,6 +26,7 @@ __all__ = [
     "NodeInfo",
     "Run",
     "TaskIdentity",
+    "add_exit_handler",
     "is_simulated",
     "log",
     "number",

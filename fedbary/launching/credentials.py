@@ -75,7 +75,7 @@ def _certificate(
         .issuer_name(issuer)
         .public_key(key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(minutes=5))
+        .not_valid_before(now - VALID)  # clocks differ, and are set back
         .not_valid_after(now + VALID)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), False)
         .add_extension(used, True)

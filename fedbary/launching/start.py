@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from threading import Timer
@@ -28,12 +28,14 @@ def simulate(words: list[str]) -> None:
         _simulate(settings, folder)
 
 
-def resume(run: Path, checkpoint: str, words: list[str], own_code: bool) -> None:
+def resume(
+    run: Path, checkpoint: str, words: Sequence[str] = (), own_code: bool = False
+) -> None:
     """Go on with a simulated run from its `last` or its `previous` checkpoint.
 
     The only word may be `rounds=`, a larger number of rounds, which a whole run goes on to, too.
     """
-    given = parse_overrides(words)
+    given = parse_overrides([*words])
     if others := given.keys() - {"rounds"}:
         name = min(others)
         raise SettingError(name, given[name], "no word but rounds=, as the run has its settings")
@@ -66,7 +68,8 @@ def deploy(words: list[str], sites: list[Path]) -> None:
 
     with claimed_folder(settings, Path.cwd()) as folder:
         try:
-            prepared = prepare(settings, folder, own_data=bool(sites))
+            with _announced(settings, "a SuperLink and its SuperNodes"):
+                prepared = prepare(settings, folder, own_data=bool(sites))
             run_lab(prepared, sites)
         except Stopped:
             going_on = shlex.join([f"output={folder}", "resume=last"])
@@ -79,7 +82,7 @@ def _simulate(settings: Settings, folder: Path) -> None:
         raise SettingError("dataset", "none", "a data set; without one, deploy with --site")
     try:
         with flower() if settings.engine == "ray" else nullcontext() as started:
-            with _announced(settings):
+            with _announced(settings, "Flower and Ray" if started else ""):
                 prepared = prepare(settings, folder)
             launch(prepared, started=started)
     except Stopped:
@@ -94,14 +97,14 @@ def _simulate(settings: Settings, folder: Path) -> None:
 
 
 @contextmanager
-def _announced(settings: Settings) -> Iterator[None]:
+def _announced(settings: Settings, starts: str) -> Iterator[None]:
     """Say what is done now, once it is known to go well, or else after `PATIENCE`."""
     line = (
         f"{settings.clients} clients train {settings.rounds} rounds of {settings.strategy} on "
         f"{settings.dataset}"
     )
-    if settings.engine == "ray":
-        line += "; Flower and Ray start, which takes a while"
+    if starts:
+        line += f"; {starts} start, which takes a while"
     late = Timer(PATIENCE, print, [line], {"flush": True})
     late.daemon = True
     late.start()

@@ -107,7 +107,8 @@ def wait_for_superlink(
     Raises
     ------
     RunError
-        If it ends, or does not answer within a minute; the message is the last line of its log.
+        If it ends, or does not answer within a minute; the message is the last error of its log,
+        or its last line.
     """
     handlers = [HTTPSHandler(context=ssl.create_default_context(cafile=ca))] if ca else []
     opener = build_opener(ProxyHandler({}), *handlers)
@@ -115,8 +116,9 @@ def wait_for_superlink(
     deadline = time.monotonic() + SUPERLINK_SECONDS
     while not _is_healthy(opener, url):
         if process.poll() is not None or time.monotonic() > deadline:
-            last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
-            raise RunError(f"Flower's SuperLink did not start: {' '.join(last)}")
+            lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+            said = [line for line in lines if "ERROR" in line] or lines
+            raise RunError(f"Flower's SuperLink did not start: {' '.join(said[-1:])}")
         time.sleep(0.1)
 
 

@@ -10,7 +10,7 @@ from threading import Thread
 import pytest
 from processes import marked, servers_of
 
-from fedbary.errors import SettingError
+from fedbary.errors import RunError, SettingError
 from fedbary.launching import environment, superlink
 
 BIN = Path(sys.executable).parent
@@ -62,6 +62,15 @@ def test_the_superlink_is_asked_past_a_proxy(monkeypatch, tmp_path):
         finally:
             server.shutdown()
             process.communicate(b"\n")
+
+
+def test_a_superlink_that_does_not_start_is_quoted_by_its_error(tmp_path):
+    said = ["INFO starting", "ERROR [Errno 98] address already in use", "INFO shutdown complete."]
+    (tmp_path / "log").write_text("\n".join(said))
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    with pytest.raises(RunError, match="did not start: ERROR .* address already in use$"):
+        superlink.wait_for_superlink(process, "127.0.0.1:9", tmp_path / "log")
 
 
 def test_ray_gets_a_folder_that_its_sockets_fit_into(monkeypatch, tmp_path):

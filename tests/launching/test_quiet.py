@@ -33,14 +33,14 @@ def test_a_program_s_lines_are_passed_on_but_for_flower_s(capsys):
 def test_what_goes_on_is_said_at_once_or_after_a_moment_or_not_before_an_error(capsys, monkeypatch):
     line = "10 clients train 20 rounds of RKLB on digits"
     chosen = resolve({"engine": "inline"})
-    with start._announced(chosen):
+    with start._announced(chosen, ""):
         assert capsys.readouterr().out == ""
     assert capsys.readouterr().out == f"{line}\n"
-    with pytest.raises(ValueError), start._announced(chosen):
+    with pytest.raises(ValueError), start._announced(chosen, ""):
         raise ValueError
     assert capsys.readouterr().out == ""
     monkeypatch.setattr(start, "PATIENCE", 0.01)
-    with start._announced(chosen):
+    with start._announced(chosen, ""):
         time.sleep(0.3)
     assert capsys.readouterr().out == f"{line}\n"
 

@@ -1,0 +1,23 @@
+"""A run that fails says why below all that Flower says of its end."""
+
+import pytest
+from flwr.app import Context, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.supercore.exit.exit_handler import trigger_exit_handlers
+
+import server_app
+from fedbary.errors import SettingError
+from server_app.inline import InlineGrid
+
+
+def test_the_reason_is_said_at_once_and_again_at_flower_s_exit(caplog):
+    config = {"settings": "rule=RKBL"}
+    context = Context(1, 1, {}, RecordDict(), config)
+    with pytest.raises(SettingError):
+        server_app.app(InlineGrid(ClientApp(), 1, config), context)
+    reason = caplog.messages[-1]
+    assert reason.startswith("fedbary: rule: 'RKBL'; expected")
+    caplog.clear()
+    for before in (True, False):
+        trigger_exit_handlers(run_before_force_exit=before)
+    assert caplog.messages == [reason]
