@@ -16,6 +16,9 @@ from fedbary.errors import SettingError
 HASH_BYTES = 8
 """Bytes of an input's hash."""
 
+WORDS = ("rows", "layout", "type", "least", "most", "content", "scored")
+"""What a digest says in words and numbers."""
+
 
 @dataclass(frozen=True, eq=False)
 class Digest:

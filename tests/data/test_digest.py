@@ -1,5 +1,8 @@
 """A digest tells whether data are the same, how they differ, and what was trained on."""
 
+import json
+import os
+
 import hypothesis.strategies as st
 import numpy as np
 import pytest
@@ -84,11 +87,16 @@ def test_a_digest_is_what_it_was_after_it_was_kept(tmp_path):
     kept = read_digest(tmp_path)
     kept.require_same(digest(), "d")
     assert kept.said == digest().said and torch.equal(kept.trained, digest().trained)
-    (tmp_path / ROWS).write_bytes(b"x")
-    with pytest.raises(SettingError, match="data-rows"):
-        read_digest(tmp_path)
+    good = (tmp_path / ROWS).read_bytes()
+    for data, held in ((None, b"x"), (b"[]", good), (b"{}", good), (b"[" * 10**5, good)):
+        (tmp_path / DATA).write_bytes(data or json.dumps(digest().said).encode())
+        (tmp_path / ROWS).write_bytes(held)
+        with pytest.raises(SettingError, match="data.json, data-rows") as caught:
+            read_digest(tmp_path)
+        assert "\n" not in str(caught.value)
     (tmp_path / ROWS).unlink()
-    assert (tmp_path / DATA).exists() and read_digest(tmp_path) is None
+    os.mkfifo(tmp_path / ROWS)
+    assert read_digest(tmp_path) is None
 
 
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -261,7 +261,9 @@ def test_a_set_of_several_names_which(tmp_path):
     raw = tmp_path / "EMNIST" / "raw"
     raw.mkdir(parents=True)
     for part in ("train", "test"):
-        (raw / f"emnist-digits-{part}-images-idx3-ubyte").write_bytes(idx(np.full((20, 28, 28), 200)))
+        (raw / f"emnist-digits-{part}-images-idx3-ubyte").write_bytes(
+            idx(np.full((20, 28, 28), 200))
+        )
         (raw / f"emnist-digits-{part}-labels-idx1-ubyte").write_bytes(idx(np.arange(20) % 10))
     assert load("torchvision:EMNIST:digits", tmp_path, False).num_classes == 10
 
