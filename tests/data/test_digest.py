@@ -64,6 +64,15 @@ def test_what_was_trained_on_is_known_in_any_order_and_nothing_else_is():
     assert not digest().trained_on(X[:0]).any()
 
 
+def test_missing_values_have_no_range():
+    x = X.clone()
+    x[:, 0], x[3, 1] = torch.nan, torch.nan
+    said = digest(x).said
+    assert said["least"][0] is said["most"][0] is None
+    assert said["least"][1] == float(X[:, 1].min()) and "NaN" not in json.dumps(said)
+    digest(x).require_same(digest(x.clone()), "d")
+
+
 def test_scored_data_are_known():
     digest().require_scored(X[:4], Y[:4], "d")
     with pytest.raises(SettingError, match="some may have been trained on"):
