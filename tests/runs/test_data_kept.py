@@ -3,6 +3,7 @@
 import re
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -13,7 +14,8 @@ import client_app
 from fedbary.errors import SettingError
 from fedbary.launching.use import evaluate, predict
 from fedbary.settings.config import resolve
-from server_app import run
+from fedbary.tasks import task_of
+from server_app import _digest, run
 from server_app.inline import InlineGrid, run_inline
 
 QUICK = {
@@ -117,3 +119,10 @@ def test_pictures_that_were_trained_on_are_known(tmp_path, monkeypatch, capsys):
     np.savez("new.npz", x=x[40:], y=y[40:])
     evaluate(Path("run"), Path("new.npz"))
     assert "new.npz: 10 of 20 examples are equal to ones trained on" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("told", "dealt"), [(3, True), (0, False), (10**9, False), (50, False)])
+def test_what_nodes_say_of_partitions_ends_no_run(told, dealt, tmp_path):
+    chosen = resolve({**QUICK, **next(tables(tmp_path)), "clients": 50 if told == 50 else 3})
+    roster = SimpleNamespace(members=[SimpleNamespace(partitions=told)])
+    assert bool(_digest(task_of(chosen), roster).trained.any()) == dealt
