@@ -13,6 +13,7 @@ from flwr.serverapp import Grid, ServerApp
 from torch import Tensor
 
 from fedbary.attacks import require_simulation
+from fedbary.data.digest import Digest
 from fedbary.data.shard import Shard
 from fedbary.ending import spare_imports
 from fedbary.errors import RunError, SettingError
@@ -114,8 +115,7 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
         results = RunFolder(folder, settings, counts)
         results.write_signature(signature.config())
         write_site_keys(folder, roster.keys)
-        dealt = max((member.partitions for member in roster.members), default=0)
-        if digest := task.digest(dealt):
+        if digest := _digest(task, roster):
             write_digest(folder, digest)
     else:
         completed = checkpoint.round
@@ -199,6 +199,16 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
         recorder.give_up(error)
         raise
     log(INFO, "Results: %s", folder)
+
+
+def _digest(task: Task, roster: Roster) -> Digest | None:
+    """Return the digest of the data, dealt where nodes say so; what they say may be a lie."""
+    clients = task.settings.clients
+    try:
+        dealt = any(member.partitions == clients for member in roster.members)
+        return task.digest(clients if dealt else 0)
+    except SettingError:
+        return task.digest()
 
 
 def _require_room_for_draws(settings: Settings, model: Mapping[str, Tensor]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,9 @@ from fedbary.errors import SettingError
 
 HASH_BYTES = 8
 """Bytes of an input's hash."""
+
+WORDS = ("rows", "layout", "type", "least", "most", "content", "scored")
+"""What a digest says in words and numbers."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,8 +101,8 @@ def digest_of(
         "rows": len(x),
         "layout": json.loads(json.dumps({**layout})),
         "type": str(x.dtype).removeprefix("torch."),
-        "least": (x.amin(0) if by_column else x.min()).tolist(),
-        "most": (x.amax(0) if by_column else x.max()).tolist(),
+        "least": _finite(x.nan_to_num(torch.inf).amin(0) if by_column else x.min()),
+        "most": _finite(x.nan_to_num(-torch.inf).amax(0) if by_column else x.max()),
         "content": content_hash(rows, y),
         "scored": content_hash(row_hashes(scored[0]), scored[1]),
     }
@@ -120,6 +124,13 @@ def row_hashes(x: Tensor) -> Tensor:
         hashlib.blake2b(memoryview(row), digest_size=HASH_BYTES).digest() for row in held.numpy()
     )
     return torch.frombuffer(bytearray(found), dtype=torch.int64) if found else torch.zeros(0).long()
+
+
+def _finite(values: Tensor) -> Any:
+    """Return numbers for JSON; None for a column without a value."""
+    if not values.ndim:
+        return values.item()
+    return [value if math.isfinite(value) else None for value in values.tolist()]
 
 
 def _other(name: str, difference: str) -> SettingError:

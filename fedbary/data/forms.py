@@ -17,7 +17,7 @@ PARQUET = ".parquet"
 
 def has_columns(name: str) -> bool:
     """Whether a data set of images holds columns by name: one of Hugging Face, a Parquet file."""
-    return name.startswith(HUB) or name.endswith(PARQUET)
+    return name.startswith(HUB) or name.lower().endswith(PARQUET)
 
 
 def is_own(name: str) -> bool:

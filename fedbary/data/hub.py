@@ -44,7 +44,7 @@ def load_hub(name: str, data_dir: Path, download: bool, target: str = "") -> tup
     """
     held = name.removeprefix(HUB)
     here = next((p for p in (user_path(held), data_dir / held) if p.exists()), None)
-    if here is None and (held.endswith(PARQUET) or not download):
+    if here is None and (held.lower().endswith(PARQUET) or not download):
         allowed = "a folder or a Parquet file that is there, or download=true for a name on the hub"
         raise SettingError("dataset", name, allowed)
     datasets = library("datasets", "hf", "dataset", name)

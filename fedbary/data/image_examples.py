@@ -41,7 +41,7 @@ def read_images(path: Path, layout: ImageLayout, resize: str = "none") -> Exampl
     """
     if path.is_dir():
         examples = _folder(path, layout, resize)
-    elif path.suffix == ".npz":
+    elif path.suffix.lower() == ".npz":
         examples = _npz(path)
     elif path.is_file() and path.suffix.lower() in IMAGES:
         pixels = read_image(path, layout.shape, resize)

@@ -113,7 +113,7 @@ def _absolute(dataset: str) -> str:
     """Return the path of a data set that is a file or folder here; others' names as they are."""
     prefix = HUB if dataset.startswith(HUB) else ""
     path = user_path(dataset.removeprefix(prefix))
-    is_path = prefix or "/" in dataset or path.suffix in (".npz", ".csv", ".parquet")
+    is_path = prefix or "/" in dataset or (path.suffix and path.is_file())
     return prefix + str(path.resolve()) if is_path and path.exists() else dataset
 
 

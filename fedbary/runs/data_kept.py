@@ -8,7 +8,7 @@ from pathlib import Path
 from safetensors import SafetensorError
 from safetensors.torch import load
 
-from fedbary.data.digest import Digest
+from fedbary.data.digest import WORDS, Digest
 from fedbary.errors import SettingError
 from fedbary.runs.whole import write_tensors, write_whole
 
@@ -26,18 +26,18 @@ def write_digest(folder: Path, digest: Digest) -> None:
 
 
 def read_digest(folder: Path) -> Digest | None:
-    """Return a run's digest; None where one of the files is not there.
+    """Return a run's digest; None where one of the files is not there, or is no file.
 
     Raises
     ------
     SettingError
         If one is damaged.
     """
-    try:
-        said = json.loads((folder / DATA).read_bytes())
-        held = load((folder / ROWS).read_bytes())
-        return Digest(said, held["rows"], held["trained"])
-    except FileNotFoundError:
+    files = folder / DATA, folder / ROWS
+    if not all(file.is_file() for file in files):
         return None
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
-        raise SettingError(f"{folder / DATA}, {ROWS}", error, "what the run wrote") from None
+    try:
+        said, held = json.loads(files[0].read_bytes()), load(files[1].read_bytes())
+        return Digest({name: said[name] for name in WORDS}, held["rows"], held["trained"])
+    except (OSError, ValueError, LookupError, TypeError, RecursionError, SafetensorError) as error:
+        raise SettingError(f"{files[0]}, {ROWS}", error, "what the run wrote") from None

@@ -264,11 +264,12 @@ class Settings(BaseModel):
         if setting == "ood_dataset" or task not in limits.TASKS:
             task = "classification"
         known, files = limits.of(task).DATASETS, limits.of(task).FILES
-        if value in ("none", *known) or value.endswith(files) or "/" in value or is_source(value):
+        is_file = value.lower().endswith(files)
+        if value in ("none", *known) or is_file or "/" in value or is_source(value):
             return value
         also = f", the path of a file {', '.join(files)} or of a folder (with a slash: ./scans), "
         also += f"{HUB}owner/name, {TORCHVISION}NAME, or package.module:function"
-        if setting == "dataset" and value.endswith(".csv"):
+        if setting == "dataset" and value.lower().endswith(".csv"):
             also += "; a table needs task=regression or task=tables, and target=<its column>"
         raise SettingError(setting, value, ", ".join(known) + also)
 

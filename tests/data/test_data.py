@@ -14,6 +14,7 @@ import torch
 
 from fedbary.data.images import Dataset, load, names
 from fedbary.errors import SettingError
+from fedbary.settings.config import resolve
 
 RNG = np.random.default_rng(0)
 REAL = os.environ.get("FEDBARY_DATA")
@@ -123,6 +124,13 @@ def test_npz_path_relative_to_data_dir_or_working_directory(tmp_path, monkeypatc
     assert load("mine.npz", tmp_path, False).shape == (1, 8, 8)
     monkeypatch.chdir(tmp_path)
     assert load("mine.npz", tmp_path / "elsewhere", False).shape == (1, 8, 8)
+
+
+def test_endings_may_be_in_capital_letters(tmp_path):
+    np.savez(tmp_path / "mine.npz", **small())
+    (tmp_path / "mine.npz").rename(tmp_path / "MINE.NPZ")
+    assert load("MINE.NPZ", tmp_path, False).shape == (1, 8, 8)
+    assert resolve({"dataset": "MINE.NPZ"}).dataset == "MINE.NPZ"
 
 
 def test_named_data_set_laid_out_as_npz(tmp_path):

@@ -1,5 +1,8 @@
 """A digest tells whether data are the same, how they differ, and what was trained on."""
 
+import json
+import os
+
 import hypothesis.strategies as st
 import numpy as np
 import pytest
@@ -61,6 +64,15 @@ def test_what_was_trained_on_is_known_in_any_order_and_nothing_else_is():
     assert not digest().trained_on(X[:0]).any()
 
 
+def test_missing_values_have_no_range():
+    x = X.clone()
+    x[:, 0], x[3, 1] = torch.nan, torch.nan
+    said = digest(x).said
+    assert said["least"][0] is said["most"][0] is None
+    assert said["least"][1] == float(X[:, 1].min()) and "NaN" not in json.dumps(said)
+    digest(x).require_same(digest(x.clone()), "d")
+
+
 def test_scored_data_are_known():
     digest().require_scored(X[:4], Y[:4], "d")
     with pytest.raises(SettingError, match="some may have been trained on"):
@@ -84,11 +96,16 @@ def test_a_digest_is_what_it_was_after_it_was_kept(tmp_path):
     kept = read_digest(tmp_path)
     kept.require_same(digest(), "d")
     assert kept.said == digest().said and torch.equal(kept.trained, digest().trained)
-    (tmp_path / ROWS).write_bytes(b"x")
-    with pytest.raises(SettingError, match="data-rows"):
-        read_digest(tmp_path)
+    good = (tmp_path / ROWS).read_bytes()
+    for data, held in ((None, b"x"), (b"[]", good), (b"{}", good), (b"[" * 10**5, good)):
+        (tmp_path / DATA).write_bytes(data or json.dumps(digest().said).encode())
+        (tmp_path / ROWS).write_bytes(held)
+        with pytest.raises(SettingError, match="data.json, data-rows") as caught:
+            read_digest(tmp_path)
+        assert "\n" not in str(caught.value)
     (tmp_path / ROWS).unlink()
-    assert (tmp_path / DATA).exists() and read_digest(tmp_path) is None
+    os.mkfifo(tmp_path / ROWS)
+    assert read_digest(tmp_path) is None
 
 
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -111,7 +111,7 @@ def _read(
         arrays = _hf.read(name, data_dir, download, shape, resize, target)
     elif name.startswith(TORCHVISION):
         arrays = _torchvision.read(name, data_dir, download, shape, resize)
-    elif name.endswith(".npz"):
+    elif name.lower().endswith(".npz"):
         return read_npz(name, path)
     elif name and path.is_dir():
         arrays = _folder.read(path, shape, resize)
