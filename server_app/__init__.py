@@ -30,6 +30,7 @@ from fedbary.runs.site_keys import read_site_keys, write_site_keys
 from fedbary.settings.config import Settings
 from fedbary.settings.run_config import resolve_run_config
 from fedbary.tasks import Task, task_of
+from server_app.arrival import guarded
 from server_app.asking import Asker
 from server_app.means import means_of
 from server_app.omniscient import attacked
@@ -51,6 +52,7 @@ def main(grid: Grid, context: Context) -> None:
         settings = resolve_run_config(context.run_config)
         if not isinstance(grid, InMemoryGrid):
             require_simulation(settings.attack)
+            grid = guarded(grid)
         run(grid, settings, run_folder(settings, Path.cwd()))
     except (SettingError, RunError) as error:
         log(ERROR, "fedbary: %s", error)
