@@ -104,3 +104,8 @@ def test_the_last_checkpoint_from_which_a_round_counted_stays(tmp_path):
     assert [line["skipped"] for line in lines(folder)] == [False] * 3 + [True] * 3
     kept = sorted(int(file.stem[-4:]) for file in folder.glob("checkpoint-*"))
     assert kept == [1, 4, 5]
+    for number in kept[1:]:
+        (folder / f"checkpoint-{number:04d}.safetensors").unlink()
+    again = chosen.model_copy(update={"rounds": 9, "resume": "last"})
+    run(InlineGrid(client_app.app, again.clients, again.model_dump()), again, folder)
+    assert [line["skipped"] for line in lines(folder)] == [False] * 10
