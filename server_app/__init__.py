@@ -33,6 +33,7 @@ from fedbary.runs.site_keys import read_site_keys, write_site_keys
 from fedbary.settings.config import Settings
 from fedbary.settings.run_config import resolve_run_config
 from fedbary.tasks import Task, task_of, zeros
+from server_app.arrival import guarded
 from server_app.asking import Asker
 from server_app.means import means_of
 from server_app.omniscient import attacked
@@ -57,6 +58,7 @@ def main(grid: Grid, context: Context) -> None:
         settings = resolve_run_config(context.run_config)
         if not is_simulated(grid):
             require_simulation(settings.attack)
+            grid = guarded(grid)
         with claimed_folder(settings, Path.cwd()) as folder:
             run(grid, settings, folder)
     except (SettingError, RunError) as error:

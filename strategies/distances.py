@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from statistics import median_low
 
+import torch
 from flwr.app import Array, ArrayRecord
 
 from fedbary.aggregation.reals import flat_reals, is_continuous
@@ -73,9 +74,10 @@ def _apart(array: Array, other: Array | None = None) -> float:
     tensor = tensor_from_array(array)
     if not is_continuous(tensor) or not tensor.numel():
         return 0.0
+    wide = torch.promote_types(tensor.real.dtype, torch.float32)  # half floats might overflow
     pieces = flat_reals(tensor).split(PIECE)
     if other is None:
         return max(float(piece.abs().max()) for piece in pieces)
     there = flat_reals(tensor_from_array(other)).split(PIECE)
     pairs = zip(pieces, there, strict=True)
-    return max(float((piece.double() - where).abs_().max()) for piece, where in pairs)
+    return max(float((piece.to(wide) - where.to(wide)).abs_().max()) for piece, where in pairs)

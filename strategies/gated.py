@@ -292,7 +292,7 @@ class GatedStrategy(AskingStrategy, ABC):
         reasons = [self._retreat.refusal(self._name(reply)) for reply in replies]
         self._gate.refuse(server_round, replies, reasons)
         names = ", ".join(f"{name} ({times:.2g} times)" for name, times in before.far.items())
-        self._tally.skip(before.round, f"undone by round {server_round}")
+        self._tally.undo(before.round)
         said = f"nobody could train, so that round {before.round} is undone; far out in it: {names}"
         self._skip(server_round, said)
         self.contributors = [n for n in self.contributors if self._named(n) not in before.far]

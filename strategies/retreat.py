@@ -13,13 +13,8 @@ from .arrays import array_from_tensor, tensor_from_array
 from .distances import LEAST, STANDS_OUT
 from .internals import ErrorCode
 
-_ARRAYS, _STATE, _FAR, _ROUND, _BARRED = (
-    "before.arrays.",
-    "before.state.",
-    "before.far.",
-    "before.round",
-    "barred.",
-)
+_ARRAYS, _STATE, _FAR = "before.arrays.", "before.state.", "before.far."
+_ROUND, _BARRED = "before.round", "barred."
 
 
 @dataclass(frozen=True, eq=False)

@@ -70,6 +70,11 @@ class Tally:
         self._last = f"round {server_round}: {reason}"
         log(WARNING, "aggregate_train: round %d is skipped: %s", server_round, reason)
 
+    def undo(self, server_round: int) -> None:
+        """Note and log that a round does not count any more, given the counts before it."""
+        self.skipped += 1
+        log(WARNING, "aggregate_train: round %d is undone", server_round)
+
     def end(self) -> None:
         """Log how many rounds counted; raise a RunError if none did."""
         rounds = self.counted + self.skipped

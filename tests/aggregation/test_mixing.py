@@ -232,3 +232,34 @@ def test_a_bound_on_precisions_is_relative_to_the_clients_not_to_the_centre(seed
     )
     for name in plain:
         torch.testing.assert_close(clipped[name], plain[name])
+
+
+def least_progress(honest, fraction):
+    """How far along the honest mean the aggregate goes, as a part of it, under the worst found.
+
+    Three more clients send one update of the median length, so that clipping leaves it: the honest
+    mean with its sign flipped, turned towards any honest client's until they count it a neighbour.
+    """
+    mean, length = honest.mean(0), honest.norm(dim=1).median()
+    found = []
+    for towards in honest:
+        for share in torch.linspace(0, 1, 9).double():
+            update = share * towards / towards.norm() - (1 - share) * mean / mean.norm()
+            hostile = update / update.norm() * length
+            all_ten = torch.cat([honest, hostile.expand(3, -1)])
+            alike = torch.eye(10).double()
+            matrix = Mixing(fraction, True).matrices(torch.stack([all_ten @ all_ten.T, alike]))[0]
+            found.append(float((matrix.mean(0) @ all_ten) @ mean / (mean @ mean)))
+    return min(found)
+
+
+@settings(max_examples=10, deadline=None)
+@given(SEEDS, st.floats(0.2, 1))
+def test_three_who_know_mixing_hold_seven_up_and_do_not_turn_them_back(seed, noise):
+    """Nor if one in ten is reckoned with, not three, though then they hold them up more."""
+    generator = torch.Generator().manual_seed(seed)
+    common = torch.randn(30, generator=generator).double()
+    honest = common + noise * torch.randn(7, 30, generator=generator).double()
+    known, too_few = least_progress(honest, 0.3), least_progress(honest, 0.1)
+    assert known > 0.5 and too_few > 0.1
+    assert known > too_few

@@ -171,3 +171,10 @@ def test_more_hostile_clients_than_a_rule_was_told_do_not_end_the_run(rule):
     assert {refusal.node_id for refusal in chosen.refusals if "could" in refusal.reason} <= {7, 8}
     assert abs(arrays["weight_mean"].numpy()).max() < BREAKS
     assert chosen.contributors
+
+
+def test_a_round_that_is_undone_is_one_skipped_round_of_those_that_may_follow_each_other():
+    chosen = strategy("RKLB", max_skipped=2)
+    run("RKLB", lambda _: 6.0, chosen=chosen)
+    with pytest.raises(RunError, match="1 rounds in a row were skipped; round 2: nobody could"):
+        run("RKLB", lambda _: 6.0, chosen=strategy("RKLB", max_skipped=1))

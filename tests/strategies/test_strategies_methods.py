@@ -99,9 +99,7 @@ def same(one, other):
     return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
 
 
-@pytest.mark.skipif(
-    not os.environ.get("FEDBARY_EVERY_METHOD"), reason="a minute a method, at night"
-)
+@pytest.mark.skipif(not os.environ.get("FEDBARY_EVERY_METHOD"), reason="it takes a minute")
 @pytest.mark.parametrize("name", ["FedHB", "FedPop"])
 def test_three_hundred_rounds_stay_finite(name):
     """What these methods learn of the clients' spread goes on from round to round."""

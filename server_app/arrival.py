@@ -1,0 +1,98 @@
+"""A grid whose replies are read one by one: what cannot be read is an error of its own client.
+
+Flower's SuperLink looks at the heads of what a SuperNode sends. What does not fit the bodies raises
+where the server's app reads them, and takes all replies with it that are read at the same time.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Iterable
+from copy import copy
+from typing import Any, cast
+
+from flwr.app import Error, Message, RecordDict
+from flwr.common.constant import ErrorCode
+from flwr.serverapp import Grid
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+POLL_SECONDS = 3.0
+"""Flower's own."""
+
+UNREADABLE = (
+    ValueError,
+    TypeError,
+    LookupError,
+    ArithmeticError,
+    AttributeError,
+    AssertionError,
+    EOFError,
+    RecursionError,
+    DecodeError,
+    struct.error,
+)
+"""What reading a stranger's message raises; a connection that fails raises none of these."""
+
+
+def guarded(grid: Grid) -> Grid:
+    """Return a grid of real servers that no reply can end."""
+    return cast(Grid, Guarded(grid))
+
+
+class Guarded:
+    """Another grid, whose replies are pulled one by one.
+
+    Parameters
+    ----------
+    grid : Grid
+        What everything is passed on to.
+    """
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+        self._asked: dict[str, Message] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._grid, name)
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        """Push messages; return their ids."""
+        messages = list(messages)
+        ids = list(self._grid.push_messages(messages))
+        for message_id, message in zip(
+            ids, messages, strict=False
+        ):  # none is returned if too large
+            self._asked[message_id] = copy(message)
+            self._asked[message_id].__dict__["_content"] = RecordDict()
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """Pull the replies that have come; one that cannot be read is an error of its client."""
+        return [reply for message_id in message_ids for reply in self._pull(message_id)]
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> list[Message]:
+        """Push messages and pull the replies, as Flower's grid does."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        waiting = {message_id for message_id in self.push_messages(messages) if message_id}
+        replies: list[Message] = []
+        while waiting:
+            found = self.pull_messages(waiting)
+            replies += found
+            waiting -= {reply.metadata.reply_to_message_id for reply in found}
+            if not waiting or (deadline is not None and time.monotonic() >= deadline):
+                break
+            time.sleep(POLL_SECONDS)
+        return replies
+
+    def _pull(self, message_id: str) -> list[Message]:
+        try:
+            return list(self._grid.pull_messages([message_id]))
+        except UNREADABLE as error:
+            if message_id not in self._asked:
+                raise
+            reason = f"its message cannot be read ({type(error).__name__})"
+            failure = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason)
+            return [Message(failure, reply_to=self._asked[message_id])]
