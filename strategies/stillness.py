@@ -68,8 +68,8 @@ class Stillness:
         """Compare what was sent in a round with what admitted clients replied."""
         named: dict[str, list[str]] = {STOOD_STILL: [], MOVED_ALIKE: []}
         for scale in convention.pairs(sent.keys()).values():
-            before = convention.to_log_var(_sample(sent[scale]))
-            after = convention.to_log_var(torch.stack([_sample(r[scale]) for r in replies]))
+            before = convention.to_log_var(some_of(sent[scale]))
+            after = convention.to_log_var(torch.stack([some_of(r[scale]) for r in replies]))
             if not before.numel():
                 continue
             moves = after - before
@@ -91,7 +91,7 @@ class Stillness:
                 log(WARNING, text, PATIENCE, ", ".join(scales))
 
 
-def _sample(array: Array) -> Tensor:
+def some_of(array: Array) -> Tensor:
     """Return some of an array's numbers, evenly spaced."""
     flat = flat_reals(tensor_from_array(array))
     return flat[:: max(1, len(flat) // SAMPLE)].double()

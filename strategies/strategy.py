@@ -17,6 +17,7 @@ from fedbary.methods.barycentre import Barycentre
 from .admission import arrays_of
 from .internals import log
 from .method_strategy import MethodStrategy
+from .narrowing import Narrowing
 from .privacy import Wrapper, driving_wrapper, hides_each, require_plain_mean
 from .stillness import Stillness
 
@@ -57,6 +58,7 @@ class PosteriorStrategy(MethodStrategy):
         super().__init__(*args, **{"rule": self.rule, **kwargs})
         self.rule = self.method.chosen
         self._stillness = Stillness()
+        self._narrowing = Narrowing()
         self._wrapper: Wrapper | None = None
 
     def summary(self) -> None:
@@ -78,7 +80,7 @@ class PosteriorStrategy(MethodStrategy):
 
     def start(self, *args: Any, **kwargs: Any) -> Result:
         """Run the rounds; see `GatedStrategy.start`."""
-        self._stillness = Stillness()
+        self._stillness, self._narrowing = Stillness(), Narrowing()
         return super().start(*args, **kwargs)
 
     def _told(self) -> dict[str, Any]:
@@ -128,4 +130,5 @@ class PosteriorStrategy(MethodStrategy):
             log(WARNING, "aggregate_train: %s does not protect: %s", name, share)
         records = [arrays_of(reply) for reply in admitted]
         self._stillness.observe(reference, records, self.convention)
+        self._narrowing.observe(rule.name, reference, records, aggregate, self.convention)
         return super()._commit(reference, aggregate, admitted)

@@ -12,7 +12,9 @@ What travels: the posterior, once either way: two numbers a Gaussian weight.
 What it costs: the server goes once over the replies, with an exponential a weight and client.
 
 Use it for one round, or with a prior that is weak; DWC counts it once. Where rounds start from the
-aggregate variances may fall to a K-th a round.
+aggregate, a client begins at a K-th of its own variance, and variances may fall to a K-th a round.
+The strategy warns once when three rounds in a row have gone so. DWC's clients begin at their own
+width.
 
 References: Hill, Conflations of Probability Distributions, 2011; Fischer et al., Federated Bayesian
 Deep Learning: The Application of Statistical Aggregation Methods to Bayesian Models, 2024.

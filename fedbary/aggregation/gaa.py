@@ -8,7 +8,8 @@ What travels: the posterior, once either way: two numbers a Gaussian weight.
 What it costs: the server goes once over the replies, with an exponential a weight and client.
 
 Use it where clients train from the prior, or for one round. Where rounds start from the aggregate,
-variances fall by Σ w² a round, unless training widens them again.
+a client begins at a K-th of its own variance. Variances then fall by Σ w² a round, but for what
+training widens them again. The strategy warns once when three rounds in a row have gone so.
 
 The public code of BA-BFL and FVBA differs: the former divides by Σ w² (`rule=NormalisedGAA`); the
 latter shrinks the prior's variance, too.

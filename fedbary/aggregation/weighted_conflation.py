@@ -11,7 +11,7 @@ What travels: the posterior, once either way: two numbers a Gaussian weight.
 What it costs: the server goes once over the replies, with an exponential a weight and client.
 
 Use it as conflation, where clients of few examples should not narrow the aggregate as much as those
-of many.
+of many. What its page says of rounds holds here too.
 
 References: Hill and Miller, How to Combine Independent Data Sets for the Same Quantity, 2011;
 Ozer et al., How to Combine Variational Bayesian Networks in Federated Learning (FVBA), 2022, whose

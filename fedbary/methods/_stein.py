@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -60,6 +61,11 @@ class Smooth:
     width : float
         The kernels' standard deviation; 0: by the particles' spread.
 
+    Attributes
+    ----------
+    precision : Tensor
+        1 over the density's variance by weight, (d,).
+
     References
     ----------
     West, Approximating Posterior Distributions by Mixture, JRSS B 1993.
@@ -74,6 +80,7 @@ class Smooth:
             shrinkage = math.sqrt(1 - h**2)
             var = h**2 * particles.var(0, correction=0).clamp_min(LEAST_VAR)
         self._mean, self._std = particles.mean(0), var.sqrt()
+        self.precision = 1 / (particles.var(0, correction=0) * shrinkage**2 + var)
         self._centres = shrinkage * (particles - self._mean) / self._std
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -84,9 +91,20 @@ class Smooth:
         return (nearest - offset) / self._std
 
 
-def normal(std: float) -> Score:
-    """Return the score of N(0, std²) for every weight."""
-    return lambda x: -x / std**2
+@dataclass(frozen=True)
+class Normal:
+    """The log density of N(0, std²) in every weight, with its `precision`, (1,)."""
+
+    std: float
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return its score at the rows of x, (N, d)."""
+        return -x / self.std**2
+
+    @property
+    def precision(self) -> Tensor:
+        """1/std²."""
+        return torch.tensor([self.std**-2])
 
 
 def direction(x: Tensor, scores: Tensor) -> Tensor:

@@ -14,9 +14,21 @@ t_k are p_0 = N(0, prior_std²) itself.
 Particles are densities by Gaussians around them, of the std `width`, 0.55 as published. Their
 logarithms are taken of no sum that underflows. With `width=0` mean and variance of the density are
 those of the particles, weight by weight, so that posteriors narrower than 0.55 are found. That is
-for one to three weights, and some rounds: quotients of densities of a few particles are rough, and
-a recursion of many rounds, or in ten weights, was seen to diverge. The published width is too wide
-to fail so, and blurs what clients say of one another.
+for one to three weights: quotients of densities of a few particles are rough, and in ten weights
+the recursion was seen to diverge. The published width is too wide to fail so, and blurs what
+clients say of one another.
+
+No site can be narrower than q, which holds it. Where particles say so, in a weight, the quotient
+q/t_k is no density, and particles would run away along it. There, weight by weight,
+
+- the client leaves q/t_k out, so that its q_k is the prior times its own likelihood;
+- the server takes q_k for t_k, and the product of all sites, p_0 Π_k t_k / p_0, for q.
+
+The server does the latter too where a quotient q_k/q would make a density wider than the prior: t_k
+then stays. It warns where the variances of q more than double in a round. With one weight, three
+clients of 8, 20 and 60 examples and one client a round, means were within .5 of the posterior's std
+after 24 rounds, where they had run to 241, and variances .5 to 1 of its own. With all three a round
+means drift by up to 1, and variances fall to .2 to .65.
 
 It assumes few weights: SVGD's particles lie too close together in many dimensions, 20 of them at 27
 % of the variance of 10 weights and at 3 % of that of 100.
@@ -67,11 +79,16 @@ from fedbary.methods._particles import (
 )
 from fedbary.methods._ranges import positive, whole
 from fedbary.methods._room import require_room
-from fedbary.methods._stein import Score, Smooth, check_particles, descended, normal
+from fedbary.methods._stein import Normal, Smooth, check_particles, descended
 from fedbary.methods._threads import one_thread
 from fedbary.seeds import derive_seed
 
 _GLOBAL, _START, _SITE = "particles/", "start/", "site/"
+
+Density = Smooth | Normal
+
+WIDER = 2.0
+"""By which factor variances may grow in a round, as a geometric mean, before a warning."""
 
 
 @dataclass(frozen=True)
@@ -146,13 +163,14 @@ class DSVGD(Method):
         local.load(model)
         together, site = under(_GLOBAL, received), under(_SITE, received)
         swarm = Swarm(local, together or under(_START, received))
-        prior = normal(self.prior_std)
+        prior = Normal(self.prior_std)
 
-        def density(held: Tensors) -> Score:
+        def density(held: Tensors) -> Density:
             return Smooth(swarm.pack(held).to(swarm.x), self.width) if held else prior
 
         q, t = density(together), density(site)
-        metrics = swarm.climb(lambda x: q(x) - t(x) + prior(x), 1 / self.alpha)
+        carried = (q.precision >= t.precision).to(swarm.x)
+        metrics = swarm.climb(lambda x: carried * (q(x) - t(x)) + prior(x), 1 / self.alpha)
         return Fitted(swarm.networks(), metrics)
 
     def reply_like(self, model: Tensors) -> Tensors:
@@ -163,21 +181,31 @@ class DSVGD(Method):
         """Move the densities of the clients that replied, then the global one."""
         self.check(len(replies), 1)
         damping, like = self.damping or 1 / len(replies), server.model
-        before, prior = self._start(server), normal(self.prior_std)
+        before, prior = self._start(server), Normal(self.prior_std)
         state = {name: t for name, t in server.state.items() if name.startswith(_SITE)}
         with one_thread():
             q = self._density(matrix(before, like)) if server.state else prior
             found = [matrix(reply.tensors, like).double() for reply in replies]
             moves = [self._density(rows) for rows in found]
+            counts = torch.ones(found[0].shape[1], dtype=torch.bool)
             for reply, rows, q_k in zip(replies, found, moves, strict=True):
                 held = under(_site(reply.client), state)
                 start = matrix(held, like).double() if held else rows
                 t = self._density(start) if held else prior
-                moved = self._moved(start, t, q, [q_k], damping)
+                carried = q.precision >= t.precision
+                exists = self._exists(t, q, [q_k], damping)
+                moved = torch.where(exists, self._moved(start, t, q, [q_k], damping), start)
+                moved = torch.where(carried, moved, rows)
+                counts &= exists & carried
                 state |= named(_site(reply.client), filled(moved, reply.tensors, like))
             rows = torch.stack(found).mean(0)
             if damping < 1:
                 rows = self._moved(rows, q, q, moves, damping)
+            if server.state:
+                counts &= self._exists(q, q, moves, damping)
+                if not bool(counts.all()):
+                    rows = torch.where(counts, rows, self._product(before, state, like))
+                self._warn(server, q, self._density(rows))
         together = filled(rows, _buffers(replies, before), like)
         return centre(together), {**state, **named(_GLOBAL, together)}
 
@@ -196,7 +224,7 @@ class DSVGD(Method):
         return Smooth(rows.double(), self.width)
 
     def _moved(
-        self, start: Tensor, of: Score, q: Score, moves: Sequence[Score], damping: float
+        self, start: Tensor, of: Density, q: Density, moves: Sequence[Density], damping: float
     ) -> Tensor:
         """Return particles of the density `of` times Π_k (q_k / q)^γ."""
 
@@ -205,6 +233,33 @@ class DSVGD(Method):
             return of(x) + damping * steps
 
         return descended(start, score, self.server_steps, self.server_rate)
+
+    def _product(self, start: Tensors, state: Tensors, like: Tensors) -> Tensor:
+        """Return particles of p_0 Π_k (t_k / p_0) over all sites that there are."""
+        prior, clients = Normal(self.prior_std), sorted({key.split("/")[1] for key in state})
+        sites = [
+            self._density(matrix(under(f"{_SITE}{client}/", state), like)) for client in clients
+        ]
+
+        def score(x: Tensor) -> Tensor:
+            return torch.stack([t(x) - prior(x) for t in sites]).sum(0) + prior(x)
+
+        rows = matrix(start, like).double()
+        return descended(rows, score, self.server_steps, self.server_rate)
+
+    def _exists(self, of: Density, q: Density, moves: Sequence[Density], damping: float) -> Tensor:
+        """Return in which weights `of` times Π_k (q_k / q)^γ is no wider than the prior."""
+        gain = torch.stack([move.precision for move in moves]).sum(0) - len(moves) * q.precision
+        return of.precision + damping * gain >= self.prior_std**-2
+
+    def _warn(self, server: Server, before: Density, after: Density) -> None:
+        """Warn of variances that grow, which those of all data do not."""
+        wider = float((before.precision / after.precision).log().mean().exp())
+        if wider > WIDER:
+            server.warn(
+                f"the particles' variances have grown {wider:.3g} times: DSVGD may diverge; "
+                "fewer rounds, more particles or a lower lr may help"
+            )
 
 
 def _site(client: str) -> str:

@@ -28,6 +28,11 @@ CIFAR-10), which take a hundred rounds or more, and with a student that is large
 here both are the run's network. The paper also distils at the server, as FedBE does; that is left
 out, for the mean is its default.
 
+At this rate mini-batches of B examples add noise of their own: with h the curvature of the mean NLL
+the teacher is at the temperature T + (η/2) h n_k/(2B), about 2 for n_k = 1080, B = 32 and h = 1,
+and nearer to T the more epochs a round has. It is left as published: what the student learns is a
+mean over the teacher's way, and a rate by n_k (see SGHMC) would hardly move it in a round.
+
 Trap of the public code: its noise, (2 √η / n_k) z, is a temperature of 4/n_k, of hundreds of
 examples nearly none.
 

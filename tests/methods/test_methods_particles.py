@@ -238,6 +238,35 @@ def test_clients_in_turn_or_together_find_the_posterior_of_all_data(features, tu
     assert ((alone - mean) / var.sqrt()).abs().max() > 0.5
 
 
+def test_over_many_rounds_particles_do_not_run_away():
+    """Trap: along a quotient that is no density they ran five standard deviations a round."""
+    data = [
+        (x[:n], y[:n]) for (x, y), n in zip(clients(1, 3, features=1), (8, 20, 60), strict=True)
+    ]
+    method = DSVGD(particles=20, width=0.0, server_steps=80)
+    found = federation(method, data, [[k % 3] for k in range(24)], epochs=80, lr=0.0125)
+    mean, var = posterior(data)
+    assert ((found.mean(0) - mean) / var.sqrt()).abs().max() < 1.0
+    ratio = found.var(0, correction=0) / var
+    assert 0.4 < ratio.min() and ratio.max() < 2.0
+
+
+def test_a_site_narrower_than_what_holds_it_is_the_reply_anew_and_the_product_takes_its_place():
+    """The variances then grow here from 0.01 to 1, of which the server warns."""
+    generator = torch.Generator().manual_seed(0)
+    rows = {
+        name: std * torch.randn(200, 1, generator=generator, dtype=torch.float64)
+        for name, std in {"q": 0.1, "t": 0.05, "reply": 1.0}.items()
+    }
+    method, lines = DSVGD(particles=200, width=0.0, prior_std=10.0), []
+    state = {"particles/w": rows["q"], "site/a/w": rows["t"]}
+    server = Server({"w": torch.zeros(1, dtype=torch.float64)}, state, warn=lines.append)
+    _, after = method.aggregate(server, [Reply("a", 1.0, {"w": rows["reply"]})])
+    assert torch.equal(after["site/a/w"], rows["reply"])
+    assert after["particles/w"].var() > 0.02 and not torch.equal(after["particles/w"], rows["q"])
+    assert len(lines) == 1 and "variances have grown" in lines[0]
+
+
 def test_the_cavity_reaches_the_client():
     """Trap: with a dead density a client's particles are those of its own data."""
     data = clients(1, 2, features=1, correlation=0.3)

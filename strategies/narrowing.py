@@ -1,0 +1,64 @@
+"""Whether a rule takes more of the variances in a round than the clients give back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from logging import WARNING
+
+import torch
+from flwr.app import ArrayRecord
+from flwr.supercore import log
+
+from .conventions import Convention
+from .stillness import some_of
+
+PATIENCE = 3
+"""So many rounds in a row the aggregate is narrower than what was sent, before a warning."""
+
+NARROWER = 0.1
+"""By how much at least, in the mean log-variance."""
+
+
+class Narrowing:
+    """Warns once of variances that fall from round to round though clients widen them.
+
+    A product of K posteriors, and the law of a mean of K draws, have about a K-th of the clients'
+    variance. Clients that begin at it widen it by what a round's steps give, and the next product
+    narrows that again. With s the mean log-variance sent, r that of the replies and a that of the
+    aggregate, a round is such a one where r > s and a < s − `NARROWER`.
+    """
+
+    def __init__(self) -> None:
+        self._rounds = 0
+        self._has_warned = False
+
+    def observe(
+        self,
+        rule: str,
+        sent: ArrayRecord,
+        replies: Sequence[ArrayRecord],
+        aggregate: ArrayRecord,
+        convention: Convention,
+    ) -> None:
+        """Compare what was sent in a round, what admitted clients replied, and their aggregate."""
+        scales = list(convention.pairs(sent.keys()).values())
+        if not scales or self._has_warned:
+            return
+
+        def mean(record: ArrayRecord) -> float:
+            parts = [convention.to_log_var(some_of(record[scale])) for scale in scales]
+            return float(torch.cat(parts).mean())
+
+        before, after = mean(sent), mean(aggregate)
+        replied = sum(map(mean, replies)) / len(replies)
+        falls = replied > before and after < before - NARROWER
+        self._rounds = self._rounds + 1 if falls else 0
+        if self._rounds == PATIENCE:
+            self._has_warned = True
+            log(
+                WARNING,
+                "aggregate_train: in %d rounds %s has narrowed log-variances further than clients "
+                "widened them, to a mean of %.3g: they fall on to those of a point estimate; use "
+                "it for one round, or method=DWC, whose clients begin at their own width",
+                PATIENCE, rule, after,
+            )  # fmt: skip
