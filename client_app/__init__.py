@@ -53,12 +53,12 @@ def query(message: Message, context: Context) -> Message:
 def ask(message: Message, context: Context) -> Message:
     """Answer a question of the task about the site's data."""
     job, config = job_of(message, context), config_of(message)
-    withheld = job.node.site.withheld
+    question, withheld = str(config["question"]), job.node.site.withheld
     if "answers" in withheld or job.task.counts_classes and "label-counts" in withheld:
-        raise Withheld(f"this site withholds its answer about {config['question']}")
+        raise Withheld(f"this site withholds its answer about {question}")
     tensors = message.content.array_records.get("tensors")
     told = tensors.to_torch_state_dict() if tensors is not None else {}
-    answer = job.task.answer(str(config["question"]), job.shard, config, told)
+    answer = job.task.answer(question, job.shard, config, told)
     return Message(RecordDict({"metrics": MetricRecord(answer)}), reply_to=message)
 
 
