@@ -75,7 +75,7 @@ def predict(
     examples = _read(trained, data, target)
     prediction = trained.predict(examples, samples)
     said = trained.task.answers(prediction, trained.signature)
-    columns: dict[str, Any] = {"example": list(examples.names), **said}
+    columns: dict[str, Any] = {"example": files.safe(examples.names), **said}
     if error_rate is not None:
         own = _read(trained, held_out, target) if held_out else None
         known = own or trained.task.evaluation_examples()
