@@ -69,7 +69,7 @@ def write_table(file: Path, columns: Mapping[str, Any]) -> None:
 
     text, frame = io.StringIO(), pandas.DataFrame({**columns})
     for name in frame.select_dtypes(exclude=["number", "bool"]):
-        frame[name] = safe(frame[name])
+        frame[name] = frame[name].map(_safe)
     frame.set_axis(safe(frame), axis=1).to_csv(text, index=False, float_format="%.6g")
     write_whole(file, text.getvalue().encode())
 
@@ -106,5 +106,6 @@ def safe(values: Iterable[object]) -> np.ndarray:
     return np.array([_safe(str(value)) for value in values], dtype=object)
 
 
-def _safe(text: str) -> str:
-    return f"'{text}" if text.startswith(_FORMULA) and not _NUMBER.fullmatch(text) else text
+def _safe(cell: Any) -> Any:
+    is_formula = isinstance(cell, str) and cell.startswith(_FORMULA) and not _NUMBER.fullmatch(cell)
+    return f"'{cell}" if is_formula else cell
