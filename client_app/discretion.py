@@ -13,7 +13,7 @@ from logging import ERROR
 from flwr.app import Context, Message, MessageType, MetricRecord
 
 from fedbary.data.sites import site_from
-from fedbary.errors import SettingError
+from fedbary.errors import CellError, SettingError
 from fedbary.texts import printable
 from strategies.internals import ClientAppCallable, log
 
@@ -58,8 +58,8 @@ def _logged(error: Exception) -> str:
 
 def _told(error: Exception, places: list[str]) -> str:
     """Return what an error tells the server: its own words for it, or what was expected."""
-    if told := getattr(error, "told", ""):
-        return str(told)
+    if isinstance(error, CellError):
+        return getattr(error, "told", "") or "columns or cells that do not fit"
     said = type(error).__name__
     if isinstance(error, SettingError):
         said = f"expected {error.allowed}"

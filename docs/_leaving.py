@@ -26,7 +26,7 @@ from server_app.inline import InlineGrid
 
 PAGE = Path(__file__).parent / "howto" / "leaving.md"
 
-TASKS: Mapping[str, Mapping[str, Any]] = {
+RUNS: Mapping[str, Mapping[str, Any]] = {
     "classification": {"normalise": "channels", "calibrate": "temperature", "holdout": 0.1},
     "tables": {"calibrate": "temperature", "holdout": 0.1},
     "regression": {"method": "FedAG"},
@@ -141,7 +141,7 @@ def _heard(settings: Settings, folder: Path) -> dict[str, dict[str, set[str]]]:
 
 def task_rows(task: str) -> list[str]:
     """Return the lines of a task's table: every name but those of arrays."""
-    found = heard(task, **TASKS[task])
+    found = heard(task, **RUNS[task])
     rows = []
     for message in sorted(found, key=lambda m: (not m.startswith("query"), m == "evaluate", m)):
         names = chain(*(held for kind, held in found[message].items() if kind != "arrays"))
@@ -207,7 +207,7 @@ def filled(text: str, rows: Callable[[str], list[str]]) -> str:
 
 def rows_of(name: str) -> list[str]:
     """Return the rows of the table that a marker names."""
-    return task_rows(name) if name in TASKS else [method_row(method) for method in methods()]
+    return task_rows(name) if name in RUNS else [method_row(method) for method in methods()]
 
 
 if __name__ == "__main__":

@@ -20,8 +20,8 @@ from fedbary.runs.whole import write_whole
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_FORMULA = re.compile(r"'*[-=+@\t\r\n]")
-"""How texts begin that spreadsheets take for formulas, and texts that `safe` makes of them."""
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+"""How texts begin that spreadsheets take for formulas."""
 
 _NUMBER = re.compile(r"[-+]?\d+(\.\d+)?(e[-+]?\d+)?", re.ASCII | re.IGNORECASE)
 
@@ -76,8 +76,8 @@ def write_table(file: Path, columns: Mapping[str, Any]) -> None:
         if frame[name].dtype.kind == "f" and len(std):
             frame[name] = [_written(*pair) for pair in zip(frame[name], std, strict=True)]
         elif frame[name].dtype.kind not in "iufb":
-            frame[name] = frame[name].map(safe)
-    frame.rename(columns=safe).to_csv(text, index=False, float_format="%.6g")
+            frame[name] = frame[name].map(_safe)
+    frame.set_axis(safe(frame), axis=1).to_csv(text, index=False, float_format="%.6g")
     write_whole(file, text.getvalue().encode())
 
 
@@ -112,12 +112,15 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     )
 
 
-def safe(cell: Any) -> Any:
-    """Return a cell that no spreadsheet takes for a formula: an apostrophe leads such a text.
+def safe(values: Iterable[object]) -> np.ndarray:
+    """Return texts that no spreadsheet takes for formulas: an apostrophe leads such a text.
 
-    A text that is a number stays: a class may be called -1. The way back is to take one apostrophe
-    away where others, or none, and one of ``= + - @``, a tab or a line's end follow it.
+    A text that is a number stays: a class may be called -1. The way back is to take an apostrophe
+    away where one of ``= + - @``, a tab or a line's end follows it.
     """
-    if not isinstance(cell, str) or not _FORMULA.match(cell) or _NUMBER.fullmatch(cell):
-        return cell
-    return f"'{cell}"
+    return np.array([_safe(str(value)) for value in values], dtype=object)
+
+
+def _safe(cell: Any) -> Any:
+    is_formula = isinstance(cell, str) and cell.startswith(_FORMULA) and not _NUMBER.fullmatch(cell)
+    return f"'{cell}" if is_formula else cell

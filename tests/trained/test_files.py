@@ -2,39 +2,37 @@
 
 import csv
 
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 from fedbary.trained.files import safe, write_table
 
+FORMULA = tuple("=+-@\t\r\n")
 TEXTS = st.text(st.sampled_from("=+-@'1.eE \t\r\nab\x1b"), max_size=6)
 
 
 def back(cell):
     """Take an apostrophe away, as `safe` says."""
-    rest = cell.lstrip("'")
-    return cell[1:] if cell.startswith("'") and rest[:1] in tuple("=+-@\t\r\n") else cell
+    return cell[1:] if cell.startswith("'") and cell[1:].startswith(FORMULA) else cell
 
 
 @given(TEXTS)
 def test_no_text_is_a_formula_and_each_can_be_had_back(text):
-    made = safe(text)
+    (made,) = safe([text])
     try:
         float(made)
     except ValueError:
-        assert made[:1] not in tuple("=+-@\t\r\n")
-    assert back(made) == text
+        assert not made.startswith(FORMULA)
+    assert back(made) == back(text)
+    assert list(safe([made])) == [made]
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=50, suppress_health_check=[*HealthCheck])
 @example(["=c1", "-1", "c"])
-@given(st.lists(TEXTS.filter(lambda text: "\r" not in text), min_size=1, max_size=4, unique=True))
+@given(st.lists(TEXTS, min_size=1, max_size=4, unique=True))
 def test_classes_of_any_name_come_back_from_a_table(tmp_path, names):
-    columns = {
-        "class": names,
-        **{name: [0.5] * len(names) for name in names},
-        "n": [1] * len(names),
-    }
+    assume(not any("\r" in name or back(name) != name for name in names))
+    columns = {"class": names, **{name: [0.5] * len(names) for name in names}}
     write_table(tmp_path / "t.csv", columns)
     with open(tmp_path / "t.csv", newline="") as file:
         header, *rows = csv.reader(file)
