@@ -81,6 +81,7 @@ def calls_of(
         lr=settings.lr,
         momentum=settings.momentum,
         weight_decay=settings.weight_decay,
+        max_grad_norm=settings.grad_bound,
         log_var_lr=settings.log_var_lr,
         kl_weight=float(settings.kl_weight),
     )

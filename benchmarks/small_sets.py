@@ -177,10 +177,10 @@ def federated(settings: Settings) -> dict[str, Any]:
     return {"score": score, "failing": failing, "min_examples": settings.min_examples}
 
 
-def cells(seeds: list[int]) -> Iterator[tuple[str, int, float, int]]:
+def cells(sets: list[str], seeds: list[int]) -> Iterator[tuple[str, int, float, int]]:
     """Yield the cells, seed by seed."""
     for seed in seeds:
-        for name in SETS:
+        for name in sets:
             yield from ((name, clients, alpha, seed) for clients in CLIENTS for alpha in ALPHAS)
 
 
@@ -214,6 +214,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
+    parser.add_argument("--sets", choices=SETS, nargs="+", default=SETS)
     given = parser.parse_args()
     torch.set_num_threads(1)
     logging.getLogger("flwr").setLevel(logging.ERROR)
@@ -225,7 +226,7 @@ def main() -> None:
         write_tables(out)
     done = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
     known = {(c["set"], c["clients"], c["alpha"], c["seed"]) for c in done}
-    for name, clients, alpha, seed in cells(given.seeds):
+    for name, clients, alpha, seed in cells(given.sets, given.seeds):
         if (name, clients, alpha, seed) in known:
             continue
         settings, start = settings_of(out, name, clients, alpha, seed), time.perf_counter()

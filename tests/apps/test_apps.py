@@ -21,6 +21,7 @@ from server_app.inline import InlineGrid, run_inline
 QUICK = {
     "engine": "inline", "clients": 3, "rounds": 2, "local_epochs": 1, "samples": 3,
     "pictures": False, "bayesian_layers": 2,
+    "normalise": "none",  # clients of these tests' own answer no question
 }  # fmt: skip
 
 
@@ -149,7 +150,7 @@ def test_every_rule_runs_and_the_first_round_is_its_aggregate(rule, tmp_path):
         shard, model = client_shard(task.held, task.deal, 3, client), network(chosen)
         training = Training(
             1, chosen.batch_size, chosen.lr, chosen.momentum, chosen.weight_decay,
-            chosen.log_var_lr, chosen.kl_weight,
+            chosen.log_var_lr, chosen.kl_weight, chosen.grad_bound,
         )  # fmt: skip
         seed = derive_seed(0, "train", client, 1)
         augment = task.held.augment

@@ -27,6 +27,7 @@ def ran(folder, **changes):
         "samples": 2,
         "device": "cpu",
         "holdout": 0.0,
+        "normalise": "none",
     }
     chosen = resolve({**quick, "rounds": 2, "local_epochs": 1, **changes})
     run_inline(chosen, folder)
