@@ -133,7 +133,7 @@ def evaluate(
 
     Examples: `fedbary evaluate runs/RUN ward7.csv --by sex`; `fedbary evaluate runs/RUN test.npz`.
     """
-    from fedbary.texts import alike
+    from fedbary.data.tables import alike
     from fedbary.trained import files, load
     from fedbary.trained.judgement import pictures, scores
 
