@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 LONGEST = 200
 """Characters that are shown of a stranger's text."""
@@ -37,6 +38,17 @@ def cause(reason: object) -> str:
         return shown(message.removesuffix("'>"))
     raised = _RAISED.fullmatch(message)
     return shown(f"{raised[1]}: {raised[2]}" if raised else message)
+
+
+def alike(names: Iterable[str]) -> list[tuple[str, str]]:
+    """Return pairs of names that differ in case or blanks alone."""
+    seen: dict[str, str] = {}
+    pairs = []
+    for name in names:
+        first = seen.setdefault("".join(name.split()).casefold(), name)
+        if first != name:
+            pairs.append((first, name))
+    return pairs
 
 
 def _printable(text: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -62,7 +62,6 @@ def predict(
     --error-rate 0.01`.
     """
     from fedbary.trained import files, load
-    from fedbary.trained.marked import names_of, referred
 
     if held_out and error_rate is None:
         raise SettingError("--held-out", str(held_out), "with --error-rate, which it is for")
@@ -72,14 +71,14 @@ def predict(
     examples = _read(trained, data, target)
     prediction = trained.predict(examples, samples)
     said = trained.task.answers(prediction, trained.signature)
-    names = names_of(examples, trained.settings.id)
+    names = _names(trained, examples)
     columns: dict[str, np.ndarray] = {**names, **said}
     if error_rate is not None:
         own = _read(trained, held_out, target).known() if held_out else None
         known = own or trained.task.evaluation_examples()
         columns["to a person"] = _to_person(trained, prediction, error_rate, known, samples)
     if examples.unknown:
-        columns = referred(columns, names, examples.unknown)
+        columns = {**names, **_referred(columns, names, examples.unknown)}
     if examples.x.ndim == 4:  # first: where the table stands, all does
         files.write_picture(picture, _sheet(examples, columns))
     files.write_table(output, columns)
@@ -134,7 +133,7 @@ def evaluate(
 
     Examples: `fedbary evaluate runs/RUN ward7.csv --by sex`; `fedbary evaluate runs/RUN test.npz`.
     """
-    from fedbary.data.tables import alike
+    from fedbary.texts import alike
     from fedbary.trained import files, load
     from fedbary.trained.judgement import pictures, scores
 
@@ -218,6 +217,34 @@ def _read(trained: Trained, data: Path, target: str, by: str | None = None) -> E
         said += f"{examples.converted[0]}, were converted to {form}, which the model takes"
         print(f"{data}: {said}", file=sys.stderr)
     return examples
+
+
+def _names(trained: Trained, examples: Examples) -> dict[str, np.ndarray]:
+    """Return what says which example is which: its name, and the run's column of ids."""
+    from fedbary.trained import files
+
+    names = {"example": files.safe(examples.names)}
+    column = trained.settings.id
+    if column in examples.columns:
+        names[column] = files.safe(examples.columns[column])
+    return names
+
+
+def _referred(
+    columns: dict[str, np.ndarray], names: Collection[str], unknown: tuple[int, ...]
+) -> dict[str, np.ndarray]:
+    """Return predictions of which those in some places are left to a person and say nothing."""
+    import numpy as np
+
+    count = len(columns["example"])
+    here = np.isin(np.arange(count), unknown)
+    person = here | columns.pop("to a person", np.zeros(count, dtype=bool))
+    said = {
+        name: np.where(here, "" if values.dtype == object else np.nan, values)
+        for name, values in columns.items()
+        if name not in names
+    }
+    return {**said, "to a person": person}
 
 
 def _to_person(

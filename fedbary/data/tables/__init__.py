@@ -22,7 +22,7 @@ from fedbary.data.tables._labelled import Labelled, encode
 from fedbary.data.tables._layout import Layout, layout_of
 from fedbary.data.tables._split import Split
 from fedbary.data.tables._table import Table, measured
-from fedbary.data.tables._words import alike, plain
+from fedbary.data.tables._words import plain
 from fedbary.errors import CellError, SettingError
 from fedbary.paths import user_path
 from fedbary.registry import is_factory, modules
@@ -33,7 +33,6 @@ __all__ = [
     "Layout",
     "Split",
     "Table",
-    "alike",
     "load",
     "load_labelled",
     "names",

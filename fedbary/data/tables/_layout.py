@@ -23,6 +23,7 @@ from fedbary.data.tables._words import (
     unit_of,
 )
 from fedbary.errors import CellError
+from fedbary.texts import alike
 
 MAX_CLASSES = 100
 

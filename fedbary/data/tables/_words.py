@@ -91,14 +91,3 @@ def order_of(names: Iterable[str]) -> list[str]:
     if all(re.fullmatch(r"[+-]?\d+", name, re.ASCII) for name in held):
         return sorted(held, key=int)
     return held
-
-
-def alike(names: Iterable[str]) -> list[tuple[str, str]]:
-    """Return pairs of names that differ in case or blanks alone."""
-    seen: dict[str, str] = {}
-    pairs = []
-    for name in names:
-        first = seen.setdefault("".join(name.split()).casefold(), name)
-        if first != name:
-            pairs.append((first, name))
-    return pairs
