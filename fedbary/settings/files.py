@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from copy import deepcopy
 from functools import lru_cache
 from pathlib import Path
@@ -39,10 +40,9 @@ class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """Return a mapping of different keys."""
         keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        for key in keys:
-            if keys.count(key) > 1:
-                said = f"the key {key!r} stands twice"
-                raise yaml.constructor.ConstructorError(None, None, said, node.start_mark)
+        if len(set(keys)) < len(keys):
+            said = f"the key {Counter(keys).most_common(1)[0][0]!r} stands twice"
+            raise yaml.constructor.ConstructorError(None, None, said, node.start_mark)
         return super().construct_mapping(node, deep)
 
 

@@ -60,6 +60,15 @@ class Rows(Task):
             deal.client_rows(self.held, self.deal, self.settings.clients)
         self.make_model(self.signature())
 
+    def notes(self) -> tuple[str, ...]:
+        """Return a line on what the settings' table holds."""
+        return (_note(self.held),)
+
+    def site_notes(self, site: Site, signature: Layout) -> tuple[str, ...]:
+        """Return such a line on a site's own table."""
+        own = site.partition is None
+        return (_note(self.load(site.data_path, signature)),) if own else ()
+
     def signature(self) -> Layout:
         """Return the columns, their levels and the classes of the server's data."""
         return self.held.layout
@@ -120,3 +129,17 @@ class Rows(Task):
         """Return the test rows, or those kept for validation."""
         x, y = deal.evaluation_data(self.held, self.deal)
         return Examples(tuple(str(row) for row in range(1, len(y) + 1)), x, y)
+
+
+def _note(held: Labelled | Table) -> str:
+    """Return what a table holds: rows, numbers and levels, and columns that are not used."""
+    columns = held.layout.columns
+    numbers = sum(not levels for _, levels in columns)
+    parts = [f"{len(held.y)} rows", f"{numbers} columns of numbers"]
+    if texts := [f"{name} ({len(levels)})" for name, levels in columns if levels]:
+        parts.append(f"levels: {', '.join(texts)}")
+    if gone := int(held.x.isnan().any(1).sum()):
+        parts.append(f"{gone} rows with missing values")
+    if held.unused:
+        parts.append(f"not used: {', '.join(held.unused)}")
+    return f"{held.name}: {'; '.join(parts)}"

@@ -61,6 +61,19 @@ def test_a_regression_has_levels_and_a_row_of_an_unknown_one_is_left_out(tmp_pat
     assert len(shard.y) == 12
 
 
+def test_a_line_says_what_a_table_holds_and_what_is_not_used(tmp_path):
+    rows = "".join(f"{'ab'[i % 2]},{i},{i * i}\n" for i in range(12))
+    (tmp_path / "wards.csv").write_text("ward,age,out\n" + rows)
+    of = task(tmp_path, dataset=str(tmp_path / "wards.csv"), missing="mean")
+    said = "12 rows; 1 columns of numbers; levels: ward (2)"
+    assert of.notes() == (f"{tmp_path / 'wards.csv'}: {said}",)
+    held = site(tmp_path, "visit,out,age,ward\n" + "8,1,,a\n9,2,3,b\n")
+    said = "2 rows; 1 columns of numbers; levels: ward (2); 1 rows with missing values; "
+    assert of.site_notes(held, of.signature()) == (
+        f"{tmp_path / 'site.csv'}: {said}not used: visit",
+    )
+
+
 # --- what is told --------------------------------------------------------------------------------
 
 SECRET = st.text("ЖѪŁŒÞ☃", min_size=1, max_size=4)

@@ -32,6 +32,8 @@ class Labelled:
         Labels, (N,), int64 in 0..K-1 for K classes.
     splits : tuple of Split
         The splits that the source prescribes; empty if it prescribes none.
+    unused : tuple of str
+        Columns of the source that the layout does not have.
     """
 
     name: str
@@ -39,6 +41,7 @@ class Labelled:
     x: Tensor
     y: Tensor
     splits: tuple[Split, ...] = ()
+    unused: tuple[str, ...] = ()
 
     @property
     def examples(self) -> tuple[Tensor, Tensor]:
@@ -83,7 +86,7 @@ def encode(frame: Frame, layout: Layout) -> Labelled:
     labels = labels_of(frame, layout)
     known = without(frame, layout, unknown)
     features, y = (torch.from_numpy(part[~unknown]) for part in (x, labels))
-    return Labelled(frame.name, layout, features, y, known.splits)
+    return Labelled(frame.name, layout, features, y, known.splits, layout.unused(frame.columns))
 
 
 def labels_of(frame: Frame, layout: Layout) -> np.ndarray:

@@ -57,6 +57,11 @@ class Layout:
         ]
         return (*held, *(f"{column} missing" for column in self.indicated))
 
+    def unused(self, columns: Iterable[str]) -> tuple[str, ...]:
+        """Return those of some columns that the layout does not have."""
+        known = {name for name, _ in self.columns}
+        return tuple(name for name in columns if name not in known)
+
     def config(self) -> dict[str, Any]:
         """Return what a ConfigRecord holds of it."""
         filled = {"missing": self.missing, "indicated": list(self.indicated)}

@@ -34,6 +34,8 @@ class Table:
         Features (N, D) and target (N,), finite float64.
     splits : tuple of Split
         The splits that the source prescribes; empty if it prescribes none.
+    unused : tuple of str
+        Columns of the source that the layout does not have.
     """
 
     name: str
@@ -41,6 +43,7 @@ class Table:
     x: Tensor
     y: Tensor
     splits: tuple[Split, ...] = ()
+    unused: tuple[str, ...] = ()
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -107,7 +110,7 @@ def measured(held: Frame, layout: Layout | None = None, missing: str = "refuse")
     x, unknown = features_of(held, chosen)
     known = without(held, chosen, unknown)
     features, targets = (torch.from_numpy(part[~unknown]) for part in (x, values))
-    return Table(held.name, chosen, features, targets, known.splits)
+    return Table(held.name, chosen, features, targets, known.splits, chosen.unused(held.columns))
 
 
 def _own_layout(held: Frame, missing: str) -> Layout:
