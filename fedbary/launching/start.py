@@ -28,9 +28,7 @@ def simulate(words: list[str]) -> None:
         _simulate(settings, folder)
 
 
-def resume(
-    run: Path, checkpoint: str, words: Sequence[str] = (), own_code: bool = False
-) -> None:
+def resume(run: Path, checkpoint: str, words: Sequence[str] = (), own_code: bool = False) -> None:
     """Go on with a simulated run from its `last` or its `previous` checkpoint.
 
     The only word may be `rounds=`, a larger number of rounds, which a whole run goes on to, too.
