@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
 TUTORIALS = sorted(ROOT.glob("docs/tutorials/*.ipynb"))
 SHORTER = {
-    "rounds=12": "rounds=5", "round 12/12": "round 5/5", "rounds=4": "rounds=2",
+    "rounds=12": "rounds=6", "round 12/12": "round 6/6", "rounds=4": "rounds=2",
     "round 4/4": "round 2/2", "rounds: 5": "rounds: 1", "rounds=5": "rounds=2",
 }  # fmt: skip
 """What by day stands in the place of long runs."""
