@@ -228,5 +228,5 @@ def test_a_site_with_a_folder_for_its_state_notices_that_its_data_changed(files,
     first, second = lines(tmp_path / "run")[1:]
     assert [client["site"] for client in first["clients"]] == ["a", "b"]
     assert [client["site"] for client in second["clients"]] == ["b"]
-    assert "the site's data: 'others'" in second["refused"][0]
+    assert "expected the data that the site began the run with" in second["refused"][0]
     assert "no state-path" not in caplog.text
