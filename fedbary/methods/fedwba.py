@@ -60,7 +60,7 @@ from fedbary.methods._particles import (
 )
 from fedbary.methods._ranges import positive
 from fedbary.methods._room import require_room
-from fedbary.methods._stein import Normal, Smooth, check_particles
+from fedbary.methods._stein import Normal, Score, Smooth, check_particles
 from fedbary.methods._threads import one_thread
 
 _PARTICLES = "particles/"
@@ -117,7 +117,8 @@ class FedWBA(Method):
         require_room("particles", self.particles, model)
         local.load(model)
         start = kept or scattered(model, self.particles, self.init_std, local.seed)
-        swarm, prior = Swarm(local, start), Normal(self.prior_std)
+        swarm = Swarm(local, start)
+        prior: Score = Normal(self.prior_std)
         if together := under(_PARTICLES, received):
             prior = Smooth(swarm.pack(together).to(swarm.x), self.width)
         metrics = swarm.climb(prior, 1.0)

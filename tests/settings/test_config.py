@@ -235,3 +235,14 @@ def test_a_parameter_of_another_method_or_kind_is_refused_with_what_is_allowed(c
     with pytest.raises(SettingError) as caught:
         resolve(changes)
     assert all(word in str(caught.value) for word in named)
+
+
+@pytest.mark.parametrize("method", ["SGHMC", "SGLD", "PredBayes"])
+def test_a_written_run_of_cycles_is_read_and_a_cycle_that_is_named_is_refused(method):
+    """Samplers had these three parameters, and a run is written with all that it has."""
+    written = resolve({"method": method, "server_fraction": 0.1}).model_dump()
+    del written["thinning"]
+    earlier = {**written, "cycles": 1, "noisy_epochs": 2, "rate_factor": 1.0}
+    assert validated(earlier).thinning == 60
+    with pytest.raises(SettingError, match="cycles"):
+        resolve({"method": method, "cycles": 3})
