@@ -168,7 +168,14 @@ def come_and_go(roster, grid, steps, place):
             roster.participants(server_round)
 
 
-QUICK = {"clients": 2, "rounds": 3, "local_epochs": 1, "samples": 3, "round_timeout": 1}
+QUICK = {
+    "clients": 2,
+    "rounds": 3,
+    "local_epochs": 1,
+    "samples": 3,
+    "round_timeout": 1,
+    "normalise": "none",
+}
 
 
 class Killed(Exception):
