@@ -28,8 +28,8 @@ PAGE = Path(__file__).parent / "howto" / "leaving.md"
 
 RUNS: Mapping[str, Mapping[str, Any]] = {
     "classification": {"normalise": "channels", "calibrate": "temperature", "holdout": 0.1},
-    "tables": {"calibrate": "temperature", "holdout": 0.1},
-    "regression": {"method": "FedAG"},
+    "tables": {"calibrate": "temperature", "holdout": 0.1, "missing": "median"},
+    "regression": {"method": "FedAG", "missing": "median"},
 }
 """Each task, with the settings under which its sites tell most."""
 
@@ -64,6 +64,8 @@ _MEANINGS = {
     "count": ("rows, or pixels, that the sums are of", "examples", "answers"),
     "total": ("sum of each column, less a shift; in tables of each class too", "as it", "answers"),
     "squares": ("sum of squares of each column, or of the residuals", "its square", "answers"),
+    "seen": ("values of each column that are not missing", "examples", "answers"),
+    "below": ("values of each column below a number that the server names", "examples", "answers"),
     "spread": ("sum of the residuals' spread over the networks", "target's square", "answers"),
 }  # fmt: skip
 """Of each name what it is, its unit, and the word that withholds it."""
@@ -157,6 +159,7 @@ def task_rows(task: str) -> list[str]:
 _SAID = {
     "query": "what it holds",
     "query.ask sums": "answer: sums",
+    "query.ask below": "answer: medians, four times",
     "query.ask noise": "answer: noise, after each round",
     "train": "training",
     "evaluate": "evaluation",

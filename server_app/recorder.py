@@ -225,7 +225,8 @@ class Recorder:
     def _outcome(self, server_round: int, told: Mapping[str, Any]) -> Outcome:
         """Return what is scored after a round."""
         pool = self.strategy.pool(self.model.state_dict())
-        counts = [sum(of_class) for of_class in zip(*self._label_counts(), strict=True)]
+        known = all(held := self._label_counts())  # of a site that withholds its own none are
+        counts = [sum(of_class) for of_class in zip(*held, strict=True)] if known else []
         return Outcome(
             server_round,
             self.model,
