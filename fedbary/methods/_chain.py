@@ -30,6 +30,11 @@ directions. It is too warm then, and at its own rate before the first sample is 
 Before it the client trains by SGD as under FedAvg, to where the chain starts. `_secant` finds h
 there.
 
+More weights than examples, d > n_k, leave directions without any curvature. There the posterior is
+as wide as its prior, and without one a chain would walk until the network is lost. So in N steps it
+may walk a quarter of the weights' root mean square r there: η/α ≤ n_k r²/(32 N). On digits (ten
+clients of 130 images, six rounds) SGHMC is then right on 82 %, and without it at chance.
+
 Directions of a curvature far below h have moved little when the last sample is taken: there samples
 are too close together, not too far apart. What batches add does not shrink with T: at T = 0.1 the
 2 % are 20.
@@ -64,6 +69,9 @@ BURN_IN, HURRIED = 4, 3
 
 HURRY = 4
 """By how much it is then faster, at most."""
+
+WALK = 0.25
+"""How far a weight without curvature may walk, as a part of the weights' root mean square."""
 
 CROWD = 30
 """So many examples a weight let a chain go faster than once through the data."""
@@ -123,7 +131,7 @@ class Chain:
     def _steps(self, count: int, hurried: int) -> Iterator[int]:
         """Take so many steps, hurry in the first; yield the number of each, from 1."""
         local, points, friction = self.local, self.points, self.friction
-        rates, in_epoch = self._rates(), self._in_epoch
+        rates, in_epoch = self._rates(count), self._in_epoch
         centre = points.value.clone() if self._is_controlled else None
         of_all = self._gradient_of_all() if self._is_controlled else torch.zeros(())
         batches = self._batches("chain", count)
@@ -145,8 +153,8 @@ class Chain:
             points.value.add_(velocity)
             yield step
 
-    def _rates(self) -> tuple[float, float]:
-        """Return η/α while the chain hurries, and after it."""
+    def _rates(self, count: int) -> tuple[float, float]:
+        """Return η/α of so many steps, while the chain hurries and after it."""
         local, training = self.local, self.local.training
         batches = self._batches("curvature", PROBES)
         with evaluation(local.model):
@@ -158,6 +166,9 @@ class Chain:
         most = speed(training.batch_size, len(local.x), weights, self.friction)
         fast = min(by_step(self.friction), HURRY * most)
         plain = training.lr / (1 - training.momentum)
+        if len(self.points.value) > len(local.x):
+            farthest = (WALK * self.points.value).square().mean()
+            plain = min(plain, float(farthest) * len(local.x) / (2 * count))
         if curvature <= 0:
             return plain, plain
         return min(plain, fast / curvature), min(plain, most / curvature)

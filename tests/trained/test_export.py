@@ -25,7 +25,8 @@ RUNS = {
     "images": {"pixels": "signed"},
     "gated": {"method": "FedHBMixture"},
     "product": {"method": "FedAG", "predictive": "product"},
-    "products": {"method": "PredBayes", "predictive": "product", "server_fraction": 0.1},
+    "products": {"method": "PredBayes", "thinning": 1, "predictive": "product",
+                 "server_fraction": 0.1},  # fmt: skip
     "tables": {"task": "tables", "class_weights": "balanced"},
     "tempered": {"task": "tables", "calibrate": "temperature", "holdout": 0.3},
     "numbers": {"task": "regression"},
