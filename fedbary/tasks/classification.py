@@ -203,10 +203,12 @@ class Classification(Task):
         """
         scores = dict.fromkeys(SCORES, math.nan)
         temperature = _classes.known_temperature(outcome)
+        line: dict[str, Any] = {}
         if self.settings.dataset == "none":
             if told := [client for client in outcome.held_out if client.keys() >= SCORES.keys()]:
                 scores = _classes.means(told)
-            line: dict[str, Any] = {} if temperature is None else {"temperature": temperature}
+            if temperature is not None:
+                line["temperature"] = temperature
             if failing := _failing.no_better(scores, outcome.label_counts):
                 line["failing"] = failing
             return Scored(scores, line)
@@ -214,7 +216,6 @@ class Classification(Task):
         prediction = self._predict_global(outcome, images)
         if not prediction.probs.isfinite().all():
             return Scored(scores, {"failing": _failing.NOT_FINITE})
-        line = {}
         if temperature is not None:
             line = _classes.at_temperature(prediction, labels, temperature)
             prediction = prediction.tempered(temperature)

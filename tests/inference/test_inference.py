@@ -255,3 +255,20 @@ def test_gaussians_of_no_variance_under_no_prior_train_as_points_do():
     for name, weight in points.named_parameters():
         found = held[name if name in held else f"{name}_mean"]
         assert (found - weight).norm() < 1e-3 * (weight - begun[name]).norm(), name
+
+
+@pytest.mark.parametrize("name", INFERENCE)
+def test_a_long_gradient_is_shortened_and_a_short_one_is_as_it_was(name):
+    """One step without momentum, penalties and Gaussians goes lr times the gradient."""
+    x, y = classification(32)
+    moves = {}
+    for bound in (None, 1e9, 1e-3):
+        model = cnn(0)
+        before = torch.cat([p.detach().flatten() for p in model.parameters()])
+        training = Training(1, 32, lr=0.5, momentum=0.0, max_grad_norm=bound)
+        local_method(name)(model, x, y, 1.0, training, seed=0)
+        moves[bound] = torch.cat([p.detach().flatten() for p in model.parameters()]) - before
+    assert torch.equal(moves[None], moves[1e9])
+    assert float(moves[1e-3].norm()) == pytest.approx(0.5 * 1e-3, rel=1e-3)
+    scale = moves[1e-3].norm() / moves[None].norm()
+    torch.testing.assert_close(moves[1e-3], scale * moves[None], rtol=1e-2, atol=1e-6)

@@ -63,17 +63,18 @@ def assert_as_alone(name, made, found, atol=1e-9):
     sizes=st.lists(st.integers(1, 13), min_size=1, max_size=4),
     layers=st.sampled_from([0, 3, 5]),
     momentum=st.sampled_from([0.0, 0.9]),
+    max_grad_norm=st.sampled_from([None, 0.5]),
     log_var_lr=st.sampled_from([0.0, 0.02]),
     augment=st.booleans(),
     seed=st.integers(0, 99),
 )
 @settings(max_examples=5, deadline=None)
 def test_each_client_ends_where_it_would_alone(
-    name, sizes, layers, momentum, log_var_lr, augment, seed
+    name, sizes, layers, momentum, max_grad_norm, log_var_lr, augment, seed
 ):
     made = calls(
         network(name, layers=layers), sizes, augment=augment, seed=seed,
-        momentum=momentum, weight_decay=0.01, log_var_lr=log_var_lr,
+        momentum=momentum, max_grad_norm=max_grad_norm, weight_decay=0.01, log_var_lr=log_var_lr,
     )  # fmt: skip
     assert hindrance(name, made) == ""
     assert_as_alone(name, made, fit(name, made))
