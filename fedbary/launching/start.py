@@ -63,7 +63,9 @@ def deploy(words: list[str], sites: list[Path]) -> None:
         raise SettingError("dataset", "none", "a data set, or --site with each site's data")
     require_simulation(settings.attack)
     from fedbary.launching.deploy import deploy as run_lab
+    from fedbary.launching.deploy import site_configs
 
+    site_configs(sites)  # raises what is wrong with them
     with claimed_folder(settings, Path.cwd()) as folder:
         try:
             with _announced(settings, "a SuperLink and its SuperNodes"):

@@ -41,7 +41,7 @@ def run_folder(settings: Settings, base: Path) -> Path:
 def claimed_folder(settings: Settings, base: Path) -> Iterator[Path]:
     """Give the run's folder; a new one is made at once, so that no other run takes its name.
 
-    One in which nothing was written is removed at the end.
+    One in which nothing was written is removed at the end, with the folders made for it.
 
     Raises
     ------
@@ -52,6 +52,7 @@ def claimed_folder(settings: Settings, base: Path) -> Iterator[Path]:
     if settings.output != "auto":
         yield folder
         return
+    above = [place for place in folder.parents if not place.exists()]
     while True:
         try:
             folder.mkdir(parents=True)
@@ -67,7 +68,8 @@ def claimed_folder(settings: Settings, base: Path) -> Iterator[Path]:
         if {path.name for path in folder.glob("*")} <= {LOCK}:
             (folder / LOCK).unlink(missing_ok=True)
             with suppress(OSError):
-                folder.rmdir()
+                for place in (folder, *above):
+                    place.rmdir()
 
 
 def is_whole(folder: Path) -> bool:

@@ -88,7 +88,10 @@ def test_no_reply_in_a_method_s_own_layout_ends_a_run(name, tmp_path, quiet):
     rng = np.random.default_rng([SEED, sorted(METHODS).index(name)])
     settings = settings_of(name)
     nodes = range(1, 1 + HONEST + HOSTILE)
-    members = [SimpleNamespace(node_id=node, name=f"site {node}", partition=node) for node in nodes]
+    members = [
+        SimpleNamespace(node_id=node, name=f"site {node}", partition=node, label_counts=[])
+        for node in nodes
+    ]
     roster = SimpleNamespace(members=members, name=lambda node: f"site {node}", called=str)
     results = RunFolder(tmp_path, settings, {})
     recorder = Recorder(settings, results, roster, FACTS, {})
