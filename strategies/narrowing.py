@@ -7,9 +7,9 @@ from logging import WARNING
 
 import torch
 from flwr.app import ArrayRecord
-from flwr.supercore import log
 
 from .conventions import Convention
+from .internals import log
 from .stillness import some_of
 
 PATIENCE = 3

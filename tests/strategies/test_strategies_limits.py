@@ -63,7 +63,6 @@ OPPOSITE = ([-1.0, 1.0], [-1.0, 1.0], [-1.0, -1.0], 1e12)
 def test_whatever_is_admitted_has_a_sound_aggregate_that_is_admitted_again(
     rule, sent, dtype, unit, beta
 ):
-    """As far apart as numbers can be; how far is too far is another law."""
     convention, start = model(unit, dtype, [0.0, 0.0], [0.0, 0.0], [0.0, 0.0])
     records = [(model(unit, dtype, *arrays)[1], weight) for *arrays, weight in sent]
     if rule == "FedAG":
@@ -71,7 +70,7 @@ def test_whatever_is_admitted_has_a_sound_aggregate_that_is_admitted_again(
         records = [(without_scale(record), weight) for record, weight in records]
     options = {} if rule == "FedAG" else {"convention": convention, "server_momentum": beta}
     strategy = strategy_for(rule)(**options, choose_nodes=lambda server_round: [])
-    with patch.object(gated, "farness", lambda records, *_: [1.0] * len(records)):
+    with distances_aside():
         for server_round in (1, 2, 3):
             strategy.configure_train(server_round, start, ConfigRecord(), None)
             replies = [reply(k, r, num_examples=weight) for k, (r, weight) in enumerate(records)]
@@ -79,6 +78,11 @@ def test_whatever_is_admitted_has_a_sound_aggregate_that_is_admitted_again(
             assert not strategy.refusals
             check_arrays(start, records[0][0], convention)
             assert train_refusal(reply(1, start), start, convention, "num-examples") is None
+
+
+def distances_aside():
+    """Let replies be as far apart as numbers can be; how far is too far is another law."""
+    return patch.object(gated, "farness", lambda records, *_: [1.0] * len(records))
 
 
 def without_scale(record):
@@ -153,7 +157,8 @@ def test_who_spoils_the_aggregate_of_a_rule_of_one_s_own_is_refused(method, host
     far = 0.7 * value_limit(torch.float32, True)
     spoiling = [reply(k, gaussians(far, -1.0), num_examples=0.5) for k in range(9, 9 + hostile)]
     strategy = started(method(), gaussians(0.0))
-    result, _ = strategy.aggregate_train(1, [*spoiling, *honest])
+    with distances_aside():
+        result, _ = strategy.aggregate_train(1, [*spoiling, *honest])
     refused = {refusal.node_id for refusal in strategy.refusals}
     if method is Total and hostile == 1:
         assert not refused
