@@ -13,9 +13,10 @@ from copy import copy
 from typing import Any, cast
 
 from flwr.app import Error, Message, RecordDict
-from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+from strategies.internals import ErrorCode
 
 POLL_SECONDS = 3.0
 """Flower's own."""
