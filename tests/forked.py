@@ -46,7 +46,7 @@ def _is_passed(fd: int) -> bool:
 
 
 def serve(folder: str, listening: int) -> None:
-    """Fork for every request at a listening socket."""
+    """Fork for every request at a listening socket, until the process that holds stdin ends."""
     import gc
 
     import_module_of("server_app.warm")
@@ -56,6 +56,8 @@ def serve(folder: str, listening: int) -> None:
     with socket.socket(fileno=listening) as server:
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
         while True:
+            if sys.stdin in select.select([server, sys.stdin], [], [])[0]:
+                return
             client, _ = server.accept()
             if os.fork() == 0:
                 break
@@ -172,13 +174,14 @@ def tools() -> str:
             [sys.executable, __file__, folder, str(server.fileno())],
             cwd=root,
             env={**os.environ, "PYTHONPATH": os.pathsep.join([root, *sys.path])},
+            stdin=subprocess.PIPE,
             pass_fds=[server.fileno()],
             start_new_session=True,
         )
 
     def end() -> None:
-        process.kill()
-        process.wait()
+        with process:
+            process.kill()
         shutil.rmtree(folder)
 
     atexit.register(end)
