@@ -169,6 +169,7 @@ def accuracy(folder, **changes):
     return json.loads(lines[-1])["accuracy"]
 
 
+@pytest.mark.slow
 def test_one_client_of_tiny_variances_ruins_rklb_but_not_with_a_bound_nor_the_median(tmp_path):
     honest = accuracy(tmp_path / "honest", rule="RKLB")
     hostile = {"attack": "variance_collapse", "hostile_fraction": 0.2}
@@ -178,6 +179,7 @@ def test_one_client_of_tiny_variances_ruins_rklb_but_not_with_a_bound_nor_the_me
     assert accuracy(tmp_path / "median", rule="Median", **hostile) > honest - MARGIN
 
 
+@pytest.mark.slow
 def test_clients_of_huge_variances_ruin_wb_but_not_after_clipping_and_mixing(tmp_path):
     honest = accuracy(tmp_path / "honest", rule="WB")
     hostile = {"attack": "variance_explosion", "hostile_fraction": 0.2, "rule": "WB"}
