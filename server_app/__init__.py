@@ -63,7 +63,8 @@ def main(grid: Grid, context: Context) -> None:
             run(grid, settings, folder)
     except (SettingError, RunError) as error:
         _say(error)
-        end_simulation()
+        if is_simulated(grid):
+            end_simulation()
         raise
 
 

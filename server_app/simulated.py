@@ -41,7 +41,8 @@ def hindrance() -> str:
 def end_simulation() -> None:
     """See to it that the simulation's process ends soon, even while it waits for Ray.
 
-    Flower's main thread waits for as long as Ray lets it, whatever became of the server.
+    Flower's main thread waits for as long as Ray lets it, whatever became of the server. To be
+    called in a process of Flower's simulation engine only: any other is not ours to end.
     """
 
     def end() -> None:

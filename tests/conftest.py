@@ -4,6 +4,7 @@ No example has a deadline: machines are shared.
 """
 
 import os
+import sys
 
 import hypothesis
 import pytest
@@ -31,3 +32,21 @@ def pytest_runtest_setup(item):
     """Skip what needs a GPU where there is none."""
     if item.get_closest_marker("cuda") and not torch.cuda.is_available():
         pytest.skip("no GPU that PyTorch can use")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _exits_are_failures():
+    """Fail a test that ends its own process by `os._exit`, which takes a worker without a word.
+
+    Forks may, and xdist's own thread when nobody wants the worker any more.
+    """
+    worker, end = os.getpid(), os._exit
+
+    def refuse(code):
+        if os.getpid() != worker or sys._getframe(1).f_globals["__name__"].startswith("execnet"):
+            end(code)
+        raise RuntimeError("a test was about to end its worker")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "_exit", refuse)
+        yield

@@ -136,7 +136,7 @@ def test_an_unknown_attack_lists_the_names():
         resolve({"attack": "flip"})
 
 
-def test_an_omniscient_attack_needs_a_minority_and_a_simulation(tmp_path, monkeypatch):
+def test_an_omniscient_attack_needs_a_minority_and_a_simulation(tmp_path):
     with pytest.raises(
         SettingError, match="hostile_fraction: 0.4.*below half of 4 clients for inner"
     ):
@@ -146,7 +146,6 @@ def test_an_omniscient_attack_needs_a_minority_and_a_simulation(tmp_path, monkey
     with pytest.raises(SettingError, match="attack: 'inner_product'.*sign_flip.*on a deployment"):
         deploy(["attack=inner_product", f"output={tmp_path / 'run'}"], [])
     chosen = resolve({"attack": "inner_product", "output": str(tmp_path / "run")})
-    monkeypatch.setattr(server_app, "end_simulation", lambda: None)  # it ends this process
     context = Context(1, 1, {}, RecordDict(), chosen.model_dump())
     with pytest.raises(SettingError, match="attack: 'inner_product'.*sign_flip.*on a deployment"):
         server_app.main(InlineGrid(client_app.app, 2, {}), context)

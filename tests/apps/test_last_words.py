@@ -10,7 +10,13 @@ from fedbary.errors import SettingError
 from server_app.inline import InlineGrid
 
 
+def _flower_ends():
+    for before in (True, False):
+        trigger_exit_handlers(run_before_force_exit=before)
+
+
 def test_the_reason_is_said_at_once_and_again_at_flower_s_exit(caplog):
+    _flower_ends()  # what earlier runs of this process had to say
     config = {"settings": "rule=RKBL"}
     context = Context(1, 1, {}, RecordDict(), config)
     with pytest.raises(SettingError):
@@ -18,6 +24,5 @@ def test_the_reason_is_said_at_once_and_again_at_flower_s_exit(caplog):
     reason = caplog.messages[-1]
     assert reason.startswith("fedbary: rule: 'RKBL'; expected")
     caplog.clear()
-    for before in (True, False):
-        trigger_exit_handlers(run_before_force_exit=before)
+    _flower_ends()
     assert caplog.messages == [reason]

@@ -1,12 +1,19 @@
 """What a server beside Ray says of it, and how its process ends when the run has failed."""
 
 import importlib
+import os
+import posix
 import sys
 import threading
 
 import pytest
+from flwr.app import Context, RecordDict
+from flwr.clientapp import ClientApp
 
+import server_app
+from fedbary.errors import SettingError
 from server_app import simulated
+from server_app.inline import InlineGrid
 
 
 @pytest.fixture
@@ -28,3 +35,24 @@ def test_a_simulation_whose_server_has_failed_ends_though_ray_never_answers(
     monkeypatch.setattr(simulated, "END_SECONDS", 0.01)
     simulated.end_simulation()
     assert ended.wait(60)
+
+
+@pytest.mark.parametrize("engine", [True, False])
+def test_a_failed_run_ends_the_process_of_a_simulation_and_no_other(
+    engine, beside_ray, monkeypatch
+):
+    ended = []
+    monkeypatch.setattr(server_app, "is_simulated", lambda grid: engine)
+    monkeypatch.setattr(server_app, "_say", lambda error: None)
+    monkeypatch.setattr(server_app, "end_simulation", lambda: ended.append(True))
+    config = {"settings": "rule=RKBL"}
+    with pytest.raises(SettingError):
+        grid = InlineGrid(ClientApp(), 1, config)
+        server_app.main(grid, Context(1, 1, {}, RecordDict(), config))
+    assert len(ended) == engine
+
+
+def test_no_test_ends_its_worker():
+    assert os._exit is not posix._exit
+    with pytest.raises(RuntimeError, match="a test was about to end its worker"):
+        os._exit(1)

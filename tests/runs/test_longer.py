@@ -20,7 +20,7 @@ from server_app.inline import run_inline
 QUICK = {
     "engine": "inline", "clients": 3, "local_epochs": 1, "samples": 2, "pictures": False,
     "model": "mlp", "bayesian_layers": 1, "train_fraction": 0.2, "server_momentum": 0.5,
-    "participation": 0.67, "prior": "global", "device": "cpu",
+    "participation": 0.67, "prior": "global", "device": "cpu", "lr_schedule": "constant",
 }  # fmt: skip
 
 
