@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
 
@@ -19,5 +20,9 @@ def content_of(file: Path) -> bytes:
 
 def require_regular(file: Path) -> None:
     """Raise an OSError for a pipe or a device, whose reader may wait for ever."""
-    if file.exists() and not (file.is_file() or file.is_dir()):
+    try:
+        mode = file.stat().st_mode  # once: another process may remove the file meanwhile
+    except FileNotFoundError:
+        return
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise OSError(f"{file} is a pipe or a device")

@@ -159,7 +159,8 @@ def accuracy(folder, **changes):
     """The accuracy on digits of five clients after six short rounds."""
     short = {
         "engine": "inline", "clients": 5, "partition": "iid", "rounds": 6, "local_epochs": 3,
-        "pictures": False,
+        "pictures": False, "normalise": "none", "initialisation": "papers", "max_grad_norm": "none",
+        "lr_schedule": "constant", "log_var_lr": 0.01,
         "lr": 0.05, "bayesian_layers": 2, "holdout": 0, "samples": 3, "evaluate_clients": 0,
     }  # fmt: skip
     run_inline(resolve({**short, **changes}), folder)
@@ -167,6 +168,7 @@ def accuracy(folder, **changes):
     return json.loads(lines[-1])["accuracy"]
 
 
+@pytest.mark.slow
 def test_one_client_of_tiny_variances_ruins_rklb_but_not_with_a_bound_nor_the_median(tmp_path):
     honest = accuracy(tmp_path / "honest", rule="RKLB")
     hostile = {"attack": "variance_collapse", "hostile_fraction": 0.2}
@@ -176,6 +178,7 @@ def test_one_client_of_tiny_variances_ruins_rklb_but_not_with_a_bound_nor_the_me
     assert accuracy(tmp_path / "median", rule="Median", **hostile) > honest - MARGIN
 
 
+@pytest.mark.slow
 def test_clients_of_huge_variances_ruin_wb_but_not_after_clipping_and_mixing(tmp_path):
     honest = accuracy(tmp_path / "honest", rule="WB")
     hostile = {"attack": "variance_explosion", "hostile_fraction": 0.2, "rule": "WB"}

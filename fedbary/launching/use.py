@@ -11,7 +11,6 @@ import typer
 
 from fedbary.errors import SettingError
 from fedbary.figures.spared import spared
-from fedbary.runs.failing import verdict
 from fedbary.texts import printable
 
 if TYPE_CHECKING:
@@ -221,6 +220,8 @@ def _tell(line: str) -> None:
 
 def _learned(trained: Trained) -> Trained:
     """Return a trained model; say of one that has learned nothing that it has not."""
+    from fedbary.runs.failing import verdict
+
     if said := verdict(trained.line):
         print(said, file=sys.stderr)
     return trained

@@ -140,7 +140,9 @@ def test_a_run_goes_on_without_what_a_site_withholds(task, word, files, tmp_path
 
 def test_where_nobody_tells_a_run_has_a_posterior_and_no_scores(files, tmp_path):
     nodes = [{"data-path": str(file), "name": file.stem, "withhold": "all"} for file in files]
-    chosen = resolve({**QUICK, **IMAGES, "keep_best": "nll", "calibrate": "temperature"})
+    chosen = resolve(
+        {**QUICK, **IMAGES, "keep_best": "nll", "calibrate": "temperature", "normalise": "none"}
+    )
     lines, _ = heard(nodes, chosen, tmp_path / "run")
     assert [line["accuracy"] for line in lines] == [None] * 3
     assert "held_out" not in lines[-1]

@@ -6,13 +6,11 @@ import sys
 import tomllib
 
 import hypothesis.strategies as st
-import numpy as np
 import pytest
 import typer
 from hypothesis import given
 
 from fedbary import __version__
-from fedbary.data.tables import load
 from fedbary.errors import SettingError
 from fedbary.launching.cli import app, main, refuse_settings_with_dashes
 from fedbary.launching.launch import to_toml
@@ -82,13 +80,6 @@ def test_options_are_no_settings_and_a_setting_with_dashes_ends_the_command(monk
 def test_a_table_for_images_is_told_of_the_task():
     with pytest.raises(SettingError, match="dataset: 'mine.csv'; .* needs task=regression"):
         resolve({"dataset": "mine.csv"})
-
-
-def test_semicolons_are_named(tmp_path):
-    rows = "\n".join(";".join(map(str, row)) for row in np.random.default_rng(0).random((5, 3)))
-    (tmp_path / "mine.csv").write_text(f"a;b;c\n{rows}\n")
-    with pytest.raises(SettingError, match="'a;b;c'; expected commas between, no semicolons"):
-        load("mine.csv", tmp_path, "c")
 
 
 def test_a_report_on_a_run_that_is_not_whole_says_so(tmp_path):

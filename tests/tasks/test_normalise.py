@@ -52,7 +52,7 @@ def test_what_the_network_sees_has_mean_0_and_variance_1(run):
 
 
 def test_a_run_keeps_what_its_predictions_need(run):
-    trained = fedbary.load(run)
+    trained = fedbary.load(run, own_code=True)
     examples = trained.task.evaluation_examples()
     assert examples.x.dtype == torch.uint8
     mean, std = trained.facts["mean"].float(), trained.facts["std"].float()

@@ -54,7 +54,7 @@ def named(run, **changes):
 
 
 def resume(run, own_code):
-    start.resume(run, "last", own_code)
+    start.resume(run, "last", own_code=own_code)
 
 
 @pytest.mark.parametrize("use", [fedbary.load, resume])
