@@ -248,19 +248,36 @@ def test_a_run_whose_files_are_damaged_is_put_aside_and_made_anew(tmp_path, dama
     assert read_table(tmp_path / "out")["run"].nunique() == 2
 
 
+def watcher_of(process):
+    """The process that ends what a command has started."""
+    for other in psutil.process_iter(["cmdline"]):
+        words = other.info["cmdline"] or [""]
+        if "fedbary.launching.watcher" in words and words[-1].startswith(f"{process.pid}-"):
+            return other
+    raise AssertionError("no watcher")
+
+
 @pytest.mark.slow
-def test_the_runs_of_a_killed_sweep_are_not_started_beside_themselves(tmp_path):
-    file = grid_file(tmp_path, SEEDS, rounds=400)
-    process, _, children = started_sweep(tmp_path, file, 1)
+@pytest.mark.parametrize("watched", [True, False])
+def test_the_runs_of_a_killed_sweep_end_with_it_or_are_not_started_beside_themselves(
+    tmp_path, watched
+):
+    file = grid_file(tmp_path, [{**SEEDS[0], "seed": 0}], rounds=400)
+    process, begun, children = started_sweep(tmp_path, file, 1)
+    watcher = watcher_of(process)
+    if not watched:
+        watcher.kill()
     process.kill()
     process.wait()
-    refused = fedbary("sweep", file, "--only", "seed=0", "--results", "out", cwd=tmp_path)
-    assert refused.returncode == 1 and "still at work" in refused.stdout
-    for child in children:
-        child.kill()
-    _, alive = psutil.wait_procs(children, 30)
+    if not watched:
+        refused = fedbary("sweep", file, "--results", "out", cwd=tmp_path)
+        assert refused.returncode == 1 and "still at work" in refused.stdout
+        for child in children:
+            child.kill()
+    _, alive = psutil.wait_procs([*children, watcher], 30)
     assert not alive
-    grid_file(tmp_path, SEEDS, rounds=1)
+    assert len((begun / "metrics.jsonl").read_text().splitlines()) < 400
+    grid_file(tmp_path, [{**SEEDS[0], "seed": 0}], rounds=1)
     again = fedbary("sweep", file, "--results", "out", cwd=tmp_path)
     assert again.returncode == 0, again.stdout + again.stderr
 
