@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 OWN = {
     "dataset": "none", "classes": 10, "input_shape": "1x8x8", "clients": 3, "min_replies": 1,
-    "rounds": 3, "local_epochs": 300, "evaluate_clients": 0, "device": "cpu",
+    "rounds": 3, "local_epochs": 30, "evaluate_clients": 0, "device": "cpu",
 }  # fmt: skip
 
 
@@ -75,7 +75,7 @@ def test_strangers_are_refused_and_a_killed_server_and_a_killed_site_do_not_end_
         wait_until(lambda: all(asked(federation, site) for site in ("site0", "site1")))
         for process in at_work(tmp_path, "flwr-serverapp"):
             process.kill()
-        again = chosen.model_copy(update={"resume": "last", "round_timeout": 20.0})
+        again = chosen.model_copy(update={"resume": "last", "round_timeout": 15.0})
         status = []
         second = threading.Thread(target=lambda: status.append(federation.run(again)))
         second.start()
@@ -90,7 +90,7 @@ def test_strangers_are_refused_and_a_killed_server_and_a_killed_site_do_not_end_
         assert "Attempted to register SuperNode" in federation.log("superlink")
         assert "CERTIFICATE_VERIFY_FAILED" in federation.log("deceived")
     first.join()  # Flower sees only after a minute that its server is gone, or here
-    assert servers_of(tmp_path) == []
+    wait_until(lambda: servers_of(tmp_path) == [], 30)
 
     keys = json.loads((output / "site-keys.json").read_text())
     assert {name: key["registered"] for name, key in keys.items()} == {n: n for n in keys}
