@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from flwr.app import Context, RecordDict
+from safetensors.torch import load_file
 
 from server_app.inline import InlineGrid
 
@@ -52,7 +53,7 @@ def trained(monkeypatch, tmp_path, caplog):
         net = import_module("mine.task").make_net()
         grid = InlineGrid(client, 3, CONFIG)
         server(grid, Context(1, 1, {}, RecordDict(), CONFIG))
-        net.load_state_dict(torch.load(tmp_path / "final_model.pt", weights_only=True))
+        net.load_state_dict(load_file(tmp_path / "final_model.safetensors"))
         return net, caplog.text
 
     yield run

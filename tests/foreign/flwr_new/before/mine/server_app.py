@@ -1,9 +1,9 @@
 """The server."""
 
-import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
+from safetensors.torch import save_file
 
 from mine.task import make_net
 
@@ -20,4 +20,4 @@ def main(grid: Grid, context: Context) -> None:
         train_config=ConfigRecord({"lr": context.run_config["learning-rate"]}),
         num_rounds=context.run_config["num-server-rounds"],
     )
-    torch.save(result.arrays.to_torch_state_dict(), "final_model.pt")
+    save_file(result.arrays.to_torch_state_dict(), "final_model.safetensors")
