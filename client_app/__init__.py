@@ -7,6 +7,7 @@ that a Ray actor makes them once and serves every client from them.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from functools import lru_cache
 from logging import INFO
 
@@ -20,7 +21,7 @@ from client_app.job import job_of
 from client_app.node import config_of, round_of
 from client_app.same_data import require_same_data, say_whether_compared
 from client_app.scoring import evaluation_scores, scoring_seed
-from fedbary.ending import spare_imports
+from fedbary.ending import end_with_parent, spare_imports
 from fedbary.errors import SettingError
 from fedbary.settings.config import Settings
 from fedbary.tasks import Signature, task_of
@@ -32,6 +33,13 @@ torch.backends.cudnn.deterministic = True
 spare_imports()
 
 app = ClientApp(mods=[discretion, compression])
+
+
+@app.lifespan()
+def lifespan(_context: Context) -> Iterator[None]:
+    """End with the SuperNode, should it be killed while this process answers a message."""
+    end_with_parent()
+    yield
 
 
 @app.query()

@@ -15,7 +15,7 @@ from torch import Tensor
 from fedbary.attacks import require_simulation
 from fedbary.data.digest import Digest
 from fedbary.data.shard import Shard
-from fedbary.ending import spare_imports
+from fedbary.ending import end_with_parent, spare_imports
 from fedbary.errors import RunError, SettingError
 from fedbary.figures import draw_without_screen
 from fedbary.gaussian import Posterior
@@ -53,6 +53,7 @@ spare_imports()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run the experiment that simulation.yaml and the run config describe."""
+    end_with_parent()
     draw_without_screen()
     try:
         settings = resolve_run_config(context.run_config)
