@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import gc
 import os
+import select
 import sys
 import threading
 import time
+from contextlib import suppress
 from functools import cache
-
-import psutil
 
 PARENT = "--parent-pid"
 """Flower's word for the process that an app's process serves."""
@@ -42,14 +42,16 @@ def end_with_parent() -> None:
 
 
 def _end_after(pid: int) -> None:
-    while _is_alive(pid):
-        time.sleep(0.5)
+    with suppress(ProcessLookupError):
+        _wait_for(pid)
     time.sleep(GRACE_SECONDS)
     os._exit(1)
 
 
-def _is_alive(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+def _wait_for(pid: int) -> None:
+    if sys.platform == "linux":
+        select.select([os.pidfd_open(pid)], [], [])
+        return
+    while True:
+        os.kill(pid, 0)
+        time.sleep(0.5)

@@ -3,8 +3,9 @@
 Importing takes seconds, forking milliseconds. `command` returns an executable file that behaves as
 a module's `main` in a process of its own: its words, folder, environment, open files and exit code.
 What that starts by `python -m` is forked, too, and so are Flower's servers and what they start for
-each message; simulations on Ray are started as ever. Signals to the file's process reach the fork,
-and who kills it kills the fork. Among the children of a process, forks are not found.
+each message; simulations on Ray are started as ever. Signals to the file's process reach the fork
+and what it has started, as one from a terminal would; who kills it kills the fork. Among the
+children of a process, forks are not found.
 """
 
 import json
@@ -104,18 +105,25 @@ def import_module_of(name: str):
 
 
 def _answer(client: socket.socket, child: int) -> None:
-    """Hand on signals, and say how a fork ended; without anybody to say it to, end the fork."""
+    """Hand signals on to a fork's group, and say how it ended; with nobody to tell, end it."""
     ended = os.pidfd_open(child)
     while ended not in select.select([client, ended], [], [])[0]:
         if number := client.recv(1):
-            os.kill(child, number[0])
+            _kill(child, number[0])
         else:
-            os.killpg(child, signal.SIGKILL)
+            _kill(child, signal.SIGKILL)
             break
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     with suppress(BrokenPipeError):
         client.send(bytes([code % 256]))
     os._exit(0)
+
+
+def _kill(child: int, number: int) -> None:
+    """Send a signal to a fork's group, or to the fork that has none yet."""
+    with suppress(ProcessLookupError):
+        return os.killpg(child, number)
+    os.kill(child, number)
 
 
 def _become(asked: dict, received: list[int], folder: str) -> None:
