@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 from torch import Tensor
 
+from fedbary.data.batches import inputs
 from fedbary.data.corruption import CORRUPTIONS, STRENGTHS, corrupted
-from fedbary.data.images import inputs
 from fedbary.predictive import Prediction
 from fedbary.scores.metrics import auroc, evaluate
 from fedbary.tasks._classes import ECE_BINS

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from fedbary.data.batches import Augment, inputs
 from fedbary.data.image_files import Shape
 from fedbary.data.image_layout import ImageLayout, parse_classes, parse_shape
-from fedbary.data.images import Augment, Dataset, inputs, load
+from fedbary.data.images import Dataset, load
 from fedbary.device import torch_device
 from fedbary.errors import SettingError
 from fedbary.settings.config import Settings

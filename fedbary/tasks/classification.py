@@ -19,11 +19,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedbary.data import deal
+from fedbary.data.batches import Augment, inputs
 from fedbary.data.corruption import require_pixels
 from fedbary.data.examples import Examples
 from fedbary.data.image_examples import read_images
 from fedbary.data.image_layout import ImageLayout
-from fedbary.data.images import Augment, Dataset, Normaliser, inputs, pixel_sums
+from fedbary.data.images import Dataset, Normaliser, pixel_sums
 from fedbary.data.shard import Shard
 from fedbary.data.sites import Site, own_data, own_notes
 from fedbary.device import torch_device

@@ -13,9 +13,10 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from PIL import Image, ImageFile
 
+from fedbary.data.batches import inputs
 from fedbary.data.image_files import FORMATS, LARGEST_FILE, read_image
 from fedbary.data.image_layout import ImageLayout
-from fedbary.data.images import inputs, load
+from fedbary.data.images import load
 from fedbary.data.npz import read_npz_arrays
 from fedbary.data.sites import own_data
 from fedbary.data.tables import load as load_table

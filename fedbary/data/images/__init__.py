@@ -20,7 +20,6 @@ from typing import Any
 from fedbary.data.forms import HUB, TORCHVISION, has_columns
 from fedbary.data.image_files import Shape
 from fedbary.data.images import _folder, _hf, _own, _torchvision
-from fedbary.data.images._batches import Augment, batch_source, draw_crops, inputs
 from fedbary.data.images._dataset import MAX_FLOAT, UNREADABLE, Dataset, from_arrays, read_npz
 from fedbary.data.images._normalise import Normaliser, pixel_sums
 from fedbary.errors import SettingError, one_line
@@ -29,12 +28,8 @@ from fedbary.registry import is_factory, modules
 
 __all__ = [
     "MAX_FLOAT",
-    "Augment",
     "Dataset",
     "Normaliser",
-    "batch_source",
-    "draw_crops",
-    "inputs",
     "load",
     "names",
     "pixel_sums",

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedbary.data.batches import Augment
 from fedbary.data.deal import tenth_of_all
 from fedbary.data.folder_contents import named
 from fedbary.data.image_layout import MIN_SIDE
-from fedbary.data.images._batches import Augment
 from fedbary.data.npz import read_npz_arrays
 from fedbary.errors import SettingError
 from fedbary.texts import composed
