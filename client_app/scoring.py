@@ -17,8 +17,8 @@ def evaluation_scores(job: Job, message: Message, model: nn.Module) -> dict[str,
     """Score the global model on what the site holds out, and the site's own, where it has one.
 
     Then both are scored on the server's test set as well, under weights by which it has the site's
-    label shares; see `fedbary.tasks._classes` for the metrics' names. A site that has no model of
-    its own yet would use the global one.
+    label shares; see `fedbary.tasks._class_scores` for the metrics' names. A site that has no model
+    of its own yet would use the global one.
     """
     shard, server_round = job.shard, round_of(message)
     received = received_of(message)
