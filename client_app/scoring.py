@@ -60,5 +60,5 @@ def _test_set(job: Job) -> tuple[Tensor, Tensor, Tensor] | None:
     counts = job.task.label_counts(job.shard, job.signature)
     if scored is None or not counts:
         return None
-    weights = label_share_weights(scored[1], counts)
+    weights = label_share_weights(job.task.strata(scored[1]), counts)
     return None if weights is None else (*scored, weights)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -115,13 +116,18 @@ def at_end(prediction: Prediction, labels: torch.Tensor, seed: int) -> dict[str,
     return {"rejection": rejection, "by_chance": chance}
 
 
-def means(clients: Sequence[Client]) -> dict[str, float]:
-    """Return the means of the clients' scores, weighted by how many examples they are of."""
-    weights = [client["num-examples"] for client in clients]
-    return {
-        name: float(np.average([client[name] for client in clients], weights=weights))
-        for name in SCORES
-    }
+def means(clients: Sequence[Client], names: Iterable[str] = SCORES) -> dict[str, float]:
+    """Return the means of the clients' scores, weighted by how many examples they are of.
+
+    A score is that of the clients who have told it; NaN where none has.
+    """
+    found = {}
+    for name in names:
+        told = [client for client in clients if name in client]
+        weights = [client["num-examples"] for client in told]
+        values = [client[name] for client in told]
+        found[name] = float(np.average(values, weights=weights)) if told else math.nan
+    return found
 
 
 def _spread(clients: Sequence[Client], name: str) -> dict[str, float]:

@@ -59,13 +59,14 @@ class Classes(Task):
         return lambda answer: answer
 
     def judged(self, prediction: Prediction, y: Tensor) -> dict[str, float]:
-        """Return accuracy, NLL, ECE and Brier score."""
-        return evaluate(prediction.probs, y.to(prediction.probs.device), self.settings.ece_bins)
+        """Return accuracy, NLL, ECE and Brier score, of each pixel or label by itself."""
+        each = prediction.one_by_one().probs
+        return evaluate(each, y.to(each.device).flatten(), self.settings.ece_bins)
 
     def at_end(
         self, outcome: Outcome, prediction: Prediction, x: Tensor, y: Tensor, facts: Facts
     ) -> dict[str, Any]:
-        """Return what the uncertainty of a prediction of x is worth, for a round that is kept."""
+        """Return what the uncertainties of a kept round are worth, of classes one by one."""
         return _class_scores.at_end(prediction, y, self.seed("chance"))
 
     def temperature(self, outcome: Outcome) -> float | None:
@@ -76,7 +77,7 @@ class Classes(Task):
 
     def label_counts(self, shard: Shard, signature: Any) -> list[int]:
         """Return how many examples of each class a shard holds, with those that it holds out."""
-        labels = torch.cat([shard.y, shard.y_held_out])
+        labels = self.strata(torch.cat([shard.y, shard.y_held_out]))
         counts: list[int] = torch.bincount(labels, minlength=len(signature.classes)).tolist()
         return counts
 
@@ -93,11 +94,13 @@ class Classes(Task):
         """Score a model at a client; with weights by the four scores of probabilities alone."""
         by = predicting or Personal(model.state_dict())
         prediction = self._predictor(model, by, facts, seed).over(model, x)
+        each, labels = prediction.one_by_one(), y.flatten()
         if weights is not None:
-            return evaluate(prediction.probs, y, self.settings.ece_bins, weights)
+            weights = weights.repeat_interleave(len(labels) // len(y))
+            return evaluate(each.probs, labels, self.settings.ece_bins, weights)
         found = self.judged(prediction, y)
         if self.settings.calibrate == "temperature" and predicting is not None:
-            found |= nll_at_temperatures(prediction, y)
+            found |= nll_at_temperatures(each, labels)
         return {name: value for name, value in found.items() if not math.isnan(value)}
 
     # At the server
@@ -107,27 +110,28 @@ class Classes(Task):
         temperature = self.temperature(outcome)
         if self.settings.dataset == "none":
             return self._scored_by_sites(outcome, temperature)
-        x, labels = self.scored_by_clients(facts)
-        prediction = self.predict_global(outcome, x, facts)
+        x, y = self.scored_by_clients(facts)
+        prediction, labels = self.predict_global(outcome, x, facts), y.flatten()
         if not prediction.probs.isfinite().all():
             nothing = dict.fromkeys(self.limits, math.nan)
             return Scored(nothing, {"failing": _failing.NOT_FINITE})
         line: dict[str, Any] = {}
         if temperature is not None:
-            line = _class_scores.at_temperature(prediction, labels, temperature)
+            line = _class_scores.at_temperature(prediction.one_by_one(), labels, temperature)
             prediction = prediction.tempered(temperature)
-        line |= _class_scores.uncertainty(prediction, labels)
+        each = prediction.one_by_one()
+        line |= _class_scores.uncertainty(each, labels)
         if self.settings.may_be_kept(outcome.round):
-            line |= self.at_end(outcome, prediction, x, labels, facts)
-        found = self.judged(prediction, labels)
-        line |= _failing.classes_failing(found, prediction, labels, outcome.model, x)
+            line |= self.at_end(outcome, each, x, labels, facts)
+        found = self.judged(prediction, y)
+        line |= _failing.classes_failing(found, each, labels, outcome.model, x)
         return Scored(found, line, prediction)
 
     def _scored_by_sites(self, outcome: Outcome, temperature: float | None) -> Scored:
         """Return the means of the sites' scores, by how much each holds out, at temperature 1."""
         scores = dict.fromkeys(self.limits, math.nan)
-        if told := [client for client in outcome.held_out if client.keys() >= scores.keys()]:
-            scores = _class_scores.means(told)
+        if told := [client for client in outcome.held_out if client.keys() >= SCORES.keys()]:
+            scores = _class_scores.means(told, self.limits)
         line: dict[str, Any] = {} if temperature is None else {"temperature": temperature}
         if failing := _failing.no_better(scores, outcome.label_counts):
             line["failing"] = failing
@@ -144,7 +148,11 @@ class Classes(Task):
 
     def summary(self, trained: Sequence[Client], held_out: Sequence[Client]) -> dict[str, Any]:
         """Return the clients' fairness, and the means of their scores on what they hold out."""
-        return _class_scores.summary(trained, held_out)
+        line = _class_scores.summary(trained, held_out)
+        if "held_out" in line and (more := self.limits.keys() - SCORES.keys()):
+            also = _class_scores.means(line["held_out"]["clients"], sorted(more))
+            line["held_out"] = {**also, **line["held_out"]}
+        return line
 
     def pictures_of_clients(self, line: Mapping[str, Any]) -> Iterator[tuple[str, Figure]]:
         """Yield who gains by a model of its own, where the line of a round tells."""
@@ -211,7 +219,8 @@ class Classes(Task):
         yield "reliability", self._reliability(prediction, y, "Global model, these examples")
 
     def _reliability(self, prediction: Prediction, y: Tensor, title: str) -> Figure:
-        return reliability_picture(prediction, y, self.settings.ece_bins, title)
+        each, labels = prediction.one_by_one(), y.flatten()
+        return reliability_picture(each, labels, self.settings.ece_bins, title)
 
     def _predictor(
         self, model: nn.Module, by: Outcome | Personal, facts: Facts, seed: int

@@ -153,6 +153,10 @@ class Task(ABC):
         """How a site's inputs are changed at random in training."""
         return False
 
+    def strata(self, targets: Tensor) -> Tensor:
+        """Return what examples are dealt by, (N,): the classes of targets, or these themselves."""
+        return targets
+
     def label_counts(self, shard: Shard, signature: Any) -> list[int]:
         """Return how many examples of each class a shard holds; of a regression nothing."""
         return []

@@ -23,6 +23,7 @@ from fedbary.data.examples import Examples
 from fedbary.data.image_examples import read_images
 from fedbary.data.image_layout import ImageLayout
 from fedbary.data.images import Dataset, Normaliser, pixel_sums
+from fedbary.data.labels import CLASSES, Labels
 from fedbary.data.shard import Shard
 from fedbary.data.sites import Site, own_data, own_notes
 from fedbary.device import torch_device
@@ -54,12 +55,22 @@ def _scored(
 
 
 @lru_cache(maxsize=4)
-def _own_shard(path: str, layout: ImageLayout, resize: str, dealt: deal.Deal, key: int) -> Shard:
-    return deal.site_shard(*own_data(path, layout, resize), dealt, key)
+def _own_shard(
+    path: str, layout: ImageLayout, resize: str, labels: Labels, dealt: deal.Deal, key: int
+) -> Shard:
+    return deal.site_shard(*own_data(path, layout, resize, labels), dealt, key)
 
 
 class Classification(Classes):
-    """Classification of images, scored by the mean softmax of drawn networks."""
+    """Classification of images, scored by the mean softmax of drawn networks.
+
+    Attributes
+    ----------
+    labels : Labels
+        What the labels look like.
+    """
+
+    labels = CLASSES
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
@@ -72,7 +83,7 @@ class Classification(Classes):
         torch_device(settings)
         self.make_model(self.signature())
         if settings.ood_dataset != "none":
-            _images.load_foreign(settings)
+            _images.load_foreign(settings, self.labels)
         if settings.corruptions:
             require_pixels(inputs(deal.evaluation_data(self.held, self.deal)[0]))
         if not own_data:
@@ -81,11 +92,11 @@ class Classification(Classes):
     @property
     def held(self) -> Dataset:
         """The images that the settings name."""
-        return _images.load_dataset(self.settings)
+        return _images.load_dataset(self.settings, self.labels)
 
     def signature(self) -> ImageLayout:
         """Return the shape and the classes."""
-        return _images.layout_of(self.settings)
+        return _images.layout_of(self.settings, self.labels)
 
     def signature_from(self, config: Mapping[str, Any]) -> ImageLayout:
         """Return the shape and the classes that a ConfigRecord holds."""
@@ -94,7 +105,8 @@ class Classification(Classes):
     def shard(self, site: Site, signature: ImageLayout) -> Shard:
         """Return a site's images and labels, on the device."""
         if site.partition is None:
-            shard = _own_shard(site.data_path, signature, self.settings.resize, self.deal, site.key)
+            by = self.settings.resize, self.labels, self.deal
+            shard = _own_shard(site.data_path, signature, *by, site.key)
         else:
             _images.require_fit(self.held, signature)
             shard = deal.client_shard(self.held, self.deal, site.partitions, site.partition)
@@ -120,18 +132,26 @@ class Classification(Classes):
 
     def make_model(self, signature: ImageLayout) -> nn.Module:
         """Return the network for images of that shape."""
-        outputs = len(signature.classes)
-        return network(self.settings, signature.shape, outputs, self.seed("model"))
+        outputs, answer = len(signature.classes), self.network_answer(signature)
+        return network(self.settings, signature.shape, outputs, self.seed("model"), answer)
+
+    def network_answer(self, signature: ImageLayout) -> tuple[int, ...]:
+        """Return the shape of what the network answers an image with."""
+        return (len(signature.classes),)
 
     def loss(self, facts: Facts) -> Loss:
         """Return the cross-entropy."""
         return functional.cross_entropy
 
+    def strata(self, labels: Tensor) -> Tensor:
+        """Return the class of each image by which it is dealt."""
+        return self.labels.strata(labels)
+
     def augments(self, site: Site) -> Augment:
         """How images are changed at random; a site's own only if the settings say so."""
         if site.partition is None:
             return False if self.settings.augment == "auto" else self.settings.augment
-        return _images.augments(self.settings)
+        return _images.augments(self.settings, self.labels)
 
     def prepared(self, shard: Shard, facts: Facts) -> Shard:
         """Return a shard with its images normalised."""
@@ -163,7 +183,7 @@ class Classification(Classes):
 
     def examples(self, path: Path, signature: ImageLayout) -> Examples:
         """Read an ``.npz`` file, an image, or a folder of images."""
-        return read_images(path, signature, self.settings.resize)
+        return read_images(path, signature, self.settings.resize, self.labels)
 
     def compared(self, examples: Examples, said: Mapping[str, Any]) -> tuple[str, ...]:
         """Compare the pixels' range."""
@@ -188,7 +208,8 @@ class Classification(Classes):
         temperature = self.temperature(outcome) or 1.0
 
         def predicted(x: Tensor, *again: int) -> Prediction:
-            return self.predict_global(outcome, x, facts, *again).tempered(temperature)
+            found = self.predict_global(outcome, x, facts, *again).one_by_one()
+            return found.tempered(temperature)
 
         if self.settings.bayesian_layers > 0:
             line["monte_carlo"] = _beyond.spread_over_draws(
@@ -202,7 +223,7 @@ class Classification(Classes):
                 lambda kind, strength: self.seed("corruption", kind, strength),
                 self.settings.ece_bins,
             )
-        foreign = _images.ood_images(self.settings)
+        foreign = _images.ood_images(self.settings, self.labels)
         if foreign is not None:
             there = predicted(self.taken(foreign, facts))
             line["ood"] = _beyond.detection(prediction, there)

@@ -164,7 +164,7 @@ def test_a_bomb_is_refused_before_it_takes_memory(tmp_path, content):
 
 
 def test_too_little_memory_is_said_in_one_line(folder, monkeypatch):
-    def grasps(*arguments):
+    def grasps(*arguments, **by_name):
         return np.empty(2**62, np.uint8)
 
     monkeypatch.setattr("fedbary.data.image_folder.read_image", grasps)
