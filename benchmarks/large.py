@@ -36,7 +36,7 @@ from torch.nn.functional import cross_entropy
 
 import server_app
 from client_app import app
-from fedbary.data.images import inputs
+from fedbary.data.batches import inputs
 from fedbary.data.sites import site_from
 from fedbary.settings.config import Settings, parse_overrides, resolve
 from fedbary.tasks import task_of

@@ -15,7 +15,7 @@ import time
 import torch
 from torch import Generator, nn
 
-from fedbary.data.images import inputs
+from fedbary.data.batches import inputs
 from fedbary.models import build
 from fedbary.predictive import predict
 

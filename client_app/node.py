@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from client_app.together import inference
 from fedbary import Posterior
 from fedbary.attacks import ATTACKS, hostile_clients
-from fedbary.data.images import Augment
+from fedbary.data.batches import Augment
 from fedbary.data.sites import Site, site_from
 from fedbary.inference import Prior, Training
 from fedbary.methods import Fitted, Local, Method, Personal

@@ -17,8 +17,8 @@ def evaluation_scores(job: Job, message: Message, model: nn.Module) -> dict[str,
     """Score the global model on what the site holds out, and the site's own, where it has one.
 
     Then both are scored on the server's test set as well, under weights by which it has the site's
-    label shares; see `fedbary.tasks._classes` for the metrics' names. A site that has no model of
-    its own yet would use the global one.
+    label shares; see `fedbary.tasks._class_scores` for the metrics' names. A site that has no model
+    of its own yet would use the global one.
     """
     shard, server_round = job.shard, round_of(message)
     received = received_of(message)
@@ -60,5 +60,5 @@ def _test_set(job: Job) -> tuple[Tensor, Tensor, Tensor] | None:
     counts = job.task.label_counts(job.shard, job.signature)
     if scored is None or not counts:
         return None
-    weights = label_share_weights(scored[1], counts)
+    weights = label_share_weights(job.task.strata(scored[1]), counts)
     return None if weights is None else (*scored, weights)

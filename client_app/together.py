@@ -16,7 +16,7 @@ from flwr.app import Message
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedbary.data.images import Augment
+from fedbary.data.batches import Augment
 from fedbary.inference import Fit, Prior, Training, local_method
 from fedbary.inference._side_by_side import Fitted, fit, hindrance
 from fedbary.inference._stacked import Call

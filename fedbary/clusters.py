@@ -1,26 +1,20 @@
 """Clusters of clients by their posteriors: k-means with barycentres for centres.
 
 Lloyd's steps for Σ_k w_k min_j D(c_j, q_k): each posterior goes to the centre of least divergence,
-each centre to the barycentre of its posteriors. Under WB, D is W2², and this is k-means in (m, √v);
-under RKLB D(c, q) = KL(c ‖ q), as its barycentre is argmin_c Σ w_k KL(c ‖ q_k). Neither step lets
-the sum rise. One cluster is the barycentre.
+each centre to the barycentre of its posteriors. D is what the rule makes least: W2² under WB, where
+this is k-means in (m, √v), KL(c ‖ q) under RKLB and KL(q ‖ c) under FKLB. Neither step lets the sum
+rise. One cluster is the barycentre.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
-from fedbary.aggregation import aggregate
+from fedbary.aggregation import DIVERGENCES, aggregate
 from fedbary.aggregation.sums import normalised
 from fedbary.errors import SettingError
-from fedbary.gaussian import Posterior, kl_divergence, wasserstein2_squared
-
-DIVERGENCES: Mapping[str, Callable[[Posterior, Posterior], float]] = MappingProxyType(
-    {"WB": wasserstein2_squared, "RKLB": kl_divergence}
-)
-"""By rule, D(centre, posterior), whose weighted sum the rule's aggregate makes least."""
+from fedbary.gaussian import Posterior
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +51,7 @@ def clustered(
     Parameters
     ----------
     rule
-        WB or RKLB.
+        One that makes a divergence least: WB, RKLB or FKLB.
     posteriors
         The clients', of one layout.
     weights

@@ -4,9 +4,10 @@ With strength λ the client's own model is
 
     argmin_q λ D(q, q_k) + D(q, q_g),
 
-the barycentre of {q_k: λ/(1 + λ), q_g: 1/(1 + λ)}, q_k the posterior that it trained last: that of
-W2 (WB) or of the reverse KL (RKLB). λ = 0 is the global model, λ = ∞ the client's own. It costs no
-communication, only that clients keep what they trained. Deterministic tensors are mixed linearly.
+the barycentre of {q_k: λ/(1 + λ), q_g: 1/(1 + λ)}, q_k the posterior that it trained last, and D
+what the rule makes least: W2² (WB), the reverse KL (RKLB) or the forward one (FKLB). λ = 0 is the
+global model, λ = ∞ the client's own. It costs no communication, only that clients keep what they
+trained. Deterministic tensors are mixed linearly.
 
 Reference: arXiv 2509.10132, Personalisation by projection.
 """
@@ -17,7 +18,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from fedbary.aggregation import aggregate
+from fedbary.aggregation import DIVERGENCES, aggregate
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
 
@@ -33,7 +34,7 @@ def projected(
     Parameters
     ----------
     rule
-        WB or RKLB.
+        One that makes a divergence least: WB, RKLB or FKLB.
     own, common
         State dicts with Gaussians as `<name>_mean` beside `<name>_log_var`.
     strength
@@ -42,8 +43,10 @@ def projected(
     Raises
     ------
     SettingError
-        If λ is below 0 or infinite.
+        If the rule makes no divergence least, or λ is below 0 or infinite.
     """
+    if rule not in DIVERGENCES:
+        raise SettingError("rule", rule, ", ".join(DIVERGENCES))
     if not 0 <= strength < float("inf"):
         raise SettingError("strength", strength, "a number from 0 up")
     posteriors = [Posterior.from_state_dict(own), Posterior.from_state_dict(common)]

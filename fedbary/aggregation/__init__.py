@@ -13,7 +13,7 @@ from types import MappingProxyType
 from fedbary.aggregation.bound import check_ratio
 from fedbary.aggregation.joint import AnyRule, JointRule
 from fedbary.aggregation.robust import CoordinateRule, RobustRule, SelectionRule
-from fedbary.aggregation.rule import Rule
+from fedbary.aggregation.rule import Divergence, Rule
 from fedbary.aggregation.running import Running
 from fedbary.aggregation.sums import normalised
 from fedbary.aggregation.tensors import aggregate_tensors
@@ -21,6 +21,7 @@ from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior, layout_difference
 
 __all__ = [
+    "DIVERGENCES",
     "RULES",
     "AnyRule",
     "CoordinateRule",
@@ -39,6 +40,11 @@ RULES: Mapping[str, AnyRule] = MappingProxyType(
     {module.RULE.name: module.RULE for module in _modules if hasattr(module, "RULE")}
 )
 """Every rule by its name."""
+
+DIVERGENCES: Mapping[str, Divergence] = MappingProxyType(
+    {name: r.divergence for name, r in RULES.items() if isinstance(r, Rule) and r.divergence}
+)
+"""What each barycentre makes least, by its name."""
 
 
 def rule_named(name: str) -> AnyRule:

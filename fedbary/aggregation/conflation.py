@@ -24,4 +24,4 @@ from dataclasses import replace
 
 from fedbary.aggregation.rklb import RULE as RKLB
 
-RULE = replace(RKLB, name="Conflation", powers=(0, 0))
+RULE = replace(RKLB, name="Conflation", powers=(0, 0), divergence=None)

@@ -19,7 +19,7 @@ Reference: Ozer et al., How to Combine Variational Bayesian Networks in Federate
 from torch import Tensor
 
 from fedbary.aggregation.rule import Rule
-from fedbary.gaussian import variance_power
+from fedbary.gaussian import kl_divergence, variance_power
 
 
 def inverse(mean: Tensor, var: Tensor, square: Tensor) -> tuple[Tensor, Tensor]:
@@ -34,4 +34,5 @@ RULE = Rule(
     inverse=inverse,
     powers=(1, 1, 1),
     centred=True,
+    divergence=lambda aggregate, posterior: kl_divergence(posterior, aggregate),
 )

@@ -23,7 +23,7 @@ import numpy as np
 from torch import Tensor
 
 from fedbary.aggregation.rule import Rule
-from fedbary.gaussian import variance_power, variance_power_into
+from fedbary.gaussian import kl_divergence, variance_power, variance_power_into
 
 
 def forward(mean: Tensor, log_var: Tensor) -> tuple[Tensor, Tensor]:
@@ -53,4 +53,5 @@ RULE = Rule(
     forward,
     inverse=lambda shift, precision: (shift / precision, -precision.log()),
     add=add,
+    divergence=kl_divergence,
 )

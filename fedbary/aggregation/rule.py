@@ -8,11 +8,16 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
+from fedbary.gaussian import Posterior
+
 AddInPlace = Callable[[Sequence[np.ndarray], np.ndarray, np.ndarray, float, np.ndarray], None]
 """Adds w F(mean, log_var) to the sums: (sums, mean, log_var, w, spare).
 
 All are arrays of one shape and dtype. The last one's values do not matter and may change.
 """
+
+Divergence = Callable[[Posterior, Posterior], float]
+"""D(q, p_k) of an aggregate q and a client's posterior p_k; it is 0 where they are equal."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,9 @@ class Rule:
     add : callable, optional
         Does on a CPU what `forward` and a weighted sum do, without temporary arrays; for a rule
         that is not `centred` and whose powers are equal.
+    divergence : callable, optional
+        The D(q, p_k) whose sum Σ w_k D(q, p_k) the aggregate makes least; none for a rule that is
+        no barycentre.
     """
 
     name: str
@@ -51,6 +59,7 @@ class Rule:
     centred: bool = False
     relative: bool = False
     add: AddInPlace | None = None
+    divergence: Divergence | None = None
 
     @property
     def is_mean(self) -> bool:

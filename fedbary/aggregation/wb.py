@@ -16,10 +16,11 @@ Federated Learning.
 """
 
 from fedbary.aggregation.rule import Rule
-from fedbary.gaussian import variance_power
+from fedbary.gaussian import variance_power, wasserstein2_squared
 
 RULE = Rule(
     "WB",
     forward=lambda mean, log_var: (mean, variance_power(log_var, 1 / 2)),
     inverse=lambda mean, std: (mean, 2 * std.log()),
+    divergence=wasserstein2_squared,
 )

@@ -22,4 +22,4 @@ from dataclasses import replace
 
 from fedbary.aggregation.rklb import RULE as RKLB
 
-RULE = replace(RKLB, name="WeightedConflation", relative=True)
+RULE = replace(RKLB, name="WeightedConflation", relative=True, divergence=None)

@@ -31,11 +31,15 @@ class Dealable(Protocol):
     def examples(self) -> tuple[Tensor, Tensor]:
         """Inputs (N, …) and targets (N,) of which some or all are dealt."""
 
+    @property
+    def strata(self) -> Tensor:
+        """What examples are dealt by, (N,): classes, or numbers, which few partitions look at."""
+
     def parted(self, split: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """Return the numbers of the training examples, and the test inputs and targets."""
 
     def validation(self, targets: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Draw the training examples that validate: a mask (n,) for targets (n,)."""
+        """Draw the training examples that validate: a mask (n,) for their strata (n,)."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +110,7 @@ def rows(held: Dealable, deal: Deal) -> tuple[Tensor, Tensor]:
     if deal.evaluate_on == "test":
         return train, train[:0]
     rng = np.random.default_rng(deal.derived("validation"))
-    kept = torch.from_numpy(held.validation(held.examples[1][train].numpy(), rng))
+    kept = torch.from_numpy(held.validation(held.strata[train].numpy(), rng))
     if not kept.any():
         allowed = "test, as no class has two training rows"
         raise SettingError("evaluate_on", deal.evaluate_on, allowed)
@@ -147,7 +151,7 @@ def client_rows(held: Dealable, deal: Deal, clients: int) -> tuple[np.ndarray, .
         If there is no such partition, or no such deal.
     """
     pool = dealt(held, deal)[0].numpy()
-    targets = held.examples[1]
+    targets = held.strata
     if deal.partition.endswith(ENDING):
         parts = partition_by(
             deal.partition,

@@ -14,6 +14,7 @@ from torch import Tensor
 from fedbary.data.image_folder import described, read_classes
 from fedbary.data.image_layout import ImageLayout
 from fedbary.data.images._dataset import read_own_npz, tensors
+from fedbary.data.labels import CLASSES, Labels
 from fedbary.errors import SettingError
 from fedbary.paths import user_path
 
@@ -106,7 +107,9 @@ def _whole(config: Mapping[str, bool | int | float | str], key: str, least: int)
 
 
 @lru_cache(maxsize=4)
-def own_data(path: str, task: ImageLayout, resize: str = "none") -> tuple[Tensor, Tensor]:
+def own_data(
+    path: str, task: ImageLayout, resize: str = "none", labels: Labels = CLASSES
+) -> tuple[Tensor, Tensor]:
     """Return a site's own images and labels, read once per process.
 
     Parameters
@@ -120,13 +123,15 @@ def own_data(path: str, task: ImageLayout, resize: str = "none") -> tuple[Tensor
     resize : str
         What is done with a folder's images of another size, see
         `fedbary.data.image_files.read_image`.
+    labels : Labels
+        What the labels are to look like, by default a class an image.
 
     Returns
     -------
     x : Tensor
         Images, (N, C, H, W), uint8 or float32.
     y : Tensor
-        Labels, (N,), int64, in the order of the task's classes.
+        Labels, int64, in the order of the task's classes.
 
     Raises
     ------
@@ -137,14 +142,18 @@ def own_data(path: str, task: ImageLayout, resize: str = "none") -> tuple[Tensor
     if not file.is_dir() and not file.is_file():
         raise SettingError("data-path", path, "an .npz file or a folder; there is none")
     try:
-        x, y = _read_folder(file, task, resize) if file.is_dir() else read_own_npz(file)
+        x, y = (
+            _read_folder(file, task, resize, labels)
+            if file.is_dir()
+            else read_own_npz(file, labels)
+        )
     except MemoryError as error:
         raise SettingError("data-path", error, "data that fit into this memory") from error
     if tuple(x.shape[1:]) != task.shape:
         raise SettingError(path, _sides(x.shape[1:]), f"images of {_sides(task.shape)}")
-    if int(y.max()) >= len(task.classes):
+    if not labels.fit(y, len(task.classes)):
         allowed = f"labels from 0 to {len(task.classes) - 1}, as there are {len(task.classes)}"
-        raise SettingError(path, int(y.max()), f"{allowed} classes")
+        raise SettingError(path, labels.classes(y) - 1, f"{allowed} classes")
     return x, y
 
 
@@ -154,9 +163,11 @@ def own_notes(path: str, task: ImageLayout) -> tuple[str, ...]:
     return (f"{path}: {described(folder, task.classes)}",) if folder.is_dir() else ()
 
 
-def _read_folder(folder: Path, task: ImageLayout, resize: str) -> tuple[Tensor, Tensor]:
+def _read_folder(
+    folder: Path, task: ImageLayout, resize: str, like: Labels
+) -> tuple[Tensor, Tensor]:
     images, labels = read_classes(folder, task.classes, task.shape, resize)
-    return tensors({"images": images, "labels": labels}, ("images", "labels"), str(folder))
+    return tensors({"images": images, "labels": labels}, ("images", "labels"), str(folder), like)
 
 
 def _sides(shape: Iterable[int]) -> str:

@@ -21,7 +21,7 @@ from typing import Protocol
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedbary.data.images import Augment
+from fedbary.data.batches import Augment
 from fedbary.errors import SettingError
 from fedbary.gaussian import Factor, Posterior
 from fedbary.registry import modules

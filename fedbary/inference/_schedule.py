@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Generator, Tensor
 
-from fedbary.data.images import inputs
+from fedbary.data.batches import inputs
 from fedbary.inference._stacked import Call
 from fedbary.inference._vectors import Batches
 from fedbary.variational.noise import drawing

@@ -29,7 +29,7 @@ from torch.func import functional_call, vmap
 from torch.nn import functional
 from torch.nn.modules.dropout import _DropoutNd
 
-from fedbary.data.images import batch_source, inputs
+from fedbary.data.batches import batch_source, inputs
 from fedbary.inference._schedule import Schedule, Table
 from fedbary.inference._stacked import Call, Stack, first_rows
 from fedbary.variational.noise import drawing

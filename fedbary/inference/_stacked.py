@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from fedbary.data.images import Augment
+from fedbary.data.batches import Augment
 from fedbary.inference import Prior, Training
 from fedbary.inference._update import Update
 from fedbary.inference._vectors import Momentum, Vectors, kl_of

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Generator, Tensor, nn
 
-from fedbary.data.images import Augment, batch_source, draw_crops, inputs
+from fedbary.data.batches import Augment, batch_source, draw_crops, inputs
 from fedbary.errors import SettingError
 from fedbary.gaussian import LOG_VAR_SUFFIX, MEAN_SUFFIX, Factor, Posterior
 from fedbary.inference import Prior, Training

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedbary.data.images import Augment
+from fedbary.data.batches import Augment
 from fedbary.inference import Prior, Training
 from fedbary.inference._update import Update
 from fedbary.inference._vectors import Batches, Gaussians, Vectors

@@ -36,7 +36,7 @@ from collections.abc import Callable
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedbary.data.images import Augment
+from fedbary.data.batches import Augment
 from fedbary.gaussian import variance_power
 from fedbary.inference import Prior, Training
 from fedbary.inference._vectors import (

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedbary.data.images import Augment
+from fedbary.data.batches import Augment
 from fedbary.inference import Prior, Training
 from fedbary.inference._update import Update
 from fedbary.inference._vectors import Batches, Gaussians, Vectors
@@ -60,7 +60,7 @@ def fit(
     seed
         Source of the order of the examples, of the augmentation and of the draws.
     augment
-        Whether to crop and flip the batches (see `fedbary.data.images.batch_source`).
+        Whether to crop and flip the batches (see `fedbary.data.batches.batch_source`).
     nll
         Mean negative log-likelihood of (outputs, targets).
 

@@ -177,7 +177,10 @@ def clusters(
     run: Run,
     count: Annotated[int, typer.Option("--count", min=1, help="How many clusters.")] = 2,
     rule: Annotated[
-        str, typer.Option(help="WB: by Wasserstein-2 distances; RKLB: by KL(centre ‖ client).")
+        str,
+        typer.Option(
+            help="WB: W2 distances; RKLB: KL(centre ‖ client); FKLB: KL(client ‖ centre)."
+        ),
     ] = "WB",
 ) -> None:
     """Group a simulated run's clients by the models that they keep.

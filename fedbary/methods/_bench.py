@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Generator, Tensor
 
-from fedbary.data.images import inputs
+from fedbary.data.batches import inputs
 from fedbary.methods._method import Bench, Reply, Server
 from fedbary.methods._threads import one_thread
 from fedbary.predictive._networks import evaluation

@@ -55,7 +55,7 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
-from fedbary.data.images import inputs
+from fedbary.data.batches import inputs
 from fedbary.inference._vectors import Batches, Vectors
 from fedbary.methods._descent import Descent
 from fedbary.methods._method import Local

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, grad, jacrev, vmap
 
-from fedbary.data.images import inputs
+from fedbary.data.batches import inputs
 from fedbary.inference._vectors import Batches, Momentum, Vectors
 from fedbary.methods._method import Local, Tensors
 from fedbary.optimisers import is_buffer

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedbary.data.images import inputs
+from fedbary.data.batches import inputs
 from fedbary.methods._bench import at_work, batches
 from fedbary.methods._method import Bench, Tensors
 from fedbary.regression.networks import Regressor

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedbary.data.images import inputs
+from fedbary.data.batches import inputs
 from fedbary.errors import SettingError
 from fedbary.methods._descent import weights_of
 from fedbary.methods._method import Local, Tensors

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedbary.aggregation.tensors import Empty, new_empty
-from fedbary.data.images import Augment
+from fedbary.data.batches import Augment
 from fedbary.gaussian import Posterior
 from fedbary.inference import Fit, Prior, Training
 from fedbary.predictive.combine import Gate, Pool

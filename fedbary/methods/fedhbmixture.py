@@ -46,7 +46,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Generator, Tensor
 
-from fedbary.data.images import inputs
+from fedbary.data.batches import inputs
 from fedbary.inference._vectors import Vectors
 from fedbary.methods._descent import Descent
 from fedbary.methods._method import (

@@ -49,7 +49,7 @@ from fedbary.covariance import (
     wasserstein_barycentre,
     with_ridge,
 )
-from fedbary.data.images import inputs
+from fedbary.data.batches import inputs
 from fedbary.errors import SettingError
 from fedbary.methods._descent import GRADIENTS_AT_ONCE, weights_of
 from fedbary.methods._method import (

@@ -43,6 +43,7 @@ def build(
     bayesian_layers: int = 0,
     init_log_var: float = -7.0,
     parameters: Mapping[str, Any] | None = None,
+    answer: tuple[int, ...] = (),
 ) -> nn.Module:
     """Return a network with its last layers variational, initialised from a seed.
 
@@ -61,6 +62,8 @@ def build(
         `fedbary.variational.conversion.variational`.
     parameters
         Values for the network's `Parameters`, by name; names that it has not are passed over.
+    answer
+        Shape of an answer without the batch, by default (outputs,).
 
     Raises
     ------
@@ -70,7 +73,7 @@ def build(
     part = None if is_factory(name) else _module(name)
     with seeded(seed):
         plain = (
-            _own(name, shape, outputs)
+            _own(name, shape, outputs, answer or (outputs,))
             if part is None
             else _ours(part, shape, outputs, parameters or {})
         )
@@ -95,7 +98,7 @@ def _ours(
     return plain
 
 
-def _own(name: str, shape: Sequence[int], outputs: int) -> nn.Module:
+def _own(name: str, shape: Sequence[int], outputs: int, answer: tuple[int, ...]) -> nn.Module:
     """Import a factory, call it, and try the network on one input of zeros."""
     factory = own_function("model", name, "factory")
     try:
@@ -113,8 +116,8 @@ def _own(name: str, shape: Sequence[int], outputs: int) -> nn.Module:
     except Exception as error:  # noqa: BLE001
         allowed = f"a network that answers inputs of shape (1, {', '.join(map(str, shape))})"
         raise SettingError("model", name, f"{allowed} ({said(error)})") from None
-    if found != (1, outputs):
-        allowed = f"a network whose answer to one input has shape (1, {outputs}), not {found}"
+    if found != (1, *answer):
+        allowed = f"a network whose answer to one input has shape {(1, *answer)}, not {found}"
         raise SettingError("model", name, allowed)
     return plain.train()
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedbary.data.images import inputs
+from fedbary.data.batches import inputs
 
 Network = Mapping[str, Tensor]
 """Tensors by name that take the place of a model's own."""

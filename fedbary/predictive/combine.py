@@ -16,6 +16,9 @@ from fedbary.errors import SettingError
 class Prediction:
     """Class probabilities, and how much of their uncertainty is the data's own.
 
+    Where an example has several classes, of its pixels or yes and no of several labels, they are
+    (N, …, classes), and what is said of an example is (N, …).
+
     The entropy of the mean of the networks' answers splits in two (Depeweg et al. 2018):
     H[mean_s p_s] = mean_s H[p_s] + I(y; θ), aleatoric and epistemic.
 
@@ -39,6 +42,10 @@ class Prediction:
     def epistemic(self) -> Tensor:
         """Mutual information of label and weights, (N,), in nats: what more data would remove."""
         return (self.entropy - self.aleatoric).clamp_min(0)
+
+    def one_by_one(self) -> Prediction:
+        """Return the prediction of every pixel or label by itself: probabilities (M, classes)."""
+        return Prediction(self.probs.flatten(0, -2), self.aleatoric.flatten())
 
     def tempered(self, temperature: float) -> Prediction:
         """Return the prediction at a temperature T: probabilities ∝ p^(1/T).
@@ -160,7 +167,8 @@ def product(answers: Iterable[Tensor], weights: Sequence[float] | None = None) -
     probs, aleatoric = [], []
     for logits in answers:
         logs = logits.log_softmax(-1)
-        powers = logs.new_tensor(weights or [1 / len(logs)] * len(logs)).view(-1, 1, 1)
+        powers = logs.new_tensor(weights or [1 / len(logs)] * len(logs))
+        powers = powers.view(-1, *[1] * (logs.ndim - 1))
         probs.append((powers * logs).sum(0).softmax(-1))
         aleatoric.append(_mean(torch.special.entr(logs.exp()).sum(-1), weights))
     return Prediction(torch.cat(probs), torch.cat(aleatoric))

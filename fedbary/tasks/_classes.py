@@ -1,205 +1,233 @@
-"""What tasks with classes share: the limits of scores, who holds which class, fairness."""
+"""What tasks with classes share: predictions by the mean softmax, and all that is made of them."""
 
 from __future__ import annotations
 
+import math
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Generator, Tensor, nn
 
+from fedbary.data.batches import inputs
 from fedbary.data.shard import Shard
 from fedbary.figures.gains import who_gains
-from fedbary.figures.sheet import BLUE, GREEN, RED
+from fedbary.figures.run import Curve
+from fedbary.methods import Personal
+from fedbary.networks import reliability_picture
 from fedbary.predictive import Prediction
-from fedbary.predictive.choice import Predictor
-from fedbary.projection import STRENGTHS
-from fedbary.scores.metrics import (
-    NLL_RANGE,
-    accuracy_after_rejection,
-    ece_by_chance,
-    evaluate,
-    fairness,
-)
-from fedbary.scores.temperature import KNOWN as KNOWN_AT_TEMPERATURES
-from fedbary.scores.temperature import TEMPERATURES, fitted_temperature
-from fedbary.tasks._values import Client, Graph, Outcome
+from fedbary.predictive._networks import device_of
+from fedbary.predictive.choice import Predictor, predictor
+from fedbary.scores.metrics import evaluate
+from fedbary.scores.temperature import nll_at_temperatures
+from fedbary.tasks import _class_scores, _failing
+from fedbary.tasks._class_scores import SCORES
+from fedbary.tasks._task import Task
+from fedbary.tasks._values import Client, Facts, Graph, Outcome, Scored
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-ECE_BINS = (15, 100)
-"""The numbers of bins in use: most papers' and BA-BFL's; both are recorded beside `ece_bins`."""
 
-SCORES = {"accuracy": (0.0, 1.0), "nll": NLL_RANGE, "ece": (0.0, 1.0), "brier": (0.0, 2.0)}
-"""The scores of a model's probabilities, each with its least and its largest value."""
+class Classes(Task):
+    """A task whose networks answer with classes.
 
-OWN = {
-    "global": "",
-    "personal": "personal-",
-    **{f"projected-{called}": f"projected-{called}-" for called in STRENGTHS},
-}
-"""How metrics of a client's evaluation begin, by the model that they are of."""
-
-DATA = {"held_out": "", "shares": "share-"}
-"""How they go on, by the data: what the client holds out, the test set by its label shares."""
-
-REJECTED = tuple(tenth / 10 for tenth in range(10))
-"""Fractions of the test set that are rejected, most uncertain first."""
-
-ACCURACY = ("accuracy", 100, "Accuracy (%)", BLUE)
-NLL = ("nll", 1, "Negative log-likelihood (nats)", RED)
-ECE = ("ece", 100, "Expected calibration error (%)", GREEN)
-
-
-def known_temperature(outcome: Outcome) -> float | None:
-    """Return the temperature of the global model's predictions, where the clients have told."""
-    if "temperature" in outcome.told:
-        return float(outcome.told["temperature"])
-    return fitted_temperature(outcome.held_out)
-
-
-def temperature_of(outcome: Outcome) -> float:
-    """Return the temperature of the global model's predictions, 1 where nobody has told."""
-    known = known_temperature(outcome)
-    return 1.0 if known is None else known
-
-
-def at_temperature(prediction: Prediction, labels: Tensor, temperature: float) -> dict[str, Any]:
-    """Return what the round's line has of a temperature: T, and the scores without it."""
-    plain = evaluate(prediction.probs, labels)
-    ece = {f"ece_{bins}": evaluate(prediction.probs, labels, bins)["ece"] for bins in ECE_BINS}
-    return {"temperature": temperature, "untempered": {**plain, **ece}}
-
-
-def known(scores: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
-    """Return the limits of scores as clients send them: of the global model, and of their own."""
-    prefixes = (
-        "",
-        "local-",
-        *(f"{model}{data}" for model in OWN.values() for data in DATA.values()),
-    )
-    found = {f"{p}{name}": limits for p in prefixes for name, limits in scores.items()}
-    return {**found, **KNOWN_AT_TEMPERATURES}
-
-
-def label_counts(shard: Shard, classes: int) -> list[int]:
-    """Return how many examples of each class a shard holds, with those that it holds out."""
-    counts: list[int] = torch.bincount(
-        torch.cat([shard.y, shard.y_held_out]), minlength=classes
-    ).tolist()
-    return counts
-
-
-def summary(trained: Sequence[Client], held_out: Sequence[Client]) -> dict[str, Any]:
-    """Return how fair the clients' own models are, and the global one on what they hold out."""
-    line: dict[str, Any] = {}
-    if told := [client for client in trained if "local-accuracy" in client]:
-        line["local_models"] = _spread(told, "local-accuracy")
-    if told := [client for client in held_out if client.keys() >= SCORES.keys()]:
-        shown = [{k: v for k, v in client.items() if k not in TEMPERATURES} for client in told]
-        line["held_out"] = {**means(told), **_spread(told, "accuracy"), "clients": shown}
-    for data, part in DATA.items():
-        both = {f"{OWN[model]}{part}accuracy" for model in ("global", "personal")}
-        told = [client for client in held_out if client.keys() >= both]
-        for model, prefix in OWN.items():
-            name = f"{prefix}{part}accuracy"
-            if of_model := [client for client in told if name in client]:
-                spreads = line.setdefault("personal", {}).setdefault(data, {})
-                spreads[model] = _spread(of_model, name)
-    return line
-
-
-def pictures_of_clients(line: Mapping[str, Any]) -> Iterator[tuple[str, Figure]]:
-    """Yield who gains by a model of its own, where the line of a round tells."""
-    clients = line.get("held_out", {}).get("clients", [])
-    gains: dict[str, dict[str, float]] = {}
-    for data, part in DATA.items():
-        pair = f"{part}accuracy", f"personal-{part}accuracy"
-        found = {c["site"]: c[pair[1]] - c[pair[0]] for c in clients if c.keys() >= set(pair)}
-        if found:
-            gains[data] = found
-    if gains:
-        yield "who-gains", who_gains(gains)
-
-
-def uncertainty(prediction: Prediction, labels: torch.Tensor) -> dict[str, Any]:
-    """Return the ECE in the usual bins, and the mean entropy with its two parts, in nats."""
-    line: dict[str, Any] = {
-        f"ece_{bins}": evaluate(prediction.probs, labels, bins)["ece"] for bins in ECE_BINS
-    }
-    line["uncertainty"] = {
-        "entropy": float(prediction.entropy.mean()),
-        "aleatoric": float(prediction.aleatoric.mean()),
-        "epistemic": float(prediction.epistemic.mean()),
-    }
-    return line
-
-
-def at_end(prediction: Prediction, labels: torch.Tensor, seed: int) -> dict[str, Any]:
-    """Return the accuracy on what is left when the most uncertain predictions are put aside.
-
-    And the ECE that a calibrated model of these confidences has by chance.
-    """
-    kept = accuracy_after_rejection(prediction.probs, labels, prediction.entropy, REJECTED)
-    chance = {f"ece_{bins}": ece_by_chance(prediction.probs, bins, seed) for bins in ECE_BINS}
-    rejection = {f"{part:.1f}": value for part, value in zip(REJECTED, kept, strict=True)}
-    return {"rejection": rejection, "by_chance": chance}
-
-
-def answers(prediction: Prediction, classes: Sequence[str]) -> dict[str, np.ndarray]:
-    """Return the most probable class, every class's probability, and the uncertainty in nats."""
-    probs = prediction.probs.double().cpu().numpy()
-    return {
-        "class": np.array(classes, dtype=object)[probs.argmax(1)],
-        **{f"p({name})": probs[:, k] for k, name in enumerate(classes)},
-        "total uncertainty": prediction.entropy.double().cpu().numpy(),
-        "epistemic uncertainty": prediction.epistemic.double().cpu().numpy(),
-    }
-
-
-def graph(by: Predictor, seen: Callable[[Tensor], Tensor], temperature: float) -> Graph:
-    """Return probabilities and uncertainties of a batch, and each network's probabilities.
-
-    Parameters
+    Attributes
     ----------
-    by
-        The networks.
-    seen
-        From inputs in their own units, what a network takes.
-    temperature
-        Of the prediction; the networks' own probabilities are without.
+    limits : mapping of str to (float, float)
+        The scores, each with its least and its largest value.
     """
 
-    def answered(x: Tensor) -> dict[str, Tensor]:
-        logits = by.answers(seen(x))
-        found = by.joined(logits).tempered(temperature)
+    limits: Mapping[str, tuple[float, float]] = SCORES
+    known_metrics = _class_scores.known(SCORES)
+    curves: tuple[Curve, ...] = (_class_scores.ACCURACY, _class_scores.NLL, _class_scores.ECE)
+
+    # What is the task's own
+
+    @abstractmethod
+    def scored_by_clients(self, facts: Facts) -> tuple[Tensor, Tensor]:
+        """Return the test inputs, as the model takes them, and their labels."""
+
+    @abstractmethod
+    def taken(self, x: Tensor, facts: Facts) -> Tensor:
+        """Return inputs in their own units as the model takes them; bytes may stay bytes."""
+
+    def adjusting(self, facts: Facts) -> Callable[[Tensor], Tensor]:
+        """Return what makes of a network's answer logits whose softmax are the probabilities."""
+        return lambda answer: answer
+
+    def judged(self, prediction: Prediction, y: Tensor) -> dict[str, float]:
+        """Return accuracy, NLL, ECE and Brier score, of each pixel or label by itself."""
+        each = prediction.one_by_one().probs
+        return evaluate(each, y.to(each.device).flatten(), self.settings.ece_bins)
+
+    def at_end(
+        self, outcome: Outcome, prediction: Prediction, x: Tensor, y: Tensor, facts: Facts
+    ) -> dict[str, Any]:
+        """Return what the uncertainties of a kept round are worth, of classes one by one."""
+        return _class_scores.at_end(prediction, y, self.seed("chance"))
+
+    def temperature(self, outcome: Outcome) -> float | None:
+        """Return the temperature of the global model's predictions; None where none is known."""
+        return _class_scores.known_temperature(outcome)
+
+    # At a client
+
+    def label_counts(self, shard: Shard, signature: Any) -> list[int]:
+        """Return how many examples of each class a shard holds, with those that it holds out."""
+        labels = self.strata(torch.cat([shard.y, shard.y_held_out]))
+        counts: list[int] = torch.bincount(labels, minlength=len(signature.classes)).tolist()
+        return counts
+
+    def client_scores(
+        self,
+        model: nn.Module,
+        x: Tensor,
+        y: Tensor,
+        facts: Facts,
+        seed: int,
+        predicting: Personal | None = None,
+        weights: Tensor | None = None,
+    ) -> dict[str, float]:
+        """Score a model at a client; with weights by the four scores of probabilities alone."""
+        by = predicting or Personal(model.state_dict())
+        prediction = self._predictor(model, by, facts, seed).over(model, x)
+        each, labels = prediction.one_by_one(), y.flatten()
+        if weights is not None:
+            weights = weights.repeat_interleave(len(labels) // len(y))
+            return evaluate(each.probs, labels, self.settings.ece_bins, weights)
+        found = self.judged(prediction, y)
+        if self.settings.calibrate == "temperature" and predicting is not None:
+            found |= nll_at_temperatures(each, labels)
+        return {name: value for name, value in found.items() if not math.isnan(value)}
+
+    # At the server
+
+    def scores(self, outcome: Outcome, facts: Facts) -> Scored:
+        """Score the global model on the test set, or, without one, on what the sites hold out."""
+        temperature = self.temperature(outcome)
+        if self.settings.dataset == "none":
+            return self._scored_by_sites(outcome, temperature)
+        x, y = self.scored_by_clients(facts)
+        prediction, labels = self.predict_global(outcome, x, facts), y.flatten()
+        if not prediction.probs.isfinite().all():
+            nothing = dict.fromkeys(self.limits, math.nan)
+            return Scored(nothing, {"failing": _failing.NOT_FINITE})
+        line: dict[str, Any] = {}
+        if temperature is not None:
+            line = _class_scores.at_temperature(prediction.one_by_one(), labels, temperature)
+            prediction = prediction.tempered(temperature)
+        each = prediction.one_by_one()
+        line |= _class_scores.uncertainty(each, labels)
+        if self.settings.may_be_kept(outcome.round):
+            line |= self.at_end(outcome, each, x, labels, facts)
+        found = self.judged(prediction, y)
+        line |= _failing.classes_failing(found, each, labels, outcome.model, x)
+        return Scored(found, line, prediction)
+
+    def _scored_by_sites(self, outcome: Outcome, temperature: float | None) -> Scored:
+        """Return the means of the sites' scores, by how much each holds out, at temperature 1."""
+        scores = dict.fromkeys(self.limits, math.nan)
+        if told := [client for client in outcome.held_out if client.keys() >= SCORES.keys()]:
+            scores = _class_scores.means(told, self.limits)
+        line: dict[str, Any] = {} if temperature is None else {"temperature": temperature}
+        if failing := _failing.no_better(scores, outcome.label_counts):
+            line["failing"] = failing
+        return Scored(scores, line)
+
+    def said(self, scores: Mapping[str, float]) -> str:
+        """Return accuracy, NLL and ECE."""
+        if math.isnan(scores["accuracy"]):
+            told = self.settings.dataset != "none"
+            why = "predictions are not finite" if told else "no site has answered"
+            return f"not scored, {why}"
+        accuracy, nll, ece = (scores[name] for name in ("accuracy", "nll", "ece"))
+        return f"accuracy {100 * accuracy:.2f} %  NLL {nll:.4f}  ECE {100 * ece:.2f} %"
+
+    def summary(self, trained: Sequence[Client], held_out: Sequence[Client]) -> dict[str, Any]:
+        """Return the clients' fairness, and the means of their scores on what they hold out."""
+        line = _class_scores.summary(trained, held_out)
+        if "held_out" in line and (more := self.limits.keys() - SCORES.keys()):
+            also = _class_scores.means(line["held_out"]["clients"], sorted(more))
+            line["held_out"] = {**also, **line["held_out"]}
+        return line
+
+    def pictures_of_clients(self, line: Mapping[str, Any]) -> Iterator[tuple[str, Figure]]:
+        """Yield who gains by a model of its own, where the line of a round tells."""
+        clients = line.get("held_out", {}).get("clients", [])
+        gains: dict[str, dict[str, float]] = {}
+        for data, part in _class_scores.DATA.items():
+            pair = f"{part}accuracy", f"personal-{part}accuracy"
+            found = {c["site"]: c[pair[1]] - c[pair[0]] for c in clients if c.keys() >= set(pair)}
+            if found:
+                gains[data] = found
+        if gains:
+            yield "who-gains", who_gains(gains)
+
+    def pictures(self, prediction: Prediction, facts: Facts) -> Iterator[tuple[str, Figure]]:
+        """Yield the reliability diagram."""
+        labels = self.scored_by_clients(facts)[1]
+        yield "reliability", self._reliability(prediction, labels, "Final global model")
+
+    # Predictions
+
+    def predict(self, outcome: Outcome, x: Tensor, facts: Facts, seed: int) -> Prediction:
+        """Predict inputs in their own units, by the networks of the setting `predictive`."""
+        by = self._predictor(outcome.model, outcome, facts, seed)
+        found = by.over(outcome.model, self.taken(x, facts))
+        return found.tempered(self.temperature(outcome) or 1.0)
+
+    def predict_global(self, outcome: Outcome, x: Tensor, facts: Facts, *again: int) -> Prediction:
+        """Predict what a round scores; with numbers beside by another draw of the networks."""
+        seed = self.seed("predict-global", outcome.round, *again)
+        return self._predictor(outcome.model, outcome, facts, seed).over(outcome.model, x)
+
+    def graph(self, outcome: Outcome, facts: Facts, seed: int) -> Graph:
+        """Return probabilities and uncertainties of a batch, and each network's probabilities.
+
+        The networks' own are without the temperature.
+        """
+        by = self._predictor(outcome.model, outcome, facts, seed)
+        temperature = self.temperature(outcome) or 1.0
+
+        def answered(x: Tensor) -> dict[str, Tensor]:
+            logits = by.answers(inputs(self.taken(x, facts)))
+            found = by.joined(logits).tempered(temperature)
+            return {
+                "probs": found.probs,
+                "entropy": found.entropy,
+                "epistemic": found.epistemic,
+                "networks": by.each(logits),
+            }
+
+        return answered
+
+    def answers(self, prediction: Prediction, signature: Any) -> dict[str, np.ndarray]:
+        """Return the most probable class, each one's probability, and uncertainties in nats."""
+        probs, classes = prediction.probs.double().cpu().numpy(), signature.classes
         return {
-            "probs": found.probs,
-            "entropy": found.entropy,
-            "epistemic": found.epistemic,
-            "networks": by.each(logits),
+            "class": np.array(classes, dtype=object)[probs.argmax(1)],
+            **{f"p({name})": probs[:, k] for k, name in enumerate(classes)},
+            "total uncertainty": prediction.entropy.double().cpu().numpy(),
+            "epistemic uncertainty": prediction.epistemic.double().cpu().numpy(),
         }
 
-    return answered
+    def judgement(self, prediction: Prediction, y: Tensor) -> Iterator[tuple[str, Figure]]:
+        """Yield the reliability diagram."""
+        yield "reliability", self._reliability(prediction, y, "Global model, these examples")
 
+    def _reliability(self, prediction: Prediction, y: Tensor, title: str) -> Figure:
+        each, labels = prediction.one_by_one(), y.flatten()
+        return reliability_picture(each, labels, self.settings.ece_bins, title)
 
-def unscored(scored_on_server: bool) -> str:
-    """Say why there are no scores."""
-    why = "predictions are not finite" if scored_on_server else "no site has answered"
-    return f"not scored, {why}"
-
-
-def means(clients: Sequence[Client]) -> dict[str, float]:
-    """Return the means of the clients' scores, weighted by how many examples they are of."""
-    weights = [client["num-examples"] for client in clients]
-    return {
-        name: float(np.average([client[name] for client in clients], weights=weights))
-        for name in SCORES
-    }
-
-
-def _spread(clients: Sequence[Client], name: str) -> dict[str, float]:
-    weights = [client["num-examples"] for client in clients]
-    return fairness([client[name] for client in clients], weights)
+    def _predictor(
+        self, model: nn.Module, by: Outcome | Personal, facts: Facts, seed: int
+    ) -> Predictor:
+        """Return the networks that predict together: draws, members or by dropout."""
+        generator = Generator(device_of(model)).manual_seed(seed)
+        return predictor(
+            self.settings.predictive, model, self.settings.samples, generator, by.posterior,
+            by.members, adjusted=self.adjusting(facts), pool=by.pool,
+        )  # fmt: skip

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedbary.data.images import inputs
+from fedbary.data.batches import inputs
 from fedbary.predictive import Prediction
 from fedbary.predictive._networks import evaluation
 

@@ -11,9 +11,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from fedbary.data.batches import Augment, inputs
 from fedbary.data.image_files import Shape
 from fedbary.data.image_layout import ImageLayout, parse_classes, parse_shape
-from fedbary.data.images import Augment, Dataset, inputs, load
+from fedbary.data.images import Dataset, load
+from fedbary.data.labels import CLASSES, Labels
 from fedbary.device import torch_device
 from fedbary.errors import SettingError
 from fedbary.settings.config import Settings
@@ -28,16 +30,16 @@ FAR, NARROW = 0.5, 0.1
 """How far beyond the range of training pixels may lie, and which part of it is narrow."""
 
 
-def load_dataset(settings: Settings) -> Dataset:
+def load_dataset(settings: Settings, labels: Labels = CLASSES) -> Dataset:
     """Return the data set, read once per process."""
     data_dir, shape = Path(settings.data_dir), named_shape(settings)
     by = settings.resize, settings.target
-    return load(settings.dataset, data_dir, settings.download, shape, *by)
+    return load(settings.dataset, data_dir, settings.download, shape, *by, labels)
 
 
-def load_foreign(settings: Settings) -> Dataset:
+def load_foreign(settings: Settings, labels: Labels = CLASSES) -> Dataset:
     """Return `ood_dataset`; pictures that may be resized take the shape of the data set."""
-    shape = load_dataset(settings).shape if settings.resize != "none" else None
+    shape = load_dataset(settings, labels).shape if settings.resize != "none" else None
     data_dir = Path(settings.data_dir)
     return load(settings.ood_dataset, data_dir, settings.download, shape, settings.resize)
 
@@ -47,7 +49,7 @@ def named_shape(settings: Settings) -> Shape | None:
     return None if settings.input_shape == "auto" else parse_shape(settings.input_shape)
 
 
-def layout_of(settings: Settings) -> ImageLayout:
+def layout_of(settings: Settings, labels: Labels = CLASSES) -> ImageLayout:
     """Return the layout that the settings name, or else that of the data set.
 
     Raises
@@ -57,7 +59,7 @@ def layout_of(settings: Settings) -> ImageLayout:
     """
     if settings.dataset == "none":
         return ImageLayout(parse_shape(settings.input_shape), parse_classes(settings.classes))
-    dataset = load_dataset(settings)
+    dataset = load_dataset(settings, labels)
     if named_shape(settings) not in (None, dataset.shape):
         shape = "x".join(map(str, dataset.shape))
         raise SettingError("input_shape", settings.input_shape, f"auto or {shape}, the data set's")
@@ -70,9 +72,11 @@ def layout_of(settings: Settings) -> ImageLayout:
     return ImageLayout(dataset.shape, classes)
 
 
-def augments(settings: Settings) -> Augment:
+def augments(settings: Settings, labels: Labels = CLASSES) -> Augment:
     """How training images of the data set are changed at random."""
-    return load_dataset(settings).augment if settings.augment == "auto" else settings.augment
+    return (
+        load_dataset(settings, labels).augment if settings.augment == "auto" else settings.augment
+    )
 
 
 def require_fit(dataset: Dataset, layout: ImageLayout) -> None:
@@ -85,15 +89,15 @@ def require_fit(dataset: Dataset, layout: ImageLayout) -> None:
 
 
 @lru_cache(maxsize=4)
-def ood_images(settings: Settings) -> Tensor | None:
+def ood_images(settings: Settings, labels: Labels = CLASSES) -> Tensor | None:
     """Test images of `ood_dataset` in the shape of the data set, on the device; None for none.
 
     They are resized bilinearly; colours become their luminance, or grey becomes three channels.
     """
     if settings.ood_dataset == "none":
         return None
-    other = load_foreign(settings)
-    channels, height, width = load_dataset(settings).shape
+    other = load_foreign(settings, labels)
+    channels, height, width = load_dataset(settings, labels).shape
     images = inputs(other.x_test)
     if images.shape[1] > channels:
         images = (images * images.new_tensor(LUMINANCE).view(1, 3, 1, 1)).sum(1, keepdim=True)

@@ -11,15 +11,22 @@ from fedbary.registry import is_factory
 from fedbary.settings.config import Settings
 from fedbary.tasks._trial import require_usable
 
-_TRIED: set[tuple[str, tuple[int, ...], int, int]] = set()
+_TRIED: set[tuple[str, tuple[int, ...], tuple[int, ...], int]] = set()
 
 
-def network(settings: Settings, shape: tuple[int, ...], outputs: int, seed: int) -> nn.Module:
+def network(
+    settings: Settings,
+    shape: tuple[int, ...],
+    outputs: int,
+    seed: int,
+    answer: tuple[int, ...] = (),
+) -> nn.Module:
     """Return the network for inputs of a shape, initialised from a seed.
 
     Its variances are initialised as the local method asks. A network of one's own is tried, once
-    per process.
+    per process. An answer has shape (batch, outputs), or (batch, *answer).
     """
+    answer = answer or (outputs,)
     model = build(
         settings.model,
         shape,
@@ -28,11 +35,12 @@ def network(settings: Settings, shape: tuple[int, ...], outputs: int, seed: int)
         settings.bayesian_layers,
         settings.init_log_var,
         settings.model_dump(),
+        answer,
     )
     prepare(settings.inference, model)
     model = model.to(torch_device(settings))
-    tried = settings.model, shape, outputs, settings.bayesian_layers
+    tried = settings.model, shape, answer, settings.bayesian_layers
     if is_factory(settings.model) and tried not in _TRIED:
-        require_usable(settings.model, model, shape, outputs)
+        require_usable(settings.model, model, shape, answer)
         _TRIED.add(tried)
     return model

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor, nn
 
+from fedbary.data.batches import Augment
 from fedbary.data.deal import Deal, Dealable, evaluation_data, server_shard, trained_rows
 from fedbary.data.digest import Digest, digest_of
 from fedbary.data.examples import Examples
-from fedbary.data.images import Augment
 from fedbary.data.shard import Shard
 from fedbary.data.sites import Site
 from fedbary.figures.run import Curve
@@ -152,6 +152,10 @@ class Task(ABC):
     def augments(self, site: Site) -> Augment:
         """How a site's inputs are changed at random in training."""
         return False
+
+    def strata(self, targets: Tensor) -> Tensor:
+        """Return what examples are dealt by, (N,): the classes of targets, or these themselves."""
+        return targets
 
     def label_counts(self, shard: Shard, signature: Any) -> list[int]:
         """Return how many examples of each class a shard holds; of a regression nothing."""

@@ -19,7 +19,9 @@ BATCH = 2
 """Inputs that it is tried on: batch norm trains on two or more."""
 
 
-def require_usable(name: str, network: nn.Module, shape: tuple[int, ...], outputs: int) -> None:
+def require_usable(
+    name: str, network: nn.Module, shape: tuple[int, ...], answer: tuple[int, ...]
+) -> None:
     """Try a network forwards and backwards in training mode, then in evaluation mode.
 
     Parameters
@@ -30,8 +32,8 @@ def require_usable(name: str, network: nn.Module, shape: tuple[int, ...], output
         The network with its Gaussian layers. It is not changed, nor is any generator.
     shape : tuple of int
         Shape of an input without the batch.
-    outputs : int
-        How many numbers it answers an input with.
+    answer : tuple of int
+        Shape of its answer to an input.
 
     Raises
     ------
@@ -46,7 +48,7 @@ def require_usable(name: str, network: nn.Module, shape: tuple[int, ...], output
     layers = gaussian_layers(network)
     while True:
         try:
-            _try(name, network, shape, outputs)
+            _try(name, network, shape, answer)
             break
         except AttributeError as error:
             found = [layer for layer in layers if layers[layer] is error.obj]
@@ -61,7 +63,7 @@ def require_usable(name: str, network: nn.Module, shape: tuple[int, ...], output
         raise SettingError("model", name, allowed)
 
 
-def _try(name: str, network: nn.Module, shape: tuple[int, ...], outputs: int) -> None:
+def _try(name: str, network: nn.Module, shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
     """Do what a client and the server do; an AttributeError is let through."""
     device, mode = device_of(network), "training"
     try:
@@ -70,11 +72,11 @@ def _try(name: str, network: nn.Module, shape: tuple[int, ...], outputs: int) ->
             generator = Generator(device).manual_seed(0)
             with torch.enable_grad(), drawing(network.train(), generator):
                 answer = network(x)
-                _require(name, answer, outputs)
+                _require(name, answer, expected)
                 answer.square().sum().backward()
             mode = "evaluation"
             with torch.inference_mode():
-                _require(name, montecarlo.answering(network, 2, generator)(x)[0], outputs)
+                _require(name, montecarlo.answering(network, 2, generator)(x)[0], expected)
     except (SettingError, AttributeError):
         raise
     except Exception as error:  # noqa: BLE001 - code of others raises many kinds
@@ -82,15 +84,15 @@ def _try(name: str, network: nn.Module, shape: tuple[int, ...], outputs: int) ->
         raise SettingError("model", name, allowed) from None
 
 
-def _require(name: str, answer: object, outputs: int) -> None:
+def _require(name: str, answer: object, expected: tuple[int, ...]) -> None:
     if not isinstance(answer, Tensor):
         found = f"a {type(answer).__name__}"
-    elif tuple(answer.shape) != (BATCH, outputs):
+    elif tuple(answer.shape) != (BATCH, *expected):
         found = str(tuple(answer.shape))
     else:
         return
     allowed = f"a network that answers {BATCH} inputs in training mode too with one tensor "
-    raise SettingError("model", name, f"{allowed}({BATCH}, {outputs}), not {found}")
+    raise SettingError("model", name, f"{allowed}{(BATCH, *expected)}, not {found}")
 
 
 def _tied(network: nn.Module) -> tuple[str, ...]:

@@ -7,45 +7,33 @@ images (`ood_dataset`).
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from fedbary.data import deal
+from fedbary.data.batches import Augment, inputs
 from fedbary.data.corruption import require_pixels
 from fedbary.data.examples import Examples
 from fedbary.data.image_examples import read_images
 from fedbary.data.image_layout import ImageLayout
-from fedbary.data.images import Augment, Dataset, Normaliser, inputs, pixel_sums
+from fedbary.data.images import Dataset, Normaliser, pixel_sums
+from fedbary.data.labels import CLASSES, Labels
 from fedbary.data.shard import Shard
 from fedbary.data.sites import Site, own_data, own_notes
 from fedbary.device import torch_device
 from fedbary.errors import SettingError
-from fedbary.gaussian import Posterior
-from fedbary.methods import Personal
-from fedbary.networks import reliability_picture
 from fedbary.predictive import Prediction
-from fedbary.predictive._networks import device_of
-from fedbary.predictive.choice import Predictor, predictor
-from fedbary.predictive.combine import Gate, Pool
-from fedbary.scores.metrics import evaluate
-from fedbary.scores.temperature import nll_at_temperatures
 from fedbary.settings.config import Settings
-from fedbary.tasks import _beyond, _classes, _failing, _images, _sums
-from fedbary.tasks._classes import SCORES
+from fedbary.tasks import _beyond, _images, _sums
+from fedbary.tasks._classes import Classes
 from fedbary.tasks._network import network
-from fedbary.tasks._task import Task
-from fedbary.tasks._values import Client, Dialogue, Facts, Graph, Loss, Outcome, Scored
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from fedbary.tasks._values import Dialogue, Facts, Loss, Outcome
 
 
 @lru_cache(maxsize=1024)
@@ -67,15 +55,22 @@ def _scored(
 
 
 @lru_cache(maxsize=4)
-def _own_shard(path: str, layout: ImageLayout, resize: str, dealt: deal.Deal, key: int) -> Shard:
-    return deal.site_shard(*own_data(path, layout, resize), dealt, key)
+def _own_shard(
+    path: str, layout: ImageLayout, resize: str, labels: Labels, dealt: deal.Deal, key: int
+) -> Shard:
+    return deal.site_shard(*own_data(path, layout, resize, labels), dealt, key)
 
 
-class Classification(Task):
-    """Classification of images, scored by the mean softmax of drawn networks."""
+class Classification(Classes):
+    """Classification of images, scored by the mean softmax of drawn networks.
 
-    known_metrics = _classes.known(SCORES)
-    curves = (_classes.ACCURACY, _classes.NLL, _classes.ECE)
+    Attributes
+    ----------
+    labels : Labels
+        What the labels look like.
+    """
+
+    labels = CLASSES
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
@@ -88,7 +83,7 @@ class Classification(Task):
         torch_device(settings)
         self.make_model(self.signature())
         if settings.ood_dataset != "none":
-            _images.load_foreign(settings)
+            _images.load_foreign(settings, self.labels)
         if settings.corruptions:
             require_pixels(inputs(deal.evaluation_data(self.held, self.deal)[0]))
         if not own_data:
@@ -97,11 +92,11 @@ class Classification(Task):
     @property
     def held(self) -> Dataset:
         """The images that the settings name."""
-        return _images.load_dataset(self.settings)
+        return _images.load_dataset(self.settings, self.labels)
 
     def signature(self) -> ImageLayout:
         """Return the shape and the classes."""
-        return _images.layout_of(self.settings)
+        return _images.layout_of(self.settings, self.labels)
 
     def signature_from(self, config: Mapping[str, Any]) -> ImageLayout:
         """Return the shape and the classes that a ConfigRecord holds."""
@@ -110,7 +105,8 @@ class Classification(Task):
     def shard(self, site: Site, signature: ImageLayout) -> Shard:
         """Return a site's images and labels, on the device."""
         if site.partition is None:
-            shard = _own_shard(site.data_path, signature, self.settings.resize, self.deal, site.key)
+            by = self.settings.resize, self.labels, self.deal
+            shard = _own_shard(site.data_path, signature, *by, site.key)
         else:
             _images.require_fit(self.held, signature)
             shard = deal.client_shard(self.held, self.deal, site.partitions, site.partition)
@@ -136,18 +132,26 @@ class Classification(Task):
 
     def make_model(self, signature: ImageLayout) -> nn.Module:
         """Return the network for images of that shape."""
-        outputs = len(signature.classes)
-        return network(self.settings, signature.shape, outputs, self.seed("model"))
+        outputs, answer = len(signature.classes), self.network_answer(signature)
+        return network(self.settings, signature.shape, outputs, self.seed("model"), answer)
+
+    def network_answer(self, signature: ImageLayout) -> tuple[int, ...]:
+        """Return the shape of what the network answers an image with."""
+        return (len(signature.classes),)
 
     def loss(self, facts: Facts) -> Loss:
         """Return the cross-entropy."""
         return functional.cross_entropy
 
+    def strata(self, labels: Tensor) -> Tensor:
+        """Return the class of each image by which it is dealt."""
+        return self.labels.strata(labels)
+
     def augments(self, site: Site) -> Augment:
         """How images are changed at random; a site's own only if the settings say so."""
         if site.partition is None:
             return False if self.settings.augment == "auto" else self.settings.augment
-        return _images.augments(self.settings)
+        return _images.augments(self.settings, self.labels)
 
     def prepared(self, shard: Shard, facts: Facts) -> Shard:
         """Return a shard with its images normalised."""
@@ -168,106 +172,18 @@ class Classification(Task):
         sums = yield from _sums.ask(channels, pixels=height * width)
         return Normaliser.from_sums(sums).facts()
 
-    def label_counts(self, shard: Shard, signature: ImageLayout) -> list[int]:
-        """Return how many images of each class a shard holds."""
-        return _classes.label_counts(shard, len(signature.classes))
-
     def scored_by_clients(self, facts: Facts) -> tuple[Tensor, Tensor]:
         """Return the test images, as the model takes them, and labels."""
         by = Normaliser.from_facts(facts) if facts else None
         return _scored(self.held, self.deal, torch_device(self.settings), by)
 
-    def client_scores(
-        self,
-        model: nn.Module,
-        x: Tensor,
-        y: Tensor,
-        facts: Facts,
-        seed: int,
-        predicting: Personal | None = None,
-        weights: Tensor | None = None,
-    ) -> dict[str, float]:
-        """Score a model at a client."""
-        by = predicting or Personal(model.state_dict())
-        prediction = self._predict(model, x, seed, by.posterior, by.members, by.pool)
-        found = evaluate(prediction.probs, y, self.settings.ece_bins, weights)
-        if self.settings.calibrate == "temperature" and predicting is not None and weights is None:
-            found |= nll_at_temperatures(prediction, y)
-        return found
-
-    def scores(self, outcome: Outcome, facts: Facts) -> Scored:
-        """Score the global model on the test set, or, without one, on what the sites hold out.
-
-        The latter are the means over the sites, weighted by how much each holds out, at a
-        temperature of 1.
-        """
-        scores = dict.fromkeys(SCORES, math.nan)
-        temperature = _classes.known_temperature(outcome)
-        line: dict[str, Any] = {}
-        if self.settings.dataset == "none":
-            if told := [client for client in outcome.held_out if client.keys() >= SCORES.keys()]:
-                scores = _classes.means(told)
-            if temperature is not None:
-                line["temperature"] = temperature
-            if failing := _failing.no_better(scores, outcome.label_counts):
-                line["failing"] = failing
-            return Scored(scores, line)
-        images, labels = self.scored_by_clients(facts)
-        prediction = self._predict_global(outcome, images)
-        if not prediction.probs.isfinite().all():
-            return Scored(scores, {"failing": _failing.NOT_FINITE})
-        if temperature is not None:
-            line = _classes.at_temperature(prediction, labels, temperature)
-            prediction = prediction.tempered(temperature)
-        line |= _classes.uncertainty(prediction, labels)
-        if self.settings.may_be_kept(outcome.round):
-            line |= self._beyond(outcome, prediction, images, labels, facts)
-        scores = evaluate(prediction.probs, labels, self.settings.ece_bins)
-        line |= _failing.classes_failing(scores, prediction, labels, outcome.model, images)
-        return Scored(scores, line, prediction)
-
-    def said(self, scores: Mapping[str, float]) -> str:
-        """Return accuracy, NLL and ECE."""
-        if math.isnan(scores["accuracy"]):
-            return _classes.unscored(self.settings.dataset != "none")
-        accuracy, nll, ece = (scores[name] for name in ("accuracy", "nll", "ece"))
-        return f"accuracy {100 * accuracy:.2f} %  NLL {nll:.4f}  ECE {100 * ece:.2f} %"
-
-    def summary(self, trained: Sequence[Client], held_out: Sequence[Client]) -> dict[str, Any]:
-        """Return the clients' fairness."""
-        return _classes.summary(trained, held_out)
-
-    def pictures_of_clients(self, line: Mapping[str, Any]) -> Iterator[tuple[str, Figure]]:
-        """Yield who gains by a model of its own."""
-        return _classes.pictures_of_clients(line)
-
-    def pictures(self, prediction: Prediction, facts: Facts) -> Iterator[tuple[str, Figure]]:
-        """Yield the reliability diagram."""
-        labels = self.scored_by_clients(facts)[1]
-        bins, title = self.settings.ece_bins, "Final global model"
-        yield "reliability", reliability_picture(prediction, labels, bins, title)
-
-    def predict(self, outcome: Outcome, x: Tensor, facts: Facts, seed: int) -> Prediction:
-        """Predict images, in their own units, by the networks of the setting `predictive`."""
-        images = self._taken(x, facts)
-        return self._predict(
-            outcome.model, images, seed, outcome.posterior, outcome.members, outcome.pool
-        ).tempered(_classes.temperature_of(outcome))
-
-    def _taken(self, x: Tensor, facts: Facts) -> Tensor:
-        """Return images as the model takes them."""
+    def taken(self, x: Tensor, facts: Facts) -> Tensor:
+        """Return images normalised; without facts as they are, bytes too."""
         return Normaliser.from_facts(facts)(x) if facts else x
-
-    def graph(self, outcome: Outcome, facts: Facts, seed: int) -> Graph:
-        """Return probabilities and uncertainties of images, floats from 0 to 1 as `inputs` has."""
-        members, pool = outcome.members, outcome.pool
-        by = self._predictor(outcome.model, seed, outcome.posterior, members, pool)
-        temperature = _classes.temperature_of(outcome)
-        return _classes.graph(by, lambda x: self._taken(inputs(x), facts), temperature)
 
     def examples(self, path: Path, signature: ImageLayout) -> Examples:
         """Read an ``.npz`` file, an image, or a folder of images."""
-        return read_images(path, signature, self.settings.resize)
+        return read_images(path, signature, self.settings.resize, self.labels)
 
     def compared(self, examples: Examples, said: Mapping[str, Any]) -> tuple[str, ...]:
         """Compare the pixels' range."""
@@ -280,76 +196,35 @@ class Classification(Task):
         x, y = _scored(self.held, self.deal, torch_device(self.settings))
         return Examples(tuple(str(row) for row in range(1, len(y) + 1)), x, y)
 
-    def answers(self, prediction: Prediction, signature: ImageLayout) -> dict[str, np.ndarray]:
-        """Return classes, probabilities and uncertainties."""
-        return _classes.answers(prediction, signature.classes)
-
-    def judged(self, prediction: Prediction, y: Tensor) -> dict[str, float]:
-        """Return accuracy, NLL, ECE and Brier score."""
-        return evaluate(prediction.probs, y.to(prediction.probs.device), self.settings.ece_bins)
-
-    def judgement(self, prediction: Prediction, y: Tensor) -> Iterator[tuple[str, Figure]]:
-        """Yield the reliability diagram."""
-        bins, title = self.settings.ece_bins, "Global model, these examples"
-        yield "reliability", reliability_picture(prediction, y, bins, title)
-
-    def _predict_global(self, outcome: Outcome, images: Tensor, *again: int) -> Prediction:
-        seed = self.seed("predict-global", outcome.round, *again)
-        return self._predict(
-            outcome.model, images, seed, outcome.posterior, outcome.members, outcome.pool
-        )
-
-    def _predict(
-        self,
-        model: nn.Module,
-        x: Tensor,
-        seed: int,
-        posterior: Posterior | None = None,
-        members: Mapping[str, Tensor] | None = None,
-        pool: Pool | Gate | None = None,
-    ) -> Prediction:
-        return self._predictor(model, seed, posterior, members, pool).over(model, x)
-
-    def _predictor(
-        self,
-        model: nn.Module,
-        seed: int,
-        posterior: Posterior | None,
-        members: Mapping[str, Tensor] | None,
-        pool: Pool | Gate | None,
-    ) -> Predictor:
-        generator = torch.Generator(device_of(model)).manual_seed(seed)
-        kind, samples = self.settings.predictive, self.settings.samples
-        return predictor(kind, model, samples, generator, posterior, members, pool=pool)
-
-    def _beyond(
-        self, outcome: Outcome, here: Prediction, images: Tensor, labels: Tensor, facts: Facts
+    def at_end(
+        self, outcome: Outcome, prediction: Prediction, x: Tensor, y: Tensor, facts: Facts
     ) -> dict[str, Any]:
         """Return what the uncertainty is worth at the end.
 
         That is accuracy after rejection, scores on corrupted images, detection of foreign data, and
         how far the ECE moves with the draw of the networks.
         """
-        line = _classes.at_end(here, labels, self.seed("chance"))
-        temperature = _classes.temperature_of(outcome)
+        line = super().at_end(outcome, prediction, x, y, facts)
+        temperature = self.temperature(outcome) or 1.0
 
         def predicted(x: Tensor, *again: int) -> Prediction:
-            return self._predict_global(outcome, x, *again).tempered(temperature)
+            found = self.predict_global(outcome, x, facts, *again).one_by_one()
+            return found.tempered(temperature)
 
         if self.settings.bayesian_layers > 0:
             line["monte_carlo"] = _beyond.spread_over_draws(
-                here, labels, lambda i: predicted(images, i)
+                prediction, y, lambda i: predicted(x, i)
             )
         if self.settings.corruptions:
             line["corrupted"] = _beyond.on_corrupted(
                 deal.evaluation_data(self.held, self.deal)[0],
-                labels,
-                lambda x: predicted(self._taken(x.to(labels.device), facts)),
+                y,
+                lambda images: predicted(self.taken(images.to(y.device), facts)),
                 lambda kind, strength: self.seed("corruption", kind, strength),
                 self.settings.ece_bins,
             )
-        foreign = _images.ood_images(self.settings)
+        foreign = _images.ood_images(self.settings, self.labels)
         if foreign is not None:
-            there = predicted(self._taken(foreign, facts))
-            line["ood"] = _beyond.detection(here, there)
+            there = predicted(self.taken(foreign, facts))
+            line["ood"] = _beyond.detection(prediction, there)
         return line

@@ -9,13 +9,12 @@ NLL, ECE, Brier score, AUROC and the sensitivity at a chosen specificity (`speci
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from fedbary.data import deal
@@ -26,29 +25,22 @@ from fedbary.data.tables import Labelled, Layout, load_labelled
 from fedbary.device import torch_device
 from fedbary.figures.roc import roc_curves
 from fedbary.figures.sheet import GREEN, SKY
-from fedbary.gaussian import Posterior
-from fedbary.methods import Personal
-from fedbary.networks import reliability_picture
 from fedbary.predictive import Prediction
-from fedbary.predictive._networks import device_of
-from fedbary.predictive.choice import Predictor, predictor
-from fedbary.predictive.combine import Gate, Pool
 from fedbary.scores import tables as scores
-from fedbary.scores.metrics import evaluate
-from fedbary.scores.temperature import nll_at_temperatures
 from fedbary.tabular import loss
-from fedbary.tasks import _classes, _failing, _sums
+from fedbary.tasks import _class_scores, _sums
+from fedbary.tasks._classes import Classes
 from fedbary.tasks._network import network
 from fedbary.tasks._rows import Rows
-from fedbary.tasks._values import Client, Dialogue, Facts, Graph, Loss, Outcome, Scored
+from fedbary.tasks._values import Client, Dialogue, Facts, Loss, Outcome
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SCORES = {**_classes.SCORES, "auroc": (0.0, 1.0), "sensitivity": (0.0, 1.0)}
+SCORES = {**_class_scores.SCORES, "auroc": (0.0, 1.0), "sensitivity": (0.0, 1.0)}
 
 
-class Tables(Rows):
+class Tables(Rows, Classes):
     """Classification of tables, standardised together, scored by the mean softmax of networks.
 
     Attributes
@@ -59,10 +51,10 @@ class Tables(Rows):
 
     counts_classes = True
     limits: Mapping[str, tuple[float, float]] = SCORES
-    known_metrics = _classes.known(SCORES)
+    known_metrics = _class_scores.known(SCORES)
     curves = (
-        _classes.ACCURACY,
-        _classes.NLL,
+        _class_scores.ACCURACY,
+        _class_scores.NLL,
         ("auroc", 100, "AUROC (%)", SKY),
         ("sensitivity", 100, "Sensitivity (%)", GREEN),
     )
@@ -92,43 +84,16 @@ class Tables(Rows):
 
     def prepared(self, shard: Shard, facts: Facts) -> Shard:
         """Return a shard with its features standardised, on the device."""
-        x = partial(self._standardised, facts)
+        x = partial(self.taken, facts=facts)
         device = torch_device(self.settings)
         return Shard(
             x(shard.x), shard.y.to(device), x(shard.x_held_out), shard.y_held_out.to(device)
         )
 
-    def label_counts(self, shard: Shard, signature: Layout) -> list[int]:
-        """Return how many rows of each class a shard holds."""
-        return _classes.label_counts(shard, len(signature.classes))
-
     def scored_by_clients(self, facts: Facts) -> tuple[Tensor, Tensor]:
         """Return the standardised test rows and labels."""
         x, y = deal.evaluation_data(self.held, self.deal)
-        return self._standardised(facts, x), y.to(torch_device(self.settings))
-
-    def client_scores(
-        self,
-        model: nn.Module,
-        x: Tensor,
-        y: Tensor,
-        facts: Facts,
-        seed: int,
-        predicting: Personal | None = None,
-        weights: Tensor | None = None,
-    ) -> dict[str, float]:
-        """Score a model at a client; a site of one class has no AUROC and no sensitivity.
-
-        Nor has any with weights.
-        """
-        by = predicting or Personal(model.state_dict())
-        prediction = self._predict(model, x, facts, seed, by.posterior, by.members, by.pool)
-        if weights is not None:
-            return evaluate(prediction.probs, y, self.settings.ece_bins, weights)
-        found = self.judged(prediction, y)
-        if self.settings.calibrate == "temperature" and predicting is not None:
-            found |= nll_at_temperatures(prediction, y)
-        return {name: value for name, value in found.items() if not math.isnan(value)}
+        return self.taken(x, facts), y.to(torch_device(self.settings))
 
     def answer(
         self, question: str, shard: Shard, asked: Mapping[str, Any], tensors: Mapping[str, Tensor]
@@ -150,51 +115,25 @@ class Tables(Rows):
         found = {"mean": scale.mean[:features], "std": scale.std[:features], "class_rows": counts}
         return {**found, **(yield from self.ask_fill(sums, layout))}
 
-    def scores(self, outcome: Outcome, facts: Facts) -> Scored:
-        """Score the global model on the test rows."""
-        x, labels = self.scored_by_clients(facts)
-        seed = self.seed("predict-global", outcome.round)
-        model, posterior, members = outcome.model, outcome.posterior, outcome.members
-        prediction = self._predict(model, x, facts, seed, posterior, members, outcome.pool)
-        if not prediction.probs.isfinite().all():
-            nothing = dict.fromkeys(self.limits, math.nan)
-            return Scored(nothing, {"failing": _failing.NOT_FINITE})
-        line = {}
-        if self.settings.calibrate == "temperature":
-            temperature = _classes.temperature_of(outcome)
-            line = _classes.at_temperature(prediction, labels, temperature)
-            prediction = prediction.tempered(temperature)
-        line |= _classes.uncertainty(prediction, labels)
-        if self.settings.may_be_kept(outcome.round):
-            line |= _classes.at_end(prediction, labels, self.seed("chance"))
-        found = self.judged(prediction, labels)
-        line |= _failing.classes_failing(found, prediction, labels, model, x)
-        return Scored(found, line, prediction)
-
     def said(self, scored: Mapping[str, float]) -> str:
         """Return accuracy, NLL, AUROC and the sensitivity at the chosen specificity."""
         if math.isnan(scored["accuracy"]):
-            return _classes.unscored(True)
+            return super().said(scored)
         return scores.said(scored, self.settings.specificity)
 
     def summary(self, trained: Sequence[Client], held_out: Sequence[Client]) -> dict[str, Any]:
         """Return the clients' fairness, and the means of their scores on what they hold out."""
-        line = _classes.summary(trained, held_out)
+        line = _class_scores.summary(trained, held_out)
         if "held_out" in line:
             told = [{**dict.fromkeys(SCORES, math.nan), **c} for c in line["held_out"]["clients"]]
             means = scores.pooled(told, [client["num-examples"] for client in told])
             line["held_out"] = {**means, **line["held_out"]}
         return line
 
-    def pictures_of_clients(self, line: Mapping[str, Any]) -> Iterator[tuple[str, Figure]]:
-        """Yield who gains by a model of its own."""
-        return _classes.pictures_of_clients(line)
-
     def pictures(self, prediction: Prediction, facts: Facts) -> Iterator[tuple[str, Figure]]:
         """Yield the reliability diagram and the ROC curve of each positive class."""
         labels, title = self.scored_by_clients(facts)[1], "Final global model"
-        bins = self.settings.ece_bins
-        yield "reliability", reliability_picture(prediction, labels, bins, title)
+        yield from super().pictures(prediction, facts)
         names = self.signature().classes
         curves = {names[k]: curve for k, curve in scores.rocs(prediction.probs, labels).items()}
         yield "roc", roc_curves(curves, self.settings.specificity, title)
@@ -203,63 +142,21 @@ class Tables(Rows):
         rows = facts["class_rows"] if facts else torch.ones(len(self.signature().classes))
         return loss.class_weights(self.settings.class_weights, rows)
 
-    def _standardised(self, facts: Facts, x: Tensor) -> Tensor:
+    def adjusting(self, facts: Facts) -> Callable[[Tensor], Tensor]:
+        """Return what takes logits to the classes' own frequencies, whatever the loss's weights."""
+        return partial(loss.natural, weights=self._weights(facts))
+
+    def temperature(self, outcome: Outcome) -> float | None:
+        """Return the temperature; 1 where predictions have one and no site has told."""
+        known = super().temperature(outcome)
+        return 1.0 if known is None and self.settings.calibrate == "temperature" else known
+
+    def taken(self, x: Tensor, facts: Facts) -> Tensor:
+        """Return rows standardised."""
         scale = Standardiser(facts["mean"], facts["std"], facts.get("fill"))
         return scale.features(x).to(torch_device(self.settings))
-
-    def predict(self, outcome: Outcome, x: Tensor, facts: Facts, seed: int) -> Prediction:
-        """Predict rows in their own units."""
-        rows = self._standardised(facts, x)
-        return self._predict(
-            outcome.model, rows, facts, seed, outcome.posterior, outcome.members, outcome.pool
-        ).tempered(_classes.temperature_of(outcome))
-
-    def graph(self, outcome: Outcome, facts: Facts, seed: int) -> Graph:
-        """Return probabilities and uncertainties of rows in their own units."""
-        model, members, pool = outcome.model, outcome.members, outcome.pool
-        by = self._predictor(model, facts, seed, outcome.posterior, members, pool)
-        temperature = _classes.temperature_of(outcome)
-        return _classes.graph(by, partial(self._standardised, facts), temperature)
-
-    def answers(self, prediction: Prediction, signature: Layout) -> dict[str, np.ndarray]:
-        """Return classes, probabilities and uncertainties."""
-        return _classes.answers(prediction, signature.classes)
 
     def judged(self, prediction: Prediction, y: Tensor) -> dict[str, float]:
         """Return accuracy, NLL, ECE, Brier score, AUROC and sensitivity."""
         probs, settings = prediction.probs, self.settings
         return scores.score(probs, y.to(probs.device), settings.ece_bins, settings.specificity)
-
-    def judgement(self, prediction: Prediction, y: Tensor) -> Iterator[tuple[str, Figure]]:
-        """Yield the reliability diagram."""
-        bins, title = self.settings.ece_bins, "Global model, these examples"
-        yield "reliability", reliability_picture(prediction, y, bins, title)
-
-    def _predict(
-        self,
-        model: nn.Module,
-        x: Tensor,
-        facts: Facts,
-        seed: int,
-        posterior: Posterior | None = None,
-        members: Mapping[str, Tensor] | None = None,
-        pool: Pool | Gate | None = None,
-    ) -> Prediction:
-        return self._predictor(model, facts, seed, posterior, members, pool).over(model, x)
-
-    def _predictor(
-        self,
-        model: nn.Module,
-        facts: Facts,
-        seed: int,
-        posterior: Posterior | None,
-        members: Mapping[str, Tensor] | None,
-        pool: Pool | Gate | None,
-    ) -> Predictor:
-        """Return the networks that predict together, under the classes' own frequencies."""
-        generator = Generator(device_of(model)).manual_seed(seed)
-        weights, settings = self._weights(facts), self.settings
-        return predictor(
-            settings.predictive, model, settings.samples, generator, posterior, members,
-            adjusted=lambda logits: loss.natural(logits, weights), pool=pool,
-        )  # fmt: skip

@@ -118,7 +118,7 @@ def _part(prediction: Any, index: Tensor) -> Any:
 def _after_rejection(prediction: Any, y: Tensor) -> list[float]:
     """Return the accuracy in per cent, or the RMSE, on what is left at each of `REJECTED`."""
     if isinstance(prediction, Prediction):
-        y = y.to(prediction.probs.device)
+        y, prediction = y.to(prediction.probs.device).flatten(), prediction.one_by_one()
         kept = accuracy_after_rejection(prediction.probs, y, prediction.entropy, REJECTED)
         return [100 * accuracy for accuracy in kept]
     order = prediction.var.argsort(stable=True)

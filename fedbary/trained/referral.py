@@ -60,10 +60,13 @@ def referral(prediction: Prediction, y: Tensor, error_rate: float) -> Referral:
     Raises
     ------
     SettingError
-        If the error rate is out of its range.
+        If the error rate is out of its range, or examples have several classes.
     """
     if not 0 <= error_rate < 1:
         raise SettingError("error_rate", error_rate, "from 0 to below 1")
+    if prediction.probs.ndim > 2:
+        why = "none: an example of this task has several classes, right and wrong ones"
+        raise SettingError("error_rate", error_rate, why)
     entropy = prediction.entropy.double().cpu().numpy()
     wrong = (prediction.probs.argmax(1).cpu() != y.cpu()).numpy()
     order = np.argsort(entropy, kind="stable")

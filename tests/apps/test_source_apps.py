@@ -10,8 +10,8 @@ from PIL import Image
 from safetensors.torch import load_file
 
 import client_app
+from fedbary.data.batches import inputs
 from fedbary.data.image_layout import ImageLayout
-from fedbary.data.images import inputs
 from fedbary.data.sites import own_data as data_of
 from fedbary.settings.config import resolve
 from server_app import run

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedbary.data.images import batch_source, draw_crops, inputs
+from fedbary.data.batches import batch_source, draw_crops, inputs
 
 
 def test_inputs_scales_bytes_and_keeps_floats():

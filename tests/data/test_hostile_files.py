@@ -13,9 +13,10 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from PIL import Image, ImageFile
 
+from fedbary.data.batches import inputs
 from fedbary.data.image_files import FORMATS, LARGEST_FILE, read_image
 from fedbary.data.image_layout import ImageLayout
-from fedbary.data.images import inputs, load
+from fedbary.data.images import load
 from fedbary.data.npz import read_npz_arrays
 from fedbary.data.sites import own_data
 from fedbary.data.tables import load as load_table
@@ -163,7 +164,7 @@ def test_a_bomb_is_refused_before_it_takes_memory(tmp_path, content):
 
 
 def test_too_little_memory_is_said_in_one_line(folder, monkeypatch):
-    def grasps(*arguments):
+    def grasps(*arguments, **by_name):
         return np.empty(2**62, np.uint8)
 
     monkeypatch.setattr("fedbary.data.image_folder.read_image", grasps)

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedbary.aggregation import aggregate
-from fedbary.clusters import DIVERGENCES, clustered
+from fedbary.aggregation import DIVERGENCES, aggregate
+from fedbary.clusters import clustered
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
 from fedbary.projection import STRENGTHS, projected
@@ -57,6 +57,8 @@ def test_its_ends_are_the_global_model_and_the_client_s_own():
             torch.testing.assert_close(found[name], tensor, rtol=1e-6, atol=1e-6)
     with pytest.raises(SettingError, match="strength"):
         projected("WB", own, common, -1.0)
+    with pytest.raises(SettingError, match="rule"):
+        projected("GAA", own, common, 1.0)
 
 
 def posteriors(seed, count):

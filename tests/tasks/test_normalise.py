@@ -9,7 +9,8 @@ from safetensors.torch import load_file
 
 import fedbary
 from fedbary.data import deal
-from fedbary.data.images import Normaliser, inputs, pixel_sums
+from fedbary.data.batches import inputs
+from fedbary.data.images import Normaliser, pixel_sums
 from fedbary.errors import SettingError
 from fedbary.settings.config import resolve
 from fedbary.tasks import _sums, task_of

@@ -50,7 +50,7 @@ def test_the_trial_changes_neither_the_network_nor_any_draw():
     net = build("own_models:normed", SHAPE, 3, 0, 1)
     before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
     state = torch.get_rng_state()
-    require_usable("normed", net, SHAPE, 3)
+    require_usable("normed", net, SHAPE, (3,))
     assert torch.equal(torch.get_rng_state(), state) and net.training
     assert all(torch.equal(tensor, before[name]) for name, tensor in net.state_dict().items())
     assert all(parameter.grad is None for parameter in net.parameters())

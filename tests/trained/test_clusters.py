@@ -61,7 +61,7 @@ def test_two_planted_groups_are_found(run, rule):
 
 
 def test_a_wrong_number_or_rule_is_refused(run):
-    for words, named in ((["--count", "7"], "from 1 to 6"), (["--rule", "EAA"], "WB, RKLB")):
+    for words, named in ((["--count", "7"], "from 1 to 6"), (["--rule", "EAA"], "FKLB, RKLB, WB")):
         with pytest.raises(SettingError, match=named):
             grouped(run, *words)
 

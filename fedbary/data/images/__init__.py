@@ -5,6 +5,8 @@ A data set is one module whose name has no leading underscore. It defines
 ``read(data_dir, download)``
     the arrays ``x_train``, ``y_train``, ``x_test``, ``y_test``, laid out as in an ``.npz`` file
     (`fedbary.data.images._dataset` says how), and perhaps ``classes``, their names;
+``read_masks``, ``read_sets``
+    for labels of another look, see `fedbary.data.labels`;
 ``AUGMENT``
     True only where training images are to be cropped and flipped at random, "crop" or "flip" where
     one of it is.
@@ -20,32 +22,28 @@ from typing import Any
 from fedbary.data.forms import HUB, TORCHVISION, has_columns
 from fedbary.data.image_files import Shape
 from fedbary.data.images import _folder, _hf, _own, _torchvision
-from fedbary.data.images._batches import Augment, batch_source, draw_crops, inputs
 from fedbary.data.images._dataset import MAX_FLOAT, UNREADABLE, Dataset, from_arrays, read_npz
 from fedbary.data.images._normalise import Normaliser, pixel_sums
+from fedbary.data.labels import CLASSES, Labels
 from fedbary.errors import SettingError, one_line
 from fedbary.paths import user_path
 from fedbary.registry import is_factory, modules
 
 __all__ = [
     "MAX_FLOAT",
-    "Augment",
     "Dataset",
     "Normaliser",
-    "batch_source",
-    "draw_crops",
-    "inputs",
     "load",
     "names",
     "pixel_sums",
 ]
 
-_loaded: dict[tuple[str, Path, Shape | None, str, str], Dataset] = {}
+_loaded: dict[tuple[str, Path, Shape | None, str, str, Labels], Dataset] = {}
 
 
-def names() -> tuple[str, ...]:
-    """Return the names of the data sets that ship with the package, in alphabetical order."""
-    return modules("data/images")
+def names(labels: Labels = CLASSES) -> tuple[str, ...]:
+    """Return the names of the data sets here that have such labels, in alphabetical order."""
+    return modules("data/images", labels.reader)
 
 
 def load(
@@ -55,6 +53,7 @@ def load(
     shape: Shape | None = None,
     resize: str = "none",
     target: str = _hf.UNNAMED,
+    labels: Labels = CLASSES,
 ) -> Dataset:
     """Return a data set as tensors, read once per process.
 
@@ -77,6 +76,8 @@ def load(
         What is done with pictures of another size, see `fedbary.data.image_files.read_image`.
     target : str
         The column of the classes, of a set that has columns, see `_hf.read`.
+    labels : Labels
+        What the labels are to look like, by default a class an image.
 
     Returns
     -------
@@ -90,51 +91,57 @@ def load(
         The name is unknown, the data are absent and cannot be had, or a file holds what it
         must not; the message says which.
     """
-    key = name, user_path(data_dir).absolute(), shape, resize, target
+    key = name, user_path(data_dir).absolute(), shape, resize, target, labels
     if key not in _loaded:
         try:
-            _loaded[key] = _read(name, key[1], download, shape, resize, target)
+            _loaded[key] = _read(name, key[1], download, shape, resize, target, labels)
         except MemoryError as error:
             raise SettingError("dataset", error, "one that fits into this memory") from error
     return _loaded[key]
 
 
 def _read(
-    name: str, data_dir: Path, download: bool, shape: Shape | None, resize: str, target: str
+    name: str,
+    data_dir: Path,
+    download: bool,
+    shape: Shape | None,
+    resize: str,
+    target: str,
+    labels: Labels,
 ) -> Dataset:
     path = user_path(name)
     path = path if path.exists() else data_dir / path
-    if name in names():
-        return _named(name, data_dir, download)
+    if name in names(labels):
+        return _named(name, data_dir, download, labels)
     arrays: Mapping[str, Any]
     if has_columns(name):
         arrays = _hf.read(name, data_dir, download, shape, resize, target)
     elif name.startswith(TORCHVISION):
         arrays = _torchvision.read(name, data_dir, download, shape, resize)
     elif name.lower().endswith(".npz"):
-        return read_npz(name, path)
+        return read_npz(name, path, labels=labels)
     elif name and path.is_dir():
         arrays = _folder.read(path, shape, resize)
     elif is_factory(name):
         arrays = _own.read(name)
     else:
         allowed = (
-            f"{', '.join(names())}, the path of an .npz or .parquet file or of a folder of images, "
+            f"{', '.join(names(labels))}, the path of an .npz or .parquet file or of a folder "
         )
-        allowed += f"{HUB}owner/name, {TORCHVISION}NAME, or package.module:function"
+        allowed += f"of images, {HUB}owner/name, {TORCHVISION}NAME, or package.module:function"
         raise SettingError("dataset", name, allowed)
-    return from_arrays(name, arrays, name)
+    return from_arrays(name, arrays, name, labels=labels)
 
 
-def _named(name: str, data_dir: Path, download: bool) -> Dataset:
+def _named(name: str, data_dir: Path, download: bool, labels: Labels) -> Dataset:
     module = importlib.import_module(f"{__name__}.{name}")
     augment = getattr(module, "AUGMENT", False)
     laid_out = data_dir / f"{name}.npz"
     if laid_out.exists():
-        return read_npz(name, laid_out, augment)
+        return read_npz(name, laid_out, augment, labels)
     try:
-        arrays = module.read(data_dir, download)
+        arrays = getattr(module, labels.reader)(data_dir, download)
     except UNREADABLE as error:
         allowed = f"a folder with {name}.npz or the files of {name}, or download=true and a network"
         raise SettingError("data_dir", str(data_dir), f"{allowed} ({one_line(error)})") from error
-    return from_arrays(name, arrays, name, augment)
+    return from_arrays(name, arrays, name, augment, labels)

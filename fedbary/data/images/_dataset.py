@@ -12,10 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedbary.data.batches import Augment
 from fedbary.data.deal import tenth_of_all
 from fedbary.data.folder_contents import named
 from fedbary.data.image_layout import MIN_SIDE
-from fedbary.data.images._batches import Augment
+from fedbary.data.labels import CLASSES, Labels
 from fedbary.data.npz import read_npz_arrays
 from fedbary.errors import SettingError
 from fedbary.texts import composed
@@ -50,7 +51,7 @@ UNREADABLE = (
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """A classification data set held as contiguous tensors.
+    """Images and their labels, held as contiguous tensors.
 
     Attributes
     ----------
@@ -60,13 +61,15 @@ class Dataset:
         Images, (N, C, H, W): uint8 in 0..255, or float32 as given. `inputs` makes a batch of
         either into what a network takes.
     y_train, y_test : Tensor
-        Labels, (N,), int64 in 0..num_classes-1.
+        Labels, int64, as `labels` has them: (N,) in 0..num_classes-1.
     classes : tuple of str
         Name of each class; numbers from 0 where the data have no names.
     augment : Augment
         How training batches are changed at random, see `batch_source`.
     notes : tuple of str
         Lines that say what was read, what was not, and what is odd about it.
+    labels : Labels
+        What the labels look like.
     """
 
     name: str
@@ -77,6 +80,7 @@ class Dataset:
     classes: tuple[str, ...]
     augment: Augment = False
     notes: tuple[str, ...] = ()
+    labels: Labels = CLASSES
 
     @property
     def num_classes(self) -> int:
@@ -87,6 +91,11 @@ class Dataset:
     def examples(self) -> tuple[Tensor, Tensor]:
         """The training images and labels."""
         return self.x_train, self.y_train
+
+    @property
+    def strata(self) -> Tensor:
+        """The classes by which the training images are dealt, (N,)."""
+        return self.labels.strata(self.y_train)
 
     def parted(self, split: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """Return the numbers of all training examples, and the test set: it has one split."""
@@ -104,7 +113,11 @@ class Dataset:
 
 
 def from_arrays(
-    name: str, arrays: Mapping[str, Any], source: str, augment: Augment = False
+    name: str,
+    arrays: Mapping[str, Any],
+    source: str,
+    augment: Augment = False,
+    labels: Labels = CLASSES,
 ) -> Dataset:
     """Return the data set that four arrays describe.
 
@@ -122,6 +135,8 @@ def from_arrays(
         Where the arrays are from, named in errors.
     augment : Augment
         How training batches are to be changed at random.
+    labels : Labels
+        What the labels are to look like, by default N integers.
 
     Raises
     ------
@@ -131,36 +146,36 @@ def from_arrays(
     missing = [array for array in ARRAYS if array not in arrays]
     if missing:
         raise SettingError(source, f"no {', '.join(missing)}", f"the arrays {', '.join(ARRAYS)}")
-    x_train, y_train = tensors(arrays, ("x_train", "y_train"), source)
-    x_test, y_test = tensors(arrays, ("x_test", "y_test"), source)
+    x_train, y_train = tensors(arrays, ("x_train", "y_train"), source, labels)
+    x_test, y_test = tensors(arrays, ("x_test", "y_test"), source, labels)
     if (x_train.shape[1:], x_train.dtype) != (x_test.shape[1:], x_test.dtype):
         held = f"{_describe(x_train)} and {_describe(x_test)}"
         raise SettingError(f"{source}: x_train and x_test", held, "images of one shape and type")
-    names = arrays.get(NAMES, range(1 + int(y_train.max())))
+    names = arrays.get(NAMES, range(labels.classes(y_train)))
     classes = tuple(composed(str(name)) for name in names)
     num_classes = len(classes)
-    if len(set(classes)) < num_classes or y_train.max() >= num_classes:
-        held = f"{num_classes} names for labels up to {int(y_train.max())}"
+    if len(set(classes)) < num_classes or not labels.fit(y_train, num_classes):
+        held = f"{num_classes} names for labels up to {labels.classes(y_train) - 1}"
         raise SettingError(f"{source}: {NAMES}", held, "another name for each label")
-    if len(y_test) and y_test.max() >= num_classes:
+    if len(y_test) and not labels.fit(y_test, num_classes):
         allowed = f"labels of the training set, 0 to {num_classes - 1}"
-        raise SettingError(f"{source}: y_test", int(y_test.max()), allowed)
-    if not 2 <= num_classes <= max(2, len(y_train)):
+        raise SettingError(f"{source}: y_test", labels.classes(y_test) - 1, allowed)
+    if not 2 <= num_classes <= max(2, y_train.numel()):
         allowed = "at least 2 classes, and no more than there are training examples"
         raise SettingError(f"{source}: labels", f"0 to {num_classes - 1}", allowed)
-    if NAMES not in arrays and not (y_train == 0).any():
+    counts = labels.counts(y_train, num_classes).tolist()
+    if NAMES not in arrays and not counts[0]:
         warnings.warn(f"{source}: no training label is 0, from which labels count", stacklevel=2)
     notes = tuple(arrays.get(NOTES, ()))
-    counts = torch.bincount(y_train, minlength=num_classes).tolist()
     if empty := [label for label, count in zip(classes, counts, strict=True) if not count]:
         notes += (f"{source}: classes without a training example: {named(empty)}",)
     top = float(x_train.max()) / (255 if x_train.dtype == torch.uint8 else 1)
     if top < DARK and x_train.min() >= 0:
         notes += (f"{source}: the largest pixel is {top:.2g} of 1: all images are dark",)
-    return Dataset(name, x_train, y_train, x_test, y_test, classes, augment, notes)
+    return Dataset(name, x_train, y_train, x_test, y_test, classes, augment, notes, labels)
 
 
-def read_npz(name: str, path: Path, augment: Augment = False) -> Dataset:
+def read_npz(name: str, path: Path, augment: Augment = False, labels: Labels = CLASSES) -> Dataset:
     """Return the data set in an ``.npz`` file, laid out as `from_arrays` says.
 
     Arrays of other names are left unread; pickled objects are refused.
@@ -172,11 +187,12 @@ def read_npz(name: str, path: Path, augment: Augment = False) -> Dataset:
     """
     if not path.is_file():
         raise SettingError("dataset", name, f"the path of an .npz file; there is none at {path}")
-    return from_arrays(name, read_npz_arrays(path, (*ARRAYS, NAMES)), str(path), augment)
+    arrays = read_npz_arrays(path, (*ARRAYS, NAMES))
+    return from_arrays(name, arrays, str(path), augment, labels)
 
 
-def read_own_npz(path: Path) -> tuple[Tensor, Tensor]:
-    """Return a site's own images (N, C, H, W) and labels (N,) from an ``.npz`` file.
+def read_own_npz(path: Path, like: Labels = CLASSES) -> tuple[Tensor, Tensor]:
+    """Return a site's own images (N, C, H, W) and labels from an ``.npz`` file.
 
     They are its arrays ``x`` and ``y`` or else ``x_train`` and ``y_train``, as `from_arrays` has
     them.
@@ -189,14 +205,14 @@ def read_own_npz(path: Path) -> tuple[Tensor, Tensor]:
     arrays = read_npz_arrays(path, ("x", "y", "x_train", "y_train"))
     for names in (("x", "y"), ("x_train", "y_train")):
         if set(names) <= arrays.keys():
-            return tensors(arrays, names, str(path))
+            return tensors(arrays, names, str(path), like)
     raise SettingError(str(path), ", ".join(arrays) or "no array", "x and y, or x_train, y_train")
 
 
 def tensors(
-    arrays: Mapping[str, Any], names: tuple[str, str], source: str
+    arrays: Mapping[str, Any], names: tuple[str, str], source: str, like: Labels = CLASSES
 ) -> tuple[Tensor, Tensor]:
-    """Return images (N, C, H, W) and labels (N,): the arrays of two names, checked.
+    """Return images (N, C, H, W) and labels: the arrays of two names, checked.
 
     Raises
     ------
@@ -204,7 +220,8 @@ def tensors(
         As `from_arrays` says.
     """
     x, y = names
-    images, labels = images_of(arrays[x], f"{source}: {x}"), labels_of(arrays[y], f"{source}: {y}")
+    images = images_of(arrays[x], f"{source}: {x}")
+    labels = like.read(arrays[y], images, f"{source}: {y}")
     require_pixels(images, f"{source}: {x}")
     if len(images) != len(labels):
         held = f"{len(images)} images and {len(labels)} labels"
@@ -244,18 +261,6 @@ def require_pixels(images: Tensor, source: str) -> None:
     if images.dtype == torch.uint8 and 0 < images.max() <= SMALL:
         allowed = "bytes from 0 to 255, or floats from 0 to 1, such as x / x.max()"
         raise SettingError(source, f"bytes of at most {SMALL}", allowed)
-
-
-def labels_of(array: Any, source: str) -> Tensor:
-    """Return labels (N,), int64, of an array of whole numbers from 0; else an error."""
-    labels = np.asarray(array)
-    if labels.ndim != 1 or labels.dtype.kind not in "iu":
-        held = f"{labels.dtype} of {labels.ndim} dimensions"
-        raise SettingError(source, held, "one dimension of integers")
-    labels = labels.astype(np.int64)
-    if labels.size and labels.min() < 0:
-        raise SettingError(source, int(labels.min()), "labels from 0 up")
-    return torch.from_numpy(labels)
 
 
 def _describe(images: Tensor) -> str:

@@ -11,7 +11,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from fedbary.data.images._batches import inputs
+from fedbary.data.batches import inputs
 from fedbary.data.standardise import Standardiser, Sums
 
 AT_ONCE = 1000

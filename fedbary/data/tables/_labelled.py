@@ -48,6 +48,11 @@ class Labelled:
         """All features and labels."""
         return self.x, self.y
 
+    @property
+    def strata(self) -> Tensor:
+        """What rows are dealt by: their targets."""
+        return self.y
+
     def parted(self, split: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """Return the numbers of a split's training rows, and its test features and labels."""
         parts = self.split(split)

@@ -55,6 +55,11 @@ class Table:
         """All features and targets."""
         return self.x, self.y
 
+    @property
+    def strata(self) -> Tensor:
+        """What rows are dealt by: their targets."""
+        return self.y
+
     def parted(self, split: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """Return the numbers of a split's training rows, and its test features and targets."""
         parts = self.split(split)

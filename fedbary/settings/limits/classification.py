@@ -10,7 +10,7 @@ from fedbary.registry import modules
 if TYPE_CHECKING:
     from fedbary.settings.config import Settings
 
-DATASETS = ("none", *modules("data/images"))
+DATASETS = ("none", *modules("data/images", "read"))
 
 FILES = (".npz", ".parquet")
 
@@ -35,6 +35,11 @@ def limits(settings: Settings) -> Iterator[tuple[str, bool, str]]:
     """Yield what has to fit."""
     fits = settings.model != "cnn" or settings.bayesian_layers <= 5
     yield "bayesian_layers", fits, "a whole number from 0 to 5, the layers of the CNN"
+    yield (
+        "model",
+        settings.model != "unet",
+        f"another for task={settings.task}: it says each pixel's class",
+    )
     yield "predictive", settings.predictive != "closed", "another: closed is for regression"
     normal = settings.normalise == "none" or settings.pixels == "unit"
     yield "normalise", normal, "none for pixels=signed"

@@ -35,7 +35,7 @@ BEST_BY = {"nll": min, "accuracy": max, "ece": min, "brier": min, "auroc": max, 
 
 def limits(settings: Settings) -> Iterator[tuple[str, bool, str]]:
     """Yield what has to fit."""
-    images = ("cnn", "resnet20")
+    images = ("cnn", "resnet20", "unet")
     yield "model", settings.model not in images, "mlp, linear or a network of yours for tables"
     yield "dataset", settings.dataset != "none", "the server's own table for task=tables"
     yield "ood_dataset", settings.ood_dataset == "none", "none for task=tables"

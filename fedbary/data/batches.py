@@ -1,4 +1,4 @@
-"""Batches of images: drawn from a client's tensor, augmented, scaled for the network."""
+"""Batches of inputs: drawn from a client's tensor, augmented, scaled for the network."""
 
 from collections.abc import Callable
 from typing import Literal

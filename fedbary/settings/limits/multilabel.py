@@ -1,0 +1,32 @@
+"""Which settings images with any number of labels take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from fedbary.registry import modules
+from fedbary.settings.limits import classification
+
+if TYPE_CHECKING:
+    from fedbary.settings.config import Settings
+
+DATASETS = ("none", *modules("data/images", "read_sets"))
+
+FILES = (".npz",)
+
+UNUSED = (*classification.UNUSED, "target")
+
+USES = classification.USES
+
+BEST_BY = {**classification.BEST_BY, "f1": max, "auroc": max}
+
+OF_ONE_CLASS = ("FedBE", "FedHBMixture", "FedPPD", "PredBayes")
+"""Methods that take a network's answers for the logits of one softmax."""
+
+
+def limits(settings: Settings) -> Iterator[tuple[str, bool, str]]:
+    """Yield what has to fit."""
+    yield from classification.limits(settings)
+    softmax = f"another for task={settings.task}: it learns from the softmax of one class"
+    yield "method", settings.method not in OF_ONE_CLASS, softmax

@@ -1,0 +1,30 @@
+"""Which settings a segmentation of images takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from fedbary.registry import is_factory, modules
+from fedbary.settings.limits import classification
+from fedbary.settings.limits.multilabel import FILES, OF_ONE_CLASS, UNUSED, USES
+
+if TYPE_CHECKING:
+    from fedbary.settings.config import Settings
+
+__all__ = ["DATASETS", "FILES", "UNUSED", "USES", "limits"]
+
+DATASETS = ("none", *modules("data/images", "read_masks"))
+
+BEST_BY = {**classification.BEST_BY, "iou": max}
+
+
+def limits(settings: Settings) -> Iterator[tuple[str, bool, str]]:
+    """Yield what has to fit."""
+    dense = settings.model == "unet" or is_factory(settings.model)
+    yield "model", dense, "unet or a network of yours for task=segmentation"
+    still = settings.augment in ("auto", False)
+    yield "augment", still, "auto or false for task=segmentation: masks would not move along"
+    softmax = "another for task=segmentation: it learns from the softmax of one class"
+    yield "method", settings.method not in OF_ONE_CLASS, softmax
+    yield "predictive", settings.predictive != "closed", "another: closed is for regression"

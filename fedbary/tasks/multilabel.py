@@ -1,0 +1,95 @@
+"""Images that bear any number of labels.
+
+Labels are (N, labels) of 0 and 1. Networks answer with a logit a label, whose sigmoid is its
+probability; predictions are the mean of the drawn networks'. Scores are the labels' macro F1 and
+AUROC, and of all decisions one by one accuracy, NLL, ECE and Brier score. Examples are dealt by the
+first label that they bear.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from fedbary.data.image_layout import ImageLayout
+from fedbary.data.labels import SETS
+from fedbary.figures.sheet import GREEN, SKY
+from fedbary.predictive import Prediction
+from fedbary.scores.multilabel import macro_auroc, macro_f1
+from fedbary.tasks import _class_scores
+from fedbary.tasks._values import Facts, Loss
+from fedbary.tasks.classification import Classification
+
+SCORES = {**_class_scores.SCORES, "f1": (0.0, 1.0), "auroc": (0.0, 1.0)}
+
+
+class MultiLabel(Classification):
+    """Classification of images whose labels do not exclude each other.
+
+    A `Prediction` has of each label the probabilities of no and yes, (N, labels, 2).
+    """
+
+    labels = SETS
+    limits: Mapping[str, tuple[float, float]] = SCORES
+    known_metrics = _class_scores.known(SCORES)
+    curves = (
+        ("f1", 100, "Macro F1 (%)", SKY),
+        ("auroc", 100, "Macro AUROC (%)", GREEN),
+        _class_scores.NLL,
+    )
+
+    def loss(self, facts: Facts) -> Loss:
+        """Return the sum over the labels of the binary cross-entropy, a mean over images."""
+        return labels_cross_entropy
+
+    def adjusting(self, facts: Facts) -> Callable[[Tensor], Tensor]:
+        """Return what makes of each logit those of no and yes: their softmax is its sigmoid."""
+        return lambda answer: torch.stack([torch.zeros_like(answer), answer], -1)
+
+    def judged(self, prediction: Prediction, y: Tensor) -> dict[str, float]:
+        """Return macro F1 and AUROC beside the decisions' scores."""
+        yes = prediction.probs[..., 1]
+        y = y.to(yes.device)
+        macro = {"f1": macro_f1(prediction.probs.argmax(-1), y), "auroc": macro_auroc(yes, y)}
+        return {**super().judged(prediction, y), **macro}
+
+    def said(self, scores: Mapping[str, float]) -> str:
+        """Return macro F1 and AUROC and the decisions' scores."""
+        line = super().said(scores)
+        if math.isnan(scores["accuracy"]):
+            return line
+        return f"F1 {100 * scores['f1']:.2f} %  AUROC {100 * scores['auroc']:.2f} %  {line}"
+
+    def answers(self, prediction: Prediction, signature: ImageLayout) -> dict[str, np.ndarray]:
+        """Return the labels found, each one's probability, and summed uncertainties in nats."""
+        yes = prediction.probs[..., 1].double().cpu().numpy()
+        borne = [
+            ", ".join(np.array(signature.classes)[row]) for row in prediction.probs.argmax(-1) == 1
+        ]
+        return {
+            "labels": np.array(borne, dtype=object),
+            **{f"p({name})": yes[:, k] for k, name in enumerate(signature.classes)},
+            "total uncertainty": prediction.entropy.double().sum(1).cpu().numpy(),
+            "epistemic uncertainty": prediction.epistemic.double().sum(1).cpu().numpy(),
+        }
+
+
+def labels_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return −Σ_l [y_l log σ(z_l) + (1 − y_l) log σ(−z_l)], a mean over the batch, in nats.
+
+    Parameters
+    ----------
+    logits
+        z, (batch, labels).
+    labels
+        y, (batch, labels), int64 of 0 and 1.
+    """
+    found = functional.binary_cross_entropy_with_logits(
+        logits, labels.to(logits.dtype), reduction="sum"
+    )
+    return found / len(labels)

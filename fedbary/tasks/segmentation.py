@@ -1,0 +1,104 @@
+"""Images and the class of each of their pixels.
+
+Labels are masks (N, H, W); class 0 is the background. Predictions are the mean softmax of drawn
+networks at each pixel. Scores are the mean intersection over union, and of the pixels one by one
+accuracy, NLL, ECE and Brier score. Examples are dealt by the object that is largest in them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+from torch import Tensor
+from torch.nn import functional
+
+from fedbary.data.image_layout import ImageLayout
+from fedbary.data.labels import MASKS
+from fedbary.figures.masks import masks_picture
+from fedbary.figures.sheet import SKY
+from fedbary.predictive import Prediction
+from fedbary.scores.segmentation import mean_iou
+from fedbary.tasks import _class_scores
+from fedbary.tasks._values import Facts, Loss
+from fedbary.tasks.classification import Classification
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SCORES = {**_class_scores.SCORES, "iou": (0.0, 1.0)}
+
+SHOWN = 6
+"""Test images that are drawn with their masks."""
+
+
+class Segmentation(Classification):
+    """Segmentation of images by networks that answer with a logit a class for each pixel."""
+
+    labels = MASKS
+    limits: Mapping[str, tuple[float, float]] = SCORES
+    known_metrics = _class_scores.known(SCORES)
+    curves = (
+        ("iou", 100, "Mean IoU (%)", SKY),
+        _class_scores.NLL,
+        _class_scores.ECE,
+    )
+
+    def network_answer(self, signature: ImageLayout) -> tuple[int, ...]:
+        """Return (classes, H, W)."""
+        return (len(signature.classes), *signature.shape[1:])
+
+    def loss(self, facts: Facts) -> Loss:
+        """Return the mean cross-entropy of the pixels.
+
+        Neighbours say much the same: an image counts as one observation, not as H·W.
+        """
+        return pixel_cross_entropy
+
+    def adjusting(self, facts: Facts) -> Callable[[Tensor], Tensor]:
+        """Return what puts classes last, (networks, batch, H, W, classes)."""
+        return lambda answer: answer.movedim(2, -1)
+
+    def judged(self, prediction: Prediction, y: Tensor) -> dict[str, float]:
+        """Return the mean IoU beside the pixels' scores."""
+        probs = prediction.probs
+        iou = mean_iou(probs.argmax(-1), y.to(probs.device), probs.shape[-1])
+        return {**super().judged(prediction, y), "iou": iou}
+
+    def said(self, scores: Mapping[str, float]) -> str:
+        """Return the mean IoU and the pixels' scores."""
+        line = super().said(scores)
+        return line if math.isnan(scores["iou"]) else f"IoU {100 * scores['iou']:.2f} %  {line}"
+
+    def answers(self, prediction: Prediction, signature: ImageLayout) -> dict[str, np.ndarray]:
+        """Return each class's share of the pixels, and the pixels' mean uncertainties in nats."""
+        shares = functional.one_hot(prediction.probs.argmax(-1), len(signature.classes))
+        held = shares.double().mean((1, 2)).cpu().numpy()
+        return {
+            **{f"share({name})": held[:, k] for k, name in enumerate(signature.classes)},
+            "total uncertainty": prediction.entropy.double().mean((1, 2)).cpu().numpy(),
+            "epistemic uncertainty": prediction.epistemic.double().mean((1, 2)).cpu().numpy(),
+        }
+
+    def pictures(self, prediction: Prediction, facts: Facts) -> Iterator[tuple[str, Figure]]:
+        """Yield the reliability diagram, and images with true and found masks and uncertainty."""
+        yield from super().pictures(prediction, facts)
+        held = self.evaluation_examples()
+        assert held.y is not None
+        found, unsure = prediction.probs[:SHOWN].argmax(-1), prediction.entropy[:SHOWN]
+        yield "masks", masks_picture(held.x[:SHOWN], held.y[:SHOWN], found, unsure)
+
+
+def pixel_cross_entropy(logits: Tensor, masks: Tensor) -> Tensor:
+    """Return the mean over images and pixels of −log softmax(logits)[mask], in nats.
+
+    Parameters
+    ----------
+    logits
+        (batch, classes, H, W).
+    masks
+        (batch, H, W), int64.
+    """
+    return functional.cross_entropy(logits, masks)
