@@ -11,77 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from fedbary.aggregation.tensors import Empty, new_empty
-from fedbary.data.images import Augment
 from fedbary.gaussian import Posterior
-from fedbary.inference import Fit, Prior, Training
+from fedbary.inference import Local
 from fedbary.predictive.combine import Gate, Pool
 
 Tensors = Mapping[str, Tensor]
 """Named tensors: everything that travels, is kept or is checkpointed. Keys are those of a model's
 state dict, or of a method's own, which hold a slash."""
-
-
-@dataclass(frozen=True, eq=False)
-class Local:
-    """What a client has in a round.
-
-    Parameters
-    ----------
-    model : nn.Module
-        The network; a method loads what it received and trains it in place.
-    x, y : Tensor
-        Inputs and targets (n_k, …), on the model's device.
-    nll : callable
-        Mean negative log-likelihood of (outputs, targets), in nats.
-    inference : Fit
-        The local inference that the run has chosen.
-    training : Training
-        Epochs, batch size and rates of the round.
-    prior : Prior
-        The prior that the run has chosen, for methods without one of their own.
-    round : int
-        From 1.
-    seed : int
-        The source of every draw of this client in this round.
-    augment : Augment
-        How images are changed at random.
-    part : float
-        Of all clients' examples, the part that lies at the round's clients; 1 where it is unknown.
-    """
-
-    model: nn.Module
-    x: Tensor
-    y: Tensor
-    nll: Callable[[Tensor, Tensor], Tensor]
-    inference: Fit
-    training: Training
-    prior: Prior
-    round: int
-    seed: int
-    augment: Augment = False
-    part: float = 1.0
-
-    def load(self, tensors: Tensors) -> None:
-        """Let the network hold the tensors of its state dict that are among these."""
-        held = {name: tensors[name] for name in self.model.state_dict()}
-        self.model.load_state_dict(held)
-
-    def infer(self, prior: Prior) -> dict[str, float]:
-        """Train the network by the local inference under a prior; return metrics of the fit."""
-        return self.inference(
-            self.model,
-            self.x,
-            self.y,
-            prior,
-            self.training,
-            self.seed,
-            augment=self.augment,
-            nll=self.nll,
-        )
-
-    def state(self) -> dict[str, Tensor]:
-        """Return a copy of the network's state dict."""
-        return {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
 
 
 @dataclass(frozen=True, eq=False)
