@@ -107,6 +107,8 @@ class Local:
         How images are changed at random, see `fedbary.data.images.batch_source`.
     part : float
         Of all clients' examples, the part that lies at the round's clients; 1 where it is unknown.
+    share : float
+        How many times the examples of the mean client it has; 1 where it is unknown.
     """
 
     model: nn.Module
@@ -120,6 +122,7 @@ class Local:
     seed: int = 0
     augment: Augment = False
     part: float = 1.0
+    share: float = 1.0
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Let the network hold the tensors of its state dict that are among these."""

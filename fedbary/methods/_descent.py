@@ -37,7 +37,7 @@ class Descent:
     local : Local
         The client's round; its network holds what it starts from.
     correct : callable, optional
-        Changes each batch's gradient (d,) in place, before SGD takes it.
+        Changes the gradient of each batch's mean NLL (d,) in place, before SGD takes it.
     pull : mapping of str to Tensor, optional
         p by parameter: ½ Σ p (θ − θ_g)² is added to the loss, θ_g being the start. It acts by an
         implicit step, so that no p is too large for the rate.
@@ -62,8 +62,7 @@ class Descent:
         self.implicit: Tensor | None = None
         if pull is not None:
             rate = local.training.lr / (1 - local.training.momentum)
-            here = [pull[name].to(self.start) for name in self.vectors.point_names]
-            self.implicit = rate * self.vectors.points.pack(here)
+            self.implicit = rate * self.packed(pull)
 
     def __iter__(self) -> Iterator[int]:
         local, points = self.local, self.vectors.points
@@ -81,6 +80,10 @@ class Descent:
     def metrics(self) -> dict[str, float]:
         """Return the mean NLL of the last epoch, in nats."""
         return self.steps.metrics
+
+    def packed(self, tensors: Tensors, prefix: str = "") -> Tensor:
+        """Return tensors by parameter, whose keys begin with a prefix, as a vector (d,)."""
+        return self.vectors.points.pack([tensors[prefix + n] for n in self.vectors.point_names])
 
     def named(self, vector: Tensor) -> dict[str, Tensor]:
         """Return a vector's parts by parameter, in memory of their own."""

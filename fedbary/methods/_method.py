@@ -103,6 +103,9 @@ class Server:
         Takes a line for the server's log.
     examples : int
         Of all clients, those that are not of the round with them; 0 where it is unknown.
+    clients : int
+        How many clients there are, those that are not of the round with them; 0 where it is
+        unknown.
     """
 
     model: Tensors
@@ -113,6 +116,7 @@ class Server:
     empty: Empty = new_empty
     warn: Callable[[str], None] = warnings.warn
     examples: int = 0
+    clients: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -279,6 +283,16 @@ def shares(replies: Sequence[Reply]) -> list[float]:
 def all_examples(server: Server, replies: Sequence[Reply]) -> float:
     """Return how many examples all clients have: those of the replies, where nobody knows more."""
     return max(float(server.examples), sum(reply.weight for reply in replies))
+
+
+def part_of_all(server: Server, replies: Sequence[Reply]) -> float:
+    """Return the part of all clients' examples that lies at a round's replies.
+
+    Where nobody knows these it is the part of the clients; where nobody knows either, 1.
+    """
+    if server.examples:
+        return min(1.0, sum(reply.weight for reply in replies) / server.examples)
+    return min(1.0, len(replies) / server.clients) if server.clients else 1.0
 
 
 def weighted_mean(replies: Sequence[Reply], names: Sequence[str]) -> dict[str, Tensor]:
