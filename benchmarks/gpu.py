@@ -33,7 +33,6 @@ import numpy as np
 import torch
 import yaml
 from torch import Tensor
-from torch.nn import functional
 
 from fedbary.data.partition import partition
 from fedbary.device import torch_device
@@ -89,8 +88,10 @@ def calls_of(
     for number, part in enumerate(parts):
         x = torch.randint(256, (len(part), *shape), dtype=torch.uint8).to(device)
         y = torch.from_numpy(labels[part]).to(device)
-        augment, loss = settings.augment is True, functional.cross_entropy
-        calls.append(Call(model, state, x, y, 1.0, training, number, augment, loss))
+        augment = settings.augment is True
+        calls.append(
+            Call(model, x, y, training=training, seed=number, augment=augment, start=state)
+        )
     return calls
 
 
@@ -98,11 +99,9 @@ def plain(name: str, calls: Sequence[Call]) -> list[Fitted]:
     """Let clients train one after another by the local method itself."""
     found = []
     for call in calls:
-        call.model.load_state_dict(call.state)
-        metrics = local_method(name)(
-            call.model, call.x, call.y, call.prior, call.training, call.seed, call.augment
-        )
-        found.append(({k: t.clone() for k, t in call.model.state_dict().items()}, metrics))
+        call.load(call.start)
+        metrics = local_method(name)(call)
+        found.append((call.state(), metrics))
     return found
 
 
@@ -124,7 +123,7 @@ def apart(calls: Sequence[Call], one: Sequence[Fitted], other: Sequence[Fitted])
         return math.sqrt(sum(float((a[k] - b[k]).double().square().sum()) for k in a))
 
     return max(
-        norm(a, b) / norm(a, call.state)
+        norm(a, b) / norm(a, call.start)
         for call, (a, _), (b, _) in zip(calls, one, other, strict=True)
     )
 

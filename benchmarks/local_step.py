@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from fedbary.inference import Training
+from fedbary.inference import Local, Training
 from fedbary.inference.variational import fit
 from fedbary.models import build
 
@@ -28,7 +28,7 @@ SHAPE, CLASSES, BATCH = (1, 28, 28), 10, 64
 def ours(bayesian_layers: int, x: torch.Tensor, y: torch.Tensor) -> Callable[[], None]:
     """One epoch of fedbary's variational inference."""
     model = build("cnn", SHAPE, CLASSES, 0, bayesian_layers, init_log_var=-5.0)
-    return lambda: void(fit(model, x, y, 1.0, Training(batch_size=BATCH), seed=0))
+    return lambda: void(fit(Local(model, x, y, training=Training(batch_size=BATCH))))
 
 
 def void(_: object) -> None:

@@ -21,7 +21,7 @@ from fedbary.methods import Fitted, Local, Method, Personal
 from fedbary.paths import user_path
 from fedbary.settings.config import Settings
 from fedbary.settings.run_config import resolve_run_config
-from strategies.answering import METHOD_KEY, fit, method_of, part_asked, personal
+from strategies.answering import METHOD_KEY, fit, method_of, part_asked, personal, share_of
 from strategies.asking import COUNTED_KEY, EXAMPLES_KEY
 
 
@@ -128,6 +128,7 @@ class Node:
             seed=seed,
             augment=augment,
             part=part_asked(config),
+            share=share_of(config, len(y)),
         )
 
     def _attacked(

@@ -7,17 +7,13 @@ given its answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
 
 from flwr.app import Message
-from torch import Tensor, nn
-from torch.nn import functional
 
-from fedbary.data.batches import Augment
-from fedbary.inference import Fit, Prior, Training, local_method
+from fedbary.inference import Fit, Local, local_method
 from fedbary.inference._side_by_side import Fitted, fit, hindrance
 from fedbary.inference._stacked import Call
 
@@ -86,18 +82,8 @@ class _Asked(BaseException):
 
 
 def _ask(name: str) -> Fit:
-    def ask(
-        model: nn.Module,
-        x: Tensor,
-        y: Tensor,
-        prior: Prior,
-        training: Training,
-        seed: int,
-        augment: Augment = False,
-        nll: Callable[[Tensor, Tensor], Tensor] = functional.cross_entropy,
-    ) -> dict[str, float]:
-        state = {key: tensor.detach().clone() for key, tensor in model.state_dict().items()}
-        raise _Asked(name, Call(model, state, x, y, prior, training, seed, augment, nll))
+    def ask(local: Local) -> dict[str, float]:
+        raise _Asked(name, Call(**vars(local), start=local.state()))
 
     return ask
 
@@ -109,14 +95,14 @@ class _Ready:
         self.fitted = fitted
 
     def __call__(self, name: str) -> Fit:
-        def take(model: nn.Module, *args: Any, **kwargs: Any) -> Mapping[str, float]:
+        def take(local: Local) -> dict[str, float]:
             if self.fitted is None:
-                return local_method(name)(model, *args, **kwargs)
+                return local_method(name)(local)
             (state, metrics), self.fitted = self.fitted, None
-            model.load_state_dict(state)
+            local.load(state)
             return metrics
 
-        return take  # type: ignore[return-value]
+        return take
 
 
 @contextmanager

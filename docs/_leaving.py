@@ -77,6 +77,7 @@ _ARRAYS = {
     "gate/*": "a gating network",
     "teacher/*": "a sampled teacher's weights",
     "fisher/*": "squared gradients of each weight",
+    "control/*": "the change of its mean gradient, its control variate",
     "inputs/*": "second moments of each layer's inputs",
     "slopes/*": "second moments of each layer's gradients",
     "log_var/*": "log-variances along its descent",

@@ -42,7 +42,7 @@ from server_app.roster import Roster
 from server_app.simulated import end_simulation
 from server_app.watched import watched
 from strategies import CompressedGrid, strategy_for
-from strategies.asking import ASKED_KEY, COUNTED_KEY, EXAMPLES_KEY
+from strategies.asking import ASKED_KEY, CLIENTS_KEY, COUNTED_KEY, EXAMPLES_KEY
 from strategies.internals import FLOWER_LOGGER as logger
 from strategies.internals import add_exit_handler, is_simulated, log
 
@@ -147,6 +147,7 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
     def tell() -> dict[str, int | float]:
         return {
             EXAMPLES_KEY: roster.num_examples,
+            CLIENTS_KEY: len(roster.members),
             ASKED_KEY: sum(map(roster.trained_on, asked)),
             COUNTED_KEY: strategy.counted,
         }

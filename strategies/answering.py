@@ -13,7 +13,7 @@ from fedbary.errors import SettingError
 from fedbary.memory import Memory
 from fedbary.methods import Fitted, Local, Method, Personal, method_named
 
-from .asking import ASKED_KEY, EXAMPLES_KEY
+from .asking import ASKED_KEY, CLIENTS_KEY, EXAMPLES_KEY
 from .kept import StateMemory
 from .method_strategy import KEPT_KEY, METHOD_KEY, RUN_KEY
 
@@ -70,6 +70,13 @@ def part_asked(config: ConfigRecord) -> float:
     told = [config.get(key) for key in (ASKED_KEY, EXAMPLES_KEY)]
     asked, every = (float(number) if isinstance(number, int) else 0.0 for number in told)
     return min(1.0, asked / every) if asked > 0 and every > 0 else 1.0
+
+
+def share_of(config: ConfigRecord, examples: int) -> float:
+    """Return how many times the mean client's examples these are; 1 where nobody says so."""
+    clients, every = (config.get(key) for key in (CLIENTS_KEY, EXAMPLES_KEY))
+    known = isinstance(clients, int) and isinstance(every, int) and min(clients, every) > 0
+    return examples * clients / every if known else 1.0  # type: ignore[operator]
 
 
 def has_own_model(method: Method, config: ConfigRecord) -> bool:

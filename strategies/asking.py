@@ -12,6 +12,9 @@ from flwr.serverapp.strategy import FedAvg
 EXAMPLES_KEY = "all-examples"
 """The entry of a message's config with the number of examples of all clients."""
 
+CLIENTS_KEY = "all-clients"
+"""The entry with how many clients there are."""
+
 ASKED_KEY = "asked-examples"
 """The entry with that of the clients that are asked in the round."""
 

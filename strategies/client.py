@@ -28,6 +28,7 @@ from .answering import (
     part_asked,
     personal,
     reply_of,
+    share_of,
 )
 
 
@@ -153,7 +154,7 @@ class Client:
         return Local(
             self.model, self.x, self.y, self.nll, local_method(self.inference), training,
             self.prior, _round(config), self._seed(purpose, config, context),
-            part=part_asked(config),
+            part=part_asked(config), share=share_of(config, len(self.y)),
         )  # fmt: skip
 
     def _seed(self, purpose: str, config: ConfigRecord, context: Context) -> int:

@@ -23,7 +23,7 @@ from fedbary.seeds import derive_seed
 
 from .admission import arrays_of
 from .arrays import Blanks
-from .asking import EXAMPLES_KEY
+from .asking import CLIENTS_KEY, EXAMPLES_KEY
 from .conventions import Convention, convention_named
 from .gated import GatedStrategy
 from .internals import log
@@ -94,6 +94,9 @@ class MethodStrategy(GatedStrategy):
         if self.method.needs_bench and bench is None:
             allowed = f"a network and examples at the server for {self.method.name}"
             raise SettingError("bench", None, allowed)
+        if keep_models and self.method.remembers and not self.method.personalises:
+            allowed = f"False for {self.method.name}: what its clients keep is no model"
+            raise SettingError("keep_models", keep_models, allowed)
         super().__init__(*args, **kwargs)
         self.convention = convention_named(convention)
         self._seed, self._bench = seed, bench
@@ -104,12 +107,20 @@ class MethodStrategy(GatedStrategy):
         self._kept: dict[str, int] = {}
         self._run = secrets.randbits(62)
         self._at_checkpoint: dict[str, int] | None = None
-        self._round = 0
+        self._round = self._nodes = 0
 
     @classmethod
     def _arguments(cls) -> list[str]:
         own = [parameter.name for parameter in fields(cls.method_class)]  # type: ignore[arg-type]
         return [*own, *super()._arguments()]
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Return the messages that ask nodes to train, and note how many nodes there are."""
+        messages = super().configure_train(server_round, arrays, config, grid)
+        self._nodes = len(list(grid.get_node_ids()))
+        return messages
 
     def _prepared(
         self, server_round: int, messages: list[Message], arrays: ArrayRecord
@@ -278,6 +289,7 @@ class MethodStrategy(GatedStrategy):
         return predicted("auto", network, x, samples, generator, posterior, members, pool=pool)
 
     def _server(self, model: Mapping[str, Tensor], blanks: Blanks) -> Server:
+        told = self.tell() if self.tell else {}
         return Server(
             model,
             self._state,
@@ -285,7 +297,8 @@ class MethodStrategy(GatedStrategy):
             derive_seed(self._seed, "server", self._round),
             self._bench,
             blanks.empty,
-            examples=int(self.tell().get(EXAMPLES_KEY, 0)) if self.tell else 0,
+            examples=int(told.get(EXAMPLES_KEY, 0)),
+            clients=int(told.get(CLIENTS_KEY, self._nodes)),
             warn=lambda line: log(WARNING, "Round %d: %s", self._round, line),
         )
 

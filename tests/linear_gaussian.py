@@ -18,10 +18,10 @@ class Linear(nn.Module):
         self.weight_log_var = nn.Parameter(torch.full((features,), -3.0, dtype=torch.float64))
 
 
-def exact_fit(model, x, y, prior, training, seed, augment=False, nll=None):
+def exact_fit(local):
     """Set the mean-field optimum of a linear model: s = diag H_k/κ + s₀, (H_k/κ + s₀) m = …."""
-    kappa = training.kl_weight
-    shift, precision = prior.shift["weight"], prior.precision["weight"]
+    model, x, y, kappa = local.model, local.x, local.y, local.training.kl_weight
+    shift, precision = local.prior.shift["weight"], local.prior.precision["weight"]
     curvature, pull = x.t() @ x / NOISE_VAR / kappa, x.t() @ y / NOISE_VAR / kappa
     model.weight_mean.data = torch.linalg.solve(curvature + precision.diag(), pull + shift)
     model.weight_log_var.data = -(curvature.diag() + precision).log()

@@ -2,9 +2,9 @@
 
 A method is a module of this package with one function
 
-    fit(model, x, y, prior, training, seed, augment=False, nll=cross_entropy) -> dict[str, float]
+    fit(local) -> dict[str, float]
 
-which trains `model` in place, starting from the posterior it holds. It may have a second one,
+which trains `local.model` in place, starting from the posterior it holds. It may have a second one,
 prepare(model) -> None, for what a fresh network needs before the first round. The module's name is
 the method's name in the settings; nothing else has to be registered. A module whose name starts
 with an underscore is shared code.
@@ -12,13 +12,13 @@ with an underscore is shared code.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from types import ModuleType
-from typing import Protocol
 
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedbary.data.batches import Augment
@@ -78,21 +78,69 @@ class Training:
         return replace(self, batch_size=size)
 
 
-class Fit(Protocol):
-    """The one signature of local methods."""
+@dataclass(frozen=True, eq=False)
+class Local:
+    """What a client has in a round.
 
-    def __call__(
-        self,
-        model: nn.Module,
-        x: Tensor,
-        y: Tensor,
-        prior: Prior,
-        training: Training,
-        seed: int,
-        augment: Augment = False,
-        nll: Callable[[Tensor, Tensor], Tensor] = ...,
-    ) -> dict[str, float]:
-        """Train `model` in place on (x, y) and return metrics of the fit."""
+    Parameters
+    ----------
+    model : nn.Module
+        The network, called as `model(inputs)`; it is trained in place. Its parameters `<name>_mean`
+        and `<name>_log_var` are a Gaussian, which its layers draw as `fedbary.variational.noise`
+        says.
+    x, y : Tensor
+        Inputs and targets (n_k, …), on the model's device; of images uint8 or float.
+    nll : callable
+        Mean negative log-likelihood of (outputs, targets), in nats.
+    inference : callable
+        The local inference that the run has chosen.
+    training : Training
+        Epochs, batch size and rates of the round.
+    prior : Prior
+        The prior of the Gaussian tensors: a `Posterior` with their names, say, or the std of
+        N(0, std²).
+    round : int
+        From 1.
+    seed : int
+        The source of every draw of this client in this round: order, augmentation, noise.
+    augment : Augment
+        How images are changed at random, see `fedbary.data.batches.batch_source`.
+    part : float
+        Of all clients' examples, the part that lies at the round's clients; 1 where it is unknown.
+    share : float
+        How many times the examples of the mean client it has; 1 where it is unknown.
+    """
+
+    model: nn.Module
+    x: Tensor
+    y: Tensor
+    nll: Callable[[Tensor, Tensor], Tensor] = functional.cross_entropy
+    inference: Fit = field(default_factory=lambda: local_method("variational"))
+    training: Training = field(default_factory=Training)
+    prior: Prior = 1.0
+    round: int = 1
+    seed: int = 0
+    augment: Augment = False
+    part: float = 1.0
+    share: float = 1.0
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Let the network hold the tensors of its state dict that are among these."""
+        held = {name: tensors[name] for name in self.model.state_dict()}
+        self.model.load_state_dict(held)
+
+    def infer(self, prior: Prior) -> dict[str, float]:
+        """Train the network by the local inference under a prior; return metrics of the fit."""
+        return self.inference(replace(self, prior=prior))
+
+    def state(self) -> dict[str, Tensor]:
+        """Return a copy of the network's state dict."""
+        return {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
+
+
+Fit = Callable[[Local], dict[str, float]]
+"""A local method: it trains `local.model` in place, and returns metrics of the fit: `train_nll`,
+the mean over the last epoch in nats, and `kl`, KL(q ‖ prior) after it in nats."""
 
 
 INFERENCE = modules("inference")

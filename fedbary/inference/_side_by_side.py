@@ -99,7 +99,7 @@ def fit(name: str, calls: Sequence[Call], capture: bool = True) -> list[Fitted]:
         own = {part: tensor[row].detach().clone() for part, tensor in parameters.items()}
         metrics = {"train_nll": mean_nll[row], "kl": kl[row]}
         taken = together.schedule.steps[row]
-        found[number] = {**call.state, **own}, {**metrics, "train_seconds": seconds * taken}
+        found[number] = {**call.start, **own}, {**metrics, "train_seconds": seconds * taken}
     return [found[number] for number in range(len(calls))]
 
 
@@ -164,6 +164,7 @@ class _Together:
             return tensor[:, :live].index_select(0, self.row).squeeze(0)
 
         def step() -> None:
+            stack.points.grad.zero_()
             update.begin()
             indices, weights = here(table.indices), here(table.weights)
             images = inputs(self.take(indices.flatten(), here(table.crops).flatten()))

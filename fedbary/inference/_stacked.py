@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from fedbary.data.batches import Augment
-from fedbary.inference import Prior, Training
+from fedbary.inference import Local
 from fedbary.inference._update import Update
 from fedbary.inference._vectors import Momentum, Vectors, kl_of
 
@@ -19,21 +18,10 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
-class Call:
-    """The arguments of a local method, and the network's state dict when it was called.
+class Call(Local):
+    """A client's round, and the network's state dict when the client asked for its inference."""
 
-    See `fedbary.inference.variational.fit`.
-    """
-
-    model: nn.Module
-    state: Mapping[str, Tensor]
-    x: Tensor
-    y: Tensor
-    prior: Prior
-    training: Training
-    seed: int
-    augment: Augment
-    nll: Callable[[Tensor, Tensor], Tensor]
+    start: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 class Rows:
@@ -73,7 +61,7 @@ class Stack:
     def __init__(self, network: nn.Module, calls: Sequence[Call]) -> None:
         rows: dict[str, list[Tensor]] = {}
         for call in calls:
-            network.load_state_dict(call.state)
+            network.load_state_dict(call.start)
             q = Vectors(network, call.prior)
             for name, row in {
                 "points": q.points.value,
@@ -90,8 +78,8 @@ class Stack:
         self.names = [*q.point_names, *q.log_var_names]
         self._shapes = [[shape for shape, _ in part.layout] for part in (q.points, q.log_vars)]
         self.held = {
-            name: torch.stack([call.state[name] for call in calls])
-            for name in calls[0].state.keys() - set(self.names)
+            name: torch.stack([call.start[name] for call in calls])
+            for name in calls[0].start.keys() - set(self.names)
         }
 
     def parameters(self) -> dict[str, Tensor]:

@@ -3,13 +3,39 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor
 
 from fedbary.gaussian import variance_power
-from fedbary.inference import Training
-from fedbary.inference._vectors import Gaussians, Momentum
+from fedbary.inference import Local, Training
+from fedbary.inference._steps import Steps
+from fedbary.inference._vectors import Gaussians, Momentum, Vectors
+from fedbary.variational.noise import drawing
+
+
+def inferred(
+    local: Local, kind: Callable[[Vectors, Training, float], Update], scale: float
+) -> dict[str, float]:
+    """Take the steps of a round by an update, one draw of the weights each; return its metrics.
+
+    `scale` is what the update makes of n_k and kl_weight: for most kl_weight / n_k.
+    """
+    q = Vectors(local.model, local.prior)
+    update = kind(q, local.training, scale)
+
+    @contextmanager
+    def drawn(x: Tensor, y: Tensor) -> Iterator[Tensor]:
+        update.begin()
+        with drawing(local.model, steps.batches.noise):
+            yield local.nll(local.model(x), y)
+
+    steps = Steps(local, q.points, loss=drawn)
+    for number, _ in enumerate(steps, 1):
+        update.end(update.rate(number))
+    return {**steps.metrics, "kl": update.finish()}
 
 
 class Update(ABC):
@@ -32,8 +58,7 @@ class Update(ABC):
         self.of_entropy = -0.5 * kl_scale
 
     def begin(self) -> None:
-        """Let the gradients be those of the entropy, to which the mean NLL's are to be added."""
-        self.q.points.grad.zero_()
+        """Let log-variances have the gradient of the entropy; the mean NLL's is to be added."""
         self.q.log_vars.grad[...] = self.of_entropy
 
     def end(self, rate: float | Tensor) -> None:

@@ -27,11 +27,15 @@ class Flat:
     def __init__(self, parameters: Sequence[nn.Parameter], like: Tensor) -> None:
         self.like = like
         self.layout = [(parameter.shape, parameter.stride()) for parameter in parameters]
-        self.value = self.pack(parameters)
+        self.parameters, self.value = parameters, self.pack(parameters)
         self.grad = torch.zeros_like(self.value)
-        views = zip(self.views(self.value), self.views(self.grad), strict=True)
-        for parameter, (value, grad) in zip(parameters, views, strict=True):
+        for parameter, value in zip(parameters, self.views(self.value), strict=True):
             parameter.data = value
+        self.attach()
+
+    def attach(self) -> None:
+        """Let the parameters' gradients be parts of `grad`, also after they were let go of."""
+        for parameter, grad in zip(self.parameters, self.views(self.grad), strict=True):
             parameter.grad = grad
 
     def pack(self, tensors: Sequence[Tensor]) -> Tensor:

@@ -18,19 +18,15 @@ Reference: the public code of BA-BFL (Jamoussi et al.).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
-from fedbary.data.batches import Augment
-from fedbary.inference import Prior, Training
-from fedbary.inference._update import Update
-from fedbary.inference._vectors import Batches, Gaussians, Vectors
+from fedbary.inference import Local, Training
+from fedbary.inference._update import Update, inferred
+from fedbary.inference._vectors import Gaussians
 from fedbary.variational.layers import VARIATIONAL
-from fedbary.variational.noise import drawing
 
 LOG_VAR_RANGE = (-8.0, 8.0)
 """The range to which log-variances are clamped when they are used."""
@@ -45,35 +41,14 @@ def prepare(model: nn.Module) -> None:
                 nn.init.zeros_(layer.bias)
 
 
-def fit(
-    model: nn.Module,
-    x: Tensor,
-    y: Tensor,
-    prior: Prior,
-    training: Training,
-    seed: int,
-    augment: Augment = False,
-    nll: Callable[[Tensor, Tensor], Tensor] = functional.cross_entropy,
-) -> dict[str, float]:
+def fit(local: Local) -> dict[str, float]:
     """Minimise the NELBO over the model's posterior, in place; the module's text has the formulas.
 
-    Parameters and result are those of `fedbary.inference.variational.fit`, except that
-    `training.log_var_lr` is SGD's rate of the log-variances, the code's is `training.lr`; 0 freezes
-    them. The `kl` is that of the clamped log-variances.
+    As `fedbary.inference.variational.fit`, except that `training.log_var_lr` is SGD's rate of the
+    log-variances, the code's is `training.lr`; 0 freezes them. The `kl` is that of the clamped
+    log-variances.
     """
-    q, batches = Vectors(model, prior), Batches(x, y, training, seed, augment)
-    update = ClampedUpdate(q, training, training.kl_weight / len(x))
-    model.train()
-    for images, labels in batches:
-        update.begin()
-        with drawing(model, batches.noise):
-            loss = nll(model(images), labels)
-        loss.backward()
-        batches.count(loss, labels)
-        update.end(training.log_var_lr)
-    kl = update.finish()
-    model.zero_grad(set_to_none=True)
-    return {"train_nll": batches.mean_nll, "kl": kl}
+    return inferred(local, ClampedUpdate, local.training.kl_weight / len(local.x))
 
 
 class ClampedUpdate(Update):

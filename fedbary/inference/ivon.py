@@ -43,75 +43,57 @@ Lin, Schmidt and Khan 2020 for the term in ρ².
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional
+from torch import Tensor
 
-from fedbary.data.batches import Augment
 from fedbary.gaussian import variance_power
-from fedbary.inference import Prior, Training
-from fedbary.inference._vectors import (
-    Batches,
-    Momentum,
-    Vectors,
-    effective_size,
-    scale_precision,
-)
+from fedbary.inference import Local
+from fedbary.inference._steps import Steps
+from fedbary.inference._vectors import Momentum, Vectors, effective_size, scale_precision
 from fedbary.variational.layers import normal_like
 
 MAX_GAIN = 1.0
 """What a weight's rate may be at most, in units of `lr`."""
 
 
-def fit(
-    model: nn.Module,
-    x: Tensor,
-    y: Tensor,
-    prior: Prior,
-    training: Training,
-    seed: int,
-    augment: Augment = False,
-    nll: Callable[[Tensor, Tensor], Tensor] = functional.cross_entropy,
-) -> dict[str, float]:
+def fit(local: Local) -> dict[str, float]:
     """Minimise the NELBO over the model's posterior, in place; the module's text has the formulas.
 
-    Parameters and result are those of `fedbary.inference.variational.fit`, except:
-
-    Parameters
-    ----------
-    training
-        `momentum` is β₁, `log_var_lr` is 1 − β₂: 0 freezes the variances, and 1 is the most.
+    As `fedbary.inference.variational.fit`, except that `training.momentum` is β₁, and
+    `training.log_var_lr` is 1 − β₂: 0 freezes the variances, and 1 is the most.
 
     Raises
     ------
     SettingError
         If `training.kl_weight` is 0: ess would be infinite and every variance 0.
     """
-    ess = effective_size(training, len(x))
-    q, batches = Vectors(model, prior), Batches(x, y, training, seed, augment)
+    training, ess = local.training, effective_size(local.training, len(local.x))
+    q = Vectors(local.model, local.prior)
     sgd = Momentum(q, training, 1 / ess)
     points, log_var, num_gaussian = q.points, q.log_vars.value, len(q.mean)
     half_precision = 0.5 / ess * q.prior_precision
-    model.train()
-    for step, (images, labels) in enumerate(batches, 1):
-        var = variance_power(log_var, 1)
-        offset = normal_like(var, batches.noise).mul_(var.sqrt())
-        points.grad.zero_()
+    var, offset = torch.zeros_like(q.mean), torch.zeros_like(q.mean)
+
+    @contextmanager
+    def drawn(x: Tensor, y: Tensor) -> Iterator[Tensor]:
+        var.copy_(variance_power(log_var, 1))
+        torch.mul(normal_like(var, steps.batches.noise), var.sqrt(), out=offset)
         with q.moved(offset):
-            loss = nll(model(images), labels)
-            loss.backward()
-        batches.count(loss, labels)
+            yield local.nll(local.model(x), y)
+
+    steps = Steps(local, points, loss=drawn)
+    for number, _ in enumerate(steps, 1):
         if training.log_var_lr > 0:
             grad = offset.mul_(points.grad[:num_gaussian]).sub_(1 / ess).mul_(0.5)
             grad.addcmul_(var, half_precision)
             scale_precision(log_var, grad.mul_(2 * training.log_var_lr * ess))
-            var = variance_power(log_var, 1)
+            var.copy_(variance_power(log_var, 1))
         points.value[num_gaussian:].sub_(sgd.update()[num_gaussian:], alpha=training.lr)
         gain = var.mul_(var.reciprocal().mean()).clamp_(max=MAX_GAIN)
-        unbiased = 1 - training.momentum**step
+        unbiased = 1 - training.momentum**number
         gain = torch.minimum(gain, unbiased * sgd.most[:num_gaussian])
         q.mean.addcmul_(sgd.velocity[:num_gaussian], gain, value=-training.lr / unbiased)
-    model.zero_grad(set_to_none=True)
-    return {"train_nll": batches.mean_nll, "kl": q.kl()}
+    return {**steps.metrics, "kl": q.kl()}

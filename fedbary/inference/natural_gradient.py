@@ -31,61 +31,39 @@ reparameterisation).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from torch import Tensor
 
-from torch import Tensor, nn
-from torch.nn import functional
-
-from fedbary.data.batches import Augment
-from fedbary.gaussian import variance_power
-from fedbary.inference import Prior, Training
-from fedbary.inference._vectors import (
-    Batches,
-    Momentum,
-    Vectors,
-    effective_size,
-    scale_precision,
-)
-from fedbary.variational.noise import drawing
+from fedbary.inference import Local, Training
+from fedbary.inference._update import Update, inferred
+from fedbary.inference._vectors import Gaussians, effective_size, scale_precision
 
 
-def fit(
-    model: nn.Module,
-    x: Tensor,
-    y: Tensor,
-    prior: Prior,
-    training: Training,
-    seed: int,
-    augment: Augment = False,
-    nll: Callable[[Tensor, Tensor], Tensor] = functional.cross_entropy,
-) -> dict[str, float]:
+def fit(local: Local) -> dict[str, float]:
     """Minimise the NELBO over the model's posterior, in place; the module's text has the formulas.
 
-    Parameters and result are those of `fedbary.inference.variational.fit`, except that
-    `training.log_var_lr` is ρ, the part of the way to its optimum that a precision moves in a
-    step: 0 freezes the variances, above 0 up to 1 trains them.
+    As `fedbary.inference.variational.fit`, except that `training.log_var_lr` is ρ, the part of the
+    way to its optimum that a precision moves in a step: 0 freezes the variances, above 0 up to 1
+    trains them.
 
     Raises
     ------
     SettingError
         If `training.kl_weight` is 0: ess and with it the optimal precision would be infinite.
     """
-    ess = effective_size(training, len(x))
-    q, batches = Vectors(model, prior), Batches(x, y, training, seed, augment)
-    sgd = Momentum(q, training, 1 / ess)
-    half_precision = 0.5 / ess * q.prior_precision
-    model.train()
-    for images, labels in batches:
-        q.points.grad.zero_()
-        q.log_vars.grad.fill_(-0.5 / ess)
-        with drawing(model, batches.noise):
-            loss = nll(model(images), labels)
-        loss.backward()
-        batches.count(loss, labels)
-        q.points.value.sub_(sgd.update(), alpha=training.lr)
-        if training.log_var_lr > 0:
-            var = variance_power(q.log_vars.value, 1)
-            grad = q.log_vars.grad.addcmul_(var, half_precision)
-            scale_precision(q.log_vars.value, grad.mul_(2 * training.log_var_lr * ess))
-    model.zero_grad(set_to_none=True)
-    return {"train_nll": batches.mean_nll, "kl": q.kl()}
+    return inferred(local, NaturalUpdate, effective_size(local.training, len(local.x)))
+
+
+class NaturalUpdate(Update):
+    """The update whose precisions go a part of the way to their optimum, given ess."""
+
+    def __init__(self, q: Gaussians, training: Training, ess: float) -> None:
+        super().__init__(q, training, 1 / ess)
+        self.ess = ess
+
+    def rate(self, step: int) -> float:
+        """Return 2 ρ ess."""
+        return 2 * self.training.log_var_lr * self.ess
+
+    def move(self, grad: Tensor, rate: float | Tensor) -> None:
+        """Scale the precisions by δ, the rate times the gradient."""
+        scale_precision(self.q.log_vars.value, grad.mul_(rate))

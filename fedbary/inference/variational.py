@@ -18,70 +18,32 @@ reparameterisation); BA-BFL (Jamoussi et al.), eq. 3.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional
+from torch import Tensor
 
-from fedbary.data.batches import Augment
-from fedbary.inference import Prior, Training
-from fedbary.inference._update import Update
-from fedbary.inference._vectors import Batches, Gaussians, Vectors
-from fedbary.variational.noise import drawing
+from fedbary.inference import Local, Training
+from fedbary.inference._update import Update, inferred
+from fedbary.inference._vectors import Gaussians
 
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-16
 """Adam's decay rates; its epsilon is tiny because gradients of order 1e-7 are ordinary here."""
 
 
-def fit(
-    model: nn.Module,
-    x: Tensor,
-    y: Tensor,
-    prior: Prior,
-    training: Training,
-    seed: int,
-    augment: Augment = False,
-    nll: Callable[[Tensor, Tensor], Tensor] = functional.cross_entropy,
-) -> dict[str, float]:
+def fit(local: Local) -> dict[str, float]:
     """Minimise the NELBO over the model's posterior, in place; the module's text has the formulas.
 
     Parameters
     ----------
-    model
-        Called as `model(images)`; its parameters `<name>_mean` and `<name>_log_var` are a Gaussian,
-        which its layers draw as `fedbary.variational.noise` says.
-    x, y
-        The client's images (n_k, C, H, W), uint8 or float, and labels (n_k,), on its device.
-    prior
-        The prior of the Gaussian tensors: a `Posterior` with their names, or the std of N(0, std²).
-    training
-        Epochs, rates, the weight of the KL.
-    seed
-        Source of the order of the examples, of the augmentation and of the draws.
-    augment
-        Whether to crop and flip the batches (see `fedbary.data.batches.batch_source`).
-    nll
-        Mean negative log-likelihood of (outputs, targets).
+    local
+        The client's round: network, data, prior, epochs, rates and the weight of the KL.
 
     Returns
     -------
     dict
         `train_nll`, the mean over the last epoch in nats, and `kl`, KL(q ‖ prior) after it in nats.
     """
-    q, batches = Vectors(model, prior), Batches(x, y, training, seed, augment)
-    update = AdamUpdate(q, training, training.kl_weight / len(x))
-    model.train()
-    for step, (images, labels) in enumerate(batches, 1):
-        update.begin()
-        with drawing(model, batches.noise):
-            loss = nll(model(images), labels)
-        loss.backward()
-        batches.count(loss, labels)
-        update.end(update.rate(step))
-    kl = update.finish()
-    model.zero_grad(set_to_none=True)
-    return {"train_nll": batches.mean_nll, "kl": kl}
+    return inferred(local, AdamUpdate, local.training.kl_weight / len(local.x))
 
 
 class AdamUpdate(Update):

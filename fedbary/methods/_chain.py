@@ -48,7 +48,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import islice
 
 import torch
 from torch import Tensor
@@ -56,7 +55,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from fedbary.data.batches import inputs
-from fedbary.inference._vectors import Batches, Vectors
+from fedbary.inference._steps import Steps
+from fedbary.inference._vectors import Vectors
 from fedbary.methods._descent import Descent
 from fedbary.methods._method import Local
 from fedbary.methods._secant import PROBES, largest_curvature
@@ -120,7 +120,6 @@ class Chain:
             for step in self._steps((BURN_IN + count) * thinning, HURRIED * thinning)
             if step > BURN_IN * thinning and step % thinning == 0
         ]
-        self.local.model.zero_grad(set_to_none=True)
         return torch.stack(taken)
 
     def named(self, vectors: Tensor) -> dict[str, Tensor]:
@@ -134,13 +133,12 @@ class Chain:
         rates, in_epoch = self._rates(count), self._in_epoch
         centre = points.value.clone() if self._is_controlled else None
         of_all = self._gradient_of_all() if self._is_controlled else torch.zeros(())
-        batches = self._batches("chain", count)
+        steps = Steps(self._job("chain", count), points, most=count)
         velocity = torch.zeros_like(points.value)
-        local.model.train()
-        for step, (x, y) in enumerate(islice(batches, count), 1):
+        for step, (x, y) in enumerate(steps, 1):
             rate = friction * rates[step > hurried]
             noise = math.sqrt(2 * friction * rate * self.temperature / len(local.x))
-            gradient = self._gradient(x, y)
+            gradient = points.grad.clone()
             if centre is not None:
                 here = points.value.clone()
                 points.value.copy_(centre)
@@ -149,14 +147,14 @@ class Chain:
             gradient.mul_(len(y) * in_epoch / len(local.x)).add_(of_all.to(gradient))
             gradient.add_(points.value, alpha=local.training.weight_decay)
             velocity.mul_(1 - friction).sub_(gradient, alpha=rate)
-            velocity.add_(normal_like(velocity, batches.noise), alpha=noise)
+            velocity.add_(normal_like(velocity, steps.batches.noise), alpha=noise)
             points.value.add_(velocity)
             yield step
 
     def _rates(self, count: int) -> tuple[float, float]:
         """Return η/α of so many steps, while the chain hurries and after it."""
         local, training = self.local, self.local.training
-        batches = self._batches("curvature", PROBES)
+        batches = Steps(self._job("curvature", PROBES)).batches
         with evaluation(local.model):
             curvature = training.weight_decay + largest_curvature(
                 self.points, lambda x, y: local.nll(local.model(x), y),
@@ -189,11 +187,10 @@ class Chain:
     def _in_epoch(self) -> int:
         return math.ceil(len(self.local.x) / self.local.training.batch_size)
 
-    def _batches(self, purpose: str, steps: int) -> Batches:
-        """Return batches for so many steps, in an order of their own."""
+    def _job(self, purpose: str, steps: int) -> Local:
+        """Return a round of so many steps, in an order of their own."""
         training = replace(self.local.training, epochs=math.ceil(steps / self._in_epoch))
-        seed = derive_seed(self.local.seed, purpose)
-        return Batches(self.local.x, self.local.y, training, seed, self.local.augment)
+        return replace(self.local, training=training, seed=derive_seed(self.local.seed, purpose))
 
     def _gradient(self, x: Tensor, y: Tensor) -> Tensor:
         """Return that of the mean NLL of a batch."""

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from itertools import islice
 
 import torch
 
-from fedbary.inference._vectors import Batches, Vectors
+from fedbary.inference._steps import Steps
+from fedbary.inference._vectors import Vectors
 from fedbary.methods._method import Local
 from fedbary.variational.layers import normal_like
 
@@ -49,29 +49,21 @@ class Sampler:
     ) -> None:
         self.local, self.friction, self.temperature = local, friction, temperature
         self.vectors = Vectors(local.model, 1.0)
-        self.batches = Batches(local.x, local.y, local.training, local.seed, local.augment)
-        epoch_steps = math.ceil(len(local.x) / local.training.batch_size)
-        self.steps = local.training.epochs * epoch_steps if steps is None else steps
+        self.steps = Steps(local, self.vectors.points, most=steps)
 
     def __iter__(self) -> Iterator[int]:
         """Take the steps; yield the number of each, from 0."""
         local, points, training = self.local, self.vectors.points, self.local.training
         std = math.sqrt(2 * self.friction * training.lr * self.temperature / len(local.x))
         velocity = torch.zeros_like(points.value)
-        local.model.train()
-        for step, (x, y) in enumerate(islice(self.batches, self.steps)):
-            points.grad.zero_()
-            loss = local.nll(local.model(x), y)
-            loss.backward()
-            self.batches.count(loss, y)
+        for step, _ in enumerate(self.steps):
             points.grad.add_(points.value, alpha=training.weight_decay)
             velocity.mul_(1 - self.friction).sub_(points.grad, alpha=training.lr)
-            velocity.add_(normal_like(velocity, self.batches.noise), alpha=std)
+            velocity.add_(normal_like(velocity, self.steps.batches.noise), alpha=std)
             points.value.add_(velocity)
             yield step
-        local.model.zero_grad(set_to_none=True)
 
     @property
     def metrics(self) -> dict[str, float]:
         """Return the mean NLL of the last epoch, in nats."""
-        return {"train_nll": self.batches.mean_nll}
+        return self.steps.metrics

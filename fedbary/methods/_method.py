@@ -11,77 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from fedbary.aggregation.tensors import Empty, new_empty
-from fedbary.data.batches import Augment
 from fedbary.gaussian import Posterior
-from fedbary.inference import Fit, Prior, Training
+from fedbary.inference import Local
 from fedbary.predictive.combine import Gate, Pool
 
 Tensors = Mapping[str, Tensor]
 """Named tensors: everything that travels, is kept or is checkpointed. Keys are those of a model's
 state dict, or of a method's own, which hold a slash."""
-
-
-@dataclass(frozen=True, eq=False)
-class Local:
-    """What a client has in a round.
-
-    Parameters
-    ----------
-    model : nn.Module
-        The network; a method loads what it received and trains it in place.
-    x, y : Tensor
-        Inputs and targets (n_k, …), on the model's device.
-    nll : callable
-        Mean negative log-likelihood of (outputs, targets), in nats.
-    inference : Fit
-        The local inference that the run has chosen.
-    training : Training
-        Epochs, batch size and rates of the round.
-    prior : Prior
-        The prior that the run has chosen, for methods without one of their own.
-    round : int
-        From 1.
-    seed : int
-        The source of every draw of this client in this round.
-    augment : Augment
-        How images are changed at random.
-    part : float
-        Of all clients' examples, the part that lies at the round's clients; 1 where it is unknown.
-    """
-
-    model: nn.Module
-    x: Tensor
-    y: Tensor
-    nll: Callable[[Tensor, Tensor], Tensor]
-    inference: Fit
-    training: Training
-    prior: Prior
-    round: int
-    seed: int
-    augment: Augment = False
-    part: float = 1.0
-
-    def load(self, tensors: Tensors) -> None:
-        """Let the network hold the tensors of its state dict that are among these."""
-        held = {name: tensors[name] for name in self.model.state_dict()}
-        self.model.load_state_dict(held)
-
-    def infer(self, prior: Prior) -> dict[str, float]:
-        """Train the network by the local inference under a prior; return metrics of the fit."""
-        return self.inference(
-            self.model,
-            self.x,
-            self.y,
-            prior,
-            self.training,
-            self.seed,
-            augment=self.augment,
-            nll=self.nll,
-        )
-
-    def state(self) -> dict[str, Tensor]:
-        """Return a copy of the network's state dict."""
-        return {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,6 +103,9 @@ class Server:
         Takes a line for the server's log.
     examples : int
         Of all clients, those that are not of the round with them; 0 where it is unknown.
+    clients : int
+        How many clients there are, those that are not of the round with them; 0 where it is
+        unknown.
     """
 
     model: Tensors
@@ -177,6 +116,7 @@ class Server:
     empty: Empty = new_empty
     warn: Callable[[str], None] = warnings.warn
     examples: int = 0
+    clients: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -343,6 +283,16 @@ def shares(replies: Sequence[Reply]) -> list[float]:
 def all_examples(server: Server, replies: Sequence[Reply]) -> float:
     """Return how many examples all clients have: those of the replies, where nobody knows more."""
     return max(float(server.examples), sum(reply.weight for reply in replies))
+
+
+def part_of_all(server: Server, replies: Sequence[Reply]) -> float:
+    """Return the part of all clients' examples that lies at a round's replies.
+
+    Where nobody knows these it is the part of the clients; where nobody knows either, 1.
+    """
+    if server.examples:
+        return min(1.0, sum(reply.weight for reply in replies) / server.examples)
+    return min(1.0, len(replies) / server.clients) if server.clients else 1.0
 
 
 def weighted_mean(replies: Sequence[Reply], names: Sequence[str]) -> dict[str, Tensor]:

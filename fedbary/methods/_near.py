@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
-from fedbary.inference._vectors import Batches, Momentum, Vectors
+from fedbary.inference._steps import Steps
+from fedbary.inference._vectors import Momentum, Vectors
 from fedbary.methods._method import Local, Tensors
 
 Pull = Callable[[Tensor], tuple[Tensor, Tensor | float]]
@@ -32,27 +34,24 @@ def fit_near(local: Local, pull: Callable[[Vectors], Pull], keep: float = 1.0) -
         Of each weight the probability that it is not 0 in a step.
     """
     q = Vectors(local.model, 1.0)
-    batches = Batches(local.x, local.y, local.training, local.seed, local.augment)
     sgd, towards, value = Momentum(q, local.training, 0.0), pull(q), q.points.value
     lr, scale = local.training.lr, len(local.x) * (1 - local.training.momentum)
-    local.model.train()
-    for x, y in batches:
-        q.points.grad.zero_()
+
+    @contextmanager
+    def thinned(x: Tensor, y: Tensor) -> Iterator[Tensor]:
         whole = value.clone()
-        if keep < 1:
-            kept = torch.empty_like(value).bernoulli_(keep, generator=batches.noise)
-            value.mul_(kept)
-        loss = local.nll(local.model(x), y)
-        loss.backward()
-        batches.count(loss, y)
+        kept = torch.empty_like(value).bernoulli_(keep, generator=steps.batches.noise)
+        value.mul_(kept)
+        yield local.nll(local.model(x), y)
         value.copy_(whole)
-        if keep < 1:
-            q.points.grad.mul_(kept)
+        q.points.grad.mul_(kept)
+
+    steps = Steps(local, q.points, loss=thinned if keep < 1 else None)
+    for _ in steps:
         target, precision = towards(value)
         gamma = lr / scale * precision
         value.sub_(sgd.update(), alpha=lr).add_(gamma * target).div_(1 + gamma)
-    local.model.zero_grad(set_to_none=True)
-    return {"train_nll": batches.mean_nll}
+    return steps.metrics
 
 
 def packed(q: Vectors, tensors: Tensors) -> Tensor:

@@ -60,7 +60,8 @@ from torch import Tensor
 
 from fedbary.errors import SettingError
 from fedbary.gaussian import LOG_VAR_SUFFIX, MEAN_SUFFIX, Posterior, gaussian_pairs
-from fedbary.inference._vectors import Batches, Flat
+from fedbary.inference._steps import Steps
+from fedbary.inference._vectors import Flat
 from fedbary.methods._chain import speed
 from fedbary.methods._method import (
     Fitted,
@@ -256,15 +257,8 @@ class Chain:
         dropped = min(math.floor(burn_in * steps), steps - 1)
         hurried, slow = (3 * dropped // 4 if begun else dropped), self._rate()
         wanted = {dropped + ((steps - dropped) * (i + 1) - 1) // samples for i in range(samples)}
-        batches = Batches(local.x, local.y, local.training, local.seed, local.augment)
-        found: list[Tensor] = []
-        local.model.train()
-        for step, (x, y) in enumerate(batches):
-            theta.grad.zero_()
-            self._trunk.grad.zero_()
-            loss = local.nll(local.model(x), y)
-            loss.backward()
-            batches.count(loss, y)
+        descent, found = Steps(local, theta, self._trunk), list[Tensor]()
+        for step, (_, y) in enumerate(descent):
             kept, part = steps - dropped, len(y) * in_epoch / len(local.x)
             theta.grad.mul_(part)  # an example of a smaller batch counts as any other
             if step >= dropped:
@@ -274,7 +268,7 @@ class Chain:
             noise = (2 * lr * self._temperature).sqrt()
             gap = theta.value - self._centre
             theta.value.addcmul_(lr, theta.grad.addcmul_(gap, self._pull), value=-1)
-            drawn = torch.empty_like(gap).normal_(generator=batches.noise)
+            drawn = torch.empty_like(gap).normal_(generator=descent.batches.noise)
             theta.value.addcmul_(noise, drawn)
             if step >= dropped:
                 gap = theta.value - self._centre
@@ -282,8 +276,7 @@ class Chain:
                 self._square.addcmul_(gap, gap, value=1 / kept)
             if step in wanted:
                 found.append(theta.value.clone())
-        local.model.zero_grad(set_to_none=True)
-        self.mean_nll = batches.mean_nll
+        self.mean_nll = descent.batches.mean_nll
         return found + found[-1:] * (samples - len(found))
 
     @property
@@ -293,9 +286,9 @@ class Chain:
     def _rate(self) -> float:
         """Return ε, by the curvature where the chain starts."""
         local = self._local
-        seed = derive_seed(local.seed, "curvature")
         training = replace(local.training, epochs=PROBES)
-        batches = Batches(local.x, local.y, training, seed, local.augment)
+        job = replace(local, training=training, seed=derive_seed(local.seed, "curvature"))
+        batches = Steps(job).batches
         with evaluation(local.model):
             curvature = largest_curvature(
                 self.theta, lambda x, y: local.nll(local.model(x), y),

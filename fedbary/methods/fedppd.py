@@ -43,13 +43,15 @@ Distillation, 2022.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from fedbary.inference._vectors import Batches, Momentum, Vectors
+from fedbary.inference._steps import Steps
+from fedbary.inference._vectors import Momentum, Vectors
 from fedbary.methods._distil import gap, target_of
 from fedbary.methods._langevin import Sampler
 from fedbary.methods._method import Fitted, Local, Method, Reply, Server, Tensors, weighted_mean
@@ -132,7 +134,6 @@ class FedPPD(Method):
             for turn in range(self.student_passes):
                 seed = derive_seed(local.seed, "student", epoch, turn)
                 _distil(local, teacher, q, sgd, seed)
-        local.model.zero_grad(set_to_none=True)
         found = {_TEACHER + name: tensor.detach() for name, tensor in teacher.state_dict().items()}
         return Fitted({**local.state(), **found}, metrics)
 
@@ -149,12 +150,15 @@ class FedPPD(Method):
 
 def _distil(local: Local, teacher: nn.Module, student: Vectors, sgd: Momentum, seed: int) -> None:
     """Let the student of a client's round go through its inputs once."""
-    batches = Batches(local.x, local.y, replace(local.training, epochs=1), seed, local.augment)
-    local.model.train()
-    for x, _ in batches:
-        noisy = x + INPUT_NOISE * normal_like(x, batches.noise)
+
+    @contextmanager
+    def distance(x: Tensor, _: Tensor) -> Iterator[Tensor]:
+        noisy = x + INPUT_NOISE * normal_like(x, steps.batches.noise)
         with torch.no_grad(), evaluation(teacher):
             target = target_of(teacher, teacher(noisy)[None])
-        student.points.grad.zero_()
-        gap(local.model, local.model(noisy), target).backward()
+        yield gap(local.model, local.model(noisy), target)
+
+    job = replace(local, training=replace(local.training, epochs=1), seed=seed)
+    steps = Steps(job, student.points, loss=distance)
+    for _ in steps:
         student.points.value.sub_(sgd.update(), alpha=local.training.lr)

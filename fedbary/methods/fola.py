@@ -99,7 +99,7 @@ class FOLA(Method):
             for name, tensor in received.items()
             if name.startswith(FISHER)
         }
-        descent = Descent(local, pull or None)
+        descent = Descent(local, pull=pull or None)
         for _ in descent:
             pass
         found = {FISHER + name: tensor for name, tensor in fisher(local).items()}

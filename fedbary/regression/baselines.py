@@ -10,7 +10,7 @@ import torch
 from torch import Generator, Tensor
 
 from fedbary.gaussian import Posterior
-from fedbary.inference import Training
+from fedbary.inference import Local, Training
 from fedbary.inference.variational import fit
 from fedbary.predictive.draws import drawn
 from fedbary.regression.forecast import Forecast, forecast
@@ -58,7 +58,7 @@ def mean_field(
     """
     model = Regressor(x.shape[1], hidden, bayesian_layers=2 if hidden else 1)
     model.reset(init_log_var, derive_seed(seed, "model"))
-    fit(model, x, y, 1.0, training, derive_seed(seed, "train"), nll=gaussian_nll)
+    fit(Local(model, x, y, gaussian_nll, training=training, seed=derive_seed(seed, "train")))
     generator = Generator().manual_seed(derive_seed(seed, "predict"))
     networks = drawn(Posterior.from_state_dict(model.state_dict()), samples, generator)
     return forecast(networks, x_new)

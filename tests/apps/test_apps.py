@@ -139,7 +139,7 @@ def test_every_rule_runs_and_the_first_round_is_its_aggregate(rule, tmp_path):
     from fedbary import Posterior
     from fedbary.aggregation import aggregate
     from fedbary.data.deal import client_shard
-    from fedbary.inference import Training, local_method
+    from fedbary.inference import Local, Training, local_method
     from fedbary.seeds import derive_seed
 
     chosen = settings(rule=rule, rounds=1, evaluate_clients=0)
@@ -154,7 +154,9 @@ def test_every_rule_runs_and_the_first_round_is_its_aggregate(rule, tmp_path):
         )  # fmt: skip
         seed = derive_seed(0, "train", client, 1)
         augment = task.held.augment
-        local_method("variational")(model, shard.x, shard.y, 1.0, training, seed, augment)
+        local_method("variational")(
+            Local(model, shard.x, shard.y, training=training, seed=seed, augment=augment)
+        )
         posteriors.append(Posterior.from_state_dict(model.state_dict()))
         weights.append(len(shard.y))
     expected = aggregate(rule, posteriors, weights).state_dict()

@@ -14,7 +14,7 @@ from client_app.node import Node
 from fedbary.gaussian import Posterior
 from fedbary.settings.config import resolve
 from server_app import run
-from strategies.answering import part_asked
+from strategies.answering import part_asked, share_of
 
 
 class Heard(Grid):
@@ -42,7 +42,7 @@ def test_a_message_says_how_many_examples_are_asked_of_all_and_how_many_rounds_c
     rounds = {n: [s for s in grid.said if s["server-round"] == n] for n in (1, 2, 3)}
     assert [rounds[n][0]["counted-rounds"] for n in rounds] == [0, 0, 1]
     for said in grid.said:
-        assert said["all-examples"] > said["asked-examples"] > 0
+        assert said["all-examples"] > said["asked-examples"] > 0 and said["all-clients"] == 4
         assert 0.2 < part_asked(ConfigRecord(said)) < 0.8
 
 
@@ -61,5 +61,11 @@ def test_the_part_asked_is_above_nothing_and_at_most_all(asked, every):
     assert found == pytest.approx(asked / every) if 0 < asked <= every else found == 1
 
 
-def test_where_nobody_says_so_all_are_asked():
-    assert part_asked(ConfigRecord({})) == 1
+@given(st.lists(st.integers(1, 1000), min_size=1, max_size=5))
+def test_the_mean_client_has_a_share_of_one(sizes):
+    told = ConfigRecord({"all-clients": len(sizes), "all-examples": sum(sizes)})
+    assert sum(share_of(told, size) for size in sizes) == pytest.approx(len(sizes))
+
+
+def test_where_nobody_says_so_all_are_asked_and_alike():
+    assert part_asked(ConfigRecord({})) == share_of(ConfigRecord({}), 7) == 1

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from fedbary.inference import INFERENCE, Training, local_method
+from fedbary.inference import INFERENCE, Local, Training, local_method
 from fedbary.variational.conversion import variational
 
 
@@ -31,6 +31,6 @@ def test_batch_norm_trains_where_the_last_batch_would_be_of_one_example(name):
     model = variational(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)), last=1)
     x, y, training = torch.randn(17, 3), torch.arange(17) % 2, Training(batch_size=16)
     with pytest.raises(ValueError, match="more than 1 value"):
-        local_method(name)(model, x, y, 1.0, training, 0)
-    told = local_method(name)(model, x, y, 1.0, training.suited_to(model, len(x)), 0)
+        local_method(name)(Local(model, x, y, training=training))
+    told = local_method(name)(Local(model, x, y, training=training.suited_to(model, len(x))))
     assert math.isfinite(told["train_nll"])

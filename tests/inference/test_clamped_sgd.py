@@ -13,7 +13,7 @@ from torch import Generator
 from fedbary.data.image_layout import ImageLayout
 from fedbary.data.partition import partition
 from fedbary.errors import SettingError
-from fedbary.inference import Training, local_method, prepare
+from fedbary.inference import Local, Training, local_method, prepare
 from fedbary.inference.clamped_sgd import LOG_VAR_RANGE
 from fedbary.models import build
 from fedbary.predictive import predict
@@ -83,14 +83,14 @@ def test_round_for_round_a_client_follows_the_recursion_until_it_passes_the_clam
     assert 20 < passes < 50
     model, expected = started(PAPER.init_log_var), PAPER.init_log_var
     for number in range(1, passes + 1):
-        fit(model, x, y, 1.0, training, seed=number, nll=gaussian_nll)
+        fit(Local(model, x, y, nll=gaussian_nll, training=training, seed=number))
         expected = decayed(expected, training.epochs, *rates)
         found = log_vars(model)
         assert (found > LOW).all() == (number == passes)
         if number < passes:
             assert (found == found[0]).all()
             assert float(found[0]) == pytest.approx(expected, abs=1e-4)
-    fit(model, x, y, 1.0, training, seed=0, nll=gaussian_nll)
+    fit(Local(model, x, y, nll=gaussian_nll, training=training))
     assert len(log_vars(model).unique()) == 4
 
 
@@ -106,7 +106,7 @@ def test_data_and_prior_speak_within_the_clamp_alone(start, kl_weight, prior_std
     model = started(start)
     before = log_vars(model)
     x, y = regression_data(64)
-    fit(model, x, y, prior_std, training, seed, nll=gaussian_nll)
+    fit(Local(model, x, y, nll=gaussian_nll, training=training, prior=prior_std, seed=seed))
     assert torch.equal(log_vars(model), before) != (LOW <= float(before[0]) <= HIGH)
 
 
@@ -117,7 +117,7 @@ def test_recovers_the_posterior_of_bayesian_linear_regression_within_the_clamp(n
     model = started(-4.0)
     for lr, log_var_lr in ((0.01, 0.1), (0.001, 1.0), (0.0002, 0.3), (0.00004, 0.1)):
         training = Training(epochs=1500, batch_size=400, lr=lr, log_var_lr=log_var_lr)
-        fit(model, x, y, 1.0, training, seed=0, nll=gaussian_nll)
+        fit(Local(model, x, y, nll=gaussian_nll, training=training))
     mean, var = exact_mean_field(x, y, torch.zeros(4).double(), torch.ones(4).double())
     assert (var.log() < LOW).any() == (n == 400)
     error = model.linear.weight_mean.detach()[0].double() - mean
@@ -131,7 +131,7 @@ def test_a_rate_of_zero_freezes_log_variances_wherever_they_are():
     for start in (-9.0, -5.0):
         model = started(start)
         training = paper_training(log_var_lr=0.0, weight_decay=0.1)
-        fit(model, x, y, 1.0, training, seed=0, nll=gaussian_nll)
+        fit(Local(model, x, y, nll=gaussian_nll, training=training))
         assert (log_vars(model) == start).all()
 
 
@@ -146,7 +146,7 @@ def test_the_clamp_holds_in_fits_draws_and_predictions_and_what_travels_is_uncla
             drawn = model(x)
         probs = predict(model, x, 5, Generator().manual_seed(1)).probs
         y = torch.arange(20) % 4
-        metrics = fit(model, x, y, 1.0, Training(log_var_lr=0.0), seed=0)
+        metrics = fit(Local(model, x, y, training=Training(log_var_lr=0.0)))
         answers.append((drawn, probs, torch.tensor(metrics["kl"]), model.fc1.weight_mean))
         assert (model.state_dict()["fc1.weight_log_var"] == start).all()
     for clamped, found in zip(*answers, strict=True):

@@ -18,7 +18,7 @@ from torch import Generator, nn
 from fedbary import Posterior
 from fedbary.errors import SettingError
 from fedbary.gaussian import Factor, kl_divergence
-from fedbary.inference import INFERENCE, Training, local_method
+from fedbary.inference import INFERENCE, Local, Training, local_method
 from fedbary.variational.conversion import variational
 from fedbary.variational.noise import drawing
 
@@ -47,7 +47,7 @@ def test_recovers_the_posterior_of_bayesian_linear_regression(name, kind):
         training = Training(
             epochs=1500, batch_size=400, lr=lr, momentum=0.9, log_var_lr=log_var_lr, kl_weight=1.0
         )
-        fit(model, x, y, prior, training, seed=0, nll=gaussian_nll)
+        fit(Local(model, x, y, nll=gaussian_nll, training=training, prior=prior))
     mean, var = exact_mean_field(x, y, shift.double(), precision.double())
     found_mean = model.linear.weight_mean.detach()[0].double()
     found_log_var = model.linear.weight_log_var.detach()[0].double()
@@ -67,7 +67,7 @@ def test_variances_far_off_converge_within_a_round(name, start):
     model = Regression(x.shape[1])
     nn.init.constant_(model.linear.weight_log_var, start)
     training = Training(epochs=50, batch_size=64, lr=0.003, log_var_lr=0.02)
-    local_method(name)(model, x, y, 1.0, training, seed=0, nll=gaussian_nll)
+    local_method(name)(Local(model, x, y, nll=gaussian_nll, training=training))
     _, var = exact_mean_field(x, y, torch.zeros(20).double(), torch.ones(20).double())
     error = model.linear.weight_log_var.detach()[0].double() - var.log()
     noise_std = math.sqrt(0.02 / 2 * len(x) / 64)
@@ -86,7 +86,7 @@ def test_a_round_goes_on_where_the_last_one_ended(name):
         model.linear.weight_log_var.copy_(var.log()[None])
     training = Training(epochs=3, batch_size=64, lr=0.0003, log_var_lr=0.003)
     for seed in range(5):
-        local_method(name)(model, x, y, 1.0, training, seed=seed, nll=gaussian_nll)
+        local_method(name)(Local(model, x, y, nll=gaussian_nll, training=training, seed=seed))
         error = model.linear.weight_mean.detach()[0].double() - mean
         assert (error / var.sqrt()).square().mean() < 0.3**2
         log_var = model.linear.weight_log_var.detach()[0].double()
@@ -98,7 +98,7 @@ def test_log_variances_train_and_zero_rate_freezes_them(name):
     x, y = classification()
     for rate, moves in ((0.01, True), (0.0, False)):
         model = cnn()
-        local_method(name)(model, x, y, 1.0, Training(epochs=5, log_var_lr=rate), seed=0)
+        local_method(name)(Local(model, x, y, training=Training(epochs=5, log_var_lr=rate)))
         moved = (model.fc1.weight_log_var + 6).abs().mean().item()
         assert moved > 0.1 if moves else moved == 0
 
@@ -112,7 +112,7 @@ def test_a_network_learns(name, n):
     model = cnn(n)
     before = {key: tensor.clone() for key, tensor in model.state_dict().items()}
     training = Training(epochs=60, batch_size=32, lr=0.03, kl_weight=0.01, log_var_lr=0.001)
-    metrics = local_method(name)(model, x, y, 1.0, training, seed=0)
+    metrics = local_method(name)(Local(model, x, y, training=training))
     assert metrics["train_nll"] < 0.5 * math.log(4)
     for key, tensor in model.state_dict().items():
         assert torch.isfinite(tensor).all()
@@ -124,7 +124,7 @@ def test_without_gaussian_tensors_it_is_sgd_with_momentum_and_weight_decay(name)
     x, y = classification()
     training = Training(epochs=2, batch_size=50, lr=0.05, momentum=0.8, weight_decay=0.01)
     ours, reference = cnn(0), cnn(0)
-    local_method(name)(ours, x, y, 1.0, training, seed=3)
+    local_method(name)(Local(ours, x, y, training=training, seed=3))
     order = Generator().manual_seed(3)
     optimizer = torch.optim.SGD(reference.parameters(), 0.05, momentum=0.8, weight_decay=0.01)
     for _ in range(2):
@@ -140,7 +140,7 @@ def test_without_gaussian_tensors_it_is_sgd_with_momentum_and_weight_decay(name)
 def test_reported_kl_is_the_closed_form(name):
     x, y = classification()
     model = cnn()
-    metrics = local_method(name)(model, x, y, 0.5, Training(), seed=0)
+    metrics = local_method(name)(Local(model, x, y, prior=0.5))
     q = Posterior.from_state_dict(model.state_dict())
     prior = Posterior(
         {n: torch.zeros_like(t) if n in q.log_var else t for n, t in q.mean.items()},
@@ -158,7 +158,7 @@ def test_what_is_frozen_stays(name):
         parameter.requires_grad_(key not in frozen)
     before = {key: tensor.clone() for key, tensor in model.state_dict().items()}
     training = Training(epochs=2, weight_decay=0.01, kl_weight=1.0)
-    local_method(name)(model, x, y, 0.5, training, seed=0)
+    local_method(name)(Local(model, x, y, training=training, prior=0.5))
     still = {key for key, tensor in model.state_dict().items() if torch.equal(tensor, before[key])}
     assert still == {*frozen, "fc2.weight_log_var"}  # of a pair both
 
@@ -171,7 +171,7 @@ def test_one_seed_one_result_and_the_prior_is_left_alone(name):
     results = []
     for seed in (0, 0, 1):
         model = cnn()
-        local_method(name)(model, x, y, prior, Training(), seed=seed)
+        local_method(name)(Local(model, x, y, prior=prior, seed=seed))
         results.append(model.state_dict())
     assert all(torch.equal(results[0][key], results[1][key]) for key in results[0])
     assert not torch.equal(results[0]["fc1.weight_mean"], results[2]["fc1.weight_mean"])
@@ -187,7 +187,7 @@ def test_dropout_draws_from_the_seed_and_leaves_pytorchs_generator_as_it_was(nam
         model = variational(plain, last=1)
         torch.manual_seed(before)
         state = torch.get_rng_state()
-        local_method(name)(model, x, y, 1.0, Training(), seed=seed)
+        local_method(name)(Local(model, x, y, seed=seed))
         assert torch.equal(torch.get_rng_state(), state)
         results.append(model[2].weight_mean)
     assert torch.equal(results[0], results[1]) and not torch.equal(results[0], results[2])
@@ -203,7 +203,7 @@ def test_a_precision_stays_positive_where_the_curvature_seems_negative(name, kl_
         epochs=1, batch_size=40, lr=0.0, log_var_lr=1.0, kl_weight=kl_weight, weight_decay=0.0
     )
     local_method(name)(
-        model, x, y, 1.0, training, seed=0, nll=lambda o, t: -1e4 * gaussian_nll(o, t)
+        Local(model, x, y, nll=lambda o, t: -1e4 * gaussian_nll(o, t), training=training)
     )
     risen = model.linear.weight_log_var.detach() + 4
     assert torch.isfinite(risen).all()
@@ -215,7 +215,7 @@ def test_a_precision_stays_positive_where_the_curvature_seems_negative(name, kl_
 def test_without_a_kl_no_variance_is_optimal_and_that_is_said(name):
     x, y = classification()
     with pytest.raises(SettingError, match="kl_weight: 0.0; expected above 0"):
-        local_method(name)(cnn(), x, y, 1.0, Training(kl_weight=0.0), seed=0)
+        local_method(name)(Local(cnn(), x, y, training=Training(kl_weight=0.0)))
 
 
 @pytest.mark.parametrize("n", [1, 3, 5])
@@ -250,7 +250,7 @@ def test_gaussians_of_no_variance_under_no_prior_train_as_points_do():
     )  # fmt: skip
     fit = local_method("variational")
     for model in (points, gaussians):
-        fit(model, x, y, 1.0, training, seed=0)
+        fit(Local(model, x, y, training=training))
     held = dict(gaussians.named_parameters())
     for name, weight in points.named_parameters():
         found = held[name if name in held else f"{name}_mean"]
@@ -266,7 +266,7 @@ def test_a_long_gradient_is_shortened_and_a_short_one_is_as_it_was(name):
         model = cnn(0)
         before = torch.cat([p.detach().flatten() for p in model.parameters()])
         training = Training(1, 32, lr=0.5, momentum=0.0, max_grad_norm=bound)
-        local_method(name)(model, x, y, 1.0, training, seed=0)
+        local_method(name)(Local(model, x, y, training=training))
         moves[bound] = torch.cat([p.detach().flatten() for p in model.parameters()]) - before
     assert torch.equal(moves[None], moves[1e9])
     assert float(moves[1e-3].norm()) == pytest.approx(0.5 * 1e-3, rel=1e-3)

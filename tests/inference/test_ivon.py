@@ -14,7 +14,7 @@ from known_posteriors import (
 from torch import Generator
 
 from fedbary import Posterior
-from fedbary.inference import Training, local_method
+from fedbary.inference import Local, Training, local_method
 from fedbary.seeds import derive_seed
 
 
@@ -31,7 +31,9 @@ def test_a_step_of_ivon_is_the_published_formula():
     training = Training(
         batch_size=400, lr=0.002, momentum=0.7, weight_decay=0.05, log_var_lr=0.01, kl_weight=0.5
     )
-    local_method("ivon")(model, x, y, prior, training, seed=7, nll=gaussian_nll)
+    local_method("ivon")(
+        Local(model, x, y, nll=gaussian_nll, training=training, prior=prior, seed=7)
+    )
 
     noise = Generator().manual_seed(derive_seed(7, "noise"))
     draw = torch.empty(1, 4).normal_(generator=noise)[0].double()
@@ -69,7 +71,7 @@ def test_it_is_right_at_the_rates_at_which_the_natural_gradient_is(lr, momentum)
     for name in ("natural_gradient", "ivon"):
         model = Regression(40)
         training = Training(15, 32, lr=lr, momentum=momentum, log_var_lr=0.01, kl_weight=1.0)
-        local_method(name)(model, x, y, 1.0, training, seed=0, nll=gaussian_nll)
+        local_method(name)(Local(model, x, y, nll=gaussian_nll, training=training))
         found = model.linear.weight_mean.detach()[0].double()
         off[name] = float(((found - mean) / var.sqrt()).abs().mean())
         log_var = model.linear.weight_log_var.detach()[0].double()
@@ -87,5 +89,5 @@ def test_ivon_leaves_no_draw_in_the_model_where_a_step_fails():
         raise ArithmeticError
 
     with pytest.raises(ArithmeticError):
-        local_method("ivon")(model, x, y, 1.0, Training(), seed=0, nll=fail)
+        local_method("ivon")(Local(model, x, y, nll=fail))
     assert torch.equal(model.fc1.weight_mean.detach(), before)

@@ -16,7 +16,7 @@ from known_posteriors import (
 
 from fedbary import Posterior
 from fedbary.gaussian import Factor
-from fedbary.inference import INFERENCE, Training, local_method
+from fedbary.inference import INFERENCE, Local, Training, local_method
 
 
 @pytest.mark.parametrize("name", ["variational", "natural_gradient", "ivon"])
@@ -27,7 +27,7 @@ def test_under_a_factor_weight_decay_is_no_second_prior(name):
     for weight_decay in (0.0, 0.1):
         model = Regression(x.shape[1])
         training = Training(epochs=3, weight_decay=weight_decay)
-        local_method(name)(model, x, y, factor, training, seed=0, nll=gaussian_nll)
+        local_method(name)(Local(model, x, y, nll=gaussian_nll, training=training, prior=factor))
         found.append(model.linear.weight_mean.detach().clone())
     assert torch.equal(*found)
 
@@ -38,8 +38,8 @@ def test_under_a_factor_the_kl_lacks_only_the_normalisation(name):
     x, y = classification()
     first, second = cnn(), cnn()
     weights = {n: t for n, t in Posterior.from_state_dict(first.state_dict()).log_var.items()}
-    proper = local_method(name)(first, x, y, 1.0, Training(), seed=0)["kl"]
-    unnormalised = local_method(name)(second, x, y, Factor.normal(1.0, weights), Training(), 0)
+    proper = local_method(name)(Local(first, x, y))["kl"]
+    unnormalised = local_method(name)(Local(second, x, y, prior=Factor.normal(1.0, weights)))
     count = sum(tensor.numel() for tensor in weights.values())
     constant = 0.5 * count * math.log(2 * math.pi)
     assert proper - unnormalised["kl"] == pytest.approx(constant, rel=1e-6)
@@ -50,7 +50,7 @@ def test_a_strong_kl_pulls_to_the_prior_whatever_the_data(name):
     x, y = classification(64)
     model = cnn()
     training = Training(epochs=300, lr=0.001, log_var_lr=0.05, kl_weight=1000.0)
-    local_method(name)(model, x, y, 0.3, training, seed=0)
+    local_method(name)(Local(model, x, y, training=training, prior=0.3))
     log_var = model.fc2.weight_log_var.mean().item()
     assert log_var == pytest.approx(2 * math.log(0.3), abs=0.1)
 
@@ -64,7 +64,7 @@ def test_a_prior_however_narrow_holds_the_means_and_does_not_throw_them_about(na
     mean, scale = torch.full((1, 4), 0.3), torch.full((1, 4), log_var)
     prior = Posterior({"linear.weight": mean}, {"linear.weight": scale})
     training = Training(200, 20, lr=0.005, momentum=0.9, log_var_lr=0.01)
-    local_method(name)(model, x, y, prior, training, 0, nll=gaussian_nll)
+    local_method(name)(Local(model, x, y, nll=gaussian_nll, training=training, prior=prior))
     precision = torch.full((4,), math.exp(-log_var), dtype=torch.float64)
     mean, _ = exact_mean_field(x, y, 0.3 * precision, precision)
     found = model.linear.weight_mean[0].detach().double()

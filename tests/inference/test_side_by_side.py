@@ -1,11 +1,12 @@
 """Clients that train side by side end where the local method alone takes each of them."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Generator, nn
-from torch.nn import functional
 
 from fedbary.gaussian import Factor, Posterior
 from fedbary.inference import Training, _schedule, local_method, prepare
@@ -37,17 +38,17 @@ def calls(model, sizes, prior=1.0, kl_weights=None, augment=False, seed=0, **tra
         y = torch.randint(4, (size,), generator=generator)
         words = {"epochs": 2, "batch_size": 4, "lr": 0.05, **training}
         how = Training(**words, kl_weight=kl_weights[number] if kl_weights else 0.5)
-        made.append(Call(model, start, x, y, prior, how, number, augment, functional.cross_entropy))
+        made.append(
+            Call(model, x, y, training=how, prior=prior, seed=number, augment=augment, start=start)
+        )
     return made
 
 
 def alone(name, call):
     """What the local method makes of a call: state and metrics."""
-    call.model.load_state_dict(call.state)
-    metrics = local_method(name)(
-        call.model, call.x, call.y, call.prior, call.training, call.seed, call.augment, call.nll
-    )
-    return {key: tensor.clone() for key, tensor in call.model.state_dict().items()}, metrics
+    call.load(call.start)
+    metrics = local_method(name)(call)
+    return call.state(), metrics
 
 
 def assert_as_alone(name, made, found, atol=1e-9):
@@ -124,11 +125,8 @@ def test_what_cannot_train_so_is_said_beforehand_or_raised():
 def moved(call, device):
     """The same call on a device."""
     made = calls(call.model.to(device), [1])[0]
-    state = {name: tensor.to(device) for name, tensor in call.state.items()}
-    return Call(
-        made.model, state, call.x.to(device), call.y.to(device), call.prior, call.training,
-        call.seed, call.augment, call.nll,
-    )  # fmt: skip
+    start = {name: tensor.to(device) for name, tensor in call.start.items()}
+    return replace(call, model=made.model, x=call.x.to(device), y=call.y.to(device), start=start)
 
 
 @pytest.mark.cuda

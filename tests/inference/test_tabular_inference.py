@@ -15,7 +15,7 @@ from fedbary.aggregation import aggregate
 from fedbary.data.deal import Deal, client_shard, evaluation_data
 from fedbary.data.standardise import Standardiser, Sums
 from fedbary.data.tables import load_labelled
-from fedbary.inference import INFERENCE, Training, local_method
+from fedbary.inference import INFERENCE, Local, Training, local_method
 from fedbary.models import build
 from fedbary.predictive import predict
 from fedbary.scores.tables import score
@@ -64,7 +64,9 @@ def fitted(name, scheme):
     model = build("linear", (1,), 2, 0, 1, -5.0)
     for lr, log_var_lr in ((0.3, 0.03), (0.01, 0.005), (0.001, 0.001), (0.0002, 0.0005)):
         training = Training(epochs=800, batch_size=300, lr=lr, log_var_lr=log_var_lr, kl_weight=1.0)
-        local_method(name)(model, x, y, 1.0, training, 0, nll=weighted_cross_entropy(weights))
+        local_method(name)(
+            Local(model, x, y, nll=weighted_cross_entropy(weights), training=training)
+        )
     return model
 
 
@@ -138,7 +140,7 @@ def federated(rule, model, inference, clients, rounds, tmp_path, scheme="none"):
             local.load_state_dict(received)
             seed = derive_seed(0, "train", client, server_round)
             x = scale.features(shard.x)
-            local_method(inference)(local, x, shard.y, 1.0, training, seed, nll=nll)
+            local_method(inference)(Local(local, x, shard.y, nll=nll, training=training, seed=seed))
             replies.append(Posterior.from_state_dict(local.state_dict()))
         merged = aggregate(rule, replies, [len(shard.y) for shard in shards])
         received = merged.state_dict()

@@ -85,10 +85,10 @@ def test_with_variances_that_are_fixed_and_alike_it_is_admm(rho):
     data, s = clients(4, 3, features=3), 4.0
     method = BayesADMM(rho=rho, damping=1.0, prior_std=s**-0.5)
 
-    def frozen(model, x, y, prior, training, *args, **kwargs):
-        torch.testing.assert_close(prior.precision["weight"], torch.full((3,), s).double())
-        exact_fit(model, x, y, prior, training, *args, **kwargs)
-        model.weight_log_var.data = torch.full((3,), -math.log(s), dtype=torch.float64)
+    def frozen(local):
+        torch.testing.assert_close(local.prior.precision["weight"], torch.full((3,), s).double())
+        exact_fit(local)
+        local.model.weight_log_var.data = torch.full((3,), -math.log(s), dtype=torch.float64)
         return {}
 
     model, state = start(method, data)

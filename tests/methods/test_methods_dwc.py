@@ -18,8 +18,7 @@ from linear_gaussian import (
 
 from fedbary.errors import SettingError
 from fedbary.gaussian import Factor, Posterior
-from fedbary.inference import Training
-from fedbary.methods import Reply, Server
+from fedbary.methods import Local, Reply, Server
 from fedbary.methods.dwc import DWC
 
 
@@ -53,10 +52,11 @@ def test_one_round_is_the_posterior_of_all_data(seed, count, prior_std, kl_weigh
     assert [float(n) for n in state.values()] == [sum(len(y) for _, y in data)]
 
 
-def slow_fit(model, x, y, prior, training, seed, augment=False, nll=None):
+def slow_fit(local):
     """The exact optimum, but for log-variances, which 68 steps of Adam's 0.01 take no further."""
+    model = local.model
     before = model.weight_log_var.detach().clone()
-    exact_fit(model, x, y, prior, training, seed)
+    exact_fit(local)
     move = (model.weight_log_var.detach() - before).clamp(-0.68, 0.68)
     model.weight_log_var.data = before + move
     return {}
@@ -93,8 +93,8 @@ def test_until_a_round_counts_the_start_is_no_prior_and_is_left_as_it_is():
 def test_a_client_begins_with_its_part_of_what_the_data_said(part, log_var):
     method, seen = DWC(prior_std=5.0), []
 
-    def spy(model, *args, **kwargs):
-        seen.append(model.weight_log_var.detach().clone())
+    def spy(local):
+        seen.append(local.model.weight_log_var.detach().clone())
         return {}
 
     data = [(torch.ones(100, 2).double(), torch.ones(100).double())]
@@ -114,7 +114,7 @@ def test_under_the_last_posterior_new_data_of_each_round_add_up():
     fitted = []
     for x, y in data[2:]:
         network = Linear(x.shape[1])
-        exact_fit(network, x, y, Factor.of(Posterior.from_state_dict(model)), Training(), 0)
+        exact_fit(Local(network, x, y, prior=Factor.of(Posterior.from_state_dict(model))))
         fitted.append({name: t.detach() for name, t in network.state_dict().items()})
     model = consolidated(fitted, model, state, prior="global", prior_std=0.5)
     mean, var = posterior_of_all(data, 0.5)

@@ -71,7 +71,7 @@ def test_under_every_local_inference_means_and_points_are_held_and_variances_tra
         model = variational(plain, last=1)
         before = {n: p.detach().clone() for n, p in model.named_parameters()}
         training = Training(20, 16, lr=0.02, momentum=0.0, log_var_lr=0.01, proximity=proximity)
-        local_method(name)(model, x, y, 1.0, training, seed=0)
+        local_method(name)(Local(model, x, y, training=training))
         steps = {n: (p.detach() - before[n]).norm() for n, p in model.named_parameters()}
         assert steps.pop("2.weight_log_var") > 0
         moved.append(torch.stack(list(steps.values())).norm())

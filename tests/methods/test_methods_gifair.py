@@ -59,8 +59,8 @@ def test_who_was_away_keeps_the_loss_that_it_had():
 def test_a_client_trains_at_its_rate_and_sends_its_loss():
     seen = []
 
-    def spy(model, x, y, prior, training, seed, **kwargs):
-        seen.append(training.lr)
+    def spy(local):
+        seen.append(local.training.lr)
         return {"train_nll": 0.75}
 
     local = Local(nn.Linear(2, 2), torch.zeros(3, 2), torch.zeros(3), None, spy,

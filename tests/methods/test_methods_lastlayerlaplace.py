@@ -83,9 +83,10 @@ def linear_replies(data, prior_precision):
         network = nn.Linear(x.shape[1], 1, bias=False).double()
         share = prior_precision * len(x) / total
 
-        def exact(model, x, y, *args, share=share, **kwargs):
+        def exact(local, share=share):
+            x, y = local.x, local.y
             precision = x.t() @ x / NOISE_VAR + share * torch.eye(x.shape[1], dtype=x.dtype)
-            model.weight.data = torch.linalg.solve(precision, x.t() @ y / NOISE_VAR)[None]
+            local.model.weight.data = torch.linalg.solve(precision, x.t() @ y / NOISE_VAR)[None]
             return {}
 
         def nll(outputs, targets):

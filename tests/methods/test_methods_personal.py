@@ -30,12 +30,13 @@ class Weight(nn.Module):
         self.w_log_var = nn.Parameter(torch.tensor([log_var], dtype=torch.float64))
 
 
-def exact(model, x, y, prior, training, seed, augment=False, nll=None):
+def exact(local):
     """Infer N(θ; z, 1/h) in closed form: x holds h, y holds z."""
+    h, prior = local.x[:1] / local.training.kl_weight, local.prior
     factor = Factor.of(prior) if isinstance(prior, Posterior) else prior
-    precision = factor.precision["w"] + x / training.kl_weight
-    model.w_mean.data = (factor.shift["w"] + x * y / training.kl_weight) / precision
-    model.w_log_var.data = -precision.log()
+    precision = factor.precision["w"] + h
+    local.model.w_mean.data = (factor.shift["w"] + h * local.y[:1]) / precision
+    local.model.w_log_var.data = -precision.log()
     return {}
 
 
@@ -138,9 +139,10 @@ def test_an_epoch_of_the_one_is_followed_by_its_steps_of_the_other():
     """q_k starts from what the client keeps, v_k from v; an epoch's prior is v_k as it stands."""
     sent, seen = state(0.3, -1.0), []
 
-    def spy(model, x, y, prior, training, *args, **kwargs):
-        seen.append((float(model.w_mean.detach()), float(prior.mean["w"]), training.epochs))
-        return exact(model, x[:1], y[:1], prior, training, *args, **kwargs)
+    def spy(local):
+        mean, of_prior = local.model.w_mean, local.prior.mean["w"]
+        seen.append((float(mean.detach()), float(of_prior), local.training.epochs))
+        return exact(local)
 
     job = local(5.0, -1.0)
     job = replace(
@@ -152,7 +154,7 @@ def test_an_epoch_of_the_one_is_followed_by_its_steps_of_the_other():
     for _ in range(3):
         starts.append(float(copy.posterior().mean["w"]))
         training = Training(kl_weight=10.0)
-        exact(model, job.x[:1], job.y[:1], copy.posterior(), training, 0)
+        exact(replace(job, model=model, prior=copy.posterior(), training=training))
         copy.follow(model.state_dict(), 3)  # 6 steps of q_k, 2 for each of v_k
     assert [prior for _, prior, _ in seen] == pytest.approx(starts)
     assert seen[0][0] == -2.0 and [epochs for _, _, epochs in seen] == [1, 1, 1]
@@ -238,11 +240,11 @@ def test_head_and_base_are_trained_one_after_the_other():
     received = {name: t.detach().clone() for name, t in network.state_dict().items()}
     seen = []
 
-    def spy(model, x, y, prior, training, *args, **kwargs):
-        before = {name: t.detach().clone() for name, t in model.state_dict().items()}
-        found = local_method("variational")(model, x, y, prior, training, *args, **kwargs)
-        after = model.state_dict()
-        seen.append(({n for n in before if not torch.equal(before[n], after[n])}, training))
+    def spy(local):
+        before = local.state()
+        found = local_method("variational")(local)
+        after = local.state()
+        seen.append(({n for n in before if not torch.equal(before[n], after[n])}, local.training))
         return found
 
     x = torch.randn(20, 3, generator=torch.Generator().manual_seed(1))

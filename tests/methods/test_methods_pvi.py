@@ -86,7 +86,7 @@ def test_one_client_with_all_data_is_plain_variational_inference():
     model, state = start(method, data)
     model, state = one_round(method, model, state, data, [0])
     plain = Linear(4)
-    exact_fit(plain, *data[0], Factor.normal(1.0, {"weight": plain.weight_mean}), Training(), 0)
+    exact_fit(Local(plain, *data[0], prior=Factor.normal(1.0, {"weight": plain.weight_mean})))
     torch.testing.assert_close(model["weight_mean"], plain.weight_mean.detach())
     torch.testing.assert_close(model["weight_log_var"], plain.weight_log_var.detach())
 
@@ -113,8 +113,8 @@ def test_synchronous_rounds_of_damping_one_over_k_are_the_uniform_reverse_kl_bar
 def test_a_cavity_that_is_no_density_is_held_above_zero():
     method, seen = PVI(), []
 
-    def spy(model, x, y, prior, *args, **kwargs):
-        seen.append(prior)
+    def spy(local):
+        seen.append(local.prior)
         return {}
 
     model = {"weight_mean": torch.ones(2), "weight_log_var": torch.zeros(2)}

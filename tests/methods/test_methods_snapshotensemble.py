@@ -69,8 +69,8 @@ def test_it_holds_what_its_rule_held_at_the_newest_ends(cycle, snapshots, rounds
 def test_rates_fall_as_a_cosine_in_every_cycle_alike():
     seen = []
 
-    def inference(model, x, y, prior, training, seed, **_):
-        seen.append(training.lr)
+    def inference(local):
+        seen.append(local.training.lr)
         return {}
 
     network = torch.nn.Linear(3, 2)

@@ -14,7 +14,7 @@ from fedbary import Posterior
 from fedbary.errors import SettingError
 from fedbary.figures.cubic import cubic_data, cubic_figure
 from fedbary.gaussian import LOG_VAR_SUFFIX
-from fedbary.inference import INFERENCE, Training, local_method
+from fedbary.inference import INFERENCE, Local, Training, local_method
 from fedbary.regression.baselines import bayesian_linear, deep_ensemble, mean_field
 from fedbary.regression.forecast import Forecast
 from fedbary.regression.networks import Regressor, gaussian_nll, outputs
@@ -124,7 +124,7 @@ def test_every_local_method_fits_a_network_and_its_noise(name):
     x, y = data(600, noise=0.5)
     model = network(16, bayesian_layers=2)
     training = Training(epochs=60, batch_size=20, lr=0.01, log_var_lr=0.003, kl_weight=0.1)
-    result = local_method(name)(model, x, y, 1.0, training, seed=0, nll=gaussian_nll)
+    result = local_method(name)(Local(model, x, y, nll=gaussian_nll, training=training))
     assert abs(float(model.log_noise_var.detach().exp()) / 0.25 - 1) < 0.3
     assert result["train_nll"] < 1.0
 

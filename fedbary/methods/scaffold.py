@@ -1,0 +1,129 @@
+"""SCAFFOLD: control variates take what sets clients apart out of every local step.
+
+Client k holds c_k, the mean gradient of its last round, and the server c = Σ_k (n_k/n) c_k, n being
+all clients' examples. A client steps from the global θ along
+
+    g_k(y) − c_k + c
+
+for each batch's gradient g_k, by the run's SGD, and then keeps and sends
+
+    c_k⁺ = the mean of the round's g_k,      Δ_k = c_k⁺ − c_k.
+
+With clients S of a round, weighed by size, w_k, and η_g the server's rate,
+
+    θ ← θ + η_g Σ_S w_k (y_k − θ),      c ← c + Σ_S (n_k/n) Δ_k.
+
+This is the paper's option II, c_k⁺ = c_k − c + (θ − y_k)/(K η) after K steps: by plain SGD the
+same, while a mean of gradients is one with momentum too. With equal sizes c moves by |S|/N times
+the mean Δ_k, as published. All c start at 0, so the first round is FedAvg's.
+
+Where c_k is the gradient at the common optimum, no client drifts: on quadratics many local steps
+end at the optimum of all data, FedAvg's do not. Buffers, as batch norm's, have no control variate
+and are averaged.
+
+It assumes point weights, clients that come back, and gradients that are alike from round to round:
+c_k of a client that is seldom asked is old. The prediction is a point.
+
+What travels: the model and c down, the model and Δ_k up: twice what FedAvg sends. A client keeps
+c_k, of its last admitted reply.
+
+What it costs: local steps cost FedAvg's, and two vectors more in memory; the server keeps c.
+
+Use it where clients differ and take many local steps, with most of them in a round. It asks for
+small rates. On digits (10 clients, Dirichlet α = 0.1, 5 epochs, 15 rounds, one seed) it is right
+on 94 % at lr=0.05 and momentum=0, FedAvg on 92 %; at lr=0.02 and momentum=0.9 it is right on 81 %,
+FedAvg on 96 %.
+
+Under `compress` control variates travel whole, so that server and clients count the same Δ_k.
+
+Reference: Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for Federated Learning,
+ICML 2020, Algorithm 1; their η_g is 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedbary.methods._descent import Descent, weights_of
+from fedbary.methods._method import (
+    Fitted,
+    Local,
+    Method,
+    Reply,
+    Server,
+    Tensors,
+    part_of_all,
+    weighted_mean,
+)
+from fedbary.methods._ranges import positive
+from fedbary.optimisers import ServerSGD, stepped
+
+CONTROL = "control/"
+"""What the keys of control variates begin with, in state and messages and at a client."""
+
+
+@dataclass(frozen=True)
+class SCAFFOLD(Method):
+    """Stochastic controlled averaging (Karimireddy et al. 2020), for point weights.
+
+    Parameters
+    ----------
+    server_lr : float
+        η_g, above 0: how far the server goes along the clients' mean step.
+
+    Raises
+    ------
+    SettingError
+        If a parameter is out of its range.
+    """
+
+    server_lr: float = 1.0
+
+    deterministic = True
+    remembers = True
+    unused = ("inference", "prior", "prior_std", "log_var_lr")
+
+    def __post_init__(self) -> None:
+        positive(self, "server_lr")
+
+    def start(self, model: Tensors) -> Tensors:
+        """Return c = 0."""
+        return {CONTROL + name: torch.zeros_like(model[name]) for name in weights_of(model)}
+
+    def send(self, server: Server, client: str) -> Tensors:
+        """Return the global model and c."""
+        return {**server.model, **server.state}
+
+    def fit(self, local: Local, received: Tensors, kept: Tensors) -> Fitted:
+        """Train along corrected gradients; c_k⁺ is kept, and its change travels with the model."""
+        local.load(received)
+        common = {name: t for name, t in received.items() if name.startswith(CONTROL)}
+        before = kept or {name: torch.zeros_like(tensor) for name, tensor in common.items()}
+
+        def correct(gradient: Tensor) -> None:
+            total.add_(gradient)
+            gradient.add_(shift)
+
+        descent = Descent(local, correct)
+        total = torch.zeros_like(descent.start)
+        shift = descent.packed(common, CONTROL) - descent.packed(before, CONTROL)
+        taken = sum(1 for _ in descent)
+        found = {CONTROL + n: t for n, t in descent.named(total / taken).items()}
+        after = {**before, **found}  # what the model does not train keeps 0
+        change = {name: after[name] - before[name].to(after[name]) for name in common}
+        return Fitted({**local.state(), **change}, descent.metrics, after)
+
+    def reply_like(self, model: Tensors) -> Tensors:
+        """Return a model, and the change of a control variate for each of its weights."""
+        return {**model, **{CONTROL + name: model[name] for name in weights_of(model)}}
+
+    def aggregate(self, server: Server, replies: Sequence[Reply]) -> tuple[Tensors, Tensors]:
+        """Go along the mean step, and let c follow the clients'."""
+        means = weighted_mean(replies, list(server.model))
+        model, _ = stepped(ServerSGD(self.server_lr), server.model, means, {})
+        changes, part = weighted_mean(replies, list(server.state)), part_of_all(server, replies)
+        return model, {name: c + part * changes[name] for name, c in server.state.items()}

@@ -1,0 +1,277 @@
+"""SCAFFOLD and FedDyn end at the optimum of all data, whatever the local steps; FedAvg does not."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from fedbary.strategies import Client, strategy_for
+from flwr.app import ArrayRecord
+from flwr.clientapp import ClientApp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from fedbary.errors import SettingError
+from fedbary.inference import Training
+from fedbary.memory import Memory
+from fedbary.methods import Local, Reply, Server
+from fedbary.methods._method import part_of_all
+from fedbary.methods.fedavgm import FedAvgM
+from fedbary.methods.feddyn import FedDyn
+from fedbary.methods.scaffold import SCAFFOLD
+from server_app.inline import InlineGrid
+from strategies.compression import CompressedGrid, compression
+
+FEDAVG = FedAvgM(server_momentum=0.0)
+RATE = 0.1
+PLAIN = Training(epochs=4, batch_size=1000, lr=RATE, momentum=0.0)
+SIZES = (20, 30, 60)
+
+
+def line():
+    return nn.Linear(3, 1, bias=False).double()
+
+
+def squares(outputs, targets):
+    return nn.functional.mse_loss(outputs[:, 0], targets)
+
+
+def clients(seed):
+    """Data of clients of different sizes, curvatures and optima."""
+    generator = torch.Generator().manual_seed(seed)
+    data = []
+    for number, size in enumerate(SIZES):
+        x = torch.randn(size, 3, generator=generator).double() * torch.tensor([1.0, 0.8, 1.3])
+        own = torch.randn(3, generator=generator).double() * 3
+        data.append((x.roll(number, 1), x.roll(number, 1) @ own))
+    return data
+
+
+def moments(x, y):
+    """The curvature and the pull of a client's mean squared error."""
+    return 2 * x.t() @ x / len(x), 2 * x.t() @ y / len(x)
+
+
+def optimum(data, weight_decay=0.0):
+    """The least of the mean squared error of all data, and of ½ decay ‖θ‖²."""
+    parts, weights = [moments(x, y) for x, y in data], [size / sum(SIZES) for size in SIZES]
+    curvature = sum(w * h for w, (h, _) in zip(weights, parts, strict=True))
+    curvature = curvature + weight_decay * torch.eye(3).double()
+    pull = sum(w * b for w, (_, b) in zip(weights, parts, strict=True))
+    return torch.linalg.solve(curvature, pull)
+
+
+class Federation:
+    """A method's rounds on clients' data, without Flower."""
+
+    def __init__(self, method, data, make=line, nll=squares):
+        self.method, self.data, self.make, self.nll = method, data, make, nll
+        torch.manual_seed(0)
+        self.model = {name: t.detach().clone() for name, t in make().state_dict().items()}
+        self.state, self.kept = method.start(self.model), [{} for _ in data]
+
+    def round(self, number, turn, training):
+        total = sum(len(x) for x, _ in self.data)
+        server = Server(self.model, self.state, number, examples=total, clients=len(self.data))
+        replies = []
+        for k in turn:
+            x, y = self.data[k]
+            local = Local(
+                self.make(), x, y, self.nll, training=training, round=number, seed=number,
+                share=len(x) * len(self.data) / total,
+            )  # fmt: skip
+            sent = self.method.send(server, str(k))
+            fitted = self.method.fit(local, sent, self.kept[k])
+            expected = self.method.reply_like(self.model)
+            assert {n: (t.shape, t.dtype) for n, t in fitted.reply.items()} == {
+                n: (t.shape, t.dtype) for n, t in expected.items()
+            }
+            self.kept[k] = fitted.kept
+            replies.append(Reply(str(k), float(len(x)), fitted.reply))
+        self.model, self.state = self.method.aggregate(server, replies)
+
+    def rounds(self, count, training=PLAIN, turn=None):
+        for number in range(1, count + 1):
+            self.round(number, turn or range(len(self.data)), training)
+        return self.model["weight"][0] if "weight" in self.model else self.model
+
+
+@settings(max_examples=5, deadline=None)
+@given(st.integers(0, 10**6))
+def test_fedavg_stands_still_elsewhere_than_at_the_optimum(seed):
+    """At Σ w_k (I − A_k)(θ − θ_k) = 0 with A_k = (I − η H_k)⁴, which is no optimum."""
+    data, eye = clients(seed), torch.eye(3).double()
+    weights = [size / sum(SIZES) for size in SIZES]
+    total, pull = torch.zeros(3, 3).double(), torch.zeros(3).double()
+    for weight, (x, y) in zip(weights, data, strict=True):
+        curvature, towards = moments(x, y)
+        moved = eye - torch.linalg.matrix_power(eye - RATE * curvature, 4)
+        total += weight * moved
+        pull += weight * moved @ torch.linalg.solve(curvature, towards)
+    exact = torch.linalg.solve(total, pull)
+    torch.testing.assert_close(Federation(FEDAVG, data).rounds(100), exact, rtol=1e-5, atol=1e-6)
+    assert (exact - optimum(data)).norm() > 1e-3
+
+
+@settings(max_examples=5, deadline=None)
+@given(
+    st.integers(0, 10**6),
+    st.sampled_from([SCAFFOLD(), FedDyn(1.0)]),
+    st.sampled_from([0.0, 0.5]),
+    st.sampled_from([0.0, 0.1]),
+)
+def test_the_fixed_point_is_the_optimum_of_all_data(seed, method, momentum, weight_decay):
+    data, training = clients(seed), replace(PLAIN, momentum=momentum, weight_decay=weight_decay)
+    found = Federation(method, data).rounds(150, training)
+    torch.testing.assert_close(found, optimum(data, weight_decay), rtol=1e-5, atol=1e-6)
+
+
+def network():
+    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 2)).double()
+
+
+def classes(seed, sizes):
+    generator = torch.Generator().manual_seed(seed)
+    return [(torch.randn(n, 3, generator=generator).double(), torch.arange(n) % 2) for n in sizes]
+
+
+@pytest.mark.parametrize("bound", [None, 0.1])
+def test_scaffold_of_one_client_is_sgd(bound):
+    """In mini-batches, with momentum and batch norm: what it corrects by is 0."""
+    training = Training(2, 8, lr=0.1, momentum=0.9, weight_decay=0.01, max_grad_norm=bound)
+    data, nll = classes(0, [30]), nn.functional.cross_entropy
+    one = Federation(SCAFFOLD(), data, network, nll).rounds(4, training)
+    other = Federation(FEDAVG, data, network, nll).rounds(4, training)
+    for name, tensor in other.items():
+        torch.testing.assert_close(one[name], tensor)
+
+
+@settings(max_examples=5, deadline=None)
+@given(st.integers(0, 10**6), st.floats(0.2, 1.2))
+def test_one_whole_step_of_scaffold_s_clients_is_one_of_gradient_descent(seed, server_lr):
+    data, weights = clients(seed), [size / sum(SIZES) for size in SIZES]
+    federation = Federation(SCAFFOLD(server_lr), data)
+    central = federation.model["weight"][0].clone()
+    for number in range(1, 5):
+        federation.round(number, range(3), replace(PLAIN, epochs=1))
+        gradient = sum(
+            w * (h @ central - b)
+            for w, (h, b) in zip(weights, (moments(*part) for part in data), strict=True)
+        )
+        central -= server_lr * RATE * gradient
+        torch.testing.assert_close(federation.model["weight"][0], central)
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.lists(st.sets(st.integers(0, 2), min_size=1), min_size=1, max_size=5))
+def test_the_server_s_variate_is_the_mean_of_the_clients_whoever_takes_part(turns):
+    """By size under SCAFFOLD, whose clients' Δ are weighed so; plainly under FedDyn."""
+    for method, word in ((SCAFFOLD(0.7), "control/"), (FedDyn(0.3), "drift/")):
+        federation = Federation(method, classes(1, SIZES), network, nn.functional.cross_entropy)
+        for number, turn in enumerate(turns, 1):
+            federation.round(number, sorted(turn), Training(1, 16, lr=0.05))
+        sizes = SIZES if word == "control/" else (1, 1, 1)
+        names = {f"{word}{name}" for name, _ in network().named_parameters()}
+        assert federation.state.keys() == names  # none of a buffer
+        for name in names:
+            held = [kept.get(name, torch.zeros(())) for kept in federation.kept]
+            whole = sum(size * each for size, each in zip(sizes, held, strict=True))
+            torch.testing.assert_close(federation.state[name], whole / sum(sizes))
+
+
+def test_in_the_first_round_buffers_are_fedavg_s_and_what_does_not_train_stays():
+    def half_frozen():
+        made = network()
+        made[0].requires_grad_(False)
+        return made
+
+    training, nll = Training(1, 16, lr=0.05), nn.functional.cross_entropy
+    data = classes(1, SIZES)
+    plain = Federation(FEDAVG, data, half_frozen, nll).rounds(1, training)
+    for method in (SCAFFOLD(), FedDyn()):
+        federation = Federation(method, data, half_frozen, nll)
+        before = federation.model["0.weight"]
+        federation.rounds(1, training)
+        if method == SCAFFOLD():
+            for name in ("1.running_mean", "1.running_var", "1.num_batches_tracked"):
+                torch.testing.assert_close(federation.model[name], plain[name])
+        federation.rounds(2, training)
+        torch.testing.assert_close(federation.model["0.weight"], before)
+
+
+def over_flower(name, folder, spoiled, rounds, compressed):
+    """Run a strategy, its grid packed or not; some replies of some rounds are not finite."""
+    app = ClientApp(mods=[compression])
+    data = clients(3)
+
+    @app.train()
+    def fit(message, context):
+        k = int(context.node_config["partition-id"])
+        server_round = message.content.config_records["config"]["server-round"]
+        client = Client(line(), *data[k], PLAIN, nll=squares, keep_in=folder / str(k))
+        reply = client.answer(message, context)
+        if (k, server_round) in spoiled:
+            record = reply.content.array_records["arrays"].to_torch_state_dict()
+            record["weight"].fill_(torch.nan)
+            reply.content["arrays"] = ArrayRecord(record)
+        return reply
+
+    tell = lambda: {"all-examples": sum(SIZES), "all-clients": 3}  # noqa: E731
+    own = {"strength": 1.0} if name == "FedDyn" else {}
+    strategy = strategy_for(name)(
+        **own, fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1, tell=tell
+    )
+    grid = InlineGrid(app, 3, {})
+    torch.manual_seed(0)
+    result = strategy.start(
+        grid=CompressedGrid(grid) if compressed else grid,
+        initial_arrays=ArrayRecord(line().state_dict()),
+        num_rounds=rounds,
+    )
+    return strategy, result.arrays.to_torch_state_dict()["weight"][0]
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+@pytest.mark.parametrize(("name", "word"), [("SCAFFOLD", "control/"), ("FedDyn", "drift/")])
+def test_over_flower_refused_replies_and_packed_arrays_leave_no_bias(
+    name, word, compressed, tmp_path
+):
+    spoiled = {(0, 2), (1, 3), (2, 3), (1, 7)}
+    strategy, found = over_flower(name, tmp_path, spoiled, 50, compressed)
+    assert len(strategy.refusals) == len(spoiled)
+    torch.testing.assert_close(found, optimum(clients(3)), rtol=0, atol=0.05)
+    state, held = strategy.state_dict(), []
+    for k in range(3):
+        (run,) = (tmp_path / str(k)).iterdir()
+        admitted = int(state[f"kept.{k + 2}"])
+        held.append(Memory(run).recall(admitted)[f"{word}weight"])
+    shares = [n / sum(SIZES) for n in SIZES] if name == "SCAFFOLD" else [1 / 3] * 3
+    mean = sum(share * tensor for share, tensor in zip(shares, held, strict=True))
+    exact_mean = name == "SCAFFOLD" or not compressed
+    torch.testing.assert_close(
+        state[f"method.{word}weight"], mean, rtol=0, atol=1e-9 if exact_mean else 0.05
+    )
+
+
+@given(st.lists(st.integers(1, 99), min_size=1, max_size=6), st.data())
+def test_the_part_of_a_round_is_of_examples_else_of_clients_else_whole(sizes, data):
+    taken = data.draw(st.lists(st.sampled_from(sizes), min_size=1, max_size=len(sizes)))
+    replies = [Reply(str(k), float(size), {}) for k, size in enumerate(taken)]
+    total = max(sum(sizes), sum(taken))
+    server = Server({}, {}, examples=total, clients=len(sizes))
+    assert part_of_all(server, replies) == sum(taken) / total
+    assert part_of_all(replace(server, examples=0), replies) == len(taken) / len(sizes)
+    assert part_of_all(Server({}, {}), replies) == 1
+
+
+@pytest.mark.parametrize(("make", "name"), [(SCAFFOLD, "server_lr"), (FedDyn, "strength")])
+@pytest.mark.parametrize("value", [0.0, -1.0, float("nan")])
+def test_parameters_out_of_range_are_refused(make, name, value):
+    with pytest.raises(SettingError, match=name):
+        make(value)
+
+
+@pytest.mark.parametrize("name", ["SCAFFOLD", "FedDyn"])
+def test_what_their_clients_keep_is_not_taken_for_a_model(name):
+    with pytest.raises(SettingError, match="keep_models.*no model"):
+        strategy_for(name)(keep_models=True)
