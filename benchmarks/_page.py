@@ -6,11 +6,10 @@ import argparse
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import mode
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedbary.figures.sheet import BLUE, GREY, RED, open_frame
 from fedbary.report.cells import Metric
-from fedbary.scores.stats import Paired
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,11 +30,12 @@ def run(
     picture(results).savefig(results / PICTURE)
 
 
-def draw_differences(axes: Axes, metric: Metric, found: Mapping[str, Paired]) -> None:
+def draw_differences(axes: Axes, metric: Metric, found: Mapping[str, Any]) -> None:
     """Draw mean differences with their 95 % intervals, a row each, from the top.
 
     Blue is an advantage of the first side, red one of the second, grey an interval with 0 in it.
-    A number of pairs that is not that of most rows stands beside.
+    They are `Paired`, or rows of
+    `differences`. A number of pairs that is not that of most rows stands beside.
     """
     usual = mode(pair.pairs for pair in found.values())
     for row, pair in enumerate(found.values()):

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import pandas as pd
 
+from fedbary.report import markup
 from fedbary.report.cells import Metric
-from fedbary.scores.stats import Paired, paired
+from fedbary.report.differences import differences
+
+SEED = ("seed",)
 
 
 def by_seed(rows: pd.DataFrame, metric: Metric) -> pd.Series:
@@ -15,38 +19,25 @@ def by_seed(rows: pd.DataFrame, metric: Metric) -> pd.Series:
     return metric.scale * rows.set_index("seed")[metric.column]
 
 
-def known(first: pd.Series, second: pd.Series) -> tuple[list[float], list[float]]:
-    """Return the scores of the seeds at which both sides have one."""
-    both = first.dropna().index.intersection(second.dropna().index)
-    return first[both].tolist(), second[both].tolist()
+def of_pair(
+    rows: pd.DataFrame, pair: tuple[str, str], metric: Metric, points: Sequence[str] = ()
+) -> Any:
+    """Return the row of `differences` on one pair of sides and one metric."""
+    return next(differences(rows, [pair], [metric], SEED, points).itertuples())
 
 
-def compared(first: pd.Series, second: pd.Series) -> Paired:
-    """Return first − second over the seeds at which both have a score."""
-    return paired(*known(first, second))
-
-
-def difference(metric: Metric, first: pd.Series, second: pd.Series) -> str:
+def difference(found: Any) -> str:
     """Return the mean difference with its 95 % interval, and of how many pairs, if some lack."""
-    found, seeds = compared(first, second), len(first.index.union(second.index))
-    lacking = "" if found.pairs == seeds else f" ({found.pairs} of {seeds} pairs)"
-    return f"{metric.difference(found)}{lacking}"
+    lacking = "" if found.pairs == found.repeats else f" ({found.pairs} of {found.repeats} pairs)"
+    return f"{found.metric.difference(found)}{lacking}"
 
 
-def better(metric: Metric, first: pd.Series, second: pd.Series) -> str:
+def better(found: Any) -> str:
     """Return at how many seeds the first side has the better score, and how many are ties."""
-    sign = 1 if metric.lower_is_better else -1
-    pairs = list(zip(*known(first, second), strict=True))
-    ahead = sum(sign * a < sign * b for a, b in pairs)
-    ties = sum(a == b for a, b in pairs)
-    return f"{ahead} of {len(pairs)}" + (f", {ties} equal" if ties else "")
-
-
-def probability(p: float) -> str:
-    """Return a p-value."""
-    return "< .001" if p < 0.0005 else f"{p:.3f}".removeprefix("0")
+    return f"{found.ahead} of {found.pairs}" + (f", {found.ties} equal" if found.ties else "")
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table in Markdown."""
-    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows))
+    """Return a table whose cells are Markdown."""
+    first, *others = ([markup.Markup(cell) for cell in row] for row in (head, *rows))
+    return markup.table(first, others)

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from benchmarks import _page
-from benchmarks._pairs import better, by_seed, compared, difference, probability, table
+from benchmarks._pairs import SEED, better, by_seed, difference, of_pair, table
 from fedbary.figures.sheet import BLUE, ORANGE, open_frame, sheet
 from fedbary.report.cells import ACCURACY, DETECTION, ECE_15, ECE_100, NLL, Metric, marked
+from fedbary.report.differences import differences, p_value
 from fedbary.report.methods import BRIER
 from fedbary.report.published import PERSONAL, published, table1
 from fedbary.study.table import read_table, result_rows
@@ -156,12 +157,12 @@ def chance_table(last: pd.DataFrame) -> str:
 def differences_table(last: pd.DataFrame) -> str:
     """Return RKLB − FedAvg over the seeds, with the clients' temperature where they fit one."""
     body = []
+    metrics = (ACCURACY, NLL, ECE_15, ECE_100, BRIER, *DETECTION[:1])
     for dataset, sides in _sides(last):
-        for metric in (ACCURACY, NLL, ECE_15, ECE_100, BRIER, *DETECTION[:1]):
-            pair = [by_seed(side, metric) for side in sides]
-            found = compared(*pair)
-            cells = [difference(metric, *pair), better(metric, *pair)]
-            body.append([NAMES[dataset], metric.label, *cells, probability(found.t_test)])
+        rows = pd.concat(sides).assign(side=lambda rows: rows["rule"])
+        for row in differences(rows, [RULES], metrics, SEED).itertuples():
+            cells = [difference(row), better(row), p_value(row.t_test)]
+            body.append([NAMES[dataset], row.metric.label, *cells])
     return table(["", "", "RKLB − FedAvg [95 %]", "RKLB better", "p, t-test"], body)
 
 
@@ -173,11 +174,12 @@ def detection_table(last: pd.DataFrame) -> str:
     entropy, mutual = DETECTION
     body = []
     for dataset, (gaussian, plain) in _sides(last):
-        pair = by_seed(gaussian, mutual), by_seed(plain, entropy)
+        rivals = plain.assign(**{mutual.column: plain[entropy.column]})
+        rows = pd.concat([gaussian, rivals]).assign(side=lambda rows: rows["rule"])
+        found = of_pair(rows, RULES, mutual)
         shown = (entropy, plain), (entropy, gaussian), (mutual, gaussian)
         cells = [metric.show(side[metric.column]) for metric, side in shown]
-        tested = difference(mutual, *pair), probability(compared(*pair).t_test)
-        body.append([NAMES[dataset], *cells, *tested])
+        body.append([NAMES[dataset], *cells, difference(found), p_value(found.t_test)])
     head = ["AUROC %", "FedAvg, entropy", "RKLB, entropy", "RKLB, mutual information"]
     return table([*head, "mutual information − FedAvg's entropy [95 %]", "p, t-test"], body)
 

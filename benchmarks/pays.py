@@ -8,19 +8,20 @@ folder beside, of `pays-start.yaml`, and draws `picture.png`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from benchmarks import _page
-from benchmarks._pairs import by_seed, compared, difference, probability, table
+from benchmarks._pairs import SEED, difference, table
 from fedbary.figures.sheet import sheet
 from fedbary.report.cells import ACCURACY, DETECTION, ECE_15, NLL, Metric
-from fedbary.report.methods import BRIER, corrected
-from fedbary.scores.stats import Paired
+from fedbary.report.differences import differences, p_value
+from fedbary.report.methods import BRIER
+from fedbary.scores.stats import corrected
 from fedbary.study.table import read_table, result_rows
 
 if TYPE_CHECKING:
@@ -72,30 +73,27 @@ def read(results: Path) -> pd.DataFrame:
         for metric in CORRUPTED
         for _, kind, score in [metric.column.split(".")]
     }
-    return pd.concat([rows, pd.DataFrame(means)], axis=1)
+    return pd.concat([rows, pd.DataFrame(means)], axis=1).copy()
 
 
-def pair(rows: pd.DataFrame, rival: str, metric: Metric) -> tuple[pd.Series, pd.Series]:
-    """Return RKLB's scores and its rival's, by seed."""
-    return _scores(rows, GAUSSIAN, metric), _scores(rows, RIVALS[rival], metric)
-
-
-def _scores(rows: pd.DataFrame, rule: str, metric: Metric) -> pd.Series:
-    return by_seed(rows[rows["rule"] == rule], metric)
+def beside(rows: pd.DataFrame, rival: str, metrics: Sequence[Metric]) -> list[Any]:
+    """Return RKLB's scores less its rival's: rows of `differences`, one a metric."""
+    pair = (GAUSSIAN, RIVALS[rival])
+    return [*differences(rows.assign(side=rows["rule"]), [pair], metrics, SEED).itertuples()]
 
 
 def condition_table(rows: pd.DataFrame) -> str:
     """Return the scores of a condition, and how far RKLB is from each rival."""
     rules = (*RIVALS.values(), GAUSSIAN)
     body = []
-    for metric in (*METRICS, *UNTEMPERED):
+    metrics = (*METRICS, *UNTEMPERED)
+    for metric, *found in zip(
+        metrics, *(beside(rows, each, metrics) for each in RIVALS), strict=True
+    ):
         line = [metric.label]
         line += [metric.show(rows.loc[rows["rule"] == rule, metric.column]) for rule in rules]
-        for rival in RIVALS:
-            sides = pair(rows, rival, metric)
-            found = compared(*sides)
-            tests = (probability(found.t_test), probability(found.wilcoxon))
-            line += [difference(metric, *sides), *tests]
+        for row in found:
+            line += [difference(row), p_value(row.t_test), p_value(row.wilcoxon)]
         body.append(line)
     head = ["", *RIVALS, GAUSSIAN]
     for rival in RIVALS:
@@ -108,10 +106,10 @@ def summary_table(rows: pd.DataFrame, rival: str) -> str:
 
     Corrected by Holm's method for all cells; "·" is what is not decided.
     """
-    found: dict[tuple[str, str], Paired] = {
-        (metric.label, condition): compared(*pair(rows[of_it(rows)], rival, metric))
+    found: dict[tuple[str, str], Any] = {
+        (row.metric.label, condition): row
         for condition, of_it in CONDITIONS.items()
-        for metric in METRICS
+        for row in beside(rows[of_it(rows)], rival, METRICS)
     }
     p = dict(zip(found, corrected([each.t_test for each in found.values()]), strict=True))
 
@@ -129,12 +127,16 @@ def price_table(rows: pd.DataFrame) -> str:
     """Return what federation costs: ten clients after twenty rounds minus all data in one place."""
     ten, one = (rows[CONDITIONS[name](rows)] for name in ("twenty rounds", "all data in one place"))
     arms = {**RIVALS, GAUSSIAN: GAUSSIAN}
+    both = pd.concat(
+        [each.assign(side=each["rule"] + at) for each, at in ((ten, " 10"), (one, " 1"))]
+    )
+    pairs = [(f"{rule} 10", f"{rule} 1") for rule in arms.values()]
+    found = differences(both, pairs, (ACCURACY, NLL, ECE_15, BRIER), SEED)
     body = []
-    for metric in (ACCURACY, NLL, ECE_15, BRIER):
+    for metric, of_it in found.groupby("metric", sort=False):
         line = [metric.label]
-        for rule in arms.values():
-            found = compared(_scores(ten, rule, metric), _scores(one, rule, metric))
-            line += [metric.difference(found), probability(found.t_test)]
+        for row in of_it.itertuples():
+            line += [metric.difference(row), p_value(row.t_test)]
         body.append(line)
     return table(["", *(text for arm in arms for text in (f"{arm} [95 %]", "p"))], body)
 
@@ -157,12 +159,11 @@ def picture(results: Path) -> Figure:
     figure = sheet(10.0, 5.6)
     lines = figure.subplots(len(RIVALS), len(DRAWN), sharey=True)
     for rival, panels in zip(RIVALS, lines, strict=True):
-        for axes, metric in zip(panels, DRAWN, strict=True):
-            found = {
-                name: compared(*pair(rows[of_it(rows)], rival, metric))
-                for name, of_it in CONDITIONS.items()
-            }
-            _page.draw_differences(axes, metric, found)
+        found = {
+            name: beside(rows[of_it(rows)], rival, DRAWN) for name, of_it in CONDITIONS.items()
+        }
+        for place, (axes, metric) in enumerate(zip(panels, DRAWN, strict=True)):
+            _page.draw_differences(axes, metric, {name: row[place] for name, row in found.items()})
         panels[0].set_title(f"RKLB − {rival}", loc="left")
     figure.suptitle("All at a temperature; blue: RKLB ahead, red: FedAvg, grey: undecided")
     return figure

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from benchmarks import _page
-from benchmarks._pairs import better, by_seed, compared, difference, known, probability, table
+from benchmarks._pairs import SEED, better, difference, of_pair, table
 from fedbary.figures.sheet import BLUE, GREEN, GREY, ORANGE, open_frame, sheet
 from fedbary.report.cells import ACCURACY, ECE_15, ECE_100, NLL, Metric
+from fedbary.report.differences import p_value
 from fedbary.report.methods import BRIER
-from fedbary.scores.stats import signed_rank
 from fedbary.study.table import read_table, result_rows
 
 if TYPE_CHECKING:
@@ -75,6 +75,10 @@ def _pairs_in(rows: pd.DataFrame) -> list[tuple[str, str]]:
     return [pair for pair in DIFFER if set(pair) <= set(rows["arm"])]
 
 
+def _sided(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows.assign(side=rows["arm"])
+
+
 def arms_table(last: pd.DataFrame) -> str:
     """Return mean ± standard deviation of every arm, by NLL."""
     order = last.groupby("arm")["nll"].mean().sort_values().index
@@ -87,15 +91,14 @@ def arms_table(last: pd.DataFrame) -> str:
 
 def pair_cells(rows: pd.DataFrame, pair: tuple[str, str], metric: Metric) -> list[str]:
     """Return the difference of a pair of arms, with three tests over the seeds."""
-    sides = [by_seed(rows[rows["arm"] == arm], metric) for arm in pair]
-    found = compared(*sides)
-    test = signed_rank(*known(*sides), metric.lower_is_better)
+    found = of_pair(_sided(rows), pair, metric, SEED)
+    test = found.test
     shares = f"{test.first:.2f} / {test.equal:.2f} / {test.second:.2f}"
     return [
-        difference(metric, *sides),
-        better(metric, *sides),
-        probability(found.t_test),
-        probability(found.wilcoxon),
+        difference(found),
+        better(found),
+        p_value(found.t_test),
+        p_value(found.wilcoxon),
         f"{shares} (± {test.rope:.{metric.decimals + 1}f})",
     ]
 
@@ -138,9 +141,8 @@ def draws_table(rows: pd.DataFrame) -> str:
             at = rows[rows["draws"] == draws]
             cells = []
             for metric in DRAWN:
-                sides = [by_seed(at[at["arm"] == arm], metric) for arm in pair]
-                p = probability(compared(*sides).t_test)
-                cells += [difference(metric, *sides), better(metric, *sides), p]
+                found = of_pair(_sided(at), pair, metric)
+                cells += [difference(found), better(found), p_value(found.t_test)]
             body.append([f"{pair[0]} − {pair[1]}", str(draws), *cells])
     return table(head, body)
 
@@ -167,10 +169,7 @@ def picture(results: Path) -> Figure:
     for (pair, effect), color in zip(EFFECTS.items(), (BLUE, GREEN, ORANGE, GREY), strict=True):
         if pair not in _pairs_in(last):
             continue
-        found = [
-            compared(*(by_seed(now[now["arm"] == arm], NLL) for arm in pair))
-            for now in (rows[rows["round"] == number] for number in numbers)
-        ]
+        found = [of_pair(_sided(rows[rows["round"] == number]), pair, NLL) for number in numbers]
         by_round.plot(numbers, [each.mean for each in found], color=color, label=effect)
         low, high = [each.low for each in found], [each.high for each in found]
         by_round.fill_between(numbers, low, high, color=color, alpha=0.15, linewidth=0)
@@ -183,8 +182,7 @@ def picture(results: Path) -> Figure:
     by_round.grid(alpha=0.3)
     open_frame(by_round)
     pairs = {
-        f"{one} − {two}": compared(*(by_seed(last[last["arm"] == arm], NLL) for arm in (one, two)))
-        for one, two in _pairs_in(last)
+        f"{one} − {two}": of_pair(_sided(last), (one, two), NLL) for one, two in _pairs_in(last)
     }
     _page.draw_differences(at_end, NLL, pairs)
     at_end.set_xlabel("NLL of the first less the second's; blue: first ahead")

@@ -130,7 +130,7 @@ def compare(
     Example: `fedbary compare runs/A runs/B runs/C`.
     """
     from fedbary.figures.courses import courses
-    from fedbary.report import compared
+    from fedbary.report import compared, markup
     from fedbary.trained import files
 
     table = compared.with_arms(compared.read_runs(runs))
@@ -138,7 +138,7 @@ def compare(
     picture = courses(table, compared.curves_of(table))
     tables = [f(table) for f in (compared.settings_table, compared.scores_table)]
     tables.append(compared.pairs_table(table))
-    text = "\n\n".join(files.markdown(*found) for found in tables if found[1])
+    text = "\n\n".join(markup.table(*found) for found in tables if found[1])
     with files.written_whole(output) as folder:
         files.write_picture(folder / "courses.png", picture)
         page = f"# Comparison\n\n{text}\n\n![courses](courses.png)\n"

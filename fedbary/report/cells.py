@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from fedbary.report.markup import bold, underlined
-from fedbary.scores.stats import Paired
+
+
+class Difference(Protocol):
+    """A mean difference with its interval: a `Paired`, or a row of `differences`."""
+
+    @property
+    def mean(self) -> float: ...  # noqa: D102
+    @property
+    def low(self) -> float: ...  # noqa: D102
+    @property
+    def high(self) -> float: ...  # noqa: D102
 
 
 @dataclass(frozen=True)
@@ -33,11 +45,14 @@ class Metric:
         text = f"{found.mean():.{self.decimals}f}"
         return f"{text} ± {found.std(ddof=1):.{self.decimals}f}" if len(found) > 1 else text
 
-    def difference(self, found: Paired) -> str:
-        """Return a mean difference, in this metric's unit, with its 95 % interval."""
+    def difference(self, found: Difference, more: int = 0) -> str:
+        """Return a mean difference, in this metric's unit, with its 95 % interval if it has one.
+
+        `more` is how many decimals it has beyond the metric's.
+        """
         numbers = (found.mean, found.low, found.high)
-        mean, low, high = (f"{number:+.{self.decimals}f}" for number in numbers)
-        return f"{mean} [{low}, {high}]"
+        mean, low, high = (f"{number:+.{self.decimals + more}f}" for number in numbers)
+        return mean if math.isnan(found.low) else f"{mean} [{low}, {high}]"
 
 
 ACCURACY = Metric("accuracy", "Accuracy %", 100, 2, False, "accuracy")

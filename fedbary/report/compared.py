@@ -10,14 +10,14 @@ import pandas as pd
 
 from fedbary.errors import SettingError
 from fedbary.figures.run import Curve
-from fedbary.report.results import plain
+from fedbary.report.cells import Metric
+from fedbary.report.differences import differences
+from fedbary.report.differences import pairs_table as pairs_of
+from fedbary.report.results import REPEATS, plain
 from fedbary.runs.resume import require_ended
-from fedbary.scores.stats import paired
 from fedbary.settings.config import BOOKKEEPING
 from fedbary.study.table import joined, read_run, result_rows, settings_of
 from fedbary.tasks import task_class
-
-REPEATS = ("seed", "split")
 
 Table = tuple[list[str], list[list[str]]]
 """Header and rows."""
@@ -94,23 +94,13 @@ def pairs_table(table: pd.DataFrame) -> Table:
 
     `table` is of `with_arms`. Two arms need two seeds in common.
     """
-    last, rows = result_rows(table), []
+    last = result_rows(table)
+    metrics = [Metric(key, label, scale) for key, scale, label, _ in curves_of(table)]
+    pairs = list(itertools.combinations(last["arm"].unique(), 2))
     repeats = [name for name in REPEATS if name in last]
-    for one, two in itertools.combinations(last["arm"].unique(), 2):
-        for key, scale, label, _ in curves_of(table):
-            sides = [
-                scale * last[last["arm"] == arm].groupby(repeats)[key].mean() for arm in (one, two)
-            ]
-            first, second = sides[0].align(sides[1], join="inner")
-            kept = first.notna() & second.notna()
-            if kept.sum() < 2:
-                continue
-            found = paired(first[kept], second[kept])
-            interval = f"{found.mean:+.4f} [{found.low:+.4f}, {found.high:+.4f}]"
-            tests = [f"{p:.3f}" if p == p else "–" for p in (found.t_test, found.wilcoxon)]
-            rows.append([one, two, label, interval, str(found.pairs), *tests])
-    header = ["first", "second", "score", "first − second [95 %]", "pairs"]
-    return [*header, "p, t-test", "p, Wilcoxon"], rows
+    found = differences(last.assign(side=last["arm"]), pairs, metrics, repeats, least=2)
+    found = found.assign(score=[metric.label for metric in found["metric"]])
+    return pairs_of(found, ["score"])
 
 
 def _differing(table: pd.DataFrame) -> list[str]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedbary.report.markup import escape, italic, paragraph
+from fedbary.report.markup import escape, italic, paragraph, table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -79,12 +79,10 @@ class Document:
 
     def table(self, header: Sequence[str], rows: Sequence[Sequence[str]], folded: str = "") -> None:
         """Add a table; with `folded` it opens at a click on that text."""
-        lines = [header, ["---"] * len(header), *rows]
-        escaped = [[escape(cell).replace("|", "\\|") or " " for cell in line] for line in lines]
-        table = "\n".join(f"| {' | '.join(line)} |" for line in escaped)
+        text: str = table(header, rows)
         if folded:
-            table = f"<details><summary>{html.escape(folded)}</summary>\n\n{table}\n\n</details>"
-        self._parts.append(table)
+            text = f"<details><summary>{html.escape(folded)}</summary>\n\n{text}\n\n</details>"
+        self._parts.append(text)
 
     def figure(self, name: str, figure: Figure, caption: str) -> None:
         """Add a picture with what it shows; a second one of the same name gets a number."""

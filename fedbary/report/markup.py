@@ -8,6 +8,7 @@ unescaped by mistake.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 
 SPECIAL = re.compile(r"[\\`*\[\]<>&~$#]|(?<![^\W_])_+|_+(?![^\W_])")
 """What means something within a line; underscores within a word do not."""
@@ -64,3 +65,10 @@ def code(text: str) -> Markup:
 def listed(parts: list[str]) -> Markup:
     """Return texts or `Markup` with commas between."""
     return Markup(", ".join(map(escape, parts)))
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Markup:
+    """Return a table of texts or `Markup`."""
+    lines = [header, ["---"] * len(header), *rows]
+    escaped = [[escape(cell).replace("|", "\\|") or " " for cell in line] for line in lines]
+    return Markup("\n".join(f"| {' | '.join(line)} |" for line in escaped))

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pandas as pd
 
 from fedbary.aggregation import RULES
 from fedbary.report.cells import ACCURACY, DETECTION, ECE_15, ECE_100, NLL, Metric, marked
+from fedbary.report.differences import differences, p_value
 from fedbary.report.document import Document
 from fedbary.report.own_models import add_own_models
-from fedbary.report.results import Results, grouped, repeat, written
-from fedbary.scores.stats import Paired, paired
+from fedbary.report.results import REPEATS, Results, grouped, written
 
 PLAIN = "FedAvg"
 """The method that all others are compared with: it needs no posterior."""
@@ -140,44 +141,23 @@ def _ranked(
     return ["method", "n", "runs", *(metric.label for metric in known)], body
 
 
-def corrected(p_values: Sequence[float]) -> list[float]:
-    """Return p-values corrected for their number by Holm's method; NaN stays, and counts not.
+def beside_plain(rows: pd.DataFrame, metrics: Sequence[Metric]) -> pd.DataFrame:
+    """Return how every method differs from `PLAIN` in the repeats that both have, of two or more.
 
-    In ascending order p_(i) becomes the largest of (N − j + 1) p_(j) over j ≤ i, at most 1.
+    A row a method and metric as `differences` returns them, corrected for the number of methods.
     """
-    order = sorted((p, i) for i, p in enumerate(p_values) if p == p)
-    found, least = [float("nan")] * len(p_values), 0.0
-    for rank, (p, i) in enumerate(order):
-        least = max(least, min(1.0, (len(order) - rank) * p))
-        found[i] = least
-    return found
-
-
-def differences(rows: pd.DataFrame, metric: Metric) -> list[tuple[str, Paired, float]]:
-    """Return how every method differs from `PLAIN` in the repeats that both have.
-
-    Each has its name, the comparison in the metric's unit, and the t-test's p-value corrected for
-    the number of methods.
-    """
-    values = {
-        name: metric.scale * runs.groupby(repeat(rows).loc[runs.index])[metric.column].mean()
-        for name, runs in _by_nll(rows)
-    }
-    plain = values.pop(PLAIN)
-    compared = [
-        (name, paired(*(side.loc[shared].tolist() for side in (of_method, plain))))
-        for name, of_method in values.items()
-        if len(shared := of_method.dropna().index.intersection(plain.dropna().index)) > 1
-    ]
-    p_values = corrected([comparison.t_test for _, comparison in compared])
-    return [(*each, p) for each, p in zip(compared, p_values, strict=True)]
+    names = [name for name, _ in _by_nll(rows) if name != PLAIN]
+    repeats = [key for key in REPEATS if key in rows]
+    sides = [(name, PLAIN) for name in names]
+    return differences(rows.assign(side=_names(rows)), sides, metrics, repeats, least=2)
 
 
 def _add_differences(
     results: Results, document: Document, rows: pd.DataFrame, metrics: Sequence[Metric]
 ) -> None:
-    told = {metric: {d[0]: d[1:] for d in differences(rows, metric)} for metric in metrics}
-    if not told[NLL]:
+    found = beside_plain(rows, metrics)
+    told = {(row.metric, row.first): row for row in found.itertuples()}
+    if not any(metric == NLL for metric, _ in told):
         return
     document.text(
         """Minus {plain}: mean difference over {repeats} with its 95 % interval, and the p-value of
@@ -186,28 +166,19 @@ def _add_differences(
         repeats=results.repeats,
         splits=_OF_SPLITS if results.by_split else "",
     )
-    body = [
-        [
-            name,
-            *(cell for metric in metrics for cell in _difference(metric, told[metric].get(name))),
+    body = []
+    for name in [name for metric, name in told if metric == NLL]:
+        of_it = [told.get((metric, name)) for metric in metrics]
+        cells = [
+            (row.metric.difference(row), p_value(row.holm)) if row else ("–", "–") for row in of_it
         ]
-        for name in told[NLL]
-    ]
+        body.append([name, *itertools.chain(*cells)])
     header = [cell for metric in metrics for cell in (f"Δ {metric.label} [95 %]", "p")]
     document.table(["method", *header], body)
 
 
 _OF_SPLITS = """The splits of a data set share most of their rows, so they are not independent:
     intervals are too narrow and p-values too small."""
-
-
-def _difference(metric: Metric, found: tuple[Paired, float] | None) -> Iterator[str]:
-    if found is None:
-        yield from ("–", "–")
-        return
-    comparison, p = found
-    yield metric.difference(comparison)
-    yield "<0.001" if p < 0.0005 else f"{p:.3f}"
 
 
 def _add_advice(document: Document, rows: pd.DataFrame, shown: Sequence[Metric]) -> None:
@@ -222,9 +193,10 @@ def _add_advice(document: Document, rows: pd.DataFrame, shown: Sequence[Metric])
         document.text("For {wish}: {first}.", wish=wish, first=first)
     if PLAIN not in _names(rows).unique():
         return
-    found = differences(rows, NLL)
+    found = beside_plain(rows, [NLL]).itertuples()
+    sure_of = [row for row in found if row.holm < DECIDED]
     for better, word in ((True, "lower"), (False, "higher")):
-        sure = [n for n, c, p in found if p < DECIDED and (c.mean < 0) == better]
+        sure = [row.first for row in sure_of if (row.mean < 0) == better]
         document.text(
             "NLL {word} than {plain}'s beyond chance (corrected p < {decided}): {sure}.",
             word=word, plain=PLAIN, decided=DECIDED, sure=", ".join(sure) or "no method",

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 
+import pandas as pd
+
+from fedbary.aggregation import RULES
 from fedbary.figures.triangles import triangles
 from fedbary.report.cells import Metric
-from fedbary.report.comparison import (
-    TOGETHER,
-    Comparison,
-    compare,
-    enough_draws,
-    of_draws,
-    pairs_table,
-)
+from fedbary.report.differences import differences, pairs_table
 from fedbary.report.document import Document
-from fedbary.report.results import Results, grouped
+from fedbary.report.results import REPEATS, Results, grouped
+
+POINT = ("dataset", "bayesian_layers", *REPEATS)
+
+ENOUGH_DRAWS = 50
+"""Networks drawn for a prediction below which rules are not compared on the ECE."""
+
+TOGETHER = "all together"
+"""The name under which the points of all variants are compared."""
 
 DECIDED = 0.95
 """The probability above which the test is taken to have decided."""
@@ -39,7 +44,7 @@ def add_rules_compared(
     first, *others = metrics
     drawn = [of_calibration] if enough_draws(results.last) else []
     compared = {metric: compare(results.last, metric) for metric in (first, *drawn, *others)}
-    if not compared[first]:
+    if compared[first].empty:
         return
     document.heading("Does the rule matter?")
     document.text(_BY_SPLIT if results.by_split else _BY_SEED)
@@ -58,17 +63,65 @@ def add_rules_compared(
     else:
         document.figure(
             "triangles",
-            triangles({(c.first, c.second): c.test for c in compared[first]}),
+            triangles({(c.first, c.second): c.test for c in compared[first].itertuples()}),
             f"""The test on the {first.label}, pair by pair: each point is a draw from the
             posterior; the nearer it lies to a corner, the more probable is its answer.""",
         )
     for metric, pairs in compared.items():
         repeats = "pairs" if results.by_split else "seeds"
-        header, rows = pairs_table(pairs, metric, bool(results.varied), repeats)
+        header, rows = pairs_table(pairs, ["variant"] if results.varied else [], repeats)
+        header = [*results.variant_header, *(name for name in header if name != "variant")]
         folded = f"{metric.label}: all pairs" if results.varied else ""
         if not folded:
             document.heading(metric.label, 3)
-        document.table([*results.variant_header, *header], rows, folded)
+        document.table(header, rows, folded)
+
+
+def enough_draws(last: pd.DataFrame) -> bool:
+    """Whether all predictions are of enough networks to compare rules on the ECE."""
+    return bool((last["samples"] >= ENOUGH_DRAWS).all())
+
+
+def of_draws(last: pd.DataFrame) -> str:
+    """Say how the draw of the networks moves the ECE, or why rules are not compared on it."""
+    if not enough_draws(last):
+        return f"""Rules are not compared on the ECE, which moves with the draw of the networks by
+            as much as rules differ: not all predictions here are of {ENOUGH_DRAWS} networks."""
+    spread = 100 * last.get("monte_carlo.ece_15", pd.Series(dtype=float)).mean()
+    measured = "" if spread != spread else f", in the mean over the runs {spread:.2f} points"
+    return f"""The ECE of one posterior moves with the draw of the networks (standard deviation over
+        repeated draws{measured}): a difference of that size says nothing of the rules."""
+
+
+def compare(last: pd.DataFrame, metric: Metric) -> pd.DataFrame:
+    """Compare every pair of rules that share at least two points, variant by variant.
+
+    Parameters
+    ----------
+    last
+        A row per run: its last round, with a column `variant`.
+    metric
+        What the rules are compared on.
+
+    Returns
+    -------
+    DataFrame
+        As `differences` returns it, with a column `variant`; the points of several variants are
+        compared all together too, as `TOGETHER`.
+    """
+    present = list(last["rule"].unique())
+    pairs = list(itertools.combinations(sorted(present, key=[*RULES, *sorted(present)].index), 2))
+    point = [column for column in (*POINT, "variant") if column in last]
+    repeats = [column for column in REPEATS if column in last]
+    rows = last.assign(side=last["rule"])
+    variants = [(str(variant), of_it) for variant, of_it in rows.groupby("variant", sort=False)]
+    if len(variants) > 1:
+        variants.append((TOGETHER, rows))
+    found = [
+        differences(of_it, pairs, [metric], repeats, point, least=2).assign(variant=variant)
+        for variant, of_it in variants
+    ]
+    return pd.concat([each for each in found if len(each)] or found, ignore_index=True)
 
 
 _BY_SEED = """How far two rules lie apart is the mean of first − second over all points that both
@@ -86,7 +139,7 @@ _BY_SPLIT = """How far two rules lie apart is the mean of first − second over 
 
 
 def _add_variants(
-    results: Results, document: Document, compared: Mapping[Metric, Sequence[Comparison]]
+    results: Results, document: Document, compared: Mapping[Metric, pd.DataFrame]
 ) -> None:
     """Add a row per variant: how far apart clients' variances and the rules' results lie."""
     spread = [column for column in results.last if column.startswith("log_var_spread.")]
@@ -101,7 +154,7 @@ def _add_variants(
                 f"{means[r]:.{metric.decimals}f} ({r})" for r in means.index[[0, -1][: len(means)]]
             ]
             cells.append(" … ".join(ends))
-            here = [pair for pair in pairs if pair.variant == variant]
+            here = list(pairs[pairs["variant"] == variant].itertuples())
             decided = sum(max(p.test.first, p.test.second) > DECIDED for p in here)
             few = any(pair.points < ENOUGH for pair in here)
             cells.append("too few points" if few else f"{decided} of {len(here)}")

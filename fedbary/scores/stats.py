@@ -151,6 +151,19 @@ def paired(first: Sequence[float], second: Sequence[float]) -> Paired:
     return Paired(mean, mean - half_width, mean + half_width, p_value, wilcoxon, pairs)
 
 
+def corrected(p_values: Sequence[float]) -> list[float]:
+    """Return p-values corrected for their number by Holm's method; NaN stays, and counts not.
+
+    In ascending order p_(i) becomes the largest of (N − j + 1) p_(j) over j ≤ i, at most 1.
+    """
+    order = sorted((p, i) for i, p in enumerate(p_values) if p == p)
+    found, least = [float("nan")] * len(p_values), 0.0
+    for rank, (p, i) in enumerate(order):
+        least = max(least, min(1.0, (len(order) - rank) * p))
+        found[i] = least
+    return found
+
+
 def _advantage(
     first: Sequence[float], second: Sequence[float], lower_is_better: bool
 ) -> np.ndarray:

@@ -6,7 +6,7 @@ import io
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -99,17 +99,6 @@ def write_picture(file: Path, figure: Figure) -> None:
 def write_text(file: Path, text: str) -> None:
     """Write a text."""
     write_whole(file, text.encode())
-
-
-def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table as Markdown whose columns stand under each other."""
-    cells = [[cell.replace("|", r"\|") for cell in row] for row in (header, *rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    rule = ["-" * width for width in widths]
-    lines = [cells[0], rule, *cells[1:]]
-    return "\n".join(
-        f"| {' | '.join(c.ljust(w) for c, w in zip(line, widths, strict=True))} |" for line in lines
-    )
 
 
 def safe(values: Iterable[object]) -> np.ndarray:

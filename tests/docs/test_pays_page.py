@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from benchmarks import pays
-from benchmarks._pairs import by_seed, compared
+from benchmarks._pairs import of_pair
 
 SETTINGS = {
     "twenty rounds": (10, 20, 0.5, 0.05),
@@ -80,10 +80,9 @@ def test_a_condition_s_row_has_every_arm_and_both_differences():
     rows = rows[pays.CONDITIONS["five rounds"](rows)]
     head, body = cells(pays.condition_table(rows))
     line = dict(zip(head[1:], body["NLL"], strict=True))
-    gaussian = by_seed(rows[rows.rule == "RKLB"], pays.NLL)
     for rival, rule in pays.RIVALS.items():
         of_it = rows[rows.rule == rule]
         assert line[rival] == pays.NLL.show(of_it["nll"])
-        found = compared(gaussian, by_seed(of_it, pays.NLL))
+        found = of_pair(rows.assign(side=rows.rule), (pays.GAUSSIAN, rule), pays.NLL)
         assert line[f"RKLB − {rival} [95 %]"] == pays.NLL.difference(found)
     assert {f"{metric.label}, without T" for metric in (pays.NLL, pays.BRIER)} <= body.keys()

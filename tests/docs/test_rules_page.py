@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from benchmarks import draws, rules
-from benchmarks._pairs import better
+from benchmarks._pairs import better, of_pair
 from fedbary.settings.config import resolve
 from fedbary.study.table import FORMAT, read_run, write_table
 from server_app.inline import run_inline
@@ -72,9 +72,17 @@ def test_a_pair_s_row_of_a_round_is_that_of_the_tests_over_seeds_in_it(results):
 
 
 def test_ties_are_nobody_s_wins():
-    one, two = pd.Series([1.0, 2.0, 3.0]), pd.Series([1.0, 3.0, 2.0])
-    assert better(rules.BRIER, one, two) == better(rules.ACCURACY, one, two) == "1 of 3, 1 equal"
-    assert better(rules.BRIER, one - 5, two) == "3 of 3"
+    def told(metric, one, two):
+        sides = (
+            {"side": s, "seed": i, metric.column: v}
+            for s, vs in (("a", one), ("b", two))
+            for i, v in enumerate(vs)
+        )
+        return better(of_pair(pd.DataFrame(sides), ("a", "b"), metric))
+
+    one, two = [1.0, 2.0, 3.0], [1.0, 3.0, 2.0]
+    assert told(rules.BRIER, one, two) == told(rules.ACCURACY, one, two) == "1 of 3, 1 equal"
+    assert told(rules.BRIER, [-4.0, -3.0, -2.0], two) == "3 of 3"
 
 
 def test_where_a_score_is_missing_the_rows_and_the_picture_say_of_how_many_pairs(results):

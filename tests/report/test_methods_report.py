@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from fedbary.report.cells import NLL
 from fedbary.report.document import Document
-from fedbary.report.methods import _by_nll, corrected, differences
+from fedbary.report.methods import _by_nll, beside_plain
 from fedbary.report.own_models import add_own_models
 from fedbary.report.report import write_report
 from fedbary.report.results import Results
+from fedbary.scores.stats import corrected
 from fedbary.study.table import TABLE, with_methods, write_table
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -78,9 +79,9 @@ def test_a_difference_that_every_seed_shows_is_told_and_noise_is_not(results):
 def test_pairs_are_of_one_seed_whatever_the_order_of_the_rows(results):
     table = with_methods(pd.read_csv(results / TABLE)).sample(frac=1, random_state=0)
     last = Results.of(table, results).last
-    for name, found, _ in differences(last, NLL):
+    for found in beside_plain(last, [NLL]).itertuples():
         mine, plain = (
-            last[last["rule"] == each].set_index("seed")["nll"] for each in (name, "FedAvg")
+            last[last["rule"] == each].set_index("seed")["nll"] for each in (found.first, "FedAvg")
         )
         assert found.mean == pytest.approx(float((mine - plain).mean())) and found.pairs == 3
 
@@ -96,7 +97,7 @@ def test_runs_of_other_settings_are_no_repeats_and_a_failed_seed_wins_nothing(re
     ]
     last = pd.concat([last, *other], ignore_index=True)
     last.loc[last["rule"] == "FedProx", "nll"] = [0.01, 0.01, np.nan]
-    found = {name: of.mean for name, of, _ in differences(last, NLL)}
+    found = beside_plain(last, [NLL]).set_index("first")["mean"].to_dict()
     assert sum("PVI" in name for name in found) == 3
     (plain,) = [name for name in found if name.startswith("PVI, n = 3") and "0.1" not in name]
     assert found[plain] == pytest.approx(-0.101)
@@ -108,7 +109,7 @@ def test_plain_averaging_that_predicts_by_dropout_is_a_method_beside_fedavg(resu
     plain = last[last["rule"] == "FedAvg"]
     dropped = plain.assign(predictive="dropout", variant="dropout=0.2", nll=plain["nll"] - 0.05)
     both = pd.concat([last, dropped], ignore_index=True)
-    found = {name: of.mean for name, of, _ in differences(both, NLL)}
+    found = beside_plain(both, [NLL]).set_index("first")["mean"].to_dict()
     assert found["MC dropout"] == pytest.approx(-0.05) and "FedAvg" not in found
 
 

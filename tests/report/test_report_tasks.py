@@ -4,10 +4,10 @@ import pandas as pd
 import pytest
 
 from fedbary.report.cells import NLL
-from fedbary.report.comparison import compare
 from fedbary.report.document import Document
 from fedbary.report.report import write_report
 from fedbary.report.results import Results
+from fedbary.report.rules import compare
 from fedbary.report.sections._scores import Scores
 from fedbary.settings.config import resolve
 from fedbary.study.table import TABLE, read_run, read_table, write_table
@@ -118,7 +118,7 @@ def test_a_run_of_a_version_without_splits_pairs_with_one_of_split_0(tables):
     table = read_table(tables).query("split == 0 and rule != 'FedAvg'")
     seeds = [table.assign(seed=seed, run=table["run"] + f"-{seed}") for seed in (0, 1)]
     several = pd.concat(seeds).astype({"split": float})
-    (expected,) = compare(Results.of(several, tables).last, NLL)
+    (expected,) = compare(Results.of(several, tables).last, NLL).itertuples()
     several.loc[several["rule"] == "WB", "split"] = None
-    (found,) = compare(Results.of(several, tables).last, NLL)
-    assert (found.points, found.by_seed) == (2, expected.by_seed)
+    (found,) = compare(Results.of(several, tables).last, NLL).itertuples()
+    assert (found.points, found.pairs, found.mean) == (2, expected.pairs, expected.mean)

@@ -1,0 +1,142 @@
+"""How far sides lie apart, with tests: one comparison for reports, commands and pages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+from fedbary.report.cells import Metric
+from fedbary.scores.stats import corrected, paired, signed_rank
+
+
+def differences(
+    rows: pd.DataFrame,
+    sides: Sequence[tuple[str, str]],
+    metrics: Sequence[Metric],
+    repeats: Sequence[str],
+    points: Sequence[str] = (),
+    least: int = 1,
+) -> pd.DataFrame:
+    """Return the mean of first − second over the repeats that both sides have a score of.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        A row a run, with a column `side`. A side's runs of one point are averaged.
+    sides : sequence of (str, str)
+        The values of `side` to compare, first and second.
+    metrics : sequence of Metric
+        What they are compared on.
+    repeats : sequence of str
+        The columns whose values are repetitions, each an independent pair: the seed, the split.
+    points : sequence of str
+        Columns, those of `repeats` among them, over whose values the Bayesian signed-rank test
+        goes; without any there is no such test.
+    least : int
+        Points that a pair must share to be there.
+
+    Returns
+    -------
+    DataFrame
+        A row for each metric and pair: `metric`, `first`, `second`; `mean`, `low`, `high`,
+        `t_test`, `wilcoxon`, `pairs` as in `fedbary.scores.stats.Paired`, in the metric's unit;
+        `holm`, the t-test's p corrected for the pairs of the metric; `repeats` that a side has;
+        `ahead`, in how many pairs the first is better, and `ties`; `points` and `test`, the
+        `SignedRank`, None without points.
+    """
+    found = [
+        row
+        for metric in metrics
+        for row in _corrected(
+            [_compared(rows, pair, metric, repeats, points, least) for pair in sides]
+        )
+    ]
+    return pd.DataFrame(found, columns=list(found[0]) if found else ["metric", "first", "second"])
+
+
+def _corrected(found: Sequence[dict[str, Any] | None]) -> list[dict[str, Any]]:
+    known = [row for row in found if row is not None]
+    p_values = corrected([row["t_test"] for row in known])
+    return [{**row, "holm": p} for row, p in zip(known, p_values, strict=True)]
+
+
+def _compared(
+    rows: pd.DataFrame,
+    pair: tuple[str, str],
+    metric: Metric,
+    repeats: Sequence[str],
+    points: Sequence[str],
+    least: int,
+) -> dict[str, Any] | None:
+    keys = list(points or repeats)
+    scores = [
+        metric.scale
+        * rows[rows["side"] == side].groupby(keys, sort=False, dropna=False)[metric.column].mean()
+        for side in pair
+    ]
+    every = scores[0].index.union(scores[1].index, sort=False)
+    known = [side.dropna() for side in scores]
+    shared = known[0].index.intersection(known[1].index, sort=False)
+    if len(shared) < least:
+        return None
+    one, two = (side[shared] for side in known)
+    test = signed_rank(one.tolist(), two.tolist(), metric.lower_is_better) if points else None
+    if points:
+        one, two = (
+            side.groupby(level=list(repeats), sort=False, dropna=False).mean()
+            for side in (one, two)
+        )
+        every = every.droplevel([key for key in points if key not in repeats]).unique()
+    ahead = one < two if metric.lower_is_better else one > two
+    return {
+        "metric": metric,
+        "first": pair[0],
+        "second": pair[1],
+        **vars(paired(one.tolist(), two.tolist())),
+        "repeats": len(every),
+        "ahead": int(ahead.sum()),
+        "ties": int((one == two).sum()),
+        "points": len(shared),
+        "test": test,
+    }
+
+
+def pairs_table(
+    found: pd.DataFrame, lead: Sequence[str], repeats: str = "pairs"
+) -> tuple[list[str], list[list[str]]]:
+    """Return header and rows of a table of differences, the effect first.
+
+    Parameters
+    ----------
+    found : DataFrame
+        As `differences` returns it, all with points or none.
+    lead : sequence of str
+        Further columns that rows begin with; the caller heads those that have no name.
+    repeats : str
+        What the pairs of the t-test are called.
+    """
+    tested = bool(len(found)) and found["test"].notna().all()
+    rows = []
+    for row in found.itertuples():
+        cells = [*(str(getattr(row, key)) for key in lead), row.first, row.second]
+        cells += [row.metric.difference(row, 1), str(row.pairs)]
+        cells += [p_value(row.t_test), p_value(row.wilcoxon)]
+        if tested:
+            shares = (row.test.first, row.test.equal, row.test.second)
+            cells += [*(f"{p:.3f}" for p in shares), f"{row.test.rope:.2g}", str(row.points)]
+        rows.append(cells)
+    header = [*lead, "first", "second", "first − second [95 %]", repeats, *P_VALUES]
+    return [*header, *(TESTED if tested else ())], rows
+
+
+P_VALUES = ("p, t-test", "p, Wilcoxon")
+TESTED = ("P(first better)", "P(equal)", "P(second better)", "ROPE", "points")
+
+
+def p_value(p: float) -> str:
+    """Return a p-value; a dash where there was no test."""
+    if p < 0.0005:
+        return "<0.001"
+    return f"{p:.3f}" if p == p else "–"
