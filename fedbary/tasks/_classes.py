@@ -30,6 +30,9 @@ from fedbary.tasks._values import Client, Facts, Graph, Outcome, Scored
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+AT_ONCE = 500
+"""Inputs that networks answer at a time."""
+
 
 class Classes(Task):
     """A task whose networks answer with classes.
@@ -53,6 +56,10 @@ class Classes(Task):
     @abstractmethod
     def taken(self, x: Tensor, facts: Facts) -> Tensor:
         """Return inputs in their own units as the model takes them; bytes may stay bytes."""
+
+    def at_once(self, x: Tensor) -> int:
+        """Return how many of the inputs networks answer at a time."""
+        return AT_ONCE
 
     def adjusting(self, facts: Facts) -> Callable[[Tensor], Tensor]:
         """Return what makes of a network's answer logits whose softmax are the probabilities."""
@@ -93,7 +100,7 @@ class Classes(Task):
     ) -> dict[str, float]:
         """Score a model at a client; with weights by the four scores of probabilities alone."""
         by = predicting or Personal(model.state_dict())
-        prediction = self._predictor(model, by, facts, seed).over(model, x)
+        prediction = self._predictor(model, by, facts, seed).over(model, x, self.at_once(x))
         each, labels = prediction.one_by_one(), y.flatten()
         if weights is not None:
             weights = weights.repeat_interleave(len(labels) // len(y))
@@ -176,13 +183,14 @@ class Classes(Task):
     def predict(self, outcome: Outcome, x: Tensor, facts: Facts, seed: int) -> Prediction:
         """Predict inputs in their own units, by the networks of the setting `predictive`."""
         by = self._predictor(outcome.model, outcome, facts, seed)
-        found = by.over(outcome.model, self.taken(x, facts))
+        found = by.over(outcome.model, self.taken(x, facts), self.at_once(x))
         return found.tempered(self.temperature(outcome) or 1.0)
 
     def predict_global(self, outcome: Outcome, x: Tensor, facts: Facts, *again: int) -> Prediction:
         """Predict what a round scores; with numbers beside by another draw of the networks."""
         seed = self.seed("predict-global", outcome.round, *again)
-        return self._predictor(outcome.model, outcome, facts, seed).over(outcome.model, x)
+        by = self._predictor(outcome.model, outcome, facts, seed)
+        return by.over(outcome.model, x, self.at_once(x))
 
     def graph(self, outcome: Outcome, facts: Facts, seed: int) -> Graph:
         """Return probabilities and uncertainties of a batch, and each network's probabilities.

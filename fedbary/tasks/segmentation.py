@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 SCORES = {**_class_scores.SCORES, "iou": (0.0, 1.0)}
 
+PIXELS_AT_ONCE = 1 << 17
+
 SHOWN = 6
 """Test images that are drawn with their masks."""
 
@@ -49,6 +51,10 @@ class Segmentation(Classification):
     def network_answer(self, signature: ImageLayout) -> tuple[int, ...]:
         """Return (classes, H, W)."""
         return (len(signature.classes), *signature.shape[1:])
+
+    def at_once(self, x: Tensor) -> int:
+        """Return how many images: as many as have 2¹⁷ pixels together, 500 at most."""
+        return min(super().at_once(x), max(1, PIXELS_AT_ONCE // x[0, 0].numel()))
 
     def loss(self, facts: Facts) -> Loss:
         """Return the mean cross-entropy of the pixels.

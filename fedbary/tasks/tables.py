@@ -27,8 +27,8 @@ from fedbary.figures.roc import roc_curves
 from fedbary.figures.sheet import GREEN, SKY
 from fedbary.predictive import Prediction
 from fedbary.scores import tables as scores
-from fedbary.tabular import loss
 from fedbary.tasks import _class_scores, _sums
+from fedbary.tasks._class_weights import class_weights, natural, weighted_cross_entropy
 from fedbary.tasks._classes import Classes
 from fedbary.tasks._network import network
 from fedbary.tasks._rows import Rows
@@ -80,7 +80,7 @@ class Tables(Rows, Classes):
 
     def loss(self, facts: Facts) -> Loss:
         """Return the cross-entropy, weighted by class as the setting `class_weights` says."""
-        return loss.weighted_cross_entropy(self._weights(facts))
+        return weighted_cross_entropy(self._weights(facts))
 
     def prepared(self, shard: Shard, facts: Facts) -> Shard:
         """Return a shard with its features standardised, on the device."""
@@ -140,11 +140,11 @@ class Tables(Rows, Classes):
 
     def _weights(self, facts: Facts) -> Tensor:
         rows = facts["class_rows"] if facts else torch.ones(len(self.signature().classes))
-        return loss.class_weights(self.settings.class_weights, rows)
+        return class_weights(self.settings.class_weights, rows)
 
     def adjusting(self, facts: Facts) -> Callable[[Tensor], Tensor]:
         """Return what takes logits to the classes' own frequencies, whatever the loss's weights."""
-        return partial(loss.natural, weights=self._weights(facts))
+        return partial(natural, weights=self._weights(facts))
 
     def temperature(self, outcome: Outcome) -> float | None:
         """Return the temperature; 1 where predictions have one and no site has told."""

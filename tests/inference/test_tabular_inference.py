@@ -20,7 +20,7 @@ from fedbary.models import build
 from fedbary.predictive import predict
 from fedbary.scores.tables import score
 from fedbary.seeds import derive_seed
-from fedbary.tabular.loss import class_weights, weighted_cross_entropy
+from fedbary.tasks._class_weights import class_weights, weighted_cross_entropy
 
 SCALED = [name for name in INFERENCE if name != "clamped_sgd"]
 """The methods whose variances follow the posterior, at whatever scale its gradient has."""

@@ -13,7 +13,7 @@ from fedbary.predictive.choice import predicted
 from fedbary.predictive.combine import Pool, log_pool
 from fedbary.regression.forecast import forecast, gaussian_pool, pooled_forecast
 from fedbary.regression.networks import Regressor, gaussian_nll
-from fedbary.tabular.loss import natural, weighted_cross_entropy
+from fedbary.tasks._class_weights import natural, weighted_cross_entropy
 
 
 def logits(seed, clients, count=20, classes=4):

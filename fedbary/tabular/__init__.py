@@ -1,1 +1,0 @@
-"""Classification of tables: the loss with class weights."""
