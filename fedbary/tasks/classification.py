@@ -29,9 +29,8 @@ from fedbary.data.sites import Site, own_data, own_notes
 from fedbary.device import torch_device
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
-from fedbary.methods import Personal
 from fedbary.networks import reliability_picture
-from fedbary.predictive import Prediction
+from fedbary.predictive import Prediction, Predictive
 from fedbary.predictive._networks import device_of
 from fedbary.predictive.choice import Predictor, predictor
 from fedbary.predictive.combine import Gate, Pool
@@ -184,11 +183,11 @@ class Classification(Task):
         y: Tensor,
         facts: Facts,
         seed: int,
-        predicting: Personal | None = None,
+        predicting: Predictive | None = None,
         weights: Tensor | None = None,
     ) -> dict[str, float]:
         """Score a model at a client."""
-        by = predicting or Personal(model.state_dict())
+        by = predicting or Predictive(model.state_dict())
         prediction = self._predict(model, x, seed, by.posterior, by.members, by.pool)
         found = evaluate(prediction.probs, y, self.settings.ece_bins, weights)
         if self.settings.calibrate == "temperature" and predicting is not None and weights is None:

@@ -27,9 +27,8 @@ from fedbary.device import torch_device
 from fedbary.figures.roc import roc_curves
 from fedbary.figures.sheet import GREEN, SKY
 from fedbary.gaussian import Posterior
-from fedbary.methods import Personal
 from fedbary.networks import reliability_picture
-from fedbary.predictive import Prediction
+from fedbary.predictive import Prediction, Predictive
 from fedbary.predictive._networks import device_of
 from fedbary.predictive.choice import Predictor, predictor
 from fedbary.predictive.combine import Gate, Pool
@@ -114,14 +113,14 @@ class Tables(Rows):
         y: Tensor,
         facts: Facts,
         seed: int,
-        predicting: Personal | None = None,
+        predicting: Predictive | None = None,
         weights: Tensor | None = None,
     ) -> dict[str, float]:
         """Score a model at a client; a site of one class has no AUROC and no sensitivity.
 
         Nor has any with weights.
         """
-        by = predicting or Personal(model.state_dict())
+        by = predicting or Predictive(model.state_dict())
         prediction = self._predict(model, x, facts, seed, by.posterior, by.members, by.pool)
         if weights is not None:
             return evaluate(prediction.probs, y, self.settings.ece_bins, weights)

@@ -11,7 +11,7 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
-from strategies_replies import failure, raw, reply, state
+from strategies_replies import NO_GRID, failure, raw, reply, state
 
 import strategies
 from fedbary.aggregation import RULES, rule_named
@@ -46,7 +46,7 @@ def started(strategy=None, arrays=GLOBAL):
     """A strategy that has sent the global arrays, to nobody."""
     strategy = strategy or RKLB()
     strategy.choose_nodes = lambda server_round: []
-    assert strategy.configure_train(1, arrays, ConfigRecord(), None) == []
+    assert strategy.configure_train(1, arrays, ConfigRecord(), NO_GRID) == []
     return strategy
 
 
