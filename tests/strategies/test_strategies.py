@@ -260,7 +260,7 @@ def test_the_caller_may_choose_the_nodes():
         (strategy.configure_train, "train", [32, 10]),
         (strategy.configure_evaluate, "evaluate", [20]),
     ):
-        messages = list(configure(2, GLOBAL, ConfigRecord({"lr": 0.1}), None))
+        messages = list(configure(2, GLOBAL, ConfigRecord({"lr": 0.1}), NO_GRID))
         assert [message.metadata.dst_node_id for message in messages] == nodes
         assert {message.metadata.message_type for message in messages} == {kind}
         expected = {"lr": 0.1, "server-round": 2}
