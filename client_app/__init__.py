@@ -18,7 +18,7 @@ from torch import nn
 
 from client_app.discretion import Withheld, discretion
 from client_app.job import job_of
-from client_app.node import config_of, round_of
+from client_app.node import config_of, received_of, round_of
 from client_app.same_data import require_same_data, say_whether_compared
 from client_app.scoring import evaluation_scores, scoring_seed
 from fedbary.ending import end_with_parent, spare_imports
@@ -88,8 +88,8 @@ def train(message: Message, context: Context) -> Message:
     again = [node.settings.replicate] if node.settings.replicate else []
     seed = task.seed("train", node.site.key, server_round, *again)
     start = time.perf_counter()
-    augment = task.augments(node.site)
-    fitted = node.fit(message, model, shard.x, shard.y, task.loss(job.facts), seed, augment)
+    received = received_of(message)
+    fitted = node.fit(message, received, job.local(message, received, model, seed))
     if not all(tensor.isfinite().all() for tensor in model.state_dict().values()):
         allowed = "a smaller one, perhaps: training diverged, weights are not finite"
         raise SettingError("lr", node.settings.lr, allowed)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from flwr.app import Context, Message
-from torch import Tensor
+from torch import Tensor, nn
 
-from client_app.node import Node, config_of, node_of
+from client_app.node import Node, config_of, node_of, round_of
+from client_app.together import inference
 from fedbary.data.shard import Shard
+from fedbary.methods import Local
 from fedbary.tasks import Signature, Task, task_of
+from strategies.answering import part_asked, share_of
+from strategies.asking import COUNTED_KEY
 
 _FACT = "fact."
 
@@ -34,6 +39,26 @@ class Job:
     signature: Signature
     facts: dict[str, Tensor]
     shard: Shard
+
+    def local(
+        self, message: Message, received: Mapping[str, Tensor], model: nn.Module, seed: int
+    ) -> Local:
+        """Return what the node has in the round of a message, given what it received."""
+        node, config, (x, y) = self.node, config_of(message), (self.shard.x, self.shard.y)
+        return Local(
+            model=model,
+            x=x,
+            y=y,
+            nll=self.task.loss(self.facts),
+            inference=inference(node.settings.inference),
+            training=node.training(message, len(y)).suited_to(model, len(y)),
+            prior=node.prior(received, int(config.get(COUNTED_KEY, 0))),  # type: ignore[arg-type]
+            round=round_of(message),
+            seed=seed,
+            augment=self.task.augments(node.site),
+            part=part_asked(config),
+            share=share_of(config, len(y)),
+        )
 
 
 def job_of(message: Message, context: Context) -> Job:

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
 import torch
 from flwr.app import ConfigRecord, Context, Message
-from torch import Tensor, nn
+from torch import Tensor
 
-from client_app.together import inference
 from fedbary import Posterior
 from fedbary.attacks import ATTACKS, hostile_clients
-from fedbary.data.batches import Augment
 from fedbary.data.sites import Site, site_from
 from fedbary.inference import Prior, Training
-from fedbary.methods import Fitted, Local, Method, Personal
+from fedbary.methods import Fitted, Local, Method
 from fedbary.paths import user_path
+from fedbary.predictive import Predictive
 from fedbary.settings.config import Settings
 from fedbary.settings.run_config import resolve_run_config
-from strategies.answering import METHOD_KEY, fit, method_of, part_asked, personal, share_of
-from strategies.asking import COUNTED_KEY, EXAMPLES_KEY
+from strategies.answering import METHOD_KEY, fit, method_of, personal
+from strategies.asking import EXAMPLES_KEY
 
 
 @dataclass(frozen=True)
@@ -69,67 +68,22 @@ class Node:
             return None
         return Path(self.settings.output) / "clients" / str(self.site.partition)
 
-    def fit(
-        self,
-        message: Message,
-        model: nn.Module,
-        x: Tensor,
-        y: Tensor,
-        nll: Callable[[Tensor, Tensor], Tensor],
-        seed: int,
-        augment: Augment = False,
-    ) -> Fitted:
+    def fit(self, message: Message, received: Mapping[str, Tensor], local: Local) -> Fitted:
         """Do the site's work of a round, by the method of the message or the local inference.
 
         The network is left as the site trained it; what the site sends may be an attack's.
         """
-        config, received = config_of(message), received_of(message)
-        local = self._local(message, received, model, x, y, nll, seed, augment)
+        config = config_of(message)
         method = method_of(config) if METHOD_KEY in config else Method()
         fitted = fit(method, local, received, config, self.keeps_in)
         return replace(fitted, reply=self._attacked(fitted.reply, received))
 
     def personal(
-        self,
-        message: Message,
-        model: nn.Module,
-        x: Tensor,
-        y: Tensor,
-        nll: Callable[[Tensor, Tensor], Tensor],
-        seed: int,
-        augment: Augment = False,
-    ) -> Personal | None:
+        self, message: Message, received: Mapping[str, Tensor], local: Local
+    ) -> Predictive | None:
         """Return the site's own model, where the message's method has one; it may be trained."""
-        config, received = config_of(message), received_of(message)
-        local = self._local(message, received, model, x, y, nll, seed, augment)
-        return personal(method_of(config), local, received, config, self.keeps_in)
-
-    def _local(
-        self,
-        message: Message,
-        received: Mapping[str, Tensor],
-        model: nn.Module,
-        x: Tensor,
-        y: Tensor,
-        nll: Callable[[Tensor, Tensor], Tensor],
-        seed: int,
-        augment: Augment,
-    ) -> Local:
         config = config_of(message)
-        return Local(
-            model=model,
-            x=x,
-            y=y,
-            nll=nll,
-            inference=inference(self.settings.inference),
-            training=self.training(message, len(y)).suited_to(model, len(y)),
-            prior=self.prior(received, int(config.get(COUNTED_KEY, 0))),  # type: ignore[arg-type]
-            round=round_of(message),
-            seed=seed,
-            augment=augment,
-            part=part_asked(config),
-            share=share_of(config, len(y)),
-        )
+        return personal(method_of(config), local, received, config, self.keeps_in)
 
     def _attacked(
         self, reply: Mapping[str, Tensor], received: Mapping[str, Tensor]

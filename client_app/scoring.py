@@ -7,7 +7,8 @@ from torch import Tensor, nn
 
 from client_app.job import Job
 from client_app.node import config_of, received_of, round_of
-from fedbary.methods import Method, Personal
+from fedbary.methods import Method
+from fedbary.predictive import Predictive
 from fedbary.projection import STRENGTHS, projected
 from fedbary.scores.metrics import label_share_weights
 from strategies.answering import METHOD_KEY, global_model, has_own_model, method_of
@@ -30,13 +31,12 @@ def evaluation_scores(job: Job, message: Message, model: nn.Module) -> dict[str,
     models = {"": global_model(method, received, model.state_dict().keys())}
     if has_own_model(method, config):
         seed = job.task.seed("own", job.node.site.key, server_round)
-        loss, augment = job.task.loss(job.facts), job.task.augments(job.node.site)
-        own = job.node.personal(message, model, shard.x, shard.y, loss, seed, augment)
+        own = job.node.personal(message, received, job.local(message, received, model, seed))
         models["personal-"] = own or models[""]
         rule, last = job.node.settings.projection, server_round == job.node.settings.rounds
         for called, strength in STRENGTHS.items() if rule != "none" and last else ():
             between = projected(rule, models["personal-"].model, models[""].model, strength)
-            models[f"projected-{called}-"] = Personal(between)
+            models[f"projected-{called}-"] = Predictive(between)
         if (test := _test_set(job)) is not None:
             sets["share-"] = test
     found: dict[str, float] = {}

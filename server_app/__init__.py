@@ -19,7 +19,7 @@ from fedbary.ending import end_with_parent, spare_imports
 from fedbary.errors import RunError, SettingError
 from fedbary.figures import draw_without_screen
 from fedbary.gaussian import Posterior
-from fedbary.methods import Bench, Method, arguments_of, method_of, require_method, require_room
+from fedbary.methods import Bench, arguments_of, method_of, require_method, require_room
 from fedbary.runs.best import is_stale
 from fedbary.runs.damage import as_written
 from fedbary.runs.data_kept import write_digest
@@ -159,11 +159,12 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
 
     def after(round_here: int, arrays: ArrayRecord) -> MetricRecord | None:
         server_round = round_here + strategy.completed_rounds
-        members = recorder.members if server_round >= len(results.rounds) else {}
+        found = recorder.take(arrays.to_torch_state_dict())
+        members = found.members if server_round >= len(results.rounds) else {}
         last = results.rounds[-1] if results.rounds else {}
         write_site_keys(folder, roster.keys)
         told = asker.hold(task.ask_after(members, last), strategy.contributors, config)
-        recorded = recorder.record(server_round, arrays, told)
+        recorded = recorder.record(server_round, told)
         if server_round < settings.rounds and is_stale(settings, results.rounds):
             raise _EarlyStop
         return recorded
@@ -218,8 +219,7 @@ def _digest(task: Task, roster: Roster) -> Digest | None:
 
 def _require_room_for_draws(settings: Settings, model: Mapping[str, Tensor]) -> None:
     """Refuse more samples than the machine can hold of what is drawn of each network."""
-    given = type(method_of(settings)).posterior is not Method.posterior
-    drawn = model if given else Posterior.from_state_dict(model).log_var
+    drawn = model if method_of(settings).draws_around else Posterior.from_state_dict(model).log_var
     require_room("samples", settings.samples, drawn)
 
 

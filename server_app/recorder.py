@@ -10,11 +10,11 @@ from logging import INFO, WARNING
 from typing import Any
 
 import torch
-from flwr.app import ArrayRecord, MetricRecord, RecordDict
+from flwr.app import MetricRecord, RecordDict
 from torch import Tensor
 
-from fedbary import Posterior
 from fedbary.aggregation.sums import PIECE
+from fedbary.predictive import Predictive
 from fedbary.runs.best import BEST, validation_score
 from fedbary.runs.failing import advised, turn, verdict
 from fedbary.runs.run_folder import NETWORKS, RunFolder
@@ -62,6 +62,7 @@ class Recorder:
     """
 
     strategy: MethodStrategy
+    predictive: Predictive
 
     def __init__(
         self,
@@ -89,15 +90,12 @@ class Recorder:
             self._tracking.add_round(line)
         self._started = self._then = time.perf_counter()
 
-    @property
-    def members(self) -> Mapping[str, Tensor]:
-        """The networks, or posteriors, that predict together; none for most methods."""
-        return self.strategy.members(self.model.state_dict())
-
-    @property
-    def posterior(self) -> Posterior:
-        """Return the global posterior."""
-        return self.strategy.posterior(self.model.state_dict())
+    def take(self, arrays: Mapping[str, Tensor]) -> Predictive:
+        """Hold a global model, and return what predicts by it, as `predictive` is from now on."""
+        self._arrays = arrays
+        self.model.load_state_dict({**arrays})
+        self.predictive = self.strategy.predictive(self.model.state_dict())
+        return self.predictive
 
     def asked(self, contents: Sequence[RecordDict]) -> None:
         """Take how much a client is sent."""
@@ -113,16 +111,13 @@ class Recorder:
         """Take the metrics of each client's evaluation."""
         self._held_out = self._metrics(replies)
 
-    def record(
-        self, server_round: int, arrays: ArrayRecord, told: Mapping[str, Any]
-    ) -> MetricRecord | None:
+    def record(self, server_round: int, told: Mapping[str, Any]) -> MetricRecord | None:
         """Score the global model, record the round and write the checkpoint.
 
-        On resume Flower first reports the starting arrays, whose round is on disk: that is scored
-        and not recorded. `told` is what the sites were asked after the round.
+        The model is the one taken last. On resume Flower first reports the starting arrays, whose
+        round is on disk: that is scored and not recorded. `told` is what the sites were asked after
+        the round.
         """
-        state = arrays.to_torch_state_dict()
-        self.model.load_state_dict(state)
         is_known = server_round < len(self.results.rounds)
         outcome = self._outcome(
             server_round, self.results.rounds[server_round] if is_known else told
@@ -163,7 +158,7 @@ class Recorder:
         self._trained, self._held_out = None, []
         self.results.add_round(line)
         self._tracking.add_round(self.results.rounds[-1])
-        self.results.add_checkpoint(state, self.strategy.state_dict())
+        self.results.add_checkpoint(self._arrays, self.strategy.state_dict())
         log(
             INFO,
             "round %d/%d  %s  %.1f s  %s left%s",
@@ -182,9 +177,9 @@ class Recorder:
         """Write the members' networks and the posterior of the result, then the pictures."""
         if self.settings.keep_best != "none":
             self._take_best()
-        if members := self.members:
+        if members := self.predictive.members:
             self.results.write_tensors(NETWORKS, members)
-        self.results.finish(self.posterior)
+        self.results.finish(self.predictive.posterior)
         if self.settings.pictures:
             draw(self.results, self.task, self.facts, self._scored)
         self._tracking.finish()
@@ -220,21 +215,20 @@ class Recorder:
             return
         checkpoint = self.results.checkpoint_of(number)
         self.strategy.load_state_dict(checkpoint.strategy, number)
-        self.model.load_state_dict({**checkpoint.arrays})
+        self.take(checkpoint.arrays)
 
     def _outcome(self, server_round: int, told: Mapping[str, Any]) -> Outcome:
         """Return what is scored after a round."""
-        pool = self.strategy.pool(self.model.state_dict())
         known = all(held := self._label_counts())  # of a site that withholds its own none are
         counts = [sum(of_class) for of_class in zip(*held, strict=True)] if known else []
         return Outcome(
             server_round,
             self.model,
-            self.posterior,
-            self.members,
+            self.predictive.posterior,
+            self.predictive.members,
             told,
             self._held_out,
-            pool,
+            self.predictive.pool,
             counts,
         )
 

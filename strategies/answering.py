@@ -11,7 +11,8 @@ from torch import Tensor
 
 from fedbary.errors import SettingError
 from fedbary.memory import Memory
-from fedbary.methods import Fitted, Local, Method, Personal, method_named
+from fedbary.methods import Fitted, Local, Method, method_named
+from fedbary.predictive import Predictive
 
 from .asking import ASKED_KEY, CLIENTS_KEY, EXAMPLES_KEY
 from .kept import StateMemory
@@ -44,7 +45,7 @@ def personal(
     received: Mapping[str, Tensor],
     config: ConfigRecord,
     keep_in: Place,
-) -> Personal | None:
+) -> Predictive | None:
     """Return the client's own model, from what it was sent and what it keeps."""
     if KEPT_KEY not in config:
         return method.personal(local, received, {})
@@ -86,7 +87,7 @@ def has_own_model(method: Method, config: ConfigRecord) -> bool:
 
 def global_model(
     method: Method, received: Mapping[str, Tensor], names: Collection[str]
-) -> Personal:
+) -> Predictive:
     """Return the global model with the networks, or the posterior, by which the server predicts.
 
     Parameters
@@ -100,10 +101,9 @@ def global_model(
     """
     model = {name: received[name] for name in names}
     if not (method.personalises or method.shows):
-        return Personal(model)
+        return Predictive(model)
     state = {name: tensor for name, tensor in received.items() if name not in model}
-    members, posterior = method.members(model, state), method.posterior(model, state)
-    return Personal(model, members, posterior, method.pool(model, state))
+    return method.predictive(model, state)
 
 
 def method_of(config: ConfigRecord) -> Method:

@@ -13,7 +13,8 @@ from torch.nn import functional
 
 from fedbary.errors import SettingError
 from fedbary.inference import Prior, Training, local_method
-from fedbary.methods import Local, Method, Personal
+from fedbary.methods import Local, Method
+from fedbary.predictive import Predictive
 from fedbary.predictive.choice import predicted
 from fedbary.scores.metrics import evaluate
 from fedbary.seeds import derive_seed
@@ -111,7 +112,7 @@ class Client:
         fitted = fit(method, local, received, config, self._place(context))
         return reply_of(message, fitted, {"num-examples": len(self.y)})
 
-    def own_model(self, message: Message, context: Context) -> Personal | None:
+    def own_model(self, message: Message, context: Context) -> Predictive | None:
         """Return the client's own model for an evaluation message; None where it has none.
 
         The server's strategy has a method that personalises, or `keep_models`. Some methods train

@@ -14,11 +14,9 @@ from flwr.serverapp import Grid
 from torch import Tensor, nn
 
 from fedbary.errors import SettingError
-from fedbary.gaussian import Posterior
 from fedbary.methods import METHODS, Bench, Method, Reply, Server, Tensors, require_room
-from fedbary.predictive import Prediction
+from fedbary.predictive import Prediction, Predictive
 from fedbary.predictive.choice import predicted
-from fedbary.predictive.combine import Gate, Pool
 from fedbary.seeds import derive_seed
 
 from .admission import arrays_of
@@ -117,7 +115,7 @@ class MethodStrategy(GatedStrategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Return the messages that ask nodes to train, and note how many nodes there are."""
+        """Return the messages that ask nodes to train; note how many nodes there are."""
         messages = super().configure_train(server_round, arrays, config, grid)
         self._nodes = len(list(grid.get_node_ids()))
         return messages
@@ -253,17 +251,9 @@ class MethodStrategy(GatedStrategy):
         del result  # now only the dictionary refers to what lies in blanks
         return names.write(tensors, reference, blanks)
 
-    def posterior(self, model: Mapping[str, Tensor]) -> Posterior:
-        """Return the global posterior; `model` is the global arrays as tensors."""
-        return self.method.posterior(model, self._state)
-
-    def members(self, model: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Return the networks that predict together, (K, *shape) by name."""
-        return self.method.members(model, self._state)
-
-    def pool(self, model: Mapping[str, Tensor]) -> Pool | Gate | None:
-        """Return how the members' predictions become one; None for their mixture."""
-        return self.method.pool(model, self._state)
+    def predictive(self, model: Mapping[str, Tensor]) -> Predictive:
+        """Return what predicts after the last round; `model` is the global arrays as tensors."""
+        return self.method.predictive(model, self._state)
 
     def predict(
         self, network: nn.Module, arrays: ArrayRecord, x: Tensor, samples: int = 10, seed: int = 0
@@ -285,8 +275,10 @@ class MethodStrategy(GatedStrategy):
         """
         network.load_state_dict({**arrays.to_torch_state_dict()})
         model, generator = network.state_dict(), torch.Generator(x.device).manual_seed(seed)
-        posterior, members, pool = self.posterior(model), self.members(model), self.pool(model)
-        return predicted("auto", network, x, samples, generator, posterior, members, pool=pool)
+        by = self.predictive(model)
+        return predicted(
+            "auto", network, x, samples, generator, by.posterior, by.members, pool=by.pool
+        )
 
     def _server(self, model: Mapping[str, Tensor], blanks: Blanks) -> Server:
         told = self.tell() if self.tell else {}

@@ -1,7 +1,12 @@
 """Real Flower messages for the strategies' tests."""
 
+from types import SimpleNamespace
+
 import torch
 from flwr.app import ArrayRecord, Error, Message, Metadata, MetricRecord, RecordDict
+
+NO_GRID = SimpleNamespace(get_node_ids=list)
+"""A grid without nodes, where the nodes are chosen and the replies made."""
 
 
 def state(seed: int) -> dict[str, torch.Tensor]:

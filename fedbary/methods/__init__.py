@@ -18,7 +18,6 @@ from fedbary.methods._method import (
     Fitted,
     Local,
     Method,
-    Personal,
     Reply,
     Server,
     Tensors,
@@ -33,7 +32,6 @@ __all__ = [
     "Fitted",
     "Local",
     "Method",
-    "Personal",
     "Reply",
     "Server",
     "Tensors",
@@ -84,8 +82,8 @@ def require_method(settings: Settings) -> None:
     if method.needs_bench and settings.server_fraction == 0:
         allowed = f"above 0, as {settings.method} learns from examples that the server keeps"
         raise SettingError("server_fraction", settings.server_fraction, allowed)
-    if settings.predictive in ("members", "product") and type(method).members is Method.members:
-        have = (name for name, kind in METHODS.items() if kind.members is not Method.members)
+    if settings.predictive in ("members", "product") and not method.has_members:
+        have = (name for name, kind in METHODS.items() if kind.has_members)
         allowed = f"another for {settings.method}; methods whose networks predict together: "
         allowed += ", ".join(have)
         raise SettingError("predictive", settings.predictive, allowed)
@@ -96,8 +94,7 @@ def require_method(settings: Settings) -> None:
 
 def _is_scored_whole(method: Method) -> bool:
     """Return whether clients who score the global model have all that it predicts by."""
-    kind = type(method)
-    predicts_by_it = kind.members is Method.members and kind.posterior is Method.posterior
+    predicts_by_it = not (method.has_members or method.draws_around)
     return predicts_by_it or method.shows or method.personalises
 
 

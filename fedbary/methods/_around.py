@@ -6,6 +6,7 @@ from torch import Tensor
 
 from fedbary.gaussian import Posterior
 from fedbary.methods._method import Tensors
+from fedbary.predictive import Predictive
 
 LOG_VARS = "log_var/"
 """What the keys of log-variances begin with, in a method's state and in replies."""
@@ -28,6 +29,6 @@ def named(log_vars: Tensors) -> dict[str, Tensor]:
     return {LOG_VARS + name: tensor.clamp(-MOST, MOST) for name, tensor in log_vars.items()}
 
 
-def posterior(model: Tensors, state: Tensors) -> Posterior:
-    """Return the Gaussian around the model; points before the first round."""
-    return Posterior(model, log_vars_of(state))
+def predictive(model: Tensors, state: Tensors) -> Predictive:
+    """Return the model and the Gaussian around it; points before the first round."""
+    return Predictive(model, Posterior(model, log_vars_of(state)))

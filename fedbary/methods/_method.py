@@ -11,9 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from fedbary.aggregation.tensors import Empty, new_empty
-from fedbary.gaussian import Posterior
 from fedbary.inference import Local
-from fedbary.predictive.combine import Gate, Pool
+from fedbary.predictive import Predictive
 
 Tensors = Mapping[str, Tensor]
 """Named tensors: everything that travels, is kept or is checkpointed. Keys are those of a model's
@@ -37,28 +36,6 @@ class Fitted:
     reply: Tensors
     metrics: Mapping[str, float]
     kept: Tensors = field(default_factory=dict)
-
-
-@dataclass(frozen=True, eq=False)
-class Personal:
-    """A client's own model.
-
-    Parameters
-    ----------
-    model : Tensors
-        Its state dict.
-    members : Tensors
-        Networks that predict together in its place: (K, *shape) by name, as of `Method.members`.
-    posterior : Posterior, optional
-        What networks are drawn from, where the model's own layers hold point weights.
-    pool : Pool or Gate, optional
-        How the members' predictions are joined, as of `Method.pool`.
-    """
-
-    model: Tensors
-    members: Tensors = field(default_factory=dict)
-    posterior: Posterior | None = None
-    pool: Pool | Gate | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,6 +152,12 @@ class Method:
     needs_bench = False
     """Whether the server is to have a network and examples of its own."""
 
+    has_members = False
+    """Whether networks of its own predict together: its `predictive` has members."""
+
+    draws_around = False
+    """Whether predictions draw from another posterior than the model's own tensors are."""
+
     samples_along = False
     """Whether its samples are points along the steps: the step size is constant by default."""
 
@@ -210,15 +193,15 @@ class Method:
     def send(self, server: Server, client: str) -> Tensors:
         """Return what a client is sent: the global model, unless a method says otherwise.
 
-        A method that personalises sends what `members` and `posterior` need of the state under the
-        keys of the state, as clients score the global model too.
+        A method that personalises sends what `predictive` needs of the state under the keys of the
+        state, as clients score the global model too.
         """
         return server.model
 
     def show(self, server: Server, client: str) -> Tensors:
         """Return what a client scores: by default what it is sent to train.
 
-        A method that defines it adds what `members` and `posterior` need, under the state's keys.
+        A method that defines it adds what `predictive` needs, under the state's keys.
         """
         return self.send(server, client)
 
@@ -228,13 +211,13 @@ class Method:
         metrics = local.infer(local.prior)
         return Fitted(local.state(), metrics)
 
-    def personal(self, local: Local, received: Tensors, kept: Tensors) -> Personal | None:
+    def personal(self, local: Local, received: Tensors, kept: Tensors) -> Predictive | None:
         """Return the client's own model; None where it has none, as before its first reply.
 
         It is asked for after a round, with what `send` then yields. By default it is what the
         client keeps: of a method that lets it keep nothing, the model that it trained last.
         """
-        return Personal(kept) if kept else None
+        return Predictive(kept) if kept else None
 
     def reply_like(self, model: Tensors) -> Tensors:
         """Return tensors with the names, shapes and dtypes of a sound reply."""
@@ -254,24 +237,19 @@ class Method:
         A variance of the posterior that is not positive has no finite logarithm.
         """
         held = {f"state {name!r}": tensor for name, tensor in state.items()}
-        if type(self).posterior is not Method.posterior:
-            log_vars = self.posterior(model, state).log_var
+        if self.draws_around:
+            log_vars = self.predictive(model, state).posterior.log_var
             held |= {f"log-variance {name!r}": tensor for name, tensor in log_vars.items()}
         for what, tensor in held.items():
             if not tensor.isfinite().all():
                 raise ValueError(f"{self.name}'s {what} would not be finite")
 
-    def posterior(self, model: Tensors, state: Tensors) -> Posterior:
-        """Return the global posterior, from which predictions draw."""
-        return Posterior.from_state_dict(model)
+    def predictive(self, model: Tensors, state: Tensors) -> Predictive:
+        """Return what predicts after a round: by default draws from the model's own Gaussians.
 
-    def members(self, model: Tensors, state: Tensors) -> Tensors:
-        """Return networks that predict together in place of draws: (K, *shape) by name, or none."""
-        return {}
-
-    def pool(self, model: Tensors, state: Tensors) -> Pool | Gate | None:
-        """Return how the members' predictions become one; None for their mixture."""
-        return None
+        A method whose posterior is another says `draws_around`, one with members `has_members`.
+        """
+        return Predictive(model)
 
 
 def shares(replies: Sequence[Reply]) -> list[float]:

@@ -81,6 +81,7 @@ from fedbary.methods._ranges import positive, whole
 from fedbary.methods._room import require_room
 from fedbary.methods._stein import Normal, Smooth, check_particles, descended
 from fedbary.methods._threads import one_thread
+from fedbary.predictive import Predictive
 from fedbary.seeds import derive_seed
 
 _GLOBAL, _START, _SITE = "particles/", "start/", "site/"
@@ -131,6 +132,7 @@ class DSVGD(Method):
     init_std: float = 0.1
 
     deterministic = True
+    has_members = True
     unused = ("momentum", "weight_decay", "max_grad_norm")
 
     def __post_init__(self) -> None:
@@ -209,9 +211,9 @@ class DSVGD(Method):
         together = filled(rows, _buffers(replies, before), like)
         return centre(together), {**state, **named(_GLOBAL, together)}
 
-    def members(self, model: Tensors, state: Tensors) -> Tensors:
+    def predictive(self, model: Tensors, state: Tensors) -> Predictive:
         """Return the global particles."""
-        return under(_GLOBAL, state)
+        return Predictive(model, members=under(_GLOBAL, state))
 
     def _start(self, server: Server) -> dict[str, Tensor]:
         """Return the global particles; before the first round that counts, ones drawn anew."""

@@ -66,6 +66,7 @@ from fedbary.methods._method import (
     weighted_mean,
 )
 from fedbary.methods._ranges import not_negative, positive, whole
+from fedbary.predictive import Predictive
 
 _NETWORKS = "networks/"
 
@@ -104,6 +105,7 @@ class FALD(Method):
 
     samples_along = True
     deterministic = True
+    has_members = True
     unused = ("local_epochs", "momentum", "max_grad_norm")
 
     def __post_init__(self) -> None:
@@ -134,13 +136,14 @@ class FALD(Method):
         after = server.round - self.burn_in
         if after < 1 or after % self.thinning:
             return mean, server.state
-        held = self.members(server.model, server.state)
+        held = self.predictive(server.model, server.state).members
         state = {}
         for name, tensor in mean.items():
             chain = [held[name], tensor[None]] if held else [tensor[None]]
             state[_NETWORKS + name] = torch.cat(chain)[-self.networks :]
         return mean, state
 
-    def members(self, model: Tensors, state: Tensors) -> Tensors:
+    def predictive(self, model: Tensors, state: Tensors) -> Predictive:
         """Return the global networks of the last rounds that were kept."""
-        return {name.removeprefix(_NETWORKS): tensor for name, tensor in state.items()}
+        members = {name.removeprefix(_NETWORKS): tensor for name, tensor in state.items()}
+        return Predictive(model, members=members)

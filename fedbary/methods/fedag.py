@@ -41,6 +41,7 @@ from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
 from fedbary.methods._method import Fitted, Local, Method, Reply, Server, Tensors
 from fedbary.optimisers import is_buffer
+from fedbary.predictive import Predictive
 from fedbary.regression.networks import Regressor
 from fedbary.regression.sgd import fit as fit_regression
 
@@ -75,6 +76,8 @@ class FedAG(Method):
     estimator: Literal["sample", "population"] = "sample"
 
     deterministic = True
+    has_members = True
+    draws_around = True
     squares = True
 
     def __post_init__(self) -> None:
@@ -104,18 +107,14 @@ class FedAG(Method):
         state = {_NETWORK + name: tensor for name, tensor in networks.items()}
         return {name: means[name] for name in server.model}, state
 
-    def members(self, model: Tensors, state: Tensors) -> Tensors:
-        """Return the clients' networks of the last round that counted."""
-        return {name.removeprefix(_NETWORK): tensor for name, tensor in state.items()}
-
-    def posterior(self, model: Tensors, state: Tensors) -> Posterior:
-        """Return the Gaussian over the clients' networks; before the first round point weights."""
-        networks = self.members(model, state)
+    def predictive(self, model: Tensors, state: Tensors) -> Predictive:
+        """Return the clients' networks of the last round that counted, and the Gaussian of them."""
+        networks = {name.removeprefix(_NETWORK): tensor for name, tensor in state.items()}
         if not networks:
-            return super().posterior(model, state)
+            return Predictive(model)
         fitted = fit_gaussian(networks, estimator=self.estimator)
         log_vars = {n: t for n, t in fitted.log_var.items() if not is_buffer(n, t)}
-        return Posterior(fitted.mean, log_vars)
+        return Predictive(model, Posterior(fitted.mean, log_vars), networks)
 
 
 def stacked(networks: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:

@@ -49,6 +49,7 @@ from fedbary.methods._distil import Distillation, distilled
 from fedbary.methods._method import Method, Reply, Server, Tensors, shares, weighted_mean
 from fedbary.methods._ranges import one_of, positive, whole
 from fedbary.methods.fedag import fit_gaussian, stacked
+from fedbary.predictive import Predictive
 from fedbary.predictive.choice import unstacked
 from fedbary.predictive.draws import drawn
 from fedbary.seeds import derive_seed
@@ -95,6 +96,7 @@ class FedBE(Method):
     distil_temperature: float = 0.5
 
     deterministic = True
+    has_members = True
     needs_bench = True
 
     def __post_init__(self) -> None:
@@ -128,9 +130,10 @@ class FedBE(Method):
         student = distilled(bench_of(server), mean, unstacked(networks), how, seed)
         return {**mean, **student}, state
 
-    def members(self, model: Tensors, state: Tensors) -> Tensors:
+    def predictive(self, model: Tensors, state: Tensors) -> Predictive:
         """Return the ensemble: the clients' networks, their mean, the draws."""
-        return {name.removeprefix(_NETWORKS): tensor for name, tensor in state.items()}
+        members = {name.removeprefix(_NETWORKS): tensor for name, tensor in state.items()}
+        return Predictive(model, members=members)
 
     def _drawn(
         self, clients: Tensors, weights: Sequence[float], generator: Generator

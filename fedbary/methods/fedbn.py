@@ -35,8 +35,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from fedbary.methods._method import Fitted, Local, Personal, Reply, Server, Tensors
+from fedbary.methods._method import Fitted, Local, Reply, Server, Tensors
 from fedbary.methods.barycentre import Barycentre
+from fedbary.predictive import Predictive
 
 _MARK = "running_mean"
 
@@ -58,9 +59,9 @@ class FedBN(Barycentre):
         sent = {name: tensor for name, tensor in fitted.reply.items() if name not in own}
         return Fitted(sent, fitted.metrics, {name: fitted.reply[name] for name in own})
 
-    def personal(self, local: Local, received: Tensors, kept: Tensors) -> Personal | None:
+    def personal(self, local: Local, received: Tensors, kept: Tensors) -> Predictive | None:
         """Return the global model with the client's batch norms."""
-        return Personal({**received, **kept}) if kept else None
+        return Predictive({**received, **kept}) if kept else None
 
     def reply_like(self, model: Tensors) -> Tensors:
         """Return the model without batch norms."""

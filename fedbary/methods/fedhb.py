@@ -53,7 +53,6 @@ from fedbary.methods._method import (
     Fitted,
     Local,
     Method,
-    Personal,
     Reply,
     Server,
     Tensors,
@@ -62,6 +61,7 @@ from fedbary.methods._method import (
 from fedbary.methods._near import Pull, fit_near, packed
 from fedbary.methods._ranges import part, positive
 from fedbary.optimisers import is_buffer
+from fedbary.predictive import Predictive
 
 _VAR, _CLIENTS = "niw/var/", "niw/clients"
 
@@ -97,6 +97,7 @@ class FedHB(Method):
     spike_std: float = 0.0001
 
     deterministic = True
+    draws_around = True
     personalises = True
 
     def __post_init__(self) -> None:
@@ -117,10 +118,10 @@ class FedHB(Method):
         metrics = self._fit(local, received, self.keep * (float(received[_CLIENTS]) + 3))
         return Fitted(local.state(), metrics)
 
-    def personal(self, local: Local, received: Tensors, kept: Tensors) -> Personal | None:
+    def personal(self, local: Local, received: Tensors, kept: Tensors) -> Predictive | None:
         """Train a network of the client's own under the prior N(m₀, V₀ / (n₀ + d + 2))."""
         self._fit(local, received, float(received[_CLIENTS]) + 6)
-        return Personal(local.state())
+        return Predictive(local.state())
 
     def _fit(self, local: Local, received: Tensors, strength: float) -> dict[str, float]:
         def pull(q: Vectors) -> Pull:
@@ -150,7 +151,7 @@ class FedHB(Method):
         own = self.prior_std**2 + clients * self.spike_std**2
         return mean, own + self.prior_clients * mean.square() + spread.sum(0)
 
-    def posterior(self, model: Tensors, state: Tensors) -> Posterior:
+    def predictive(self, model: Tensors, state: Tensors) -> Predictive:
         """Return Gaussians with the mean and the variance of θ's Student t."""
         clients = float(state[_CLIENTS]) if state else 0.0
         l0, n0 = clients + self.prior_clients, clients + 3
@@ -160,7 +161,7 @@ class FedHB(Method):
             for name in _weights(model)
             if state
         }
-        return Posterior(model, log_var)
+        return Predictive(model, Posterior(model, log_var))
 
 
 def _weights(model: Tensors) -> list[str]:

@@ -53,7 +53,6 @@ from fedbary.methods._method import (
     Fitted,
     Local,
     Method,
-    Personal,
     Reply,
     Server,
     Tensors,
@@ -62,6 +61,7 @@ from fedbary.methods._method import (
 from fedbary.methods._near import Pull, fit_near, packed
 from fedbary.methods._ranges import positive, whole
 from fedbary.optimisers import is_buffer
+from fedbary.predictive import Predictive
 from fedbary.predictive.combine import Gate, gate_logits
 from fedbary.seeds import derive_seed
 
@@ -89,6 +89,7 @@ class FedHBMixture(Method):
     centre_std: float = 0.1
 
     deterministic = True
+    has_members = True
     personalises = True
 
     def __post_init__(self) -> None:
@@ -151,10 +152,10 @@ class FedHBMixture(Method):
             pass
         return local.state()
 
-    def personal(self, local: Local, received: Tensors, kept: Tensors) -> Personal | None:
+    def personal(self, local: Local, received: Tensors, kept: Tensors) -> Predictive | None:
         """Train a network of the client's own, as in a round."""
         self._fit(local, received)
-        return Personal(local.state())
+        return Predictive(local.state())
 
     def reply_like(self, model: Tensors) -> Tensors:
         """Return a network and a gate."""
@@ -187,18 +188,15 @@ class FedHBMixture(Method):
         after_all |= {name: state[_CENTRE + name][largest].clone() for name in weights}
         return {name: after_all[name] for name in model}, state
 
-    def members(self, model: Tensors, state: Tensors) -> Tensors:
-        """Return the centres, each a network, and the gate."""
+    def predictive(self, model: Tensors, state: Tensors) -> Predictive:
+        """Return the centres, each a network, and as the last member the gate of the others."""
         if not state:
-            return {}
+            return Predictive(model)
         centres = {
             n: state.get(_CENTRE + n, t.expand(self.centres, *t.shape)) for n, t in model.items()
         }
-        return {n: torch.cat([t, state[_GATE + n][None]]) for n, t in centres.items()}
-
-    def pool(self, model: Tensors, state: Tensors) -> Gate | None:
-        """Return that the last member is the others' gate."""
-        return Gate(self.centres) if state else None
+        members = {n: torch.cat([t, state[_GATE + n][None]]) for n, t in centres.items()}
+        return Predictive(model, members=members, pool=Gate(self.centres))
 
     def _near(self, squares: Tensor) -> Tensor:
         """Return c, given squared distances to the centres (…, J)."""

@@ -67,7 +67,6 @@ from fedbary.methods._method import (
     Fitted,
     Local,
     Method,
-    Personal,
     Reply,
     Server,
     Tensors,
@@ -76,6 +75,7 @@ from fedbary.methods._method import (
 from fedbary.methods._ranges import below_one, positive, whole
 from fedbary.methods._secant import PROBES, largest_curvature
 from fedbary.optimisers import ServerAdam, is_buffer
+from fedbary.predictive import Predictive
 from fedbary.predictive._networks import evaluation
 from fedbary.seeds import derive_seed
 
@@ -161,7 +161,7 @@ class FedPop(Method):
             kept_now[_SAMPLE + name] = torch.stack([chain.theta.views(s)[at] for s in samples])
         return Fitted(reply, {"train_nll": chain.mean_nll}, kept_now)
 
-    def personal(self, local: Local, received: Tensors, kept: Tensors) -> Personal | None:
+    def personal(self, local: Local, received: Tensors, kept: Tensors) -> Predictive | None:
         """Return the client's heads on the trunk that it is sent."""
         if not kept:
             return None
@@ -174,7 +174,7 @@ class FedPop(Method):
         for name, tensor in kept.items():
             if name.startswith(_SAMPLE):
                 members[name.removeprefix(_SAMPLE) + MEAN_SUFFIX] = tensor
-        return Personal(model, members)
+        return Predictive(model, members=members)
 
     def reply_like(self, model: Tensors) -> Tensors:
         """Return gradients of the trunk, moments of the head, and the buffers."""

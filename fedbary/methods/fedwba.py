@@ -48,7 +48,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedbary.methods._method import Fitted, Local, Method, Personal, Reply, Server, Tensors
+from fedbary.methods._method import Fitted, Local, Method, Reply, Server, Tensors
 from fedbary.methods._particles import (
     Swarm,
     centre,
@@ -62,6 +62,7 @@ from fedbary.methods._ranges import positive
 from fedbary.methods._room import require_room
 from fedbary.methods._stein import Normal, Score, Smooth, check_particles
 from fedbary.methods._threads import one_thread
+from fedbary.predictive import Predictive
 
 _PARTICLES = "particles/"
 _MOST, _STILL = 100, 1e-7
@@ -96,6 +97,7 @@ class FedWBA(Method):
 
     unused = ("momentum", "weight_decay", "max_grad_norm")
     deterministic = True
+    has_members = True
     personalises = True
     remembers = True
 
@@ -125,9 +127,9 @@ class FedWBA(Method):
         found = swarm.networks()
         return Fitted(found, metrics, found)
 
-    def personal(self, local: Local, received: Tensors, kept: Tensors) -> Personal | None:
+    def personal(self, local: Local, received: Tensors, kept: Tensors) -> Predictive | None:
         """Return the client's particles, which predict together."""
-        return Personal(centre(kept), kept) if kept else None
+        return Predictive(centre(kept), members=kept) if kept else None
 
     def reply_like(self, model: Tensors) -> Tensors:
         """Return M networks, stacked."""
@@ -146,9 +148,9 @@ class FedWBA(Method):
             together[name] = (mean if like.is_floating_point() else mean.round()).to(like)
         return centre(together), named(_PARTICLES, together)
 
-    def members(self, model: Tensors, state: Tensors) -> Tensors:
+    def predictive(self, model: Tensors, state: Tensors) -> Predictive:
         """Return the global particles."""
-        return under(_PARTICLES, state)
+        return Predictive(model, members=under(_PARTICLES, state))
 
 
 def barycentre(clouds: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:

@@ -55,6 +55,7 @@ from fedbary.methods._method import (
 )
 from fedbary.methods._ranges import not_negative, positive
 from fedbary.methods.laplace import FISHER, pooled
+from fedbary.predictive import Predictive
 
 _EXAMPLES = "examples/"
 """The entry of the state with n, which the draws and λ/n need."""
@@ -81,6 +82,7 @@ class FOLA(Method):
     prior_precision: float = 1000.0
 
     deterministic = True
+    draws_around = True
 
     def __post_init__(self) -> None:
         not_negative(self, "strength")
@@ -128,13 +130,13 @@ class FOLA(Method):
         state[_EXAMPLES] = torch.tensor(float(examples))
         return {**weighted_mean(replies, list(like)), **mean}, state
 
-    def posterior(self, model: Tensors, state: Tensors) -> Posterior:
+    def predictive(self, model: Tensors, state: Tensors) -> Predictive:
         """Return the Gaussian around the global model; points before the first round."""
         if not state:
-            return super().posterior(model, state)
+            return Predictive(model)
         examples = float(state[_EXAMPLES])
         log_vars = {
             name: -(examples * state[FISHER + name] + self.prior_precision).log()
             for name in weights_of(model)
         }
-        return Posterior(model, log_vars)
+        return Predictive(model, Posterior(model, log_vars))

@@ -47,7 +47,6 @@ from typing import Literal
 
 import torch
 
-from fedbary.gaussian import Posterior
 from fedbary.methods import _around
 from fedbary.methods._descent import fisher, gauss_newton, weights_of
 from fedbary.methods._method import (
@@ -62,6 +61,7 @@ from fedbary.methods._method import (
     weighted_mean,
 )
 from fedbary.methods._ranges import one_of, positive
+from fedbary.predictive import Predictive
 
 FISHER = "fisher/"
 """What the keys of Fisher diagonals begin with."""
@@ -91,6 +91,7 @@ class Laplace(Method):
     curvature: Literal["fisher", "ggn"] = "fisher"
 
     deterministic = True
+    draws_around = True
 
     def __post_init__(self) -> None:
         positive(self, "prior_precision")
@@ -119,9 +120,9 @@ class Laplace(Method):
         state = _around.named({name: t.to(like[name].dtype) for name, t in log_vars.items()})
         return {**model, **mean}, state
 
-    def posterior(self, model: Tensors, state: Tensors) -> Posterior:
+    def predictive(self, model: Tensors, state: Tensors) -> Predictive:
         """Return the Gaussian around the global model."""
-        return _around.posterior(model, state)
+        return _around.predictive(model, state)
 
 
 def pooled(

@@ -64,6 +64,7 @@ from fedbary.methods._method import (
     weighted_mean,
 )
 from fedbary.methods._ranges import one_of, positive, whole
+from fedbary.predictive import Predictive
 from fedbary.predictive._networks import evaluation
 from fedbary.seeds import derive_seed
 
@@ -103,6 +104,7 @@ class LastLayerLaplace(Method):
     most_weights: int = 4096
 
     deterministic = True
+    has_members = True
 
     def __post_init__(self) -> None:
         one_of(self, "rule", BARYCENTRES)
@@ -147,15 +149,16 @@ class LastLayerLaplace(Method):
         model = {**weighted_mean(replies, list(server.model)), **_named(mean, server.model, names)}
         return model, {COVARIANCE: packed(covariance).to(like), DRAWS: drawn.to(like)}
 
-    def members(self, model: Tensors, state: Tensors) -> Tensors:
+    def predictive(self, model: Tensors, state: Tensors) -> Predictive:
         """Return the global model with the last layers that were drawn."""
         if not state:
-            return {}
+            return Predictive(model)
         drawn = _named(state[DRAWS], model, last_layer(model))
-        return {
+        members = {
             name: drawn.get(name, tensor.expand(len(state[DRAWS]), *tensor.shape))
             for name, tensor in model.items()
         }
+        return Predictive(model, members=members)
 
     def _covariance(self, examples: float, triangle: Tensor, size: int) -> Tensor:
         """Return (n G + λ)⁻¹; eigenvalues of G below 0, which no convex loss has, count as 0."""

@@ -48,13 +48,13 @@ from fedbary.methods._method import (
     Fitted,
     Local,
     Method,
-    Personal,
     Reply,
     Server,
     Tensors,
     weighted_mean,
 )
 from fedbary.methods._ranges import positive, whole
+from fedbary.predictive import Predictive
 from fedbary.seeds import derive_seed
 
 RHO = "head/log_rho_squared"
@@ -87,6 +87,7 @@ class pFedVem(Method):
     unused = ("prior", "prior_std")
     personalises = True
     remembers = True
+    has_members = True
 
     def __post_init__(self) -> None:
         whole(self, 1, "head_steps")
@@ -116,9 +117,9 @@ class pFedVem(Method):
         whole = replace(local.training, epochs=self.head_steps, batch_size=len(local.x))
         return replace(local, training=whole, seed=derive_seed(local.seed, "head")).infer(prior)
 
-    def personal(self, local: Local, received: Tensors, kept: Tensors) -> Personal | None:
+    def personal(self, local: Local, received: Tensors, kept: Tensors) -> Predictive | None:
         """Return the client's head on the base that it trained, predicting by the means."""
-        return Personal(_without_draws(kept)) if kept else None
+        return Predictive(_without_draws(kept)) if kept else None
 
     def reply_like(self, model: Tensors) -> Tensors:
         """Return the means of the model, and the number ρ_k²."""
@@ -138,9 +139,10 @@ class pFedVem(Method):
             after[name.removeprefix(HEAD) + MEAN_SUFFIX] = mean
         return {name: after.get(name, tensor) for name, tensor in server.model.items()}, {}
 
-    def members(self, model: Tensors, state: Tensors) -> Tensors:
+    def predictive(self, model: Tensors, state: Tensors) -> Predictive:
         """Return the global model without draws, the only one."""
-        return {name: tensor[None] for name, tensor in _without_draws(model).items()}
+        members = {name: tensor[None] for name, tensor in _without_draws(model).items()}
+        return Predictive(model, members=members)
 
 
 def squared_rho(head: Posterior, anchor: Tensors) -> float:

@@ -40,7 +40,7 @@ Bayesian Inference in the Predictive Space, AAAI 2024.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -50,6 +50,7 @@ from fedbary.methods._distil import answers
 from fedbary.methods._method import Bench, Reply, Server, Tensors
 from fedbary.methods._ranges import positive, whole
 from fedbary.methods.sghmc import SGHMC
+from fedbary.predictive import Predictive
 from fedbary.predictive.choice import unstacked
 from fedbary.predictive.combine import Pool, log_pool
 from fedbary.regression.forecast import gaussian_pool, moments_by_client
@@ -84,15 +85,17 @@ class PredBayes(SGHMC):
     def aggregate(self, server: Server, replies: Sequence[Reply]) -> tuple[Tensors, Tensors]:
         """Keep all samples, and learn β."""
         model, state = super().aggregate(server, replies)
-        networks = unstacked(self.members(model, state))
+        networks = unstacked(self.predictive(model, state).members)
         bench = bench_of(server)
         with at_work(bench):
             beta = self._learned(bench, answers(bench, networks))
         return model, {**state, _BETA: beta}
 
-    def pool(self, model: Tensors, state: Tensors) -> Pool | None:
-        """Return β, and how many networks each client has."""
-        return Pool(self.networks, float(state[_BETA])) if state else None
+    def predictive(self, model: Tensors, state: Tensors) -> Predictive:
+        """Return the clients' samples; β, and how many networks each client has, join them."""
+        found = super().predictive(model, state)
+        pool = Pool(self.networks, float(state[_BETA])) if _BETA in state else None
+        return replace(found, pool=pool)
 
     def _learned(self, bench: Bench, found: Tensor) -> Tensor:
         """Return β for what the networks answer, (K · M, N, outputs)."""

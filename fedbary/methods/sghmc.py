@@ -65,6 +65,7 @@ from fedbary.methods._method import (
 )
 from fedbary.methods._ranges import not_negative, part, whole
 from fedbary.methods._room import require_room
+from fedbary.predictive import Predictive
 
 _NETWORKS = "networks/"
 
@@ -97,6 +98,7 @@ class SGHMC(Method):
     thinning: int = 60
 
     deterministic = True
+    has_members = True
 
     def __post_init__(self) -> None:
         whole(self, 1, "networks", "thinning")
@@ -140,10 +142,11 @@ class SGHMC(Method):
             state[_NETWORKS + name] = each.repeat_interleave(self.networks, 0)
         return weighted_mean(means, list(server.model)), state
 
-    def members(self, model: Tensors, state: Tensors) -> Tensors:
+    def predictive(self, model: Tensors, state: Tensors) -> Predictive:
         """Return the clients' samples of the last round that counted, client by client."""
-        return {
+        members = {
             name.removeprefix(_NETWORKS): tensor
             for name, tensor in state.items()
             if name.startswith(_NETWORKS)
         }
+        return Predictive(model, members=members)

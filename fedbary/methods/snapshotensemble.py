@@ -42,6 +42,7 @@ from fedbary.errors import SettingError
 from fedbary.methods._method import Fitted, Local, Reply, Server, Tensors
 from fedbary.methods._ranges import whole
 from fedbary.methods.barycentre import Barycentre
+from fedbary.predictive import Predictive
 
 _SNAPSHOT = "snapshot/"
 
@@ -72,6 +73,7 @@ class SnapshotEnsemble(Barycentre):
 
     called_by = "method"
     unused = ("lr_schedule",)
+    has_members = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -112,9 +114,10 @@ class SnapshotEnsemble(Barycentre):
         """Return the global model and the snapshots."""
         return {**server.model, **_snapshots(server.state)}
 
-    def members(self, model: Tensors, state: Tensors) -> Tensors:
+    def predictive(self, model: Tensors, state: Tensors) -> Predictive:
         """Return the snapshots, oldest first; none before a cycle has ended."""
-        return {n.removeprefix(_SNAPSHOT): tensor for n, tensor in _snapshots(state).items()}
+        members = {n.removeprefix(_SNAPSHOT): tensor for n, tensor in _snapshots(state).items()}
+        return replace(super().predictive(model, state), members=members)
 
 
 def _snapshots(state: Tensors) -> dict[str, torch.Tensor]:

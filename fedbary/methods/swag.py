@@ -41,6 +41,7 @@ from fedbary.methods import _around
 from fedbary.methods._descent import Descent, weights_of
 from fedbary.methods._method import Fitted, Local, Method, Reply, Server, Tensors, weighted_mean
 from fedbary.methods._ranges import one_of, positive, whole
+from fedbary.predictive import Predictive
 
 RULES = ("WB", "RKLB", "EAA", "GAA", "AALV", "FKLB")
 """The rules that may aggregate the Gaussians."""
@@ -72,6 +73,7 @@ class SWAG(Method):
 
     samples_along = True
     deterministic = True
+    draws_around = True
 
     def __post_init__(self) -> None:
         whole(self, 0, "burn_in")
@@ -119,6 +121,6 @@ class SWAG(Method):
         model = {**weighted_mean(replies, list(server.model)), **found.mean}
         return model, _around.named(found.log_var)
 
-    def posterior(self, model: Tensors, state: Tensors) -> Posterior:
+    def predictive(self, model: Tensors, state: Tensors) -> Predictive:
         """Return the Gaussian around the global model."""
-        return _around.posterior(model, state)
+        return _around.predictive(model, state)

@@ -9,7 +9,8 @@ A file of this package each says which networks:
 ``dropout``
     one network with its dropout kept.
 
-``choice`` is by the setting `predictive`, ``draws`` stacks networks drawn from any posterior.
+``value`` is what predicts, `Predictive`. ``choice`` is by the setting `predictive`. ``draws``
+stacks networks drawn from any posterior.
 
 Each has a function ``answers(model, x, …)`` that yields, batch by batch, what the networks answer,
 (networks, batch, classes), and `fedbary.predictive.combine` makes a `Prediction` of them: their
@@ -18,5 +19,6 @@ mixture, or their product.
 
 from fedbary.predictive.combine import Prediction, mixture, product
 from fedbary.predictive.montecarlo import predict
+from fedbary.predictive.value import Predictive
 
-__all__ = ["Prediction", "mixture", "predict", "product"]
+__all__ = ["Prediction", "Predictive", "mixture", "predict", "product"]

@@ -15,9 +15,8 @@ from fedbary.data.batches import inputs
 from fedbary.data.shard import Shard
 from fedbary.figures.gains import who_gains
 from fedbary.figures.run import Curve
-from fedbary.methods import Personal
 from fedbary.networks import reliability_picture
-from fedbary.predictive import Prediction
+from fedbary.predictive import Prediction, Predictive
 from fedbary.predictive._networks import device_of
 from fedbary.predictive.choice import Predictor, predictor
 from fedbary.scores.metrics import evaluate
@@ -95,11 +94,11 @@ class Classes(Task):
         y: Tensor,
         facts: Facts,
         seed: int,
-        predicting: Personal | None = None,
+        predicting: Predictive | None = None,
         weights: Tensor | None = None,
     ) -> dict[str, float]:
         """Score a model at a client; with weights by the four scores of probabilities alone."""
-        by = predicting or Personal(model.state_dict())
+        by = predicting or Predictive(model.state_dict())
         prediction = self._predictor(model, by, facts, seed).over(model, x, self.at_once(x))
         each, labels = prediction.one_by_one(), y.flatten()
         if weights is not None:
@@ -231,7 +230,7 @@ class Classes(Task):
         return reliability_picture(each, labels, self.settings.ece_bins, title)
 
     def _predictor(
-        self, model: nn.Module, by: Outcome | Personal, facts: Facts, seed: int
+        self, model: nn.Module, by: Outcome | Predictive, facts: Facts, seed: int
     ) -> Predictor:
         """Return the networks that predict together: draws, members or by dropout."""
         generator = Generator(device_of(model)).manual_seed(seed)

@@ -18,7 +18,7 @@ from fedbary.data.examples import Examples
 from fedbary.data.shard import Shard
 from fedbary.data.sites import Site
 from fedbary.figures.run import Curve
-from fedbary.methods import Personal
+from fedbary.predictive import Predictive
 from fedbary.runs.data_kept import read_digest
 from fedbary.settings.config import Settings
 from fedbary.tasks._values import (
@@ -172,7 +172,7 @@ class Task(ABC):
         y: Tensor,
         facts: Facts,
         seed: int,
-        predicting: Personal | None = None,
+        predicting: Predictive | None = None,
         weights: Tensor | None = None,
     ) -> dict[str, float]:
         """Score a model at a client, which predicts by what `predicting` has of members and more.

@@ -76,13 +76,13 @@ def test_the_global_model_is_to_a_client_what_it_is_to_the_server(name):
     found = global_model(method, sent, after.keys())
     for ours, theirs in (
         (found.model, after),
-        (found.members, method.members(after, held)),
-        (found.posterior.mean, method.posterior(after, held).mean),
-        (found.posterior.log_var, method.posterior(after, held).log_var),
+        (found.members, method.predictive(after, held).members),
+        (found.posterior.mean, method.predictive(after, held).posterior.mean),
+        (found.posterior.log_var, method.predictive(after, held).posterior.log_var),
     ):
         assert ours.keys() == theirs.keys()
         assert all(torch.equal(ours[key], theirs[key]) for key in ours)
-    assert found.pool == method.pool(after, held)
+    assert found.pool == method.predictive(after, held).pool
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def replies(count=4, alike=False):
 def test_identical_clients_are_that_model(ensemble):
     method = FedBE(ensemble=ensemble, distil_epochs=0)
     model, state = method.aggregate(server(*data(0)), replies(alike=True))
-    members = method.members(model, state)
+    members = method.predictive(model, state).members
     for name, tensor in network().state_dict().items():
         assert len(members[name]) == 4 + 1 + 10
         torch.testing.assert_close(members[name], tensor.expand_as(members[name]))
@@ -35,7 +35,7 @@ def test_the_ensemble_is_the_clients_their_mean_and_draws_with_their_moments():
     method = FedBE(draws=4000, distil_epochs=0)
     sent = replies()
     model, state = method.aggregate(server(*data(0)), sent)
-    members, mean = method.members(model, state), weighted_mean(sent, list(model))
+    members, mean = method.predictive(model, state).members, weighted_mean(sent, list(model))
     weights = torch.tensor([0.1, 0.2, 0.3, 0.4])
     for name in ("0.weight", "3.bias"):
         stack = torch.stack([reply.tensors[name] for reply in sent])
@@ -51,10 +51,10 @@ def test_a_dirichlet_of_great_concentration_is_fedavg_and_of_any_a_weighted_mean
     sent = replies()
     near, _ = FedBE(ensemble="dirichlet", concentration=1e8, distil_epochs=0), None
     model, state = near.aggregate(server(*data(0)), sent)
-    draws = near.members(model, state)["0.weight"][5:]
+    draws = near.predictive(model, state).members["0.weight"][5:]
     torch.testing.assert_close(draws, model["0.weight"].expand_as(draws), rtol=1e-2, atol=1e-3)
     wide = FedBE(ensemble="dirichlet", concentration=0.1, distil_epochs=0)
-    draws = wide.members(*wide.aggregate(server(*data(0)), sent))["0.weight"][5:]
+    draws = wide.predictive(*wide.aggregate(server(*data(0)), sent)).members["0.weight"][5:]
     stack = torch.stack([reply.tensors["0.weight"] for reply in sent])
     assert (draws <= stack.amax(0) + 1e-6).all() and (draws >= stack.amin(0) - 1e-6).all()
     assert draws.var(0).mean() > 0.1 * stack.var(0).mean()
@@ -68,7 +68,7 @@ def test_the_student_learns_the_ensemble_without_labels():
     model, state = method.aggregate(server(x, y, start), sent)
     again, _ = method.aggregate(server(x, 1 - y, start), sent)
     assert all(torch.equal(model[name], again[name]) for name in model)
-    members = method.members(model, state)
+    members = method.predictive(model, state).members
     generator = Generator().manual_seed(0)
     target = predicted("auto", network(), x, 1, generator, None, members).probs
     with torch.no_grad():
@@ -103,7 +103,7 @@ def test_the_student_is_the_mean_of_the_probabilities_to_the_power_of_one_over_t
     )  # fmt: skip
     start = bench.network.state_dict()
     model, state = method.aggregate(Server(start, {}, bench=bench), sent)
-    members = method.members(model, state)["logits"]
+    members = method.predictive(model, state).members["logits"]
     assert len(members) == 4
     target = members.softmax(-1).mean(0) ** (1 / temperature)
     torch.testing.assert_close(

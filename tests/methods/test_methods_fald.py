@@ -51,7 +51,7 @@ def test_the_chain_has_the_posterior_s_mean_and_variance(local_steps, temperatur
             for k, y in enumerate(parts)
         ]  # fmt: skip
         model, state = method.aggregate(Server(model, state, server_round), replies)
-    chain = method.members(model, state)["weight"]
+    chain = method.predictive(model, state).members["weight"]
     assert len(chain) == 40
     precision = sum(SIZES) * (CURVATURE + DECAY)
     mean = CURVATURE * torch.cat(parts).mean(0) / (CURVATURE + DECAY)
@@ -74,7 +74,7 @@ def test_a_part_of_the_clients_samples_at_the_same_temperature(asked, part):
         ]
         model, state = method.aggregate(Server(model, state, server_round), replies)
     mean, precision = CURVATURE * y.mean(0) / (CURVATURE + DECAY), 64 * (CURVATURE + DECAY)
-    scaled = (method.members(model, state)["weight"] - mean) * precision.sqrt()
+    scaled = (method.predictive(model, state).members["weight"] - mean) * precision.sqrt()
     assert scaled.square().mean() == pytest.approx(1.0, rel=0.12)
 
 
@@ -100,8 +100,8 @@ def test_the_last_networks_whose_turn_it_was_are_kept():
         reply = Reply("a", 1.0, {"w": torch.full((3,), float(server_round))})
         model, state = method.aggregate(Server({"w": torch.zeros(3)}, state, server_round), [reply])
         if server_round < 3:
-            assert method.members(model, state) == {}
-    assert method.members(model, state)["w"][:, 0].tolist() == [5.0, 7.0]
+            assert method.predictive(model, state).members == {}
+    assert method.predictive(model, state).members["w"][:, 0].tolist() == [5.0, 7.0]
 
 
 @pytest.mark.parametrize(

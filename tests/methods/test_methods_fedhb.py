@@ -86,7 +86,7 @@ def test_a_client_is_fedprox_under_the_learned_metric_and_its_own_model_under_it
 def test_everybody_s_prediction_has_the_moments_of_the_student_t():
     method, model = FedHB(prior_clients=1.0), {"w": torch.zeros(1)}
     state = {"niw/var/w": torch.tensor([0.8]), "niw/clients": torch.tensor(9.0)}
-    found = method.posterior(model, state).log_var["w"].exp()
+    found = method.predictive(model, state).posterior.log_var["w"].exp()
     student = torch.distributions.StudentT(12.0, scale=math.sqrt(0.8 * 11 / (10 * 12)))
     torch.testing.assert_close(found, student.variance[None])
 

@@ -80,7 +80,7 @@ def test_the_gate_tells_from_an_input_whose_centre_is_right():
             replies.append(Reply(str(k), 1.0, fitted.reply))
         model, held = method.aggregate(server, replies)
     x, y = (torch.cat(parts) for parts in zip(halves(11), halves(12), strict=True))
-    members, pool = method.members(model, held), method.pool(model, held)
+    members, pool = method.predictive(model, held).members, method.predictive(model, held).pool
 
     def right(kind):
         network, draws = nn.Linear(2, 2), torch.Generator()

@@ -129,14 +129,14 @@ def test_the_server_keeps_every_sample_and_goes_on_from_their_mean():
             assert fitted.reply[name].shape == like.shape
         replies.append(Reply(str(k), 1.0 + 2 * k, fitted.reply))
     found, state = method.aggregate(Server(model, {}), replies)
-    members = method.members(found, state)
+    members = method.predictive(found, state).members
     assert members.keys() == model.keys() and all(len(t) == 6 for t in members.values())
     one, other = (reply.tensors for reply in replies)
     torch.testing.assert_close(members["0.weight"], torch.cat([one["0.weight"], other["0.weight"]]))
     expected = 0.25 * one["0.weight"].mean(0) + 0.75 * other["0.weight"].mean(0)
     torch.testing.assert_close(found["0.weight"], expected)
     assert torch.equal(members["1.running_mean"][3], other["1.running_mean"])
-    assert method.members(model, method.start(model)) == {}
+    assert method.predictive(model, method.start(model)).members == {}
 
 
 def test_what_does_not_fit_is_refused_with_its_bytes(monkeypatch):

@@ -117,7 +117,7 @@ def test_under_ggn_linear_models_are_exact_and_under_fisher_only_nearly(seed):
         reply = method.fit(job, job.state(), {}).reply
         model, state = method.aggregate(Server(job.state(), {}), [Reply("a", 60.0, reply)])
         precision = x.square().sum(0) / 0.49 + 2.0
-        found = method.posterior(model, state).log_var["weight"][0].neg().exp()
+        found = method.predictive(model, state).posterior.log_var["weight"][0].neg().exp()
         gaps[curvature] = float((found / precision - 1).abs().max())
     assert gaps["ggn"] < 1e-4 < 0.01 < gaps["fisher"]
 
@@ -130,9 +130,9 @@ def test_of_a_part_of_the_clients_widths_are_by_all_examples(times, seed, name):
     replies, mean, precision = posteriors_of_parts(seed, prior)
     model, method = {"w": torch.zeros(3, dtype=torch.float64)}, method_named(name)
     method = method(prior_precision=prior)
-    found = method.posterior(
+    found = method.predictive(
         *method.aggregate(Server(model, {}, examples=round(64 * times)), replies)
-    )
+    ).posterior
     expected = (precision - prior) * round(64 * times) / 64 + prior
     torch.testing.assert_close(found.log_var["w"].neg().exp(), expected)
 
@@ -164,7 +164,7 @@ def test_with_orthogonal_features_the_product_is_the_posterior_of_all_data(seed,
     server = Server({"w": torch.zeros(3, dtype=torch.float64)}, {})
     for method in (Laplace(prior_precision=prior), FOLA(prior_precision=prior)):
         model, state = method.aggregate(server, replies)
-        found = method.posterior(model, state)
+        found = method.predictive(model, state).posterior
         torch.testing.assert_close(found.mean["w"], mean)
         torch.testing.assert_close(found.log_var["w"].neg().exp(), precision)
 
@@ -229,7 +229,7 @@ def test_fola_keeps_the_mean_of_the_fishers_over_rounds_and_sends_it():
         0.75 * own[0] + 0.25 * own[1]
     )
     torch.testing.assert_close(model["w"], mean)
-    log_var = method.posterior(model, state).log_var["w"]
+    log_var = method.predictive(model, state).posterior.log_var["w"]
     torch.testing.assert_close(log_var, -(4 * omega + 4.0).log())
 
 
@@ -255,7 +255,7 @@ def test_swag_sends_the_moments_of_the_iterates_and_the_rule_aggregates():
     replies = [Reply("a", 1.0, reply), Reply("b", 3.0, other)]
     for rule in ("WB", "RKLB"):
         method = SWAG(rule=rule)
-        found = method.posterior(*method.aggregate(Server(received, {}), replies))
+        found = method.predictive(*method.aggregate(Server(received, {}), replies)).posterior
         posteriors = [
             Posterior(
                 {n: r.tensors[n] for n in iterates[0]},

@@ -111,7 +111,7 @@ def test_a_round_is_the_posterior_of_all_data_whatever_the_correlations(prior_pr
     mean, covariance = torch.linalg.solve(precision, x.t() @ y / NOISE_VAR), precision.inverse()
     torch.testing.assert_close(model["weight"][0], mean)
     torch.testing.assert_close(unpacked(state[COVARIANCE], 6), covariance)
-    drawn = method.members(model, state)["weight"][:, 0]
+    drawn = method.predictive(model, state).members["weight"][:, 0]
     torch.testing.assert_close(drawn.mean(0), mean, atol=0.01, rtol=0)
     scale = covariance.diag().sqrt()
     gap = (drawn.T.cov() - covariance) / scale / scale[:, None]
@@ -162,9 +162,9 @@ def network_and_replies(count=3):
 def test_members_are_networks_that_differ_in_the_last_layer_alone():
     network, model, replies = network_and_replies()
     method = LastLayerLaplace(networks=4)
-    assert method.members(model, method.start(model)) == {} and method.held(3) == 4
+    assert method.predictive(model, method.start(model)).members == {} and method.held(3) == 4
     after, state = method.aggregate(Server(model, {}, seed=1), replies)
-    members = method.members(after, state)
+    members = method.predictive(after, state).members
     assert members.keys() == model.keys()
     for name, tensor in members.items():
         assert tensor.shape == (4, *model[name].shape) and tensor.dtype == model[name].dtype

@@ -135,7 +135,7 @@ def one_client(method, data, rounds=1, **training):
         fitted = method.fit(local, method.send(Server(model, state), "a"), kept)
         kept = fitted.kept
         model, state = method.aggregate(Server(model, state), [Reply("a", 1.0, fitted.reply)])
-    return model, method.members(model, state)["weight"]
+    return model, method.predictive(model, state).members["weight"]
 
 
 @pytest.mark.parametrize("name", ["DSVGD", "FedWBA"])
@@ -218,7 +218,7 @@ def federation(method, data, turns, **training):
             fitted = method.fit(local, method.send(Server(model, state), f"site/{k}"), {})
             replies.append(Reply(f"site/{k}", float(len(data[k][0])), fitted.reply))
         model, state = method.aggregate(Server(model, state), replies)
-    return method.members(model, state)["weight"]
+    return method.predictive(model, state).members["weight"]
 
 
 @pytest.mark.parametrize(
@@ -308,7 +308,7 @@ def test_what_is_not_trained_stays_and_each_particle_has_statistics_of_its_own(n
             assert list(fitted.reply) == list(model)
             replies.append(Reply(str(k), 24.0, fitted.reply))
         model, state = method.aggregate(Server(model, state), replies)
-    together = method.members(model, state)
+    together = method.predictive(model, state).members
     assert together.keys() == model.keys() == Mixed().state_dict().keys()
     for key in ("hidden.bias", "temperature"):
         torch.testing.assert_close(model[key], Mixed().state_dict()[key])

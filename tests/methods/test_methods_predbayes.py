@@ -72,7 +72,7 @@ def test_the_learned_beta_is_the_best_on_the_server_s_examples_and_predicts():
     method = PredBayes(networks=2, server_epochs=400)
     here = server(x, y)
     model, state = method.aggregate(here, samples_of(3, 2))
-    members, pool = method.members(model, state), method.pool(model, state)
+    members, pool = method.predictive(model, state).members, method.predictive(model, state).pool
     assert pool.each == 2 and members["0.weight"].shape[0] == 6
 
     def nll(beta):
@@ -85,7 +85,7 @@ def test_the_learned_beta_is_the_best_on_the_server_s_examples_and_predicts():
     best = min(torch.linspace(0, 1, 101).tolist(), key=nll)
     assert pool.beta == pytest.approx(best, abs=0.02)
     assert nll(pool.beta) <= min(nll(0.0), nll(1.0)) + 1e-6
-    assert method.pool(model, {}) is None
+    assert method.predictive(model, {}).pool is None
 
 
 def test_predictions_pool_clients_not_networks():
@@ -123,7 +123,7 @@ def test_class_weights_are_taken_out_of_the_pooled_prediction_for_which_beta_was
     here = Server(network().state_dict(), {}, bench=Bench(network(), x, y, weighted))
     method = PredBayes(networks=2, server_epochs=400)
     model, state = method.aggregate(here, samples_of(4, 2))
-    members, generator = method.members(model, state), Generator().manual_seed(0)
+    members, generator = method.predictive(model, state).members, Generator().manual_seed(0)
 
     def found(beta):
         return predicted(
@@ -136,7 +136,7 @@ def test_class_weights_are_taken_out_of_the_pooled_prediction_for_which_beta_was
         return float(weighted((found(beta).probs * weights).log(), y))
 
     best = min(torch.linspace(0, 1, 101).tolist(), key=nll)
-    assert method.pool(model, state).beta == pytest.approx(best, abs=0.02)
+    assert method.predictive(model, state).pool.beta == pytest.approx(best, abs=0.02)
     plain = predicted("auto", network(), x, 1, generator, None, members, pool=Pool(2, 0.8)).probs
     expected = plain / weights
     torch.testing.assert_close(found(0.8).probs, expected / expected.sum(-1, keepdim=True))
@@ -174,7 +174,7 @@ def test_a_regression_s_learned_beta_is_the_best_for_its_pooled_forecasts():
     method = PredBayes(networks=each, server_epochs=400)
     replies_here = [Reply(str(k), 1.0, stack) for k, stack in enumerate(stacks)]
     model, state = method.aggregate(here, replies_here)
-    members, pool = method.members(model, state), method.pool(model, state)
+    members, pool = method.predictive(model, state).members, method.predictive(model, state).pool
 
     def nll(beta):
         found = pooled_forecast(members, x, 0.0, Pool(each, beta))

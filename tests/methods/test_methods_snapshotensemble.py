@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fedbary.data.sites import Site
 from fedbary.errors import SettingError
 from fedbary.inference import Training, local_method
-from fedbary.methods import METHODS, Local, Method, Reply, Server, require_method
+from fedbary.methods import METHODS, Local, Reply, Server, require_method
 from fedbary.methods.barycentre import Barycentre
 from fedbary.methods.snapshotensemble import SnapshotEnsemble
 from fedbary.scores.metrics import evaluate
@@ -58,7 +58,7 @@ def test_it_holds_what_its_rule_held_at_the_newest_ends(cycle, snapshots, rounds
         theirs, velocity = plain.aggregate(Server(theirs, velocity, t), replies)
         assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
         ends += [theirs] if t % cycle == 0 else []
-    members = method.members(ours, state)
+    members = method.predictive(ours, state).members
     if not ends:
         assert not members
         return
@@ -163,7 +163,7 @@ def test_clients_fit_the_temperature_to_what_the_snapshots_predict_together(tmp_
 
 def test_a_temperature_of_other_predictions_is_refused():
     for name, kind in METHODS.items():
-        by_model = kind.members is Method.members and kind.posterior is Method.posterior
+        by_model = not (kind.has_members or kind.draws_around)
         words = {"method": name, "bayesian_layers": 0 if kind.deterministic else 3}
         words |= {"calibrate": "temperature", "server_fraction": 0.1, "kl_weight": 1.0}
         if by_model or kind.shows or kind.personalises:

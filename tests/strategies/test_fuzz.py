@@ -13,7 +13,7 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from hostile_replies import NUMBERS, TEXTS, Federation
-from strategies_replies import raw
+from strategies_replies import NO_GRID, raw
 
 from fedbary.aggregation import RULES, Rule
 from fedbary.aggregation.limits import LOG_VAR_LIMIT, value_limit
@@ -99,7 +99,7 @@ def shuffled(rng, replies):
 
 def aggregated(strategy, server_round, arrays, replies):
     strategy.choose_nodes = lambda _: []
-    strategy.configure_train(server_round, arrays, ConfigRecord(), None)
+    strategy.configure_train(server_round, arrays, ConfigRecord(), NO_GRID)
     return strategy.aggregate_train(server_round, replies)[0]
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from hostile_replies import EXTREMES, NUMBERS, TEXTS
-from strategies_replies import metadata
+from strategies_replies import NO_GRID, metadata
 from test_fuzz import SEED
 
 from fedbary.methods import METHODS, arguments_of
@@ -102,10 +102,11 @@ def test_no_reply_in_a_method_s_own_layout_ends_a_run(name, tmp_path, quiet):
         known_metrics=recorder.known_metrics, train_metrics_aggr_fn=means, max_skipped=None,
     )  # fmt: skip
     arrays = ArrayRecord(recorder.model.state_dict())
-    recorder.record(0, arrays, {})
+    recorder.take(arrays.to_torch_state_dict())
+    recorder.record(0, {})
     for server_round in range(1, ROUNDS + 1):
         try:
-            strategy.configure_train(server_round, arrays, ConfigRecord(), None)
+            strategy.configure_train(server_round, arrays, ConfigRecord(), NO_GRID)
             like = strategy.method.reply_like(arrays.to_torch_state_dict())
             replies = []
             for node in nodes:
@@ -113,7 +114,8 @@ def test_no_reply_in_a_method_s_own_layout_ends_a_run(name, tmp_path, quiet):
                 extra = hostile(reply, rng) if node > HONEST else ()
                 replies.append(message(node, reply, *extra))
             arrays = strategy.aggregate_train(server_round, replies)[0] or arrays
-            recorder.record(server_round, arrays, {})
+            recorder.take(arrays.to_torch_state_dict())
+            recorder.record(server_round, {})
         except Exception as error:
             error.add_note(f"FEDBARY_FUZZ_SEED={SEED}")
             raise
@@ -123,4 +125,4 @@ def test_no_reply_in_a_method_s_own_layout_ends_a_run(name, tmp_path, quiet):
     assert [line["round"] for line in lines] == list(range(ROUNDS + 1))
     held = [*arrays.to_torch_state_dict().values(), *strategy.state_dict().values()]
     assert all(tensor.isfinite().all() for tensor in held)
-    assert all(tensor.isfinite().all() for tensor in recorder.posterior.log_var.values())
+    assert all(tensor.isfinite().all() for tensor in recorder.predictive.posterior.log_var.values())

@@ -10,7 +10,7 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies_replies import metadata
+from strategies_replies import NO_GRID, metadata
 from torch import nn
 
 from fedbary.methods import METHODS, Bench
@@ -46,7 +46,7 @@ def after(name, *replies, rounds=1):
     strategy = strategy_for(name)(fraction_evaluate=0.0, choose_nodes=lambda _: [], bench=BENCH)
     arrays = ArrayRecord(MODEL)
     for server_round in range(1, rounds + 1):
-        strategy.configure_train(server_round, arrays, ConfigRecord(), None)
+        strategy.configure_train(server_round, arrays, ConfigRecord(), NO_GRID)
         messages = [message(node, tensors) for node, tensors in enumerate(replies, 1)]
         arrays = strategy.aggregate_train(server_round, messages)[0] or arrays
     return strategy, arrays

@@ -11,7 +11,7 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
-from strategies_replies import failure, raw, reply, state
+from strategies_replies import NO_GRID, failure, raw, reply, state
 
 import strategies
 from fedbary.aggregation import RULES, rule_named
@@ -46,7 +46,7 @@ def started(strategy=None, arrays=GLOBAL):
     """A strategy that has sent the global arrays, to nobody."""
     strategy = strategy or RKLB()
     strategy.choose_nodes = lambda server_round: []
-    assert strategy.configure_train(1, arrays, ConfigRecord(), None) == []
+    assert strategy.configure_train(1, arrays, ConfigRecord(), NO_GRID) == []
     return strategy
 
 
@@ -260,7 +260,7 @@ def test_the_caller_may_choose_the_nodes():
         (strategy.configure_train, "train", [32, 10]),
         (strategy.configure_evaluate, "evaluate", [20]),
     ):
-        messages = list(configure(2, GLOBAL, ConfigRecord({"lr": 0.1}), None))
+        messages = list(configure(2, GLOBAL, ConfigRecord({"lr": 0.1}), NO_GRID))
         assert [message.metadata.dst_node_id for message in messages] == nodes
         assert {message.metadata.message_type for message in messages} == {kind}
         expected = {"lr": 0.1, "server-round": 2}

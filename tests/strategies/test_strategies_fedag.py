@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from flwr.app import ArrayRecord, ConfigRecord
-from strategies_replies import failure, reply, state
+from strategies_replies import NO_GRID, failure, reply, state
 
 import strategies
 from fedbary.errors import SettingError
@@ -21,12 +21,12 @@ def network(seed):
 
 
 def posterior_of(strategy, arrays):
-    return strategy.posterior(arrays.to_torch_state_dict())
+    return strategy.predictive(arrays.to_torch_state_dict()).posterior
 
 
 def aggregated(strategy, replies):
     strategy.choose_nodes = lambda server_round: []
-    assert strategy.configure_train(1, ArrayRecord(network(0)), ConfigRecord(), None) == []
+    assert strategy.configure_train(1, ArrayRecord(network(0)), ConfigRecord(), NO_GRID) == []
     return strategy.aggregate_train(1, replies)[0]
 
 
@@ -41,7 +41,9 @@ def test_clients_go_on_from_the_mean_and_the_posterior_is_their_spread():
         torch.testing.assert_close(found, expected.log_var[name])
     assert sorted(strategy.contributors) == [1, 2, 3]
     for place, node in enumerate(strategy.contributors):
-        assert torch.equal(strategy.members({})[NAMES[0]][place], network(node)[NAMES[0]])
+        assert torch.equal(
+            strategy.predictive({}).members[NAMES[0]][place], network(node)[NAMES[0]]
+        )
 
 
 def test_clients_count_alike_and_refused_replies_count_for_nothing():
@@ -61,8 +63,8 @@ def test_a_state_that_is_loaded_is_the_one_that_was_saved():
     loaded.load_state_dict(saved.state_dict(), 1)
     assert loaded.completed_rounds == 1
     for name in NAMES:
-        assert torch.equal(loaded.members({})[name], saved.members({})[name])
-        log_vars = [strategy.posterior({}).log_var[name] for strategy in (loaded, saved)]
+        assert torch.equal(loaded.predictive({}).members[name], saved.predictive({}).members[name])
+        log_vars = [strategy.predictive({}).posterior.log_var[name] for strategy in (loaded, saved)]
         assert torch.equal(*log_vars)
 
 
@@ -75,7 +77,7 @@ def test_arrays_that_are_not_floating_are_the_clients_mean_and_no_part_of_the_po
     lying.content["arrays"]["steps"].dtype = "float64"
     strategy = FedAG()
     strategy.choose_nodes = lambda server_round: []
-    strategy.configure_train(1, ArrayRecord(sent(0)), ConfigRecord(), None)
+    strategy.configure_train(1, ArrayRecord(sent(0)), ConfigRecord(), NO_GRID)
     replies = [reply(0, sent(0)), lying, reply(3, sent(3))]
     arrays, _ = strategy.aggregate_train(1, replies)
     assert arrays["steps"].dtype == "int64"
@@ -90,4 +92,4 @@ def test_it_goes_by_its_name_and_says_what_it_is_not_for():
     with pytest.raises(SettingError, match="estimator"):
         FedAG(estimator="mean")
     with pytest.raises(SettingError, match="another for Gaussian arrays"):
-        FedAG().configure_train(1, ArrayRecord(state(0)), ConfigRecord(), None)
+        FedAG().configure_train(1, ArrayRecord(state(0)), ConfigRecord(), NO_GRID)

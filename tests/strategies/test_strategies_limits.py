@@ -8,7 +8,7 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from strategies_replies import raw, reply
+from strategies_replies import NO_GRID, raw, reply
 
 from fedbary.aggregation import RULES, CoordinateRule, Rule
 from fedbary.aggregation.limits import value_limit
@@ -72,7 +72,7 @@ def test_whatever_is_admitted_has_a_sound_aggregate_that_is_admitted_again(
     strategy = strategy_for(rule)(**options, choose_nodes=lambda server_round: [])
     with distances_aside():
         for server_round in (1, 2, 3):
-            strategy.configure_train(server_round, start, ConfigRecord(), None)
+            strategy.configure_train(server_round, start, ConfigRecord(), NO_GRID)
             replies = [reply(k, r, num_examples=weight) for k, (r, weight) in enumerate(records)]
             start, _ = strategy.aggregate_train(server_round, replies)
             assert not strategy.refusals
@@ -91,7 +91,7 @@ def without_scale(record):
 
 def started(strategy, arrays):
     strategy.choose_nodes = lambda server_round: []
-    strategy.configure_train(1, arrays, ConfigRecord(), None)
+    strategy.configure_train(1, arrays, ConfigRecord(), NO_GRID)
     return strategy
 
 

@@ -183,7 +183,7 @@ def test_draws_have_the_clients_mean_moments_of_batch_norm_and_answer_numbers(es
         networks[-1][1].running_var.fill_(10.0**seed)
     replies = [Reply(str(k), 1.0, net.state_dict()) for k, net in enumerate(networks)]
     method, server = FedAG(estimator), Server(networks[0].state_dict(), {})
-    posterior = method.posterior(*method.aggregate(server, replies))
+    posterior = method.predictive(*method.aggregate(server, replies)).posterior
     assert posterior.log_var.keys() == {name for name, _ in networks[0].named_parameters()}
     generator = Generator().manual_seed(0)
     found = predicted("montecarlo", networks[0], rows(20), 50, generator, posterior)
