@@ -15,7 +15,7 @@ from fedbary.report.cells import ACCURACY, NLL
 from fedbary.report.published import published
 from fedbary.runs.metrics import read_rounds
 from fedbary.settings.config import resolve
-from fedbary.study.table import FORMAT, TABLE, write_table
+from fedbary.study.table import FORMAT, write_table
 from fedbary.trained import load
 from server_app.inline import run_inline
 
@@ -111,7 +111,7 @@ def test_the_last_round_again_is_the_run_s_and_its_own_rule_gives_the_run_s_scor
 
 
 def test_the_table_of_the_last_round_is_among_the_page_s(trained, results, tmp_path, monkeypatch):
-    shutil.copy(results / TABLE, tmp_path)
+    shutil.copytree(results, tmp_path, dirs_exist_ok=True)
     assert "under every rule" not in protocol.tables(tmp_path)
     monkeypatch.setattr("sys.argv", ["last_round", str(trained), str(tmp_path)])
     last_round.main()
