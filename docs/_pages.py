@@ -3,7 +3,7 @@
 A method's page is its module's docstring with its parameters, a rule's its module's docstring.
 `<!-- settings -->` becomes the table of simulation.yaml, `<!-- parts: inference -->` what the files
 of that setting's values say, `<!-- rules -->` a table of the rules, `<!-- report: NAME,
-HEADING -->` that section of what `fedbary report results/NAME` writes. Links to files of the
+HEADING -->` that section of what `fedbary report findings/NAME` writes. Links to files of the
 repository that are no pages lead to copies of them in the site.
 """
 
@@ -76,7 +76,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Fill in what markers ask for, and lead links to files of the repository to copies."""
     markdown = re.sub(r"<!-- parts: (\w+) -->", lambda m: parts_of(m[1]), markdown)
     markdown = re.sub(
-        r"<!-- report: ([\w-]+), (.+?) -->", lambda m: reported(*m.groups()), markdown
+        r"<!-- report: ([\w/-]+), (.+?) -->", lambda m: reported(*m.groups()), markdown
     )
     markdown = markdown.replace("<!-- settings -->", settings_table())
     markdown = markdown.replace("<!-- rules -->", rules_table())
@@ -166,7 +166,7 @@ def reported(name: str, heading: str) -> str:
 @cache
 def _report(name: str) -> str:
     with tempfile.TemporaryDirectory() as scratch:
-        folder = shutil.copytree(ROOT / "results" / name, Path(scratch) / name)
+        folder = shutil.copytree(ROOT / "findings" / name, Path(scratch) / name)
         return write_report(folder).with_suffix(".md").read_text(encoding="utf-8")
 
 

@@ -40,8 +40,8 @@ def sweep(
 
     EXPERIMENT.yaml is the grid's file; KEY=VALUE sets a setting of every run.
 
-    Examples: `fedbary sweep experiments/smoke.yaml --dry-run`; `fedbary sweep
-    experiments/table1-short.yaml --only dataset=cifar10 --only bayesian_layers=0,3 --jobs 2`.
+    Examples: `fedbary sweep findings/smoke/grid.yaml --dry-run`; `fedbary sweep
+    findings/protocol/short/grid.yaml --only dataset=cifar10 --only bayesian_layers=0,3 --jobs 2`.
 
     Each run has a folder under RESULTS/runs and a log under RESULTS/logs; RESULTS/runs.csv has a
     row a run, RESULTS/rounds.csv.gz a row a round. Stop it whenever you like, and start it again
@@ -56,7 +56,7 @@ def sweep(
     from fedbary.study import sweep as runner
     from fedbary.study.files import RUNS
 
-    folder = results or Path("runs") / experiment.stem
+    folder = results or _folder(experiment)
     held = runner.Results.open(folder, grid)
     at_once = jobs or runner.default_jobs(grid)
     console = Console(highlight=False, soft_wrap=True)
@@ -97,7 +97,7 @@ def central(
             raise SettingError("task", settings.task, "a grid of regressions alone")
     from fedbary.study import central as partners
 
-    folder = results or Path("runs") / experiment.stem
+    folder = results or _folder(experiment)
     partners.central(grid.runs.values(), folder)
     print(f"Results: {folder / partners.TABLE}")
 
@@ -147,6 +147,11 @@ def compare(
         files.write_text(folder / "comparison.md", page)
     print(text)
     print(f"Comparison: {output}")
+
+
+def _folder(grid: Path) -> Path:
+    """Return where a grid's results go: in `runs`, a folder named as the file, or as its folder."""
+    return Path("runs") / (grid.resolve().parent.name if grid.stem == "grid" else grid.stem)
 
 
 def _kept(only: list[str] | None) -> dict[str, list[str]]:

@@ -8,7 +8,6 @@ import pandas as pd
 import pytest
 import torch
 
-from benchmarks import last_round, protocol
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
 from fedbary.report.cells import ACCURACY, NLL
@@ -17,6 +16,8 @@ from fedbary.runs.metrics import read_rounds
 from fedbary.settings.config import resolve
 from fedbary.study.table import FORMAT, write_table
 from fedbary.trained import load
+from findings.protocol import last_round
+from findings.protocol import page as protocol
 from server_app.inline import run_inline
 
 ROUNDS = range(51)

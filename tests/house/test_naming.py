@@ -28,7 +28,7 @@ def test_a_barycentre_is_called_by_its_rule(tmp_path):
 
 
 def test_regressions_are_told_apart_by_method_and_parameter():
-    table = read_table(ROOT / "results" / "fedag-vi")
+    table = read_table(ROOT / "findings" / "regression" / "vi")
     first = table[table["round"] == table["rounds"]].iloc[[0]]
     runs = [first]
     for damping in (0.1, 0.05):

@@ -25,7 +25,7 @@ NLLS = {"FedAvg": 0.40, "RKLB": 0.35, "PVI": 0.30, "FedProx": 0.40, "pFedBayes":
 def results(tmp_path_factory):
     """Five methods at three seeds; a difference from FedAvg moves by seed a hundredth of itself."""
     folder = tmp_path_factory.mktemp("methods")
-    best = read_table(ROOT / "results" / "best")
+    best = read_table(ROOT / "findings" / "best")
     best = best[best["dataset"] == "fashionmnist"]
     runs = []
     for name, nll in NLLS.items():

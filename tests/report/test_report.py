@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def smoke(tmp_path_factory):
     """The smoke experiment's results and report, made by the two commands."""
     results = tmp_path_factory.mktemp("smoke") / "out"
-    grid = ROOT / "experiments" / "smoke.yaml"
+    grid = ROOT / "findings" / "smoke" / "grid.yaml"
     shorter = ["rounds=2", "local_epochs=1", "samples=5", "pictures=false"]
     for words in (["sweep", grid, *shorter, "--results", results], ["report", results]):
         done = subprocess.run(
@@ -103,7 +103,7 @@ def test_runs_that_differ_in_more_are_told_apart(smoke, tmp_path):
 @pytest.mark.parametrize("parameter", ["damping", "step"])
 def test_runs_of_a_method_are_told_apart_by_its_parameters(tmp_path, parameter):
     """Two settings at two seeds; a barycentre of an earlier version, which had no methods."""
-    first = read_table(ROOT / "results" / "best")
+    first = read_table(ROOT / "findings" / "best")
     first = first[first["run"] == first["run"].iloc[0]]
 
     def run(name, seed, accuracy, **settings):

@@ -8,7 +8,7 @@ from fedbary.settings.config import resolve
 from fedbary.study.cost import START_SECONDS, Cost
 from fedbary.study.table import read_table
 
-RESULTS = Path(__file__).resolve().parents[2] / "results" / "best"
+RESULTS = Path(__file__).resolve().parents[2] / "findings" / "best"
 
 
 @pytest.fixture(scope="module")
