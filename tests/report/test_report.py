@@ -66,7 +66,7 @@ def test_a_cell_is_the_mean_and_deviation_over_the_seeds(smoke):
 def test_the_report_has_every_section_picture_and_run(smoke):
     markdown = (smoke / "report.md").read_text()
     assert markdown.startswith("# Smoke test on handwritten digits\n")
-    for name in ("triangles", "ece-nll", "fairness", "seconds", "rejection", "toy"):
+    for name in ("triangles", "ece-nll", "fairness", "seconds", "rejection"):
         assert f"(figures/{name}.png)" in markdown
         assert (smoke / "figures" / f"{name}.png").stat().st_size > 5_000
     assert all(f"`{name}`" in markdown for name in read_table(smoke)["run"].unique())

@@ -1,8 +1,12 @@
-"""The rules on a toy: two univariate Gaussians and what becomes of them (Fig. 1)."""
+"""The rules on a toy: two univariate Gaussians and what becomes of them (Fig. 1).
+
+python -m findings.protocol.toy    draws it into `short/toy.png`
+"""
 
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,10 +14,10 @@ import torch
 from torch import Tensor
 
 from fedbary.aggregation import RULES, aggregate
-from fedbary.alpha import alpha_barycentre, alpha_density
 from fedbary.figures.looks import REFERENCE, styles
 from fedbary.figures.sheet import GREY, open_frame, sheet
 from fedbary.gaussian import Posterior
+from findings.alpha import alpha_barycentre, alpha_density
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -112,3 +116,7 @@ def _draw_alpha_barycentres(densities: Axes, gaussians: Axes) -> None:
     gaussians.set_title("α-barycentres: the Gaussians with their moments", size=10)
     for axes in (densities, gaussians):
         axes.set_xlabel("Weight θ")
+
+
+if __name__ == "__main__":
+    toy_barycentres().savefig(Path(__file__).parent / "short" / "toy.png", dpi=110)
