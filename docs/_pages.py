@@ -3,7 +3,7 @@
 A method's page is its module's docstring with its parameters, a rule's its module's docstring.
 `<!-- settings -->` becomes the table of simulation.yaml, `<!-- parts: inference -->` what the files
 of that setting's values say, `<!-- rules -->` a table of the rules, `<!-- report: NAME,
-HEADING -->` that section of results/NAME/report.md. Links to files of the
+HEADING -->` that section of what `fedbary report findings/NAME` writes. Links to files of the
 repository that are no pages lead to copies of them in the site.
 """
 
@@ -12,7 +12,10 @@ from __future__ import annotations
 import ast
 import os
 import re
+import shutil
+import tempfile
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 from fedbary.registry import modules
+from fedbary.report.report import write_report
 from fedbary.settings.explain import Part, parts, settings
 from fedbary.settings.parameters import NONE, MethodFile, Parameter, methods
 
@@ -72,7 +76,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Fill in what markers ask for, and lead links to files of the repository to copies."""
     markdown = re.sub(r"<!-- parts: (\w+) -->", lambda m: parts_of(m[1]), markdown)
     markdown = re.sub(
-        r"<!-- report: ([\w-]+), (.+?) -->", lambda m: reported(*m.groups()), markdown
+        r"<!-- report: ([\w/-]+), (.+?) -->", lambda m: reported(*m.groups()), markdown
     )
     markdown = markdown.replace("<!-- settings -->", settings_table())
     markdown = markdown.replace("<!-- rules -->", rules_table())
@@ -86,8 +90,6 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             return match[0]
         if target.is_relative_to(DOCS):
             return match[1] + os.path.relpath(target, DOCS / here)
-        if target.suffix == ".md" and target.with_suffix(".html").exists():
-            target = target.with_suffix(".html")
         uri = f"repository/{target.relative_to(ROOT).as_posix()}"
         if not files.get_file_from_path(uri):
             files.append(File.generated(config, uri, abs_src_path=str(target)))
@@ -155,9 +157,17 @@ def parts_of(setting: str) -> str:
 
 def reported(name: str, heading: str) -> str:
     """Return the first section of that heading in a report, up to the next of its level."""
-    text = (ROOT / "results" / name / "report.md").read_text(encoding="utf-8")
-    _, level, rest = re.split(rf"^(#+) {re.escape(heading)}\n", text, maxsplit=1, flags=re.M)
+    _, level, rest = re.split(
+        rf"^(#+) {re.escape(heading)}\n", _report(name), maxsplit=1, flags=re.M
+    )
     return re.split(rf"^#{{1,{len(level)}}} ", rest, maxsplit=1, flags=re.M)[0].strip()
+
+
+@cache
+def _report(name: str) -> str:
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = shutil.copytree(ROOT / "findings" / name, Path(scratch) / name)
+        return write_report(folder).with_suffix(".md").read_text(encoding="utf-8")
 
 
 def settings_table() -> str:

@@ -4,7 +4,7 @@ Ten clients hold 16 points each of [−4, 4]; the network has 100 hidden units a
 batch size 1. The first picture is of the bootstrap over the clients' networks without a noise term,
 as in the paper; the second, <name>-noise.png, has the noise that the clients estimate together.
 
-    python examples/cubic.py results/fedag/cubic.png
+    python examples/cubic.py findings/regression/cubic.png
 """
 
 import functools

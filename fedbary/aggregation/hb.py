@@ -14,7 +14,7 @@ outvoted ones count by their overlap.
 What travels: the posterior, once either way: two numbers a Gaussian weight.
 
 What it costs: the server's time grows with the number of these Gaussians, K (K + 1)/2 of K clients:
-2 µs a weight of ten clients, 20 times RKLB's; α = ⅓ takes 10, the quadrature of `fedbary.alpha`,
+2 µs a weight of ten clients, 20 times RKLB's; α = ⅓ takes 10, the quadrature of `findings.alpha`,
 for any α, 1500.
 
 Use it for some tens of clients that agree here and there. `rooted(3)` is the rule of α = ⅓, as

@@ -40,11 +40,12 @@ def sweep(
 
     EXPERIMENT.yaml is the grid's file; KEY=VALUE sets a setting of every run.
 
-    Examples: `fedbary sweep experiments/smoke.yaml --dry-run`; `fedbary sweep
-    experiments/table1-short.yaml --only dataset=cifar10 --only bayesian_layers=0,3 --jobs 2`.
+    Examples: `fedbary sweep findings/smoke/grid.yaml --dry-run`; `fedbary sweep
+    findings/protocol/short/grid.yaml --only dataset=cifar10 --only bayesian_layers=0,3 --jobs 2`.
 
-    Each run has a folder under RESULTS/runs and a log under RESULTS/logs; RESULTS/results.csv is
-    one table of them all. Stop it whenever you like, and start it again to go on.
+    Each run has a folder under RESULTS/runs and a log under RESULTS/logs; RESULTS/runs.csv has a
+    row a run, RESULTS/rounds.csv.gz a row a round. Stop it whenever you like, and start it again
+    to go on.
     """
     from rich.console import Console
 
@@ -53,8 +54,9 @@ def sweep(
 
     grid = read_experiment(experiment, parse_overrides(arguments or []), _kept(only))
     from fedbary.study import sweep as runner
+    from fedbary.study.files import RUNS
 
-    folder = results or Path("runs") / experiment.stem
+    folder = results or _folder(experiment)
     held = runner.Results.open(folder, grid)
     at_once = jobs or runner.default_jobs(grid)
     console = Console(highlight=False, soft_wrap=True)
@@ -67,8 +69,8 @@ def sweep(
         raise Stopped("the same command goes on") from None
     for name, reason in failed.items():
         console.print(f"failed: {name}: {reason}", markup=False)
-    if (folder / runner.TABLE).exists():
-        print(f"Results: {folder / runner.TABLE}")
+    if runner.is_table(folder):
+        print(f"Results: {folder / RUNS}")
     if failed:
         raise RunError(f"{len(failed)} of {len(grid.runs)} runs failed; sweep again to retry them")
 
@@ -95,7 +97,7 @@ def central(
             raise SettingError("task", settings.task, "a grid of regressions alone")
     from fedbary.study import central as partners
 
-    folder = results or Path("runs") / experiment.stem
+    folder = results or _folder(experiment)
     partners.central(grid.runs.values(), folder)
     print(f"Results: {folder / partners.TABLE}")
 
@@ -108,7 +110,7 @@ def report(
     RESULTS is a folder as `fedbary sweep` fills it, or that of a run that has ended.
 
     Tables beside the papers' numbers, figures, settings: RESULTS/report.html, one self-contained
-    page, RESULTS/report.md and RESULTS/figures, written from RESULTS/results.csv, or the run's
+    page, RESULTS/report.md and RESULTS/figures, written from the sweep's table, or the run's
     metrics, alone.
     """
     from fedbary.report.report import write_report
@@ -145,6 +147,11 @@ def compare(
         files.write_text(folder / "comparison.md", page)
     print(text)
     print(f"Comparison: {output}")
+
+
+def _folder(grid: Path) -> Path:
+    """Return where a grid's results go: in `runs`, a folder named as the file, or as its folder."""
+    return Path("runs") / (grid.resolve().parent.name if grid.stem == "grid" else grid.stem)
 
 
 def _kept(only: list[str] | None) -> dict[str, list[str]]:

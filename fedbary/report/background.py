@@ -1,4 +1,4 @@
-"""The toy picture of the rules, and who holds what."""
+"""Who holds what."""
 
 from __future__ import annotations
 
@@ -7,21 +7,8 @@ import json
 import numpy as np
 
 from fedbary.figures.run import partition_heatmap
-from fedbary.figures.toy import toy_barycentres
 from fedbary.report.document import Document
 from fedbary.report.results import Results, grouped, written
-
-
-def add_background(results: Results, document: Document) -> None:
-    """Add the toy picture of the rules and who holds what."""
-    document.heading("Background")
-    document.figure(
-        "toy",
-        toy_barycentres(),
-        """Two clients' posteriors over one weight, N(0, 1) and N(2, 0.25), and what each
-        rule makes of them with equal weights.""",
-    )
-    add_partitions(results, document)
 
 
 def add_partitions(results: Results, document: Document) -> None:

@@ -13,7 +13,8 @@ from fedbary.report.document import Document
 from fedbary.report.results import Results
 from fedbary.runs.location import METRICS, POSTERIOR, SETTINGS
 from fedbary.settings.config import DEFAULTS, read_yaml
-from fedbary.study.table import TABLE, read_about, read_table
+from fedbary.study.files import is_table
+from fedbary.study.table import read_about, read_table
 
 
 def write_report(results: Path) -> Path:
@@ -32,7 +33,7 @@ def write_report(results: Path) -> Path:
         If there is no table of this version, or no run in it.
     """
     of_run = any((results / name).exists() for name in (SETTINGS, METRICS, POSTERIOR))
-    single = of_run and not (results / TABLE).exists()
+    single = of_run and not is_table(results)
     table = read_one(results) if single else read_table(results)
     if table.empty:
         raise SettingError("results", str(results), "a folder whose table holds a finished run")
@@ -49,7 +50,7 @@ def write_report(results: Path) -> Path:
         for column in told.REQUIRED:
             if column not in rows:
                 allowed = f"a table with a column {column}, as this version of fedbary writes it"
-                raise SettingError("results", str(results / TABLE), allowed)
+                raise SettingError("results", str(results), allowed)
         told.write(Results.of(rows, results), document)
     document.write()
     return results / "report.html"

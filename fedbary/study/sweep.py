@@ -26,10 +26,10 @@ from fedbary.runs.lock import require_free
 from fedbary.runs.resume import resumable, rounds_before
 from fedbary.settings.config import BOOKKEEPING, Settings
 from fedbary.study.cost import Cost
+from fedbary.study.files import is_table
 from fedbary.study.grid import Experiment
 from fedbary.study.meter import Meter
 from fedbary.study.table import (
-    TABLE,
     differing_setting,
     public,
     read_run,
@@ -65,7 +65,7 @@ class Results:
             If the table cannot be read or holds a run of the same name with other settings.
         """
         results = cls(path, {})
-        if (path / TABLE).exists():
+        if is_table(path):
             table = read_table(path)
             results.done = {str(name): rows for name, rows in table.groupby("run", sort=False)}
         for name in experiment.runs:
@@ -123,7 +123,7 @@ class Results:
     def write(self) -> None:
         """Write the table, with what another sweep of the folder has added to it since."""
         with _locked(self.path / ".lock", wait=True):
-            if (self.path / TABLE).exists():
+            if is_table(self.path):
                 for name, rows in read_table(self.path).groupby("run", sort=False):
                     self.done.setdefault(str(name), rows)
             if self.done:

@@ -1,4 +1,4 @@
-"""The tidy table of an experiment: a row per run and round, read by anything that reads CSV.
+"""The tidy table of an experiment: a row per run and round.
 
 The columns are, in this order: `format`; `run`, its name; every setting; where and when it was
 made (`device`, `commit`, `started`, `versions.*`); `round` and what was measured in it. A name
@@ -32,15 +32,12 @@ from fedbary.runs.whole import write_whole
 from fedbary.settings.config import BARYCENTRE, Settings, read_yaml
 from fedbary.settings.earlier import WRITTEN_OUT, translated
 from fedbary.settings.parameters import methods
+from fedbary.study import files
 
 FORMAT = 1
 """Raised whenever a column changes its meaning."""
 
-TABLE = "results.csv"
 ABOUT = "about.yaml"
-
-DIGITS = 6
-"""Significant digits of a number in the table."""
 
 PER_CLIENT = ("clients", "refused")
 
@@ -110,32 +107,27 @@ def read_table(results: Path) -> pd.DataFrame:
     SettingError
         If there is none, it is damaged, or another version of fedbary with another format wrote it.
     """
-    file = results / TABLE
     try:
-        if not file.read_bytes().endswith(b"\n"):
-            raise _damaged(file, "its last line is cut off")
-        table = pd.read_csv(file, dtype={"run": str}, keep_default_na=False, na_values=[""])
+        table = files.read(results)
     except FileNotFoundError:
-        allowed = f"a folder with {TABLE}, as fedbary sweep fills it, or that of a run"
+        allowed = f"a folder with {files.RUNS}, as fedbary sweep fills it, or that of a run"
         if not results.is_dir():
             allowed += "; there is none of this name"
         elif (results / "runs").is_dir():
             allowed += "; the same fedbary sweep again makes it of the runs that lie there"
         raise SettingError("results", str(results), allowed) from None
-    except SettingError:
-        raise
-    except (OSError, ValueError) as error:
-        raise _damaged(file, one_line(error)) from None
+    except (OSError, ValueError, KeyError) as error:
+        raise _damaged(results, one_line(error)) from None
     if "format" in table and (table["format"] != FORMAT).any():
         other = table.loc[table["format"] != FORMAT, "format"].astype(str).iloc[0]
         allowed = f"format {FORMAT}; report on it with the version of fedbary that wrote it"
-        raise SettingError(f"{file}: format", other, allowed)
+        raise SettingError(f"{results}: format", other, allowed)
     for column in ("format", "run", "round", "rounds"):
         if column not in table:
-            raise _damaged(file, f"it has no column {column}")
+            raise _damaged(results, f"it has no column {column}")
     for run, rows in table.groupby("run"):
         if rows["round"].max() < _least_rounds(rows):
-            raise _damaged(file, f"the rounds of {run} are not all there")
+            raise _damaged(results, f"the rounds of {run} are not all there")
     return table
 
 
@@ -166,8 +158,7 @@ def joined(runs: Sequence[pd.DataFrame]) -> pd.DataFrame:
 
 def write_table(results: Path, runs: Sequence[pd.DataFrame]) -> None:
     """Write the runs' rows as the folder's table, at once: an interruption leaves the old one."""
-    text = joined(runs).to_csv(index=False, float_format=f"%.{DIGITS}g")
-    write_whole(results / TABLE, text.encode())
+    files.write(results, joined(runs))
 
 
 def write_about(results: Path, title: str, about: str) -> None:
@@ -218,7 +209,7 @@ def differing_setting(rows: pd.DataFrame, settings: Mapping[str, Any]) -> str | 
             continue
         if key in row and str(row[key]) != str(value):
             try:
-                same = math.isclose(float(row[key]), float(value), rel_tol=10 ** (1 - DIGITS))
+                same = math.isclose(float(row[key]), float(value), rel_tol=10 ** (1 - files.DIGITS))
             except (TypeError, ValueError):
                 same = False
             if not same:
@@ -247,6 +238,6 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _damaged(file: Path, reason: str) -> SettingError:
+def _damaged(results: Path, reason: str) -> SettingError:
     allowed = f"a whole table; move it away and sweep again to gather it from runs/ ({reason})"
-    return SettingError("results", str(file), allowed)
+    return SettingError("results", str(results), allowed)

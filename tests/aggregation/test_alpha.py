@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.optimize import minimize_scalar
 
-from fedbary import alpha as alpha_module
 from fedbary.aggregation import aggregate
-from fedbary.alpha import alpha_barycentre, alpha_density
 from fedbary.errors import SettingError
+from findings import alpha as alpha_module
+from findings.alpha import alpha_barycentre, alpha_density
 
 TOY = torch.tensor([0.0, 2.0]).double(), torch.tensor([1.0, 0.25]).double().log()
 ALPHAS = [0, 1e-6, 1e-3, 0.05, 0.25, 0.5, 1, 2, 4, -0.3, -2]

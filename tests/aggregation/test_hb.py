@@ -10,10 +10,10 @@ from scipy.optimize import minimize
 
 from fedbary.aggregation import RULES, JointRule, aggregate
 from fedbary.aggregation.hb import rooted
-from fedbary.alpha import alpha_barycentre
 from fedbary.gaussian import Posterior
 from fedbary.methods import Reply, Server
 from fedbary.methods.barycentre import Barycentre
+from findings.alpha import alpha_barycentre
 
 
 def federation(seed, clients, spread):

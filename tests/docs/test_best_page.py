@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 from scipy.stats import ttest_rel
 
-from benchmarks import best
 from fedbary.report.cells import ACCURACY, DETECTION, NLL
 from fedbary.study.table import FORMAT, result_rows, write_table
+from findings.best import page as best
 
 ROOT = Path(__file__).resolve().parents[2]
 ROUNDS = (1, 5, 6)
@@ -38,7 +38,7 @@ def results(tmp_path_factory):
 
 
 def test_the_readme_shows_the_headline_that_the_results_give():
-    made = best.headline(result_rows(best.read(ROOT / "results/best")))
+    made = best.headline(result_rows(best.read(ROOT / "findings/best")))
     assert made in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
@@ -113,7 +113,7 @@ def test_of_each_rule_the_choice_is_the_least_nll_that_was_tried(dataset, tmp_pa
             )  # fmt: skip
         (tmp_path / folder).mkdir()
         write_table(tmp_path / folder, [pd.DataFrame(rows)])
-    head, _, *lines = best.choice_table(tmp_path / "best", dataset).splitlines()
+    head, _, *lines = best.choice_table(tmp_path, dataset).splitlines()
     assert [cell.strip() for cell in head.split("|")[2:-1]] == ["rounds", "KL weight", "lr", "NLL"]
     for rule in best.RULES:
         bold = [line for line in lines if line.startswith(f"| **{rule}**")]

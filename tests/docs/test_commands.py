@@ -88,7 +88,7 @@ def bench(tmp_path_factory):
         Image.fromarray(pixels).save(folder / f"{number}.png")
     for name, text in re.findall(r"```python\n# (\w+\.py)\n(.*?)```", start(), re.DOTALL):
         (desk / name).write_text(text)
-    (desk / "experiments").symlink_to(ROOT / "experiments")
+    (desk / "findings").symlink_to(ROOT / "findings")
     tables = "task=tables dataset=patients.csv target=outcome"
     for words in ("output=runs/digits", f"{tables} output=runs/patients"):
         shell(f"mkdir -p runs; fedbary simulate {words}", desk, tools)

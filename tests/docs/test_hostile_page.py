@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from benchmarks import hostile
 from fedbary.study.table import FORMAT, write_table
+from findings.hostile import page as hostile
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +110,7 @@ def test_a_schedule_s_losses_are_against_itself_without_hostile_clients(accuraci
         ]  # fmt: skip
         (tmp_path / name).mkdir()
         write_table(tmp_path / name, [pd.DataFrame(rows)])
-    text = hostile.schedules_table(tmp_path / "hostile-mixing")
+    text = hostile.schedules_table(tmp_path)
     assert text.splitlines()[0].endswith("| mixing, nobody attacks | mixing, sign flip |")
     for line in text.splitlines()[2:]:
         _, schedule, plain, mixed, flipped = (cell.strip() for cell in line.strip("|").split("|"))
@@ -133,7 +133,7 @@ def test_lengths_are_told_apart_by_their_folders(tmp_path):
         ]  # fmt: skip
         (tmp_path / name).mkdir()
         write_table(tmp_path / name, [pd.DataFrame(rows)])
-    text = hostile.lengths_table(tmp_path / "hostile-mixing")
+    text = hostile.lengths_table(tmp_path)
     assert [line.strip("| ").split(" | ")[1:] for line in text.splitlines()[2:]] == [
         [label, "90.0", f"{10 * share}.0 / {10 * share}.0"]
         for share, label in enumerate(hostile.LENGTHS.values(), 1)

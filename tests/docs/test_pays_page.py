@@ -3,8 +3,8 @@
 import pandas as pd
 import pytest
 
-from benchmarks import pays
-from benchmarks._pairs import of_pair
+from findings._pairs import of_pair
+from findings.pays import page as pays
 
 SETTINGS = {
     "twenty rounds": (10, 20, 0.5, 0.05),

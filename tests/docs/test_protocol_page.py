@@ -8,15 +8,16 @@ import pandas as pd
 import pytest
 import torch
 
-from benchmarks import last_round, protocol
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
 from fedbary.report.cells import ACCURACY, NLL
 from fedbary.report.published import published
 from fedbary.runs.metrics import read_rounds
 from fedbary.settings.config import resolve
-from fedbary.study.table import FORMAT, TABLE, write_table
+from fedbary.study.table import FORMAT, write_table
 from fedbary.trained import load
+from findings.protocol import last_round
+from findings.protocol import page as protocol
 from server_app.inline import run_inline
 
 ROUNDS = range(51)
@@ -111,7 +112,7 @@ def test_the_last_round_again_is_the_run_s_and_its_own_rule_gives_the_run_s_scor
 
 
 def test_the_table_of_the_last_round_is_among_the_page_s(trained, results, tmp_path, monkeypatch):
-    shutil.copy(results / TABLE, tmp_path)
+    shutil.copytree(results, tmp_path, dirs_exist_ok=True)
     assert "under every rule" not in protocol.tables(tmp_path)
     monkeypatch.setattr("sys.argv", ["last_round", str(trained), str(tmp_path)])
     last_round.main()

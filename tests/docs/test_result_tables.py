@@ -8,19 +8,14 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 
-from benchmarks._page import PICTURE, draw_differences
 from fedbary.figures.sheet import BLUE, GREY, RED, sheet
 from fedbary.report.cells import ACCURACY, NLL
 from fedbary.scores.stats import paired
+from findings.__main__ import commands
+from findings._page import PICTURE, draw_differences
 
 ROOT = Path(__file__).resolve().parents[2]
-COMMAND = re.compile(r"python -m (benchmarks\.\w+) (results/[\w-]+)\n")
-PAGES = [
-    pytest.param(page, *match.groups(), id=match[2])
-    for page in (ROOT / "docs/results").glob("*.md")
-    for match in COMMAND.finditer(page.read_text())
-    if hasattr(importlib.import_module(match[1]), "tables")
-]
+PAGES = [pytest.param(*found, id=found[2].name) for found in commands()]
 
 
 def test_there_are_such_pages():
@@ -30,15 +25,16 @@ def test_there_are_such_pages():
 @pytest.mark.parametrize(("page", "module", "results"), PAGES)
 def test_a_page_holds_every_table_that_its_script_makes(page, module, results):
     text = page.read_text()
-    made = importlib.import_module(module).tables(ROOT / results)
+    made = importlib.import_module(module).tables(results)
     for table in re.findall(r"(?m)^\|(?:.*\n?)+?(?=\n|\Z)", made):
         assert table.strip() in text, f"{page.name} has another table than: {table[:200]}"
 
 
 @pytest.mark.parametrize(("page", "module", "results"), PAGES)
 def test_a_page_shows_the_picture_that_its_script_draws(page, module, results):
-    assert (ROOT / results / PICTURE).is_file() and f"{results}/{PICTURE}" in page.read_text()
-    assert importlib.import_module(module).picture(ROOT / results).axes
+    assert (results / PICTURE).is_file()
+    assert f"{results.relative_to(ROOT)}/{PICTURE}" in page.read_text()
+    assert importlib.import_module(module).picture(results).axes
 
 
 @pytest.mark.parametrize("metric", [ACCURACY, NLL])

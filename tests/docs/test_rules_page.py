@@ -7,10 +7,11 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from benchmarks import draws, rules
-from benchmarks._pairs import better, of_pair
 from fedbary.settings.config import resolve
 from fedbary.study.table import FORMAT, read_run, write_table
+from findings._pairs import better, of_pair
+from findings.rules import draws
+from findings.rules import page as rules
 from server_app.inline import run_inline
 
 SEEDS, ROUNDS = 5, (0, 1, 2)

@@ -11,8 +11,8 @@ from pictures import assert_no_text_overlaps, legend, outcome, picture
 
 from fedbary.figures.comparison import lines_by_group, rejection_curves
 from fedbary.figures.looks import styles
-from fedbary.figures.toy import toy_barycentres
 from fedbary.figures.triangles import triangle
+from findings.protocol.toy import toy_barycentres
 
 METRICS = [("ece", "ECE (%)", 100), ("nll", "NLL (nats)", 1)]
 

@@ -10,9 +10,10 @@ from pictures import assert_no_text_overlaps, legend, picture
 
 from fedbary import aggregation
 from fedbary.aggregation import RULES
-from fedbary.figures import looks, toy
+from fedbary.figures import looks
 from fedbary.figures.looks import styles
-from fedbary.figures.toy import toy_barycentres
+from findings.protocol import toy
+from findings.protocol.toy import toy_barycentres
 
 
 def test_toy_draws_what_every_rule_makes_of_it():

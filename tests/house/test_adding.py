@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "howto" / "adding.md").read_text(encoding="utf-8")
 FOLDERS = (
-    "benchmarks", "client_app", "docs", "examples", "experiments", "fedbary", "server_app",
+    "benchmarks", "client_app", "docs", "examples", "fedbary", "findings", "server_app",
     "strategies", "tests",
 )  # fmt: skip
 FILES = (
@@ -80,7 +80,6 @@ def copy(tmp_path_factory):
         shutil.copytree(ROOT / part, folder / part, ignore=ignored)
     for part in FILES:
         shutil.copy(ROOT / part, folder)
-    (folder / "results").symlink_to(ROOT / "results")
     blocks = re.findall(r"```python\n# (fedbary/\S+\.py)\n(.*?)```", PAGE, re.DOTALL)
     assert sorted(Path(name).parent.name for name, _ in blocks) == [
         "aggregation", "aggregation", "images", "inference", "limits", "methods", "models",

@@ -12,7 +12,7 @@ CODE = ("fedbary", "strategies", "client_app", "server_app")
 FILES = ("simulation.yaml", "README.md", "LICENSE", "pyproject.toml")
 PRIVATE = (
     "federation/keys/ca.json", "federation/state.yaml", "federation/run.toml", "federation/a.py",
-    "federation/sites/0/notes.md", "keys/north.toml", "tests/helper.py", "results/best/report.md",
+    "federation/sites/0/notes.md", "keys/north.toml", "tests/helper.py", "findings/best/runs.csv",
     "examples/data.json", "runs/x/settings.yaml", "secret.yaml", "notes.md",
 )  # fmt: skip
 

@@ -9,7 +9,7 @@ from fedbary.methods import METHODS
 from fedbary.report.sections._regression_scores import differences, scores_by_method
 from fedbary.runs.location import run_folder
 from fedbary.settings.config import BARYCENTRE, resolve
-from fedbary.study.table import with_methods
+from fedbary.study.table import read_table, with_methods
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -28,7 +28,7 @@ def test_a_barycentre_is_called_by_its_rule(tmp_path):
 
 
 def test_regressions_are_told_apart_by_method_and_parameter():
-    table = pd.read_csv(ROOT / "results" / "fedag-vi" / "results.csv")
+    table = read_table(ROOT / "findings" / "regression" / "vi")
     first = table[table["round"] == table["rounds"]].iloc[[0]]
     runs = [first]
     for damping in (0.1, 0.05):

@@ -13,12 +13,13 @@ from fedbary.figures.run import partition_heatmap
 from fedbary.report.document import Document
 from fedbary.report.markup import bold, code, italic, underlined
 from fedbary.report.report import write_report
-from fedbary.study.table import TABLE, write_about
+from fedbary.study.files import TOGETHER as TABLE
+from fedbary.study.table import read_table, write_about
 
 ROOT = Path(__file__).resolve().parents[2]
 FEW = {
-    "table1-short": {"dataset": ["cifar10"], "bayesian_layers": ["3"], "rule": ["RKLB", "WB"]},
-    "fedag": {"dataset": ["yacht"], "split": ["0", "1"]},
+    "protocol/short": {"dataset": ["cifar10"], "bayesian_layers": ["3"], "rule": ["RKLB", "WB"]},
+    "regression": {"dataset": ["yacht"], "split": ["0", "1"]},
 }
 """Of tables of results a part that is quickly drawn."""
 
@@ -92,7 +93,7 @@ HOSTILE = '<script>alert("x")</script><img src=x> ![y](z) **b** `c` | $x^$'
 
 @pytest.mark.parametrize("kind", FEW)
 def test_no_element_of_a_whole_report_comes_from_its_table_or_its_title(kind, tmp_path):
-    table = pd.read_csv(ROOT / "results" / kind / TABLE, dtype=str, keep_default_na=False)
+    table = read_table(ROOT / "findings" / kind).astype(object).fillna("").astype(str)
     for column, kept in FEW[kind].items():
         table = table[table[column].isin(kept)]
     assert len(table)

@@ -15,7 +15,7 @@ from fedbary.report.own_models import add_own_models
 from fedbary.report.report import write_report
 from fedbary.report.results import Results
 from fedbary.scores.stats import corrected
-from fedbary.study.table import TABLE, with_methods, write_table
+from fedbary.study.table import read_table, with_methods, write_table
 
 ROOT = Path(__file__).resolve().parents[2]
 NLLS = {"FedAvg": 0.40, "RKLB": 0.35, "PVI": 0.30, "FedProx": 0.40, "pFedBayes": 0.50}
@@ -25,7 +25,7 @@ NLLS = {"FedAvg": 0.40, "RKLB": 0.35, "PVI": 0.30, "FedProx": 0.40, "pFedBayes":
 def results(tmp_path_factory):
     """Five methods at three seeds; a difference from FedAvg moves by seed a hundredth of itself."""
     folder = tmp_path_factory.mktemp("methods")
-    best = pd.read_csv(ROOT / "results" / "best" / TABLE)
+    best = read_table(ROOT / "findings" / "best")
     best = best[best["dataset"] == "fashionmnist"]
     runs = []
     for name, nll in NLLS.items():
@@ -77,7 +77,7 @@ def test_a_difference_that_every_seed_shows_is_told_and_noise_is_not(results):
 
 
 def test_pairs_are_of_one_seed_whatever_the_order_of_the_rows(results):
-    table = with_methods(pd.read_csv(results / TABLE)).sample(frac=1, random_state=0)
+    table = with_methods(read_table(results)).sample(frac=1, random_state=0)
     last = Results.of(table, results).last
     for found in beside_plain(last, [NLL]).itertuples():
         mine, plain = (
@@ -88,7 +88,7 @@ def test_pairs_are_of_one_seed_whatever_the_order_of_the_rows(results):
 
 def test_runs_of_other_settings_are_no_repeats_and_a_failed_seed_wins_nothing(results):
     """PVI at two rates and with two n; FedProx, best of all, but for a seed without a score."""
-    table = with_methods(pd.read_csv(results / TABLE))
+    table = with_methods(read_table(results))
     last = Results.of(table, results).last
     pvi = last[last["rule"] == "PVI"]
     other = [
@@ -105,7 +105,7 @@ def test_runs_of_other_settings_are_no_repeats_and_a_failed_seed_wins_nothing(re
 
 
 def test_plain_averaging_that_predicts_by_dropout_is_a_method_beside_fedavg(results):
-    last = Results.of(pd.read_csv(results / TABLE), results).last
+    last = Results.of(read_table(results), results).last
     plain = last[last["rule"] == "FedAvg"]
     dropped = plain.assign(predictive="dropout", variant="dropout=0.2", nll=plain["nll"] - 0.05)
     both = pd.concat([last, dropped], ignore_index=True)

@@ -33,7 +33,7 @@ METHODS = [
 
 
 def test_the_grid_is_the_paper_s_on_the_sets_at_hand():
-    runs = read_experiment(ROOT / "experiments" / "fedag.yaml", {}, {}).runs.values()
+    runs = read_experiment(ROOT / "findings" / "regression" / "grid.yaml", {}, {}).runs.values()
     fedag = [run for run in runs if run.method == "FedAG"]
     assert {(run.clients, run.participation, run.batch_size) for run in fedag} == {(10, 1.0, 1)}
     assert {(run.model, run.rounds) for run in fedag} == {("linear", 1), ("mlp", 5)}

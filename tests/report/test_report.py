@@ -17,7 +17,9 @@ from fedbary.report.published import published, table1
 from fedbary.report.report import write_report
 from fedbary.report.rules import TOGETHER, compare, enough_draws, of_draws
 from fedbary.scores.stats import paired
-from fedbary.study.table import TABLE, read_table, write_table
+from fedbary.study.files import ROUNDS, RUNS
+from fedbary.study.files import TOGETHER as TABLE
+from fedbary.study.table import read_table, write_table
 
 RNG = np.random.default_rng(0)
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def smoke(tmp_path_factory):
     """The smoke experiment's results and report, made by the two commands."""
     results = tmp_path_factory.mktemp("smoke") / "out"
-    grid = ROOT / "experiments" / "smoke.yaml"
+    grid = ROOT / "findings" / "smoke" / "grid.yaml"
     shorter = ["rounds=2", "local_epochs=1", "samples=5", "pictures=false"]
     for words in (["sweep", grid, *shorter, "--results", results], ["report", results]):
         done = subprocess.run(
@@ -64,7 +66,7 @@ def test_a_cell_is_the_mean_and_deviation_over_the_seeds(smoke):
 def test_the_report_has_every_section_picture_and_run(smoke):
     markdown = (smoke / "report.md").read_text()
     assert markdown.startswith("# Smoke test on handwritten digits\n")
-    for name in ("triangles", "ece-nll", "fairness", "seconds", "rejection", "toy"):
+    for name in ("triangles", "ece-nll", "fairness", "seconds", "rejection"):
         assert f"(figures/{name}.png)" in markdown
         assert (smoke / "figures" / f"{name}.png").stat().st_size > 5_000
     assert all(f"`{name}`" in markdown for name in read_table(smoke)["run"].unique())
@@ -80,7 +82,7 @@ def test_the_page_needs_no_other_file(smoke):
 
 @pytest.mark.slow
 def test_the_table_alone_gives_the_same_report(smoke, tmp_path):
-    for name in (TABLE, "about.yaml"):
+    for name in (RUNS, ROUNDS, "about.yaml"):
         (tmp_path / name).write_bytes((smoke / name).read_bytes())
     write_report(tmp_path)
     for file in ["report.md", "report.html"]:
@@ -89,7 +91,7 @@ def test_the_table_alone_gives_the_same_report(smoke, tmp_path):
 
 @pytest.mark.slow
 def test_runs_that_differ_in_more_are_told_apart(smoke, tmp_path):
-    table = pd.read_csv(smoke / TABLE)
+    table = read_table(smoke)
     other = table.assign(run=table["run"] + "-x", kl_weight=0.1, accuracy=0.123)
     pd.concat([table, other]).to_csv(tmp_path / TABLE, index=False)
     write_report(tmp_path)
@@ -101,7 +103,7 @@ def test_runs_that_differ_in_more_are_told_apart(smoke, tmp_path):
 @pytest.mark.parametrize("parameter", ["damping", "step"])
 def test_runs_of_a_method_are_told_apart_by_its_parameters(tmp_path, parameter):
     """Two settings at two seeds; a barycentre of an earlier version, which had no methods."""
-    first = pd.read_csv(ROOT / "results" / "best" / TABLE)
+    first = read_table(ROOT / "findings" / "best")
     first = first[first["run"] == first["run"].iloc[0]]
 
     def run(name, seed, accuracy, **settings):
@@ -129,7 +131,7 @@ def test_runs_of_a_method_are_told_apart_by_its_parameters(tmp_path, parameter):
 
 @pytest.mark.slow
 def test_one_seed_has_no_deviation(smoke, tmp_path):
-    table = pd.read_csv(smoke / TABLE)
+    table = read_table(smoke)
     table[table["seed"] == 0].to_csv(tmp_path / TABLE, index=False)
     write_report(tmp_path)
     row = cells((tmp_path / "report.md").read_text(), "3", "WB")
@@ -143,7 +145,7 @@ def test_no_results_is_a_clear_error(tmp_path):
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == 2
-    assert done.stderr.startswith("fedbary: results:") and TABLE in done.stderr
+    assert done.stderr.startswith("fedbary: results:") and RUNS in done.stderr
     with pytest.raises(SettingError):
         write_report(tmp_path / "absent")
 
@@ -241,7 +243,7 @@ def test_variants_are_compared_one_by_one_and_together():
 
 @pytest.mark.slow
 def test_a_run_that_diverged_is_no_part_of_a_best_mean(smoke, tmp_path):
-    table = pd.read_csv(smoke / TABLE)
+    table = read_table(smoke)
     end = (table["rule"] == "WB") & (table["bayesian_layers"] == 3) & (table["seed"] == 0)
     table.loc[end, ["accuracy", "nll", "ece_15", "ece_100"]] = None
     table.loc[end & (table["round"] == 1), "skipped"] = True
@@ -254,7 +256,7 @@ def test_a_run_that_diverged_is_no_part_of_a_best_mean(smoke, tmp_path):
 
 @pytest.mark.slow
 def test_the_papers_numbers_stand_beside_ours(smoke, tmp_path):
-    table = pd.read_csv(smoke / TABLE)
+    table = read_table(smoke)
     last = table["round"] == table["rounds"]
     table.loc[last, "accuracy"] = 0.9
     table.assign(dataset="fashionmnist").to_csv(tmp_path / TABLE, index=False)
@@ -265,7 +267,7 @@ def test_the_papers_numbers_stand_beside_ours(smoke, tmp_path):
 
 @pytest.mark.slow
 def test_settings_that_differ_between_rules_are_pointed_out(smoke, tmp_path):
-    table = pd.read_csv(smoke / TABLE)
+    table = read_table(smoke)
     table.loc[table["rule"] == "WB", "lr"] = 0.5
     table.to_csv(tmp_path / TABLE, index=False)
     write_report(tmp_path)
@@ -274,6 +276,6 @@ def test_settings_that_differ_between_rules_are_pointed_out(smoke, tmp_path):
 
 @pytest.mark.slow
 def test_a_table_without_what_is_needed_is_refused(smoke, tmp_path):
-    pd.read_csv(smoke / TABLE).drop(columns="ece_15").to_csv(tmp_path / TABLE, index=False)
+    read_table(smoke).drop(columns="ece_15").to_csv(tmp_path / TABLE, index=False)
     with pytest.raises(SettingError, match="a column ece_15"):
         write_report(tmp_path)

@@ -10,7 +10,7 @@ from fedbary.report.results import Results
 from fedbary.report.rules import compare
 from fedbary.report.sections._scores import Scores
 from fedbary.settings.config import resolve
-from fedbary.study.table import TABLE, read_run, read_table, write_table
+from fedbary.study.table import read_run, read_table, write_table
 from fedbary.tasks import task_class
 from server_app.inline import run_inline
 
@@ -103,10 +103,10 @@ def test_a_task_without_sections_shows_the_scores_whose_course_it_draws(tables, 
 
 def test_runs_of_several_tasks_have_a_part_of_the_report_each(tables, tmp_path):
     swept(tmp_path, [REGRESSION, {**REGRESSION, "split": 1}])
-    both = pd.concat([pd.read_csv(folder / TABLE) for folder in (tables, tmp_path)])
+    both = pd.concat([read_table(folder) for folder in (tables, tmp_path)])
     both["run"] = range(len(both))
     both["run"] = both.groupby(["task", "rule", "split"])["run"].transform("min").astype(str)
-    both.to_csv(tmp_path / TABLE, index=False)
+    write_table(tmp_path, [both])
     write_report(tmp_path)
     markdown = (tmp_path / "report.md").read_text()
     parts = markdown.split("\n# Task: ")

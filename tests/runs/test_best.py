@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 from pkgutil import resolve_name
 
-import pandas as pd
 import pytest
 import torch
 from every_method import night
@@ -22,7 +21,7 @@ from fedbary.report.results import Results
 from fedbary.runs.best import BEST, best_round, is_stale, result_line
 from fedbary.runs.checkpoints import Checkpoint, load_checkpoint, load_round, save_checkpoint
 from fedbary.settings.config import resolve
-from fedbary.study.table import TABLE, read_run, read_table, result_rows, write_table
+from fedbary.study.table import read_run, read_table, result_rows, write_table
 from server_app import run
 from server_app.inline import InlineGrid, run_inline
 
@@ -276,13 +275,12 @@ def test_runs_of_different_length_share_tables_and_reports(tables):
 
 def test_a_table_that_lacks_rounds_of_a_run_is_still_refused(tables):
     folder, _ = tables
-    text = (folder / TABLE).read_text().splitlines(keepends=True)
-    (folder / TABLE).write_text("".join(text[:-1]))
+    whole = read_table(folder)
+    write_table(folder, [whole[:-1]])
     with pytest.raises(SettingError, match="the rounds of plain are not all there"):
         read_table(folder)
-    rows = pd.read_csv(folder / TABLE)
-    held = rows[rows["run"] == "stopped"]
-    held[:-1].to_csv(folder / TABLE, index=False)
+    held = whole[whole["run"] == "stopped"]
+    write_table(folder, [held[:-1]])
     with pytest.raises(SettingError, match="the rounds of stopped are not all there"):
         read_table(folder)
 

@@ -1,25 +1,22 @@
-"""The tables in results/ are those of the grids in experiments/, in the words of any version."""
+"""The tables in findings/ are those of the grids beside them, in the words of any version."""
 
 from pathlib import Path
 
 import pytest
 
 from fedbary.settings.config import BOOKKEEPING
+from fedbary.study.files import is_table
 from fedbary.study.grid import read_experiment
 from fedbary.study.table import differing_setting, public, read_table
 
 ROOT = Path(__file__).resolve().parents[2]
-GRIDS = [
-    grid
-    for grid in sorted((ROOT / "experiments").glob("*.yaml"))
-    if (ROOT / "results" / grid.stem).exists()
-]
+GRIDS = [grid for grid in sorted((ROOT / "findings").rglob("grid.yaml")) if is_table(grid.parent)]
 
 
-@pytest.mark.parametrize("grid", GRIDS, ids=lambda grid: grid.stem)
+@pytest.mark.parametrize("grid", GRIDS, ids=lambda grid: grid.parent.name)
 def test_what_a_table_has_of_a_grid_is_not_asked_to_be_run_again(grid):
     experiment = read_experiment(grid, {}, {})
-    table = read_table(ROOT / "results" / grid.stem)
+    table = read_table(grid.parent)
     known = {str(name): rows for name, rows in table.groupby("run", sort=False)}
     assert known.keys() <= experiment.runs.keys()
     for name, rows in known.items():

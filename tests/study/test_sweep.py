@@ -19,12 +19,14 @@ from processes import wait_until
 from fedbary.errors import SettingError
 from fedbary.settings.config import resolve
 from fedbary.study.cost import Cost
+from fedbary.study.files import ROUNDS, RUNS
+from fedbary.study.files import TOGETHER as TABLE
 from fedbary.study.grid import Experiment
 from fedbary.study.sweep import Results
 from fedbary.study.table import (
     FORMAT,
-    TABLE,
     differing_setting,
+    joined,
     read_run,
     read_table,
     write_table,
@@ -78,7 +80,7 @@ def test_it_goes_on_past_a_failure_and_says_which(swept):
 @pytest.mark.slow
 def test_the_table_has_a_row_per_run_and_round_with_what_was_measured(swept):
     folder, _ = swept
-    table = pd.read_csv(folder / "out" / TABLE)
+    table = read_table(folder / "out")
     assert len(table) == 2 * 3 and set(table["format"]) == {FORMAT}
     lines = (folder / "out" / "runs" / GOOD / "metrics.jsonl").read_text().splitlines()
     last = json.loads(lines[-1])
@@ -98,39 +100,41 @@ def test_the_table_has_a_row_per_run_and_round_with_what_was_measured(swept):
     )
     assert (len(counts), len(counts[0])) == (3, 10)
     assert "output" not in table and "data_dir" not in table
-    assert str(folder) not in (folder / "out" / TABLE).read_text()
+    assert str(folder) not in (folder / "out" / RUNS).read_text()
 
 
 @pytest.mark.slow
 def test_what_is_done_is_skipped_even_when_only_the_table_is_left(swept, tmp_path):
     folder, _ = swept
     (tmp_path / "out").mkdir()
-    (tmp_path / "out" / TABLE).write_bytes((folder / "out" / TABLE).read_bytes())
-    before = (tmp_path / "out" / TABLE).read_bytes()
+    files = [tmp_path / "out" / name for name in (RUNS, ROUNDS)]
+    for file in files:
+        file.write_bytes((folder / "out" / file.name).read_bytes())
+    before = [file.read_bytes() for file in files]
     file = grid_file(tmp_path, BLOCKS[:1])
     done = fedbary("sweep", file, "--results", "out", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "1 of 1 runs are done" in done.stdout
     assert not (tmp_path / "out" / "runs").exists()
-    assert (tmp_path / "out" / TABLE).read_bytes() == before
+    assert [file.read_bytes() for file in files] == before
 
 
 @pytest.mark.slow
 def test_other_settings_under_the_same_name_are_refused(swept):
     folder, _ = swept
     file = grid_file(folder, BLOCKS[:1])
-    before = (folder / "out" / TABLE).read_bytes()
+    before = (folder / "out" / RUNS).read_bytes()
     done = fedbary("sweep", file, "lr=0.5", "--results", "out", cwd=folder)
     assert done.returncode == 2
     assert all(word in done.stderr for word in ("lr", "0.5", "0.01", "digits-FedAvg-n0-seed0"))
-    assert (folder / "out" / TABLE).read_bytes() == before
+    assert (folder / "out" / RUNS).read_bytes() == before
 
 
 @pytest.mark.slow
 def test_a_setting_that_is_newer_than_a_run_does_not_undo_it(swept, tmp_path):
     folder, _ = swept
     (tmp_path / "out").mkdir()
-    table = pd.read_csv(folder / "out" / TABLE)
+    table = read_table(folder / "out")
     table.loc[table["rule"] == "FedAvg", "momentum"] = None
     table.drop(columns="pixels").to_csv(tmp_path / "out" / TABLE, index=False)
     file = grid_file(tmp_path, BLOCKS[:1])
@@ -238,7 +242,7 @@ def test_a_run_whose_files_are_damaged_is_put_aside_and_made_anew(tmp_path, dama
     file = grid_file(tmp_path, [{**SEEDS[0], "seed": [0, 1]}], rounds=1)
     first = fedbary("sweep", file, "--only", "seed=0", "--results", "out", cwd=tmp_path)
     assert first.returncode == 0, first.stderr
-    (tmp_path / "out" / TABLE).unlink()
+    (tmp_path / "out" / RUNS).unlink()
     (folder,) = (tmp_path / "out" / "runs").iterdir()
     whole = (folder / damaged).read_bytes()
     (folder / damaged).write_bytes(whole[:-30])
@@ -285,11 +289,11 @@ def test_the_runs_of_a_killed_sweep_end_with_it_or_are_not_started_beside_themse
 def small_table(tmp_path, **changes):
     table = pd.DataFrame({"format": FORMAT, "run": "a", "rounds": 1, "round": [0, 1], "nll": 0.5})
     write_table(tmp_path, [table.assign(**changes)])
-    return tmp_path / TABLE
+    return tmp_path / RUNS
 
 
 def test_a_sweep_cut_off_before_its_table_is_said_to_go_on(tmp_path):
-    with pytest.raises(SettingError, match="results.csv, as fedbary sweep fills it, [^;]*$"):
+    with pytest.raises(SettingError, match="runs.csv, as fedbary sweep fills it, [^;]*$"):
         read_table(tmp_path)
     (tmp_path / "runs").mkdir()
     with pytest.raises(SettingError, match="; the same fedbary sweep again makes it of the runs"):
@@ -311,18 +315,39 @@ def test_a_damaged_table_is_refused_and_left_alone(tmp_path, damage):
     assert file.read_bytes() == damage
 
 
-def test_a_table_cut_off_in_the_middle_is_refused(tmp_path):
+def test_a_table_cut_off_is_refused(tmp_path):
+    """The rounds within their file, a line of the runs, and the rounds of a run that are gone."""
     file = small_table(tmp_path)
-    file.write_bytes(file.read_bytes().rsplit(b"\n", 2)[0] + b"\n")
-    with pytest.raises(SettingError, match="the rounds of a are not all there"):
+    runs, rounds = file.read_bytes(), (tmp_path / ROUNDS).read_bytes()
+    (tmp_path / ROUNDS).write_bytes(rounds[:-9])
+    with pytest.raises(SettingError, match=ROUNDS):
         read_table(tmp_path)
-
-
-def test_a_table_cut_off_within_a_line_is_refused(tmp_path):
-    file = small_table(tmp_path)
-    file.write_bytes(file.read_bytes()[:-3])
+    (tmp_path / ROUNDS).write_bytes(rounds)
+    file.write_bytes(runs[:-3])
     with pytest.raises(SettingError, match="its last line is cut off"):
         read_table(tmp_path)
+    file.write_bytes(runs + runs.splitlines(keepends=True)[-1].replace(b"a", b"b", 1))
+    with pytest.raises(SettingError, match=f"{ROUNDS} lacks b"):
+        read_table(tmp_path)
+
+
+def test_a_table_of_an_earlier_version_is_the_same_apart_and_together(tmp_path):
+    """Two runs of other settings and scores, of which one has no label counts."""
+    frames = []
+    for run, key in (("a", "lr"), ("b", "mu")):
+        fixed = {"format": FORMAT, "run": run, key: 0.125, "rounds": 1, "commit": "c"}
+        measured = {"round": [0, 1], f"{key}_score": [0.5, 7], "skipped": [None, False]}
+        frames.append(pd.DataFrame({**fixed, "versions.torch": "2", **measured}))
+    frames[0]["label_counts"] = ["[[1, 2]]", None]
+    table = joined(frames)
+    table.to_csv(tmp_path / TABLE, index=False)
+    old = read_table(tmp_path)
+    write_table(tmp_path, [old])
+    header = (tmp_path / RUNS).read_text().splitlines()[0].split(",")
+    settings = ["run", "format", "lr", "rounds", "mu"]
+    assert header == [*settings, "commit", "versions.torch", "label_counts"]
+    (tmp_path / TABLE).unlink()
+    pd.testing.assert_frame_equal(read_table(tmp_path)[list(old)], old)
 
 
 def test_two_sweeps_of_a_folder_keep_each_others_runs(tmp_path):

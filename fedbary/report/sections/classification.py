@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from fedbary.report.background import add_background
+from fedbary.report.background import add_partitions
 from fedbary.report.cautions import add_cautions
 from fedbary.report.cells import ACCURACY, ECE_15, ECE_100, NLL
 from fedbary.report.document import Document
@@ -57,7 +57,8 @@ def write(results: Results, document: Document) -> None:
     add_layers(of_rules, document, "ece-nll", (ECE_15, NLL), caption)
     add_uncertainty(results, document, UNCERTAINTY)
     add_variances(results, document)
-    add_background(results, document)
+    document.heading("Data")
+    add_partitions(results, document)
     add_runs(document, results.last)
 
 

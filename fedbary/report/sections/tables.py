@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedbary.report.background import add_background
+from fedbary.report.background import add_partitions
 from fedbary.report.cautions import add_cautions
 from fedbary.report.cells import ACCURACY, ECE_15, NLL, Metric
 from fedbary.report.document import Document
@@ -52,7 +52,8 @@ def write(results: Results, document: Document) -> None:
     add_layers(of_rules, document, "nll-auroc", (NLL, AUROC), caption)
     add_uncertainty(results, document, UNCERTAINTY)
     add_variances(results, document)
-    add_background(results, document)
+    document.heading("Data")
+    add_partitions(results, document)
     add_runs(document, results.last)
 
 

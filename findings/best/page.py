@@ -1,0 +1,294 @@
+"""The best settings: RKLB beside FedAvg, each with settings of its own, seed by seed.
+
+It prints the tables of docs/results/best.md and of the README from the results of
+`findings/best/grid.yaml`, and of the runs that chose its settings, in the folders within, and draws
+`picture.png`.
+
+    python -m findings.best.page findings/best
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from fedbary.figures.sheet import BLUE, ORANGE, open_frame, sheet
+from fedbary.report.cells import ACCURACY, DETECTION, ECE_15, ECE_100, NLL, Metric, marked
+from fedbary.report.differences import differences, p_value
+from fedbary.report.methods import BRIER
+from fedbary.report.published import PERSONAL, published, table1
+from fedbary.study.table import read_table, result_rows
+from findings import _page
+from findings._pairs import SEED, better, by_seed, difference, of_pair, table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+NAMES = {"fashionmnist": "Fashion-MNIST", "cifar10": "CIFAR-10"}
+RULES = ("RKLB", "FedAvg")
+TARGETS = {
+    "fashionmnist": {ACCURACY: 90.0, ECE_15: 1.0, ECE_100: 1.5, NLL: 0.280},
+    "cifar10": {ACCURACY: 69.0, ECE_15: 1.2, ECE_100: 2.0, NLL: 0.89},
+}
+"""What is to be reached at every seed and in the mean."""
+
+CHOICES = {
+    "fashionmnist": (
+        "choice",
+        "choice-rates",
+        "choice-length",
+        "choice-snapshots",
+        "choice-decay",
+    ),
+    "cifar10": (
+        "choice-cifar10",
+        "choice-cifar10-rates",
+        "choice-cifar10-batches",
+        "choice-cifar10-decay",
+        "choice-cifar10-length",
+    ),
+}
+"""The folders within, of runs on validation data that chose a data set's settings."""
+
+TRIED = {
+    "local_epochs": "local epochs",
+    "batch_size": "batch",
+    "normalise": "normalise",
+    "pixels": "pixels",
+    "augment": "augment",
+    "server_momentum": "server's momentum",
+    "kl_weight": "KL weight",
+    "weight_decay": "weight decay",
+    "lr": "lr",
+}
+"""The settings that were tried, and what the tables call them."""
+
+ECE = (ECE_15, ECE_100)
+DRAWN = (ACCURACY, NLL, ECE_15)
+OF_THE_PAPER = (ACCURACY, ECE_100, NLL)
+
+
+def read(results: Path) -> pd.DataFrame:
+    """Return the rows of all rounds."""
+    return read_table(results)
+
+
+def _sides(rows: pd.DataFrame) -> Iterator[tuple[str, list[pd.DataFrame]]]:
+    """Yield each data set with its runs, rule by rule."""
+    for dataset in NAMES:
+        of_it = rows[rows["dataset"] == dataset]
+        yield dataset, [of_it[of_it["rule"] == rule] for rule in RULES]
+
+
+def _as_drawn(side: pd.DataFrame, metric: Metric) -> pd.Series:
+    """Return a metric without the clients' temperature, which is there after the last round."""
+    column = f"untempered.{metric.column}"
+    return side[column].fillna(side[metric.column]) if column in side else side[metric.column]
+
+
+def _predictions(side: pd.DataFrame, metric: Metric) -> dict[str, Metric]:
+    """Return the columns of a metric: without the clients' temperature, and with it if they fit."""
+    untempered = replace(metric, column=f"untempered.{metric.column}")
+    if untempered.column not in side or side[untempered.column].isna().all():
+        return {"": metric}
+    return {"": untempered, ", T": metric}
+
+
+def headline(last: pd.DataFrame, metrics: Sequence[Metric] = (ACCURACY, ECE_15, NLL)) -> str:
+    """Return mean ± standard deviation of both rules on each data set, the best in bold."""
+    body = []
+    for dataset, sides in _sides(last):
+        names = [
+            f"{rule}{at}"
+            for rule, side in zip(RULES, sides, strict=True)
+            for at in _predictions(side, ACCURACY)
+        ]
+        columns = []
+        for metric in metrics:
+            found = [(each, side) for side in sides for each in _predictions(side, metric).values()]
+            means = [by_seed(side, each).mean() for each, side in found]
+            shown = [each.show(side[each.column]) for each, side in found]
+            columns.append(marked(metric, means, shown, names))
+        first = sides[0].iloc[0]
+        epochs = f"{first['rounds']} rounds × {first['local_epochs']} epochs"
+        heads = [f"{NAMES[dataset]}, {epochs}", *[""] * len(names)]
+        body += [list(row) for row in zip(heads, names, *columns, strict=False)]
+    return table(["data set", "", *(metric.label for metric in metrics)], body)
+
+
+def targets_table(last: pd.DataFrame) -> str:
+    """Return the scores at every seed beside the targets, those that meet them in bold."""
+    body = []
+    seeds = sorted(set(last["seed"]))
+    for dataset, sides in _sides(last):
+        for metric, target in TARGETS[dataset].items():
+            for rule, side in zip(RULES, sides, strict=True):
+                scores = by_seed(side, metric).reindex(seeds)
+                sign, number = (1, "≤") if metric.lower_is_better else (-1, "≥")
+                cells = []
+                for score in (*scores, scores.mean(skipna=False)):
+                    if math.isnan(score):
+                        cells.append("–")
+                        continue
+                    shown = f"{score:.{metric.decimals}f}"
+                    cells.append(f"**{shown}**" if sign * score <= sign * target else shown)
+                wanted = f"{metric.label} {number} {target:.{metric.decimals}f}"
+                body.append([NAMES[dataset], wanted, rule, *cells])
+    return table(["", "target", "", *(f"seed {seed}" for seed in seeds), "mean"], body)
+
+
+def chance_table(last: pd.DataFrame) -> str:
+    """Return both ECEs beside what a calibrated model of the same confidences has by chance."""
+    body = []
+    for dataset, sides in _sides(last):
+        for rule, side in zip(RULES, sides, strict=True):
+            pairs = [(each, replace(each, column=f"by_chance.{each.column}")) for each in ECE]
+            cells = [metric.show(side[metric.column]) for pair in pairs for metric in pair]
+            body.append([NAMES[dataset], rule, *cells])
+    head = [name for metric in ECE for name in (metric.label, "*by chance*")]
+    return table(["", "", *head], body)
+
+
+def differences_table(last: pd.DataFrame) -> str:
+    """Return RKLB − FedAvg over the seeds, with the clients' temperature where they fit one."""
+    body = []
+    metrics = (ACCURACY, NLL, ECE_15, ECE_100, BRIER, *DETECTION[:1])
+    for dataset, sides in _sides(last):
+        rows = pd.concat(sides).assign(side=lambda rows: rows["rule"])
+        for row in differences(rows, [RULES], metrics, SEED).itertuples():
+            cells = [difference(row), better(row), p_value(row.t_test)]
+            body.append([NAMES[dataset], row.metric.label, *cells])
+    return table(["", "", "RKLB − FedAvg [95 %]", "RKLB better", "p, t-test"], body)
+
+
+def detection_table(last: pd.DataFrame) -> str:
+    """Return how well foreign images are told from the test set's, by what each rule has for it.
+
+    The difference is RKLB's mutual information less FedAvg's entropy, which a user of FedAvg has.
+    """
+    entropy, mutual = DETECTION
+    body = []
+    for dataset, (gaussian, plain) in _sides(last):
+        rivals = plain.assign(**{mutual.column: plain[entropy.column]})
+        rows = pd.concat([gaussian, rivals]).assign(side=lambda rows: rows["rule"])
+        found = of_pair(rows, RULES, mutual)
+        shown = (entropy, plain), (entropy, gaussian), (mutual, gaussian)
+        cells = [metric.show(side[metric.column]) for metric, side in shown]
+        body.append([NAMES[dataset], *cells, difference(found), p_value(found.t_test)])
+    head = ["AUROC %", "FedAvg, entropy", "RKLB, entropy", "RKLB, mutual information"]
+    return table([*head, "mutual information − FedAvg's entropy [95 %]", "p, t-test"], body)
+
+
+def papers_table(last: pd.DataFrame) -> str:
+    """Return RKLB beside BA-BFL's best number of each column, and beside its rivals'."""
+    body = []
+    for dataset, (gaussian, _) in _sides(last):
+        for metric in OF_THE_PAPER:
+            ours = by_seed(gaussian, metric)
+            rows = table1()
+            rows = rows[(rows["dataset"] == dataset) & (rows["metric"] == metric.published)]
+            order = rows.sort_values("mean", ascending=metric.lower_is_better)
+            theirs = {"best": (order["mean"].iloc[0], order["std"].iloc[0])} | {
+                rule: published(dataset, 3, rule, metric.published) for rule in PERSONAL
+            }
+            cells = []
+            for mean, std in theirs.values():
+                if math.isnan(mean):
+                    cells.append("–")
+                    continue
+                error = math.sqrt((std**2 + ours.var()) / len(ours))
+                shown = f"{mean:.2f} ± {std:.2f}"
+                less = f"{ours.mean() - mean:+.{metric.decimals}f} ± {error:.{metric.decimals}f}"
+                cells.append(f"{shown}: {less}")
+            body.append(
+                [NAMES[dataset], metric.label, metric.show(gaussian[metric.column]), *cells]
+            )
+    return table(
+        ["", "", "RKLB, ours", "BA-BFL's Table 1, the best of the column", *PERSONAL], body
+    )
+
+
+def choice_table(results: Path, dataset: str) -> str:
+    """Return what was tried for each rule on validation data, and the NLL at the clients' T.
+
+    Of the settings those are shown that were not the same in all runs.
+    """
+    folders = CHOICES[dataset]
+    runs = pd.concat(result_rows(read(results / folder)) for folder in folders)
+    gaussian = runs["bayesian_layers"] > 0
+    shown = pd.DataFrame({"": runs["rule"], "rounds": runs.apply(_schedule, axis=1)})
+    for setting, label in TRIED.items():
+        of_it = runs[setting].where(gaussian) if setting == "kl_weight" else runs[setting]
+        if of_it.nunique() > 1:
+            shown[label] = of_it.map(_said)
+    shown["NLL"] = runs["nll"].map("{:.4f}".format)
+    is_best = runs["nll"] == runs.groupby("rule")["nll"].transform("min")
+    marked_rows = shown.where(~is_best, "**" + shown + "**").replace("****", "")
+    body = [row for rule in RULES for row in marked_rows[runs["rule"] == rule].values.tolist()]
+    return table(list(shown), body)
+
+
+def _said(value: object) -> str:
+    """Return a setting's value in a table; "" if the run has none."""
+    if isinstance(value, float):
+        return "" if math.isnan(value) else f"{value:g}"
+    return str(value).lower()
+
+
+def _schedule(run: pd.Series) -> str:
+    """Return what a run's rounds are."""
+    cycle = run.get("cycle")
+    rounds = f"{run['rounds']:.0f}"
+    return rounds if pd.isna(cycle) else f"{rounds}, snapshots every {cycle:.0f}"
+
+
+def tables(results: Path) -> str:
+    """Return all tables in Markdown."""
+    last = result_rows(read(results))
+    parts = {
+        "Scores": headline(last, (ACCURACY, ECE_15, ECE_100, NLL)),
+        "Differences": differences_table(last),
+        "Foreign images": detection_table(last),
+        "Targets": targets_table(last),
+        "What chance leaves": chance_table(last),
+        "Papers": papers_table(last),
+    } | {f"Choice, {name}": choice_table(results, dataset) for dataset, name in NAMES.items()}
+    return "\n\n".join(f"### {title}\n\n{text}" for title, text in parts.items())
+
+
+def picture(results: Path) -> Figure:
+    """Return each score by round, a line a rule: the mean over seeds, and all seeds as a band."""
+    rows = read(results)
+    figure = sheet(9.0, 2.6 * len(NAMES))
+    grid = figure.subplots(len(NAMES), len(DRAWN), squeeze=False)
+    for row, (dataset, sides) in zip(grid, _sides(rows[rows["round"] > 0]), strict=True):
+        for axes, metric in zip(row, DRAWN, strict=True):
+            for rule, side, color in zip(RULES, sides, (BLUE, ORANGE), strict=True):
+                scores = _as_drawn(side, metric).groupby(side["round"])
+                by_round = scores.agg(["mean", "min", "max"])
+                by_round *= metric.scale
+                axes.plot(by_round.index, by_round["mean"], color=color, label=rule)
+                band = by_round["min"], by_round["max"]
+                axes.fill_between(by_round.index, *band, color=color, alpha=0.2, linewidth=0)
+            axes.set(xlabel="Round", ylabel=metric.label, ylim=_range(sides, metric))
+            axes.grid(alpha=0.3)
+            open_frame(axes)
+        row[0].set_title(NAMES[dataset], loc="left")
+        row[-1].legend(fontsize=8)
+    return figure
+
+
+def _range(sides: Sequence[pd.DataFrame], metric: Metric) -> tuple[float, float]:
+    """Return an axis's range that holds the scores from the fifth round on."""
+    later = pd.concat(_as_drawn(side[side["round"] >= 5], metric) for side in sides) * metric.scale
+    margin = 0.05 * (later.max() - later.min())
+    return later.min() - margin, later.max() + margin
+
+
+if __name__ == "__main__":
+    _page.run(__doc__, tables, picture)

@@ -1,0 +1,193 @@
+"""Whether the rule matters: pairs of rules over seeds, by score and by round.
+
+It prints the tables of docs/results/rules.md from the runs of `findings/rules` and from
+what `findings.rules.draws` wrote, and draws `picture.png` beside them.
+
+    python -m findings.rules.page findings/rules
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from fedbary.figures.sheet import BLUE, GREEN, GREY, ORANGE, open_frame, sheet
+from fedbary.report.cells import ACCURACY, ECE_15, ECE_100, NLL, Metric
+from fedbary.report.differences import p_value
+from fedbary.report.methods import BRIER
+from fedbary.study.table import read_table, result_rows
+from findings import _page
+from findings._pairs import SEED, better, difference, of_pair, table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+AGAIN = "WB again"
+"""WB with other batches and noise in training: what differs by chance."""
+
+EFFECTS = {
+    ("RKLB", "WB"): "both",
+    ("RKLBMean", "WB"): "its mean",
+    ("RKLBVariance", "WB"): "its variance",
+    (AGAIN, "WB"): "chance",
+}
+"""What each of these pairs differs in; they are followed round by round."""
+
+DIFFER = {
+    **EFFECTS,
+    ("RKLB", "RKLBVariance"): "its mean",
+    ("RKLB", "RKLBMean"): "its variance",
+    ("RKLB", "EAA"): "both",
+    ("RKLB", "GAA"): "both",
+    ("RKLB", "FedAvg"): "Gaussian weights",
+    ("WB", "FedAvg"): "Gaussian weights",
+}
+"""All pairs, and what they differ in."""
+
+METRICS = (NLL, ACCURACY, ECE_15, BRIER)
+SHOWN = (
+    ACCURACY,
+    NLL,
+    ECE_15,
+    ECE_100,
+    BRIER,
+    Metric("uncertainty.epistemic", "epistemic, nats", 1, 4),
+)
+ROUNDS = (1, 2, 5, 10, 20, 30, 40)
+
+DRAWS = "draws.csv"
+"""The scores of runs whose posteriors were kept, by number of draws."""
+
+DRAWN = (ECE_15, ECE_100)
+"""What is shown of them."""
+
+
+def read(results: Path) -> pd.DataFrame:
+    """Return the rows of all rounds, with a column `arm`: the rule, or `AGAIN`."""
+    rows = read_table(results)
+    return rows.assign(arm=rows["rule"].mask(rows["replicate"] > 0, AGAIN))
+
+
+def _pairs_in(rows: pd.DataFrame) -> list[tuple[str, str]]:
+    """Return the pairs of which both have runs."""
+    return [pair for pair in DIFFER if set(pair) <= set(rows["arm"])]
+
+
+def _sided(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows.assign(side=rows["arm"])
+
+
+def arms_table(last: pd.DataFrame) -> str:
+    """Return mean ± standard deviation of every arm, by NLL."""
+    order = last.groupby("arm")["nll"].mean().sort_values().index
+    body = []
+    for arm in order:
+        runs = last[last["arm"] == arm]
+        body.append([arm, str(len(runs)), *(metric.show(runs[metric.column]) for metric in SHOWN)])
+    return table(["", "seeds", *(metric.label for metric in SHOWN)], body)
+
+
+def pair_cells(rows: pd.DataFrame, pair: tuple[str, str], metric: Metric) -> list[str]:
+    """Return the difference of a pair of arms, with three tests over the seeds."""
+    found = of_pair(_sided(rows), pair, metric, SEED)
+    test = found.test
+    shares = f"{test.first:.2f} / {test.equal:.2f} / {test.second:.2f}"
+    return [
+        difference(found),
+        better(found),
+        p_value(found.t_test),
+        p_value(found.wilcoxon),
+        f"{shares} (± {test.rope:.{metric.decimals + 1}f})",
+    ]
+
+
+def _tests(metric: Metric) -> list[str]:
+    """Return the head of `pair_cells`."""
+    shares = "signed-rank: first / equal / second (equal: within)"
+    return [f"{metric.label} [95 %]", "first better", "p, t-test", "p, Wilcoxon", shares]
+
+
+def pairs_table(last: pd.DataFrame, metric: Metric) -> str:
+    """Return every pair's difference after the last round."""
+    body = [
+        [f"{pair[0]} − {pair[1]}", DIFFER[pair], *pair_cells(last, pair, metric)]
+        for pair in _pairs_in(last)
+    ]
+    return table(["pair", "they differ in", *_tests(metric)], body)
+
+
+def rounds_table(rows: pd.DataFrame, metric: Metric) -> str:
+    """Return the differences of what tells the effects apart, round by round."""
+    effects = [pair for pair in _pairs_in(rows) if pair in EFFECTS]
+    body = [
+        [f"{pair[0]} − {pair[1]}", str(number), *pair_cells(now, pair, metric)]
+        for pair in effects
+        for number in sorted(set(ROUNDS) & set(rows["round"]))
+        for now in [rows[rows["round"] == number]]
+    ]
+    return table(["pair", "round", *_tests(metric)], body)
+
+
+def draws_table(rows: pd.DataFrame) -> str:
+    """Return every pair's differences in ECE at each number of draws."""
+    head = ["pair", "draws"]
+    for metric in DRAWN:
+        head += [f"{metric.label} [95 %]", "first better", "p, t-test"]
+    body = []
+    for pair in _pairs_in(rows):
+        for draws in sorted(set(rows["draws"])):
+            at = rows[rows["draws"] == draws]
+            cells = []
+            for metric in DRAWN:
+                found = of_pair(_sided(at), pair, metric)
+                cells += [difference(found), better(found), p_value(found.t_test)]
+            body.append([f"{pair[0]} − {pair[1]}", str(draws), *cells])
+    return table(head, body)
+
+
+def tables(results: Path) -> str:
+    """Return all tables in Markdown."""
+    rows = read(results)
+    last = result_rows(rows)
+    parts = [f"### Rules\n\n{arms_table(last)}"]
+    parts += [f"### {metric.label}\n\n{pairs_table(last, metric)}" for metric in METRICS]
+    parts.append(f"### NLL by round\n\n{rounds_table(rows, NLL)}")
+    if (results / DRAWS).exists():
+        parts.append(f"### More draws\n\n{draws_table(pd.read_csv(results / DRAWS))}")
+    return "\n\n".join(parts)
+
+
+def picture(results: Path) -> Figure:
+    """Return each effect on the NLL by round, and every pair after the last round."""
+    rows = read(results)
+    last = result_rows(rows)
+    figure = sheet(10.0, 3.6)
+    by_round, at_end = figure.subplots(1, 2)
+    numbers = sorted(set(rows["round"]) - {0})
+    for (pair, effect), color in zip(EFFECTS.items(), (BLUE, GREEN, ORANGE, GREY), strict=True):
+        if pair not in _pairs_in(last):
+            continue
+        found = [of_pair(_sided(rows[rows["round"] == number]), pair, NLL) for number in numbers]
+        by_round.plot(numbers, [each.mean for each in found], color=color, label=effect)
+        low, high = [each.low for each in found], [each.high for each in found]
+        by_round.fill_between(numbers, low, high, color=color, alpha=0.15, linewidth=0)
+    by_round.axhline(0, color="black", linewidth=1)
+    by_round.set(xlabel="Round", ylabel="NLL less WB's", xscale="log")
+    by_round.set_xticks(ROUNDS, map(str, ROUNDS))
+    by_round.minorticks_off()
+    above = {"loc": "lower center", "bbox_to_anchor": (0.5, 1.0), "ncols": len(EFFECTS)}
+    by_round.legend(title="RKLB and WB differ in", fontsize=8, frameon=False, **above)
+    by_round.grid(alpha=0.3)
+    open_frame(by_round)
+    pairs = {
+        f"{one} − {two}": of_pair(_sided(last), (one, two), NLL) for one, two in _pairs_in(last)
+    }
+    _page.draw_differences(at_end, NLL, pairs)
+    at_end.set_xlabel("NLL of the first less the second's; blue: first ahead")
+    return figure
+
+
+if __name__ == "__main__":
+    _page.run(__doc__, tables, picture)

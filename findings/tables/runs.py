@@ -1,0 +1,87 @@
+"""Breast cancer at five clients beside logistic regression of all rows, on the same ten splits.
+
+It writes a row per split and method to a .csv file, and prints means and standard deviations.
+
+    python findings/tables/runs.py findings/tables/scores.csv
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import tempfile
+from pathlib import Path
+
+import torch
+from sklearn.linear_model import LogisticRegression
+
+from fedbary.data.deal import Deal, evaluation_data, rows
+from fedbary.data.tables import load_labelled
+from fedbary.scores.tables import score
+from fedbary.settings.config import Settings, resolve
+from server_app.inline import run_inline
+
+SPLITS = range(10)
+SHOWN = {"accuracy": 100, "nll": 1, "auroc": 100, "sensitivity": 100}
+FEDERATED: dict[str, dict[str, object]] = {
+    "mlp, RKLB": {},
+    "linear, RKLB": {"model": "linear", "bayesian_layers": 1},
+    "linear, FedAvg": {"model": "linear", "bayesian_layers": 0, "rule": "FedAvg"},
+}
+
+
+def settings_of(split: int, changes: dict[str, object]) -> Settings:
+    """Return the settings of a run on a split."""
+    return resolve({"task": "tables", "engine": "inline", "split": split, **changes})
+
+
+def federated(settings: Settings, folder: Path) -> dict[str, float]:
+    """Make a run and return the scores of its last round."""
+    run_inline(settings, folder)
+    line: dict[str, float] = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
+    return line
+
+
+def pooled(settings: Settings) -> dict[str, float]:
+    """Return the scores of logistic regression that has all training rows in one place."""
+    table, deal = load_labelled(settings.dataset, settings.data_dir), Deal(split=settings.split)
+    train, (x, y) = rows(table, deal)[0], evaluation_data(table, deal)
+    mean, std = table.x[train].mean(0), table.x[train].std(0)
+    fitted = LogisticRegression(max_iter=5000).fit((table.x[train] - mean) / std, table.y[train])
+    probs = torch.from_numpy(fitted.predict_proba((x - mean) / std))
+    return score(probs, y, settings.ece_bins, settings.specificity)
+
+
+def main() -> None:
+    """Score every method on every split."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("file", type=Path, help="the .csv file to write")
+    file = parser.parse_args().file
+    scored = []
+    with tempfile.TemporaryDirectory() as scratch:
+        for split in SPLITS:
+            found = {"logistic regression, all rows": pooled(settings_of(split, {}))}
+            for name, changes in FEDERATED.items():
+                folder = Path(scratch) / f"{name}-{split}"
+                found[name] = federated(settings_of(split, changes), folder)
+            scored += [
+                {"method": name, "split": split, **{key: scores[key] for key in SHOWN}}
+                for name, scores in found.items()
+            ]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with open(file, "w", newline="", encoding="utf-8") as output:
+        writer = csv.DictWriter(output, ["method", "split", *SHOWN], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(scored)
+    for name in dict.fromkeys(row["method"] for row in scored):
+        cells = []
+        for key, scale in SHOWN.items():
+            values = [scale * float(row[key]) for row in scored if row["method"] == name]
+            spread = torch.tensor(values)
+            cells.append(f"{spread.mean():.3g} ± {spread.std():.2g}")
+        print(f"| {name} | {' | '.join(cells)} |")
+
+
+if __name__ == "__main__":
+    main()
