@@ -14,6 +14,7 @@ from fedbary.aggregation.tensors import Empty, new_empty
 from fedbary.data.images import Augment
 from fedbary.gaussian import Posterior
 from fedbary.inference import Fit, Prior, Training
+from fedbary.parameters import Checked
 from fedbary.predictive.combine import Gate, Pool
 
 Tensors = Mapping[str, Tensor]
@@ -198,7 +199,7 @@ class Reply:
     tensors: Tensors
 
 
-class Method:
+class Method(Checked):
     """A published method: its parameters, as a frozen dataclass, and what it does each round.
 
     The server holds the global model, a state dict, and beside it the method's state. A round:

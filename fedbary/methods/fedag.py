@@ -77,9 +77,6 @@ class FedAG(Method):
     deterministic = True
     squares = True
 
-    def __post_init__(self) -> None:
-        _require_estimator(self.estimator)
-
     def fit(self, local: Local, received: Tensors, kept: Tensors) -> Fitted:
         """Train the client's point weights."""
         local.load(received)
