@@ -178,7 +178,7 @@ def method_row(method: str) -> str:
     metrics = ", ".join(f"`{name}`" for name in sorted(own) if _MEANINGS[name])
     scored = found.get("evaluate", {}).get("metrics", set())
     own_scores = any(name.startswith("personal-") for name in scored)
-    link = f"[{method}](../methods/{methods()[method].module}.md)"
+    link = f"[{method}](../methods/{methods()[method].__module__.rpartition('.')[2]}.md)"
     return f"| {link} | {arrays} | {metrics} | {'yes' if own_scores else 'no'} |"
 
 

@@ -9,7 +9,7 @@ repository that are no pages lead to copies of them in the site.
 
 from __future__ import annotations
 
-import ast
+import inspect
 import os
 import re
 import shutil
@@ -23,10 +23,12 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+from fedbary.methods import Method
+from fedbary.parameters import NONE, Parameter, declared
 from fedbary.registry import modules
 from fedbary.report.report import write_report
 from fedbary.settings.explain import Part, parts, settings
-from fedbary.settings.parameters import NONE, MethodFile, Parameter, methods
+from fedbary.settings.parameters import methods
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
@@ -98,16 +100,16 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     return _LINK.sub(copied, markdown)
 
 
-def method_page(method: MethodFile) -> str:
+def method_page(method: type[Method]) -> str:
     """Return the page of a method in Markdown."""
-    file = f"fedbary/methods/{method.module}.py"
-    text = ast.get_docstring(ast.parse((ROOT / file).read_text(encoding="utf-8"))) or ""
+    file = f"{method.__module__.replace('.', '/')}.py"
+    text = inspect.getdoc(inspect.getmodule(method)) or ""
     lines = [f"# {method.name}", *_sections(text)]
-    lines += ["## Parameters", *parameters_table(method.parameters.values())]
+    lines += ["## Parameters", *parameters_table([*declared(method).values()])]
     lines += [
         "## Run it",
         f"`fedbary simulate method={method.name}`; in a Flower project of your own",
-        f"`from fedbary.strategies import {method.defines}`. [The code](../../{file}).",
+        f"`from fedbary.strategies import {method.__name__}`. [The code](../../{file}).",
     ]
     return "\n\n".join(lines) + "\n"
 
@@ -181,10 +183,10 @@ def settings_table() -> str:
 def parameters_table(parameters: Sequence[Parameter]) -> Iterator[str]:
     """Yield a table of a method's parameters; a sentence where it has none."""
     rows = [
-        (f"`{p.name}`", f"`{NONE if p.default is None else p.default}`", p.meaning)
+        (f"`{p.name}`", f"`{NONE if p.default is None else p.default}`", p.allowed, p.meaning)
         for p in parameters
     ]
-    yield table(("parameter", "default", "meaning"), rows) if rows else "It has none."
+    yield table(("parameter", "default", "allowed", "meaning"), rows) if rows else "It has none."
 
 
 def table(head: Sequence[str], rows: Iterator[Sequence[str]] | Sequence[Sequence[str]]) -> str:
@@ -217,8 +219,8 @@ def _section(entries: Sequence[Any], title: str) -> list[Any]:
     return next(entry[title] for entry in entries if isinstance(entry, dict) and title in entry)
 
 
-def _page_of(method: MethodFile) -> str:
-    return f"methods/{method.module}.md"
+def _page_of(method: type[Method]) -> str:
+    return f"methods/{method.__module__.rpartition('.')[2]}.md"
 
 
 def _rules() -> list[Part]:

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedbary.errors import SettingError
+from fedbary.parameters import BelowOne, Checked, Positive
 
 Tensors = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
-class ServerSGD:
+class ServerSGD(Checked):
     """Gradient descent with heavy-ball momentum: u ← β u + Δ, θ ← θ − lr u.
 
     With lr = 1 and β = 0 the server takes the clients' mean; with lr = 1 it is FedAvgM (Hsu, Qi
@@ -30,9 +30,9 @@ class ServerSGD:
     Parameters
     ----------
     lr : float
-        Above 0.
+        How far the server goes along the step.
     momentum : float
-        β, from 0 to below 1; the clients' progress is multiplied by up to 1/(1 − β).
+        β; the clients' progress is multiplied by up to 1/(1 − β).
 
     Raises
     ------
@@ -40,12 +40,8 @@ class ServerSGD:
         If one of them is out of its range.
     """
 
-    lr: float = 1.0
-    momentum: float = 0.0
-
-    def __post_init__(self) -> None:
-        _require("server_lr", self.lr, 0 < self.lr < float("inf"), "a number above 0")
-        _require_decay("server_momentum", self.momentum)
+    lr: Positive = 1.0
+    momentum: BelowOne = 0.0
 
     def step(self, gradient: Tensors, state: Tensors) -> tuple[dict[str, Tensor], Tensors]:
         """Return the step lr u of every tensor of the gradient, and the state after it.
@@ -65,7 +61,7 @@ class ServerSGD:
 
 
 @dataclass(frozen=True)
-class ServerAdam:
+class ServerAdam(Checked):
     """FedAdam: m ← β₁ m + (1 − β₁) Δ, v ← β₂ v + (1 − β₂) Δ², θ ← θ − lr m / (√v + τ).
 
     As published there is no correction of the first steps' bias; Flower's FedAdam has one.
@@ -81,16 +77,10 @@ class ServerAdam:
         If one of them is out of its range.
     """
 
-    lr: float = 0.01
-    beta1: float = 0.9
-    beta2: float = 0.99
-    tau: float = 1e-3
-
-    def __post_init__(self) -> None:
-        _require("server_lr", self.lr, 0 < self.lr < float("inf"), "a number above 0")
-        _require("tau", self.tau, 0 < self.tau < float("inf"), "a number above 0")
-        _require_decay("beta1", self.beta1)
-        _require_decay("beta2", self.beta2)
+    lr: Positive = 0.01
+    beta1: BelowOne = 0.9
+    beta2: BelowOne = 0.99
+    tau: Positive = 1e-3
 
     def step(self, gradient: Tensors, state: Tensors) -> tuple[dict[str, Tensor], Tensors]:
         """Return the step of every tensor of the gradient, and the state; as `ServerSGD.step`."""
@@ -121,12 +111,3 @@ def stepped(
 def is_buffer(name: str, tensor: Tensor) -> bool:
     """Whether a tensor of a state dict is a buffer: not floating, or batch norm's statistics."""
     return not tensor.is_floating_point() or name.endswith(("running_mean", "running_var"))
-
-
-def _require_decay(name: str, value: float) -> None:
-    _require(name, value, 0 <= value < 1, "from 0 to below 1")
-
-
-def _require(name: str, value: float, is_allowed: bool, allowed: str) -> None:
-    if not is_allowed:
-        raise SettingError(name, value, allowed)

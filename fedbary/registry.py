@@ -1,12 +1,10 @@
-"""The names that settings may hold, from the files that define them; PyTorch is not imported."""
+"""The names that settings may hold, from the files of a package's parts, which are not imported."""
 
 from __future__ import annotations
 
-import ast
 import pkgutil
+import re
 from pathlib import Path
-
-from fedbary.syntax import tree
 
 _PACKAGE = Path(__file__).parent
 
@@ -18,12 +16,12 @@ def modules(package: str, function: str = "") -> tuple[str, ...]:
     """
     found = (module.name for module in pkgutil.iter_modules([str(_PACKAGE / package)]))
     public = sorted(name for name in found if not name.startswith("_"))
-    return tuple(name for name in public if not function or function in _functions(package, name))
+    begins = f"\ndef {function}("
+    return tuple(name for name in public if not function or begins in _text(package, name))
 
 
-def _functions(package: str, module: str) -> set[str]:
-    file = _PACKAGE / package / f"{module}.py"
-    return {node.name for node in tree(file).body if isinstance(node, ast.FunctionDef)}
+def _text(package: str, module: str) -> str:
+    return (_PACKAGE / package / f"{module}.py").read_text(encoding="utf-8")
 
 
 def is_factory(name: str) -> bool:
@@ -33,13 +31,20 @@ def is_factory(name: str) -> bool:
 
 
 def rules() -> tuple[str, ...]:
-    """Return the names of the aggregation rules: the first text in what each file calls RULE."""
+    """Return the names of the aggregation rules."""
+    return _named("aggregation", r'^RULE = [^"]*"(\w+)"')
+
+
+def methods() -> tuple[str, ...]:
+    """Return the names of the methods: of its class, unless that says another."""
+    return _named("methods", r'^class (\w+)\(|^    name: ClassVar\[str\] = "(\w+)"')
+
+
+def _named(package: str, form: str) -> tuple[str, ...]:
+    """Return the last name in each file that has a form and is the file's but for its writing."""
     names = []
-    for module in modules("aggregation"):
-        file = _PACKAGE / "aggregation" / f"{module}.py"
-        for statement in tree(file).body:
-            if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "RULE":
-                nodes = ast.walk(statement.value)
-                texts = [node.value for node in nodes if isinstance(node, ast.Constant)]
-                names += [text for text in texts if isinstance(text, str)][:1]
+    for module in modules(package):
+        plain = module.replace("_", "")
+        found = ("".join(m.groups("")) for m in re.finditer(form, _text(package, module), re.M))
+        names += [name for name in found if name.lower() == plain][-1:]
     return tuple(names)

@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 from torch import equal
 
 from fedbary.methods import METHODS
+from fedbary.parameters import declared
 from fedbary.settings.config import resolve
-from fedbary.settings.parameters import methods
 
 NIGHT = bool(os.environ.get("FEDBARY_EVERY_METHOD"))
 night = pytest.mark.skipif(not NIGHT, reason="by night: FEDBARY_EVERY_METHOD=1")
@@ -43,7 +43,7 @@ Particles' steps have the size of `lr` in each weight, so theirs is a tenth of S
 
 def few(name):
     """The parameters in `FEW` that a method has."""
-    return {key: FEW[key] for key in FEW.keys() & methods()[name].parameters.keys()}
+    return {key: FEW[key] for key in FEW.keys() & declared(METHODS[name]).keys()}
 
 
 def settings(name, **changes):

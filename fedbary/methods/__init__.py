@@ -2,7 +2,7 @@
 
 A method is a module of this package that defines one public subclass of `Method`, or of another
 method, a frozen dataclass of its parameters with the paper's defaults; nothing else registers it.
-Its name is the class's. The file is read before it is imported: defaults are written out.
+Its name is the class's, in small letters the file's. Types say what parameters may be.
 A module whose name starts with an underscore is shared code.
 """
 
@@ -23,8 +23,9 @@ from fedbary.methods._method import (
     Tensors,
 )
 from fedbary.methods._room import require_room
-from fedbary.settings.config import Settings, parameters_of
-from fedbary.settings.parameters import Value, methods
+from fedbary.parameters import Value, declared
+from fedbary.registry import modules
+from fedbary.settings.config import Settings
 
 __all__ = [
     "METHODS",
@@ -42,11 +43,22 @@ __all__ = [
     "require_room",
 ]
 
+
+def _defined(module: str) -> type[Method]:
+    """Return the method that a module of this package defines."""
+    held = vars(import_module(f"{__name__}.{module}")).values()
+    kinds = [k for k in held if isinstance(k, type) and k.__module__ == f"{__name__}.{module}"]
+    found = [k for k in kinds if issubclass(k, Method) and not k.__name__.startswith("_")]
+    if [k.name.lower() for k in found] != [module]:
+        names = ", ".join(k.name for k in found) or "none"
+        allowed = "one public class that inherits from Method, named as the file"
+        raise SettingError(f"{module}.py: methods", names, allowed)
+    declared(found[0])  # says at once what is wrong with it
+    return found[0]
+
+
 METHODS: Mapping[str, type[Method]] = MappingProxyType(
-    {
-        found.name: getattr(import_module(f"{__name__}.{found.module}"), found.defines)
-        for found in methods().values()
-    }
+    {found.name: found for found in map(_defined, modules("methods"))}
 )
 """Every method's class by its name."""
 
@@ -64,7 +76,7 @@ def method_of(settings: Settings) -> Method:
 
 def arguments_of(settings: Settings) -> dict[str, Value]:
     """Return the parameters of the run's method by name."""
-    own = parameters_of(settings.method)
+    own = declared(method_named(settings.method))
     return {name: own[name].read(getattr(settings, name)) for name in own}
 
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from fedbary.aggregation.tensors import Empty, new_empty
 from fedbary.inference import Local
+from fedbary.parameters import Checked
 from fedbary.predictive import Predictive
 
 Tensors = Mapping[str, Tensor]
@@ -115,7 +116,7 @@ class Reply:
     tensors: Tensors
 
 
-class Method:
+class Method(Checked):
     """A published method: its parameters, as a frozen dataclass, and what it does each round.
 
     The server holds the global model, a state dict, and beside it the method's state. A round:

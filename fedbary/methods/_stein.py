@@ -23,8 +23,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedbary.errors import SettingError
-
 LEAST_VAR = 1e-10
 """Of a weight in which all particles agree."""
 
@@ -32,14 +30,6 @@ _MEMORY, _TINY = 0.9, 1e-6
 
 Score = Callable[[Tensor], Tensor]
 """∇log p at the rows of a matrix, (M, d) to (M, d)."""
-
-
-def check_particles(particles: int, width: float) -> None:
-    """Raise a SettingError if so many particles, or kernels of that width, are no density."""
-    if particles < 2:
-        raise SettingError("particles", particles, "a whole number from 2 up")
-    if not 0 <= width < math.inf:
-        raise SettingError("width", width, "a number above 0, or 0: by the particles' own spread")
 
 
 class Smooth:

@@ -35,12 +35,12 @@ from typing import ClassVar
 import torch
 
 from fedbary.aggregation import AnyRule, RobustRule, aggregate_tensors, rule_named
-from fedbary.aggregation.bound import check_ratio
 from fedbary.aggregation.limits import LARGEST_LOG_VAR, check_values
 from fedbary.aggregation.mixing import Mixing
 from fedbary.gaussian import gaussian_pairs
 from fedbary.methods._method import Method, Reply, Server, Tensors
 from fedbary.optimisers import ServerSGD, is_buffer
+from fedbary.parameters import BelowHalf, BelowOne, Ratio
 
 
 @dataclass(frozen=True)
@@ -52,10 +52,10 @@ class Barycentre(Method):
     rule : str or Rule or RobustRule or JointRule
         A rule's name; in Python also a rule of one's own.
     trim_fraction : float
-        For TrimmedMean, MultiKrum and `mixing`: the part of a round's clients that may be hostile,
-        from 0 to below ½. Other rules have no use for it, and no protection by it.
+        For TrimmedMean, MultiKrum and `mixing`: the part of a round's clients that may be hostile.
+        Other rules have no use for it, and no protection by it.
     max_precision_ratio : float or None
-        The most that a client's precision of a weight may be of the clients' median, 1 or more;
+        The most that a client's precision of a weight may be of the clients' median;
         what is above counts as that much; none: no bound. See `fedbary.aggregation.bound`.
     clipping : bool
         Whether updates that go farther than the median, of means or of standard deviations, are
@@ -64,7 +64,7 @@ class Barycentre(Method):
         Whether after clipping each posterior becomes the mean of those whose updates point its way
         most, as many as `trim_fraction` leaves honest.
     server_momentum : float
-        β, from 0 to below 1: the clients' progress is multiplied by up to 1/(1 − β).
+        β: the clients' progress is multiplied by up to 1/(1 − β).
 
     Raises
     ------
@@ -73,11 +73,11 @@ class Barycentre(Method):
     """
 
     rule: str | AnyRule = "RKLB"
-    trim_fraction: float = 0.2
-    max_precision_ratio: float | None = None
+    trim_fraction: BelowHalf = 0.2
+    max_precision_ratio: Ratio | None = None
     clipping: bool = False
     mixing: bool = False
-    server_momentum: float = 0.0
+    server_momentum: BelowOne = 0.0
 
     name: ClassVar[str] = "barycentre"
 
@@ -85,8 +85,7 @@ class Barycentre(Method):
     deterministic = None
 
     def __post_init__(self) -> None:
-        check_ratio(self.max_precision_ratio)
-        ServerSGD(momentum=self.server_momentum)
+        super().__post_init__()
         _ = self.chosen, self._before
 
     @property

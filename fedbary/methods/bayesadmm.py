@@ -44,8 +44,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fedbary.gaussian import Factor
-from fedbary.methods._ranges import part, positive
 from fedbary.methods._sites import SiteMethod
+from fedbary.parameters import Positive, Share
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,9 @@ class BayesADMM(SiteMethod):
     Parameters
     ----------
     rho : float
-        ρ, above 0: how strongly clients are held together; below 1 they go further in a round.
+        ρ: how strongly clients are held together; below 1 they go further in a round.
     damping : float
-        γ, above 0 to 1: how far a dual variable moves.
+        γ: how far a dual variable moves.
     prior_std : float
         Of N(0, prior_std²), η₀.
 
@@ -67,13 +67,9 @@ class BayesADMM(SiteMethod):
         If a parameter is out of its range.
     """
 
-    rho: float = 1.0
-    damping: float = 0.1
-    prior_std: float = 1.0
-
-    def __post_init__(self) -> None:
-        part(self, "damping")
-        positive(self, "rho", "prior_std")
+    rho: Positive = 1.0
+    damping: Share = 0.1
+    prior_std: Positive = 1.0
 
     def prior(self, like: Mapping[str, Tensor]) -> Factor:
         """Return N(0, prior_std²)."""

@@ -77,10 +77,10 @@ from fedbary.methods._particles import (
     stacked,
     under,
 )
-from fedbary.methods._ranges import positive, whole
 from fedbary.methods._room import require_room
-from fedbary.methods._stein import Normal, Smooth, check_particles, descended
+from fedbary.methods._stein import Normal, Smooth, descended
 from fedbary.methods._threads import one_thread
+from fedbary.parameters import Count, NotNegative, Positive, Several, ShareOrZero
 from fedbary.predictive import Predictive
 from fedbary.seeds import derive_seed
 
@@ -99,15 +99,15 @@ class DSVGD(Method):
     Parameters
     ----------
     particles : int
-        M, from 2.
+        M, how many a density has.
     width : float
         The std of the Gaussians by which particles are a density; 0: by their own spread.
     prior_std : float
         Of p_0 = N(0, prior_std²).
     alpha : float
-        α, above 0: data count 1/α times.
+        α: data count 1/α times.
     damping : float
-        γ, above 0 to 1: how far a client's density moves. 0, the default: 1 over the replies of a
+        γ: how far a client's density moves. 0, the default: 1 over the replies of a
         round, with which one client a round moves all the way.
     server_steps : int
         Steps of SVGD at the server for each density.
@@ -122,25 +122,18 @@ class DSVGD(Method):
         If a parameter is out of its range.
     """
 
-    particles: int = 20
-    width: float = 0.55
-    prior_std: float = 1.0
-    alpha: float = 1.0
-    damping: float = 0.0
-    server_steps: int = 200
-    server_rate: float = 0.05
-    init_std: float = 0.1
+    particles: Several = 20
+    width: NotNegative = 0.55
+    prior_std: Positive = 1.0
+    alpha: Positive = 1.0
+    damping: ShareOrZero = 0.0
+    server_steps: Count = 200
+    server_rate: Positive = 0.05
+    init_std: Positive = 0.1
 
     deterministic = True
     has_members = True
     unused = ("momentum", "weight_decay", "max_grad_norm")
-
-    def __post_init__(self) -> None:
-        check_particles(self.particles, self.width)
-        positive(self, "prior_std", "alpha", "server_rate", "init_std")
-        if not 0 <= self.damping <= 1:
-            raise SettingError("damping", self.damping, "above 0 to 1, or 0: 1 over the replies")
-        whole(self, 1, "server_steps")
 
     def check(self, clients: int, epochs: int) -> None:
         """Refuse a damping with which a round of so many clients would diverge."""

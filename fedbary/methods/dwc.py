@@ -53,7 +53,7 @@ from torch import Tensor
 from fedbary.aggregation.limits import LARGEST_LOG_VAR
 from fedbary.gaussian import LOG_VAR_SUFFIX, Factor, Posterior, variance_power
 from fedbary.methods._method import Fitted, Local, Method, Reply, Server, Tensors, weighted_mean
-from fedbary.methods._ranges import one_of, positive
+from fedbary.parameters import Positive
 
 _EXAMPLES = "counted/examples"
 """The entry of the state with the examples of the last round that counted."""
@@ -77,11 +77,7 @@ class DWC(Method):
     """
 
     prior: Literal["normal", "global"] = "normal"
-    prior_std: float = 1.0
-
-    def __post_init__(self) -> None:
-        one_of(self, "prior", ("normal", "global"))
-        positive(self, "prior_std")
+    prior_std: Positive = 1.0
 
     def send(self, server: Server, client: str) -> Tensors:
         """Return the global posterior and, once a round has counted, that round's examples."""

@@ -65,7 +65,7 @@ from fedbary.methods._method import (
     Tensors,
     weighted_mean,
 )
-from fedbary.methods._ranges import not_negative, positive, whole
+from fedbary.parameters import Count, NotNegative, Number, Positive
 from fedbary.predictive import Predictive
 
 _NETWORKS = "networks/"
@@ -78,17 +78,17 @@ class FALD(Method):
     Parameters
     ----------
     networks : int
-        M, the global networks that predict together, from 1.
+        M, the global networks that predict together.
     local_steps : int
-        Between two averages, from 1.
+        Between two averages.
     burn_in : int
-        Rounds whose networks are not kept, from 0.
+        Rounds whose networks are not kept.
     thinning : int
-        Of the rounds after these each so-manieth network is kept, from 1.
+        Of the rounds after these each so-manieth network is kept.
     temperature : float
-        T, from 0; 1 samples the posterior, for steps so small that batches add little.
+        T; 1 samples the posterior, for steps so small that batches add little.
     rate_factor : float
-        η is `lr` times this, above 0.
+        η is `lr` times this.
 
     Raises
     ------
@@ -96,23 +96,17 @@ class FALD(Method):
         If a parameter is out of its range.
     """
 
-    networks: int = 10
-    local_steps: int = 20
-    burn_in: int = 0
-    thinning: int = 1
-    temperature: float = 1.0
-    rate_factor: float = 3.0
+    networks: Count = 10
+    local_steps: Count = 20
+    burn_in: Number = 0
+    thinning: Count = 1
+    temperature: NotNegative = 1.0
+    rate_factor: Positive = 3.0
 
     samples_along = True
     deterministic = True
     has_members = True
     unused = ("local_epochs", "momentum", "max_grad_norm")
-
-    def __post_init__(self) -> None:
-        whole(self, 1, "networks", "local_steps", "thinning")
-        whole(self, 0, "burn_in")
-        not_negative(self, "temperature")
-        positive(self, "rate_factor")
 
     def held(self, clients: int) -> int:
         """Return how many networks the server holds."""

@@ -30,6 +30,7 @@ from dataclasses import dataclass
 
 from fedbary.methods._method import Method, Reply, Server, Tensors, weighted_mean
 from fedbary.optimisers import ServerAdam, stepped
+from fedbary.parameters import BelowOne, Positive
 
 
 @dataclass(frozen=True)
@@ -39,11 +40,11 @@ class FedAdam(Method):
     Parameters
     ----------
     server_lr : float
-        η, above 0.
+        η, how far the server goes.
     beta1, beta2 : float
-        From 0 to below 1.
+        How slowly the mean of the steps, and that of their squares, forget.
     tau : float
-        τ, above 0: adaptivity, in units of a weight's step.
+        τ: adaptivity, in units of a weight's step.
 
     Raises
     ------
@@ -51,15 +52,12 @@ class FedAdam(Method):
         If a parameter is out of its range.
     """
 
-    server_lr: float = 0.01
-    beta1: float = 0.9
-    beta2: float = 0.99
-    tau: float = 0.001
+    server_lr: Positive = 0.01
+    beta1: BelowOne = 0.9
+    beta2: BelowOne = 0.99
+    tau: Positive = 0.001
 
     deterministic = True
-
-    def __post_init__(self) -> None:
-        self._optimiser  # noqa: B018 - says at once what is out of range
 
     @property
     def _optimiser(self) -> ServerAdam:

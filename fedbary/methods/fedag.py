@@ -80,9 +80,6 @@ class FedAG(Method):
     draws_around = True
     squares = True
 
-    def __post_init__(self) -> None:
-        _require_estimator(self.estimator)
-
     def fit(self, local: Local, received: Tensors, kept: Tensors) -> Fitted:
         """Train the client's point weights."""
         local.load(received)

@@ -29,6 +29,7 @@ from dataclasses import dataclass
 
 from fedbary.methods._method import Method, Reply, Server, Tensors, weighted_mean
 from fedbary.optimisers import ServerSGD, stepped
+from fedbary.parameters import BelowOne, Positive
 
 
 @dataclass(frozen=True)
@@ -38,9 +39,9 @@ class FedAvgM(Method):
     Parameters
     ----------
     server_lr : float
-        η, above 0: how far the server goes along the momentum.
+        η: how far the server goes along the momentum.
     server_momentum : float
-        β, from 0 to below 1.
+        β, how much of the momentum a round keeps.
 
     Raises
     ------
@@ -48,13 +49,10 @@ class FedAvgM(Method):
         If a parameter is out of its range.
     """
 
-    server_lr: float = 1.0
-    server_momentum: float = 0.9
+    server_lr: Positive = 1.0
+    server_momentum: BelowOne = 0.9
 
     deterministic = True
-
-    def __post_init__(self) -> None:
-        self._optimiser  # noqa: B018 - says at once what is out of range
 
     @property
     def _optimiser(self) -> ServerSGD:

@@ -47,8 +47,8 @@ from fedbary.methods._bench import bench_of
 from fedbary.methods._descent import weights_of
 from fedbary.methods._distil import Distillation, distilled
 from fedbary.methods._method import Method, Reply, Server, Tensors, shares, weighted_mean
-from fedbary.methods._ranges import one_of, positive, whole
 from fedbary.methods.fedag import fit_gaussian, stacked
+from fedbary.parameters import Count, Number, Positive
 from fedbary.predictive import Predictive
 from fedbary.predictive.choice import unstacked
 from fedbary.predictive.draws import drawn
@@ -69,17 +69,17 @@ class FedBE(Method):
     ensemble : str
         What networks are drawn from: gaussian or dirichlet.
     draws : int
-        How many are drawn beside the clients' networks and their mean, from 0.
+        How many are drawn beside the clients' networks and their mean.
     concentration : float
-        The Dirichlet's, above 0: the larger, the closer the draws to the mean.
+        The Dirichlet's: the larger, the closer the draws to the mean.
     distil_epochs : int
-        Passes of the student over the server's inputs a round, from 0: no student.
+        Passes of the student over the server's inputs a round; 0: no student.
     distil_lr : float
         Of its SGD with momentum 0.9.
     distil_batch_size : int
         Inputs a step.
     distil_temperature : float
-        T, above 0, of the targets p^(1/T).
+        T of the targets p^(1/T).
 
     Raises
     ------
@@ -88,22 +88,19 @@ class FedBE(Method):
     """
 
     ensemble: Literal["gaussian", "dirichlet"] = "gaussian"
-    draws: int = 10
-    concentration: float = 1.0
-    distil_epochs: int = 20
-    distil_lr: float = 0.001
-    distil_batch_size: int = 128
-    distil_temperature: float = 0.5
+    draws: Number = 10
+    concentration: Positive = 1.0
+    distil_epochs: Number = 20
+    distil_lr: Positive = 0.001
+    distil_batch_size: Count = 128
+    distil_temperature: Positive = 0.5
 
     deterministic = True
     has_members = True
     needs_bench = True
 
     def __post_init__(self) -> None:
-        one_of(self, "ensemble", ENSEMBLES)
-        whole(self, 1, "distil_batch_size")
-        whole(self, 0, "draws", "distil_epochs")
-        positive(self, "concentration", "distil_lr", "distil_temperature")
+        super().__post_init__()
         object.__setattr__(self, "needs_bench", self.distil_epochs > 0)
 
     def held(self, clients: int) -> int:

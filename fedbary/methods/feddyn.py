@@ -44,7 +44,7 @@ import torch
 
 from fedbary.methods._descent import Descent, weights_of
 from fedbary.methods._method import Fitted, Local, Method, Reply, Server, Tensors, weighted_mean
-from fedbary.methods._ranges import positive
+from fedbary.parameters import Positive
 
 _DRIFT = "drift/"
 
@@ -64,14 +64,11 @@ class FedDyn(Method):
         If a parameter is out of its range.
     """
 
-    strength: float = 0.1
+    strength: Positive = 0.1
 
     deterministic = True
     remembers = True
     unused = ("inference", "prior", "prior_std", "log_var_lr")
-
-    def __post_init__(self) -> None:
-        positive(self, "strength")
 
     def start(self, model: Tensors) -> Tensors:
         """Return h = 0."""

@@ -44,8 +44,8 @@ from torch import Tensor
 from fedbary.gaussian import Factor
 from fedbary.inference._vectors import effective_size
 from fedbary.methods._method import Fitted, Local, Tensors
-from fedbary.methods._ranges import below_one, not_negative, part
 from fedbary.methods._sites import SiteMethod, factor
+from fedbary.parameters import BelowOne, NotNegative, Share
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,11 @@ class FedEP(SiteMethod):
     Parameters
     ----------
     server_lr : float
-        s, above 0 to 1: how far the sites of a round move together.
+        s: how far the sites of a round move together.
     server_momentum : float
-        β, from 0 to below 1.
+        β, how much of the momentum a round keeps.
     weight_decay : float
-        c, from 0: of a client's mean negative log-likelihood; the paper's on CIFAR-100.
+        c: of a client's mean negative log-likelihood; the paper's on CIFAR-100.
 
     Raises
     ------
@@ -67,14 +67,9 @@ class FedEP(SiteMethod):
         If a parameter is out of its range.
     """
 
-    server_lr: float = 0.5
-    server_momentum: float = 0.9
-    weight_decay: float = 1e-4
-
-    def __post_init__(self) -> None:
-        part(self, "server_lr")
-        below_one(self, "server_momentum")
-        not_negative(self, "weight_decay")
+    server_lr: Share = 0.5
+    server_momentum: BelowOne = 0.9
+    weight_decay: NotNegative = 1e-4
 
     @property
     def site_momentum(self) -> float:

@@ -59,8 +59,8 @@ from fedbary.methods._method import (
     weighted_mean,
 )
 from fedbary.methods._near import Pull, fit_near, packed
-from fedbary.methods._ranges import part, positive
 from fedbary.optimisers import is_buffer
+from fedbary.parameters import Positive, Share
 from fedbary.predictive import Predictive
 
 _VAR, _CLIENTS = "niw/var/", "niw/clients"
@@ -75,12 +75,12 @@ class FedHB(Method):
     prior_std : float
         s of the prior NIW(0, λ, s² I, d + 2); the paper's is 1.
     prior_weight : float
-        κ, above 0: the weight of the prior at a client, beside its summed NLL; the paper's is 1.
+        κ: the weight of the prior at a client, beside its summed NLL; the paper's is 1.
     prior_clients : float
-        λ, above 0: for how many clients the prior counts in m₀, which it draws to 0; the paper's
+        λ: for how many clients the prior counts in m₀, which it draws to 0; the paper's
         is 1.
     keep : float
-        p, above 0 to 1: of each weight of a client the probability that it is not 0.
+        p: of each weight of a client the probability that it is not 0.
     spike_std : float
         ε, the standard deviation of a client's spikes.
 
@@ -90,19 +90,15 @@ class FedHB(Method):
         If a parameter is out of its range.
     """
 
-    prior_std: float = 0.1
-    prior_weight: float = 0.01
-    prior_clients: float = 0.01
-    keep: float = 0.999
-    spike_std: float = 0.0001
+    prior_std: Positive = 0.1
+    prior_weight: Positive = 0.01
+    prior_clients: Positive = 0.01
+    keep: Share = 0.999
+    spike_std: Positive = 0.0001
 
     deterministic = True
     draws_around = True
     personalises = True
-
-    def __post_init__(self) -> None:
-        positive(self, "prior_std", "prior_weight", "prior_clients", "spike_std")
-        part(self, "keep")
 
     def start(self, model: Tensors) -> Tensors:
         """Return V₀ = s² for every weight, and that no client counts yet."""

@@ -59,8 +59,8 @@ from fedbary.methods._method import (
     weighted_mean,
 )
 from fedbary.methods._near import Pull, fit_near, packed
-from fedbary.methods._ranges import positive, whole
 from fedbary.optimisers import is_buffer
+from fedbary.parameters import Count, Positive
 from fedbary.predictive import Predictive
 from fedbary.predictive.combine import Gate, gate_logits
 from fedbary.seeds import derive_seed
@@ -85,16 +85,12 @@ class FedHBMixture(Method):
         If a parameter is out of its range.
     """
 
-    centres: int = 2
-    centre_std: float = 0.1
+    centres: Count = 2
+    centre_std: Positive = 0.1
 
     deterministic = True
     has_members = True
     personalises = True
-
-    def __post_init__(self) -> None:
-        whole(self, 1, "centres")
-        positive(self, "centre_std")
 
     def held(self, clients: int) -> int:
         """Return the number of the centres and the gate."""

@@ -45,7 +45,7 @@ from fedbary.errors import SettingError
 from fedbary.gaussian import LOG_VAR_SUFFIX, MEAN_SUFFIX, Posterior
 from fedbary.methods._bench import at_work, batches, bench_of
 from fedbary.methods._method import Method, Reply, Server, Tensors, shares, weighted_mean
-from fedbary.methods._ranges import positive, whole
+from fedbary.parameters import Count, Number, Positive
 from fedbary.seeds import derive_seed
 from fedbary.variational.noise import drawing
 
@@ -62,7 +62,7 @@ class FedLAW(Method):
     rule : str
         The rule under which Gaussians are aggregated; of point weights all are the weighted mean.
     server_epochs : int
-        Passes over the server's examples a round, from 0: then it is the rule.
+        Passes over the server's examples a round; 0: it is the rule.
     server_lr : float
         Adam's rate for a and g: the paper's 0.005, 0.01 on CIFAR-10.
     server_batch_size : int
@@ -75,18 +75,16 @@ class FedLAW(Method):
     """
 
     rule: str = "RKLB"
-    server_epochs: int = 20
-    server_lr: float = 0.005
-    server_batch_size: int = 64
+    server_epochs: Number = 20
+    server_lr: Positive = 0.005
+    server_batch_size: Count = 64
 
     deterministic = None
     needs_bench = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self._chart  # noqa: B018 - says at once what is out of range
-        whole(self, 0, "server_epochs")
-        positive(self, "server_lr")
-        whole(self, 1, "server_batch_size")
 
     def aggregate(self, server: Server, replies: Sequence[Reply]) -> tuple[Tensors, Tensors]:
         """Learn weights and shrinkage, and return the aggregate under them."""

@@ -51,7 +51,7 @@ from fedbary.methods._method import (
     shares,
     weighted_mean,
 )
-from fedbary.methods._ranges import positive, whole
+from fedbary.parameters import Count, Positive
 
 INPUTS, SLOPES = "inputs/", "slopes/"
 """What the keys of A and B begin with, as triangles."""
@@ -67,7 +67,7 @@ class FedLPA(Method):
     Parameters
     ----------
     damping : float
-        Above 0; its root is added to the diagonals of both factors.
+        Its root is added to the diagonals of both factors.
     most_side : int
         The most inputs and outputs that a layer may have, as its factors are their squares.
 
@@ -77,14 +77,10 @@ class FedLPA(Method):
         If a parameter is out of its range.
     """
 
-    damping: float = 0.001
-    most_side: int = 4096
+    damping: Positive = 0.001
+    most_side: Count = 4096
 
     deterministic = True
-
-    def __post_init__(self) -> None:
-        positive(self, "damping")
-        whole(self, 1, "most_side")
 
     def start(self, model: Tensors) -> Tensors:
         """Refuse a layer whose factors are too large; there is no state."""

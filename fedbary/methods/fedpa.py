@@ -44,8 +44,8 @@ from fedbary.methods._method import (
     Tensors,
     weighted_mean,
 )
-from fedbary.methods._ranges import not_negative, whole
 from fedbary.optimisers import ServerSGD, is_buffer
+from fedbary.parameters import BelowOne, NotNegative, Number, Positive
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class FedPA(Method):
     Parameters
     ----------
     rho : float
-        ρ, from 0: how much of the samples' covariance is used; the paper's 0.1, 0.01 on EMNIST.
+        ρ: how much of the samples' covariance is used; the paper's 0.1, 0.01 on EMNIST.
     burn_in : int
         Epochs of a round before samples are taken; it must leave one.
     fedavg_rounds : int
@@ -70,19 +70,14 @@ class FedPA(Method):
         If a parameter is out of its range.
     """
 
-    rho: float = 0.1
-    burn_in: int = 1
-    fedavg_rounds: int = 0
-    server_lr: float = 0.5
-    server_momentum: float = 0.9
+    rho: NotNegative = 0.1
+    burn_in: Number = 1
+    fedavg_rounds: Number = 0
+    server_lr: Positive = 0.5
+    server_momentum: BelowOne = 0.9
 
     samples_along = True
     deterministic = True
-
-    def __post_init__(self) -> None:
-        not_negative(self, "rho")
-        whole(self, 0, "burn_in", "fedavg_rounds")
-        self._optimiser  # noqa: B018 - says at once what is out of range
 
     def check(self, clients: int, epochs: int) -> None:
         """Refuse a round that leaves no epoch to sample."""

@@ -58,7 +58,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from fedbary.errors import SettingError
 from fedbary.gaussian import LOG_VAR_SUFFIX, MEAN_SUFFIX, Posterior, gaussian_pairs
 from fedbary.inference._steps import Steps
 from fedbary.inference._vectors import Flat
@@ -72,9 +71,9 @@ from fedbary.methods._method import (
     Tensors,
     weighted_mean,
 )
-from fedbary.methods._ranges import below_one, positive, whole
 from fedbary.methods._secant import PROBES, largest_curvature
 from fedbary.optimisers import ServerAdam, is_buffer
+from fedbary.parameters import BelowOne, Count, LogVar, Positive
 from fedbary.predictive import Predictive
 from fedbary.predictive._networks import evaluation
 from fedbary.seeds import derive_seed
@@ -90,13 +89,13 @@ class FedPop(Method):
     Parameters
     ----------
     burn_in : float
-        From 0 to below 1: the part of a round's steps that is dropped; the code's 5 of 10.
+        The part of a round's steps that is dropped; the code's 5 of 10.
     heads : int
-        Samples of its head that a client keeps of a round and predicts by, from 1.
+        Samples of its head that a client keeps of a round and predicts by.
     server_lr : float
         Adam's rate on the trunk.
     kl_weight : float
-        κ, above 0: the temperature of the chain and the weight of its prior.
+        κ: the temperature of the chain and the weight of its prior.
     init_log_var : float
         log v of the prior that clients are sent until a round counts.
 
@@ -106,24 +105,16 @@ class FedPop(Method):
         If a parameter is out of its range.
     """
 
-    burn_in: float = 0.5
-    heads: int = 5
-    server_lr: float = 0.01
-    kl_weight: float = 1.0
-    init_log_var: float = 0.0
+    burn_in: BelowOne = 0.5
+    heads: Count = 5
+    server_lr: Positive = 0.01
+    kl_weight: Positive = 1.0
+    init_log_var: LogVar = 0.0
 
     unused = ("inference", "prior", "prior_std", "log_var_lr", "weight_decay")
     samples_along = True
     personalises = True
     remembers = True
-
-    def __post_init__(self) -> None:
-        below_one(self, "burn_in")
-        whole(self, 1, "heads")
-        positive(self, "kl_weight")
-        if not -40 <= self.init_log_var <= 40:
-            raise SettingError("init_log_var", self.init_log_var, "a number from -40 to 40")
-        ServerAdam(self.server_lr)
 
     def start(self, model: Tensors) -> Tensors:
         """Return that the prior is not learned yet."""

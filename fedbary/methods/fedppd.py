@@ -55,7 +55,7 @@ from fedbary.inference._vectors import Momentum, Vectors
 from fedbary.methods._distil import gap, target_of
 from fedbary.methods._langevin import Sampler
 from fedbary.methods._method import Fitted, Local, Method, Reply, Server, Tensors, weighted_mean
-from fedbary.methods._ranges import not_negative, positive, whole
+from fedbary.parameters import Count, NotNegative, Positive
 from fedbary.predictive._networks import evaluation
 from fedbary.seeds import derive_seed
 from fedbary.variational.layers import normal_like
@@ -76,12 +76,12 @@ class FedPPD(Method):
     Parameters
     ----------
     teacher_lr : float
-        η of the teacher's SGLD, above 0, whose steps are η/2; 0.055 as published. The student's
+        η of the teacher's SGLD, whose steps are η/2; 0.055 as published. The student's
         rate is `lr`.
     temperature : float
-        T of the teacher, from 0.
+        T of the teacher.
     student_passes : int
-        How often the student goes through the inputs after each epoch of the teacher, from 1; once
+        How often the student goes through the inputs after each epoch of the teacher; once
         as published, with a hundred rounds or more.
 
     Raises
@@ -90,17 +90,12 @@ class FedPPD(Method):
         If a parameter is out of its range.
     """
 
-    teacher_lr: float = 0.11
-    temperature: float = 1.0
-    student_passes: int = 3
+    teacher_lr: Positive = 0.11
+    temperature: NotNegative = 1.0
+    student_passes: Count = 3
 
     samples_along = True
     deterministic = True
-
-    def __post_init__(self) -> None:
-        positive(self, "teacher_lr")
-        whole(self, 1, "student_passes")
-        not_negative(self, "temperature")
 
     def held(self, clients: int) -> int:
         """Return 2: the student and the teacher."""

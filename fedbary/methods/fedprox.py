@@ -36,7 +36,7 @@ from fedbary.methods._method import (
     Tensors,
     weighted_mean,
 )
-from fedbary.methods._ranges import not_negative
+from fedbary.parameters import NotNegative
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class FedProx(Method):
     Parameters
     ----------
     mu : float
-        μ, from 0, per example: its weight beside the mean negative log-likelihood.
+        μ, per example: its weight beside the mean negative log-likelihood.
 
     Raises
     ------
@@ -54,12 +54,9 @@ class FedProx(Method):
         If μ is out of its range.
     """
 
-    mu: float = 0.01
+    mu: NotNegative = 0.01
 
     deterministic = True
-
-    def __post_init__(self) -> None:
-        not_negative(self, "mu")
 
     def fit(self, local: Local, received: Tensors, kept: Tensors) -> Fitted:
         """Train from the global model, held to it."""

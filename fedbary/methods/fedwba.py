@@ -58,10 +58,10 @@ from fedbary.methods._particles import (
     stacked,
     under,
 )
-from fedbary.methods._ranges import positive
 from fedbary.methods._room import require_room
-from fedbary.methods._stein import Normal, Score, Smooth, check_particles
+from fedbary.methods._stein import Normal, Score, Smooth
 from fedbary.methods._threads import one_thread
+from fedbary.parameters import NotNegative, Positive, Several
 from fedbary.predictive import Predictive
 
 _PARTICLES = "particles/"
@@ -75,7 +75,7 @@ class FedWBA(Method):
     Parameters
     ----------
     particles : int
-        M, from 2.
+        M, how many a density has.
     width : float
         The std of the Gaussians by which global particles are a density; 0: by their own spread,
         so that mean and variance of each weight are theirs.
@@ -90,20 +90,16 @@ class FedWBA(Method):
         If a parameter is out of its range.
     """
 
-    particles: int = 10
-    width: float = 0.55
-    prior_std: float = 1.0
-    init_std: float = 0.1
+    particles: Several = 10
+    width: NotNegative = 0.55
+    prior_std: Positive = 1.0
+    init_std: Positive = 0.1
 
     unused = ("momentum", "weight_decay", "max_grad_norm")
     deterministic = True
     has_members = True
     personalises = True
     remembers = True
-
-    def __post_init__(self) -> None:
-        check_particles(self.particles, self.width)
-        positive(self, "prior_std", "init_std")
 
     def held(self, clients: int) -> int:
         """Return how many networks the server holds."""

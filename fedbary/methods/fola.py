@@ -53,8 +53,8 @@ from fedbary.methods._method import (
     all_examples,
     weighted_mean,
 )
-from fedbary.methods._ranges import not_negative, positive
 from fedbary.methods.laplace import FISHER, pooled
+from fedbary.parameters import NotNegative, Positive
 from fedbary.predictive import Predictive
 
 _EXAMPLES = "examples/"
@@ -68,9 +68,9 @@ class FOLA(Method):
     Parameters
     ----------
     strength : float
-        Of the pull to the global model, from 0; the paper tries 0 to 1e4.
+        Of the pull to the global model; the paper tries 0 to 1e4.
     prior_precision : float
-        λ, above 0: of the prior beside the data.
+        λ: of the prior beside the data.
 
     Raises
     ------
@@ -78,15 +78,11 @@ class FOLA(Method):
         If a parameter is out of its range.
     """
 
-    strength: float = 1.0
-    prior_precision: float = 1000.0
+    strength: NotNegative = 1.0
+    prior_precision: Positive = 1000.0
 
     deterministic = True
     draws_around = True
-
-    def __post_init__(self) -> None:
-        not_negative(self, "strength")
-        positive(self, "prior_precision")
 
     def send(self, server: Server, client: str) -> Tensors:
         """Return the global model and, from the second round on, Ω."""

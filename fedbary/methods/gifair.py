@@ -43,7 +43,7 @@ from fedbary.methods._method import (
     Tensors,
     weighted_mean,
 )
-from fedbary.methods._ranges import below_one
+from fedbary.parameters import BelowOne
 
 RATE, LOSS = "fairness/rate", "fairness/loss"
 """The names of what travels beside the model."""
@@ -56,7 +56,7 @@ class GIFAIR(Method):
     Parameters
     ----------
     fairness : float
-        c, from 0 to below 1: the part of the largest λ; the code's ½.
+        c: the part of the largest λ; the code's ½.
 
     Raises
     ------
@@ -64,12 +64,9 @@ class GIFAIR(Method):
         If c is out of its range.
     """
 
-    fairness: float = 0.5
+    fairness: BelowOne = 0.5
 
     deterministic = True
-
-    def __post_init__(self) -> None:
-        below_one(self, "fairness")
 
     def send(self, server: Server, client: str) -> Tensors:
         """Return the global model, and the client's rate as a multiple of the run's."""

@@ -60,7 +60,7 @@ from fedbary.methods._method import (
     shares,
     weighted_mean,
 )
-from fedbary.methods._ranges import one_of, positive
+from fedbary.parameters import Positive
 from fedbary.predictive import Predictive
 
 FISHER = "fisher/"
@@ -77,7 +77,7 @@ class Laplace(Method):
     Parameters
     ----------
     prior_precision : float
-        λ, above 0: of the prior that the draws see.
+        λ: of the prior that the draws see.
     curvature : str
         fisher, of the labels that occurred, in one pass; or ggn, exact for linear models.
 
@@ -87,15 +87,11 @@ class Laplace(Method):
         If a parameter is out of its range.
     """
 
-    prior_precision: float = 1000.0
+    prior_precision: Positive = 1000.0
     curvature: Literal["fisher", "ggn"] = "fisher"
 
     deterministic = True
     draws_around = True
-
-    def __post_init__(self) -> None:
-        positive(self, "prior_precision")
-        one_of(self, "curvature", CURVATURES)
 
     def fit(self, local: Local, received: Tensors, kept: Tensors) -> Fitted:
         """Train point weights, and take their curvature."""

@@ -63,7 +63,7 @@ from fedbary.methods._method import (
     shares,
     weighted_mean,
 )
-from fedbary.methods._ranges import one_of, positive, whole
+from fedbary.parameters import Count, Positive
 from fedbary.predictive import Predictive
 from fedbary.predictive._networks import evaluation
 from fedbary.seeds import derive_seed
@@ -86,9 +86,9 @@ class LastLayerLaplace(Method):
     rule : str
         Under which the Gaussians are aggregated: RKLB or WB.
     prior_precision : float
-        λ, above 0.
+        λ of the prior.
     networks : int
-        Drawn after each round, from 1: they predict together.
+        Drawn after each round: they predict together.
     most_weights : int
         The most weights that a last layer may have, as its covariance is their square.
 
@@ -99,17 +99,12 @@ class LastLayerLaplace(Method):
     """
 
     rule: Literal["RKLB", "WB"] = "RKLB"
-    prior_precision: float = 1.0
-    networks: int = 10
-    most_weights: int = 4096
+    prior_precision: Positive = 1.0
+    networks: Count = 10
+    most_weights: Count = 4096
 
     deterministic = True
     has_members = True
-
-    def __post_init__(self) -> None:
-        one_of(self, "rule", BARYCENTRES)
-        positive(self, "prior_precision")
-        whole(self, 1, "networks", "most_weights")
 
     def held(self, clients: int) -> int:
         """Return how many networks the server holds."""

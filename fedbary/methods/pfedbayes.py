@@ -50,7 +50,7 @@ from torch import Tensor
 from fedbary.aggregation import aggregate
 from fedbary.gaussian import LOG_VAR_SUFFIX, MEAN_SUFFIX, Posterior
 from fedbary.methods._method import Fitted, Local, Method, Reply, Server, Tensors, weighted_mean
-from fedbary.methods._ranges import one_of, part, positive, whole
+from fedbary.parameters import Count, Positive, Share
 from fedbary.seeds import derive_seed
 
 
@@ -61,14 +61,14 @@ class pFedBayes(Method):
     Parameters
     ----------
     zeta : float
-        ζ, above 0: the weight of KL(q_k ‖ v_k)/n_k beside the mean NLL; it takes the place of
+        ζ: the weight of KL(q_k ‖ v_k)/n_k beside the mean NLL; it takes the place of
         `kl_weight`.
     beta : float
-        β, above 0 to 1: how far the server goes towards the clients' mean.
+        β: how far the server goes towards the clients' mean.
     global_lr : float
         Adam's rate on the means and ρ of v_k.
     steps_per_global : int
-        Steps of q_k for each of v_k, from 1.
+        Steps of q_k for each of v_k.
     global_step : str
         copies: clients send v_k; exact: they send q_k, and v is their forward-KL barycentre.
 
@@ -78,21 +78,15 @@ class pFedBayes(Method):
         If a parameter is out of its range.
     """
 
-    zeta: float = 10.0
-    beta: float = 1.0
-    global_lr: float = 0.001
-    steps_per_global: int = 5
+    zeta: Positive = 10.0
+    beta: Share = 1.0
+    global_lr: Positive = 0.001
+    steps_per_global: Count = 5
     global_step: Literal["copies", "exact"] = "copies"
 
     unused = ("prior", "prior_std", "kl_weight")
     personalises = True
     remembers = True
-
-    def __post_init__(self) -> None:
-        positive(self, "zeta", "global_lr")
-        part(self, "beta")
-        whole(self, 1, "steps_per_global")
-        one_of(self, "global_step", ("copies", "exact"))
 
     def fit(self, local: Local, received: Tensors, kept: Tensors) -> Fitted:
         """Train q_k and v_k in turns, an epoch of the one and its steps of the other."""

@@ -53,7 +53,7 @@ from fedbary.methods._method import (
     Tensors,
     weighted_mean,
 )
-from fedbary.methods._ranges import positive, whole
+from fedbary.parameters import Count, Positive
 from fedbary.predictive import Predictive
 from fedbary.seeds import derive_seed
 
@@ -71,9 +71,9 @@ class pFedVem(Method):
     Parameters
     ----------
     head_steps : int
-        Steps of the head on all of a client's examples in a round, from 1.
+        Steps of the head on all of a client's examples in a round.
     least_rho : float
-        The least that ρ_k counts as, above 0; public code has no bound.
+        The least that ρ_k counts as; public code has no bound.
 
     Raises
     ------
@@ -81,17 +81,13 @@ class pFedVem(Method):
         If a parameter is out of its range.
     """
 
-    head_steps: int = 10
-    least_rho: float = 0.001
+    head_steps: Count = 10
+    least_rho: Positive = 0.001
 
     unused = ("prior", "prior_std")
     personalises = True
     remembers = True
     has_members = True
-
-    def __post_init__(self) -> None:
-        whole(self, 1, "head_steps")
-        positive(self, "least_rho")
 
     def fit(self, local: Local, received: Tensors, kept: Tensors) -> Fitted:
         """Set ρ_k, train the head, then the base."""

@@ -38,7 +38,7 @@ from torch import Tensor
 from fedbary.aggregation.limits import LARGEST_LOG_VAR, value_limit
 from fedbary.gaussian import gaussian_pairs
 from fedbary.methods._method import Method, Reply, Server, Tensors, shares, weighted_mean
-from fedbary.methods._ranges import whole
+from fedbary.parameters import Several
 from fedbary.seeds import derive_seed
 
 
@@ -49,7 +49,7 @@ class PPA(Method):
     Parameters
     ----------
     draws : int
-        Of all clients together for a weight, from 2.
+        Of all clients together for a weight.
 
     Raises
     ------
@@ -57,10 +57,7 @@ class PPA(Method):
         If a parameter is out of its range.
     """
 
-    draws: int = 1000
-
-    def __post_init__(self) -> None:
-        whole(self, 2, "draws")
+    draws: Several = 1000
 
     def aggregate(self, server: Server, replies: Sequence[Reply]) -> tuple[Tensors, Tensors]:
         """Pool the draws; means end where what is admitted does, log-variances at ±39.6."""

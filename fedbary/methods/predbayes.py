@@ -48,8 +48,8 @@ from torch import Tensor
 from fedbary.methods._bench import at_work, bench_of
 from fedbary.methods._distil import answers
 from fedbary.methods._method import Bench, Reply, Server, Tensors
-from fedbary.methods._ranges import positive, whole
 from fedbary.methods.sghmc import SGHMC
+from fedbary.parameters import Number, Positive, Share
 from fedbary.predictive import Predictive
 from fedbary.predictive.choice import unstacked
 from fedbary.predictive.combine import Pool, log_pool
@@ -68,19 +68,14 @@ class PredBayes(SGHMC):
     server_epochs : int
         Steps of Adam for β, each on all of the server's examples; published 10 passes in batches.
     server_lr : float
-        Its rate, above 0.
+        Its rate.
     """
 
-    friction: float = 0.9
-    server_epochs: int = 100
-    server_lr: float = 0.01
+    friction: Share = 0.9
+    server_epochs: Number = 100
+    server_lr: Positive = 0.01
 
     needs_bench = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        whole(self, 0, "server_epochs")
-        positive(self, "server_lr")
 
     def aggregate(self, server: Server, replies: Sequence[Reply]) -> tuple[Tensors, Tensors]:
         """Keep all samples, and learn β."""

@@ -45,7 +45,7 @@ from fedbary.methods._method import (
     Tensors,
     weighted_mean,
 )
-from fedbary.methods._ranges import positive
+from fedbary.parameters import Positive
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class PropFair(Method):
     baseline : float
         M, above `epsilon`: the worst loss that is reckoned with, in nats; the paper tries 2 to 5.
     epsilon : float
-        ε, above 0: how near to M a batch's loss may come.
+        ε: how near to M a batch's loss may come.
 
     Raises
     ------
@@ -66,12 +66,12 @@ class PropFair(Method):
     """
 
     baseline: float = 5.0
-    epsilon: float = 0.2
+    epsilon: Positive = 0.2
 
     deterministic = True
 
     def __post_init__(self) -> None:
-        positive(self, "epsilon")
+        super().__post_init__()
         if not self.epsilon < self.baseline < float("inf"):
             raise SettingError("baseline", self.baseline, f"a number above epsilon, {self.epsilon}")
 

@@ -39,8 +39,8 @@ from torch import Tensor
 
 from fedbary.errors import SettingError
 from fedbary.gaussian import Factor
-from fedbary.methods._ranges import positive
 from fedbary.methods._sites import SiteMethod
+from fedbary.parameters import Positive, ShareOrZero
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class PVI(SiteMethod):
     Parameters
     ----------
     damping : float
-        γ, above 0 to 1: how far a site moves. 0, the default: 1 over the number of replies of a
+        γ: how far a site moves. 0, the default: 1 over the number of replies of a
         round, with which synchronous rounds converge and one client a round moves all the way.
     undamped_start : bool
         Whether the first round that counts moves its sites all the way, γ = 1.
@@ -63,14 +63,9 @@ class PVI(SiteMethod):
         If a parameter is out of its range.
     """
 
-    damping: float = 0.0
+    damping: ShareOrZero = 0.0
     undamped_start: bool = False
-    prior_std: float = 1.0
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.damping <= 1:
-            raise SettingError("damping", self.damping, "above 0 to 1, or 0: 1 over the replies")
-        positive(self, "prior_std")
+    prior_std: Positive = 1.0
 
     def check(self, clients: int, epochs: int) -> None:
         """Refuse a damping with which a round of so many clients may diverge."""

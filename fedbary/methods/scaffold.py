@@ -59,8 +59,8 @@ from fedbary.methods._method import (
     part_of_all,
     weighted_mean,
 )
-from fedbary.methods._ranges import positive
 from fedbary.optimisers import ServerSGD, stepped
+from fedbary.parameters import Positive
 
 CONTROL = "control/"
 """What the keys of control variates begin with, in state and messages and at a client."""
@@ -81,14 +81,11 @@ class SCAFFOLD(Method):
         If a parameter is out of its range.
     """
 
-    server_lr: float = 1.0
+    server_lr: Positive = 1.0
 
     deterministic = True
     remembers = True
     unused = ("inference", "prior", "prior_std", "log_var_lr")
-
-    def __post_init__(self) -> None:
-        positive(self, "server_lr")
 
     def start(self, model: Tensors) -> Tensors:
         """Return c = 0."""

@@ -63,8 +63,8 @@ from fedbary.methods._method import (
     Tensors,
     weighted_mean,
 )
-from fedbary.methods._ranges import not_negative, part, whole
 from fedbary.methods._room import require_room
+from fedbary.parameters import Count, NotNegative, Share
 from fedbary.predictive import Predictive
 
 _NETWORKS = "networks/"
@@ -77,14 +77,14 @@ class SGHMC(Method):
     Parameters
     ----------
     networks : int
-        M, the samples that a client sends, from 1.
+        M, the samples that a client sends.
     friction : float
-        α, above 0 to 1; 1 is SGLD.
+        α; 1 is SGLD.
     temperature : float
-        T, from 0; 1 samples the posterior, below it predictions are surer. As published it is T +
+        T; 1 samples the posterior, below it predictions are surer. As published it is T +
         (η/α) h n_k/(2 batch_size) in mini-batches; here η is so small that little is added.
     thinning : int
-        Steps of the chain between two samples, from 1; 4 times as many come before the first.
+        Steps of the chain between two samples; 4 times as many come before the first.
 
     Raises
     ------
@@ -92,18 +92,13 @@ class SGHMC(Method):
         If a parameter is out of its range.
     """
 
-    networks: int = 6
-    friction: float = 0.1
-    temperature: float = 1.0
-    thinning: int = 60
+    networks: Count = 6
+    friction: Share = 0.1
+    temperature: NotNegative = 1.0
+    thinning: Count = 60
 
     deterministic = True
     has_members = True
-
-    def __post_init__(self) -> None:
-        whole(self, 1, "networks", "thinning")
-        part(self, "friction")
-        not_negative(self, "temperature")
 
     def held(self, clients: int) -> int:
         """Return how many networks the server holds."""

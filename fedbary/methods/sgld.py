@@ -24,10 +24,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedbary.methods.sghmc import SGHMC
+from fedbary.parameters import Share
 
 
 @dataclass(frozen=True)
 class SGLD(SGHMC):
     """Samples of the clients' posteriors by SGLD (Welling and Teh 2011), for point weights."""
 
-    friction: float = 1.0
+    friction: Share = 1.0

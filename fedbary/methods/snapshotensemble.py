@@ -40,8 +40,8 @@ import torch
 
 from fedbary.errors import SettingError
 from fedbary.methods._method import Fitted, Local, Reply, Server, Tensors
-from fedbary.methods._ranges import whole
 from fedbary.methods.barycentre import Barycentre
+from fedbary.parameters import Count
 from fedbary.predictive import Predictive
 
 _SNAPSHOT = "snapshot/"
@@ -54,9 +54,9 @@ class SnapshotEnsemble(Barycentre):
     Parameters
     ----------
     cycle : int
-        C, from 1: the rounds in which the rate falls from `lr` towards 0.
+        C: the rounds in which the rate falls from `lr` towards 0.
     snapshots : int
-        M, from 1: how many of the newest ends predict.
+        M: how many of the newest ends predict.
 
     The others are those of `Barycentre`.
 
@@ -66,18 +66,14 @@ class SnapshotEnsemble(Barycentre):
         If a parameter is out of its range.
     """
 
-    cycle: int = 5
-    snapshots: int = 5
+    cycle: Count = 5
+    snapshots: Count = 5
 
     name: ClassVar[str] = "SnapshotEnsemble"
 
     called_by = "method"
     unused = ("lr_schedule",)
     has_members = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        whole(self, 1, "cycle", "snapshots")
 
     def check_rounds(self, rounds: int, patience: int) -> None:
         """Refuse rounds without a whole cycle, and an end that comes while a cycle still falls."""

@@ -40,7 +40,7 @@ from fedbary.gaussian import Posterior
 from fedbary.methods import _around
 from fedbary.methods._descent import Descent, weights_of
 from fedbary.methods._method import Fitted, Local, Method, Reply, Server, Tensors, weighted_mean
-from fedbary.methods._ranges import one_of, positive, whole
+from fedbary.parameters import Number, Positive
 from fedbary.predictive import Predictive
 
 RULES = ("WB", "RKLB", "EAA", "GAA", "AALV", "FKLB")
@@ -56,7 +56,7 @@ class SWAG(Method):
     burn_in : int
         Epochs of a round before iterates are taken; it must leave one.
     scale : float
-        By which the iterates' variance is multiplied, above 0; the paper's ½ has a second half of
+        By which the iterates' variance is multiplied; the paper's ½ has a second half of
         low rank beside it.
     rule : str
         The rule under which the server aggregates.
@@ -67,18 +67,13 @@ class SWAG(Method):
         If a parameter is out of its range.
     """
 
-    burn_in: int = 1
-    scale: float = 1.0
+    burn_in: Number = 1
+    scale: Positive = 1.0
     rule: Literal["WB", "RKLB", "EAA", "GAA", "AALV", "FKLB"] = "WB"
 
     samples_along = True
     deterministic = True
     draws_around = True
-
-    def __post_init__(self) -> None:
-        whole(self, 0, "burn_in")
-        positive(self, "scale")
-        one_of(self, "rule", RULES)
 
     def check(self, clients: int, epochs: int) -> None:
         """Refuse a round that leaves no epoch to take iterates from."""

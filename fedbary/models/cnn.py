@@ -11,6 +11,7 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional
 
 from fedbary.errors import SettingError
+from fedbary.parameters import BelowOne, Checked
 from fedbary.variational.layers import VARIATIONAL, reset_layer
 
 LAYERS = ("conv1", "conv2", "fc1", "fc2", "fc3")
@@ -18,7 +19,7 @@ KERNEL_SIZE = 5
 
 
 @dataclass(frozen=True)
-class Parameters:
+class Parameters(Checked):
     """What the network can be told.
 
     Parameters
@@ -29,13 +30,13 @@ class Parameters:
         Of weights, the means of Gaussian ones too: He's ("he"), or the papers' ("papers"); see
         `fedbary.variational.layers.reset_layer`.
     dropout
-        Probability, from 0 to below 1, with which training drops each input of fc2 and fc3; with
+        Probability with which training drops each input of fc2 and fc3; with
         rule=FedAvg bayesian_layers=0 predictive=dropout this is federated MC dropout.
     """
 
     pixels: Literal["unit", "signed"] = "unit"
     initialisation: Literal["he", "papers"] = "he"
-    dropout: float = 0.0
+    dropout: BelowOne = 0.0
 
 
 def make(shape: Sequence[int], outputs: int, parameters: Parameters) -> CNN:
@@ -94,8 +95,6 @@ class CNN(nn.Module):
         self.fc2 = nn.Linear(120, 84)
         self.fc3 = nn.Linear(84, outputs)
         rate = parameters.dropout if parameters is not None else 0.0
-        if not 0 <= rate < 1:
-            raise SettingError("dropout", rate, "from 0 to below 1")
         self.dropout = nn.Dropout(rate) if rate else nn.Identity()
         self.to(memory_format=torch.channels_last)
 

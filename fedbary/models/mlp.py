@@ -9,27 +9,25 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from fedbary.errors import SettingError
+from fedbary.parameters import Checked, Units
 
 
 @dataclass(frozen=True)
-class Parameters:
+class Parameters(Checked):
     """What the network can be told.
 
     Parameters
     ----------
     hidden_units
-        Units of the hidden layer, at least 1.
+        Units of the hidden layer.
     """
 
-    hidden_units: int = 50
+    hidden_units: Units = 50
 
 
 def make(shape: Sequence[int], outputs: int, parameters: Parameters) -> nn.Sequential:
     """Return the network for inputs of any shape."""
     units = parameters.hidden_units
-    if units < 1:
-        raise SettingError("hidden_units", units, "a whole number from 1")
     return nn.Sequential(
         OrderedDict(
             flatten=nn.Flatten(),

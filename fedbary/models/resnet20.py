@@ -22,12 +22,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedbary.errors import SettingError
+from fedbary.parameters import Checked, Count
 
 STAGES, BLOCKS = 3, 3
 
 
 @dataclass(frozen=True)
-class Parameters:
+class Parameters(Checked):
     """What the network can be told.
 
     Parameters
@@ -41,8 +42,8 @@ class Parameters:
     """
 
     pixels: Literal["unit", "signed"] = "unit"
-    width: int = 16
-    groups: int = 8
+    width: Count = 16
+    groups: Count = 8
 
 
 class Signed(nn.Module):
@@ -79,7 +80,7 @@ def make(shape: Sequence[int], outputs: int, parameters: Parameters) -> nn.Seque
     width, groups = parameters.width, parameters.groups
     if len(shape) != 3:
         raise SettingError("image shape", shape, "channels, height and width")
-    if groups < 1 or width < 1 or width % groups:
+    if width % groups:
         raise SettingError("width", width, f"a multiple of groups, {groups}, from 1")
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     if parameters.pixels == "signed":

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fedbary.settings.config import Settings
-from fedbary.settings.parameters import methods
+from fedbary.settings.parameters import methods, unused_by
 
 FAILING = "failing"
 """What a line says it by; of a model that has learned something it says nothing."""
@@ -56,9 +56,8 @@ def _cures(settings: Settings) -> Iterator[str]:
         yield "normalise=channels pixels=unit"
     if settings.model == "cnn" and settings.initialisation == "papers":
         yield "initialisation=he"
-    if (
-        settings.max_grad_norm == "none"
-        and "max_grad_norm" not in methods()[settings.method].unused
+    if settings.max_grad_norm == "none" and "max_grad_norm" not in unused_by(
+        methods()[settings.method]
     ):
         yield "max_grad_norm=5"
     if settings.dataset != "none" and settings.partition != "iid" and settings.clients > 1:

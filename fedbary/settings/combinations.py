@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from fedbary.attacks import OMNISCIENT, hostile_count
+from fedbary.parameters import declared
 from fedbary.settings import limits
-from fedbary.settings.parameters import methods
+from fedbary.settings.parameters import methods, unused_by
 
 if TYPE_CHECKING:
     from fedbary.settings.model import Settings
@@ -43,13 +44,13 @@ def _with_attack(settings: Settings) -> Iterator[tuple[str, str]]:
 
 
 def _with_method(settings: Settings) -> Iterator[tuple[str, str]]:
-    method, file = f"method={settings.method}", methods()[settings.method]
-    if file.deterministic not in (None, settings.bayesian_layers == 0):
+    method, kind = f"method={settings.method}", methods()[settings.method]
+    if kind.deterministic not in (None, settings.bayesian_layers == 0):
         yield "bayesian_layers", f"{'0' if settings.bayesian_layers else '1 or more'} for {method}"
-    if settings.kl_weight == "share" and "prior" in {*file.unused, *file.parameters}:
+    if settings.kl_weight == "share" and "prior" in {*unused_by(kind), *declared(kind)}:
         why = "share lets clients count the run's prior once in all, which it does not use"
         yield "kl_weight", f"a number for {method}: {why}"
-    if settings.projection != "none" and file.personalises:
+    if settings.projection != "none" and kind.personalises:
         yield "projection", f"none for {method}, whose clients have models of their own"
 
 

@@ -1,21 +1,21 @@
-"""What `fedbary explain` prints: parts and settings, read from the code without PyTorch."""
+"""What `fedbary explain` prints: parts and settings, read from the code."""
 
 from __future__ import annotations
 
-import ast
 import difflib
+import inspect
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from importlib import import_module
 
+from fedbary.data.partition import partition
 from fedbary.errors import SettingError
+from fedbary.parameters import NONE, Parameter, declared
 from fedbary.registry import modules, rules
 from fedbary.settings.config import DEFAULTS, Settings
-from fedbary.settings.parameters import NONE, Parameter, methods, models
-from fedbary.settings.partitioners import partitioners, sources
-
-_PACKAGE = Path(__file__).parents[1]
+from fedbary.settings.parameters import methods, models
+from fedbary.settings.partitioners import classes, parameters_of, partitioners
 
 _ROOMS = (
     ("task", "tasks"),
@@ -53,7 +53,9 @@ class Part:
 def parts() -> Iterator[Part]:
     """Yield every method, rule, inference, data set, model, tracker, partition and protocol."""
     for method in methods().values():
-        yield Part("method", method.name, _docstring("methods", method.module))
+        yield Part(
+            "method", method.name, _docstring("methods", method.__module__.rpartition(".")[2])
+        )
     by_rule = {name.lower(): name for name in rules()}
     for module in modules("aggregation"):
         if rule := by_rule.get(module.replace("_", "")):
@@ -62,9 +64,8 @@ def parts() -> Iterator[Part]:
         for module in modules(room):
             yield Part(setting, module, _docstring(room, module))
     yield from _schemes()
-    for source in sources():
-        if source.name in partitioners():
-            yield Part("partition", source.name, ast.get_docstring(source.definition) or "")
+    for name in partitioners():
+        yield Part("partition", name, inspect.getdoc(classes()[name]) or "")
     yield from _protocols()
 
 
@@ -131,21 +132,15 @@ def _parameters(part: Part) -> str:
 def _owned(setting: str, name: str) -> Mapping[str, Parameter]:
     """Return what a method, a network or a partitioner owns; other parts own no parameters."""
     if setting == "method":
-        return methods()[name].parameters
+        return declared(methods()[name])
     if setting == "partition":
-        return partitioners().get(name, {})
+        return parameters_of(name)
     return models()[name] if setting == "model" else {}
 
 
 def _schemes() -> Iterator[Part]:
     """Yield the package's own partitions, as the function that deals them says what they are."""
-    text = (_PACKAGE / "data" / "partition.py").read_text(encoding="utf-8")
-    (deals,) = (
-        node
-        for node in ast.parse(text).body
-        if isinstance(node, ast.FunctionDef) and node.name == "partition"
-    )
-    said = ast.get_docstring(deals) or ""
+    said = inspect.getdoc(partition) or ""
     for name, meaning in re.findall(r"``(\w+)``\n((?:    .+\n)+)", said):
         whole = " ".join(meaning.replace("``", "").split())
         yield Part("partition", name, f"{re.split('[:;.]', whole)[0]}.\n\n{whole}")
@@ -163,9 +158,8 @@ def _protocols() -> Iterator[Part]:
 
 def _line(parameter: Parameter) -> str:
     default = NONE if parameter.default is None else parameter.default
-    return f"{parameter.name}={default}  {parameter.meaning}"
+    return f"{parameter.name}={default}  {parameter.meaning} ({parameter.allowed})"
 
 
 def _docstring(room: str, module: str) -> str:
-    text = (_PACKAGE / room / f"{module}.py").read_text(encoding="utf-8")
-    return ast.get_docstring(ast.parse(text)) or ""
+    return inspect.getdoc(import_module(f"fedbary.{room.replace('/', '.')}.{module}")) or ""

@@ -1,18 +1,11 @@
-"""What a run's settings are: their types, and which of them go together."""
+"""What a run's settings are, and their types."""
 
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from fedbary.attacks import ATTACKS, OMNISCIENT
 from fedbary.data.forms import HUB, TORCHVISION, is_source
@@ -20,11 +13,24 @@ from fedbary.data.image_layout import parse_classes, parse_shape
 from fedbary.data.partition import PARTITIONS
 from fedbary.data.partitioners import EXTRA
 from fedbary.errors import SettingError
+from fedbary.parameters import (
+    BelowHalf,
+    BelowOne,
+    Count,
+    LogVar,
+    NotNegative,
+    Number,
+    Positive,
+    Ratio,
+    Share,
+    ShareOrZero,
+    Units,
+)
 from fedbary.registry import is_factory, modules, rules
+from fedbary.registry import methods as names_of_methods
 from fedbary.settings import limits
-from fedbary.settings.combinations import conflicts
-from fedbary.settings.parameters import methods
-from fedbary.settings.partitioners import partitioners
+from fedbary.settings.parameters import methods, unused_by
+from fedbary.settings.partitioners import parameters_of, partitioners
 
 BOOKKEEPING = frozenset(
     {
@@ -48,22 +54,6 @@ BOOKKEEPING = frozenset(
 A protocol is in the other settings.
 """
 
-Positive = Field(gt=0, allow_inf_nan=False)
-NotNegative = Field(ge=0, allow_inf_nan=False)
-Count = Field(ge=1, le=10**9)
-
-
-EITHER = {
-    "augment": "auto, true, false, crop or flip",
-    "gpus_per_client": "auto, or a number from 0 up",
-    "kl_weight": "share, or a number from 0 up",
-    "max_grad_norm": "none, or a number above 0",
-    "max_precision_ratio": "none, or a number from 1 up",
-    "max_weight_ratio": "none, or a number from 1 up",
-    "noise": "none, cross, learned, or a number above 0",
-}
-"""Allowed values, in words, of settings that have two types."""
-
 
 class Settings(BaseModel):
     """Every setting of a run; simulation.yaml says what each means and holds the defaults.
@@ -76,11 +66,11 @@ class Settings(BaseModel):
 
     task: str
 
-    clients: int = Count
-    participation: float = Field(gt=0, le=1)
-    min_replies: int = Count
-    max_skipped: int = Count
-    round_timeout: float = Positive
+    clients: Count
+    participation: Share
+    min_replies: Count
+    max_skipped: Count
+    round_timeout: Positive
 
     dataset: str
     classes: str
@@ -90,16 +80,16 @@ class Settings(BaseModel):
     leave_out: str
     id: str
     missing: Literal["refuse", "mean", "median", "indicator"]
-    split: int = Field(ge=0)
+    split: Number
     data_dir: str
     download: bool
     partition: str
-    alpha: float = Positive
-    classes_per_client: int = Count
-    min_examples: int = Count
-    holdout: float = Field(ge=0, lt=1)
-    train_fraction: float = Field(gt=0, le=1)
-    server_fraction: float = Field(ge=0, lt=1)
+    alpha: Positive
+    classes_per_client: Count
+    min_examples: Count
+    holdout: BelowOne
+    train_fraction: Share
+    server_fraction: BelowOne
 
     resize: Literal["none", "crop", "pad", "stretch"]
     normalise: Literal["none", "channels"]
@@ -107,61 +97,61 @@ class Settings(BaseModel):
     initialisation: Literal["he", "papers"]
     augment: Literal["auto", "crop", "flip"] | bool
     model: str
-    hidden_units: int = Field(ge=1, le=10**4)
-    noise: Literal["none", "cross", "learned"] | float
+    hidden_units: Units
+    noise: Literal["none", "cross", "learned"] | Positive
     class_weights: Literal["none", "balanced"]
-    bayesian_layers: int = Field(ge=0)
-    init_log_var: float = Field(ge=-40, le=40)
+    bayesian_layers: Number
+    init_log_var: LogVar
 
     inference: str
     prior: Literal["normal", "global"]
-    prior_std: float = Positive
-    kl_weight: Literal["share"] | float
-    local_epochs: int = Count
-    batch_size: int = Count
-    lr: float = Positive
+    prior_std: Positive
+    kl_weight: Literal["share"] | NotNegative
+    local_epochs: Count
+    batch_size: Count
+    lr: Positive
     lr_schedule: Literal["constant", "cosine"]
-    momentum: float = Field(ge=0, lt=1)
-    weight_decay: float = NotNegative
-    max_grad_norm: Literal["none"] | float
-    log_var_lr: float = NotNegative
+    momentum: BelowOne
+    weight_decay: NotNegative
+    max_grad_norm: Literal["none"] | Positive
+    log_var_lr: NotNegative
 
     method: str
     rule: str
-    server_momentum: float = Field(ge=0, lt=1)
-    trim_fraction: float = Field(ge=0, lt=0.5)
+    server_momentum: BelowOne
+    trim_fraction: BelowHalf
     clipping: bool
     mixing: bool
-    max_precision_ratio: Literal["none"] | float
-    max_weight_ratio: Literal["none"] | float
+    max_precision_ratio: Literal["none"] | Ratio
+    max_weight_ratio: Literal["none"] | Ratio
     compress: Literal["none", "log_var", "all"]
-    rounds: int = Count
+    rounds: Count
 
     evaluate_on: Literal["test", "validation"]
     ood_dataset: str
     corruptions: bool
     predictive: Literal["auto", "montecarlo", "members", "product", "dropout", "closed"]
     calibrate: Literal["none", "temperature"]
-    samples: int = Count
-    ece_bins: int = Field(ge=1, le=10**5)
-    specificity: float = Field(ge=0, le=1)
-    evaluate_clients: int = Field(ge=0)
-    evaluate_fraction: float = Field(gt=0, le=1)
+    samples: Count
+    ece_bins: Annotated[int, Field(ge=1, le=10**5)]
+    specificity: ShareOrZero
+    evaluate_clients: Number
+    evaluate_fraction: Share
     keep_best: str
-    patience: int = Field(ge=0)
+    patience: Number
     projection: Literal["none", "WB", "RKLB"]
 
     attack: str
-    hostile_fraction: float = Field(ge=0, le=1)
+    hostile_fraction: ShareOrZero
 
-    seed: int = Field(ge=0, lt=2**63)
-    replicate: int = Field(ge=0)
+    seed: Annotated[int, Field(ge=0, lt=2**63)]
+    replicate: Number
     engine: Literal["ray", "inline"]
     tracker: str
     pictures: bool
     device: Literal["auto", "cpu", "cuda"]
-    cpus_per_client: int = Count
-    gpus_per_client: Literal["auto"] | float
+    cpus_per_client: Count
+    gpus_per_client: Literal["auto"] | NotNegative
     output: str
     resume: Literal["none", "last", "previous"]
     protocol: str
@@ -185,7 +175,7 @@ class Settings(BaseModel):
 
         It is constant where the method has a schedule of its own.
         """
-        if self.lr_schedule == "constant" or "lr_schedule" in methods()[self.method].unused:
+        if self.lr_schedule == "constant" or "lr_schedule" in unused_by(methods()[self.method]):
             return self.lr
         return self.lr * 0.5 * (1 + math.cos(math.pi * (server_round - 1) / self.rounds))
 
@@ -212,19 +202,13 @@ class Settings(BaseModel):
     @property
     def partition_parameters(self) -> tuple[tuple[str, Any], ...]:
         """The parameters of a partitioner of flwr-datasets, each with its value."""
-        own = partitioners().get(self.partition, {})
+        own = parameters_of(self.partition)
         return tuple((name, getattr(self, name)) for name in own)
 
     @property
     def participants(self) -> int:
         """Number of clients that train in a round."""
         return max(1, round(self.participation * self.clients))
-
-    @model_validator(mode="after")
-    def _fits_together(self) -> Settings:
-        for setting, allowed in conflicts(self):
-            raise SettingError(setting, getattr(self, setting), allowed)
-        return self
 
     @field_validator("classes", mode="before")
     @classmethod
@@ -249,6 +233,8 @@ class Settings(BaseModel):
     @field_validator("task", "rule", "method", "inference", "partition", "attack", "tracker")
     @classmethod
     def _is_registered(cls, value: str, info: ValidationInfo) -> str:
+        if info.field_name == "partition" and value in PARTITIONS:
+            return value
         allowed = registered(str(info.field_name))
         if value not in allowed:
             also = ""
@@ -281,30 +267,6 @@ class Settings(BaseModel):
             raise SettingError("model", value, f"{', '.join(networks)}, or package.module:factory")
         return value
 
-    @field_validator("gpus_per_client", "kl_weight")
-    @classmethod
-    def _is_share(cls, value: str | float, info: ValidationInfo) -> str | float:
-        name = str(info.field_name)
-        if isinstance(value, float) and not (math.isfinite(value) and value >= 0):
-            raise SettingError(name, value, EITHER[name])
-        return value
-
-    @field_validator("noise", "max_grad_norm")
-    @classmethod
-    def _is_above_zero(cls, value: str | float, info: ValidationInfo) -> str | float:
-        name = str(info.field_name)
-        if isinstance(value, float) and not 0 < value < math.inf:
-            raise SettingError(name, value, EITHER[name])
-        return value
-
-    @field_validator("max_precision_ratio", "max_weight_ratio")
-    @classmethod
-    def _is_ratio(cls, value: str | float, info: ValidationInfo) -> str | float:
-        name = str(info.field_name)
-        if isinstance(value, float) and not 1 <= value < math.inf:
-            raise SettingError(name, value, EITHER[name])
-        return value
-
 
 def listed(setting: str, value: Any) -> str:
     """Return names with commas between, which a YAML file may give as a list."""
@@ -322,7 +284,7 @@ def registered(setting: str) -> tuple[str, ...]:
     if setting == "rule":
         return rules()
     if setting == "method":
-        return tuple(methods())
+        return names_of_methods()
     if setting == "task":
         return limits.TASKS
     if setting == "inference":

@@ -1,17 +1,17 @@
-"""The partitioners of flwr-datasets and their parameters, read from its files; none is imported."""
+"""The partitioners of flwr-datasets and their parameters; they are imported where one is asked."""
 
 from __future__ import annotations
 
-import ast
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
+from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, NoneType
+from typing import Any, get_type_hints
 
-from fedbary.settings.parameters import KINDS, Parameter, Value, kind_of, meanings
-from fedbary.settings.sources import Source, classes
+from fedbary.data.partition import PARTITIONS
+from fedbary.parameters import Parameter, arms, bare, meanings
 
 GIVEN = {
     "num_partitions": "clients",
@@ -37,53 +37,46 @@ def partitioners() -> Mapping[str, Mapping[str, Parameter]]:
     One is left out that takes no number of clients, or cannot do without a list or a function.
     Without flwr-datasets there are none.
     """
-    found = {source.name: _parameters(source) for source in sources()}
+    found = {name: _parameters(kind) for name, kind in classes().items()}
     return MappingProxyType({name: own for name, own in found.items() if own is not None})
+
+
+def parameters_of(partition: object) -> Mapping[str, Parameter]:
+    """Return the parameters of a partition; none for the package's own, and for an unknown one."""
+    return {} if partition in PARTITIONS else partitioners().get(str(partition), {})
 
 
 def uses_alpha(partition: str) -> bool:
     """Whether a partition takes the setting `alpha`."""
-    of_theirs = (_arguments(source) for source in sources() if source.name == partition)
-    return partition in ("dirichlet", "quantity") or any("alpha" in names for names in of_theirs)
+    if partition in PARTITIONS:
+        return partition in ("dirichlet", "quantity")
+    return "alpha" in inspect.signature(classes()[partition]).parameters
 
 
-def sources() -> Iterator[Source]:
-    """Yield the class of each partitioner, where flwr-datasets is installed."""
-    package = find_spec("flwr_datasets")
-    for place in package.submodule_search_locations or () if package else ():
-        for file in sorted((Path(place) / "partitioner").glob("*_partitioner.py")):
-            yield from classes(file)
+def classes() -> Mapping[str, type]:
+    """Return the class of each partitioner by its name, where flwr-datasets is installed."""
+    if not find_spec("flwr_datasets"):
+        return {}
+    found = vars(import_module("flwr_datasets.partitioner"))
+    return {name: found[name] for name in sorted(found) if isinstance(found[name], type)}
 
 
-def _arguments(source: Source) -> dict[str, tuple[str, ast.expr | None]]:
-    """Return the annotation of each argument of a class, and its default."""
-    for node in source.definition.body:
-        if isinstance(node, ast.FunctionDef) and node.name == "__init__":
-            found = node.args.args[1:]
-            defaults = [None] * (len(found) - len(node.args.defaults)) + [*node.args.defaults]
-            return {
-                argument.arg: (ast.unparse(argument.annotation), default)
-                for argument, default in zip(found, defaults, strict=True)
-                if argument.annotation is not None
-            }
-    return {}
-
-
-def _parameters(source: Source) -> Mapping[str, Parameter] | None:
-    arguments = _arguments(source)
-    if "num_partitions" not in arguments or source.name.startswith(VERTICAL):
+def _parameters(partitioner: Any) -> Mapping[str, Parameter] | None:
+    arguments = inspect.signature(partitioner).parameters
+    if "num_partitions" not in arguments or partitioner.__name__.startswith(VERTICAL):
         return None
-    said = meanings(inspect.cleandoc(ast.get_docstring(source.definition) or ""))
+    kinds = get_type_hints(partitioner.__init__)
+    said = meanings(inspect.cleandoc(partitioner.__doc__ or ""))
     found = {}
-    for name, (annotation, default) in arguments.items():
-        kind, optional = kind_of(annotation)
+    for name, argument in arguments.items():
         if name in GIVEN:
             continue
-        if kind not in KINDS and not kind.startswith("Literal["):
-            if default is None:
+        kind, default = kinds[name], argument.default
+        if all(bare(arm) is None for arm in arms(kind)):
+            if default is argument.empty:
                 return None
             continue
-        value: Value = None if default is None else ast.literal_eval(default)
-        meaning = said.get(name, "")
-        found[name] = Parameter(name, kind, value, meaning, optional or default is None)
+        if default is argument.empty or default is None:
+            kind, default = kind | NoneType, None
+        found[name] = Parameter(name, kind, default, said.get(name, ""))
     return MappingProxyType(found)

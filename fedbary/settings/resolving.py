@@ -5,15 +5,19 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, NoReturn, get_args, get_origin
+from types import MappingProxyType
+from typing import Any, NoReturn, get_type_hints
 
 from pydantic import ValidationError
 
 from fedbary.errors import SettingError
+from fedbary.parameters import Parameter, allowed, declared
+from fedbary.settings.combinations import conflicts
 from fedbary.settings.earlier import translated
 from fedbary.settings.files import DEFAULTS, read_yaml
-from fedbary.settings.model import EITHER, Settings
-from fedbary.settings.parameters import Parameter, methods, models
+from fedbary.settings.model import Settings
+from fedbary.settings.parameters import methods, models
+from fedbary.settings.partitioners import parameters_of as parameters_of_partition
 from fedbary.settings.partitioners import partitioners
 
 BARYCENTRE = "barycentre"
@@ -51,24 +55,23 @@ def resolve(overrides: Mapping[str, Any], file: Path = DEFAULTS) -> Settings:
             raise SettingError("protocol", protocol, ", ".join(["none", *protocols]))
         preset = protocols[protocol]
     given = {**own, **preset, **translated(overrides)}
-    of_task = tasks.get(str(given.get("task")), {})
-    method = str({**values, **of_task, **given}["method"])
+    values |= tasks.get(str(given.get("task")), {})
+    chosen = _typed({**values, **given})
+    method = methods()[chosen.method]
     in_file = parameters_of(BARYCENTRE)  # parameters with defaults in simulation.yaml
-    own_of_method = parameters_of(method).items()
+    own_of_method = declared(method).items()
     defaults = {n: found.default for n, found in own_of_method if found != in_file.get(n)}
-    model = {**values, **of_task, **given}["model"]
-    own_of_model = models().get(str(model), {}).items()
+    own_of_model = models().get(chosen.model, {}).items()
     defaults |= {n: found.default for n, found in own_of_model if n not in values}
-    partition = {**values, **of_task, **given}["partition"]
-    own_of_partition = partitioners().get(str(partition), {}).items()
+    own_of_partition = parameters_of_partition(chosen.partition).items()
     defaults |= {n: found.default for n, found in own_of_partition}
-    if method in methods() and methods()[method].deterministic:
+    if method.deterministic:
         defaults["bayesian_layers"] = 0
-    if method in methods() and methods()[method].samples_along:
+    if method.samples_along:
         defaults["lr_schedule"] = "constant"
-    if given.get("pixels") == "signed":
+    if chosen.pixels == "signed" and "pixels" in given:
         defaults["normalise"] = "none"
-    return validated({**values, **of_task, **defaults, **given})
+    return validated({**values, **defaults, **given})
 
 
 def validated(values: Mapping[str, Any]) -> Settings:
@@ -82,38 +85,45 @@ def validated(values: Mapping[str, Any]) -> Settings:
         If a key is unknown or a value is not allowed.
     """
     values = translated(values)
+    chosen = _typed(values)
     own = {
-        **models().get(str(values.get("model")), {}),
-        **partitioners().get(str(values.get("partition")), {}),
-        **parameters_of(values.get("method")),
+        **models().get(chosen.model, {}),
+        **parameters_of_partition(chosen.partition),
+        **parameters_of(chosen.method),
     }
-    found = {k: v for k, v in values.items() if k in Settings.model_fields}
-    extra = {k: own[k].read(v) for k, v in {**_own_defaults(own), **values}.items()
-             if k in own and k not in found}  # fmt: skip
+    extra = {
+        name: found.read(values.get(name, found.default))
+        for name, found in own.items()
+        if name not in Settings.model_fields
+    }
+    settings = _typed(values, extra)
+    for setting, allows in conflicts(settings):
+        raise SettingError(setting, getattr(settings, setting), allows)
+    for key in values:  # last: whose parameters there are is said by values that are right
+        if key not in Settings.model_fields and key not in extra:
+            _refuse(str(key), values, own)
+    return settings
+
+
+def _typed(values: Mapping[str, Any], extra: Mapping[str, Any] = MappingProxyType({})) -> Settings:
+    """Return settings each of which is of its type, which says nothing of their parts' own."""
     try:
-        settings = Settings(**{**found, **extra})
+        found = {k: v for k, v in values.items() if k in Settings.model_fields}
+        return Settings(**{**found, **extra})
     except ValidationError as error:
         first = error.errors()[0]
         cause = first.get("ctx", {}).get("error")
         if isinstance(cause, SettingError):
             raise cause from None
         name = str(first["loc"][0])
-        held = "missing" if first["type"] == "missing" else first["input"]
-        raise SettingError(name, held, _allowed(name)) from None
-    for key in values:  # last: whose parameters there are is said by values that are right
-        if key not in found and key not in extra:
-            _refuse(str(key), values, own)
-    return settings
+        held = "missing" if first["type"] == "missing" else values[name]
+        allows = allowed(get_type_hints(Settings, include_extras=True)[name])
+        raise SettingError(name, held, allows) from None
 
 
-def _own_defaults(own: Mapping[str, Parameter]) -> dict[str, Any]:
-    return {k: found.default for k, found in own.items() if k not in Settings.model_fields}
-
-
-def parameters_of(method: object) -> Mapping[str, Parameter]:
-    """Return the parameters of a method by name; of an unknown one none."""
-    found = methods().get(str(method))
-    return found.parameters if found else {}
+def parameters_of(method: str) -> Mapping[str, Parameter]:
+    """Return the parameters of a method by name."""
+    return declared(methods()[method])
 
 
 def parse_overrides(words: list[str]) -> dict[str, Any]:
@@ -129,7 +139,7 @@ def parse_overrides(words: list[str]) -> dict[str, Any]:
 
 def _refuse(key: str, values: Mapping[str, Any], own: Mapping[str, Parameter]) -> NoReturn:
     """Raise the error of a key that is no setting of this run."""
-    owners = [f"method={name}" for name, found in methods().items() if key in found.parameters]
+    owners = [f"method={name}" for name in methods() if key in parameters_of(name)]
     owners += [f"model={name}" for name, found in models().items() if key in found]
     owners += [f"partition={name}" for name, found in partitioners().items() if key in found]
     if owners:
@@ -152,25 +162,3 @@ def _protocols(presets: Any, file: Path) -> dict[str, dict[str, Any]]:
     raise SettingError(
         f"{file}: protocols", presets, "names, each with lines of the form key: value"
     )
-
-
-def _allowed(setting: str) -> str:
-    """Say in words what a setting may hold, from its type and bounds."""
-    field = Settings.model_fields[setting]
-    if get_origin(field.annotation) is Literal:
-        return ", ".join(get_args(field.annotation))
-    kinds: dict[object, str] = {
-        int: "a whole number",
-        float: "a number",
-        bool: "true or false",
-        str: "a text",
-    }
-    if setting in EITHER:
-        return EITHER[setting]
-    bounds = {"gt": "above", "ge": "from", "lt": "below", "le": "to"}
-    words = [kinds[field.annotation]]
-    for constraint in field.metadata:
-        for name, word in bounds.items():
-            if hasattr(constraint, name):
-                words.append(f"{word} {getattr(constraint, name)}")
-    return " ".join(words)

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from fedbary.data.forms import has_columns
 from fedbary.errors import SettingError
+from fedbary.parameters import declared
 from fedbary.registry import is_factory
 from fedbary.settings import limits
 from fedbary.settings.config import Settings
-from fedbary.settings.parameters import methods, models
+from fedbary.settings.parameters import methods, models, unused_by
 from fedbary.settings.partitioners import uses_alpha
 
 _WITH_HOSTILE = ("TrimmedMean", "MultiKrum")
@@ -47,12 +48,12 @@ def _unused(settings: Settings) -> Iterator[tuple[str, tuple[str, str]]]:
         yield "target", (f"dataset={settings.dataset}", task.USES)
     method = methods()[settings.method]
     part = f"method={method.name}"
-    for name in method.unused:
-        yield name, (part, ", ".join(method.parameters))
+    for name in unused_by(method):
+        yield name, (part, ", ".join(declared(method)))
     if settings.task == "regression" and method.squares:
         for name in ("momentum", "weight_decay", "max_grad_norm"):
             yield name, (part, "lr, lr_schedule, local_epochs, batch_size, noise")
-    by_rule = "rule" in method.parameters and settings.rule not in _WITH_HOSTILE
+    by_rule = "rule" in declared(method) and settings.rule not in _WITH_HOSTILE
     if by_rule and not settings.mixing:
         part = f"rule={settings.rule}"
         yield "trim_fraction", (part, "max_precision_ratio, max_weight_ratio, server_momentum")

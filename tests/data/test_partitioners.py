@@ -9,9 +9,11 @@ import pytest
 from fedbary.data import deal
 from fedbary.data.partitioners import partition_by
 from fedbary.errors import SettingError
+from fedbary.methods import METHODS
+from fedbary.parameters import declared
 from fedbary.settings.config import resolve
 from fedbary.settings.explain import explained, overview
-from fedbary.settings.parameters import methods, models
+from fedbary.settings.parameters import models
 from fedbary.settings.partitioners import partitioners
 from fedbary.settings.uses import require_used
 from fedbary.tasks import task_of
@@ -119,18 +121,18 @@ def test_settings_without_use_are_refused():
 
 def test_their_parameters_are_no_other_part_s_and_explained():
     own = {name for parameters in partitioners().values() for name in parameters}
-    assert not own & {name for method in methods().values() for name in method.parameters}
+    assert not own & {name for method in METHODS.values() for name in declared(method)}
     assert not own & {name for parameters in models().values() for name in parameters}
     assert "PathologicalPartitioner" in overview()
     assert "num_classes_per_partition=none" in explained("PathologicalPartitioner")
     assert "with partition=ContinuousPartitioner: strictness" in explained("strictness")
 
 
-def test_settings_do_not_import_them_and_without_them_the_extra_is_named(monkeypatch):
+def test_runs_without_them_do_not_import_them_and_without_them_the_extra_is_named(monkeypatch):
     code = (
         "import sys; from fedbary.settings.config import resolve; "
-        "resolve({'partition': 'IidPartitioner'}); "
-        "assert not {'datasets', 'flwr_datasets', 'torch'} & set(sys.modules)"
+        "resolve({'partition': 'iid'}); "
+        "assert not {'datasets', 'flwr_datasets'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
     monkeypatch.setattr("fedbary.settings.model.partitioners", dict)

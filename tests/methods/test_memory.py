@@ -16,7 +16,7 @@ from fedbary.data.sites import Site
 from fedbary.errors import SettingError
 from fedbary.inference import Training
 from fedbary.memory import Memory
-from fedbary.methods import Fitted, Method
+from fedbary.methods import METHODS, Fitted, Method
 from fedbary.methods._method import weighted_mean
 from fedbary.settings.config import resolve
 from server_app.inline import InlineGrid
@@ -48,7 +48,7 @@ class CountingStrategy(MethodStrategy):
 
 @pytest.fixture(autouse=True)
 def registered(monkeypatch):
-    monkeypatch.setattr("fedbary.methods.METHODS", {"Counting": Counting})
+    monkeypatch.setattr("fedbary.methods.METHODS", {**METHODS, "Counting": Counting})
 
 
 def client_app(folder, spoiled):

@@ -1,10 +1,6 @@
 """What the code says of its parts is what the code does."""
 
 import re
-import subprocess
-import sys
-from dataclasses import fields
-from importlib import import_module
 
 import pytest
 import yaml
@@ -14,34 +10,9 @@ from fedbary.data.partition import PARTITIONS
 from fedbary.errors import SettingError
 from fedbary.inference import INFERENCE
 from fedbary.methods import METHODS
-from fedbary.models import MODELS
 from fedbary.settings.config import DEFAULTS, Settings
 from fedbary.settings.explain import explained, overview, parts, settings
 from fedbary.settings.limits import TASKS
-from fedbary.settings.parameters import methods, models
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_parameters_read_from_the_file_are_the_class_s(name):
-    read, method = methods()[name], METHODS[name]
-    assert {n: p.default for n, p in read.parameters.items()} == {
-        field.name: field.default for field in fields(method)
-    }
-    for parameter in read.parameters.values():
-        assert parameter.read(parameter.default) == parameter.default
-        assert parameter.read(str(parameter.default)) == parameter.default
-    for flag in ("name", "deterministic", "squares", "personalises", "needs_bench", "called_by"):
-        assert getattr(read, flag) == getattr(method, flag)
-    assert set(method.unused) - read.parameters.keys() <= read.unused
-    assert all(parameter.meaning for parameter in read.parameters.values())
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_a_network_s_parameters_are_read_too(name):
-    own = import_module(f"fedbary.models.{name}").Parameters
-    assert {n: p.default for n, p in models()[name].items()} == {
-        field.name: field.default for field in fields(own)
-    }
 
 
 def test_every_part_is_listed_with_its_purpose():
@@ -76,9 +47,3 @@ def test_a_method_a_setting_and_a_typo_are_explained():
     assert "FedPA" in explained("rho")
     with pytest.raises(SettingError, match="a part .* perhaps kl_weight"):
         explained("kl_wight")
-
-
-def test_it_needs_no_pytorch():
-    check = "import sys; from fedbary.settings.explain import overview, explained; overview(); "
-    check += "explained('PVI'); assert 'torch' not in sys.modules"
-    subprocess.run([sys.executable, "-c", check], check=True)

@@ -1,99 +1,139 @@
-"""A method's file says what the class is, whatever it inherits from; a mistake names the file."""
+"""Parameters are what a dataclass declares; a type's range is the same for parts and settings."""
 
-from dataclasses import fields
-from importlib import import_module
-from importlib.util import module_from_spec, spec_from_file_location
-
-import pytest
-
-from fedbary.errors import SettingError
-from fedbary.settings import explain, parameters
-from fedbary.settings.parameters import Parameter, methods
-
-HEAD = '''"""A method."""
 from dataclasses import dataclass
-from typing import ClassVar, Literal
-from fedbary.methods import fedpa, pvi as other
-from fedbary.methods._method import Method as Root
-from fedbary.methods.fedpa import FedPA
-from fedbary.methods import Method
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+import pytest
+from pydantic import Field, TypeAdapter, ValidationError
+
+from fedbary import parameters
+from fedbary.errors import SettingError
+from fedbary.methods import METHODS
+from fedbary.parameters import BelowOne, Checked, Parameter, Positive, Ratio, allowed, declared
+
+NAMES = ("Positive", "NotNegative", "Ratio", "Share", "ShareOrZero", "BelowOne", "BelowHalf",
+         "LogVar", "Count", "Number", "Several", "Units")  # fmt: skip
 
 
-'''
-BODY = (
-    '    """What it is.\n\n    Parameters\n    ----------\n    step : float\n        γ.\n    """\n'
-)
+def holds(kind, value):
+    try:
+        TypeAdapter(kind).validate_python(value)
+    except ValidationError:
+        return False
+    return True
 
 
-@pytest.fixture
-def room(tmp_path, monkeypatch):
-    """A copy of the package's files, which the registry reads, to add methods to."""
-    package = tmp_path / "fedbary"
-    plain = ("methods", "models", "aggregation", "tasks", "inference")
-    for part in (*plain, "data/images", "data/tables"):
-        (package / part).mkdir(parents=True)
-        for file in (parameters._PACKAGE / part).glob("*.py"):
-            (package / part / file.name).write_bytes(file.read_bytes())
-    dealing = "data/partition.py"
-    (package / dealing).write_bytes((parameters._PACKAGE / dealing).read_bytes())
-    import_module("fedbary.methods")  # while its files are still the package's own
-    from fedbary import registry
-
-    for module in (parameters, explain, registry):
-        monkeypatch.setattr(module, "_PACKAGE", package)
-    methods.cache_clear()
-    yield package / "methods"
-    methods.cache_clear()
-
-
-@pytest.mark.parametrize(
-    "bases", ["Method", "Root", "FedPA", "fedpa.FedPA", "other.PVI", "_Shared", "Mixin, FedPA"]
-)
-def test_any_subclass_is_read_with_what_it_inherits(room, bases):
-    file = room / "sampled.py"
-    file.write_text(
-        f"{HEAD}class Mixin:\n    pass\n\n\n@dataclass(frozen=True)\nclass _Shared(Method):\n"
-        f"    decay: float = 0.5\n\n\n@dataclass(frozen=True)\nclass Sampled({bases}):\n{BODY}\n"
-        "    step: float = -1.5\n    rho: float = 0.7\n    KINDS: ClassVar[int] = 3\n"
-        "    kind: Literal['a', 2] = 2\n"
-    )
-    spec = spec_from_file_location("sampled", file)
-    module = module_from_spec(spec)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(__import__("sys").modules, "sampled", module)
-        spec.loader.exec_module(module)
-    read = methods()["Sampled"]
-    assert {n: p.default for n, p in read.parameters.items()} == {
-        field.name: field.default for field in fields(module.Sampled)
-    }
-    assert read.deterministic == module.Sampled.deterministic
-    assert read.parameters["step"].meaning == "γ."
-    assert "method=Sampled" in explain.explained("Sampled")
+@pytest.mark.parametrize("name", NAMES)
+def test_a_range_is_the_same_in_a_part_as_in_settings(name):
+    kind = getattr(parameters, name)
+    whole = parameters.bare(kind) is int
+    values = [-1, 0, 1, 2, 10**4, 10**4 + 1, 10**9, 10**9 + 1, *range(-41, 42)]
+    if not whole:
+        drawn = np.random.default_rng(0).normal(size=50).tolist()
+        values += [*drawn, 0.5, 1.0, 1e300, float("inf"), float("-inf"), float("nan")]
+    parameter = Parameter("x", kind, 1, "")
+    found = set()
+    for value in values:
+        if holds(kind, value):
+            assert parameter.read(value) == parameter.read(str(value)) == value
+        else:
+            for given in (value, str(value)):
+                with pytest.raises(SettingError) as caught:
+                    parameter.read(given)
+                assert caught.value.allowed == allowed(kind)
+        found.add(holds(kind, value))
+    assert found == {True, False}
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("kind", "words"),
     [
-        ("class X:\n    step: float = 1.0\n", "one public class"),
-        ("class X(Method):\n    pass\n\n\nclass Y(X):\n    pass\n", "X, Y"),
-        ("class X(Method):\n    step: float = 1 / 3\n", "step: '1 / 3'"),
-        ("class X(Method):\n    step: float = 1.0\n", "@dataclass(frozen=True)"),
-        ("class X(Method):\n    step: float\n", "step: None"),
-        ("class X(Method):\n    step: int = 'a'\n", "step"),
-        ("class X(Method):\n    step: list = []\n", "step: 'list'"),
-        ("class X(Method):\n    step: Literal['a', 'b'] = 'c'\n", "step"),
+        (Positive, "a number above 0"),
+        (BelowOne, "a number from 0 to below 1"),
+        (Ratio | None, "none, or a number from 1 up"),
+        (Literal["share"] | Positive, "share, or a number above 0"),
+        (Annotated[int, Field(ge=2, le=9)], "a whole number from 2 to 9"),
+        (Literal["a", 2], "a, 2"),
+        (bool, "true or false"),
+        (str | Checked, "a text"),
     ],
 )
-def test_a_file_that_is_no_method_is_named(room, text, said):
-    (room / "odd.py").write_text(HEAD + text)
-    with pytest.raises(SettingError) as caught:
-        methods()
-    assert str(room / "odd.py") in str(caught.value) and said in str(caught.value)
+def test_what_is_allowed_in_words(kind, words):
+    assert allowed(kind) == words
+
+
+@dataclass(frozen=True)
+class Above(Checked):
+    """Inherited.
+
+    Parameters
+    ----------
+    decay : float
+        λ,
+        a rate.
+    """
+
+    decay: BelowOne = 0.5
+    KINDS: ClassVar[int] = 3
+
+
+@dataclass(frozen=True)
+class Below(Above):
+    """What it is.
+
+    Parameters
+    ----------
+    step, other : float
+        γ.
+    """
+
+    step: Ratio | None = None
+    other: bool = False
+    decay: BelowOne = 0.25
+
+
+def test_a_dataclass_declares_its_parameters_and_those_it_inherits():
+    said = [(p.name, p.default, p.meaning) for p in declared(Below).values()]
+    assert said == [("decay", 0.25, "λ, a rate."), ("step", None, "γ."), ("other", False, "γ.")]
+    assert declared(Below)["step"].read("none") is None
+    assert declared(Below)["other"].read("True") is True
+    for value in (1.0, -1e-9, float("nan")):
+        with pytest.raises(SettingError, match=r"^decay: .*; expected a number from 0 to below 1$"):
+            Below(decay=value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "default", "said"),
+    [
+        (float, ..., "no default"),
+        (int, "a", "a whole number"),
+        (list, [], "float, int, bool, str or Literal"),
+        (Literal["a", "b"], "c", "a, b"),
+        (Positive, 0.0, "above 0"),
+    ],
+)
+def test_a_field_that_is_no_parameter_is_named(kind, default, said):
+    body = {} if default is ... else {"step": default}
+    made = type("X", (), {**body, "__annotations__": {"step": kind}})
+    if not isinstance(default, list):
+        with pytest.raises(SettingError, match="X: step.*|" + said):
+            declared(dataclass(frozen=True)(made))
+    with pytest.raises(SettingError, match="dataclass"):
+        declared(type("Y", (Above,), {"__annotations__": {"step": kind}}))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_defaults_are_read_as_themselves(name):
+    for parameter in declared(METHODS[name]).values():
+        assert parameter.read(parameter.default) == parameter.default
+        assert parameter.read(str(parameter.default)) == parameter.default
+        assert parameter.meaning
 
 
 @pytest.mark.parametrize("given", [2, "2"])
 def test_a_choice_may_hold_numbers(given):
-    choice = Parameter("kind", "Literal['a', 2]", "a", "")
+    choice = Parameter("kind", Literal["a", 2], "a", "")
     assert choice.read(given) == 2 and choice.read("a") == "a"
     with pytest.raises(SettingError, match="a, 2"):
         choice.read("b")

@@ -17,9 +17,9 @@ from strategies_replies import NO_GRID, metadata
 from test_fuzz import SEED
 
 from fedbary.methods import METHODS, arguments_of
+from fedbary.parameters import declared
 from fedbary.runs.run_folder import RunFolder
 from fedbary.settings.config import resolve
-from fedbary.settings.parameters import methods
 from server_app import _bench
 from server_app.means import means_of
 from server_app.recorder import Recorder
@@ -40,7 +40,7 @@ pytestmark = pytest.mark.slow
 
 
 def settings_of(name):
-    few = {key: FEW[key] for key in FEW.keys() & methods()[name].parameters.keys()}
+    few = {key: FEW[key] for key in FEW.keys() & declared(METHODS[name]).keys()}
     bench = {"server_fraction": 0.1} if METHODS[name].needs_bench else {}
     layers = 0 if METHODS[name].deterministic else 1
     plain = {"task": "tables", "engine": "inline", "pictures": False, "samples": 2, "device": "cpu"}

@@ -1,0 +1,223 @@
+"""Parameters of parts: dataclass fields whose types say what is allowed, and texts read as them.
+
+A part's parameters are the fields of a frozen dataclass. Each has a type of those below, ``float``,
+``int``, ``bool``, ``str`` or ``Literal[…]``, perhaps ``| None``, and a default. The section
+Parameters of the docstring says what each means; the type alone says its range.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import operator
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, dataclass, fields
+from functools import cache
+from types import MappingProxyType, NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from pydantic import Field
+
+from fedbary.errors import SettingError
+
+MOST = 10**9
+"""The largest number of anything."""
+
+Positive = Annotated[float, Field(gt=0, lt=math.inf)]
+NotNegative = Annotated[float, Field(ge=0, lt=math.inf)]
+Ratio = Annotated[float, Field(ge=1, lt=math.inf)]
+Share = Annotated[float, Field(gt=0, le=1)]
+ShareOrZero = Annotated[float, Field(ge=0, le=1)]
+BelowOne = Annotated[float, Field(ge=0, lt=1)]
+BelowHalf = Annotated[float, Field(ge=0, lt=0.5)]
+LogVar = Annotated[float, Field(ge=-40, le=40)]
+Count = Annotated[int, Field(ge=1, le=MOST)]
+Number = Annotated[int, Field(ge=0, le=MOST)]
+Several = Annotated[int, Field(ge=2, le=MOST)]
+Units = Annotated[int, Field(ge=1, le=10**4)]
+
+NONE = "none"
+"""How None is written where a parameter may have no value."""
+
+Value = float | int | bool | str | None
+
+_WORDS = {float: "a number", int: "a whole number", bool: "true or false", str: "a text"}
+
+_BOUNDS = {
+    "gt": ("above {}", operator.gt),
+    "ge": ("from {}", operator.ge),
+    "lt": ("to below {}", operator.lt),
+    "le": ("to {}", operator.le),
+}
+"""What each bound is in words, and whether a value keeps it."""
+
+
+def arms(kind: Any) -> tuple[Any, ...]:
+    """Return the types of which a value may be any."""
+    return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+
+
+def allowed(kind: Any) -> str:
+    """Return in words what a type allows."""
+    words = [
+        ", ".join(map(str, get_args(arm))) if get_origin(arm) is Literal else _said(arm)
+        for arm in arms(kind)
+        if bare(arm) is not None
+    ]
+    return ", or ".join([NONE, *words] if NoneType in arms(kind) else words)
+
+
+def bare(kind: Any) -> Any:
+    """Return what a text can be read as: float, int, bool, str, Literal; None for other types."""
+    found = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+    return found if found in _WORDS or get_origin(found) is Literal else None
+
+
+def _said(kind: Any) -> str:
+    words = [_WORDS[bare(kind)]]
+    bounds = [(name, bound) for name, bound in _bounds(kind) if bound != math.inf]
+    words += [_BOUNDS[name][0].format(bound) for name, bound in bounds]
+    return " ".join([*words, "up"] if [name for name, _ in bounds] == ["ge"] else words)
+
+
+def _bounds(kind: Any) -> Iterator[tuple[str, float]]:
+    for field in get_args(kind)[1:] if get_origin(kind) is Annotated else ():
+        for constraint in field.metadata:
+            yield from ((n, getattr(constraint, n)) for n in _BOUNDS if hasattr(constraint, n))
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A setting that a part owns.
+
+    Parameters
+    ----------
+    name : str
+        Its name on the command line.
+    kind : type
+        Its type, as the part declares it.
+    default : float, int, bool, str or None
+        Its value where none is given: of a method the paper's.
+    meaning : str
+        What the docstring says of it, in one line.
+    """
+
+    name: str
+    kind: Any
+    default: Value
+    meaning: str
+
+    @property
+    def allowed(self) -> str:
+        """What it may be, in words."""
+        return allowed(self.kind)
+
+    def check(self, value: Any) -> None:
+        """Raise a SettingError if a value is out of the range that the type says, if it does."""
+        for arm in arms(self.kind):
+            if get_origin(arm) is Literal and value not in get_args(arm):
+                raise SettingError(self.name, value, self.allowed)
+            if value is not None and not all(_BOUNDS[n][1](value, b) for n, b in _bounds(arm)):
+                raise SettingError(self.name, value, self.allowed)
+
+    def read(self, value: object) -> Value:
+        """Return a value of the parameter's type for one from a file or a command line.
+
+        Of ``str | Rule`` the former is read; what else is allowed is for Python alone.
+
+        Raises
+        ------
+        SettingError
+            If it is none, or out of its range.
+        """
+        kinds = arms(self.kind)
+        if NoneType in kinds and (value is None or str(value).lower() == NONE):
+            return None
+        kind = next(bare(arm) for arm in kinds if bare(arm) is not None)
+        try:
+            found = _read(kind, value)
+        except (ValueError, KeyError):
+            raise SettingError(self.name, value, self.allowed) from None
+        self.check(found)
+        return found
+
+
+def _read(kind: Any, value: object) -> Value:
+    if get_origin(kind) is Literal:
+        choice: Value = {str(held): held for held in get_args(kind)}[str(value)]
+        return choice
+    if kind is bool and isinstance(value, str):
+        return {"true": True, "false": False}[value.lower()]
+    if isinstance(value, bool) != (kind is bool) or not isinstance(value, tuple(_WORDS)):
+        raise ValueError
+    if kind is int and isinstance(value, float):
+        raise ValueError
+    found: Value = kind(value)
+    return found
+
+
+def declared(part: type) -> Mapping[str, Parameter]:
+    """Return the parameters that a dataclass declares, inherited ones too, by name.
+
+    Raises
+    ------
+    SettingError
+        If it is none, or a field has no default, or one that its type does not allow, or a type of
+        other kinds.
+    """
+    return _declared(part)
+
+
+@cache
+def _declared(part: Any) -> Mapping[str, Parameter]:
+    if "__dataclass_fields__" not in vars(part):
+        raise SettingError(f"{part.__module__}", part.__qualname__, "@dataclass(frozen=True) of it")
+    said: dict[str, str] = {}
+    for above in reversed(part.__mro__):
+        said |= meanings(inspect.cleandoc(above.__doc__ or ""))
+    kinds = get_type_hints(part, include_extras=True)
+    found = {}
+    for field in fields(part):
+        place = f"{part.__module__}.{part.__qualname__}: {field.name}"
+        kind = kinds[field.name]
+        if all(bare(arm) is None for arm in arms(kind)):
+            raise SettingError(place, kind, "float, int, bool, str or Literal[…]")
+        if field.default is MISSING:
+            raise SettingError(place, "no default", allowed(kind))
+        parameter = Parameter(field.name, kind, field.default, said.get(field.name, ""))
+        try:
+            parameter.read(field.default)
+        except SettingError as error:
+            raise SettingError(place, field.default, error.allowed) from None
+        found[field.name] = parameter
+    return MappingProxyType(found)
+
+
+class Checked:
+    """A dataclass of parameters, each of which is in the range that its type says.
+
+    Raises
+    ------
+    SettingError
+        If a parameter is out of its range.
+    """
+
+    def __post_init__(self) -> None:
+        """Check every parameter."""
+        for parameter in declared(type(self)).values():
+            parameter.check(getattr(self, parameter.name))
+
+
+def meanings(docstring: str) -> dict[str, str]:
+    """Return what the section Parameters of a docstring says of each."""
+    section = re.search(r"Parameters\n-+\n(.*?)(\n\n\w[^\n]*\n-+\n|\Z)", docstring, re.DOTALL)
+    found: dict[str, str] = {}
+    names: list[str] = []
+    for line in section[1].splitlines() if section else []:
+        if line and not line.startswith(" "):
+            names = [name.strip() for name in line.partition(":")[0].split(",")]
+        for name in names:
+            if line.startswith(" "):
+                found[name] = f"{found.get(name, '')} {line.strip()}".strip()
+    return found
