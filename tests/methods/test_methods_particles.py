@@ -279,7 +279,10 @@ def test_the_cavity_reaches_the_client():
 
 def test_a_site_is_by_its_name_and_damping_is_refused_before_it_diverges():
     method, model = DSVGD(particles=3, server_steps=2), {"w": torch.zeros(2)}
-    replies = [Reply(name, 1.0, {"w": torch.randn(3, 2)}) for name in ("a", "a/w", "")]
+    draw = torch.Generator().manual_seed(0)
+    particles = [0.1 * torch.randn(3, 2, generator=draw) for _ in range(3)]
+    names = zip(("a", "a/w", ""), particles, strict=True)
+    replies = [Reply(name, 1.0, {"w": own}) for name, own in names]
     _, state = method.aggregate(Server(model, {}), replies)
     _, after = method.aggregate(Server(model, state), replies[:1])
     for name in ("a", "a/w", ""):
