@@ -214,7 +214,7 @@ def test_a_sweep_that_is_stopped_ends_soon_and_whole_and_goes_on(tmp_path, how, 
 @pytest.mark.slow
 @pytest.mark.parametrize("changed", [{}, {"lr": 0.02}])
 def test_a_run_that_was_cut_off_goes_on_where_nothing_has_changed(tmp_path, changed):
-    file = grid_file(tmp_path, [{**SEEDS[0], "seed": 0}], rounds=25)
+    file = grid_file(tmp_path, [{**SEEDS[0], "seed": 0}], rounds=50)
     process, begun, children = started_sweep(tmp_path, file, 1)
 
     def done():
@@ -224,8 +224,8 @@ def test_a_run_that_was_cut_off_goes_on_where_nothing_has_changed(tmp_path, chan
     process.send_signal(signal.SIGTERM)
     assert process.wait(120) == 130
     psutil.wait_procs(children, 30)
-    assert done() < 25
-    grid_file(tmp_path, [{**SEEDS[0], "seed": 0}], rounds=25, **changed)
+    assert done() < 50
+    grid_file(tmp_path, [{**SEEDS[0], "seed": 0}], rounds=50, **changed)
     for results in ("out", "anew"):
         again = fedbary("sweep", file, "--results", results, cwd=tmp_path)
         assert again.returncode == 0, again.stdout + again.stderr
@@ -233,7 +233,7 @@ def test_a_run_that_was_cut_off_goes_on_where_nothing_has_changed(tmp_path, chan
     assert bool(resumed) == (not changed)
     assert begun.with_name(f"{begun.name}.interrupted-1").exists() == bool(changed)
     tables = [read_table(tmp_path / name) for name in ("out", "anew")]
-    assert tables[0]["nll"].tolist() == tables[1]["nll"].tolist() and len(tables[0]) == 26
+    assert tables[0]["nll"].tolist() == tables[1]["nll"].tolist() and len(tables[0]) == 51
 
 
 @pytest.mark.slow
