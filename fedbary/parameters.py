@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
+from numbers import Integral, Real
 from types import MappingProxyType, NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -114,12 +115,9 @@ class Parameter:
         return allowed(self.kind)
 
     def check(self, value: Any) -> None:
-        """Raise a SettingError if a value is out of the range that the type says, if it does."""
-        for arm in arms(self.kind):
-            if get_origin(arm) is Literal and value not in get_args(arm):
-                raise SettingError(self.name, value, self.allowed)
-            if value is not None and not all(_BOUNDS[n][1](value, b) for n, b in _bounds(arm)):
-                raise SettingError(self.name, value, self.allowed)
+        """Raise a SettingError unless the type allows a value, in kind and in range."""
+        if not any(_fits(arm, value) for arm in arms(self.kind)):
+            raise SettingError(self.name, value, self.allowed)
 
     def read(self, value: object) -> Value:
         """Return a value of the parameter's type for one from a file or a command line.
@@ -141,6 +139,17 @@ class Parameter:
             raise SettingError(self.name, value, self.allowed) from None
         self.check(found)
         return found
+
+
+def _fits(arm: Any, value: Any) -> bool:
+    """Return whether one type allows a value; numbers are those of numpy, too."""
+    kind = bare(arm)
+    if get_origin(kind) is Literal:
+        return isinstance(value, bool | int | float | str) and value in get_args(kind)
+    if kind not in (int, float):
+        return isinstance(value, kind or get_origin(arm) or arm)
+    right = isinstance(value, Integral if kind is int else Real) and not isinstance(value, bool)
+    return right and all(_BOUNDS[name][1](value, bound) for name, bound in _bounds(arm))
 
 
 def _read(kind: Any, value: object) -> Value:

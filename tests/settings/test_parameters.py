@@ -137,3 +137,15 @@ def test_a_choice_may_hold_numbers(given):
     assert choice.read(given) == 2 and choice.read("a") == "a"
     with pytest.raises(SettingError, match="a, 2"):
         choice.read("b")
+
+
+@pytest.mark.parametrize("bad", ["1", "nan", float("nan"), [1], {}, b"1", True])
+def test_numbers_are_numbers_in_python_too(bad):
+    for method in METHODS.values():
+        for own in declared(method).values():
+            if parameters.bare(parameters.arms(own.kind)[0]) in (int, float):
+                with pytest.raises(SettingError, match=own.name):
+                    method(**{own.name: bad})
+    assert METHODS["FedProx"](mu=np.float32(0.5)).mu == 0.5
+    with pytest.raises(SettingError, match="clipping"):
+        METHODS["barycentre"](clipping="false")
