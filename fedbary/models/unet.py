@@ -18,10 +18,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedbary.errors import SettingError
+from fedbary.parameters import Checked, Count
 
 
 @dataclass(frozen=True)
-class Parameters:
+class Parameters(Checked):
     """What the network can be told.
 
     Parameters
@@ -32,8 +33,8 @@ class Parameters:
         Groups of channels that are normalised together.
     """
 
-    channels: int = 8
-    groups: int = 8
+    channels: Count = 8
+    groups: Count = 8
 
 
 def make(shape: Sequence[int], outputs: int, parameters: Parameters) -> UNet:
@@ -41,7 +42,7 @@ def make(shape: Sequence[int], outputs: int, parameters: Parameters) -> UNet:
     channels, groups = parameters.channels, parameters.groups
     if len(shape) != 3 or shape[1] % 4 or shape[2] % 4:
         raise SettingError("image shape", shape, "channels, and sides that are multiples of 4")
-    if groups < 1 or channels < 1 or channels % groups:
+    if channels % groups:
         raise SettingError("channels", channels, f"a multiple of groups, {groups}, from 1")
     return UNet(shape[0], outputs, channels, groups)
 

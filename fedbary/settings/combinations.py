@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fedbary.attacks import OMNISCIENT, hostile_count
 from fedbary.parameters import declared
 from fedbary.settings import limits
-from fedbary.settings.parameters import methods, unused_by
+from fedbary.settings.parameters import methods, models, unused_by
 
 if TYPE_CHECKING:
     from fedbary.settings.model import Settings
@@ -52,6 +52,10 @@ def _with_method(settings: Settings) -> Iterator[tuple[str, str]]:
         yield "kl_weight", f"a number for {method}: {why}"
     if settings.projection != "none" and kind.personalises:
         yield "projection", f"none for {method}, whose clients have models of their own"
+    elif settings.projection != "none" and kind.remembers:
+        yield "projection", f"none for {method}: what its clients keep is no model"
+    for shared in sorted(declared(kind).keys() & models().get(settings.model, {}).keys()):
+        yield "model", f"another network for {method}: {shared} is a parameter of both"
 
 
 def _with_best(settings: Settings) -> Iterator[tuple[str, str]]:

@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from fedbary.errors import SettingError
+from fedbary.methods import METHODS
 from fedbary.settings.config import (
     DEFAULTS,
     Settings,
@@ -14,6 +15,7 @@ from fedbary.settings.config import (
     resolve,
     validated,
 )
+from fedbary.settings.parameters import models
 from fedbary.settings.run_config import resolve_run_config, to_run_config
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -246,3 +248,28 @@ def test_a_written_run_of_cycles_is_read_and_a_cycle_that_is_named_is_refused(me
     assert validated(earlier).thinning == 60
     with pytest.raises(SettingError, match="cycles"):
         resolve({"method": method, "cycles": 3})
+
+
+def test_a_method_and_a_network_do_not_share_a_parameters_name():
+    for method in METHODS:
+        for model, own in models().items():
+            try:
+                found = resolve({"method": method, "model": model, "bayesian_layers": 0})
+            except SettingError:
+                continue
+            for name, parameter in own.items():
+                parameter.check(getattr(found, name))
+    with pytest.raises(SettingError, match="model: 'resnet20'.*DSVGD.*width"):
+        resolve({"method": "DSVGD", "model": "resnet20"})
+
+
+def test_channels_of_a_u_net_are_a_count():
+    for setting in ("channels", "groups"):
+        with pytest.raises(SettingError, match=f"{setting}.*from 1"):
+            resolve({"model": "unet", setting: 0})
+
+
+def test_projection_is_refused_where_what_clients_keep_is_no_model():
+    for method in ("SCAFFOLD", "FedDyn"):
+        with pytest.raises(SettingError, match=f"projection.*{method}"):
+            resolve({"method": method, "projection": "WB"})
