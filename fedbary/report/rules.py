@@ -50,9 +50,9 @@ def add_rules_compared(
     document.text(_BY_SPLIT if results.by_split else _BY_SEED)
     document.text(
         """The Bayesian signed-rank test (Benavoli et al. 2017) takes every point as
-        independent, as in the paper. It gives the probability that the
+        independent. It gives the probability that the
         first is better, that both are practically equal, and that the second is better.
-        Practically equal means a difference within the ROPE, as in the paper the 25th
+        Practically equal means a difference within the ROPE, the 25th
         percentile of the absolute differences. A ROPE taken from the data shrinks with the
         differences, and calls equal a difference that is the same in every pair: look at the
         effect first."""

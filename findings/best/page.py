@@ -21,10 +21,10 @@ from fedbary.figures.sheet import BLUE, ORANGE, open_frame, sheet
 from fedbary.report.cells import ACCURACY, DETECTION, ECE_15, ECE_100, NLL, Metric, marked
 from fedbary.report.differences import differences, p_value
 from fedbary.report.methods import BRIER
-from fedbary.report.published import PERSONAL, published, table1
 from fedbary.study.table import read_table, result_rows
 from findings import _page
 from findings._pairs import SEED, better, by_seed, difference, of_pair, table
+from findings.published import PERSONAL, PRINTED, published, table1
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -70,7 +70,6 @@ TRIED = {
 
 ECE = (ECE_15, ECE_100)
 DRAWN = (ACCURACY, NLL, ECE_15)
-OF_THE_PAPER = (ACCURACY, ECE_100, NLL)
 
 
 def read(results: Path) -> pd.DataFrame:
@@ -188,13 +187,13 @@ def papers_table(last: pd.DataFrame) -> str:
     """Return RKLB beside BA-BFL's best number of each column, and beside its rivals'."""
     body = []
     for dataset, (gaussian, _) in _sides(last):
-        for metric in OF_THE_PAPER:
+        for metric, printed in PRINTED.items():
             ours = by_seed(gaussian, metric)
             rows = table1()
-            rows = rows[(rows["dataset"] == dataset) & (rows["metric"] == metric.published)]
+            rows = rows[(rows["dataset"] == dataset) & (rows["metric"] == printed)]
             order = rows.sort_values("mean", ascending=metric.lower_is_better)
             theirs = {"best": (order["mean"].iloc[0], order["std"].iloc[0])} | {
-                rule: published(dataset, 3, rule, metric.published) for rule in PERSONAL
+                rule: published(dataset, 3, rule, printed) for rule in PERSONAL
             }
             cells = []
             for mean, std in theirs.values():

@@ -111,7 +111,7 @@ def test_runs_of_several_tasks_have_a_part_of_the_report_each(tables, tmp_path):
     markdown = (tmp_path / "report.md").read_text()
     parts = markdown.split("\n# Task: ")
     assert [part.split("\n")[0] for part in parts[1:]] == ["tables", "regression"]
-    assert "AUROC" in parts[1] and "Table 3: RMSE" in parts[2] and "AUROC" not in parts[2]
+    assert "AUROC" in parts[1] and "sharpness" in parts[2] and "AUROC" not in parts[2]
 
 
 def test_a_run_of_a_version_without_splits_pairs_with_one_of_split_0(tables):
