@@ -44,13 +44,10 @@ class Metric:
         text = f"{found.mean():.{self.decimals}f}"
         return f"{text} ± {found.std(ddof=1):.{self.decimals}f}" if len(found) > 1 else text
 
-    def difference(self, found: Difference, more: int = 0) -> str:
-        """Return a mean difference, in this metric's unit, with its 95 % interval if it has one.
-
-        `more` is how many decimals it has beyond the metric's.
-        """
+    def difference(self, found: Difference) -> str:
+        """Return a mean difference, in this metric's unit, with its 95 % interval if it has one."""
         numbers = (found.mean, found.low, found.high)
-        mean, low, high = (f"{number:+.{self.decimals + more}f}" for number in numbers)
+        mean, low, high = (f"{number:+.{self.decimals}f}" for number in numbers)
         return mean if math.isnan(found.low) else f"{mean} [{low}, {high}]"
 
 

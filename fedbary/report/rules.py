@@ -68,9 +68,8 @@ def add_rules_compared(
             posterior; the nearer it lies to a corner, the more probable is its answer.""",
         )
     for metric, pairs in compared.items():
-        repeats = "pairs" if results.by_split else "seeds"
-        header, rows = pairs_table(pairs, ["variant"] if results.varied else [], repeats)
-        header = [*results.variant_header, *(name for name in header if name != "variant")]
+        lead = {name: pairs["variant"].tolist() for name in results.variant_header}
+        header, rows = pairs_table(pairs, lead)
         folded = f"{metric.label}: all pairs" if results.varied else ""
         if not folded:
             document.heading(metric.label, 3)

@@ -14,11 +14,10 @@ from pathlib import Path
 import pandas as pd
 
 from fedbary.report.estimate import Estimate
-from fedbary.report.markup import bold, italic
+from fedbary.report.markup import bold, italic, markdown_table
 from fedbary.report.sections.regression import scores_by_method
 from fedbary.study.table import read_table, result_rows, with_methods
 from findings import _page
-from findings._pairs import table
 from findings.published import DATASETS, fedag_published
 
 BARE, NOISY = "FedAG, without noise", "FedAG"
@@ -55,7 +54,7 @@ def noise_table(scores: pd.DataFrame) -> str:
             for nll, covered in means.mean().loc[[BARE, NOISY]].to_numpy()
         ]
         body.append([DATASETS.get(dataset, dataset), *cells])
-    return table(["set", "NLL without the noise term", "NLL with it"], body)
+    return markdown_table(["set", "NLL without the noise term", "NLL with it"], body)
 
 
 def scores_table(scores: pd.DataFrame, metric: str) -> str:
@@ -71,7 +70,7 @@ def scores_table(scores: pd.DataFrame, metric: str) -> str:
             printed = "" if math.isnan(paper.mean) else f"<br>{italic(str(paper))}"
             cells.append(f"{cell}{printed}")
         body.append([str(name), *cells])
-    return table([metric.upper(), *(shown for shown, _ in METHODS.values())], body)
+    return markdown_table([metric.upper(), *(shown for shown, _ in METHODS.values())], body)
 
 
 def tables(results: Path) -> str:

@@ -204,13 +204,14 @@ def test_points_of_one_seed_are_no_independent_pairs():
 
 def test_a_table_of_pairs_has_the_effect_with_its_interval_first():
     one, other = runs_of("RKLB", [0.3, 0.5, 0.4]), runs_of("WB", [0.4, 0.8, 0.6])
-    header, (row,) = pairs_table(compare(pd.concat([one, other]), NLL), [])
-    assert header[:3] == ["first", "second", "first − second [95 %]"]
-    assert row[:6] == ["RKLB", "WB", "-0.2000 [-0.4484, +0.0484]", "3", "0.074", "0.250"]
+    header, (row,) = pairs_table(compare(pd.concat([one, other]), NLL))
+    assert header[:3] == ["pair", "NLL [95 %]", "first better"]
+    assert row[:5] == ["RKLB − WB", "-0.200 [-0.448, +0.048]", "3 of 3", "0.074", "0.250"]
     single = compare(
         pd.concat([runs_of(r, [0.1, 0.2], [1, 2], seed=0) for r in ("RKLB", "WB")]), NLL
     )
-    assert pairs_table(single, [])[1][0][2:6] == ["+0.0000", "1", "–", "–"]
+    (row,) = pairs_table(single)[1]
+    assert row[1:5] == ["+0.000", "0 of 1, 1 equal", "–", "–"] and row[5].endswith("2 points)")
 
 
 @pytest.mark.parametrize("draws", [10, 49, 50, 200])
