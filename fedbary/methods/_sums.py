@@ -78,14 +78,14 @@ class Sums(Method):
         """Send the means of the products; nothing is trained."""
         local.load(received)
         weight, _ = head_names(received)
-        outputs, width = received[weight].shape
+        outputs = len(received[weight])
         like, total = self._like(received), dict[str, Tensor]()
         for x, y in zip(local.x.split(_AT_ONCE), local.y.split(_AT_ONCE), strict=True):
             features = _entering(local, weight, x).double()
             for name, added in self.products(features, y, outputs).items():
                 total[name] = total[name] + added if name in total else added
         means = {name: (total[name] / len(local.x)).to(like[name].dtype) for name in like}
-        return Fitted(means, {"features": float(width)})
+        return Fitted(means, {})
 
     def reply_like(self, model: Tensors) -> Tensors:
         """Return the sums' names and sizes."""
@@ -101,6 +101,13 @@ class Sums(Method):
             state |= {f"{site}/{name}": tensor.clone() for name, tensor in reply.tensors.items()}
         count, means = total_of(state)
         names = head_names(server.model)
+        matrices = (weight for name, weight in server.model.items() if name != names[0])
+        others = sum(weight.numel() for weight in matrices if weight.ndim > 1)
+        if others and server.round == 1:
+            server.warn(
+                f"{self.name} fits the last layer alone: {others:,} weights before it stay as they "
+                "were initialised. Take model=linear, or a network that is pretrained"
+            )
         found = zip(names, self.head(count, means, server), strict=True)
         head = {name: tensor.to(server.model[name]) for name, tensor in found}
         return {**server.model, **head}, state
