@@ -14,6 +14,7 @@ from flwr.serverapp.strategy import Result
 from torch import Tensor
 
 from fedbary.errors import SettingError
+from fedbary.methods import Reply
 
 from .admission import arrays_of, metric_refusals
 from .asking import AskingStrategy
@@ -24,6 +25,7 @@ from .gate import Gate, Refusal, Terms, first_sound
 from .internals import log
 from .limits import check_arrays
 from .listener import Listener
+from .names import Names
 from .retreat import Before, Retreat, could_not_train, standing_out
 from .tally import Tally
 from .weights import Limit, check_weight_ratio, weight_of
@@ -168,7 +170,7 @@ class GatedStrategy(AskingStrategy, ABC):
         return known or str(node_id)
 
     @abstractmethod
-    def _aggregate(self, admitted: Sequence[Message], weights: Sequence[float]) -> ArrayRecord:
+    def _aggregate(self, sent: ArrayRecord, replies: Sequence[Reply]) -> ArrayRecord:
         """Return the aggregate of admitted replies; a SettingError skips the round."""
 
     @abstractmethod
@@ -320,33 +322,41 @@ class GatedStrategy(AskingStrategy, ABC):
                 rest = self._gate.admitted(server_round, admitted, reasons, self.weighted_by_key)
                 return self._aggregate_admitted(server_round, rest, reference)
 
-        def attempt(replies: Sequence[Message]) -> ArrayRecord:
-            weights = [weight_of(reply, self.weighted_by_key) for reply in replies]
-            arrays = self._aggregate(replies, weights)
+        sent_now = records[0] if self._global_arrays is None else self._global_arrays
+        names = Names(records[0].keys(), self.convention)
+        replies = [
+            Reply(self._name(reply), weight_of(reply, self.weighted_by_key), names.read(record))
+            for reply, record in zip(admitted, records, strict=True)
+        ]
+
+        def attempt(some: Sequence[int]) -> ArrayRecord:
+            arrays = self._aggregate(sent_now, [replies[k] for k in some])
             check_arrays(arrays, reference, self.convention)
             return arrays
 
+        everybody = range(len(replies))
         try:
-            arrays = attempt(admitted)
+            arrays = attempt(everybody)
         except SettingError as error:
             return self._skip(server_round, str(error))
         except ValueError:
-            reasons = spoilers(admitted, attempt, lambda r: farthest(arrays_of(r), expected))
+            reasons = spoilers(everybody, attempt, lambda k: farthest(records[k], expected))
             rest = self._gate.admitted(server_round, admitted, reasons, self.weighted_by_key)
             return self._aggregate_admitted(server_round, rest, reference)
         most = map(max, weights_far, others_far)
-        if out := standing_out(dict(zip(map(self._name, admitted), most, strict=True))):
+        if out := standing_out({r.client: far for r, far in zip(replies, most, strict=True)}):
             self._retreat.before = Before(server_round, reference, self.state_dict(), out)
         arrays = self._commit(reference, arrays, admitted)
         self.contributors = [reply.metadata.src_node_id for reply in admitted]
         self._tally.count()
         left_out = metric_refusals(admitted, self.known_metrics)
         self._gate.said(server_round, "metrics left out", admitted, left_out)
-        usual = [reply for reply, why in zip(admitted, left_out, strict=True) if why is None]
-        self.admitted_nodes = [reply.metadata.src_node_id for reply in usual]
-        contents = [reply.content for reply in usual]
+        usual = [k for k, why in enumerate(left_out) if why is None]
+        self.admitted_nodes = [self.contributors[k] for k in usual]
+        contents = [admitted[k].content for k in usual]
         if self.listener is not None:
-            self.listener.trained(dict(zip(self.admitted_nodes, contents, strict=True)))
+            heard = dict(zip(self.admitted_nodes, contents, strict=True))
+            self.listener.trained(heard, [replies[k].tensors for k in usual])
         return arrays, self.train_metrics_aggr_fn(contents, self.weighted_by_key)
 
     def _skip(self, server_round: int, reason: str) -> tuple[None, MetricRecord]:

@@ -17,7 +17,7 @@ from fedbary.trained import load
 from fedbary.variational.layers import VariationalLinear, reset_layer
 from server_app.inline import run_inline
 from strategies.answering import global_model
-from strategies.method_strategy import method_strategy
+from strategies.methods import strategy_for
 
 QUICK = {
     "engine": "inline", "device": "cpu", "clients": 3, "rounds": 2, "local_epochs": 2,
@@ -182,7 +182,7 @@ def test_projection_is_refused_where_clients_have_models_of_their_own_or_no_data
 
 def test_strategies_ask_only_methods_with_own_models_for_them():
     for name, keep, asks in (("PVI", False, False), ("PVI", True, True), ("FedHB", False, True)):
-        assert method_strategy(name)(keep_models=keep)._personal == asks
+        assert strategy_for(name)(keep_models=keep)._personal == asks
 
 
 @settings(max_examples=40, deadline=None)
