@@ -26,6 +26,7 @@ from .gated import GatedStrategy
 from .internals import log
 from .names import Names
 from .privacy import driving_wrapper
+from .retreat import part_of
 
 METHOD_KEY = "method"
 """The entry of a message's config with the method's name; its parameters stand beside it."""
@@ -167,10 +168,7 @@ class MethodStrategy(GatedStrategy):
                 said[KEPT_KEY] = [rounds.get(name, 0) for rounds in kept]
                 said[RUN_KEY] = self._run
             message.content = RecordDict(
-                {
-                    self.arrayrecord_key: record,
-                    self.configrecord_key: said,
-                }
+                {self.arrayrecord_key: record, self.configrecord_key: said}
             )
         return messages
 
@@ -192,16 +190,8 @@ class MethodStrategy(GatedStrategy):
     def load_state_dict(self, state: Mapping[str, Tensor], completed_rounds: int) -> None:
         """Take a state that `state_dict` returned after so many rounds."""
         super().load_state_dict(state, completed_rounds)
-        self._state = {
-            name.removeprefix(_STATE): tensor.clone()
-            for name, tensor in state.items()
-            if name.startswith(_STATE)
-        }
-        self._kept = {
-            name.removeprefix(_KEPT): int(number)
-            for name, number in state.items()
-            if name.startswith(_KEPT)
-        }
+        self._state = {name: tensor.clone() for name, tensor in part_of(state, _STATE).items()}
+        self._kept = {name: int(number) for name, number in part_of(state, _KEPT).items()}
         self._run = int(state.get(_RUN, self._run))
 
     def _check_global(self, arrays: ArrayRecord) -> None:
