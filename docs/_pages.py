@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from mkdocs.structure.pages import Page
 from fedbary.methods import Method
 from fedbary.parameters import NONE, Parameter, declared
 from fedbary.registry import modules
+from fedbary.report.markup import markdown_table
 from fedbary.report.report import write_report
 from fedbary.settings.explain import Part, parts, settings
 from fedbary.settings.parameters import methods
@@ -130,8 +131,7 @@ def rule_page(rule: Part) -> str:
 def rules_table() -> str:
     """Return the rules, each with its purpose and a link to its page."""
     rows = [(f"[{rule.name}]({_module_of(rule)}.md)", escaped(rule.purpose)) for rule in _rules()]
-    head = "| rule | what it makes of N(m_k, v_k) |\n| --- | --- |"
-    return "\n".join([head, *(f"| {link} | {purpose} |" for link, purpose in rows)])
+    return markdown_table(("rule", "what it makes of N(m_k, v_k)"), rows)
 
 
 def _sections(text: str) -> list[str]:
@@ -189,13 +189,9 @@ def parameters_table(parameters: Sequence[Parameter]) -> Iterator[str]:
     yield table(("parameter", "default", "allowed", "meaning"), rows) if rows else "It has none."
 
 
-def table(head: Sequence[str], rows: Iterator[Sequence[str]] | Sequence[Sequence[str]]) -> str:
-    """Return a table in Markdown."""
-    cells = [head, ["---"] * len(head), *rows]
-    return "\n".join(
-        f"| {' | '.join(escaped(cell).replace('|', chr(92) + '|') for cell in row)} |"
-        for row in cells
-    )
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table of docstrings' texts in Markdown."""
+    return markdown_table(head, ([escaped(cell) for cell in row] for row in rows))
 
 
 def escaped(text: str) -> str:

@@ -20,14 +20,17 @@ PICTURE = "picture.png"
 
 
 def run(
-    about: str | None, tables: Callable[[Path], str], picture: Callable[[Path], Figure]
+    about: str | None,
+    tables: Callable[[Path], str],
+    picture: Callable[[Path], Figure] | None = None,
 ) -> None:
-    """Print the tables of a results folder, and draw its picture into it."""
+    """Print the tables of a results folder, and draw its picture, if it has one, into it."""
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("results", type=Path, help="the folder of the sweep's table")
     results = parser.parse_args().results
     print(tables(results))
-    picture(results).savefig(results / PICTURE)
+    if picture:
+        picture(results).savefig(results / PICTURE)
 
 
 def draw_differences(axes: Axes, metric: Metric, found: Mapping[str, Any]) -> None:

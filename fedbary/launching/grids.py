@@ -109,7 +109,7 @@ def report(
 
     RESULTS is a folder as `fedbary sweep` fills it, or that of a run that has ended.
 
-    Tables beside the papers' numbers, figures, settings: RESULTS/report.html, one self-contained
+    Tables, figures, settings: RESULTS/report.html, one self-contained
     page, RESULTS/report.md and RESULTS/figures, written from the sweep's table, or the run's
     metrics, alone.
     """

@@ -25,14 +25,13 @@ class Difference(Protocol):
 
 @dataclass(frozen=True)
 class Metric:
-    """A column of the table, and how it is shown; `published` is its name in BA-BFL's Table 1."""
+    """A column of the table, and how it is shown."""
 
     column: str
     label: str
     scale: float = 1.0
     decimals: int = 3
     lower_is_better: bool = True
-    published: str = ""
 
     def show(self, values: Iterable[float]) -> str:
         """Return mean ± standard deviation of values as they are in the table.
@@ -45,20 +44,17 @@ class Metric:
         text = f"{found.mean():.{self.decimals}f}"
         return f"{text} ± {found.std(ddof=1):.{self.decimals}f}" if len(found) > 1 else text
 
-    def difference(self, found: Difference, more: int = 0) -> str:
-        """Return a mean difference, in this metric's unit, with its 95 % interval if it has one.
-
-        `more` is how many decimals it has beyond the metric's.
-        """
+    def difference(self, found: Difference) -> str:
+        """Return a mean difference, in this metric's unit, with its 95 % interval if it has one."""
         numbers = (found.mean, found.low, found.high)
-        mean, low, high = (f"{number:+.{self.decimals + more}f}" for number in numbers)
+        mean, low, high = (f"{number:+.{self.decimals}f}" for number in numbers)
         return mean if math.isnan(found.low) else f"{mean} [{low}, {high}]"
 
 
-ACCURACY = Metric("accuracy", "Accuracy %", 100, 2, False, "accuracy")
+ACCURACY = Metric("accuracy", "Accuracy %", 100, 2, False)
 ECE_15 = Metric("ece_15", "ECE %, 15 bins", 100, 2)
-ECE_100 = Metric("ece_100", "ECE %, 100 bins", 100, 2, True, "ece")
-NLL = Metric("nll", "NLL", 1, 3, True, "nll")
+ECE_100 = Metric("ece_100", "ECE %, 100 bins", 100, 2)
+NLL = Metric("nll", "NLL")
 MAIN = (ACCURACY, ECE_15, ECE_100, NLL)
 FAIRNESS = (
     Metric("local_models.weighted_accuracy", "Clients' weighted accuracy, %", 100, 2),

@@ -99,8 +99,7 @@ def pairs_table(table: pd.DataFrame) -> Table:
     pairs = list(itertools.combinations(last["arm"].unique(), 2))
     repeats = [name for name in REPEATS if name in last]
     found = differences(last.assign(side=last["arm"]), pairs, metrics, repeats, least=2)
-    found = found.assign(score=[metric.label for metric in found["metric"]])
-    return pairs_of(found, ["score"])
+    return pairs_of(found, {"score": [metric.label for metric in found["metric"]]})
 
 
 def _differing(table: pd.DataFrame) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -104,35 +104,42 @@ def _compared(
 
 
 def pairs_table(
-    found: pd.DataFrame, lead: Sequence[str], repeats: str = "pairs"
+    found: pd.DataFrame, lead: Mapping[str, Sequence[object]] | None = None
 ) -> tuple[list[str], list[list[str]]]:
-    """Return header and rows of a table of differences, the effect first.
+    """Return header and rows of a table of differences, the effect first, then the tests.
 
     Parameters
     ----------
     found : DataFrame
         As `differences` returns it, all with points or none.
-    lead : sequence of str
-        Further columns that rows begin with; the caller heads those that have no name.
-    repeats : str
-        What the pairs of the t-test are called.
+    lead : mapping of str to sequence, optional
+        Further columns behind that of the pair, by their heading: a value a row.
     """
+    lead = lead or {}
     tested = bool(len(found)) and found["test"].notna().all()
     rows = []
-    for row in found.itertuples():
-        cells = [*(str(getattr(row, key)) for key in lead), row.first, row.second]
-        cells += [row.metric.difference(row, 1), str(row.pairs)]
+    for row, *more in zip(found.itertuples(), *lead.values(), strict=True):
+        cells = [f"{row.first} − {row.second}", *map(str, more), difference(row), better(row)]
         cells += [p_value(row.t_test), p_value(row.wilcoxon)]
-        if tested:
-            shares = (row.test.first, row.test.equal, row.test.second)
-            cells += [*(f"{p:.3f}" for p in shares), f"{row.test.rope:.2g}", str(row.points)]
-        rows.append(cells)
-    header = [*lead, "first", "second", "first − second [95 %]", repeats, *P_VALUES]
-    return [*header, *(TESTED if tested else ())], rows
+        rows.append([*cells, _shares(row)] if tested else cells)
+    labels = {metric.label for metric in found.get("metric", ())}
+    effect = f"{labels.pop() if len(labels) == 1 else 'first − second'} [95 %]"
+    header = ["pair", *lead, effect, "first better", "p, t-test", "p, Wilcoxon"]
+    return [*header, SIGNED_RANK] if tested else header, rows
 
 
-P_VALUES = ("p, t-test", "p, Wilcoxon")
-TESTED = ("P(first better)", "P(equal)", "P(second better)", "ROPE", "points")
+SIGNED_RANK = "signed-rank: first / equal / second (equal: within)"
+
+
+def difference(found: Any) -> str:
+    """Return the mean difference with its 95 % interval, and of how many pairs, if some lack."""
+    lacking = "" if found.pairs == found.repeats else f" ({found.pairs} of {found.repeats} pairs)"
+    return f"{found.metric.difference(found)}{lacking}"
+
+
+def better(found: Any) -> str:
+    """Return in how many pairs the first side has the better score, and how many are ties."""
+    return f"{found.ahead} of {found.pairs}" + (f", {found.ties} equal" if found.ties else "")
 
 
 def p_value(p: float) -> str:
@@ -140,3 +147,10 @@ def p_value(p: float) -> str:
     if p < 0.0005:
         return "<0.001"
     return f"{p:.3f}" if p == p else "–"
+
+
+def _shares(found: Any) -> str:
+    """Return the probabilities of the signed-rank test, and where it has more points than pairs."""
+    test, points = found.test, "" if found.points == found.pairs else f", {found.points} points"
+    shares = f"{test.first:.2f} / {test.equal:.2f} / {test.second:.2f}"
+    return f"{shares} (± {test.rope:.{found.metric.decimals + 1}f}{points})"

@@ -69,6 +69,12 @@ def listed(parts: list[str]) -> Markup:
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Markup:
     """Return a table of texts or `Markup`."""
+    head, *body = ([escape(cell) for cell in line] for line in (header, *rows))
+    return markdown_table(head, body)
+
+
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Markup:
+    """Return a table whose cells are Markdown already."""
     lines = [header, ["---"] * len(header), *rows]
-    escaped = [[escape(cell).replace("|", "\\|") or " " for cell in line] for line in lines]
-    return Markup("\n".join(f"| {' | '.join(line)} |" for line in escaped))
+    cells = [[cell.replace("|", "\\|") or " " for cell in line] for line in lines]
+    return Markup("\n".join(f"| {' | '.join(line)} |" for line in cells))

@@ -50,9 +50,9 @@ def add_rules_compared(
     document.text(_BY_SPLIT if results.by_split else _BY_SEED)
     document.text(
         """The Bayesian signed-rank test (Benavoli et al. 2017) takes every point as
-        independent, as in the paper. It gives the probability that the
+        independent. It gives the probability that the
         first is better, that both are practically equal, and that the second is better.
-        Practically equal means a difference within the ROPE, as in the paper the 25th
+        Practically equal means a difference within the ROPE, the 25th
         percentile of the absolute differences. A ROPE taken from the data shrinks with the
         differences, and calls equal a difference that is the same in every pair: look at the
         effect first."""
@@ -68,9 +68,8 @@ def add_rules_compared(
             posterior; the nearer it lies to a corner, the more probable is its answer.""",
         )
     for metric, pairs in compared.items():
-        repeats = "pairs" if results.by_split else "seeds"
-        header, rows = pairs_table(pairs, ["variant"] if results.varied else [], repeats)
-        header = [*results.variant_header, *(name for name in header if name != "variant")]
+        lead = {name: pairs["variant"].tolist() for name in results.variant_header}
+        header, rows = pairs_table(pairs, lead)
         folded = f"{metric.label}: all pairs" if results.varied else ""
         if not folded:
             document.heading(metric.label, 3)

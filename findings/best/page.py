@@ -19,12 +19,13 @@ import pandas as pd
 
 from fedbary.figures.sheet import BLUE, ORANGE, open_frame, sheet
 from fedbary.report.cells import ACCURACY, DETECTION, ECE_15, ECE_100, NLL, Metric, marked
-from fedbary.report.differences import differences, p_value
+from fedbary.report.differences import better, difference, differences, p_value
+from fedbary.report.markup import markdown_table
 from fedbary.report.methods import BRIER
-from fedbary.report.published import PERSONAL, published, table1
 from fedbary.study.table import read_table, result_rows
 from findings import _page
-from findings._pairs import SEED, better, by_seed, difference, of_pair, table
+from findings._pairs import SEED, by_seed, of_pair
+from findings.published import PERSONAL, PRINTED, published, table1
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -70,7 +71,6 @@ TRIED = {
 
 ECE = (ECE_15, ECE_100)
 DRAWN = (ACCURACY, NLL, ECE_15)
-OF_THE_PAPER = (ACCURACY, ECE_100, NLL)
 
 
 def read(results: Path) -> pd.DataFrame:
@@ -118,7 +118,7 @@ def headline(last: pd.DataFrame, metrics: Sequence[Metric] = (ACCURACY, ECE_15, 
         epochs = f"{first['rounds']} rounds × {first['local_epochs']} epochs"
         heads = [f"{NAMES[dataset]}, {epochs}", *[""] * len(names)]
         body += [list(row) for row in zip(heads, names, *columns, strict=False)]
-    return table(["data set", "", *(metric.label for metric in metrics)], body)
+    return markdown_table(["data set", "", *(metric.label for metric in metrics)], body)
 
 
 def targets_table(last: pd.DataFrame) -> str:
@@ -139,7 +139,7 @@ def targets_table(last: pd.DataFrame) -> str:
                     cells.append(f"**{shown}**" if sign * score <= sign * target else shown)
                 wanted = f"{metric.label} {number} {target:.{metric.decimals}f}"
                 body.append([NAMES[dataset], wanted, rule, *cells])
-    return table(["", "target", "", *(f"seed {seed}" for seed in seeds), "mean"], body)
+    return markdown_table(["", "target", "", *(f"seed {seed}" for seed in seeds), "mean"], body)
 
 
 def chance_table(last: pd.DataFrame) -> str:
@@ -151,7 +151,7 @@ def chance_table(last: pd.DataFrame) -> str:
             cells = [metric.show(side[metric.column]) for pair in pairs for metric in pair]
             body.append([NAMES[dataset], rule, *cells])
     head = [name for metric in ECE for name in (metric.label, "*by chance*")]
-    return table(["", "", *head], body)
+    return markdown_table(["", "", *head], body)
 
 
 def differences_table(last: pd.DataFrame) -> str:
@@ -163,7 +163,7 @@ def differences_table(last: pd.DataFrame) -> str:
         for row in differences(rows, [RULES], metrics, SEED).itertuples():
             cells = [difference(row), better(row), p_value(row.t_test)]
             body.append([NAMES[dataset], row.metric.label, *cells])
-    return table(["", "", "RKLB − FedAvg [95 %]", "RKLB better", "p, t-test"], body)
+    return markdown_table(["", "", "RKLB − FedAvg [95 %]", "RKLB better", "p, t-test"], body)
 
 
 def detection_table(last: pd.DataFrame) -> str:
@@ -181,20 +181,22 @@ def detection_table(last: pd.DataFrame) -> str:
         cells = [metric.show(side[metric.column]) for metric, side in shown]
         body.append([NAMES[dataset], *cells, difference(found), p_value(found.t_test)])
     head = ["AUROC %", "FedAvg, entropy", "RKLB, entropy", "RKLB, mutual information"]
-    return table([*head, "mutual information − FedAvg's entropy [95 %]", "p, t-test"], body)
+    return markdown_table(
+        [*head, "mutual information − FedAvg's entropy [95 %]", "p, t-test"], body
+    )
 
 
 def papers_table(last: pd.DataFrame) -> str:
     """Return RKLB beside BA-BFL's best number of each column, and beside its rivals'."""
     body = []
     for dataset, (gaussian, _) in _sides(last):
-        for metric in OF_THE_PAPER:
+        for metric, printed in PRINTED.items():
             ours = by_seed(gaussian, metric)
             rows = table1()
-            rows = rows[(rows["dataset"] == dataset) & (rows["metric"] == metric.published)]
+            rows = rows[(rows["dataset"] == dataset) & (rows["metric"] == printed)]
             order = rows.sort_values("mean", ascending=metric.lower_is_better)
             theirs = {"best": (order["mean"].iloc[0], order["std"].iloc[0])} | {
-                rule: published(dataset, 3, rule, metric.published) for rule in PERSONAL
+                rule: published(dataset, 3, rule, printed) for rule in PERSONAL
             }
             cells = []
             for mean, std in theirs.values():
@@ -208,7 +210,7 @@ def papers_table(last: pd.DataFrame) -> str:
             body.append(
                 [NAMES[dataset], metric.label, metric.show(gaussian[metric.column]), *cells]
             )
-    return table(
+    return markdown_table(
         ["", "", "RKLB, ours", "BA-BFL's Table 1, the best of the column", *PERSONAL], body
     )
 
@@ -230,7 +232,7 @@ def choice_table(results: Path, dataset: str) -> str:
     is_best = runs["nll"] == runs.groupby("rule")["nll"].transform("min")
     marked_rows = shown.where(~is_best, "**" + shown + "**").replace("****", "")
     body = [row for rule in RULES for row in marked_rows[runs["rule"] == rule].values.tolist()]
-    return table(list(shown), body)
+    return markdown_table(list(shown), body)
 
 
 def _said(value: object) -> str:

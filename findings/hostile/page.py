@@ -16,9 +16,10 @@ import pandas as pd
 
 from fedbary.figures.sheet import sheet
 from fedbary.report.cells import ACCURACY
+from fedbary.report.markup import markdown_table
 from fedbary.study.table import read_table, result_rows
 from findings import _page
-from findings._pairs import by_seed, table
+from findings._pairs import by_seed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -84,7 +85,7 @@ def accuracy_table(rows: pd.DataFrame) -> str:
     for arm in ARMS:
         found = [accuracies(rows, arm, condition) for condition in conditions()]
         body.append([arm, *(_mean_and_least(each) for each in found)])
-    return table(["accuracy %: mean / worst seed", *conditions()], body)
+    return markdown_table(["accuracy %: mean / worst seed", *conditions()], body)
 
 
 def lost_table(rows: pd.DataFrame, what: str = "points lost") -> str:
@@ -103,7 +104,7 @@ def lost_table(rows: pd.DataFrame, what: str = "points lost") -> str:
             lost = accuracies(rows, plain, beside) - accuracies(rows, arm, condition)
             cells.append(f"{lost.mean():.1f} / {lost.max():.1f}")
         body.append([arm, *cells])
-    return table([f"{what}: mean / worst seed", *conditions()], body)
+    return markdown_table([f"{what}: mean / worst seed", *conditions()], body)
 
 
 def schedules_table(results: Path) -> str:
@@ -135,7 +136,7 @@ def choice_table(rows: pd.DataFrame, what: str) -> str:
             cells.append(f"{lost.mean():.1f} / {lost.max():.1f}")
         body.append([rule, choice, f"{plain.mean():.1f}", *cells])
     head = ["points lost: mean / worst seed", what, "accuracy %, honest, not mixed"]
-    return table([*head, *(f"mixing, {name}" for name in tried)], body)
+    return markdown_table([*head, *(f"mixing, {name}" for name in tried)], body)
 
 
 def _mean_and_least(found: pd.Series) -> str:

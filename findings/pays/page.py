@@ -17,12 +17,13 @@ import pandas as pd
 
 from fedbary.figures.sheet import sheet
 from fedbary.report.cells import ACCURACY, DETECTION, ECE_15, NLL, Metric
-from fedbary.report.differences import differences, p_value
+from fedbary.report.differences import difference, differences, p_value
+from fedbary.report.markup import markdown_table
 from fedbary.report.methods import BRIER
 from fedbary.scores.stats import corrected
 from fedbary.study.table import read_table, result_rows
 from findings import _page
-from findings._pairs import SEED, difference, table
+from findings._pairs import SEED
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -98,7 +99,7 @@ def condition_table(rows: pd.DataFrame) -> str:
     head = ["", *RIVALS, GAUSSIAN]
     for rival in RIVALS:
         head += [f"{GAUSSIAN} − {rival} [95 %]", "p, t-test", "p, Wilcoxon"]
-    return table(head, body)
+    return markdown_table(head, body)
 
 
 def summary_table(rows: pd.DataFrame, rival: str) -> str:
@@ -120,7 +121,7 @@ def summary_table(rows: pd.DataFrame, rival: str) -> str:
         return f"**{ahead}**" if together else f"({ahead})" if alone else "·"
 
     body = [[metric.label, *(cell(metric, name) for name in CONDITIONS)] for metric in METRICS]
-    return table([f"beside {rival}", *CONDITIONS], body)
+    return markdown_table([f"beside {rival}", *CONDITIONS], body)
 
 
 def price_table(rows: pd.DataFrame) -> str:
@@ -138,7 +139,7 @@ def price_table(rows: pd.DataFrame) -> str:
         for row in of_it.itertuples():
             line += [metric.difference(row), p_value(row.t_test)]
         body.append(line)
-    return table(["", *(text for arm in arms for text in (f"{arm} [95 %]", "p"))], body)
+    return markdown_table(["", *(text for arm in arms for text in (f"{arm} [95 %]", "p"))], body)
 
 
 def tables(results: Path) -> str:

@@ -26,12 +26,12 @@ from fedbary.aggregation import RULES, Rule, aggregate
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
 from fedbary.report.cells import ACCURACY, ECE_15, ECE_100, NLL
+from fedbary.report.markup import markdown_table
 from fedbary.runs.location import read_settings
 from fedbary.runs.run_folder import POSTERIOR
 from fedbary.runs.whole import write_whole
 from fedbary.settings.config import Settings, parse_overrides, validated
 from fedbary.trained.run import Trained, load
-from findings._pairs import table
 from findings._scores import scores
 from server_app import run
 from server_app.inline import InlineGrid
@@ -126,7 +126,7 @@ def tables(results: Path) -> str:
         ]
         for _, row in rows.iterrows()
     ]
-    return table(head, body)
+    return markdown_table(head, body)
 
 
 def _in_stds(shift: Tensor, log_var: Tensor) -> Tensor:

@@ -17,11 +17,11 @@ import pandas as pd
 from fedbary.figures.sheet import BLUE, GREEN, ORANGE, RED, open_frame, sheet
 from fedbary.inference.clamped_sgd import LOG_VAR_RANGE
 from fedbary.report.cells import ACCURACY, ECE_15, ECE_100, NLL, Metric
-from fedbary.report.published import published
+from fedbary.report.markup import markdown_table
 from fedbary.study.table import read_table, result_rows
 from findings import _page
-from findings._pairs import table
 from findings.protocol import last_round
+from findings.published import PRINTED, published
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 ROUNDS = (1, 2, 5, 10, 15, 20, 22, 24, 26, 28, 30, 35, 40, 45, 50)
 TRAIN_NLL = Metric("train_nll", "training NLL", 1, 4)
 EPISTEMIC = Metric("uncertainty.epistemic", "epistemic, nats", 1, 4)
-PRINTED = (ACCURACY, ECE_100, NLL)
 DRAWN = (ACCURACY, NLL, ECE_100, TRAIN_NLL)
 BY_ROUND = (ACCURACY, NLL, TRAIN_NLL, ECE_15, ECE_100)
 LOG_VAR, SPREAD = "log_var.", "log_var_spread."
@@ -60,13 +59,13 @@ def paper_table(last: pd.DataFrame) -> str:
     """Return the scores after the last round beside the paper's mean ± standard deviation."""
     body = []
     for name, run in arms(last):
-        for metric in PRINTED:
+        for metric, printed in PRINTED.items():
             row = run.iloc[0]
             setting = row["dataset"], row["bayesian_layers"], row["rule"]
-            mean, std = published(*setting, metric.published)
+            mean, std = published(*setting, printed)
             theirs = f"{mean:.2f} ± {std:.2f}"
             body.append([name, metric.label, metric.show(run[metric.column]), theirs])
-    return table(["", "", "ours", "the paper"], body)
+    return markdown_table(["", "", "ours", "the paper"], body)
 
 
 def turns_table(rows: pd.DataFrame) -> str:
@@ -81,7 +80,7 @@ def turns_table(rows: pd.DataFrame) -> str:
         cells.append(f"{100 * accuracy.max():.2f} in round {accuracy.idxmax()}")
         body.append([name, *cells, f"{100 * accuracy[end]:.2f}"])
     head = ["least NLL", "last NLL", "training NLL then", "and at the end"]
-    return table(["", *head, "best accuracy %", "last"], body)
+    return markdown_table(["", *head, "best accuracy %", "last"], body)
 
 
 def rounds_table(run: pd.DataFrame) -> str:
@@ -90,7 +89,7 @@ def rounds_table(run: pd.DataFrame) -> str:
         [f"{row['round']:.0f}", *(metric.show([row[metric.column]]) for metric in BY_ROUND)]
         for _, row in run[run["round"].isin(ROUNDS)].iterrows()
     ]
-    return table(["round", *(metric.label for metric in BY_ROUND)], body)
+    return markdown_table(["round", *(metric.label for metric in BY_ROUND)], body)
 
 
 def variances_table(run: pd.DataFrame) -> str:
@@ -102,7 +101,7 @@ def variances_table(run: pd.DataFrame) -> str:
         cells = [marked(each[at]) for each in means.values()]
         spread = sum(each[at] for each in spreads.values()) / len(spreads)
         body.append([f"{at:.0f}", *cells, f"{spread:.4f}", EPISTEMIC.show([row[EPISTEMIC.column]])])
-    return table(["round", *means, "clients' spread", EPISTEMIC.label], body)
+    return markdown_table(["round", *means, "clients' spread", EPISTEMIC.label], body)
 
 
 def marked(log_var: float) -> str:

@@ -8,6 +8,7 @@ what `findings.rules.draws` wrote, and draws `picture.png` beside them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,11 +16,13 @@ import pandas as pd
 
 from fedbary.figures.sheet import BLUE, GREEN, GREY, ORANGE, open_frame, sheet
 from fedbary.report.cells import ACCURACY, ECE_15, ECE_100, NLL, Metric
-from fedbary.report.differences import p_value
+from fedbary.report.differences import better, difference, differences, p_value
+from fedbary.report.differences import pairs_table as tested
+from fedbary.report.markup import markdown_table
 from fedbary.report.methods import BRIER
 from fedbary.study.table import read_table, result_rows
 from findings import _page
-from findings._pairs import SEED, better, difference, of_pair, table
+from findings._pairs import SEED, of_pair
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -86,48 +89,31 @@ def arms_table(last: pd.DataFrame) -> str:
     for arm in order:
         runs = last[last["arm"] == arm]
         body.append([arm, str(len(runs)), *(metric.show(runs[metric.column]) for metric in SHOWN)])
-    return table(["", "seeds", *(metric.label for metric in SHOWN)], body)
+    return markdown_table(["", "seeds", *(metric.label for metric in SHOWN)], body)
 
 
-def pair_cells(rows: pd.DataFrame, pair: tuple[str, str], metric: Metric) -> list[str]:
-    """Return the difference of a pair of arms, with three tests over the seeds."""
-    found = of_pair(_sided(rows), pair, metric, SEED)
-    test = found.test
-    shares = f"{test.first:.2f} / {test.equal:.2f} / {test.second:.2f}"
-    return [
-        difference(found),
-        better(found),
-        p_value(found.t_test),
-        p_value(found.wilcoxon),
-        f"{shares} (± {test.rope:.{metric.decimals + 1}f})",
-    ]
-
-
-def _tests(metric: Metric) -> list[str]:
-    """Return the head of `pair_cells`."""
-    shares = "signed-rank: first / equal / second (equal: within)"
-    return [f"{metric.label} [95 %]", "first better", "p, t-test", "p, Wilcoxon", shares]
+def compared(rows: pd.DataFrame, metric: Metric, pairs: Sequence[tuple[str, str]]) -> pd.DataFrame:
+    """Return how far pairs of arms lie apart, with three tests over the seeds."""
+    return differences(_sided(rows), pairs, [metric], SEED, SEED)
 
 
 def pairs_table(last: pd.DataFrame, metric: Metric) -> str:
     """Return every pair's difference after the last round."""
-    body = [
-        [f"{pair[0]} − {pair[1]}", DIFFER[pair], *pair_cells(last, pair, metric)]
-        for pair in _pairs_in(last)
-    ]
-    return table(["pair", "they differ in", *_tests(metric)], body)
+    found = compared(last, metric, _pairs_in(last))
+    effects = [DIFFER[pair] for pair in zip(found["first"], found["second"], strict=True)]
+    return markdown_table(*tested(found, {"they differ in": effects}))
 
 
 def rounds_table(rows: pd.DataFrame, metric: Metric) -> str:
     """Return the differences of what tells the effects apart, round by round."""
-    effects = [pair for pair in _pairs_in(rows) if pair in EFFECTS]
-    body = [
-        [f"{pair[0]} − {pair[1]}", str(number), *pair_cells(now, pair, metric)]
-        for pair in effects
-        for number in sorted(set(ROUNDS) & set(rows["round"]))
-        for now in [rows[rows["round"] == number]]
-    ]
-    return table(["pair", "round", *_tests(metric)], body)
+    shown = rows[rows["round"].isin(ROUNDS)]
+    found = pd.concat(
+        compared(now, metric, [pair]).assign(round=number)
+        for pair in EFFECTS
+        if pair in _pairs_in(rows)
+        for number, now in shown.groupby("round")
+    )
+    return markdown_table(*tested(found, {"round": found["round"].tolist()}))
 
 
 def draws_table(rows: pd.DataFrame) -> str:
@@ -144,7 +130,7 @@ def draws_table(rows: pd.DataFrame) -> str:
                 found = of_pair(_sided(at), pair, metric)
                 cells += [difference(found), better(found), p_value(found.t_test)]
             body.append([f"{pair[0]} − {pair[1]}", str(draws), *cells])
-    return table(head, body)
+    return markdown_table(head, body)
 
 
 def tables(results: Path) -> str:

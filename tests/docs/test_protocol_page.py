@@ -11,13 +11,13 @@ import torch
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
 from fedbary.report.cells import ACCURACY, NLL
-from fedbary.report.published import published
 from fedbary.runs.metrics import read_rounds
 from fedbary.settings.config import resolve
 from fedbary.study.table import FORMAT, write_table
 from fedbary.trained import load
 from findings.protocol import last_round
 from findings.protocol import page as protocol
+from findings.published import published, table1
 from server_app.inline import run_inline
 
 ROUNDS = range(51)
@@ -51,6 +51,15 @@ def results(tmp_path_factory):
 def cells(text, *start):
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
     return next(row for row in rows if tuple(row[: len(start)]) == start)
+
+
+def test_the_papers_numbers_are_at_hand():
+    assert published("fashionmnist", 0, "FedAvg", "accuracy") == (87.88, 0.79)
+    assert published("cifar10", 3, "RKLB", "nll")[0] == 1.00
+    assert published("cifar10", 3, "pFedVem", "nll") == (2.44, 0.10)
+    assert np.isnan(published("cifar10", 3, "PVI", "nll")[0])
+    assert np.isnan(published("digits", 0, "FedAvg", "nll")[0])
+    assert len(table1()) == 3 * 3 * (1 + 5 * 3)
 
 
 def test_scores_of_the_last_round_stand_beside_the_paper_s(results):

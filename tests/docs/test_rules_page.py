@@ -7,9 +7,10 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from fedbary.report.differences import better
 from fedbary.settings.config import resolve
 from fedbary.study.table import FORMAT, read_run, write_table
-from findings._pairs import better, of_pair
+from findings._pairs import of_pair
 from findings.rules import draws
 from findings.rules import page as rules
 from server_app.inline import run_inline

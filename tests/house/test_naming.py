@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from fedbary.methods import METHODS
-from fedbary.report.sections._regression_scores import differences, scores_by_method
+from fedbary.report.sections.regression import scores_by_method
 from fedbary.runs.location import run_folder
 from fedbary.settings.config import BARYCENTRE, resolve
 from fedbary.study.table import read_table, with_methods
@@ -39,7 +39,7 @@ def test_regressions_are_told_apart_by_method_and_parameter():
     columns = list(last)
     columns.insert(columns.index("commit"), columns.pop(columns.index("damping")))
     last = last[columns]
-    scores = scores_by_method(last.assign(settings=differences(last)))
+    scores = scores_by_method(last, ROOT)
     assert list(zip(scores["method"], scores["settings"], strict=True)) == [
         ("RKLB", ""), ("PVI", "damping=0.1"), ("PVI", "damping=0.05"),
     ]  # fmt: skip

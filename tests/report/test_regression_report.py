@@ -1,24 +1,16 @@
-"""FedAG's experiment and its report, from real runs on diabetes."""
+"""The report of regressions, from real runs on diabetes."""
 
-from pathlib import Path
-
-import pandas as pd
 import pytest
 from pandas.testing import assert_frame_equal
 
 from fedbary.data.deal import evaluation_data, training_data
-from fedbary.report.estimate import Estimate
-from fedbary.report.published import DATASETS, fedag_published
 from fedbary.report.report import write_report
-from fedbary.report.sections.regression import _exploded
 from fedbary.settings.config import resolve
 from fedbary.study import central
-from fedbary.study.grid import read_experiment
 from fedbary.study.table import read_run, write_table
 from fedbary.tasks import task_of
 from server_app.inline import run_inline
 
-ROOT = Path(__file__).resolve().parents[2]
 QUICK = {
     "task": "regression",
     "engine": "inline",
@@ -30,23 +22,6 @@ QUICK = {
 METHODS = [
     {}, {"model": "linear", "predictive": "closed"}, {"protocol": "regression-vi", "rule": "WB"}
 ]  # fmt: skip
-
-
-def test_the_grid_is_the_paper_s_on_the_sets_at_hand():
-    runs = read_experiment(ROOT / "findings" / "regression" / "grid.yaml", {}, {}).runs.values()
-    fedag = [run for run in runs if run.method == "FedAG"]
-    assert {(run.clients, run.participation, run.batch_size) for run in fedag} == {(10, 1.0, 1)}
-    assert {(run.model, run.rounds) for run in fedag} == {("linear", 1), ("mlp", 5)}
-    for run in runs:
-        protein = run.dataset.startswith("uci/protein")
-        assert run.split < (5 if protein else 20)
-        assert run.model == "linear" or run.hidden_units == (100 if protein else 50)
-    assert {Path(run.dataset).name for run in runs} - {"diabetes"} <= DATASETS.keys()
-
-
-def test_numbers_of_the_paper_are_found():
-    assert fedag_published("bostonHousing", "FedAG-N1-t5", "nll") == (2.58, 0.06)
-    assert fedag_published("yacht", "DE", "sharpness")[0] == 0.94
 
 
 def test_the_report_holds_every_method_on_every_split(tmp_path, monkeypatch):
@@ -63,10 +38,8 @@ def test_the_report_holds_every_method_on_every_split(tmp_path, monkeypatch):
     assert_frame_equal(made[0], made[1], rtol=1e-4)
     write_report(tmp_path)
     report = (tmp_path / "report.md").read_text()
-    header = "| data set | splits | BLR | FedAG, linear | FedAG | FedAG + noise | WB | DE |"
-    assert report.count(header) == 3
-    assert "of Bayesian linear regression, or better, on " in report
-    assert (tmp_path / "figures" / "rounds.png").exists()
+    for name in ("BLR", "DE", "FedAG", "FedAG, linear", "FedAG, without noise", "WB"):
+        assert f"| diabetes | {name} |   | 2 |" in report
 
 
 def test_settings_that_differ_are_told_apart(tmp_path):
@@ -101,24 +74,10 @@ def test_methods_beside_rules_and_fedag_are_ranked_and_compared_with_plain_avera
         rows.append(read_run(str(number), tmp_path / str(number)))
     write_table(tmp_path, [with_split(run, split) for run in rows for split in (0, 1)])
     text = write_report(tmp_path).with_suffix(".md").read_text()
-    assert "| method | n | runs | NLL | RMSE | CRPS |" in text and "Table 2" not in text
+    assert "| method | n | runs | NLL | RMSE | CRPS |" in text
     assert all(f"| {name} | 2 | 2 |" in text for name in ("PVI", "WB"))
     assert "kB" in text and "Minus FedAvg" in text
 
 
 def with_split(run, split):
     return run.assign(run=run["run"] + f"-{split}", split=split, nll=run["nll"] + split)
-
-
-def test_a_mean_that_few_splits_make_is_said_to_be_theirs():
-    usual, exploded = [4.0, 5.0, 6.0], [1e9, 3e12]
-    scores = pd.DataFrame(
-        {
-            "dataset": "yacht",
-            "method": ["DE"] * 5 + ["VI"] * 5,
-            "sharpness": [*usual, *exploded, 1, 2, 3, 4, 5],
-        }
-    )
-    (line,) = _exploded(scores)
-    assert line.startswith("DE on Yacht") and "2 of 5" in line and "5.00 ± 0.58" in line
-    assert str(Estimate.of(scores["sharpness"].iloc[:5])) == "6.0e+11 ± 6.0e+11"

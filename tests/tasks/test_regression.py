@@ -12,11 +12,9 @@ from torch.nn.functional import mse_loss
 
 from fedbary import Posterior
 from fedbary.errors import SettingError
-from fedbary.figures.cubic import cubic_data, cubic_figure
 from fedbary.gaussian import LOG_VAR_SUFFIX
 from fedbary.inference import INFERENCE, Local, Training, local_method
 from fedbary.regression.baselines import bayesian_linear, deep_ensemble, mean_field
-from fedbary.regression.forecast import Forecast
 from fedbary.regression.networks import Regressor, gaussian_nll, outputs
 from fedbary.regression.sgd import fit
 from fedbary.scores.regression import score
@@ -269,38 +267,8 @@ def test_deep_ensemble_sees_noise_that_depends_on_x():
     assert quiet < 0.3 and loud > 0.7
 
 
-# --- the toy problem ---------------------------------------------------------------------------
-
-
-def test_cubic_data_are_the_paper_s():
-    x, y = cubic_data(10, 5000, seed=0)
-    assert x.shape == (10, 5000, 1) and y.shape == (10, 5000)
-    assert x.abs().max() <= 4 and abs(x.mean()) < 0.1
-    noise = y - x[..., 0] ** 3
-    assert abs(noise.std() - 3) < 0.05 and abs(noise.mean()) < 0.05
-    again, other = cubic_data(10, 5000, seed=0)[0], cubic_data(10, 5000, seed=1)[0]
-    assert torch.equal(x, again) and not torch.equal(x, other)
-
-
-def test_cubic_figure_shows_what_it_was_given():
-    x, y = cubic_data(10, 16, seed=0)
-    grid = torch.linspace(-6, 6, 50).double()[:, None]
-    forecasts = {
-        r: Forecast(r * grid[:, 0], torch.ones(50).double(), 3 * torch.ones(50).double())
-        for r in (1, 3, 5)
-    }
-    figure = cubic_figure(x.flatten(0, 1), y.flatten(), grid, forecasts)
-    assert [axes.get_title() for axes in figure.axes] == ["Round 1", "Round 3", "Round 5"]
-    for axes, server_round in zip(figure.axes, (1, 3, 5), strict=True):
-        truth, mean, points = axes.lines
-        assert truth.get_ydata()[0] == -216 and len(points.get_xdata()) == 160
-        assert mean.get_ydata()[-1] == 6 * server_round
-        low, high = axes.collections[0].get_datalim(axes.transData).intervaly
-        assert (low, high) == (-6 * server_round - 6, 6 * server_round + 6)
-
-
 def test_importing_is_light():
     heavy = "{'sklearn', 'torchvision', 'torchmetrics', 'matplotlib', 'pandas', 'flwr'}"
-    modules = "fedbary.data.tables, fedbary.regression.baselines, fedbary.figures.cubic"
+    modules = "fedbary.data.tables, fedbary.regression.baselines"
     code = f"import sys, {modules}; assert not {heavy} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])

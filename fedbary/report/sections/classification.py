@@ -1,8 +1,6 @@
-"""Sections on classifications of images: BA-BFL's tables and figures, and more."""
+"""Sections on classifications of images: scores, calibration, rules, uncertainty, variances."""
 
 from __future__ import annotations
-
-import pandas as pd
 
 from fedbary.report.background import add_partitions
 from fedbary.report.cautions import add_cautions
@@ -10,7 +8,6 @@ from fedbary.report.cells import ACCURACY, ECE_15, ECE_100, NLL
 from fedbary.report.document import Document
 from fedbary.report.layers import add_layers
 from fedbary.report.methods import OF_IMAGES, add_methods, several
-from fedbary.report.published import PERSONAL, published
 from fedbary.report.results import Results, scored_after, scored_on
 from fedbary.report.rules import add_rules_compared
 from fedbary.report.runs import add_runs
@@ -38,10 +35,6 @@ UNCERTAINTY = """The entropy of a prediction splits into the entropy that the dr
     what it does not know is more uncertain on images of another kind than it was
     trained on: **AUROC** is the probability that a foreign image gets the higher value;
     50 % is chance. A single network (n = 0) has no mutual information."""
-
-
-_OF_TABLE_4 = """pFedVem's and pFedBayes's are of its Table IV: global models, of which
-    pFedVem's had 100 rounds, all others 50."""
 
 
 def write(results: Results, document: Document) -> None:
@@ -87,20 +80,9 @@ def _add_introduction(results: Results, document: Document) -> None:
 
 
 def _add_scores(results: Results, document: Document) -> None:
-    """Add accuracy, ECE and NLL by data set, n and rule, beside the paper's numbers."""
+    """Add accuracy, ECE and NLL by data set, n and rule."""
     document.heading("How good, how calibrated")
-    datasets = results.last["dataset"].unique()
-    if any(published(dataset, 0, "FedAvg", "nll")[0] > 0 for dataset in datasets):
-        document.text(
-            f"""*Paper* is what BA-BFL prints in its Table 1 (50 rounds × 50 local epochs,
-            ECE over 100 bins, ± standard deviation over seeds 0-2); *Δ* is our mean minus
-            theirs. Its GAA is not its formula, Σ w² v, which is ours: its public code divides
-            by Σ w². {{personal}} Here it was {{lengths}}. {BEST}""",
-            lengths=_lengths(results.last),
-            personal=_OF_TABLE_4 if set(results.last["rule"]) & set(PERSONAL) else "",
-        )
-    else:
-        document.text(BEST)
+    document.text(BEST)
     add_scores(results, document, MAIN)
     if {BY_CHANCE_15, BY_CHANCE_100} <= set(results.last):
         document.text(
@@ -110,8 +92,3 @@ def _add_scores(results: Results, document: Document) -> None:
             few=f"{100 * results.last[BY_CHANCE_15].mean():.2f}",
             many=f"{100 * results.last[BY_CHANCE_100].mean():.2f}",
         )
-
-
-def _lengths(last: pd.DataFrame) -> str:
-    found = sorted({(row.rounds, row.local_epochs) for row in last.itertuples()})
-    return ", or ".join(f"{rounds} rounds × {epochs} local epochs" for rounds, epochs in found)

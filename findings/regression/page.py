@@ -1,0 +1,85 @@
+"""FedAG's eight sets: federated methods beside what sees all data, and the paper's numbers.
+
+It prints the tables of docs/results/regression.md from the results of
+`findings/regression/grid.yaml` and of `fedbary central`.
+
+    python -m findings.regression.page findings/regression
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pandas as pd
+
+from fedbary.report.estimate import Estimate
+from fedbary.report.markup import bold, italic, markdown_table
+from fedbary.report.sections.regression import scores_by_method
+from fedbary.study.table import read_table, result_rows, with_methods
+from findings import _page
+from findings.published import DATASETS, fedag_published
+
+BARE, NOISY = "FedAG, without noise", "FedAG"
+METHODS = {
+    "BLR": ("BLR", "BLR"),
+    "FedAG, linear": ("FedAG, linear", "FedAG-N0-t1"),
+    "VI": ("VI", "VI"),
+    BARE: ("FedAG", "FedAG-N1-t5"),
+    NOISY: ("FedAG + noise", ""),
+    "RKLB": ("RKLB", ""),
+    "WB": ("WB", ""),
+    "DE": ("DE", "DE"),
+}
+"""What the page and what the paper call the methods, in the order of the columns."""
+
+NOISE = ("diabetes", "yacht")
+"""The sets on which the noise term is shown first."""
+
+
+def read(results: Path) -> pd.DataFrame:
+    """Return the scores by data set, split and method."""
+    last = result_rows(with_methods(read_table(results)))
+    scores = scores_by_method(last, results)
+    return scores.assign(set=scores["dataset"].map(DATASETS).fillna(scores["dataset"]))
+
+
+def noise_table(scores: pd.DataFrame) -> str:
+    """Return the NLL without the noise term and with it, and the 90 % intervals' coverage."""
+    body = []
+    for dataset in NOISE:
+        means = scores[scores["dataset"] == dataset].groupby("method")[["nll", "coverage_90"]]
+        cells = [
+            f"{nll:.2f}; {100 * covered:.0f} % of the targets in the 90 % interval"
+            for nll, covered in means.mean().loc[[BARE, NOISY]].to_numpy()
+        ]
+        body.append([DATASETS.get(dataset, dataset), *cells])
+    return markdown_table(["set", "NLL without the noise term", "NLL with it"], body)
+
+
+def scores_table(scores: pd.DataFrame, metric: str) -> str:
+    """Return every method on every set: mean ± standard error, the paper's numbers below."""
+    body = []
+    for name, held in scores.groupby("set", sort=False):
+        ours = {m: Estimate.of(held.loc[held["method"] == m, metric]) for m in METHODS}
+        best = min(estimate.mean for estimate in ours.values())
+        cells = []
+        for method, estimate in ours.items():
+            cell = bold(str(estimate)) if estimate.mean == best else str(estimate)
+            paper = Estimate(*fedag_published(str(name), METHODS[method][1], metric))
+            printed = "" if math.isnan(paper.mean) else f"<br>{italic(str(paper))}"
+            cells.append(f"{cell}{printed}")
+        body.append([str(name), *cells])
+    return markdown_table([metric.upper(), *(shown for shown, _ in METHODS.values())], body)
+
+
+def tables(results: Path) -> str:
+    """Return all tables in Markdown."""
+    scores = read(results)
+    return "\n\n".join(
+        [noise_table(scores), *(scores_table(scores, metric) for metric in ("nll", "rmse"))]
+    )
+
+
+if __name__ == "__main__":
+    _page.run(__doc__, tables)
