@@ -23,7 +23,7 @@ from client_app.scoring import evaluation_scores, scoring_seed
 from fedbary.ending import end_with_parent, spare_imports
 from fedbary.errors import SettingError
 from fedbary.settings.config import Settings
-from fedbary.tasks import Signature, task_of
+from fedbary.tasks import Signature, Tested, task_of
 from strategies.answering import Request
 from strategies.compression import compression
 from strategies.internals import log
@@ -99,7 +99,8 @@ def train(message: Message, context: Context) -> Message:
     if node.settings.measures_clients(request.round) and node.site.partition is not None:
         scored = task.scored_by_clients(job.facts)
         if scored is not None:
-            found = task.client_scores(model, *scored, job.facts, scoring_seed(job, request.round))
+            on, seed = Tested(*scored), scoring_seed(job, request.round)
+            found = task.client_scores(model, on, job.facts, seed)
             metrics |= {f"local-{name}": value for name, value in found.items()}
     return request.reply(node.attacked(fitted, request.received), metrics)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from torch import nn
 
 from client_app.job import Job
 from fedbary.predictive import Predictive
 from fedbary.projection import STRENGTHS, projected
 from fedbary.scores.metrics import label_share_weights
+from fedbary.tasks import Tested
 from strategies.answering import Request
 
 
@@ -18,9 +19,7 @@ def evaluation_scores(job: Job, request: Request, model: nn.Module) -> dict[str,
     label shares; see `fedbary.tasks._class_scores` for the metrics' names.
     """
     shard, client, settings = job.shard, job.client(request, model), job.node.settings
-    sets: dict[str, tuple[Tensor, Tensor, Tensor | None]] = {
-        "": (shard.x_held_out, shard.y_held_out, None)
-    }
+    sets = {"": Tested(shard.x_held_out, shard.y_held_out)}
     models = client.models(request, job.task.seed("own", job.node.site.key, request.round))
     if request.scores_own_model:
         rule, last = settings.projection, request.round == settings.rounds
@@ -33,8 +32,8 @@ def evaluation_scores(job: Job, request: Request, model: nn.Module) -> dict[str,
 
     def score(by: Predictive) -> dict[str, float]:
         found: dict[str, float] = {}
-        for data, (x, y, weights) in sets.items():
-            scores = job.task.client_scores(model, x, y, job.facts, seed, by, weights)
+        for data, on in sets.items():
+            scores = job.task.client_scores(model, on, job.facts, seed, by)
             found |= {data + name: value for name, value in scores.items()}
         return found
 
@@ -46,11 +45,11 @@ def scoring_seed(job: Job, server_round: int) -> int:
     return job.task.seed("predict", job.node.site.key, server_round)
 
 
-def _test_set(job: Job) -> tuple[Tensor, Tensor, Tensor] | None:
+def _test_set(job: Job) -> Tested | None:
     """Return the server's test set, if the site is simulated, with weights by its label shares."""
     scored = job.task.scored_by_clients(job.facts) if job.node.site.partition is not None else None
     counts = job.task.label_counts(job.shard, job.signature)
     if scored is None or not counts:
         return None
     weights = label_share_weights(job.task.strata(scored[1]), counts)
-    return None if weights is None else (*scored, weights)
+    return None if weights is None else Tested(*scored, weights)
