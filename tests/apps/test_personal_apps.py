@@ -1,11 +1,10 @@
 """Clients score their own models beside the global one, on their own data and by their shares."""
 
-import json
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from runs_of import lines
 
 from fedbary.errors import SettingError
 from fedbary.memory import Memory
@@ -31,10 +30,6 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("personal") / "run"
     run_inline(resolve({**QUICK, "method": "pFedVem", "pictures": True}), folder)
     return folder
-
-
-def lines(folder):
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
 def test_every_client_scores_both_models_on_both_kinds_of_data(folder):
