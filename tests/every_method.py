@@ -7,7 +7,7 @@ small layers in tests/methods and tests/strategies at any time.
 import os
 
 import pytest
-from safetensors.torch import load_file
+from runs_of import posterior
 from torch import equal
 
 from fedbary.methods import METHODS
@@ -66,11 +66,6 @@ def gaussian_layers(name, wanted=1):
 def of_tables(name, **changes):
     """Settings of a network that is quick to train."""
     return settings(name, task="tables", bayesian_layers=gaussian_layers(name), **changes)
-
-
-def posterior(folder):
-    """The global model of a run."""
-    return load_file(folder / "posterior.safetensors")
 
 
 def same(one, other):
