@@ -1,12 +1,13 @@
-"""The page on regressions: the grid and the numbers are FedAG's, the toy problem is its own."""
+"""Grids and numbers are the papers', and so is FedAG's toy problem."""
 
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from fedbary.regression.forecast import Forecast
 from fedbary.study.grid import read_experiment
-from findings.published import DATASETS, fedag_published
+from findings.published import DATASETS, fedag_published, published, table1
 from findings.regression.cubic import cubic_data, cubic_figure
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,6 +28,15 @@ def test_the_grid_is_the_paper_s_on_the_sets_at_hand():
 def test_numbers_of_the_paper_are_found():
     assert fedag_published("bostonHousing", "FedAG-N1-t5", "nll") == (2.58, 0.06)
     assert fedag_published("yacht", "DE", "nll") == (1.18, 0.21)
+
+
+def test_the_papers_numbers_are_at_hand():
+    assert published("fashionmnist", 0, "FedAvg", "accuracy") == (87.88, 0.79)
+    assert published("cifar10", 3, "RKLB", "nll")[0] == 1.00
+    assert published("cifar10", 3, "pFedVem", "nll") == (2.44, 0.10)
+    assert np.isnan(published("cifar10", 3, "PVI", "nll")[0])
+    assert np.isnan(published("digits", 0, "FedAvg", "nll")[0])
+    assert len(table1()) == 3 * 3 * (1 + 5 * 3)
 
 
 def test_cubic_data_are_the_paper_s():
