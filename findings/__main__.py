@@ -6,7 +6,7 @@ python -m findings            write them into the pages, and draw the pictures
 from __future__ import annotations
 
 from findings._docs import commands, filled, tables_of
-from findings._page import PICTURE
+from findings._page import draw
 
 if __name__ == "__main__":
     for page, made in commands().items():
@@ -14,4 +14,4 @@ if __name__ == "__main__":
         page.write_text(filled(text, tables_of(made)), encoding="utf-8")
         for module, folder in made:
             if hasattr(module, "picture"):
-                module.picture(folder).savefig(folder / PICTURE)
+                draw(module.picture, folder)
