@@ -51,7 +51,7 @@ def clustered(
     Parameters
     ----------
     rule
-        One that makes a divergence least: WB, RKLB or FKLB.
+        One that makes a divergence least.
     posteriors
         The clients', of one layout.
     weights

@@ -34,7 +34,7 @@ def projected(
     Parameters
     ----------
     rule
-        One that makes a divergence least: WB, RKLB or FKLB.
+        One that makes a divergence least.
     own, common
         State dicts with Gaussians as `<name>_mean` beside `<name>_log_var`.
     strength

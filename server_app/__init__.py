@@ -32,7 +32,7 @@ from fedbary.runs.run_folder import RunFolder
 from fedbary.runs.site_keys import read_site_keys, write_site_keys
 from fedbary.settings.config import Settings
 from fedbary.settings.run_config import resolve_run_config
-from fedbary.tasks import Task, task_of, zeros
+from fedbary.tasks import Task, task_of
 from server_app.arrival import guarded
 from server_app.asking import Asker
 from server_app.means import means_of
@@ -254,7 +254,7 @@ def _facts(
 def _facts_of(task: Task, results: RunFolder) -> Mapping[str, Tensor]:
     """Return what a run has learnt, tried on two inputs of zeros."""
     facts = results.read_tensors(task.facts)
-    x = zeros(task.signature())
+    x = task.zeros(task.signature())
     y = x.new_zeros(len(x))
     with as_written(results.path):
         if any(fact.ndim > 1 for fact in facts.values()):

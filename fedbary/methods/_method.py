@@ -144,8 +144,11 @@ class Method(Checked):
     personalises = False
     """Whether clients have models of their own, which they score beside the global one."""
 
-    shows: ClassVar[bool] = False
-    """Whether clients who score the global model are sent more than it: a method with a `show`."""
+    shows = False
+    """Whether clients who score the global model are sent what `show` adds to it."""
+
+    needs_softmax = False
+    """Whether it takes a network's answers for the logits of one softmax."""
 
     needs_kl = False
     """Whether clients' priors must act: a `kl_weight` of 0 is refused."""
@@ -169,10 +172,9 @@ class Method(Checked):
     """Settings of training and prior that it does not use; a user who gives one is told so."""
 
     def __init_subclass__(cls) -> None:
-        """Name the method, and note whether it shows clients what it does not send them."""
+        """Name the method."""
         if "name" not in cls.__dict__:
             cls.name = cls.__name__
-        cls.shows = cls.show is not Method.show
 
     def check(self, clients: int, epochs: int) -> None:
         """Raise a SettingError if rounds of so many clients and epochs do not do for the method."""
@@ -202,7 +204,7 @@ class Method(Checked):
     def show(self, server: Server, client: str) -> Tensors:
         """Return what a client scores: by default what it is sent to train.
 
-        A method that defines it adds what `predictive` needs, under the state's keys.
+        A method that says `shows` adds what `predictive` needs, under the state's keys.
         """
         return self.send(server, client)
 

@@ -97,6 +97,7 @@ class FedBE(Method):
 
     deterministic = True
     has_members = True
+    needs_softmax = True
     needs_bench = True
 
     def __post_init__(self) -> None:

@@ -90,6 +90,7 @@ class FedHBMixture(Method):
 
     deterministic = True
     has_members = True
+    needs_softmax = True
     personalises = True
 
     def held(self, clients: int) -> int:

@@ -96,6 +96,7 @@ class FedPPD(Method):
 
     samples_along = True
     deterministic = True
+    needs_softmax = True
 
     def held(self, clients: int) -> int:
         """Return 2: the student and the teacher."""

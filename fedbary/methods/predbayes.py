@@ -76,6 +76,7 @@ class PredBayes(SGHMC):
     server_lr: Positive = 0.01
 
     needs_bench = True
+    needs_softmax = True
 
     def aggregate(self, server: Server, replies: Sequence[Reply]) -> tuple[Tensors, Tensors]:
         """Keep all samples, and learn β."""

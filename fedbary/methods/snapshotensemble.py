@@ -74,6 +74,7 @@ class SnapshotEnsemble(Barycentre):
     called_by = "method"
     unused = ("lr_schedule",)
     has_members = True
+    shows = True
 
     def check_rounds(self, rounds: int, patience: int) -> None:
         """Refuse rounds without a whole cycle, and an end that comes while a cycle still falls."""

@@ -29,7 +29,7 @@ from fedbary.parameters import (
 from fedbary.registry import is_factory, modules, rules
 from fedbary.registry import methods as names_of_methods
 from fedbary.settings import limits
-from fedbary.settings.parameters import methods, unused_by
+from fedbary.settings.parameters import divergences, methods, unused_by
 from fedbary.settings.partitioners import parameters_of, partitioners
 
 BOOKKEEPING = frozenset(
@@ -139,7 +139,7 @@ class Settings(BaseModel):
     evaluate_fraction: Share
     keep_best: str
     patience: Number
-    projection: Literal["none", "WB", "RKLB"]
+    projection: str
 
     attack: str
     hostile_fraction: ShareOrZero
@@ -241,6 +241,13 @@ class Settings(BaseModel):
             if info.field_name == "partition" and not partitioners():
                 also = f"; pip install 'fedbary[{EXTRA}]' brings those of flwr-datasets"
             raise SettingError(str(info.field_name), value, ", ".join(allowed) + also)
+        return value
+
+    @field_validator("projection")
+    @classmethod
+    def _has_divergence(cls, value: str) -> str:
+        if value != "none" and value not in (known := divergences()):
+            raise SettingError("projection", value, ", ".join(["none", *known]))
         return value
 
     @field_validator("dataset", "ood_dataset")

@@ -37,6 +37,11 @@ def methods() -> Mapping[str, type[Method]]:
     return found
 
 
+def divergences() -> tuple[str, ...]:
+    """Return the rules that make a divergence least."""
+    return tuple(import_module("fedbary.aggregation").DIVERGENCES)
+
+
 @cache
 def models() -> Mapping[str, Mapping[str, Parameter]]:
     """Return the parameters of every network, by the network's name."""

@@ -23,7 +23,6 @@ from fedbary.tasks._values import (
     Question,
     Scored,
     Signature,
-    zeros,
 )
 
 __all__ = [
@@ -37,7 +36,6 @@ __all__ = [
     "Task",
     "task_class",
     "task_of",
-    "zeros",
 ]
 
 

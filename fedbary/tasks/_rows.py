@@ -77,6 +77,10 @@ class Rows(Task):
         """Return the layout that a ConfigRecord holds."""
         return Layout.from_config(config)
 
+    def zeros(self, signature: Layout) -> Tensor:
+        """Return two rows of zeros (2, D)."""
+        return torch.zeros(2, len(signature.features), dtype=torch.float64)
+
     def shard(self, site: Site, signature: Layout) -> Shard:
         """Return a site's rows, coded as the server's, and their targets.
 

@@ -132,6 +132,10 @@ class Task(ABC):
         return server_shard(self.held, self.deal)
 
     @abstractmethod
+    def zeros(self, signature: Any) -> Tensor:
+        """Return two inputs of zeros, in their own units: images (2, C, H, W), or rows (2, D)."""
+
+    @abstractmethod
     def sample(self, count: int) -> tuple[Tensor, Tensor, int]:
         """Return some `count` training inputs and targets, and how many there are in all."""
 

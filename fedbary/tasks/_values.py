@@ -6,7 +6,6 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-import torch
 from torch import Tensor, nn
 
 from fedbary.gaussian import Posterior
@@ -35,13 +34,6 @@ class Signature(Protocol):
 
     def config(self) -> Mapping[str, Any]:
         """Return what a ConfigRecord holds of it."""
-
-
-def zeros(signature: Signature) -> Tensor:
-    """Return two inputs of zeros in their own units: images (2, C, H, W), or rows (2, D)."""
-    if shape := getattr(signature, "shape", None):
-        return torch.zeros(2, *shape)
-    return torch.zeros(2, len(getattr(signature, "features", ())), dtype=torch.float64)
 
 
 @dataclass(frozen=True, eq=False)

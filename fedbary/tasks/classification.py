@@ -124,6 +124,10 @@ class Classification(Classes):
         """Return the images and labels that the server keeps to learn from, on the device."""
         return _moved(super().server_shard(), torch_device(self.settings))
 
+    def zeros(self, signature: ImageLayout) -> Tensor:
+        """Return two black images (2, C, H, W)."""
+        return torch.zeros(2, *signature.shape)
+
     def sample(self, count: int) -> tuple[Tensor, Tensor, int]:
         """Return some training images and labels, on the device, and how many there are."""
         device = torch_device(self.settings)

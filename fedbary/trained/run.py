@@ -30,7 +30,7 @@ from fedbary.runs.run_folder import NETWORKS, POSTERIOR, read_signature
 from fedbary.runs.whole import write_whole
 from fedbary.seeds import derive_seed
 from fedbary.settings.config import Settings, resolve
-from fedbary.tasks import Outcome, Signature, Task, task_of, zeros
+from fedbary.tasks import Outcome, Signature, Task, task_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,7 +180,7 @@ class Trained:
             "features": list(getattr(self.signature, "features", ())),
             "task": self.settings.task,
         }
-        write_whole(Path(file), onnx_bytes(graph, zeros(self.signature), facts))
+        write_whole(Path(file), onnx_bytes(graph, task.zeros(self.signature), facts))
 
     def _told(self, samples: int | None, **changes: Any) -> Task:
         """Return the task under the run's settings, with so many samples and what is changed."""
@@ -221,7 +221,7 @@ def load(run: Path | str, own_code: bool = False) -> Trained:
     with as_written(folder):
         require_ended(folder)
         trained = _loaded(folder, own_code)
-        trained.predict(zeros(trained.signature), samples=1)
+        trained.predict(task_of(trained.settings).zeros(trained.signature), samples=1)
     return trained
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from fedbary.aggregation import DIVERGENCES, RULES
 from fedbary.errors import SettingError
 from fedbary.methods import METHODS
 from fedbary.settings.config import (
@@ -273,3 +274,12 @@ def test_projection_is_refused_where_what_clients_keep_is_no_model():
     for method in ("SCAFFOLD", "FedDyn"):
         with pytest.raises(SettingError, match=f"projection.*{method}"):
             resolve({"method": method, "projection": "WB"})
+
+
+def test_projection_takes_the_rules_that_make_a_divergence_least_and_no_other():
+    for rule in RULES:
+        if rule in DIVERGENCES:
+            assert resolve({"projection": rule}).projection == rule
+        else:
+            with pytest.raises(SettingError, match=f"projection: '{rule}'; expected none, "):
+                resolve({"projection": rule})

@@ -16,7 +16,7 @@ from torch import nn
 from fedbary import strategies
 from fedbary.errors import SettingError
 from fedbary.inference import Training
-from fedbary.methods import METHODS, Bench, Reply, Server, method_named
+from fedbary.methods import METHODS, Bench, Method, Reply, Server, method_named
 from fedbary.variational.layers import VariationalLinear, reset_layer
 from server_app.inline import InlineGrid
 
@@ -290,3 +290,4 @@ def test_what_all_clients_score_lies_in_memory_once(name):
     assert len({message.metadata.dst_node_id for message in messages}) == CLIENTS
     (record,) = {id(r): r for r in (m.content[chosen.arrayrecord_key] for m in messages)}.values()
     assert not METHODS[name].shows or record.keys() > arrays.keys()
+    assert METHODS[name].shows == (METHODS[name].show is not Method.show)

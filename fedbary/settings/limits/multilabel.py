@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from fedbary.registry import modules
 from fedbary.settings.limits import classification
+from fedbary.settings.parameters import methods
 
 if TYPE_CHECKING:
     from fedbary.settings.config import Settings
@@ -21,12 +22,9 @@ USES = classification.USES
 
 BEST_BY = {**classification.BEST_BY, "f1": max, "auroc": max}
 
-OF_ONE_CLASS = ("FedBE", "FedHBMixture", "FedPPD", "PredBayes")
-"""Methods that take a network's answers for the logits of one softmax."""
-
 
 def limits(settings: Settings) -> Iterator[tuple[str, bool, str]]:
     """Yield what has to fit."""
     yield from classification.limits(settings)
     softmax = f"another for task={settings.task}: it learns from the softmax of one class"
-    yield "method", settings.method not in OF_ONE_CLASS, softmax
+    yield "method", not methods()[settings.method].needs_softmax, softmax

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from fedbary.registry import is_factory, modules
 from fedbary.settings.limits import classification
-from fedbary.settings.limits.multilabel import FILES, OF_ONE_CLASS, UNUSED, USES
+from fedbary.settings.limits.multilabel import FILES, UNUSED, USES
+from fedbary.settings.parameters import methods
 
 if TYPE_CHECKING:
     from fedbary.settings.config import Settings
@@ -26,5 +27,5 @@ def limits(settings: Settings) -> Iterator[tuple[str, bool, str]]:
     still = settings.augment in ("auto", False)
     yield "augment", still, "auto or false for task=segmentation: masks would not move along"
     softmax = "another for task=segmentation: it learns from the softmax of one class"
-    yield "method", settings.method not in OF_ONE_CLASS, softmax
+    yield "method", not methods()[settings.method].needs_softmax, softmax
     yield "predictive", settings.predictive != "closed", "another: closed is for regression"
