@@ -8,8 +8,9 @@ from pathlib import Path
 from statistics import mode
 from typing import TYPE_CHECKING, Any
 
-from fedbary.figures.sheet import BLUE, GREY, RED, open_frame
+from fedbary.figures.sheet import BLUE, DPI, GREY, RED, open_frame
 from fedbary.report.cells import Metric
+from fedbary.report.document import write_small
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,7 +31,12 @@ def run(
     results = parser.parse_args().results
     print(tables(results))
     if picture:
-        picture(results).savefig(results / PICTURE)
+        draw(picture, results)
+
+
+def draw(picture: Callable[[Path], Figure], results: Path) -> None:
+    """Draw the picture of a results folder into it."""
+    write_small(picture(results), results / PICTURE, DPI)
 
 
 def draw_differences(axes: Axes, metric: Metric, found: Mapping[str, Any]) -> None:

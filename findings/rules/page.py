@@ -8,7 +8,7 @@ what `findings.rules.draws` wrote, and draws `picture.png` beside them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -143,6 +143,13 @@ def tables(results: Path) -> str:
     if (results / DRAWS).exists():
         parts.append(f"### More draws\n\n{draws_table(pd.read_csv(results / DRAWS))}")
     return "\n\n".join(parts)
+
+
+def facts(results: Path) -> Iterator[float]:
+    """Yield the mean NLL of each step size and range of pixels that was tried, on CIFAR-10."""
+    if (choice := results.with_name(f"{results.name}-choice")).is_dir():
+        tried = result_rows(read_table(choice)).groupby(["lr", "pixels"])["nll"]
+        yield from (*tried.mean(), *tried.first())
 
 
 def picture(results: Path) -> Figure:
