@@ -21,24 +21,42 @@ class ImageLayout:
     Parameters
     ----------
     shape : tuple of int
-        Channels (1 or 3), height and width.
+        Channels (1 or 3), height and width; of features their number.
     classes : tuple of str
         Name of each class, in the order of the labels 0, 1, …
+    backbone : str
+        The digest of the network that makes features of images; "" for none.
+    width : int
+        How many features; 0 for none.
     """
 
-    shape: tuple[int, int, int]
+    shape: tuple[int, ...]
     classes: tuple[str, ...]
+    backbone: str = ""
+    width: int = 0
 
-    def config(self) -> dict[str, list[int] | list[str]]:
+    @property
+    def seen(self) -> tuple[int, ...]:
+        """The shape of what the model sees: the images, or their features."""
+        return (self.width,) if self.backbone else self.shape
+
+    def config(self) -> dict[str, list[int] | list[str] | str | int]:
         """Return what a ConfigRecord holds of it."""
-        return {"input-shape": list(self.shape), "class-names": list(self.classes)}
+        of_features: dict[str, str | int] = {"backbone": self.backbone, "width": self.width}
+        return {
+            "input-shape": list(self.shape),
+            "class-names": list(self.classes),
+            **(of_features if self.backbone else {}),
+        }
 
     @staticmethod
     def from_config(config: Mapping[str, Any]) -> ImageLayout:
         """Return the layout that a ConfigRecord describes."""
-        channels, height, width = (int(side) for side in config["input-shape"])
         return ImageLayout(
-            (channels, height, width), tuple(str(name) for name in config["class-names"])
+            tuple(int(side) for side in config["input-shape"]),
+            tuple(str(name) for name in config["class-names"]),
+            str(config.get("backbone", "")),
+            int(config.get("width", 0)),
         )
 
 
