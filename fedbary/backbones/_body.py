@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -34,7 +35,7 @@ class Transform:
     ----------
     size : int or None
         Side in pixels that height and width become; None: as they are.
-    mean, std : tuple of float
+    mean, std : sequence of float
         Of each channel, of pixels in [0, 1]; grey images become as many channels. Empty: pixels
         stay as they are.
     mode : str
@@ -42,8 +43,8 @@ class Transform:
     """
 
     size: int | None = None
-    mean: tuple[float, ...] = ()
-    std: tuple[float, ...] = ()
+    mean: Sequence[float] = ()
+    std: Sequence[float] = ()
     mode: str = "bilinear"
 
     def sized(self, size: int) -> Transform:

@@ -28,8 +28,7 @@ def make(name: str, weights: str) -> tuple[nn.Module, Transform]:
     if not isinstance(body, nn.Module) or not isinstance(told, Mapping):
         raise SettingError("backbone", name, f"{allowed}; not a {type(found).__name__}")
     try:
-        listed = {k: tuple(v) if isinstance(v, list) else v for k, v in told.items()}
-        transform = Transform(**listed)
+        transform = Transform(**told)
     except TypeError as error:
         raise SettingError("backbone", name, f"{allowed} ({said(error)})") from None
     if weights != "auto":

@@ -60,21 +60,36 @@ class ImageLayout:
         )
 
 
-def parse_shape(text: str) -> tuple[int, int, int]:
-    """Read an image shape such as ``1x28x28``.
+def parse_shape(text: str) -> tuple[int, ...]:
+    """Read an image shape such as ``1x28x28``, or the number of features, such as ``1280``.
 
     Raises
     ------
     SettingError
         If it is none.
     """
+    if re.fullmatch(r"[1-9]\d{0,6}", text):
+        return (int(text),)
     match = re.fullmatch(r"([13])[x×](\d{1,4})[x×](\d{1,4})", text)
     sides = [int(number) for number in match.groups()] if match else [0, 0, 0]
     if min(sides[1:]) < MIN_SIDE:
         allowed = "auto, or CHANNELSxHEIGHTxWIDTH with 1 or 3 channels and sides from "
-        allowed += f"{MIN_SIDE} to 9999"
+        allowed += f"{MIN_SIDE} to 9999; or a number of features"
         raise SettingError("input_shape", text, allowed)
     return sides[0], sides[1], sides[2]
+
+
+def of_pictures(shape: tuple[int, ...]) -> tuple[int, int, int]:
+    """Return channels, height and width, which pictures have.
+
+    Raises
+    ------
+    SettingError
+        If inputs are features.
+    """
+    if len(shape) != 3:
+        raise SettingError("data", "pictures", f"an .npz file with {shape[0]} features an example")
+    return shape[0], shape[1], shape[2]
 
 
 def parse_classes(text: str) -> tuple[str, ...]:

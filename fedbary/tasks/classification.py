@@ -95,6 +95,8 @@ class Classification(Classes):
             _images.load_foreign(settings, self.labels)
         if settings.corruptions:
             require_pixels(inputs(deal.evaluation_data(self.held, self.deal)[0]))
+        if settings.augment not in ("auto", False) and len(self.signature().shape) == 1:
+            raise SettingError("augment", settings.augment, "auto or false for features")
         if not own_data:
             deal.client_rows(self.held, self.deal, settings.clients)
 
