@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+import torch
 from torch import Tensor
 
 from fedbary.backbones import Backbone, load
@@ -40,5 +41,7 @@ def kept_features(x: Tensor, backbone: Backbone, folder: str) -> Tensor:
 @lru_cache(maxsize=1024)
 def of_shard(shard: Shard, backbone: Backbone, folder: str) -> Shard:
     """Return a shard of images as one of features, computed once per process."""
-    x, held_out = (kept_features(part, backbone, folder) for part in (shard.x, shard.x_held_out))
+    together = torch.cat([shard.x, shard.x_held_out])
+    found = kept_features(together, backbone, folder)
+    x, held_out = found.split([len(shard.x), len(shard.x_held_out)])
     return Shard(x, shard.y, held_out, shard.y_held_out)
