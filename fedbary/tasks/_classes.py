@@ -56,6 +56,10 @@ class Classes(Task):
     def taken(self, x: Tensor, facts: Facts) -> Tensor:
         """Return inputs in their own units as the model takes them; bytes may stay bytes."""
 
+    def traced(self, x: Tensor, facts: Facts) -> Tensor:
+        """Return the same in plain operations, for a graph."""
+        return self.taken(x, facts)
+
     def at_once(self, x: Tensor) -> int:
         """Return how many of the inputs networks answer at a time."""
         return AT_ONCE
@@ -194,7 +198,7 @@ class Classes(Task):
         temperature = self.temperature(outcome) or 1.0
 
         def answered(x: Tensor) -> dict[str, Tensor]:
-            logits = by.answers(inputs(self.taken(x, facts)))
+            logits = by.answers(inputs(self.traced(x, facts)))
             found = by.joined(logits).tempered(temperature)
             return {
                 "probs": found.probs,

@@ -150,6 +150,13 @@ class Task(ABC):
     def loss(self, facts: Facts) -> Loss:
         """Return the mean negative log-likelihood of (outputs, targets), in nats."""
 
+    def seen(self, shard: Shard, folder: str = "") -> Shard:
+        """Return a shard of inputs in their own units as `prepared` takes it.
+
+        What takes long to compute is kept in a folder, by default the settings' `data_dir`.
+        """
+        return shard
+
     def prepared(self, shard: Shard, facts: Facts) -> Shard:
         """Return a shard in the form that the model takes."""
         return shard

@@ -47,12 +47,21 @@ class Normaliser:
         return {name: torch.tensor(held, dtype=torch.float64) for name, held in vars(self).items()}
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Return (x − mean)/std of images (N, C, H, W), uint8 of [0, 255] or floats, in float32."""
-        mean, std = (x.new_tensor(held, dtype=torch.float32) for held in (self.mean, self.std))
-        return (inputs(x) - mean[:, None, None]).div_(std[:, None, None])
+        """Return (x − mean)/std of images (N, C, H, W), uint8 of [0, 255] or floats, in float32.
+
+        Features (N, C) are standardised by column.
+        """
+        mean, std = (
+            x.new_tensor(held, dtype=torch.float32).view(-1, *[1] * (x.ndim - 2))
+            for held in (self.mean, self.std)
+        )
+        return (inputs(x) - mean).div_(std)
 
 
 def pixel_sums(x: Tensor, shift: Tensor) -> Sums:
-    """Return the sums over the pixels of images (N, C, H, W) of each channel less a shift (C,)."""
-    parts = (inputs(part).permute(0, 2, 3, 1).reshape(-1, x.shape[1]) for part in x.split(AT_ONCE))
+    """Return the sums over the pixels of images (N, C, H, W) of each channel less a shift (C,).
+
+    Of features (N, C) they are those of each column.
+    """
+    parts = (inputs(part).movedim(1, -1).reshape(-1, x.shape[1]) for part in x.split(AT_ONCE))
     return functools.reduce(operator.add, (Sums.of(part.cpu(), shift) for part in parts))
