@@ -2,7 +2,7 @@
 
 from flwr.proto.node_pb2 import NodeInfo
 
-from server_app.inline import InlineGrid
+from server_app.engine.inline import InlineGrid
 
 
 class Grid(InlineGrid):

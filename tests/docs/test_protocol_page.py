@@ -18,7 +18,7 @@ from fedbary.trained import load
 from findings.protocol import last_round
 from findings.protocol import page as protocol
 from findings.published import published, table1
-from server_app.inline import run_inline
+from server_app.engine.inline import run_inline
 
 ROUNDS = range(51)
 ARMS = {"FedAvg": 0, "RKLB": 3}

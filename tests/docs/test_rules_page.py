@@ -13,7 +13,7 @@ from fedbary.study.table import FORMAT, read_run, write_table
 from findings._pairs import of_pair
 from findings.rules import draws
 from findings.rules import page as rules
-from server_app.inline import run_inline
+from server_app.engine.inline import run_inline
 
 SEEDS, ROUNDS = 5, (0, 1, 2)
 LOST = ("RKLB", 3)
