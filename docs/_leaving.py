@@ -22,7 +22,7 @@ from fedbary.data.sites import WITHHOLDABLE
 from fedbary.errors import RunError, SettingError
 from fedbary.settings.config import Settings, resolve
 from fedbary.settings.parameters import methods
-from server_app.inline import InlineGrid
+from server_app.engine.inline import InlineGrid
 
 PAGE = Path(__file__).parent / "howto" / "leaving.md"
 

@@ -24,7 +24,7 @@ from fedbary.settings.config import Settings
 from fedbary.tasks import Client, Outcome, Scored, task_of
 from fedbary.tracking import Tracking
 from server_app.pictures import draw
-from server_app.roster import Roster
+from server_app.roster.roster import Roster
 from strategies import MethodStrategy
 from strategies.arrays import bytes_of
 from strategies.internals import log

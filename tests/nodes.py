@@ -5,8 +5,8 @@ from flwr.proto.node_pb2 import NodeInfo
 import client_app
 from fedbary.settings.config import resolve
 from fedbary.tasks._images import layout_of
-from server_app.inline import InlineGrid
-from server_app.roster import Roster
+from server_app.engine.inline import InlineGrid
+from server_app.roster.roster import Roster
 
 SMALL = {"engine": "inline", "pictures": False, "clients": 3, "min_examples": 5, "round_timeout": 5}
 

@@ -8,7 +8,7 @@ from strategies_replies import state
 
 from fedbary import Posterior
 from fedbary.aggregation import aggregate
-from server_app.inline import InlineGrid
+from server_app.engine.inline import InlineGrid
 from strategies import CONVENTIONS, Convention, arrays_from_posterior, posterior_from_arrays
 
 CLIENTS = 4

@@ -23,6 +23,8 @@ clients that are new. The server keeps each client's sums.
 
 What it costs: a client pays one pass and n d² products; the server some ten times d³.
 
+Use it for tables whose target is a number, where every row stays at its site.
+
 Reference: Gelman et al., Bayesian Data Analysis, 14.2; MacKay, Bayesian Interpolation, Neural
 Computation 1992, for λ.
 """

@@ -37,7 +37,7 @@ from fedbary.data.images import load
 from fedbary.errors import SettingError
 from fedbary.settings.config import Settings, resolve
 from fedbary.tasks import task_of
-from server_app.inline import run_inline
+from server_app.engine.inline import run_inline
 
 CLIENTS, ALPHAS = (3, 10), (0.1, 0.5)
 

@@ -20,7 +20,7 @@ from fedbary.data.deal import Deal, evaluation_data, rows
 from fedbary.data.tables import load_labelled
 from fedbary.scores.tables import score
 from fedbary.settings.config import Settings, resolve
-from server_app.inline import run_inline
+from server_app.engine.inline import run_inline
 
 SPLITS = range(10)
 SHOWN = ("accuracy", "nll", "auroc", "sensitivity")

@@ -13,7 +13,7 @@ from fedbary.errors import RunError, SettingError
 from fedbary.settings.config import resolve
 from fedbary.tasks import task_of
 from server_app import run
-from server_app.inline import InlineGrid, run_inline
+from server_app.engine.inline import InlineGrid, run_inline
 
 QUICK = {
     "engine": "inline", "clients": 3, "rounds": 2, "local_epochs": 1, "samples": 3,

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from nodes import roster_of, settings
 
 import client_app
-from server_app.claims import Claims
-from server_app.member import member_from
+from server_app.roster.claims import Claims
+from server_app.roster.member import member_from
 
 
 def test_no_fewer_than_min_replies_are_asked_if_they_are_there():

@@ -17,7 +17,7 @@ from fedbary.errors import SettingError
 from fedbary.regression.standardise import Standardiser
 from fedbary.settings.config import resolve
 from fedbary.tasks import task_of
-from server_app.inline import run_inline
+from server_app.engine.inline import run_inline
 
 NOISE_VAR = 0.5
 LINEAR = {

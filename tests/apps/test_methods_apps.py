@@ -6,7 +6,7 @@ import pytest
 from every_method import EACH, KINDS, gaussian_layers, of_tables, same, settings
 
 from fedbary.methods import METHODS
-from server_app.inline import run_inline
+from server_app.engine.inline import run_inline
 
 
 @pytest.mark.parametrize("name", EACH)

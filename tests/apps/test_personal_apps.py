@@ -14,7 +14,7 @@ from fedbary.scores.metrics import evaluate, fairness, label_share_weights
 from fedbary.settings.config import read_yaml, resolve
 from fedbary.trained import load
 from fedbary.variational.layers import VariationalLinear, reset_layer
-from server_app.inline import run_inline
+from server_app.engine.inline import run_inline
 from strategies.answering import global_model
 from strategies.methods import strategy_for
 

@@ -19,7 +19,7 @@ from fedbary.scores.regression import score
 from fedbary.settings.config import resolve
 from fedbary.tasks import task_of
 from server_app import run
-from server_app.inline import InlineGrid, run_inline
+from server_app.engine.inline import InlineGrid, run_inline
 
 SMALL = {"engine": "inline", "pictures": False, "clients": 3, "rounds": 2}
 QUICK = {**SMALL, "task": "regression", "local_epochs": 2}

@@ -17,15 +17,15 @@ from fedbary.errors import SettingError
 from fedbary.runs.site_keys import read_site_keys, write_site_keys
 from fedbary.tasks._images import layout_of
 from server_app import run
-from server_app.inline import run_inline
-from server_app.roster import Roster
+from server_app.engine.inline import run_inline
+from server_app.roster.roster import Roster
 
 
 @pytest.fixture(autouse=True, scope="module")
 def impatient():
     """Rosters look for nodes often, so that the wait for those that never come is short."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("server_app.roster.POLL_SECONDS", 0.005)
+        patched.setattr("server_app.roster.roster.POLL_SECONDS", 0.005)
         yield
 
 

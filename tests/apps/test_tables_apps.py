@@ -16,7 +16,7 @@ from fedbary.launching.launch import launch, prepare
 from fedbary.scores.tables import score
 from fedbary.settings.config import resolve
 from server_app import run
-from server_app.inline import InlineGrid, run_inline
+from server_app.engine.inline import InlineGrid, run_inline
 
 QUICK = {
     "task": "tables", "engine": "inline", "pictures": False, "clients": 3, "rounds": 2,

@@ -10,7 +10,7 @@ import client_app
 from fedbary.errors import RunError
 from fedbary.settings.config import resolve
 from server_app import run
-from server_app.inline import InlineGrid
+from server_app.engine.inline import InlineGrid
 from server_app.recorder import Recorder
 
 CHOSEN = resolve(

@@ -15,7 +15,7 @@ from fedbary.errors import RunError, SettingError
 from fedbary.settings.config import resolve
 from fedbary.tasks.classification import _own_shard
 from server_app import run
-from server_app.inline import InlineGrid
+from server_app.engine.inline import InlineGrid
 
 TASK = ImageLayout((1, 8, 8), tuple("0123456789"))
 OWN = {

@@ -16,7 +16,7 @@ from fedbary.trained import load
 from findings.protocol import last_round
 from findings.rules import draws
 from findings.rules import page as rules
-from server_app.inline import run_inline
+from server_app.engine.inline import run_inline
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ import client_app
 from fedbary.launching.programs import free_port, stop
 from fedbary.settings.config import resolve
 from server_app import run
-from server_app.inline import InlineGrid
+from server_app.engine.inline import InlineGrid
 
 pytestmark = pytest.mark.slow
 

@@ -18,7 +18,7 @@ from fedbary.scores.metrics import evaluate
 from fedbary.settings.config import resolve
 from fedbary.settings.uses import require_used
 from fedbary.trained import load
-from server_app.inline import run_inline
+from server_app.engine.inline import run_inline
 from strategies import strategy_for
 
 QUICK = {

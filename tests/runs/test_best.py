@@ -23,7 +23,7 @@ from fedbary.runs.checkpoints import Checkpoint, load_checkpoint, load_round, sa
 from fedbary.settings.config import resolve
 from fedbary.study.table import read_run, read_table, result_rows, write_table
 from server_app import run
-from server_app.inline import InlineGrid, run_inline
+from server_app.engine.inline import InlineGrid, run_inline
 
 FEDBARY = str(Path(sys.executable).parent / "fedbary")
 QUICK = {

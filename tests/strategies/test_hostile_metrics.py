@@ -12,7 +12,7 @@ from runs_of import lines
 from safetensors.torch import load_file
 
 from fedbary.settings.config import resolve
-from server_app.inline import run_inline
+from server_app.engine.inline import run_inline
 
 CLASSIFICATION = {
     "engine": "inline", "clients": 2, "rounds": 2, "local_epochs": 1, "samples": 2,

@@ -12,7 +12,7 @@ from fedbary.inference import Training
 from fedbary.methods import METHODS, Bench
 from fedbary.scores.metrics import evaluate
 from fedbary.variational import variational
-from server_app.inline import InlineGrid
+from server_app.engine.inline import InlineGrid
 
 CLIENTS, ROUNDS = 3, 2
 TRAINING = Training(epochs=3, batch_size=8)

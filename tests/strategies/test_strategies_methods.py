@@ -18,7 +18,7 @@ from fedbary.errors import SettingError
 from fedbary.inference import Training
 from fedbary.methods import METHODS, Bench, Method, Reply, Server, method_named
 from fedbary.variational.layers import VariationalLinear, reset_layer
-from server_app.inline import InlineGrid
+from server_app.engine.inline import InlineGrid
 
 KEEP_IN = None
 CLIENTS, ROUNDS = 4, 4

@@ -15,7 +15,7 @@ from fedbary.study.files import ROUNDS, RUNS, TOGETHER
 from fedbary.study.grid import read_experiment
 from fedbary.study.sweep import Results
 from fedbary.study.table import read_about, read_table, write_about
-from server_app.inline import run_inline
+from server_app.engine.inline import run_inline
 
 NEW = Path(__file__).resolve().parents[2] / "findings/variances/kl-weights"
 

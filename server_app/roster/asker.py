@@ -11,7 +11,7 @@ from flwr.serverapp import Grid
 
 from fedbary.tasks import Dialogue, Question
 from fedbary.texts import shown
-from server_app.roster import Roster
+from server_app.roster.roster import Roster
 from strategies.internals import log
 
 _Found = TypeVar("_Found")

@@ -1,6 +1,6 @@
 """Simulations in forks of one process, which has imported what they need.
 
-`python -m server_app.warm FD` serves the other end of the Unix socket FD, which belongs to a
+`python -m server_app.engine.warm FD` serves the other end of the Unix socket FD, which belongs to a
 `fedbary.launching.warm.WarmProcess`: it receives the path of a settings file with a descriptor
 for the output, forks, waits, and answers with one byte, 0 for a run that ended well. What goes
 wrong before the first request is on its own output.
@@ -20,7 +20,7 @@ from fedbary.inference import INFERENCE
 from fedbary.registry import modules
 from fedbary.runs.commit import git_commit
 from fedbary.settings.config import ROOT
-from server_app import inline
+from server_app.engine import inline
 
 os.environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
 """pandas loads pyarrow, whose allocator else starts a thread, which no fork would have."""

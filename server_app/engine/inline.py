@@ -1,4 +1,4 @@
-"""The same two apps in one process, without Ray: `python -m server_app.inline settings.yaml`.
+"""The two apps in one process, without Ray: `python -m server_app.engine.inline settings.yaml`.
 
 For breakpoints, tests, many short runs, and a machine whose one GPU is best used by one process:
 there the clients of a round train side by side (`client_app.together`).

@@ -11,18 +11,18 @@ from torch import Tensor
 
 from fedbary.attacks import OMNISCIENT, hostile_clients
 from fedbary.settings.config import Settings
-from server_app.roster import Roster
+from server_app.roster.member import Member
 from strategies.internals import with_content
 
 
-def attacked(grid: Grid, settings: Settings, roster: Roster) -> Grid:
+def attacked(grid: Grid, settings: Settings, members: Callable[[], Iterable[Member]]) -> Grid:
     """Return the grid, or, under an omniscient attack, one whose hostile replies are replaced."""
     if settings.attack not in OMNISCIENT:
         return grid
     chosen = hostile_clients(settings.hostile_fraction, settings.clients, settings.seed)
 
     def hostile() -> set[int]:
-        return {member.node_id for member in roster.members if member.partition in chosen}
+        return {member.node_id for member in members() if member.partition in chosen}
 
     return cast(Grid, Omniscient(grid, settings.attack, hostile))
 

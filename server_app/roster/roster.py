@@ -19,10 +19,10 @@ from fedbary.seeds import derive_seed
 from fedbary.settings.config import Settings
 from fedbary.tasks import Signature
 from fedbary.texts import cause
-from server_app.claims import Claims, Owner
-from server_app.member import Member, member_from
-from server_app.questions import Questions
-from server_app.simulated import hindrance
+from server_app.roster.claims import Claims, Owner
+from server_app.roster.member import Member, member_from
+from server_app.roster.questions import Questions
+from server_app.roster.simulated import hindrance
 from strategies.internals import log
 
 POLL_SECONDS = 0.2
