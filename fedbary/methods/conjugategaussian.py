@@ -72,6 +72,7 @@ class ConjugateGaussian(Sums):
     networks: Count = 100
 
     has_members = True
+    needs_numbers = True
 
     def held(self, clients: int) -> int:
         """Return how many networks the server holds."""

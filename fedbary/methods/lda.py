@@ -71,6 +71,11 @@ class LDA(Sums):
         triangle = features * (features + 1) // 2
         return {SHARES: outputs, FEATURES: outputs * features, PRODUCTS: triangle}
 
+    def reply_like(self, model: Tensors) -> Tensors:
+        """Return the sums of as many examples of each class, without features."""
+        like = super().reply_like(model)
+        return {**like, SHARES: torch.full_like(like[SHARES], 1 / len(like[SHARES]))}
+
     def products(self, features: Tensor, y: Tensor, outputs: int) -> Tensors:
         """Return the classes' counts and sums, and the triangle of products."""
         of_class = one_hot(y, outputs).double()
