@@ -1,6 +1,6 @@
 """The pages of the documentation with results: their tables, and the numbers in their sentences.
 
-A page names what makes its tables by a command, `python -m findings.NAME.page findings/FOLDER`.
+A page says what makes its tables by a comment, `<!-- tables: MODULE FOLDER -->`, both of findings/.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from types import ModuleType
 import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
-COMMAND = re.compile(r"python -m (findings\.[\w.]*page) (findings/[\w/-]+)(?=[\s`])")
+MADE = re.compile(r"<!-- tables: ([\w.]+) ([\w/-]+) -->")
 TABLE = re.compile(r"(?m)^\|.*\|$(?:\n\|.*\|$)+")
 NUMBER = re.compile(r"(?<![\w.,/])(?<!\w-)\d*\.\d+(?![\w.]*\w)")
 LINK = re.compile(r"\]\(([^)#\s]+\.md)")
@@ -30,9 +30,9 @@ def commands() -> dict[Path, Made]:
     """Return each page with the modules of its tables and the folders of their runs."""
     found: dict[Path, Made] = {}
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
-        for module, folder in COMMAND.findall(page.read_text(encoding="utf-8")):
-            if hasattr(made := import_module(module), "tables"):
-                found.setdefault(page, []).append((made, ROOT / folder))
+        for module, folder in MADE.findall(page.read_text(encoding="utf-8")):
+            made = import_module(f"findings.{module}")
+            found.setdefault(page, []).append((made, ROOT / "findings" / folder))
     return found
 
 

@@ -1,8 +1,7 @@
-"""What the scripts of result pages share: their command line, and pictures of differences."""
+"""What the scripts of result pages share: their picture's file, and pictures of differences."""
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import mode
@@ -18,20 +17,6 @@ if TYPE_CHECKING:
 
 PICTURE = "picture.png"
 """The picture's name in the folder of the results."""
-
-
-def run(
-    about: str | None,
-    tables: Callable[[Path], str],
-    picture: Callable[[Path], Figure] | None = None,
-) -> None:
-    """Print the tables of a results folder, and draw its picture, if it has one, into it."""
-    parser = argparse.ArgumentParser(description=about)
-    parser.add_argument("results", type=Path, help="the folder of the sweep's table")
-    results = parser.parse_args().results
-    print(tables(results))
-    if picture:
-        draw(picture, results)
 
 
 def draw(picture: Callable[[Path], Figure], results: Path) -> None:

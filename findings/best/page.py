@@ -1,10 +1,8 @@
 """The best settings: RKLB beside FedAvg, each with settings of its own, seed by seed.
 
-It prints the tables of docs/results/best.md and of the README from the results of
+It makes the tables of docs/results/best.md and of the README from the results of
 `findings/best/grid.yaml`, and of the runs that chose its settings, in the folders within, and draws
 `picture.png`.
-
-    python -m findings.best.page findings/best
 """
 
 from __future__ import annotations
@@ -23,7 +21,6 @@ from fedbary.report.differences import better, difference, differences, p_value
 from fedbary.report.markup import markdown_table
 from fedbary.report.methods import BRIER
 from fedbary.study.table import read_table, result_rows
-from findings import _page
 from findings._pairs import SEED, by_seed, of_pair
 from findings.published import PERSONAL, PRINTED, published, table1
 
@@ -315,7 +312,3 @@ def _range(sides: Sequence[pd.DataFrame], metric: Metric) -> tuple[float, float]
     later = pd.concat(_as_drawn(side[side["round"] >= 5], metric) for side in sides) * metric.scale
     margin = 0.05 * (later.max() - later.min())
     return later.min() - margin, later.max() + margin
-
-
-if __name__ == "__main__":
-    _page.run(__doc__, tables, picture)

@@ -1,7 +1,4 @@
-"""What fewer bytes cost: the tables of docs/howto/bytes.md.
-
-python -m findings.bytes.page findings/bytes
-"""
+"""What fewer bytes cost: the tables of docs/howto/bytes.md."""
 
 from __future__ import annotations
 
@@ -14,7 +11,6 @@ from fedbary.report.cells import ACCURACY, ECE_15, NLL
 from fedbary.report.differences import p_value
 from fedbary.report.markup import markdown_table
 from fedbary.study.table import read_table, result_rows
-from findings import _page
 from findings._pairs import of_pair
 
 PLAIN = "none"
@@ -52,7 +48,3 @@ def facts(results: Path) -> Iterator[float]:
     """
     found = of_pair(read(results), ("log_var", PLAIN), ECE_15)
     yield from (found.mean, found.low, found.high, found.t_test)
-
-
-if __name__ == "__main__":
-    _page.run(__doc__, tables)

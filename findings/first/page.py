@@ -1,7 +1,4 @@
-"""The first run at ten seeds: the second table of docs/results/small-sets.md.
-
-python -m findings.first.page findings/first
-"""
+"""The first run at ten seeds: the second table of docs/results/small-sets.md."""
 
 from __future__ import annotations
 
@@ -10,7 +7,6 @@ from pathlib import Path
 from fedbary.report.cells import ACCURACY, ECE_15, Metric
 from fedbary.report.markup import markdown_table
 from fedbary.study.table import read_table, result_rows
-from findings import _page
 
 METRICS = (ACCURACY, Metric("nll", "NLL", decimals=4), ECE_15)
 
@@ -23,7 +19,3 @@ def tables(results: Path) -> str:
         for metric in METRICS
     ]
     return markdown_table(["seed", *map(str, runs["seed"])], body)
-
-
-if __name__ == "__main__":
-    _page.run(__doc__, tables)

@@ -1,7 +1,4 @@
-"""More hostile clients than expected: the table of docs/howto/hostile.md.
-
-python -m findings.hostile.how_many_page findings/hostile/how-many
-"""
+"""More hostile clients than expected: the table of docs/howto/hostile.md."""
 
 from __future__ import annotations
 
@@ -10,7 +7,6 @@ from pathlib import Path
 from fedbary.report.cells import ACCURACY
 from fedbary.report.markup import markdown_table
 from fedbary.study.table import read_table, result_rows
-from findings import _page
 
 
 def tables(results: Path) -> str:
@@ -24,7 +20,3 @@ def tables(results: Path) -> str:
     ]
     head = ["accuracy %", *(f"`trim_fraction={expected:g}`" for expected in found)]
     return markdown_table(head, body)
-
-
-if __name__ == "__main__":
-    _page.run(__doc__, tables)

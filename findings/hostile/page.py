@@ -1,10 +1,8 @@
 """What hostile clients do under each rule, with mixing and without.
 
-It prints the tables of docs/results/hostile.md from the results of
+It makes the tables of docs/results/hostile.md from the results of
 `findings/hostile/grid.yaml`, and of what was tried on validation data, in the folders within,
 and draws `picture.png` beside them.
-
-    python -m findings.hostile.page findings/hostile
 """
 
 from __future__ import annotations
@@ -20,7 +18,6 @@ from fedbary.figures.sheet import sheet
 from fedbary.report.cells import ACCURACY
 from fedbary.report.markup import markdown_table
 from fedbary.study.table import read_table, result_rows
-from findings import _page
 from findings._pairs import by_seed
 
 if TYPE_CHECKING:
@@ -245,7 +242,3 @@ def picture(results: Path) -> Figure:
         axes.set_title(f"Accuracy % on {name}, three of ten clients hostile", fontsize=10)
         figure.colorbar(image, ax=axes)
     return figure
-
-
-if __name__ == "__main__":
-    _page.run(__doc__, tables, picture)

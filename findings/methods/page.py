@@ -1,7 +1,4 @@
-"""Methods beside what papers print of them: two tables of docs/results/methods.md.
-
-python -m findings.methods.page findings/methods
-"""
+"""Methods beside what papers print of them: two tables of docs/results/methods.md."""
 
 from __future__ import annotations
 
@@ -15,7 +12,6 @@ from fedbary.report.cells import ACCURACY, NLL, Metric
 from fedbary.report.differences import differences
 from fedbary.report.markup import markdown_table
 from fedbary.study.table import read_table, result_rows, with_methods
-from findings import _page
 from findings._pairs import SEED
 from findings.published import PRINTED, published
 
@@ -116,7 +112,3 @@ def facts(results: Path) -> Iterator[float]:
     by_rule = with_methods(regression).groupby("rule")[spread].mean()
     yield from by_rule.loc[["RKLB", "WB", "EAA", "AALV"]].to_numpy().flatten()
     yield from by_rule.loc[["RKLB", "WB", "EAA", "AALV"]].mean(axis=1)
-
-
-if __name__ == "__main__":
-    _page.run(__doc__, tables)

@@ -1,7 +1,4 @@
-"""Masks and several labels: the tables of docs/howto/pixels.md.
-
-python -m findings.pixels.page findings/pixels
-"""
+"""Masks and several labels: the tables of docs/howto/pixels.md."""
 
 from __future__ import annotations
 
@@ -9,7 +6,6 @@ from pathlib import Path
 
 from fedbary.report.cells import Metric
 from fedbary.study.table import read_table, result_rows
-from findings import _page
 from findings._pairs import scores_table
 
 ECE = Metric("ece", "ECE %", 100, 1)
@@ -37,7 +33,3 @@ def tables(results: Path) -> str:
         for task, metrics in TASKS.items()
         for of_it in [rows[rows["task"] == task]]
     )
-
-
-if __name__ == "__main__":
-    _page.run(__doc__, tables)

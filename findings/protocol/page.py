@@ -1,9 +1,7 @@
 """The papers' protocol as their public code runs it: what its scores and variances do by round.
 
-It prints the tables of docs/results/protocol.md from runs of `findings/protocol/grid.yaml` and from
+It makes the tables of docs/results/protocol.md from runs of `findings/protocol/grid.yaml` and from
 what `findings.protocol.last_round` wrote, and draws `picture.png` beside them.
-
-    python -m findings.protocol.page findings/protocol
 """
 
 from __future__ import annotations
@@ -19,7 +17,6 @@ from fedbary.inference.clamped_sgd import LOG_VAR_RANGE
 from fedbary.report.cells import ACCURACY, ECE_15, ECE_100, NLL, Metric
 from fedbary.report.markup import markdown_table
 from fedbary.study.table import read_table, result_rows
-from findings import _page
 from findings.protocol import last_round
 from findings.published import PRINTED, published, table1
 
@@ -180,7 +177,3 @@ def _draw_variances(axes: Axes, run: pd.DataFrame) -> None:
     for (layer, series), line in zip(layers_of(run).items(), ("-", "--", ":"), strict=False):
         axes.plot(series.index, series, line, color=BLUE, label=layer)
     axes.axhline(LOG_VAR_RANGE[0], color="black", linewidth=1, label="clamp")
-
-
-if __name__ == "__main__":
-    _page.run(__doc__, tables, picture)

@@ -1,7 +1,4 @@
-"""BA-BFL's Table 1 at a fiftieth of its training: the last tables of docs/results/rules.md.
-
-python -m findings.protocol.short_page findings/protocol/short
-"""
+"""BA-BFL's Table 1 at a fiftieth of its training: the last tables of docs/results/rules.md."""
 
 from __future__ import annotations
 
@@ -14,7 +11,6 @@ from fedbary.report.cells import ACCURACY, MAIN, NLL, Metric
 from fedbary.report.differences import differences, pairs_table
 from fedbary.report.markup import markdown_table
 from fedbary.study.table import read_table, result_rows
-from findings import _page
 from findings._pairs import SEED
 from findings.published import PRINTED, published
 
@@ -58,7 +54,3 @@ def facts(results: Path) -> Iterator[float]:
     rows = result_rows(read_table(results))
     shown = rows[(rows["dataset"] == "fashionmnist") & (rows["bayesian_layers"] == 3)]
     yield from shown.groupby("rule")["uncertainty.epistemic"].mean().loc[["GAA", "RKLB"]]
-
-
-if __name__ == "__main__":
-    _page.run(__doc__, tables)

@@ -1,9 +1,7 @@
 """FedAG's eight sets: federated methods beside what sees all data, and the paper's numbers.
 
-It prints the tables of docs/results/regression.md from the results of
+It makes the tables of docs/results/regression.md from the results of
 `findings/regression/grid.yaml` and of `fedbary central`.
-
-    python -m findings.regression.page findings/regression
 """
 
 from __future__ import annotations
@@ -18,7 +16,6 @@ from fedbary.report.estimate import Estimate
 from fedbary.report.markup import bold, italic, markdown_table
 from fedbary.report.sections.regression import scores_by_method
 from fedbary.study.table import read_table, result_rows, with_methods
-from findings import _page
 from findings.published import DATASETS, fedag_published
 
 BARE, NOISY = "FedAG, without noise", "FedAG"
@@ -107,7 +104,3 @@ def facts(results: Path) -> Iterator[float]:
 def _nll_of_std(std: float) -> float:
     """Return the mean NLL of a Gaussian about its mean, in nats."""
     return 0.5 * math.log(2 * math.pi * math.e * std**2)
-
-
-if __name__ == "__main__":
-    _page.run(__doc__, tables)

@@ -1,9 +1,7 @@
 """Whether the rule matters: pairs of rules over seeds, by score and by round.
 
-It prints the tables of docs/results/rules.md from the runs of `findings/rules` and from
+It makes the tables of docs/results/rules.md from the runs of `findings/rules` and from
 what `findings.rules.draws` wrote, and draws `picture.png` beside them.
-
-    python -m findings.rules.page findings/rules
 """
 
 from __future__ import annotations
@@ -180,7 +178,3 @@ def picture(results: Path) -> Figure:
     _page.draw_differences(at_end, NLL, pairs)
     at_end.set_xlabel("NLL of the first less the second's; blue: first ahead")
     return figure
-
-
-if __name__ == "__main__":
-    _page.run(__doc__, tables, picture)

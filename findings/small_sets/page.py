@@ -1,7 +1,4 @@
-"""Thirteen small sets: the first tables of docs/results/small-sets.md, of what `cells.py` wrote.
-
-python -m findings.small_sets.page findings/small_sets
-"""
+"""Thirteen small sets: the first tables of docs/results/small-sets.md, of what `cells.py` wrote."""
 
 from __future__ import annotations
 
@@ -12,7 +9,6 @@ import pandas as pd
 
 from fedbary.report.cells import Metric
 from fedbary.report.markup import markdown_table
-from findings import _page
 
 CELLS = "cells.jsonl"
 SCORE = Metric("score", "", 100, 1)
@@ -59,7 +55,3 @@ def facts(results: Path) -> Iterator[float]:
     cells = read(results).groupby("set")
     yield from cells["behind"].mean()
     yield from 100 * cells["score"].min()
-
-
-if __name__ == "__main__":
-    _page.run(__doc__, tables)

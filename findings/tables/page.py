@@ -1,7 +1,4 @@
-"""Breast cancer at five clients: the table of docs/results/tables.md, of what `runs.py` wrote.
-
-python -m findings.tables.page findings/tables
-"""
+"""Breast cancer at five clients: the table of docs/results/tables.md, of what `runs.py` wrote."""
 
 from __future__ import annotations
 
@@ -10,7 +7,6 @@ from pathlib import Path
 import pandas as pd
 
 from fedbary.report.cells import Metric
-from findings import _page
 from findings._pairs import scores_table
 
 SCORES = "scores.csv"
@@ -26,7 +22,3 @@ def tables(results: Path) -> str:
     """Return the table in Markdown."""
     rows = pd.read_csv(results / SCORES)
     return scores_table("", dict(list(rows.groupby("method", sort=False))), METRICS)
-
-
-if __name__ == "__main__":
-    _page.run(__doc__, tables)

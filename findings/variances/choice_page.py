@@ -1,7 +1,4 @@
-"""The weight of the KL and the rate of log-variances: the tables of docs/howto/variances.md.
-
-python -m findings.variances.choice_page findings/variances
-"""
+"""The weight of the KL and the rate of log-variances: the tables of docs/howto/variances.md."""
 
 from __future__ import annotations
 
@@ -9,7 +6,6 @@ from pathlib import Path
 
 from fedbary.report.cells import ACCURACY, NLL, Metric
 from fedbary.study.table import read_table, result_rows
-from findings import _page
 from findings._pairs import scores_table
 
 ECE = Metric("ece", "ECE %", 100, 2)
@@ -25,7 +21,3 @@ def tables(results: Path) -> str:
         tried = {f"{value:g}": runs for value, runs in rows.groupby(setting, sort=False)}
         parts.append(scores_table(f"`{setting}`", tried, metrics))
     return "\n\n".join(parts)
-
-
-if __name__ == "__main__":
-    _page.run(__doc__, tables)

@@ -1,7 +1,4 @@
-"""Rules under variances that train: the table of docs/results/variances.md.
-
-python -m findings.variances.page findings/variances
-"""
+"""Rules under variances that train: the table of docs/results/variances.md."""
 
 from __future__ import annotations
 
@@ -13,7 +10,6 @@ from fedbary.report.cells import ACCURACY, NLL
 from fedbary.report.differences import differences
 from fedbary.report.markup import markdown_table
 from fedbary.study.table import read_table, result_rows
-from findings import _page
 from findings._pairs import SEED
 
 RULES = ("RKLB", "WB", "EAA", "GAA", "AALV")
@@ -54,7 +50,3 @@ def facts(results: Path) -> Iterator[float]:
     points = (*SETTINGS, *SEED)
     (found,) = differences(sided, [("RKLB", "WB")], [NLL], SEED, points).itertuples()
     yield from (found.mean, found.low, found.high, found.test.first, found.test.second)
-
-
-if __name__ == "__main__":
-    _page.run(__doc__, tables)
