@@ -181,7 +181,12 @@ class Classification(Classes):
         return self.labels.strata(labels)
 
     def augments(self, site: Site) -> Augment:
-        """How images are changed at random; a site's own only if the settings say so."""
+        """How images are changed at random; a site's own only if the settings say so.
+
+        A backbone sees them once, as they are.
+        """
+        if self.backbone is not None:
+            return False
         if site.partition is None:
             return False if self.settings.augment == "auto" else self.settings.augment
         return _images.augments(self.settings, self.labels)
