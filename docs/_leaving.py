@@ -67,6 +67,7 @@ _MEANINGS = {
     "squares": ("sum of squares of each column, or of the residuals", "its square", "answers"),
     "seen": ("values of each column that are not missing", "examples", "answers"),
     "below": ("values of each column below a number that the server names", "examples", "answers"),
+    "moments": ("sum of products of each two features, standardised", "as it", "answers"),
     "spread": ("sum of the residuals' spread over the networks", "target's square", "answers"),
 }  # fmt: skip
 """Of each name what it is, its unit, and the word that withholds it."""

@@ -94,6 +94,8 @@ class Settings(BaseModel):
     backbone: str
     backbone_weights: str
     backbone_size: Literal["auto"] | Count
+    features: Literal["all"] | Count
+    whiten: bool
 
     resize: Literal["none", "crop", "pad", "stretch"]
     normalise: Literal["none", "channels"]

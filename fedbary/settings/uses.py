@@ -66,6 +66,8 @@ def _unused(settings: Settings) -> Iterator[tuple[str, tuple[str, str]]]:
     if settings.backbone == "none":
         for name in ("backbone_weights", "backbone_size"):
             yield name, ("backbone=none", "a pretrained network does")
+    if settings.features == "all":
+        yield "whiten", ("features=all", "a number of components does")
     if settings.attack == "none":
         yield "hostile_fraction", ("attack=none", "an attack does")
     own_of_partition = [name for name, _ in settings.partition_parameters]

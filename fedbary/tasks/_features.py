@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 
 import torch
@@ -10,11 +11,16 @@ from torch import Tensor
 from fedbary.backbones import Backbone, load
 from fedbary.backbones._store import Store
 from fedbary.data.image_layout import ImageLayout
+from fedbary.data.images import Normaliser
+from fedbary.data.principal import principal
 from fedbary.data.shard import Shard
+from fedbary.data.standardise import Standardiser
 from fedbary.device import torch_device
 from fedbary.errors import SettingError
 from fedbary.paths import user_path
 from fedbary.settings.config import Settings
+from fedbary.tasks import _moments
+from fedbary.tasks._values import Dialogue
 
 
 def backbone_of(settings: Settings) -> Backbone | None:
@@ -45,3 +51,29 @@ def of_shard(shard: Shard, backbone: Backbone, folder: str) -> Shard:
     found = kept_features(together, backbone, folder)
     x, held_out = found.split([len(shard.x), len(shard.x_held_out)])
     return Shard(x, shard.y, held_out, shard.y_held_out)
+
+
+def shape_of(settings: Settings, layout: ImageLayout) -> tuple[int, ...]:
+    """Return the shape of what the model takes: an image's, or the number of features.
+
+    Raises
+    ------
+    SettingError
+        If the settings ask for components of images, or for more than there are features.
+    """
+    if settings.features == "all":
+        return layout.seen
+    if len(layout.seen) > 1:
+        allowed = "all for images without a backbone"
+        raise SettingError("features", settings.features, allowed)
+    if settings.features > layout.seen[0]:
+        raise SettingError("features", settings.features, f"all, or up to {layout.seen[0]}")
+    return (settings.features,)
+
+
+def ask_projection(scale: Normaliser, settings: Settings) -> Dialogue[Normaliser]:
+    """Ask for second moments of standardised features; return how they are projected, too."""
+    mean, std = (torch.tensor(held, dtype=torch.float64) for held in (scale.mean, scale.std))
+    moments = yield from _moments.ask(Standardiser(mean, std))
+    found = principal(moments, int(settings.features), settings.whiten)
+    return replace(scale, projection=tuple(found.flatten().tolist()))

@@ -33,7 +33,7 @@ from fedbary.device import torch_device
 from fedbary.errors import SettingError
 from fedbary.predictive import Prediction
 from fedbary.settings.config import Settings
-from fedbary.tasks import _beyond, _features, _images, _sums
+from fedbary.tasks import _beyond, _features, _images, _moments, _sums
 from fedbary.tasks._classes import Classes
 from fedbary.tasks._network import network
 from fedbary.tasks._values import Dialogue, Facts, Loss, Outcome
@@ -166,7 +166,8 @@ class Classification(Classes):
         """Return the network for images of that shape, or for their features."""
         _features.require_same(self.backbone, signature)
         outputs, answer = len(signature.classes), self.network_answer(signature)
-        return network(self.settings, signature.seen, outputs, self.seed("model"), answer)
+        shape = _features.shape_of(self.settings, signature)
+        return network(self.settings, shape, outputs, self.seed("model"), answer)
 
     def network_answer(self, signature: ImageLayout) -> tuple[int, ...]:
         """Return the shape of what the network answers an image with."""
@@ -181,7 +182,12 @@ class Classification(Classes):
         return self.labels.strata(labels)
 
     def augments(self, site: Site) -> Augment:
-        """How images are changed at random; a site's own only if the settings say so."""
+        """How images are changed at random; a site's own only if the settings say so.
+
+        A backbone sees them once, as they are.
+        """
+        if self.backbone is not None:
+            return False
         if site.partition is None:
             return False if self.settings.augment == "auto" else self.settings.augment
         return _images.augments(self.settings, self.labels)
@@ -194,16 +200,24 @@ class Classification(Classes):
     def answer(
         self, question: str, shard: Shard, asked: Mapping[str, Any], tensors: Mapping[str, Tensor]
     ) -> dict[str, Any]:
-        """Answer with the sums of each channel over the pixels of the training images."""
+        """Answer with the sums of each channel over the pixels of the training images.
+
+        Of features these are of each column; another question is for their second moments.
+        """
+        if question == _moments.NAME:
+            return _moments.answer(shard.x, asked)
         if question != _sums.NAME:
             return super().answer(question, shard, asked, tensors)
         return _sums.told(pixel_sums(shard.x, _sums.shift_of(asked)))
 
     def ask_first(self) -> Dialogue[dict[str, Tensor]]:
-        """Ask for the sums of each channel; return the normalisation."""
+        """Ask for the sums of each channel; return the normalisation, with a projection."""
         channels, *sides = self.signature().seen
         sums = yield from _sums.ask(channels, pixels=math.prod(sides) if sides else 0)
-        return Normaliser.from_sums(sums).facts()
+        scale = Normaliser.from_sums(sums)
+        if self.settings.features != "all":
+            scale = yield from _features.ask_projection(scale, self.settings)
+        return scale.facts()
 
     def scored_by_clients(self, facts: Facts) -> tuple[Tensor, Tensor]:
         """Return the test images, as the model takes them, and labels."""

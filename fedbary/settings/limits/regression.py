@@ -22,6 +22,8 @@ UNUSED = (
     "backbone",
     "backbone_weights",
     "backbone_size",
+    "features",
+    "whiten",
     "classes",
     "input_shape",
     "augment",

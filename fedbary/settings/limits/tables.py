@@ -18,6 +18,8 @@ UNUSED = (
     "backbone",
     "backbone_weights",
     "backbone_size",
+    "features",
+    "whiten",
     "input_shape",
     "augment",
     "pixels",
