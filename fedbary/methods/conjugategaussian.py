@@ -3,15 +3,15 @@
 A client sends one triangle: the mean products of z = (φ, 1, y), its features, a one, its target.
 The server adds. With features centred at their mean m, A their scatter, n examples, the model is
 
-    y = wᵀ (φ − m) + b + ε,    ε ~ N(0, s²),    w ~ N(0, s²/λ),    b free,    p(s²) ∝ 1/s².
+    y = wᵀ (φ − m) + b + ε,    ε ~ N(0, s²),    w ~ N(0, s²/λ),    b free.
 
-λ has the largest evidence, as of Ridge. The posterior is
+The prior of s² and λ, which has the largest evidence, are those of Ridge. The posterior is
 
-    s² ~ Q/χ²(n − 1),    w | s² ~ N(ŵ, s² (A + λ)⁻¹),    b | s² ~ N(ȳ, s²/n),
+    s² ~ Q/χ²(n),    w | s² ~ N(ŵ, s² (A + λ)⁻¹),    b | s² ~ N(ȳ, s²/n),
 
-and what it predicts of a new target is a Student's t of n − 1 degrees of freedom,
+and what it predicts of a new target is a Student's t of n degrees of freedom,
 
-    ŵᵀ (φ − m) + ȳ,    squared scale Q/(n − 1) · (1 + 1/n + (φ − m)ᵀ (A + λ)⁻¹ (φ − m)).
+    ŵᵀ (φ − m) + ȳ,    squared scale Q/n · (1 + 1/n + (φ − m)ᵀ (A + λ)⁻¹ (φ − m)).
 
 Predictions are the mixture of `networks` draws of (w, b, s²), whose limit is that t. The model
 itself is ŵ, its bias, and the noise's variance.
@@ -108,16 +108,15 @@ class ConjugateGaussian(Sums):
         names = head_names(server.model)
         count, means = total_of(state)
         weight, _, centre, mean, root, squares = _posterior(count, means)
-        degrees = max(count - 1, 1.0)
         generator = torch.Generator().manual_seed(derive_seed(server.seed, "conjugate"))
         size, many = len(weight), self.networks
         noise = torch.randn(many, size + 1, generator=generator, dtype=torch.float64)
-        shape = torch.full((many,), degrees / 2, dtype=torch.float64)
+        shape = torch.full((many,), count / 2, dtype=torch.float64)
         var = squares / 2 / torch._standard_gamma(shape, generator=generator)
         weights = weight + var.sqrt()[:, None] * noise[:, :-1] @ root.T
         biases = centre + (var / count).sqrt() * noise[:, -1] - weights @ mean
         drawn = {names[0]: weights[:, None], names[1]: biases[:, None], NOISE: var.log()}
-        log_var = torch.tensor(math.log(squares / degrees)).to(server.model[NOISE])
+        log_var = torch.tensor(math.log(squares / count)).to(server.model[NOISE])
         state = {name: tensor for name, tensor in state.items() if not name.startswith(DRAWS)}
         state |= {DRAWS + name: tensor.to(server.model[name]) for name, tensor in drawn.items()}
         return {**model, NOISE: log_var}, state
@@ -163,5 +162,4 @@ def _posterior(
     scale, noise = best_ridge(values, products, squares, count)
     weight = (products / (values + scale) @ vectors.T)[0]
     root = vectors / (values + scale).sqrt()
-    left = noise**2 * max(count - 1, 1.0)
-    return weight, mean[-1] - weight @ mean[:-1], mean[-1], mean[:-1], root, left
+    return weight, mean[-1] - weight @ mean[:-1], mean[-1], mean[:-1], root, count * noise**2

@@ -5,12 +5,13 @@ B (C, d) the sums of the indicators' products with them, the model is
 
     y_c = w_cᵀ (φ − m) + b_c + ε,    w_c ~ N(0, s²/λ),    ε ~ N(0, s²),    b_c free,
 
-and W = B (A + λ)⁻¹, b = the classes' shares. λ is where the evidence is largest, on a grid:
+with a prior of s² that is worth one example, which nothing explains.
+Then W = B (A + λ)⁻¹, b = the classes' shares. λ is where the evidence is largest, on a grid:
 
-    log p = −½ C Σ_i log (e_i + λ)/λ − ½ C (n − 1) log Q + constant,
-    Q = Σ_ic y_ic² − Σ_i ‖B v_i‖²/(e_i + λ),
+    log p = −½ C Σ_i log (e_i + λ)/λ − ½ C n log Q + constant,
+    Q = (1 + 1/n) Σ_ic y_ic² − Σ_i ‖B v_i‖²/(e_i + λ),
 
-with e_i and v_i the eigenvalues and eigenvectors of A, y centred, and s² = Q/(C (n − 1)).
+with e_i and v_i the eigenvalues and eigenvectors of A, y centred, and s² = Q/(C n).
 
 The class is the one with the largest y_c. Of two the probability is Φ((y_1 − y_2)/(√2 s)). A
 softmax of 1.702 y_c/(√2 s) has it within .01: these are the logits, of a linear layer.
@@ -79,11 +80,11 @@ def best_ridge(
     count : float
         How many examples they are of.
     """
-    degrees = max(count - 1, 1.0) * len(products)
+    degrees = count * len(products)
     unit = max(float(values.sum()), 1e-12)
     lambdas = unit * torch.tensor(LAMBDAS, dtype=torch.float64)[:, None]
     left = squares - (products.square().sum(0) / (values + lambdas)).sum(1)
-    left = left.clamp_min(1e-12 * max(squares, 1e-12))
+    left = left.clamp_min(0) + max(squares, 1e-12) / count
     log_p = -len(products) / 2 * ((values + lambdas) / lambdas).log().sum(1)
     log_p -= degrees / 2 * left.log()
     best = int(log_p.argmax())

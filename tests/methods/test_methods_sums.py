@@ -117,14 +117,15 @@ def test_the_ridge_is_where_the_density_of_the_targets_is_largest(seed, count):
     x, targets = x.double() - x.double().mean(0), one_hot(y, CLASSES).double()
     targets = targets[:, targets.sum(0) > 0]
     targets = targets - targets.mean(0)
+    unexplained = targets.square().sum() / count  # by the one example that the prior is worth
     basis = torch.linalg.svd(torch.ones(1, count).double()).Vh[1:]  # what a free bias leaves
 
     def density(log_scale):
         covariance = basis @ (torch.eye(count) + x @ x.T / math.exp(log_scale)) @ basis.T
         left = basis @ targets
-        squares = (left * torch.linalg.solve(covariance, left)).sum()
+        squares = (left * torch.linalg.solve(covariance, left)).sum() + unexplained
         many = targets.shape[1]
-        return float(many * torch.logdet(covariance) / 2 + many * (count - 1) / 2 * squares.log())
+        return float(many * torch.logdet(covariance) / 2 + many * count / 2 * squares.log())
 
     values, vectors = torch.linalg.eigh(x.T @ x)
     products, squares = targets.T @ x @ vectors, float(targets.square().sum())
@@ -132,11 +133,9 @@ def test_the_ridge_is_where_the_density_of_the_targets_is_largest(seed, count):
     low, high = (math.log(float(values.sum()) * part) for part in (1e-6, 10))
     best = minimize_scalar(density, bounds=(low, high), method="bounded")
     assert density(math.log(scale)) <= best.fun + 1e-2
-    away = (
-        products / (values + scale) @ vectors.T - 0
-    )  # weights, by which the noise is what is left
-    left = (targets - x @ away.T).square().sum() + scale * away.square().sum()
-    assert noise**2 == pytest.approx(float(left) / (targets.shape[1] * (count - 1)))
+    weight = products / (values + scale) @ vectors.T
+    left = (targets - x @ weight.T).square().sum() + scale * weight.square().sum() + unexplained
+    assert noise**2 == pytest.approx(float(left) / (targets.shape[1] * count))
 
 
 @NAMES
