@@ -15,6 +15,7 @@ from fedbary.errors import SettingError
 from fedbary.gaussian import LOG_VAR_SUFFIX, MEAN_SUFFIX, Factor, Posterior
 from fedbary.inference import Prior, Training
 from fedbary.seeds import derive_seed
+from fedbary.structures import Quadratic
 from fedbary.variational.noise import seeded
 
 
@@ -97,6 +98,8 @@ class Vectors:
         if isinstance(prior, float | int):
             self.prior_shift = torch.zeros_like(self.mean)
             self.prior_precision = torch.full_like(self.mean, prior**-2)
+        elif isinstance(prior, Quadratic):
+            raise TypeError("a quadratic is a prior for inference=laplace alone")
         else:
             factor = Factor.of(prior) if isinstance(prior, Posterior) else prior
             self.prior_shift = self.log_vars.pack([factor.shift[name] for name in names])
