@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -77,6 +77,14 @@ class Labelled:
         if not tested.any():
             raise SettingError(self.name, "no class of two rows", "two rows of some class")
         return Split.where(tested)
+
+
+def with_test(held: Labelled, test: Labelled) -> Labelled:
+    """Return rows of which those of another set, coded alike, are tested."""
+    train = torch.arange(len(held.y))
+    split = Split(train, len(train) + torch.arange(len(test.y)))
+    x, y = torch.cat([held.x, test.x]), torch.cat([held.y, test.y])
+    return replace(held, x=x, y=y, splits=(split,))
 
 
 def encode(frame: Frame, layout: Layout) -> Labelled:
