@@ -46,7 +46,8 @@ def make(name: str, weights: str) -> tuple[nn.Module, Transform]:
 
 def _transform(found: object) -> Transform:
     size, mean, std = (getattr(found, key) for key in ("crop_size", "mean", "std"))
-    mode = "bicubic" if getattr(found, "interpolation", None) == "bicubic" else "bilinear"
+    how = getattr(getattr(found, "interpolation", None), "value", "")
+    mode = "bicubic" if how == "bicubic" else "bilinear"
     return Transform(size[0], tuple(mean), tuple(std), mode)
 
 

@@ -167,6 +167,14 @@ def test_settings_that_do_not_go_with_a_backbone_are_refused(changes, tmp_path):
         chosen(tmp_path, **{"dataset": "breast_cancer"} | changes)
 
 
+def test_a_run_does_not_go_on_with_another_backbone(done):
+    settings, folder = done
+    task_of(settings).require_same_data(folder)
+    other = settings.model_copy(update={"backbone": "own_backbones:other"})
+    with pytest.raises(SettingError, match="digest"):
+        task_of(other).require_same_data(folder)
+
+
 @pytest.mark.parametrize(
     ("x", "said"),
     [
