@@ -189,7 +189,7 @@ def whole(words: Mapping[str, Any], limit: float, plain_step: float) -> None:
         settings = resolve({**own, "pictures": False, "output": str(folder), **words})
         file.write_text(yaml.safe_dump(settings.model_dump()), encoding="utf-8")
         start = time.perf_counter()
-        run = subprocess.Popen([sys.executable, "-m", "server_app.inline", str(file)])
+        run = subprocess.Popen([sys.executable, "-m", "server_app.engine.inline", str(file)])
         try:
             run.wait(limit)
         except subprocess.TimeoutExpired:

@@ -40,7 +40,7 @@ from fedbary.data.batches import inputs
 from fedbary.data.sites import site_from
 from fedbary.settings.config import Settings, parse_overrides, resolve
 from fedbary.tasks import task_of
-from server_app.inline import InlineGrid
+from server_app.engine.inline import InlineGrid
 
 CLIENTS, PER_ROUND = 1000, 50
 MIB = 2**20

@@ -24,7 +24,7 @@ PREAMBLE = """
 import sys
 from flwr.supernode.runtime.run_clientapp import run_clientapp
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
-from server_app.inline import InlineGrid
+from server_app.engine.inline import InlineGrid
 """
 
 BARE = """

@@ -22,7 +22,7 @@ from fedbary.data.sites import WITHHOLDABLE
 from fedbary.errors import RunError, SettingError
 from fedbary.settings.config import Settings, resolve
 from fedbary.settings.parameters import methods
-from server_app.inline import InlineGrid
+from server_app.engine.inline import InlineGrid
 
 PAGE = Path(__file__).parent / "howto" / "leaving.md"
 
@@ -37,7 +37,8 @@ _QUICK = {
     "engine": "inline", "pictures": False, "device": "cpu", "clients": 2, "rounds": 2,
     "local_epochs": 1, "samples": 2, "evaluate_clients": 1,
 }  # fmt: skip
-_NEEDED = ({}, {"server_fraction": 0.1}, {"local_epochs": 3}, {"rounds": 5})
+_LINEAR = {"task": "regression", "model": "linear", "noise": "learned", "holdout": 0}
+_NEEDED = ({}, {"server_fraction": 0.1}, {"local_epochs": 3}, {"rounds": 5}, _LINEAR)
 """What some methods need beside it, tried one after another."""
 
 _TABLE = re.compile(r"(<!-- made: (\w+) -->\n\n.*\n.*\n)(?:\|.*\n)*")
@@ -84,6 +85,7 @@ _ARRAYS = {
     "log_var/*": "log-variances along its descent",
     "gradient/*": "the gradient of the shared layers",
     "head/*": "what it tells of its own head's weights",
+    "sums/*": "means over its examples: shares, features by class, products of features",
     "curvature/*": "curvature of the last layer",
     "fairness/*": "its mean loss, in nats: the method needs it",
 }

@@ -33,14 +33,14 @@ from fedbary.runs.site_keys import read_site_keys, write_site_keys
 from fedbary.settings.config import Settings
 from fedbary.settings.run_config import resolve_run_config
 from fedbary.tasks import Task, task_of
-from server_app.arrival import guarded
-from server_app.asking import Asker
+from server_app.grids.guarded import guarded
+from server_app.grids.omniscient import attacked
+from server_app.grids.watched import watched
 from server_app.means import means_of
-from server_app.omniscient import attacked
 from server_app.recorder import Recorder
-from server_app.roster import Roster
-from server_app.simulated import end_simulation
-from server_app.watched import watched
+from server_app.roster.asker import Asker
+from server_app.roster.roster import Roster
+from server_app.roster.simulated import end_simulation
 from strategies import CompressedGrid, strategy_for
 from strategies.asking import ASKED_KEY, CLIENTS_KEY, COUNTED_KEY, EXAMPLES_KEY
 from strategies.internals import FLOWER_LOGGER as logger
@@ -192,7 +192,7 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
     try:
         with only_our_lines(), _until_stale(results):
             strategy.start(
-                attacked(packed or grid, settings, roster),
+                attacked(packed or grid, settings, lambda: roster.members),
                 ArrayRecord(recorder.model.state_dict()),
                 settings.rounds - completed,
                 timeout=settings.round_timeout,

@@ -50,7 +50,7 @@ def serve(folder: str, listening: int) -> None:
     """Fork for every request at a listening socket, until the process that holds stdin ends."""
     import gc
 
-    import_module_of("server_app.warm")
+    import_module_of("server_app.engine.warm")
     for function in _flower().values():
         import_module_of(function.partition(":")[0])
     gc.freeze()

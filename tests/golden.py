@@ -70,7 +70,7 @@ def machine() -> dict[str, str]:
 def made(name: str, folder: Path) -> str:
     """Make a run in a folder that does not exist yet; return its digest."""
     from fedbary.settings.config import resolve
-    from server_app.inline import run_inline
+    from server_app.engine.inline import run_inline
 
     if name == "own-sites":
         _own_sites(folder)
@@ -95,7 +95,7 @@ def _own_sites(folder: Path) -> None:
     import client_app
     from fedbary.settings.config import resolve
     from server_app import run
-    from server_app.inline import InlineGrid
+    from server_app.engine.inline import InlineGrid
 
     given = {"dataset": "none", "classes": "10", "input_shape": "1x8x8", "clients": 3}
     chosen = resolve({"engine": "inline", "pictures": False, "device": "cpu", **IMAGES, **given})

@@ -4,7 +4,7 @@ from flwr.clientapp import ClientApp
 
 import client_app
 from server_app import run
-from server_app.inline import InlineGrid
+from server_app.engine.inline import InlineGrid
 
 ACTIONS = {
     "query": lambda app: app.query(),

@@ -26,7 +26,7 @@ from fedbary.gaussian import Posterior
 from fedbary.launching.start import deploy
 from fedbary.settings.config import resolve
 from server_app import run
-from server_app.inline import InlineGrid, run_inline
+from server_app.engine.inline import InlineGrid, run_inline
 from strategies.compression import compression
 
 

@@ -140,7 +140,7 @@ def _run_inline(settings: Settings, log: IO[str] | None, warm: WarmProcess | Non
         if log is not None and warm is not None:
             ended_well = warm.run(file, log)
         else:
-            command = [sys.executable, "-m", "server_app.inline", str(file)]
+            command = [sys.executable, "-m", "server_app.engine.inline", str(file)]
             environment = {**os.environ, **progress_in(Path(scratch), log)}
             ended_well = run_program(command, environment, log) == 0
     if not ended_well:

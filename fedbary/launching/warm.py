@@ -82,7 +82,7 @@ class WarmProcess:
     def _start(self, log: IO[str]) -> None:
         self._socket, theirs = socket.socketpair()
         with theirs:
-            command = [sys.executable, "-m", "server_app.warm", str(theirs.fileno())]
+            command = [sys.executable, "-m", "server_app.engine.warm", str(theirs.fileno())]
             self._process = start(
                 command,
                 cwd=app_folder(),

@@ -30,6 +30,7 @@ from fedbary.tasks._values import (
     Outcome,
     Scored,
     Signature,
+    Tested,
 )
 
 if TYPE_CHECKING:
@@ -177,18 +178,11 @@ class Task(ABC):
         return None
 
     def client_scores(
-        self,
-        model: nn.Module,
-        x: Tensor,
-        y: Tensor,
-        facts: Facts,
-        seed: int,
-        predicting: Predictive | None = None,
-        weights: Tensor | None = None,
+        self, model: nn.Module, on: Tested, facts: Facts, seed: int, by: Predictive | None = None
     ) -> dict[str, float]:
-        """Score a model at a client, which predicts by what `predicting` has of members and more.
+        """Score a model at a client, which predicts by what `by` has of members and more.
 
-        What is not finite is left out. With `weights` (N,) each example counts for as much.
+        What is not finite is left out.
         """
         return {}
 

@@ -34,7 +34,7 @@ from fedbary.settings.config import Settings, parse_overrides, validated
 from fedbary.trained.run import Trained, load
 from findings._scores import scores
 from server_app import run
-from server_app.inline import InlineGrid
+from server_app.engine.inline import InlineGrid
 
 TABLE = "last-round.csv"
 METRICS = (ACCURACY, NLL, ECE_15, ECE_100)

@@ -14,7 +14,7 @@ from fedbary.seeds import derive_seed
 from fedbary.settings.config import resolve
 from fedbary.tasks import task_of
 from fedbary.variational.conversion import gaussian_layers
-from server_app.inline import run_inline
+from server_app.engine.inline import run_inline
 
 OWN = "own_models:normed"
 

@@ -8,8 +8,8 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server_app.arrival import UNREADABLE, Guarded
-from server_app.inline import InlineGrid
+from server_app.engine.inline import InlineGrid
+from server_app.grids.guarded import UNREADABLE, Guarded
 
 
 def content():

@@ -17,7 +17,7 @@ from fedbary.data.sites import WITHHOLDABLE, site_from
 from fedbary.errors import CellError, RunError, SettingError
 from fedbary.settings.config import resolve
 from server_app import run
-from server_app.inline import InlineGrid
+from server_app.engine.inline import InlineGrid
 
 QUICK = {
     "engine": "inline", "pictures": False, "device": "cpu", "clients": 3, "rounds": 2,

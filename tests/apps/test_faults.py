@@ -1,7 +1,6 @@
 """Faults, injected between the real apps: a round ends with who is sound, and counts them once."""
 
 import copy
-import json
 import math
 import time
 
@@ -9,13 +8,14 @@ import pytest
 import torch
 from flwr.app import Array
 from flwr.clientapp import ClientApp
+from runs_of import lines
 from safetensors.torch import load_file
 
 import client_app
 from fedbary.errors import RunError, SettingError
 from fedbary.settings.config import resolve
 from server_app import run
-from server_app.inline import InlineGrid, run_inline
+from server_app.engine.inline import InlineGrid, run_inline
 
 QUICK = {
     "engine": "inline", "clients": 3, "rounds": 3, "local_epochs": 1, "samples": 3,
@@ -26,10 +26,6 @@ QUICK = {
 
 def settings(**changes):
     return resolve({**QUICK, **changes})
-
-
-def lines(folder):
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
 def same_model(one, other):

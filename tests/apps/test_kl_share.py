@@ -17,7 +17,7 @@ from fedbary.errors import SettingError
 from fedbary.regression.standardise import Standardiser
 from fedbary.settings.config import resolve
 from fedbary.tasks import task_of
-from server_app.inline import run_inline
+from server_app.engine.inline import run_inline
 
 NOISE_VAR = 0.5
 LINEAR = {
@@ -78,8 +78,8 @@ def test_a_client_s_share_is_of_all_clients_not_of_those_that_train(tmp_path, mo
     seen = []
     training = Node.training
 
-    def spy(self, message, examples):
-        found = training(self, message, examples)
+    def spy(self, request, examples):
+        found = training(self, request, examples)
         seen.append((self.site.partition, examples, found.kl_weight))
         return found
 

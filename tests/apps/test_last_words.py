@@ -7,7 +7,7 @@ from flwr.supercore.exit.exit_handler import trigger_exit_handlers
 
 import server_app
 from fedbary.errors import SettingError
-from server_app.inline import InlineGrid
+from server_app.engine.inline import InlineGrid
 
 
 def _flower_ends():

@@ -14,7 +14,7 @@ from flwr.proto.message_pb2 import Message as ProtoMessage
 
 import client_app
 from server_app import run
-from server_app.inline import InlineGrid, run_inline
+from server_app.engine.inline import InlineGrid, run_inline
 
 
 def cut_off(chosen, folder, messages):

@@ -7,7 +7,7 @@ from fedbary.errors import SettingError
 from fedbary.launching.launch import prepare
 from fedbary.methods import METHODS
 from fedbary.settings.config import BARYCENTRE, resolve, validated
-from server_app.inline import run_inline
+from server_app.engine.inline import run_inline
 
 PUBLISHED = [name for name in METHODS if name != BARYCENTRE]
 """Methods after which runs are called."""

@@ -4,36 +4,14 @@ import importlib
 import sys
 
 import pytest
-from flwr.app import ConfigRecord, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from hypothesis import given
-from hypothesis import strategies as st
-from nodes import Grid
+from nodes import Grid, roster_of, settings
 
 import client_app
 from fedbary.errors import RunError, SettingError
-from fedbary.settings.config import resolve
 from fedbary.tasks._images import layout_of
-from server_app.claims import Claims
-from server_app.member import member_from
-from server_app.questions import Questions
-from server_app.roster import Roster
-
-
-def settings(**changes):
-    small = {
-        "engine": "inline",
-        "pictures": False,
-        "clients": 3,
-        "min_examples": 5,
-        "round_timeout": 5,
-    }
-    return resolve({**small, **changes})
-
-
-def roster_of(chosen, app=client_app.app):
-    grid = Grid(app, chosen)
-    return grid, Roster(grid, chosen, layout_of(chosen))
+from server_app.roster.questions import Questions
+from server_app.roster.roster import Roster
 
 
 def test_round_one_waits_for_nodes_that_register_late():
@@ -101,7 +79,7 @@ def test_waiting_ends_and_with_enough_nodes_the_run_goes_on():
 
 
 def test_if_no_node_can_take_part_the_reason_is_given_without_waiting_for_the_timeout(monkeypatch):
-    monkeypatch.setattr("server_app.roster.GRACE_SECONDS", 0.2)
+    monkeypatch.setattr("server_app.roster.roster.GRACE_SECONDS", 0.2)
     app = ClientApp()
 
     @app.query()
@@ -158,8 +136,8 @@ def test_a_silent_node_that_answers_a_question_is_back():
 def test_a_question_that_was_lost_is_asked_again_and_the_log_says_who_is_missing(
     monkeypatch, caplog
 ):
-    monkeypatch.setattr("server_app.questions.AGAIN_SECONDS", 0.3)
-    monkeypatch.setattr("server_app.roster.LOG_SECONDS", 0.1)
+    monkeypatch.setattr("server_app.roster.questions.AGAIN_SECONDS", 0.3)
+    monkeypatch.setattr("server_app.roster.roster.LOG_SECONDS", 0.1)
     grid, roster = roster_of(settings(round_timeout=60))
     lost = grid.mute = set(grid.online[1:])
     push, pushes = grid.push_messages, []
@@ -184,8 +162,8 @@ def test_a_question_that_was_lost_is_asked_again_and_the_log_says_who_is_missing
 def test_beside_a_ray_that_does_not_start_the_log_says_so_with_where_to_look(monkeypatch, caplog):
     monkeypatch.setitem(sys.modules, "ray", importlib.import_module("ray"))
     monkeypatch.setenv("RAY_ADDRESS", "local")
-    monkeypatch.setattr("server_app.roster.LOG_SECONDS", 0.1)
-    monkeypatch.setattr("server_app.roster.PATIENCE", 0.5)
+    monkeypatch.setattr("server_app.roster.roster.LOG_SECONDS", 0.1)
+    monkeypatch.setattr("server_app.roster.roster.PATIENCE", 0.5)
     grid, roster = roster_of(settings(round_timeout=1.5))
     grid.online = []
     with caplog.at_level("INFO"), pytest.raises(RunError, match="Ray has not started yet"):
@@ -262,67 +240,3 @@ def test_a_partition_whose_node_is_gone_may_be_held_by_another():
     grid.online = [*everyone[:2], everyone[3]]
     roster.participants(1)
     assert roster.participants(2) == grid.online
-
-
-def test_no_fewer_than_min_replies_are_asked_if_they_are_there():
-    grid, roster = roster_of(settings(clients=4, participation=0.5, min_replies=2))
-    roster.gather()
-    grid.online = grid.online[:3]
-    assert len(roster.participants(1)) == 2
-    grid.online = grid.online[:2]
-    assert len(roster.participants(2)) == 2
-
-
-HONEST = {"partition-id": 0, "num-partitions": 3, "num-examples": 9, "label-counts": [1] * 10}
-
-
-@pytest.mark.parametrize(
-    ("metrics", "name", "reason"),
-    [
-        (None, "a", "does not say in whole numbers"),
-        ({**HONEST, "num-examples": 0.5}, "a", "does not say in whole numbers"),
-        ({**HONEST, "label-counts": [1] * 9}, "a", "9 examples and holds"),
-        ({**HONEST, "num-examples": -1}, "a", "-1 examples and holds"),
-        ({**HONEST, "partition-id": 3}, "a", "partition 3 of 3"),
-        ({**HONEST, "num-examples": 11}, "a", "11 examples and holds"),
-        ({**HONEST, "label-counts": [10**12] * 10}, "a", "9 examples and holds"),
-        (HONEST, "a" * 65, "1 to 64 printable"),
-        (HONEST, "a\nb", "1 to 64 printable"),
-        (HONEST, None, "1 to 64 printable"),
-    ],
-)
-def test_answers_that_are_none_are_refused(metrics, name, reason):
-    content = RecordDict()
-    if metrics is not None:
-        content["metrics"] = MetricRecord(metrics)
-    if name is not None:
-        content["site"] = ConfigRecord({"name": name})
-    with pytest.raises(ValueError, match=reason):
-        member_from(7, content, classes=10)
-
-
-def test_one_node_that_lies_about_the_partitions_stalls_nobody():
-    app = ClientApp()
-
-    @app.query()
-    def query(message, context):
-        reply = client_app.query(message, context)
-        if context.node_config["partition-id"] == 0:
-            reply.content["metrics"]["num-partitions"] = 10**9
-        return reply
-
-    grid, roster = roster_of(settings(round_timeout=3600), app)
-    roster.gather()
-    assert len(roster.members) == 3
-
-
-@given(st.lists(st.tuples(st.integers(1, 4), st.sets(st.sampled_from("abcde"))), max_size=20))
-def test_a_claim_is_of_whoever_made_it_last_and_of_nobody_once_given_up(answers):
-    claims, owners = Claims({}), {}
-    for node, made in answers:
-        claims.give(made, node)
-        owners = {claim: holder for claim, holder in owners.items() if holder != node}
-        owners |= dict.fromkeys(made, node)
-        assert {c: claims.owner(c, 9, lambda _: True) for c in "abcde"} == {
-            c: owners.get(c) for c in "abcde"
-        }

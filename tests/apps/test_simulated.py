@@ -12,8 +12,8 @@ from flwr.clientapp import ClientApp
 
 import server_app
 from fedbary.errors import SettingError
-from server_app import simulated
-from server_app.inline import InlineGrid
+from server_app.engine.inline import InlineGrid
+from server_app.roster import simulated
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from fedbary.data.image_layout import ImageLayout
 from fedbary.data.sites import own_data as data_of
 from fedbary.settings.config import resolve
 from server_app import run
-from server_app.inline import InlineGrid
+from server_app.engine.inline import InlineGrid
 
 SMALL = {"engine": "inline", "device": "cpu", "rounds": 1, "local_epochs": 1, "samples": 2,
          "pictures": False, "holdout": 0.0, "evaluate_clients": 0}  # fmt: skip

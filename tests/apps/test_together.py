@@ -10,8 +10,8 @@ import client_app
 from client_app.together import Together
 from fedbary.settings.config import resolve
 from server_app import run
-from server_app.inline import InlineGrid
-from server_app.watched import Watched
+from server_app.engine.inline import InlineGrid
+from server_app.grids.watched import Watched
 
 QUICK = {
     "engine": "inline", "clients": 3, "rounds": 2, "local_epochs": 1, "samples": 3,

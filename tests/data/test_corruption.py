@@ -15,7 +15,7 @@ from fedbary.data.corruption import (
 )
 from fedbary.errors import SettingError
 from fedbary.settings.config import resolve
-from server_app.inline import run_inline
+from server_app.engine.inline import run_inline
 
 IMAGES = 0.5 + 0.05 * torch.randn(40, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 

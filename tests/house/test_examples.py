@@ -12,7 +12,7 @@ from every_method import NIGHT
 from flwr.app import Context, RecordDict
 
 from fedbary.launching import launch
-from server_app.inline import InlineGrid
+from server_app.engine.inline import InlineGrid
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 PROJECTS = sorted(file.parent.name for file in EXAMPLES.glob("*/pyproject.toml"))

@@ -18,7 +18,7 @@ from fedbary.launching import start
 from fedbary.launching.deploy import deploy, site_configs
 from fedbary.settings.config import resolve
 from server_app import run
-from server_app.inline import InlineGrid
+from server_app.engine.inline import InlineGrid
 
 FEDBARY = Path(sys.executable).parent / "fedbary"
 

@@ -15,7 +15,7 @@ from terminals import shown_in_a_terminal, shows_its_rounds_and_its_lines
 from fedbary.launching import launch
 from fedbary.methods import METHODS
 from fedbary.settings.config import parse_overrides, resolve
-from server_app.inline import run_inline
+from server_app.engine.inline import run_inline
 
 pytestmark = pytest.mark.slow
 

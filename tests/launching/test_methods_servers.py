@@ -8,7 +8,7 @@ import yaml
 from every_method import ON_SERVERS, of_tables, same
 from processes import marked, servers_of
 
-from server_app.inline import run_inline
+from server_app.engine.inline import run_inline
 
 pytestmark = pytest.mark.slow
 

@@ -69,7 +69,7 @@ def test_a_process_that_was_killed_is_started_again(tmp_path, warm):
     file.write_text(yaml.safe_dump(resolve({**QUICK, "output": str(tmp_path / "a")}).model_dump()))
     with open(tmp_path / "log", "w") as log:
         assert warm.run(file, log)
-        (process,) = (p for p in children() if "server_app.warm" in p.cmdline())
+        (process,) = (p for p in children() if "server_app.engine.warm" in p.cmdline())
         process.kill()
         process.wait()
         file.write_text(file.read_text().replace(str(tmp_path / "a"), str(tmp_path / "b")))
@@ -80,7 +80,7 @@ def test_what_is_forked_has_one_thread():
     code = """
 import os
 from importlib import import_module
-from server_app import warm
+from server_app.engine import warm
 for module in warm.FOR_THE_FORKS:
     import_module(module)
 assert os.listdir("/proc/self/task") == [str(os.getpid())]

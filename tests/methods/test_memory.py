@@ -19,7 +19,7 @@ from fedbary.memory import Memory
 from fedbary.methods import METHODS, Fitted, Method
 from fedbary.methods._method import weighted_mean
 from fedbary.settings.config import resolve
-from server_app.inline import InlineGrid
+from server_app.engine.inline import InlineGrid
 from strategies.kept import StateMemory
 
 CLIENTS = 3

@@ -19,7 +19,7 @@ from fedbary.methods._method import part_of_all
 from fedbary.methods.fedavgm import FedAvgM
 from fedbary.methods.feddyn import FedDyn
 from fedbary.methods.scaffold import SCAFFOLD
-from server_app.inline import InlineGrid
+from server_app.engine.inline import InlineGrid
 from strategies.compression import CompressedGrid, compression
 
 FEDAVG = FedAvgM(server_momentum=0.0)

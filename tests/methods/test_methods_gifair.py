@@ -14,7 +14,7 @@ from fedbary.errors import SettingError
 from fedbary.inference import Training, local_method
 from fedbary.methods import Local, Reply, Server
 from fedbary.methods.gifair import GIFAIR, LOSS, RATE
-from server_app.inline import InlineGrid
+from server_app.engine.inline import InlineGrid
 
 CLIENTS = ["a/b", "", "ü %2F", "a", "b", "c", "loss/a"]
 

@@ -9,7 +9,7 @@ from fedbary.errors import SettingError
 from fedbary.launching.grids import compare, report
 from fedbary.report import compared
 from fedbary.settings.config import resolve
-from server_app.inline import run_inline
+from server_app.engine.inline import run_inline
 
 QUICK = {
     "task": "tables", "engine": "inline", "clients": 2, "rounds": 1, "local_epochs": 1,

@@ -9,7 +9,7 @@ from fedbary.settings.config import resolve
 from fedbary.study import central
 from fedbary.study.table import read_run, write_table
 from fedbary.tasks import task_of
-from server_app.inline import run_inline
+from server_app.engine.inline import run_inline
 
 QUICK = {
     "task": "regression",

@@ -12,7 +12,7 @@ from fedbary.report.sections._scores import Scores
 from fedbary.settings.config import resolve
 from fedbary.study.table import read_run, read_table, write_table
 from fedbary.tasks import task_class
-from server_app.inline import run_inline
+from server_app.engine.inline import run_inline
 
 TABLES = {
     "task": "tables",

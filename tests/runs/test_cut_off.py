@@ -14,7 +14,7 @@ from fedbary.runs.commit import CLONE_VARIABLE
 from fedbary.runs.resume import resumable
 from fedbary.runs.run_folder import POSTERIOR
 from fedbary.settings.config import resolve
-from server_app.inline import run_inline
+from server_app.engine.inline import run_inline
 
 QUICK = {
     "engine": "inline", "device": "cpu", "clients": 2, "rounds": 3, "local_epochs": 1,

@@ -16,7 +16,7 @@ from fedbary.launching.use import evaluate, predict
 from fedbary.settings.config import resolve
 from fedbary.tasks import task_of
 from server_app import _digest, run
-from server_app.inline import InlineGrid, run_inline
+from server_app.engine.inline import InlineGrid, run_inline
 
 QUICK = {
     "engine": "inline", "clients": 2, "rounds": 2, "local_epochs": 1, "samples": 2,

@@ -22,7 +22,7 @@ from fedbary.runs.metrics import read_rounds
 from fedbary.settings.config import resolve
 from fedbary.study.table import read_run
 from fedbary.tasks._failing import dead_layer, no_better, numbers_failing
-from server_app.inline import run_inline
+from server_app.engine.inline import run_inline
 
 OLD = {
     "normalise": "none", "initialisation": "papers", "lr": 0.3, "lr_schedule": "constant",

@@ -15,7 +15,7 @@ from fedbary.runs.resume import resumable
 from fedbary.settings.config import resolve
 from fedbary.study.grid import read_experiment
 from fedbary.study.sweep import Results
-from server_app.inline import run_inline
+from server_app.engine.inline import run_inline
 
 QUICK = {
     "engine": "inline", "clients": 3, "local_epochs": 1, "samples": 2, "pictures": False,

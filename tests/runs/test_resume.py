@@ -1,6 +1,5 @@
 """A run that was cut off goes on from its last whole round as if nothing had happened."""
 
-import json
 import os
 import signal
 import subprocess
@@ -12,6 +11,7 @@ import pytest
 import torch
 import yaml
 from flwr.clientapp import ClientApp
+from runs_of import timeless_lines as lines
 from safetensors.torch import load_file
 
 import client_app
@@ -20,7 +20,7 @@ from fedbary.runs.checkpoints import Checkpoint, load_checkpoint, save_checkpoin
 from fedbary.runs.location import run_folder
 from fedbary.settings.config import resolve
 from server_app import run
-from server_app.inline import InlineGrid, run_inline
+from server_app.engine.inline import InlineGrid, run_inline
 from strategies.compression import compression
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,15 +35,6 @@ QUICK = {
 
 def settings(**changes):
     return resolve({**QUICK, **changes})
-
-
-def lines(folder):
-    measured = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    for line in measured:
-        line.pop("seconds")
-        for client in line.get("clients", []):
-            client.pop("train-seconds")
-    return measured
 
 
 def same_result(one, other):
@@ -106,7 +97,7 @@ def test_a_server_killed_again_and_again_ends_with_the_same_model(whole, tmp_pat
     for resumed in range(ROUNDS):
         chosen = settings(output=str(folder), resume="last" if resumed else "none")
         file.write_text(yaml.safe_dump(chosen.model_dump()))
-        command = [sys.executable, "-m", "server_app.inline", str(file)]
+        command = [sys.executable, "-m", "server_app.engine.inline", str(file)]
         server = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
         deadline = time.monotonic() + 500
         while not (folder / f"checkpoint-{resumed:04d}.safetensors").exists():

@@ -22,7 +22,7 @@ from fedbary.runs.lock import LOCK, only_writer, require_free
 from fedbary.runs.resume import checkpoint_to_resume
 from fedbary.settings.config import resolve
 from server_app import run
-from server_app.inline import InlineGrid, run_inline
+from server_app.engine.inline import InlineGrid, run_inline
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICK = {
@@ -186,7 +186,7 @@ from pathlib import Path
 import torch
 from fedbary.settings.config import validated
 from fedbary.errors import RunError
-from server_app.inline import run_inline
+from server_app.engine.inline import run_inline
 
 torch.set_num_threads(1)
 settings = validated(yaml.safe_load(open("settings.yaml")))

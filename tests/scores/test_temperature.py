@@ -17,7 +17,7 @@ from fedbary.scores.metrics import evaluate
 from fedbary.scores.temperature import TEMPERATURES, fitted_temperature, nll_at_temperatures
 from fedbary.settings.config import resolve
 from fedbary.tasks import Outcome, task_of
-from server_app.inline import run_inline
+from server_app.engine.inline import run_inline
 
 OWN = {"dataset": "none", "classes": "10", "input_shape": "1x8x8"}
 

@@ -16,7 +16,7 @@ from strategies_replies import raw
 from client_app import app
 from fedbary.errors import SettingError
 from fedbary.settings.config import resolve
-from server_app.inline import InlineGrid, run_inline
+from server_app.engine.inline import InlineGrid, run_inline
 from strategies import CONVENTIONS, RKLB, WB, CompressedGrid, chart, compression
 from strategies.arrays import array_from_tensor, bytes_of
 from strategies.packing import PACKINGS, Packing, packing_from

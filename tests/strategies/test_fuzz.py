@@ -17,7 +17,7 @@ from strategies_replies import NO_GRID, raw
 
 from fedbary.aggregation import RULES, Rule
 from fedbary.aggregation.limits import LOG_VAR_LIMIT, value_limit
-from server_app.member import Member, member_from
+from server_app.roster.member import Member, member_from
 from strategies import RKLB, chart, strategy_for
 from strategies.admission import train_refusal
 from strategies.limits import check_arrays

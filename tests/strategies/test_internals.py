@@ -8,7 +8,7 @@ import pytest
 from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from server_app.inline import InlineGrid
+from server_app.engine.inline import InlineGrid
 from strategies import internals
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -17,7 +17,7 @@ from torch import nn
 
 from fedbary.errors import RunError
 from fedbary.methods import METHODS, Method
-from server_app.inline import InlineGrid
+from server_app.engine.inline import InlineGrid
 from strategies import strategy_for
 
 CLIENTS, HOSTILE = 4, 3  # node 5

@@ -16,7 +16,7 @@ from strategies_replies import NO_GRID, failure, raw, reply, state
 import strategies
 from fedbary.aggregation import RULES, rule_named
 from fedbary.errors import SettingError
-from server_app.inline import InlineGrid
+from server_app.engine.inline import InlineGrid
 from strategies import (
     CONVENTIONS,
     RKLB,

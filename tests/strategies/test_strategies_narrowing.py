@@ -9,7 +9,7 @@ from flwr.clientapp import ClientApp
 
 import strategies
 from fedbary.aggregation import RULES
-from server_app.inline import InlineGrid
+from server_app.engine.inline import InlineGrid
 
 PRODUCTS = {"Conflation", "WeightedConflation", "GAA"}
 

@@ -8,7 +8,7 @@ import torch
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from server_app.inline import InlineGrid
+from server_app.engine.inline import InlineGrid
 from strategies import RKLB, strategy_for
 
 

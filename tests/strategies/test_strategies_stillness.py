@@ -14,7 +14,7 @@ from torch import nn
 from fedbary.errors import SettingError
 from fedbary.variational.layers import VariationalLinear, reset_layer
 from fedbary.variational.noise import drawing
-from server_app.inline import InlineGrid
+from server_app.engine.inline import InlineGrid
 from strategies import CONVENTIONS, RKLB, Convention, parameter_groups
 
 UNITS = {unit: Convention("*.m", "*.s", unit) for unit in ("log_var", "log_std", "std", "rho")}

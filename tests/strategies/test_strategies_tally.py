@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fedbary.errors import RunError, SettingError
 from fedbary.runs.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
-from server_app.inline import InlineGrid
+from server_app.engine.inline import InlineGrid
 from strategies import RKLB
 
 INITIAL = ArrayRecord({"w_mean": torch.zeros(3), "w_log_var": torch.full((3,), -2.0)})

@@ -7,7 +7,7 @@ import pytest
 from fedbary.errors import SettingError
 from fedbary.settings.config import resolve
 from fedbary.study.table import read_run
-from server_app.inline import run_inline
+from server_app.engine.inline import run_inline
 
 UNMOVED = {
     "dataset": "digits",

@@ -17,7 +17,7 @@ from fedbary.errors import SettingError
 from fedbary.settings.config import resolve
 from fedbary.tasks import task_of
 from server_app import run
-from server_app.inline import InlineGrid, run_inline
+from server_app.engine.inline import InlineGrid, run_inline
 
 QUICK = {
     "engine": "inline", "device": "cpu", "pictures": False, "dataset": "own_data:bars",

@@ -12,7 +12,7 @@ from fedbary.data.sites import Site
 from fedbary.data.standardise import Standardiser
 from fedbary.settings.config import resolve
 from fedbary.tasks import _moments, task_of
-from server_app.inline import run_inline
+from server_app.engine.inline import run_inline
 
 
 def asked_of(parts, scale):

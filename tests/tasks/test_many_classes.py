@@ -22,7 +22,7 @@ from fedbary.predictive.choice import predicted
 from fedbary.settings.config import resolve
 from fedbary.tasks import task_of
 from server_app import run
-from server_app.inline import InlineGrid, run_inline
+from server_app.engine.inline import InlineGrid, run_inline
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICK = {"engine": "inline", "pictures": False, "clients": 2, "rounds": 1, "local_epochs": 1}

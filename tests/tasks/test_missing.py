@@ -15,7 +15,7 @@ from fedbary.errors import SettingError
 from fedbary.settings.config import resolve
 from fedbary.tasks import _medians, task_of
 from server_app import run
-from server_app.inline import InlineGrid, run_inline
+from server_app.engine.inline import InlineGrid, run_inline
 
 
 def sites(folder, count=3, rows=50):

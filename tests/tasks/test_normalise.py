@@ -14,7 +14,7 @@ from fedbary.data.images import Normaliser, pixel_sums
 from fedbary.errors import SettingError
 from fedbary.settings.config import resolve
 from fedbary.tasks import _sums, task_of
-from server_app.inline import run_inline
+from server_app.engine.inline import run_inline
 
 CHOSEN = {
     "engine": "inline", "device": "cpu", "dataset": "own_data:bars", "normalise": "channels",

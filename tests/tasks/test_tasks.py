@@ -17,7 +17,7 @@ from fedbary.errors import RunError, SettingError
 from fedbary.settings import limits
 from fedbary.settings.config import resolve
 from fedbary.tasks import _sums, task_of
-from server_app.inline import run_inline
+from server_app.engine.inline import run_inline
 
 every_task = pytest.mark.parametrize("name", limits.TASKS)
 

@@ -6,7 +6,7 @@ import client_app
 from fedbary.settings.config import resolve
 from fedbary.tracking import note_killed
 from server_app import run
-from server_app.inline import InlineGrid, run_inline
+from server_app.engine.inline import InlineGrid, run_inline
 
 mlflow = pytest.importorskip("mlflow")
 pytestmark = pytest.mark.filterwarnings("ignore")

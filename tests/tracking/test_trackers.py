@@ -13,7 +13,7 @@ from fedbary.errors import SettingError
 from fedbary.registry import modules
 from fedbary.settings.config import Settings, resolve
 from fedbary.tracking import Tracking, tracker_class
-from server_app.inline import run_inline
+from server_app.engine.inline import run_inline
 
 QUICK = {
     "engine": "inline", "device": "cpu", "clients": 2, "rounds": 2, "local_epochs": 1,

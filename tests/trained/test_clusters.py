@@ -10,7 +10,7 @@ from fedbary.launching.cli import app
 from fedbary.runs.checkpoints import load_checkpoint
 from fedbary.settings.config import resolve
 from fedbary.trained.kept import kept_models
-from server_app.inline import run_inline
+from server_app.engine.inline import run_inline
 
 QUICK = {
     "engine": "inline", "device": "cpu", "rounds": 3, "local_epochs": 6, "samples": 2,

@@ -19,7 +19,7 @@ from fedbary.launching import start
 from fedbary.launching.use import clusters
 from fedbary.paths import content_of
 from fedbary.settings.config import read_yaml, resolve
-from server_app.inline import run_inline
+from server_app.engine.inline import run_inline
 
 QUICK = {
     "engine": "inline", "pictures": False, "device": "cpu", "clients": 2, "rounds": 1,

@@ -11,7 +11,7 @@ import fedbary
 from fedbary.errors import SettingError
 from fedbary.launching.use import export
 from fedbary.settings.config import resolve
-from server_app.inline import run_inline
+from server_app.engine.inline import run_inline
 
 QUICK = {
     "engine": "inline",

@@ -10,7 +10,7 @@ import fedbary
 from fedbary.errors import SettingError
 from fedbary.launching import start
 from fedbary.settings.config import resolve
-from server_app.inline import run_inline
+from server_app.engine.inline import run_inline
 
 FACTORY = """
 from pathlib import Path

@@ -14,7 +14,7 @@ from fedbary.errors import SettingError
 from fedbary.launching.use import evaluate, predict
 from fedbary.settings.config import resolve
 from fedbary.trained import files
-from server_app.inline import run_inline
+from server_app.engine.inline import run_inline
 
 QUICK = {"engine": "inline", "pictures": False, "clients": 2, "rounds": 1, "local_epochs": 1}
 

@@ -19,7 +19,7 @@ from fedbary.launching.use import evaluate, predict
 from fedbary.runs.run_folder import POSTERIOR
 from fedbary.settings.config import resolve
 from fedbary.trained import files
-from server_app.inline import run_inline
+from server_app.engine.inline import run_inline
 
 QUICK = {
     "engine": "inline",

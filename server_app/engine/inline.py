@@ -1,0 +1,168 @@
+"""The two apps in one process, without Ray: `python -m server_app.engine.inline settings.yaml`.
+
+For breakpoints, tests, many short runs, and a machine whose one GPU is best used by one process:
+there the clients of a round train side by side (`client_app.together`).
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from logging import INFO
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import yaml
+from flwr.app import Context, Error, Message, MessageType, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
+
+from fedbary.device import torch_device
+from fedbary.errors import RunError, SettingError, one_line
+from fedbary.figures import draw_without_screen
+from fedbary.settings.config import Settings, validated
+from strategies.internals import ErrorCode, Run, TaskIdentity, log, number, with_content
+
+if TYPE_CHECKING:
+    from client_app.together import Together
+
+RUN_ID, SERVER_NODE_ID = 1, 1
+
+
+class InlineGrid(Grid):
+    """A federation in this process: a message is answered by calling the ClientApp.
+
+    Messages carry the identity of the process's task, which Flower's launchers set and this sets.
+
+    Parameters
+    ----------
+    client_app
+        Called as `client_app(message, context)`; an exception becomes an error reply.
+    nodes
+        Each node's config; or their number, with partition ids 0…nodes−1.
+    run_config
+        The run config that each client's context carries.
+    together
+        Who answers training messages that are pushed together, given how one is answered; without
+        it they are answered one after another.
+    """
+
+    def __init__(
+        self,
+        client_app: ClientApp,
+        nodes: int | Sequence[Mapping[str, str | int]],
+        run_config: dict[str, str | int | float | bool],
+        together: type[Together] | None = None,
+    ) -> None:
+        if isinstance(nodes, int):
+            nodes = [{"partition-id": i, "num-partitions": nodes} for i in range(nodes)]
+        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = RUN_ID, SERVER_NODE_ID, 1
+        self._client_app = client_app
+        self.together = None if together is None else together(self._answer)
+        self._run = Run.create_empty(run_id=RUN_ID)
+        self._message_ids = itertools.count(1)
+        self._replies: dict[str, Message] = {}
+        self._contexts = {
+            node_id: Context(
+                run_id=RUN_ID,
+                node_id=node_id,
+                node_config={**node_config},
+                state=RecordDict(),
+                run_config=run_config,
+            )
+            for node_id, node_config in enumerate(nodes, SERVER_NODE_ID + 1)
+        }
+
+    def set_run(self, run: Run) -> None:
+        """Set the run."""
+        self._run = run
+
+    @property
+    def run(self) -> Run:
+        """The run."""
+        return self._run
+
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        """Return a message to a node."""
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Return the ids of all nodes."""
+        return list(self._contexts)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Answer messages at once; the replies wait to be pulled."""
+        messages = list(messages)
+        message_ids = [str(next(self._message_ids)) for _ in messages]
+        for message, message_id in zip(messages, message_ids, strict=True):
+            number(message, message_id)
+        self._replies.update(zip(message_ids, self._answers(messages), strict=True))
+        return message_ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Hand the replies over, each once."""
+        return [self._replies.pop(i) for i in message_ids if i in self._replies]
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """Answer messages and return the replies."""
+        return self.pull_messages(self.push_messages(messages))
+
+    def _answers(self, messages: Sequence[Message]) -> Iterable[Message]:
+        phases = {message.metadata.message_type.partition(".")[0] for message in messages}
+        if self.together is None or phases != {MessageType.TRAIN}:
+            return map(self._answer, messages)
+        before = self.together.hindrance
+        replies = self.together.answers(messages)
+        if self.together.hindrance != before:
+            why = self.together.hindrance
+            log(INFO, "Clients train %s", f"one after another: {why}" if why else "side by side")
+        return replies
+
+    def _answer(self, message: Message) -> Message:
+        received = with_content(message, copy.deepcopy(message.content))
+        try:
+            return self._client_app(received, self._contexts[message.metadata.dst_node_id])
+        except Exception as error:  # noqa: BLE001 - the reply carries it, as from a remote client
+            reason = f"{type(error).__name__}: {error}"
+            failure = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason)
+            return Message(failure, reply_to=message)
+
+
+def run_inline(settings: Settings, folder: Path) -> None:
+    """Run the server app against the client app in this process; results go to `folder`."""
+    from client_app import app
+    from client_app.together import Together
+    from server_app import run
+
+    settings = settings.model_copy(update={"output": str(folder)})
+    together = Together if torch_device(settings).type == "cuda" else None
+    grid = InlineGrid(app, settings.clients, settings.model_dump(), together)
+    run(grid, settings, folder)
+
+
+def main() -> None:
+    """Run the settings file that the command line names."""
+    from fedbary.runs.location import claimed_folder
+
+    draw_without_screen()
+    try:
+        settings = validated(yaml.safe_load(Path(sys.argv[1]).read_text(encoding="utf-8")))
+        with claimed_folder(settings, Path.cwd()) as folder:
+            run_inline(settings, folder)
+    except (SettingError, RunError, OSError) as error:
+        sys.exit(f"fedbary: {one_line(error)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Which nodes take part, what they hold, and what they are asked."""

@@ -1,0 +1,82 @@
+"""The questions of a task, put to the sites; see `fedbary.tasks.Dialogue`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from logging import WARNING
+from typing import Any, TypeVar
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
+from flwr.serverapp import Grid
+
+from fedbary.tasks import Dialogue, Question
+from fedbary.texts import shown
+from server_app.roster.roster import Roster
+from strategies.internals import log
+
+_Found = TypeVar("_Found")
+
+
+class Asker:
+    """Puts questions to nodes.
+
+    Parameters
+    ----------
+    grid, roster
+        The federation and its members.
+    timeout
+        Seconds that an answer is waited for.
+    """
+
+    def __init__(self, grid: Grid, roster: Roster, timeout: float) -> None:
+        self._grid = grid
+        self._roster = roster
+        self._timeout = timeout
+
+    def hold(
+        self, dialogue: Dialogue[_Found], nodes: Sequence[int], config: Mapping[str, Any]
+    ) -> _Found:
+        """Hold a dialogue with nodes and return what it finds; `config` goes with each question."""
+        try:
+            question = next(dialogue)
+            while True:
+                answers = self._answers(question, nodes, config)
+                nodes = list(answers)
+                question = dialogue.send(list(answers.values()))
+        except StopIteration as end:
+            found: _Found = end.value
+            return found
+
+    def _answers(
+        self, question: Question, nodes: Sequence[int], config: Mapping[str, Any]
+    ) -> dict[int, Any]:
+        """Return what can be read from the answers, by node, in an order that content alone sets.
+
+        Nodes are not trusted: an answer that is an error, or not what was asked for, is left out.
+        """
+        tensors = {"tensors": ArrayRecord({**question.tensors})} if question.tensors else {}
+        asked = {**config, **question.config, "question": question.name}
+        messages = [
+            Message(
+                RecordDict({"config": ConfigRecord({**asked, "place": place}), **tensors}),
+                node,
+                f"{MessageType.QUERY}.ask",
+            )
+            for place, node in enumerate(nodes)
+        ]
+        found = []
+        for reply in self._grid.send_and_receive(messages, timeout=self._timeout):
+            node = reply.metadata.src_node_id
+            if reply.has_error():
+                continue
+            try:
+                metrics = dict(reply.content.metric_records["metrics"])
+                read = question.read(metrics, self._roster.trained_on(node))
+            except Exception as error:  # noqa: BLE001 - a stranger's numbers raise many kinds
+                called, said = self._roster.called(node), f"{type(error).__name__}: {error}"
+                log(
+                    WARNING, "%s sent no %s and is left out: %s", called, question.name, shown(said)
+                )
+            else:
+                found.append((repr(sorted(metrics.items())), node, read))
+        return {node: read for _, node, read in sorted(found, key=lambda answer: answer[:2])}

@@ -1,0 +1,334 @@
+"""Which nodes take part: who they are, who is there, and who trains in which round."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from logging import INFO, WARNING
+from types import MappingProxyType
+
+import numpy as np
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.serverapp import Grid
+
+from fedbary.errors import RunError
+from fedbary.runs.location import SITE_KEYS
+from fedbary.runs.site_keys import SiteKey
+from fedbary.seeds import derive_seed
+from fedbary.settings.config import Settings
+from fedbary.tasks import Signature
+from fedbary.texts import cause
+from server_app.roster.claims import Claims, Owner
+from server_app.roster.member import Member, member_from
+from server_app.roster.questions import Questions
+from server_app.roster.simulated import hindrance
+from strategies.internals import log
+
+POLL_SECONDS = 0.2
+
+GRACE_SECONDS = 120.0
+"""How long to wait for further nodes when all that came cannot take part.
+
+A node that was being sent a message when the server was killed hears nothing else until Flower has
+missed two heartbeats of the server, a minute.
+"""
+
+LOG_SECONDS = 30.0
+"""How often the log says who is waited for."""
+
+NAMED = 10
+"""How many nodes of a kind the log names at most."""
+
+PATIENCE = 55.0
+"""Seconds without a further answer after which the log says what may hold a simulation up."""
+
+
+class Roster:
+    """The federation's members, as they come, fall silent and come back.
+
+    Parameters
+    ----------
+    grid : Grid
+        The way to the nodes.
+    settings : Settings
+        The run's settings.
+    signature : Signature
+        What every site's data must fit; the nodes are told.
+    keys : mapping of str to SiteKey
+        The `keys` of the run that goes on.
+    simulated : bool
+        Whether the nodes are those of Flower's simulation engine.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        settings: Settings,
+        signature: Signature,
+        keys: Mapping[str, SiteKey] = MappingProxyType({}),
+        simulated: bool = False,
+    ) -> None:
+        self._grid = grid
+        self._settings = settings
+        self._signature = signature
+        self._members: dict[int, Member] = {}
+        self._claimants: dict[str, int] = {}
+        self._refused: dict[int, str] = {}
+        self._silent: set[int] = set()
+        self._questions = Questions()
+        self._claims = Claims(keys)
+        self._simulated = simulated
+
+    @property
+    def members(self) -> list[Member]:
+        """The members by partition, then by name."""
+        return sorted(self._members.values(), key=lambda m: (m.partition, m.name))
+
+    @property
+    def num_examples(self) -> int:
+        """How many examples all members train on, those that are away too."""
+        return sum(member.num_examples for member in self._members.values())
+
+    @property
+    def keys(self) -> dict[str, SiteKey]:
+        """The names and partitions that belong to registered keys, and to which."""
+        return self._claims.keys
+
+    def name(self, node_id: int) -> str | None:
+        """Return what a member's site is called, or else under which name its key is registered."""
+        member = self._members.get(node_id)
+        return member.name if member else self._claims.registered(node_id)
+
+    def called(self, node_id: int) -> str:
+        """Return what a message calls a node: its names, if it has any, and its id."""
+        name, registered = self.name(node_id), self._claims.registered(node_id)
+        if name is None:
+            return f"node {node_id}"
+        also = "" if registered in (None, name) else f", registered as {registered}"
+        return f"{name} (node {node_id}{also})"
+
+    def trained_on(self, node_id: int) -> int:
+        """Return how many examples a member says it trains on; 0 for a node that is no member."""
+        member = self._members.get(node_id)
+        return member.num_examples if member else 0
+
+    def held_out(self, node_id: int) -> int:
+        """Return how many examples a member says it holds out; 0 for a node that is no member."""
+        member = self._members.get(node_id)
+        return member.num_held_out if member else 0
+
+    def gather(self) -> None:
+        """Wait for the federation's nodes and ask each what it holds.
+
+        It waits for as many nodes as most members say there are partitions; the setting `clients`
+        has a voice too, and sites with data of their own repeat it. Flower starts the server before
+        all nodes are registered: without the wait round 1 would train only some. Nodes that answer
+        with an error are left out with a warning, and nodes that are not there within
+        `round_timeout` until they come.
+
+        Raises
+        ------
+        RunError
+            If fewer than `min_replies` can take part.
+        """
+        deadline = time.monotonic() + self._settings.round_timeout
+        latest, say = time.monotonic(), time.monotonic() + LOG_SECONDS
+        warned = False
+        while not self._is_complete():
+            known = len(self._members) + len(self._refused)
+            self._listen()
+            self._ask(self._online() - self._members.keys() - self._refused.keys())
+            self._listen()
+            now = time.monotonic()
+            if len(self._members) + len(self._refused) > known:
+                latest = now
+            hopeless = self._refused and not self._members and now > latest + GRACE_SECONDS
+            if now > deadline or hopeless:
+                break
+            if now > say:
+                say = now + LOG_SECONDS
+                log(INFO, "%s", self._awaited())
+                if now > latest + PATIENCE and hindrance() and not warned:
+                    warned = True
+                    log(WARNING, "%s", hindrance())
+            if not self._is_complete():
+                time.sleep(POLL_SECONDS)
+        if len(self._members) < self._settings.min_replies:
+            raise RunError(f"{self._nobody()}; {hindrance()}" if hindrance() else self._nobody())
+        log(INFO, "%d of %d nodes take part", len(self._members), self._expected)
+
+    def participants(self, server_round: int) -> list[int]:
+        """Return the ids of the nodes that train in a round, in the order of the members.
+
+        They are chosen by their place among the members and from the seed, so that runs repeat;
+        those that are away, or did not answer when last asked, are passed over. While fewer than
+        `min_replies` are left, more are waited for, up to `round_timeout`.
+        """
+        deadline = time.monotonic() + self._settings.round_timeout
+        there = self._listen()
+        self._ask(self._online() - there)
+        while len(there) < self._settings.min_replies and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS)
+            there = self._listen()
+            self._ask(self._online() - self._members.keys() - self._refused.keys())
+        least = min(self._settings.min_replies, len(there))
+        part = max(least, round(self._settings.participation * len(there)))
+        return self._drawn(self._ordered(there), part, "participants", server_round)
+
+    def evaluators(self, server_round: int) -> list[int]:
+        """Return the ids of the members that score the global model after a round.
+
+        They are drawn as `participants` are, from those that are there and did not fall silent;
+        after the last round all of these are asked.
+        """
+        there = self._ordered(self._listen())
+        if server_round == self._settings.rounds:
+            return there
+        part = round(self._settings.evaluate_fraction * len(there))
+        return self._drawn(there, part, "evaluators", server_round)
+
+    def note_silent(self, node_ids: Iterable[int]) -> None:
+        """Pass nodes over that did not answer, until they answer a question."""
+        for node_id in set(node_ids) - self._silent:
+            log(WARNING, "%s did not answer and is passed over", self.called(node_id))
+            self._silent.add(node_id)
+
+    def _ordered(self, nodes: set[int]) -> list[int]:
+        return [member.node_id for member in self.members if member.node_id in nodes]
+
+    def _drawn(self, nodes: list[int], count: int, purpose: str, server_round: int) -> list[int]:
+        """Return so many of the nodes, at least one if there is any, in their order."""
+        if not nodes:
+            return []
+        rng = np.random.default_rng(derive_seed(self._settings.seed, purpose, server_round))
+        chosen = np.sort(rng.choice(len(nodes), size=max(1, count), replace=False))
+        return [nodes[index] for index in chosen]
+
+    @property
+    def _expected(self) -> int:
+        """The number of nodes that most say there are, the members and the setting `clients`.
+
+        If equally many say several numbers, it is the largest: one member cannot shorten the wait.
+        """
+        clients = self._settings.clients
+        said = Counter([clients, *(m.partitions or clients for m in self._members.values())])
+        return max(said, key=lambda number: (said[number], number))
+
+    def _is_complete(self) -> bool:
+        return len(self._members) + len(self._refused) >= self._expected
+
+    def _online(self) -> set[int]:
+        """Return the nodes that are there, and note under which names their keys are registered."""
+        nodes = list(self._grid.get_nodes())
+        self._claims.see(nodes)
+        return {node.node_id for node in nodes}
+
+    def _listen(self) -> set[int]:
+        """Take the answers that have come; return the members that are there and not silent.
+
+        A node that went away has to say what it holds again when it is back.
+        """
+        online = self._online()
+        self._silent |= self._members.keys() - online
+        if self._questions.ids:
+            for reply in self._grid.pull_messages(self._questions.ids):
+                node = self._questions.answered(reply.metadata.reply_to_message_id)
+                if node is not None:
+                    self._admit(node, reply, online)
+        return (online & self._members.keys()) - self._silent
+
+    def _ask(self, nodes: set[int]) -> None:
+        """Ask nodes what they hold, unless they were asked a short while ago."""
+        if not (new := self._questions.due(nodes)):
+            return
+        for name in self._names(self._questions.waited_for.intersection(new), "Node"):
+            log(INFO, "%s has not answered and is asked again", name)
+        record = RecordDict({"config": ConfigRecord({**self._signature.config()})})
+        queries = [Message(record, node, MessageType.QUERY) for node in new]
+        self._questions.asked(self._grid.push_messages(queries), new)
+
+    def _admit(self, node: int, reply: Message, online: set[int]) -> None:
+        if reply.has_error():
+            self._refuse(node, cause(reply.error.reason))
+            return
+        try:
+            member = member_from(node, reply.content, len(self._signature.classes))
+            self._claim(member, online)
+        except ValueError as error:
+            self._refuse(node, str(error))
+            return
+        self._silent.discard(node)
+        self._refused.pop(node, None)
+        self._part(node)
+        self._members[node] = member
+        self._claimants |= dict.fromkeys(member.claims, node)
+
+    def _claim(self, member: Member, online: set[int]) -> None:
+        """Give a node the name and the partition that it claims.
+
+        Raises
+        ------
+        ValueError
+            If one of them is another node's.
+        """
+        node, claims = member.node_id, member.claims
+        for claim in sorted(claims):
+            owner = self._claims.owner(claim, node, lambda n: n in online and n in self._members)
+            if owner not in (None, self._claims.of(node)):
+                raise ValueError(f"it claims to be {claim}, which is {self._said(owner)}")
+        for claim in sorted(claims):
+            other = self._claimants.get(claim, node)
+            if other == node:
+                continue
+            if other in online:
+                self._refuse(other, f"it claims to be {claim}, which is {self.called(node)}")
+            else:
+                log(WARNING, "Node %d is now %s, as node %d is gone", node, claim, other)
+                self._part(other)
+        self._claims.give(claims, node)
+
+    def _said(self, owner: Owner) -> str:
+        """Return what a message calls the owner of a name or partition."""
+        if (node := self._claims.node(owner)) is not None:
+            return self.called(node)
+        assert isinstance(owner, SiteKey)
+        return f"tied to the key that was registered as {owner.registered}, see {SITE_KEYS}"
+
+    def _refuse(self, node: int, reason: str) -> None:
+        called = self.called(node)
+        self._part(node)
+        if self._refused.get(node) != reason:
+            self._refused[node] = reason
+            log(WARNING, "%s is left out: %s", called, reason)
+
+    def _part(self, node: int) -> None:
+        """Drop a member, and what it claims."""
+        if (member := self._members.pop(node, None)) is not None:
+            for claim in member.claims:
+                del self._claimants[claim]
+
+    def _nobody(self) -> str:
+        if self._refused and not self._members:
+            return f"no node can take part: {next(iter(self._refused.values()))}"
+        return f"{self._awaited()} within {self._settings.round_timeout:g} seconds"
+
+    def _names(self, nodes: Iterable[int], word: str) -> list[str]:
+        """Return what nodes are called; numbers that a simulation has drawn are left out."""
+        names = [(self.name(node), node) for node in sorted(nodes)]
+        return [name or f"{word} {node}" for name, node in names if name or not self._simulated]
+
+    def _awaited(self) -> str:
+        """Say who has answered, who was asked and has not, and how many never came."""
+        waited_for = self._questions.waited_for - self._members.keys()
+        known = self._members.keys() | self._refused.keys() | waited_for
+        groups = {
+            "take part": [member.name for member in self.members],
+            "left out": self._names(self._refused, "node"),
+            "not yet": self._names(waited_for, "node"),
+        }
+        said = [f"{group}: {', '.join(names[:NAMED])}" for group, names in groups.items() if names]
+        if (away := self._expected - len(known)) > 0:
+            said.append(f"not connected: {away}")
+        answered = f"{len(self._members)} of {self._expected} nodes answered"
+        return f"{answered} ({'; '.join(said)})" if said else answered
