@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -40,11 +40,6 @@ if TYPE_CHECKING:
 SCORES = {**_class_scores.SCORES, "auroc": (0.0, 1.0), "sensitivity": (0.0, 1.0)}
 
 
-@lru_cache(maxsize=4)
-def _tested(held: Labelled, test: Labelled) -> Labelled:
-    return with_test(held, test)
-
-
 class Tables(Rows, Classes):
     """Classification of tables, standardised together, scored by the mean softmax of networks.
 
@@ -72,7 +67,7 @@ class Tables(Rows, Classes):
         held = load_labelled(name, *place, classes, layout, *how)
         if by.test_dataset == "none" or name != by.dataset:
             return held
-        return _tested(held, load_labelled(by.test_dataset, *place, (), held.layout, *how))
+        return with_test(held, load_labelled(by.test_dataset, *place, (), held.layout, *how))
 
     def check(self, own_data: bool) -> None:
         """Raise a SettingError if the data, the split, the model or `ood_dataset` fail."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ from fedbary.data.tables._coded import Coded
 from fedbary.data.tables._coding import features_of, places_of, without
 from fedbary.data.tables._frame import TARGET, Frame
 from fedbary.data.tables._layout import Layout, require, require_plain
-from fedbary.data.tables._split import tenth_of_each_class
+from fedbary.data.tables._split import Split, tenth_of_each_class
 from fedbary.errors import SettingError
 
 
@@ -31,6 +32,7 @@ class Labelled(Coded):
         return tenth_of_each_class(targets, rng)
 
 
+@lru_cache(maxsize=4)
 def with_test(held: Labelled, test: Labelled) -> Labelled:
     """Return rows of which those of another set, coded alike, are tested."""
     train = torch.arange(len(held.y))
