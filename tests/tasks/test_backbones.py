@@ -102,6 +102,7 @@ def test_a_run_that_is_loaded_predicts_images(done):
 
 @pytest.mark.slow
 def test_the_graph_has_the_body(done, tmp_path):
+    """It takes some 10 s, nearly all of them the exporter's."""
     onnxruntime = pytest.importorskip("onnxruntime")
     trained = fedbary.load(done[1], own_code=True)
     trained.export(tmp_path / "model.onnx", 3)
