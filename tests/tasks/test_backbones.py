@@ -11,6 +11,8 @@ from safetensors.torch import load_file, save_file
 import client_app
 import fedbary
 from fedbary.backbones import load
+from fedbary.data.image_layout import ImageLayout
+from fedbary.data.sites import own_data
 from fedbary.errors import SettingError
 from fedbary.settings.config import resolve
 from fedbary.tasks import task_of
@@ -100,6 +102,7 @@ def test_a_run_that_is_loaded_predicts_images(done):
 
 @pytest.mark.slow
 def test_the_graph_has_the_body(done, tmp_path):
+    """It takes some 10 s, nearly all of them the exporter's."""
     onnxruntime = pytest.importorskip("onnxruntime")
     trained = fedbary.load(done[1], own_code=True)
     trained.export(tmp_path / "model.onnx", 3)
@@ -163,3 +166,33 @@ def test_weights_come_from_a_file_by_name_or_in_order(tmp_path):
 def test_settings_that_do_not_go_with_a_backbone_are_refused(changes, tmp_path):
     with pytest.raises(SettingError):
         chosen(tmp_path, **{"dataset": "breast_cancer"} | changes)
+
+
+def test_a_run_does_not_go_on_with_another_backbone(done):
+    settings, folder = done
+    task_of(settings).require_same_data(folder)
+    other = settings.model_copy(update={"backbone": "own_backbones:other"})
+    with pytest.raises(SettingError, match="digest"):
+        task_of(other).require_same_data(folder)
+
+
+@pytest.mark.parametrize(
+    ("x", "said"),
+    [
+        (np.zeros((4, 5), np.float32), "features: 12"),
+        (np.full((4, 12), np.nan, np.float32), "not finite"),
+        (np.zeros((4, 12), np.uint8), "features N×D as floats"),
+    ],
+)
+def test_a_site_s_own_features_are_refused_in_one_line(x, said, tmp_path):
+    np.savez(tmp_path / "own.npz", x=x, y=np.arange(4) % 2)
+    with pytest.raises(SettingError) as refused:
+        own_data(str(tmp_path / "own.npz"), ImageLayout((12,), ("a", "b")))
+    assert said in str(refused.value)
+
+
+def test_features_have_no_range(tmp_path):
+    x = np.linspace(-1e6, 1e6, 48, dtype=np.float32).reshape(4, 12)
+    np.savez(tmp_path / "own.npz", x=x, y=np.arange(4) % 2)
+    found, _ = own_data(str(tmp_path / "own.npz"), ImageLayout((12,), ("a", "b")))
+    assert np.array_equal(found.numpy(), x)
