@@ -11,8 +11,8 @@ import pytest
 from flwr.clientapp import ClientApp
 
 import client_app
+from fedbary.commands.use import evaluate, predict
 from fedbary.errors import SettingError
-from fedbary.launching.use import evaluate, predict
 from fedbary.settings.config import resolve
 from fedbary.tasks import task_of
 from server_app import run
