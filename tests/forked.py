@@ -144,7 +144,7 @@ def _become(asked: dict, received: list[int], folder: str) -> None:
     sys.executable = os.path.join(folder, "python")
 
 
-def command(module: str = "fedbary.launching.command") -> str:
+def command(module: str = "fedbary.commands.command") -> str:
     """Return an executable file that runs a module's `main` in a fork."""
     name = os.path.join(tools(), module)
     if not os.path.exists(name):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from fedbary.launching import cli
+from fedbary.commands import cli
 
 SHORT = {
     "engine": "inline",

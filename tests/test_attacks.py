@@ -21,9 +21,9 @@ from fedbary.attacks import (
     hostile_clients,
     little_is_enough,
 )
+from fedbary.commands.start import deploy
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
-from fedbary.launching.start import deploy
 from fedbary.settings.config import resolve
 from server_app import run
 from server_app.engine.inline import InlineGrid, run_inline

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from fedbary.launching.duration import duration
+from fedbary.runs.duration import duration
 from fedbary.runs.progress import Progress as Round
 
 POLL_SECONDS = 0.2

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from fedbary.launching.duration import duration
 from fedbary.report.document import Document
 from fedbary.report.markup import code
 from fedbary.report.results import plain
+from fedbary.runs.duration import duration
 from fedbary.study.grid import NAMING
 from fedbary.study.table import settings_of
 

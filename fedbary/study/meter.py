@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from rich.progress import Progress, TaskID
 
-from fedbary.launching.duration import duration
+from fedbary.runs.duration import duration
 from fedbary.settings.config import Settings
 
 

@@ -18,9 +18,9 @@ from rich.table import Table
 
 from fedbary.errors import RunError, SettingError, one_line
 from fedbary.launching.bar import progress_bar
-from fedbary.launching.duration import duration
 from fedbary.launching.launch import launch, located, prepare
 from fedbary.launching.warm import Lost, WarmProcess
+from fedbary.runs.duration import duration
 from fedbary.runs.location import is_whole
 from fedbary.runs.lock import require_free
 from fedbary.runs.resume import resumable, rounds_before

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from logging import INFO, WARNING
 from types import MappingProxyType
 
-import numpy as np
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
@@ -20,6 +18,7 @@ from fedbary.settings.config import Settings
 from fedbary.tasks import Signature
 from fedbary.texts import cause
 from server_app.roster.claims import Claims, Owner
+from server_app.roster.counting import answered, drawn, expected
 from server_app.roster.member import Member, member_from
 from server_app.roster.questions import Questions
 from server_app.roster.simulated import hindrance
@@ -36,9 +35,6 @@ missed two heartbeats of the server, a minute.
 
 LOG_SECONDS = 30.0
 """How often the log says who is waited for."""
-
-NAMED = 10
-"""How many nodes of a kind the log names at most."""
 
 PATIENCE = 55.0
 """Seconds without a further answer after which the log says what may hold a simulation up."""
@@ -174,7 +170,7 @@ class Roster:
             self._ask(self._online() - self._members.keys() - self._refused.keys())
         least = min(self._settings.min_replies, len(there))
         part = max(least, round(self._settings.participation * len(there)))
-        return self._drawn(self._ordered(there), part, "participants", server_round)
+        return drawn(self._ordered(there), part, self._seed("participants", server_round))
 
     def evaluators(self, server_round: int) -> list[int]:
         """Return the ids of the members that score the global model after a round.
@@ -186,7 +182,7 @@ class Roster:
         if server_round == self._settings.rounds:
             return there
         part = round(self._settings.evaluate_fraction * len(there))
-        return self._drawn(there, part, "evaluators", server_round)
+        return drawn(there, part, self._seed("evaluators", server_round))
 
     def note_silent(self, node_ids: Iterable[int]) -> None:
         """Pass nodes over that did not answer, until they answer a question."""
@@ -194,26 +190,15 @@ class Roster:
             log(WARNING, "%s did not answer and is passed over", self.called(node_id))
             self._silent.add(node_id)
 
+    def _seed(self, purpose: str, server_round: int) -> int:
+        return derive_seed(self._settings.seed, purpose, server_round)
+
     def _ordered(self, nodes: set[int]) -> list[int]:
         return [member.node_id for member in self.members if member.node_id in nodes]
 
-    def _drawn(self, nodes: list[int], count: int, purpose: str, server_round: int) -> list[int]:
-        """Return so many of the nodes, at least one if there is any, in their order."""
-        if not nodes:
-            return []
-        rng = np.random.default_rng(derive_seed(self._settings.seed, purpose, server_round))
-        chosen = np.sort(rng.choice(len(nodes), size=max(1, count), replace=False))
-        return [nodes[index] for index in chosen]
-
     @property
     def _expected(self) -> int:
-        """The number of nodes that most say there are, the members and the setting `clients`.
-
-        If equally many say several numbers, it is the largest: one member cannot shorten the wait.
-        """
-        clients = self._settings.clients
-        said = Counter([clients, *(m.partitions or clients for m in self._members.values())])
-        return max(said, key=lambda number: (said[number], number))
+        return expected(self._settings.clients, self._members.values())
 
     def _is_complete(self) -> bool:
         return len(self._members) + len(self._refused) >= self._expected
@@ -327,8 +312,5 @@ class Roster:
             "left out": self._names(self._refused, "node"),
             "not yet": self._names(waited_for, "node"),
         }
-        said = [f"{group}: {', '.join(names[:NAMED])}" for group, names in groups.items() if names]
-        if (away := self._expected - len(known)) > 0:
-            said.append(f"not connected: {away}")
-        answered = f"{len(self._members)} of {self._expected} nodes answered"
-        return f"{answered} ({'; '.join(said)})" if said else answered
+        away = self._expected - len(known)
+        return answered(len(self._members), self._expected, groups, away)

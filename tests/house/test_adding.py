@@ -29,7 +29,7 @@ REGISTRIES = re.compile(r"\b(RULES|INFERENCE|METHODS|TASKS|EACH|KINDS|names\(\)|
 
 COMMANDS = """
 import json, sys
-from fedbary.launching.cli import main
+from fedbary.commands.cli import main
 
 for words in json.loads(sys.argv[1]):
     sys.argv[1:] = words

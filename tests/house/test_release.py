@@ -60,7 +60,7 @@ def test_a_sweep_its_report_and_a_run_on_ray_need_no_clone(environment, tmp_path
 
 def test_without_its_extra_the_command_says_what_to_install(tmp_path):
     without = "import sys; sys.modules['psutil'] = None"
-    command = f"{without}; from fedbary.launching.command import main; main()"
+    command = f"{without}; from fedbary.commands.command import main; main()"
     run = [sys.executable, "-c", command, "simulate"]
     done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 1

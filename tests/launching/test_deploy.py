@@ -13,8 +13,8 @@ from processes import marked, servers_of, wait_until
 from safetensors.torch import load_file
 
 import client_app
+from fedbary.commands import start
 from fedbary.errors import RunError, SettingError
-from fedbary.launching import start
 from fedbary.launching.deploy import deploy, site_configs
 from fedbary.settings.config import resolve
 from server_app import run

@@ -5,8 +5,8 @@ import shutil
 import pytest
 
 from fedbary import load
+from fedbary.commands.grids import compare, report
 from fedbary.errors import SettingError
-from fedbary.launching.grids import compare, report
 from fedbary.report import compared
 from fedbary.settings.config import resolve
 from server_app.engine.inline import run_inline

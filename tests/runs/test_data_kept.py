@@ -11,11 +11,12 @@ import pytest
 from flwr.clientapp import ClientApp
 
 import client_app
+from fedbary.commands.use import evaluate, predict
 from fedbary.errors import SettingError
-from fedbary.launching.use import evaluate, predict
 from fedbary.settings.config import resolve
 from fedbary.tasks import task_of
-from server_app import _digest, run
+from server_app import run
+from server_app.beginning import dealt_digest
 from server_app.engine.inline import InlineGrid, run_inline
 
 QUICK = {
@@ -125,4 +126,4 @@ def test_pictures_that_were_trained_on_are_known(tmp_path, monkeypatch, capsys):
 def test_what_nodes_say_of_partitions_ends_no_run(told, dealt, tmp_path):
     chosen = resolve({**QUICK, **next(tables(tmp_path)), "clients": 50 if told == 50 else 3})
     roster = SimpleNamespace(members=[SimpleNamespace(partitions=told)])
-    assert bool(_digest(task_of(chosen), roster).trained.any()) == dealt
+    assert bool(dealt_digest(task_of(chosen), roster).trained.any()) == dealt

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from fedbary.launching.use import predict
+from fedbary.commands.use import predict
 from fedbary.models import build
 from fedbary.models.cnn import LAYERS
 from fedbary.report.cautions import add_cautions

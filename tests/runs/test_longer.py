@@ -5,8 +5,8 @@ import yaml
 from safetensors.torch import load_file
 from torch import equal
 
+from fedbary.commands import start
 from fedbary.errors import SettingError
-from fedbary.launching import start
 from fedbary.runs.checkpoints import load_checkpoint
 from fedbary.runs.location import is_whole
 from fedbary.runs.longer import earlier_rates, lengthen

@@ -47,7 +47,7 @@ deploy dataset=none classes=2 input_shape=1x8x8
 
 PROGRAM = """
 import sys
-from fedbary.launching import cli
+from fedbary.commands import cli
 for words in filter(None, sys.stdin.read().splitlines()):
     sys.argv = ["fedbary", *words.split()]
     try:

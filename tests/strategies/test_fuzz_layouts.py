@@ -21,9 +21,9 @@ from fedbary.methods import METHODS, arguments_of
 from fedbary.parameters import declared
 from fedbary.runs.run_folder import RunFolder
 from fedbary.settings.config import resolve
-from server_app import _bench
 from server_app.means import means_of
 from server_app.recorder import Recorder
+from server_app.run_strategy import bench_of
 from strategies import strategy_for
 from strategies.arrays import PACKING
 
@@ -98,7 +98,7 @@ def test_no_reply_in_a_method_s_own_layout_ends_a_run(name, tmp_path, quiet):
     results = RunFolder(tmp_path, settings, {})
     recorder = Recorder(settings, results, roster, FACTS, {})
     means = means_of(recorder.known_metrics)
-    bench = _bench(settings, FACTS) if METHODS[name].needs_bench else None
+    bench = bench_of(settings, FACTS) if METHODS[name].needs_bench else None
     strategy = recorder.strategy = strategy_for(name)(
         **arguments_of(settings), bench=bench, listener=recorder, choose_nodes=lambda _: [],
         known_metrics=recorder.known_metrics, train_metrics_aggr_fn=means, max_skipped=None,

@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 
 import client_app
 import fedbary
+from fedbary.commands.cli import app
 from fedbary.data.images import load as load_images
 from fedbary.errors import SettingError
-from fedbary.launching.cli import app
 from fedbary.models import build
 from fedbary.predictive.choice import predicted
 from fedbary.settings.config import resolve

@@ -137,7 +137,7 @@ def test_columns_are_chosen_by_name(task, changes, features, tmp_path):
 
 def test_a_loaded_run_fills_too_and_gives_the_ids_back(tmp_path, monkeypatch):
     import fedbary
-    from fedbary.launching.use import predict
+    from fedbary.commands.use import predict
 
     monkeypatch.chdir(tmp_path)
     held = pd.concat([sites(tmp_path)], ignore_index=True)

@@ -5,8 +5,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from fedbary.commands.cli import app
 from fedbary.errors import SettingError
-from fedbary.launching.cli import app
 from fedbary.runs.checkpoints import load_checkpoint
 from fedbary.settings.config import resolve
 from fedbary.trained.kept import kept_models

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import fedbary
+from fedbary.commands.use import export
 from fedbary.errors import SettingError
-from fedbary.launching.use import export
 from fedbary.settings.config import resolve
 from server_app.engine.inline import run_inline
 

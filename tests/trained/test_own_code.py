@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 import fedbary
+from fedbary.commands import start
 from fedbary.errors import SettingError
-from fedbary.launching import start
 from fedbary.settings.config import resolve
 from server_app.engine.inline import run_inline
 

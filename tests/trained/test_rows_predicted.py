@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 
 import fedbary
+from fedbary.commands.use import evaluate, predict
 from fedbary.errors import SettingError
-from fedbary.launching.use import evaluate, predict
 from fedbary.settings.config import resolve
 from fedbary.trained import files
 from server_app.engine.inline import run_inline

@@ -14,8 +14,8 @@ from PIL import Image
 from torch import nn
 
 import fedbary
+from fedbary.commands.use import evaluate, predict
 from fedbary.errors import SettingError
-from fedbary.launching.use import evaluate, predict
 from fedbary.runs.run_folder import POSTERIOR
 from fedbary.settings.config import resolve
 from fedbary.trained import files

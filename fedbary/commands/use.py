@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedbary.commands.reading import aligned, learned, names_of, not_trained_on, read, tell
 from fedbary.errors import SettingError
 from fedbary.figures.spared import spared
-from fedbary.texts import printable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -71,24 +71,24 @@ def predict(
 
     if held_out and error_rate is None:
         raise SettingError("--held-out", str(held_out), "with --error-rate, which it is for")
-    trained = _learned(load(run, own_code))
+    trained = learned(load(run, own_code))
     picture = files.picture_beside(output)
     files.require_free([output, picture], force)
-    examples = _read(trained, data, target)
+    examples = read(trained, data, target)
     prediction = trained.predict(examples, samples)
     said = trained.task.answers(prediction, trained.signature)
-    names = _names(trained, examples)
+    names = names_of(trained, examples)
     columns: dict[str, Any] = {**names, **said}
     if error_rate is not None:
-        own = (
-            _new(trained, _read(trained, held_out, target).known(), held_out) if held_out else None
+        own = held_out and not_trained_on(
+            trained, read(trained, held_out, target).known(), held_out
         )
         known = own or trained.evaluation_examples()
         columns["to a person"] = _to_person(trained, prediction, error_rate, known, samples)
     if examples.unknown:
         columns = {**names, **_referred(columns, names, examples.unknown)}
     if examples.x.ndim == 4:  # first: where the table stands, all does
-        with spared(str(picture), _tell):
+        with spared(str(picture), tell):
             files.write_picture(picture, _sheet(examples, columns))
     files.write_table(output, columns)
     print(f"Predictions: {output}, {len(examples.names)} examples")
@@ -148,24 +148,24 @@ def evaluate(
     from fedbary.trained import files, load
     from fedbary.trained.judgement import pictures, scores
 
-    trained = _learned(load(run, own_code))
+    trained = learned(load(run, own_code))
     files.require_free([output], force)
-    examples = _read(trained, data, target, by).known()
+    examples = read(trained, data, target, by).known()
     if not examples.names:
         raise SettingError("data", str(data), "a row whose levels the model knows")
     if examples.y is None:
         allowed = "labelled examples: y in an .npz, folders named as classes, the target's column"
         raise SettingError("data", str(data), allowed)
     if count := int(trained.trained_on(examples).sum()):
-        _tell(f"{data}: {count} of {len(examples.names)} examples are equal to ones trained on")
+        tell(f"{data}: {count} of {len(examples.names)} examples are equal to ones trained on")
     prediction = trained.predict(examples, samples)
     found = scores(trained, prediction, examples, by)
     with files.written_whole(output) as folder:
-        with spared("pictures", _tell):
+        with spared("pictures", tell):
             for name, figure in pictures(trained, prediction, examples, by):
                 files.write_picture(folder / f"{name}.png", figure)
         files.write_table(folder / "scores.csv", found)
-    for line in _lines(found):
+    for line in aligned(found):
         print(line)
     for one, other in alike(found["group"]):
         said = f"{one!r} and {other!r} differ in case or blanks alone, and are told apart"
@@ -212,65 +212,9 @@ def clusters(
     rows = sorted(zip(found.members, models, examples, strict=True), key=lambda row: row[0])
     columns = zip(*[(member + 1, site, size) for member, site, size in rows], strict=True)
     table = dict(zip(("cluster", "client", "examples"), map(list, columns), strict=True))
-    print("\n".join(_lines(table)))
+    print("\n".join(aligned(table)))
     explained = 1 - found.costs[-1] / spread if spread else 0.0
     print(f"{count} clusters by {rule} explain {100 * explained:.1f} % of the clients' spread")
-
-
-def _tell(line: str) -> None:
-    print(printable(line), file=sys.stderr)
-
-
-def _learned(trained: Trained) -> Trained:
-    """Return a trained model; say of one that has learned nothing that it has not."""
-    from fedbary.runs.failing import verdict
-
-    if said := verdict(trained.line):
-        print(said, file=sys.stderr)
-    return trained
-
-
-def _read(trained: Trained, data: Path, target: str, by: str | None = None) -> Examples:
-    """Read examples; say which columns are of no use, and how many pictures were converted."""
-    examples = trained.read(data, target)
-    if target and examples.y is None:
-        raise SettingError("--target", target, f"a column of {data}, with what is to be predicted")
-    if unused := [name for name in examples.unused if name != by]:
-        _tell(f"{data}: columns that are not used: {', '.join(unused)}")
-    if examples.notes:
-        _tell(f"{data}: {'; '.join(examples.notes)}")
-    if examples.unknown:
-        first = examples.names[examples.unknown[0]]
-        said = f"{len(examples.unknown)} of {len(examples.names)} rows, the first of them {first}, "
-        _tell(f"{data}: {said}hold a level that the model does not know, and go to a person")
-    if examples.converted:
-        form = "grey" if examples.x.shape[1] == 1 else "colour"
-        said = f"{len(examples.converted)} of {len(examples.names)} pictures, the first of them "
-        said += f"{examples.converted[0]}, were converted to {form}, which the model takes"
-        print(printable(f"{data}: {said}"), file=sys.stderr)
-    return examples
-
-
-def _new(trained: Trained, examples: Examples, source: Path) -> Examples:
-    """Return the examples that were not trained on, and say how many were."""
-    old = trained.trained_on(examples)
-    if not old.any():
-        return examples
-    said = f"{int(old.sum())} of {len(old)} examples"
-    if old.all():
-        allowed = "examples that were not trained on"
-        raise SettingError("--held-out", f"{source}, {said} equal to ones trained on", allowed)
-    _tell(f"{source}: {said} are equal to ones trained on and are left out")
-    return examples.part((~old).nonzero().squeeze(1))
-
-
-def _names(trained: Trained, examples: Examples) -> dict[str, Any]:
-    """Return what says which example is which: its name, and the run's column of ids."""
-    names: dict[str, Any] = {"example": list(examples.names)}
-    column = trained.settings.id
-    if column in examples.columns:
-        names[column] = examples.columns[column]
-    return names
 
 
 def _referred(
@@ -326,12 +270,3 @@ def _sheet(examples: Examples, columns: dict[str, Any]):  # type: ignore[no-unty
     uncertainty = columns["total uncertainty"]
     said = [f"{name}\n{u:.2f} nats" for name, u in zip(columns["class"], uncertainty, strict=True)]
     return contact_sheet(examples.x.cpu().numpy(), said, uncertainty)
-
-
-def _lines(found: dict[str, list[object]]) -> Iterator[str]:
-    """Yield the scores as lines of a table."""
-    rows = [list(found), *map(list, zip(*found.values(), strict=True))]
-    cells = [[f"{c:.4g}" if isinstance(c, float) else str(c) for c in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for row in cells:
-        yield printable("  ".join(c.rjust(w) for c, w in zip(row, widths, strict=True)))

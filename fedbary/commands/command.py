@@ -13,7 +13,7 @@ def main() -> None:
     _leave_ascii()
     draw_without_screen()
     try:
-        from fedbary.launching.cli import main as run
+        from fedbary.commands.cli import main as run
 
         run()
     except ModuleNotFoundError as error:

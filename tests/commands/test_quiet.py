@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedbary.launching import start
+from fedbary.commands import start
 from fedbary.launching.programs import run_program
 from fedbary.settings.config import resolve
 

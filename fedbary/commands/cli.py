@@ -16,9 +16,9 @@ import typer
 from typer.core import TyperGroup
 
 from fedbary import __version__
+from fedbary.commands.grids import central, compare, report, sweep
+from fedbary.commands.use import OwnCode, clusters, evaluate, export, predict
 from fedbary.errors import RunError, SettingError, Stopped
-from fedbary.launching.grids import central, compare, report, sweep
-from fedbary.launching.use import OwnCode, clusters, evaluate, export, predict
 from fedbary.texts import printable
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -77,7 +77,7 @@ def simulate(
     `fedbary simulate mine.yaml dataset=fashionmnist protocol=short`. The settings and their
     defaults stand in simulation.yaml. The results' folder is printed at the end.
     """
-    from fedbary.launching import start
+    from fedbary.commands import start
 
     start.simulate(list(arguments or []))
 
@@ -99,7 +99,7 @@ def resume(
 
     The final model is that of a run without the interruption, bit for bit on a CPU.
     """
-    from fedbary.launching import start
+    from fedbary.commands import start
 
     start.resume(run, "previous" if previous else "last", list(arguments or []), own_code)
 
@@ -127,7 +127,7 @@ def deploy(
     each its own data and the server none. All that is started is stopped at the end, also on
     Ctrl-C.
     """
-    from fedbary.launching import start
+    from fedbary.commands import start
 
     start.deploy(list(arguments or []), list(site or []))
 

@@ -11,8 +11,8 @@ import typer
 from hypothesis import given
 
 from fedbary import __version__
+from fedbary.commands.cli import app, main, refuse_settings_with_dashes
 from fedbary.errors import SettingError
-from fedbary.launching.cli import app, main, refuse_settings_with_dashes
 from fedbary.launching.launch import to_toml
 from fedbary.report.report import write_report
 from fedbary.settings.config import Settings, resolve
@@ -47,7 +47,7 @@ def test_the_list_of_commands_waits_for_nothing_that_is_slow_to_import():
     slow = {"numpy", "pydantic", "rich.console", "torch", "yaml"}
     program = f"""
 import atexit, sys
-from fedbary.launching.command import main
+from fedbary.commands.command import main
 atexit.register(lambda: print("slow:", {slow} & set(sys.modules)))
 sys.argv = ["fedbary", "--help"]
 main()
@@ -92,7 +92,7 @@ def test_a_report_on_a_run_that_is_not_whole_says_so(tmp_path):
 def test_a_closed_terminal_stops_the_command_unless_nohup_has_had_that_ignored(ignored):
     program = f"""
 import atexit, signal, sys
-from fedbary.launching.cli import main
+from fedbary.commands.cli import main
 signal.signal(signal.SIGHUP, signal.{"SIG_IGN" if ignored else "SIG_DFL"})
 atexit.register(lambda: print(signal.getsignal(signal.SIGHUP) is signal.SIG_IGN))
 sys.argv = ["fedbary", "--version"]

@@ -1,0 +1,1 @@
+"""The `fedbary` command: words in, a run, a table or a page out."""

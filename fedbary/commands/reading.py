@@ -1,0 +1,81 @@
+"""What the commands on a run's model share: reading examples, and lines for people."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedbary.errors import SettingError
+from fedbary.texts import printable
+
+if TYPE_CHECKING:
+    from fedbary.data.examples import Examples
+    from fedbary.trained import Trained
+
+
+def tell(line: str) -> None:
+    """Say a line beside what the command prints."""
+    print(printable(line), file=sys.stderr)
+
+
+def learned(trained: Trained) -> Trained:
+    """Return a trained model; say of one that has learned nothing that it has not."""
+    from fedbary.runs.failing import verdict
+
+    if said := verdict(trained.line):
+        print(said, file=sys.stderr)
+    return trained
+
+
+def read(trained: Trained, data: Path, target: str, by: str | None = None) -> Examples:
+    """Read examples; say which columns are of no use, and how many pictures were converted."""
+    examples = trained.read(data, target)
+    if target and examples.y is None:
+        raise SettingError("--target", target, f"a column of {data}, with what is to be predicted")
+    if unused := [name for name in examples.unused if name != by]:
+        tell(f"{data}: columns that are not used: {', '.join(unused)}")
+    if examples.notes:
+        tell(f"{data}: {'; '.join(examples.notes)}")
+    if examples.unknown:
+        first = examples.names[examples.unknown[0]]
+        said = f"{len(examples.unknown)} of {len(examples.names)} rows, the first of them {first}, "
+        tell(f"{data}: {said}hold a level that the model does not know, and go to a person")
+    if examples.converted:
+        form = "grey" if examples.x.shape[1] == 1 else "colour"
+        said = f"{len(examples.converted)} of {len(examples.names)} pictures, the first of them "
+        said += f"{examples.converted[0]}, were converted to {form}, which the model takes"
+        print(printable(f"{data}: {said}"), file=sys.stderr)
+    return examples
+
+
+def not_trained_on(trained: Trained, examples: Examples, source: Path) -> Examples:
+    """Return the examples that were not trained on, and say how many were."""
+    old = trained.trained_on(examples)
+    if not old.any():
+        return examples
+    said = f"{int(old.sum())} of {len(old)} examples"
+    if old.all():
+        allowed = "examples that were not trained on"
+        raise SettingError("--held-out", f"{source}, {said} equal to ones trained on", allowed)
+    tell(f"{source}: {said} are equal to ones trained on and are left out")
+    return examples.part((~old).nonzero().squeeze(1))
+
+
+def names_of(trained: Trained, examples: Examples) -> dict[str, Any]:
+    """Return what says which example is which: its name, and the run's column of ids."""
+    names: dict[str, Any] = {"example": list(examples.names)}
+    column = trained.settings.id
+    if column in examples.columns:
+        names[column] = examples.columns[column]
+    return names
+
+
+def aligned(found: dict[str, list[object]]) -> Iterator[str]:
+    """Yield the scores as lines of a table."""
+    rows = [list(found), *map(list, zip(*found.values(), strict=True))]
+    cells = [[f"{c:.4g}" if isinstance(c, float) else str(c) for c in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for row in cells:
+        yield printable("  ".join(c.rjust(w) for c, w in zip(row, widths, strict=True)))

@@ -1,0 +1,81 @@
+"""How a run begins: its folder, new or reopened, and what its task learns by asking."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from logging import INFO, WARNING
+from pathlib import Path
+
+from torch import Tensor
+
+from fedbary.data.digest import Digest
+from fedbary.data.shard import Shard
+from fedbary.errors import SettingError
+from fedbary.runs.checkpoints import Checkpoint
+from fedbary.runs.damage import as_written
+from fedbary.runs.data_kept import write_digest
+from fedbary.runs.longer import earlier_rates
+from fedbary.runs.provenance import changed_bits
+from fedbary.runs.run_folder import RunFolder
+from fedbary.runs.site_keys import write_site_keys
+from fedbary.settings.config import Settings
+from fedbary.tasks import Task
+from server_app.roster.asker import Asker
+from server_app.roster.roster import Roster
+from strategies.internals import log
+
+
+def new_folder(folder: Path, settings: Settings, task: Task, roster: Roster) -> RunFolder:
+    """Return a run's folder, with what is known before its first round."""
+    counts = {member.name: member.label_counts for member in roster.members}
+    results = RunFolder(folder, settings, counts)
+    results.write_signature(task.signature().config())
+    write_site_keys(folder, roster.keys)
+    if digest := dealt_digest(task, roster):
+        write_digest(folder, digest)
+    return results
+
+
+def reopened_folder(folder: Path, settings: Settings, checkpoint: Checkpoint) -> RunFolder:
+    """Return the folder of a run that goes on; the log says from where, and what has changed."""
+    for change in changed_bits(folder, settings):
+        log(WARNING, "%s: the last bits will differ from the uninterrupted run's", change)
+    results = RunFolder.reopened(folder, settings, checkpoint)
+    log(INFO, "Goes on after round %d of %s", checkpoint.round, folder)
+    for said in earlier_rates(folder, settings):
+        log(INFO, "%s", said)
+    return results
+
+
+def dealt_digest(task: Task, roster: Roster) -> Digest | None:
+    """Return the digest of the data, dealt where nodes say so; what they say may be a lie."""
+    clients = task.settings.clients
+    try:
+        dealt = any(member.partitions == clients for member in roster.members)
+        return task.digest(clients if dealt else 0)
+    except SettingError:
+        return task.digest()
+
+
+def facts_of(task: Task, results: RunFolder, asker: Asker, roster: Roster) -> Mapping[str, Tensor]:
+    """Return what the task learns by asking before the first round, or what the run has learnt."""
+    if not task.facts:
+        return {}
+    if results.rounds:
+        return _read_facts(task, results)
+    nodes = [member.node_id for member in roster.members]
+    facts = asker.hold(task.ask_first(), nodes, task.signature().config())
+    results.write_tensors(task.facts, facts)
+    return facts
+
+
+def _read_facts(task: Task, results: RunFolder) -> Mapping[str, Tensor]:
+    """Return what a run has learnt, tried on two inputs of zeros."""
+    facts = results.read_tensors(task.facts)
+    x = task.zeros(task.signature())
+    y = x.new_zeros(len(x))
+    with as_written(results.path):
+        if any(fact.ndim > 1 for fact in facts.values()):
+            raise ValueError(f"{task.facts} holds tables, no rows")
+        task.prepared(task.seen(Shard(x, y, x, y)), facts)
+    return facts

@@ -1,0 +1,93 @@
+"""What the rounds of a run call back: who takes part, what clients are told, what follows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from logging import INFO
+from typing import Any
+
+from flwr.app import ArrayRecord, MetricRecord
+
+from fedbary.runs.best import is_stale
+from fedbary.runs.run_folder import RunFolder
+from fedbary.runs.site_keys import write_site_keys
+from server_app.recorder import Recorder
+from server_app.roster.asker import Asker
+from server_app.roster.roster import Roster
+from strategies.asking import ASKED_KEY, CLIENTS_KEY, COUNTED_KEY, EXAMPLES_KEY
+from strategies.internals import log
+
+
+class Rounds:
+    """Chooses each round's nodes, and has its result recorded.
+
+    Parameters
+    ----------
+    roster, asker, recorder
+        The run's. The recorder knows the strategy before the first round.
+    config
+        What every message holds beside its arrays.
+    """
+
+    def __init__(
+        self, roster: Roster, asker: Asker, recorder: Recorder, config: Mapping[str, Any]
+    ) -> None:
+        self._roster, self._asker, self._recorder = roster, asker, recorder
+        self._config = config
+        self._trainers: list[int] = []
+
+    def trainers(self, server_round: int) -> list[int]:
+        """Return the nodes that train in a round."""
+        self._roster.note_silent(self._recorder.strategy.unanswered)
+        self._trainers = self._roster.participants(server_round)
+        return list(self._trainers)
+
+    def evaluators(self, server_round: int) -> list[int]:
+        """Return the nodes that score the global model after a round."""
+        settings = self._recorder.settings
+        self._roster.note_silent(self._recorder.strategy.unanswered)
+        held_out = settings.holdout > 0 and settings.measures_clients(server_round)
+        return self._roster.evaluators(server_round) if held_out else []
+
+    def tell(self) -> dict[str, int | float]:
+        """Return what clients are told of the federation."""
+        return {
+            EXAMPLES_KEY: self._roster.num_examples,
+            CLIENTS_KEY: len(self._roster.members),
+            ASKED_KEY: sum(map(self._roster.trained_on, self._trainers)),
+            COUNTED_KEY: self._recorder.strategy.counted,
+        }
+
+    def after(self, round_here: int, arrays: ArrayRecord) -> MetricRecord | None:
+        """Put the task's questions to the sites, and record the round.
+
+        `round_here` counts from where this process began. A run ends early where `patience` says.
+        """
+        recorder, results = self._recorder, self._recorder.results
+        server_round = round_here + recorder.strategy.completed_rounds
+        found = recorder.take(arrays.to_torch_state_dict())
+        members = found.members if server_round >= len(results.rounds) else {}
+        last = results.rounds[-1] if results.rounds else {}
+        write_site_keys(results.path, self._roster.keys)
+        questions = recorder.task.ask_after(members, last)
+        told = self._asker.hold(questions, recorder.strategy.contributors, self._config)
+        recorded = recorder.record(server_round, told)
+        if server_round < recorder.settings.rounds and is_stale(recorder.settings, results.rounds):
+            raise _EarlyStop
+        return recorded
+
+
+class _EarlyStop(Exception):
+    """Ends the rounds: Flower asks after each of them for nothing but its scores."""
+
+
+@contextmanager
+def until_stale(results: RunFolder) -> Iterator[None]:
+    """Let the rounds end early, and say why."""
+    try:
+        yield
+    except _EarlyStop:
+        last, best = results.rounds[-1]["round"], results.result["round"]
+        score = f"{results.settings.keep_best} on validation data"
+        log(INFO, "Stopped after round %d: %s has not improved since round %d", last, score, best)

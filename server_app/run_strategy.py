@@ -1,0 +1,60 @@
+"""The strategy of a run: what its method needs beside what every strategy takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from fedbary.gaussian import Posterior
+from fedbary.methods import Bench, arguments_of, method_of, require_room
+from fedbary.settings.config import Settings
+from fedbary.tasks import task_of
+from server_app.means import means_of
+from server_app.recorder import Recorder
+from server_app.rounds import Rounds
+from strategies import MethodStrategy, strategy_for
+
+
+def strategy_of(recorder: Recorder, rounds: Rounds) -> MethodStrategy:
+    """Return the strategy that the run's settings choose, with its callbacks."""
+    settings, roster = recorder.settings, recorder.roster
+    means = means_of(recorder.known_metrics)
+    return strategy_for(settings.method)(
+        **_parameters(settings, recorder.facts),
+        min_replies=settings.min_replies,
+        max_skipped=settings.max_skipped,
+        max_weight_ratio=settings.weight_bound,
+        train_limit=roster.trained_on,
+        evaluate_limit=roster.held_out,
+        train_metrics_aggr_fn=means,
+        evaluate_metrics_aggr_fn=means,
+        choose_nodes=rounds.trainers,
+        choose_evaluators=rounds.evaluators,
+        name_node=roster.name,
+        tell=rounds.tell,
+        known_metrics=recorder.known_metrics,
+        listener=recorder,
+    )
+
+
+def require_room_for_draws(settings: Settings, model: Mapping[str, Tensor]) -> None:
+    """Refuse more samples than the machine can hold of what is drawn of each network."""
+    drawn = model if method_of(settings).draws_around else Posterior.from_state_dict(model).log_var
+    require_room("samples", settings.samples, drawn)
+
+
+def bench_of(settings: Settings, facts: Mapping[str, Tensor]) -> Bench:
+    """Return a network and the server's own examples, as the network takes them."""
+    task = task_of(settings)
+    kept = task.server_shard()
+    held = task.prepared(kept, facts) if facts else kept
+    return Bench(task.make_model(task.signature()), held.x, held.y, task.loss(facts))
+
+
+def _parameters(settings: Settings, facts: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Return the arguments that the run's strategy has beside those of all."""
+    bench = bench_of(settings, facts) if method_of(settings).needs_bench else None
+    keep = settings.projection != "none"
+    return {**arguments_of(settings), "seed": settings.seed, "bench": bench, "keep_models": keep}
