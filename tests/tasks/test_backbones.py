@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 import client_app
 import fedbary
 from fedbary.backbones import load
+from fedbary.backbones._weights import fill
 from fedbary.data.image_layout import ImageLayout
 from fedbary.data.sites import own_data
 from fedbary.errors import SettingError
@@ -80,6 +81,14 @@ def test_features_that_were_kept_are_those_of_the_body(done):
         by_hand = body.eval()((shown - 0.3) / 0.2).mean((2, 3))
     assert torch.allclose(kept(settings, x), by_hand, atol=1e-5)
     assert torch.allclose(task_of(settings).backbone.features(x[:7]), by_hand[:7], atol=1e-5)
+
+
+def test_features_do_not_depend_on_what_else_passes_with_an_image():
+    body = load("own_backbones:tiny", "auto", "auto", torch.device("cpu"))
+    images = torch.rand(70, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    together = body.features(images)
+    alone = torch.cat([body.features(part) for part in images.split([1, 15, 49, 5])])
+    assert torch.equal(together, alone)
 
 
 def test_the_body_does_not_change_and_messages_hold_the_head_alone(done):
@@ -196,3 +205,10 @@ def test_features_have_no_range(tmp_path):
     np.savez(tmp_path / "own.npz", x=x, y=np.arange(4) % 2)
     found, _ = own_data(str(tmp_path / "own.npz"), ImageLayout((12,), ("a", "b")))
     assert np.array_equal(found.numpy(), x)
+
+
+def test_a_file_of_weights_that_is_damaged_says_no_more_than_that(tmp_path):
+    (tmp_path / "secret.pt").write_bytes(b"no weights" * 9)
+    with pytest.raises(SettingError) as error:
+        fill(torch.nn.Linear(2, 2), str(tmp_path / "secret.pt"))
+    assert error.value.allowed == "a file of tensors by name; reading it was a UnpicklingError"
