@@ -23,7 +23,19 @@ data twice. `undamped_start=true` moves all sites the whole way there, which for
 posteriors is the end.
 
 Use it where the prior is to count once and clients are few: it is variational inference on all
-data.
+data. On features of a pretrained network take `inference=laplace`.
+
+`inference=laplace` is PVI of the last layer's point weights. A client finds the mode of its tilted
+posterior by L-BFGS, so there is no step size. Its site is the likelihood's expansion there. The
+first round is undamped. `covariance` says how a site holds its precision, of C classes and d
+features:
+
+    diagonal    2 C d numbers
+    kronecker   C d + d²/2 + C²/2
+    full        C d + (C d)²/2
+    shared      C d + d²/2; one matrix for all classes, Böhning's bound
+
+The fixed point is the mode of all data under each of them: they differ in rounds and bytes.
 
 References: Bui et al., Partitioned Variational Inference, 2018; Ashman et al. 2022, whose public
 code repairs sites of negative precision. Here sites may be negative; a cavity's precision is held
