@@ -9,7 +9,7 @@ from client_app.job import Job
 from client_app.node import config_of, received_of, round_of
 from fedbary.methods import Method
 from fedbary.predictive import Predictive
-from fedbary.projection import STRENGTHS, projected
+from fedbary.predictive.projection import STRENGTHS, projected
 from fedbary.scores.metrics import label_share_weights
 from strategies.answering import METHOD_KEY, global_model, has_own_model, method_of
 

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from torch import equal
 
 from fedbary.methods import METHODS
-from fedbary.parameters import declared
+from fedbary.parts.parameters import declared
 from fedbary.settings.config import resolve
 
 NIGHT = bool(os.environ.get("FEDBARY_EVERY_METHOD"))

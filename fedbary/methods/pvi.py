@@ -40,7 +40,7 @@ from torch import Tensor
 from fedbary.errors import SettingError
 from fedbary.gaussian import Factor
 from fedbary.methods._sites import SiteMethod
-from fedbary.parameters import Positive, ShareOrZero
+from fedbary.parts.parameters import Positive, ShareOrZero
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,8 @@ import torch
 from torch import nn
 
 from fedbary.errors import SettingError
-from fedbary.imports import own_function, said
-from fedbary.registry import is_factory, modules
+from fedbary.parts.imports import own_function, said
+from fedbary.parts.registry import is_factory, modules
 from fedbary.variational.conversion import variational
 from fedbary.variational.noise import seeded
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from fedbary.regression.forecast import Forecast
+from fedbary.predictive.forecast import Forecast
 from fedbary.study.grid import read_experiment
 from findings.published import DATASETS, fedag_published
 from findings.regression.cubic import cubic_data, cubic_figure

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedbary.data.frame import TARGET, Frame
 from fedbary.data.tables._coding import features_of, places_of, without
-from fedbary.data.tables._frame import TARGET, Frame
 from fedbary.data.tables._layout import Layout, require, require_plain
 from fedbary.data.tables._split import Split, prescribed, tenth_of_each_class
 from fedbary.errors import SettingError

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from fedbary.data.deal import tenth_of_all
+from fedbary.data.frame import TARGET, Frame
 from fedbary.data.tables._coding import features_of, without
 from fedbary.data.tables._column import Column
-from fedbary.data.tables._frame import TARGET, Frame
 from fedbary.data.tables._layout import Layout, columns_of, indicated, require, require_plain
 from fedbary.data.tables._split import Split, prescribed, tenth
 from fedbary.data.tables._words import disguised
