@@ -18,14 +18,13 @@ from torch import nn
 
 from client_app.discretion import Withheld, discretion
 from client_app.job import job_of
-from client_app.node import config_of, received_of, round_of
 from client_app.same_data import require_same_data, say_whether_compared
 from client_app.scoring import evaluation_scores, scoring_seed
 from fedbary.errors import SettingError
 from fedbary.runs.ending import end_with_parent, spare_imports
 from fedbary.settings.config import Settings
-from fedbary.tasks import Signature, task_of
-from strategies.answering import reply_of
+from fedbary.tasks import Signature, Tested, task_of
+from strategies.answering import Request
 from strategies.compression import compression
 from strategies.internals import log
 
@@ -67,7 +66,7 @@ def query(message: Message, context: Context) -> Message:
 @app.query("ask")
 def ask(message: Message, context: Context) -> Message:
     """Answer a question of the task about the site's data."""
-    job, config = job_of(message, context), config_of(message)
+    job, config = job_of(message, context), message.content.config_records["config"]
     question, withheld = str(config["question"]), job.node.site.withheld
     if "answers" in withheld or job.task.counts_classes and "label-counts" in withheld:
         raise Withheld(f"this site withholds its answer about {question}")
@@ -80,16 +79,16 @@ def ask(message: Message, context: Context) -> Message:
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Fit the global model to the site's data and reply with the site's."""
-    job, server_round = job_of(message, context), round_of(message)
+    job = job_of(message, context)
     node, task, shard = job.node, job.task, job.shard
+    request = Request.read(message, node.keeps_in)
     if node.site.partition is None:
-        require_same_data(node.keeps_in, task.shard(node.site, job.signature), server_round)
+        require_same_data(node.keeps_in, task.shard(node.site, job.signature), request.round)
     model = _model(node.settings, job.signature)
     again = [node.settings.replicate] if node.settings.replicate else []
-    seed = task.seed("train", node.site.key, server_round, *again)
+    seed = task.seed("train", node.site.key, request.round, *again)
     start = time.perf_counter()
-    received = received_of(message)
-    fitted = node.fit(message, received, job.local(message, received, model, seed))
+    fitted = job.client(request, model).fit(request, seed)
     if not all(tensor.isfinite().all() for tensor in model.state_dict().values()):
         allowed = "a smaller one, perhaps: training diverged, weights are not finite"
         raise SettingError("lr", node.settings.lr, allowed)
@@ -97,20 +96,21 @@ def train(message: Message, context: Context) -> Message:
         "num-examples": len(shard.y),
         "train-seconds": time.perf_counter() - start,
     }
-    if node.settings.measures_clients(server_round) and node.site.partition is not None:
+    if node.settings.measures_clients(request.round) and node.site.partition is not None:
         scored = task.scored_by_clients(job.facts)
         if scored is not None:
-            found = task.client_scores(model, *scored, job.facts, scoring_seed(job, server_round))
+            on, seed = Tested(*scored), scoring_seed(job, request.round)
+            found = task.client_scores(model, on, job.facts, seed)
             metrics |= {f"local-{name}": value for name, value in found.items()}
-    return reply_of(message, fitted, metrics)
+    return request.reply(node.attacked(fitted, request.received), metrics)
 
 
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
     """Score the global model on the examples that the site holds out, and the site's own."""
     job = job_of(message, context)
-    model = _model(job.node.settings, job.signature)
-    scores = evaluation_scores(job, message, model)
+    request = Request.read(message, job.node.keeps_in)
+    scores = evaluation_scores(job, request, _model(job.node.settings, job.signature))
     metrics = MetricRecord({"num-examples": len(job.shard.y_held_out), **scores})
     return Message(RecordDict({"metrics": metrics}), reply_to=message)
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from flwr.app import Context, Message
 from torch import Tensor, nn
 
-from client_app.node import Node, config_of, node_of, round_of
+from client_app.node import Node, node_of
 from client_app.together import inference
 from fedbary.data.shard import Shard
-from fedbary.methods import Local
 from fedbary.tasks import Signature, Task, task_of
-from strategies.answering import part_asked, share_of
-from strategies.asking import COUNTED_KEY
+from strategies.answering import Request
+from strategies.client import Client
 
 _FACT = "fact."
 
@@ -40,24 +38,18 @@ class Job:
     facts: dict[str, Tensor]
     shard: Shard
 
-    def local(
-        self, message: Message, received: Mapping[str, Tensor], model: nn.Module, seed: int
-    ) -> Local:
-        """Return what the node has in the round of a message, given what it received."""
-        node, config, (x, y) = self.node, config_of(message), (self.shard.x, self.shard.y)
-        return Local(
-            model=model,
-            x=x,
-            y=y,
+    def client(self, request: Request, model: nn.Module) -> Client:
+        """Return the client that answers a message with a network."""
+        node, (x, y) = self.node, (self.shard.x, self.shard.y)
+        return Client(
+            model,
+            x,
+            y,
+            node.training(request, len(y)),
             nll=self.task.loss(self.facts),
             inference=inference(node.settings.inference),
-            training=node.training(message, len(y)).suited_to(model, len(y)),
-            prior=node.prior(received, int(config.get(COUNTED_KEY, 0))),  # type: ignore[arg-type]
-            round=round_of(message),
-            seed=seed,
+            prior=node.prior(request),
             augment=self.task.augments(node.site),
-            part=part_asked(config),
-            share=share_of(config, len(y)),
         )
 
 
@@ -69,7 +61,7 @@ def job_of(message: Message, context: Context) -> Job:
     SettingError
         If the node's data do not fit.
     """
-    node, config = node_of(context), config_of(message)
+    node, config = node_of(context), message.content.config_records["config"]
     task = task_of(node.settings)
     signature = task.signature_from(config)
     facts = {

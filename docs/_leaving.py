@@ -37,7 +37,8 @@ _QUICK = {
     "engine": "inline", "pictures": False, "device": "cpu", "clients": 2, "rounds": 2,
     "local_epochs": 1, "samples": 2, "evaluate_clients": 1,
 }  # fmt: skip
-_NEEDED = ({}, {"server_fraction": 0.1}, {"local_epochs": 3}, {"rounds": 5})
+_LINEAR = {"task": "regression", "model": "linear", "noise": "learned", "holdout": 0}
+_NEEDED = ({}, {"server_fraction": 0.1}, {"local_epochs": 3}, {"rounds": 5}, _LINEAR)
 """What some methods need beside it, tried one after another."""
 
 _TABLE = re.compile(r"(<!-- made: (\w+) -->\n\n.*\n.*\n)(?:\|.*\n)*")
@@ -66,6 +67,7 @@ _MEANINGS = {
     "squares": ("sum of squares of each column, or of the residuals", "its square", "answers"),
     "seen": ("values of each column that are not missing", "examples", "answers"),
     "below": ("values of each column below a number that the server names", "examples", "answers"),
+    "moments": ("sum of products of each two features, standardised", "as it", "answers"),
     "spread": ("sum of the residuals' spread over the networks", "target's square", "answers"),
 }  # fmt: skip
 """Of each name what it is, its unit, and the word that withholds it."""
@@ -83,6 +85,7 @@ _ARRAYS = {
     "log_var/*": "log-variances along its descent",
     "gradient/*": "the gradient of the shared layers",
     "head/*": "what it tells of its own head's weights",
+    "sums/*": "means over its examples: shares, features by class, products of features",
     "curvature/*": "curvature of the last layer",
     "fairness/*": "its mean loss, in nats: the method needs it",
 }

@@ -1,15 +1,15 @@
-"""What the scripts of result pages share: their command line, and pictures of differences."""
+"""What the scripts of result pages share: their picture's file, and pictures of differences."""
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import mode
 from typing import TYPE_CHECKING, Any
 
-from fedbary.figures.sheet import BLUE, GREY, RED, open_frame
+from fedbary.figures.sheet import BLUE, DPI, GREY, RED, open_frame
 from fedbary.report.cells import Metric
+from fedbary.report.document import write_small
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,18 +19,9 @@ PICTURE = "picture.png"
 """The picture's name in the folder of the results."""
 
 
-def run(
-    about: str | None,
-    tables: Callable[[Path], str],
-    picture: Callable[[Path], Figure] | None = None,
-) -> None:
-    """Print the tables of a results folder, and draw its picture, if it has one, into it."""
-    parser = argparse.ArgumentParser(description=about)
-    parser.add_argument("results", type=Path, help="the folder of the sweep's table")
-    results = parser.parse_args().results
-    print(tables(results))
-    if picture:
-        picture(results).savefig(results / PICTURE)
+def draw(picture: Callable[[Path], Figure], results: Path) -> None:
+    """Draw the picture of a results folder into it."""
+    write_small(picture(results), results / PICTURE, DPI)
 
 
 def draw_differences(axes: Axes, metric: Metric, found: Mapping[str, Any]) -> None:

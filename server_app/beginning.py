@@ -80,5 +80,5 @@ def _read_facts(task: Task, results: RunFolder) -> Mapping[str, Tensor]:
     with as_written(results.path):
         if any(fact.ndim > 1 for fact in facts.values()):
             raise ValueError(f"{task.facts} holds tables, no rows")
-        task.prepared(Shard(x, y, x, y), facts)
+        task.prepared(task.seen(Shard(x, y, x, y)), facts)
     return facts

@@ -14,6 +14,8 @@ from flwr.app import MetricRecord, RecordDict
 from torch import Tensor
 
 from fedbary.aggregation.sums import PIECE
+from fedbary.gaussian import MEAN_SUFFIX, gaussian_pairs
+from fedbary.methods import Tensors
 from fedbary.predictive import Predictive
 from fedbary.runs.best import BEST, validation_score
 from fedbary.runs.failing import advised, turn, verdict
@@ -23,7 +25,7 @@ from fedbary.settings.config import Settings
 from fedbary.tasks import Client, Outcome, Scored, task_of
 from server_app.pictures import draw
 from server_app.roster.roster import Roster
-from strategies import CONVENTIONS, MethodStrategy, posterior_from_arrays
+from strategies import MethodStrategy
 from strategies.arrays import bytes_of
 from strategies.internals import log
 
@@ -101,11 +103,11 @@ class Recorder:
         """Take how much a client is sent."""
         self._bytes = {"down": _mean_bytes(contents)}
 
-    def trained(self, replies: Mapping[int, RecordDict]) -> None:
+    def trained(self, replies: Mapping[int, RecordDict], tensors: Sequence[Tensors]) -> None:
         """Take each client's training metrics, and how far apart their variances lie."""
         self._trained = self._metrics(replies)
         self._bytes["up"] = _mean_bytes(list(replies.values()))
-        self._spread = _log_var_spread(list(replies.values()))
+        self._spread = _log_var_spread(tensors)
 
     def evaluated(self, replies: Mapping[int, RecordDict]) -> None:
         """Take the metrics of each client's evaluation."""
@@ -270,22 +272,18 @@ def _mean_bytes(contents: Sequence[RecordDict]) -> float:
     return sum(map(bytes_of, contents)) / len(contents) if contents else math.nan
 
 
-def _log_var_spread(replies: list[RecordDict]) -> dict[str, float]:
+def _log_var_spread(clients: Sequence[Tensors]) -> dict[str, float]:
     """Return how far apart the clients' log-variances lie, per tensor, in nats.
 
     It is their standard deviation over the clients, averaged over the weights; nothing without
     Gaussians or with one client.
     """
-    if len(replies) < 2:
+    if len(clients) < 2:
         return {}
-    posteriors = [
-        posterior_from_arrays(next(iter(reply.array_records.values())), CONVENTIONS["fedbary"])
-        for reply in replies
-    ]
     return {
-        name: _mean_std([p.log_var[name].reshape(-1) for p in posteriors])
-        for name, log_var in posteriors[0].log_var.items()
-        if log_var.numel()
+        mean.removesuffix(MEAN_SUFFIX): _mean_std([each[key].reshape(-1) for each in clients])
+        for mean, key in gaussian_pairs(clients[0].keys()).items()
+        if clients[0][key].numel()
     }
 
 

@@ -15,41 +15,21 @@ from .conventions import CONVENTIONS, Convention
 from .gate import Refusal
 from .gated import GatedStrategy
 from .method_strategy import MethodStrategy
-from .methods import (
-    AALV,
-    EAA,
-    FKLB,
-    GAA,
-    RKLB,
-    WB,
-    Median,
-    MultiKrum,
-    TrimmedMean,
-    strategy_for,
-)
+from .methods import strategy_for
 from .optimisers import parameter_groups
 from .records import aggregate_records, arrays_from_posterior, posterior_from_arrays
 from .strategy import PosteriorStrategy
 
 __all__ = [
-    "AALV",
     "CONVENTIONS",
-    "EAA",
-    "FKLB",
     "Chart",
     "CompressedGrid",
     "Client",
-    "GAA",
     "GatedStrategy",
-    "RKLB",
-    "WB",
     "Convention",
-    "Median",
     "MethodStrategy",
-    "MultiKrum",
     "PosteriorStrategy",
     "Refusal",
-    "TrimmedMean",
     "aggregate_records",
     "arrays_from_posterior",
     "chart",

@@ -1,8 +1,10 @@
-"""What a client does with a message by the method that it names: fit, recall, reply."""
+"""What a client is asked: a message read once, answered by the method that it names."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,48 +24,109 @@ Place = Path | RecordDict | None
 """Where a client keeps tensors between rounds: a folder of its own, its node's state, nowhere."""
 
 
-def fit(
-    method: Method,
-    local: Local,
-    received: Mapping[str, Tensor],
-    config: ConfigRecord,
-    keep_in: Place,
-) -> Fitted:
-    """Let a method do the client's work, with what the client kept of its last admitted reply."""
-    if KEPT_KEY not in config:
-        return method.fit(local, received, {})
-    memory, admitted, earlier = _memory(method, config, keep_in)
-    fitted = method.fit(local, received, memory.recall(admitted))
-    kept = fitted.kept if method.remembers else local.state()
-    memory.keep(local.round, kept, {admitted, *earlier} if earlier else None)
-    return fitted
+@dataclass(frozen=True, eq=False)
+class Request:
+    """What a message asks of a client.
 
+    Parameters
+    ----------
+    message
+        The message.
+    config
+        What it says beside its arrays.
+    received
+        Its arrays, decoded once.
+    keep_in
+        Where the client keeps what its next round needs.
+    """
 
-def personal(
-    method: Method,
-    local: Local,
-    received: Mapping[str, Tensor],
-    config: ConfigRecord,
-    keep_in: Place,
-) -> Predictive | None:
-    """Return the client's own model, from what it was sent and what it keeps."""
-    if KEPT_KEY not in config:
-        return method.personal(local, received, {})
-    memory, admitted, _ = _memory(method, config, keep_in)
-    return method.personal(local, received, memory.recall(admitted))
+    message: Message
+    config: ConfigRecord
+    received: Mapping[str, Tensor]
+    keep_in: Place
 
+    @classmethod
+    def read(cls, message: Message, keep_in: Place) -> Request:
+        """Read a message that asks to train or to evaluate."""
+        config = next(iter(message.content.config_records.values()))
+        arrays = next(iter(message.content.array_records.values()))
+        return cls(message, config, arrays.to_torch_state_dict(), keep_in)
 
-def _memory(
-    method: Method, config: ConfigRecord, keep_in: Place
-) -> tuple[Memory | StateMemory, int, list[int]]:
-    """Return the client's memory of the run, and the rounds that the message names."""
-    if keep_in is None:
-        allowed = f"a folder for what {type(method).__name__} lets this client keep"
-        raise SettingError("state-path", "none", allowed)
-    admitted, *earlier = (int(number) for number in config[KEPT_KEY])  # type: ignore[union-attr]
-    run = f"{int(config[RUN_KEY]):016x}"  # type: ignore[arg-type]
-    memory = Memory(keep_in / run) if isinstance(keep_in, Path) else StateMemory(keep_in, run)
-    return memory, admitted, earlier
+    @property
+    def round(self) -> int:
+        """The server round."""
+        return int(self.config["server-round"])  # type: ignore[arg-type]
+
+    @cached_property
+    def method(self) -> Method:
+        """The method that is named, with the message's parameters; the plain one without a name.
+
+        Raises
+        ------
+        SettingError
+            If this version has no such method, or the method no such parameters.
+        """
+        if METHOD_KEY not in self.config:
+            return Method()
+        name, prefix = str(self.config[METHOD_KEY]), METHOD_KEY + "."
+        own = {k.removeprefix(prefix): v for k, v in self.config.items() if k.startswith(prefix)}
+        try:
+            return method_named(name)(**own)
+        except TypeError as error:
+            raise SettingError("method", name, f"one of this version's ({error})") from None
+
+    def fit(self, local: Local) -> Fitted:
+        """Do the client's work of a round, with what it kept of its last admitted reply.
+
+        Raises
+        ------
+        SettingError
+            If the message names no method, the prior must act and cannot, or what the client kept
+            is not there.
+        """
+        method = self.method
+        if METHOD_KEY not in self.config:
+            allowed = "one of a strategy named after a method"
+            raise SettingError("message", "without a method", allowed)
+        if method.needs_kl and local.training.kl_weight == 0:
+            raise SettingError("kl_weight", 0, f"above 0 for {method.name}")
+        if KEPT_KEY not in self.config:
+            return method.fit(local, self.received, {})
+        memory, admitted, earlier = self._memory()
+        fitted = method.fit(local, self.received, memory.recall(admitted))
+        kept = fitted.kept if method.remembers else local.state()
+        memory.keep(local.round, kept, {admitted, *earlier} if earlier else None)
+        return fitted
+
+    def reply(self, fitted: Fitted, metrics: Mapping[str, Any]) -> Message:
+        """Return the reply of a fit, with these metrics and the fit's own."""
+        measured = {name.replace("_", "-"): value for name, value in fitted.metrics.items()}
+        arrays = ArrayRecord({**fitted.reply})
+        content = RecordDict({"arrays": arrays, "metrics": MetricRecord({**metrics, **measured})})
+        return Message(content, reply_to=self.message)
+
+    @property
+    def scores_own_model(self) -> bool:
+        """Whether the client of an evaluation message scores a model of its own."""
+        return self.method.personalises or KEPT_KEY in self.config
+
+    def own_model(self, local: Local) -> Predictive | None:
+        """Return the client's own model, from what it was sent and what it keeps."""
+        if KEPT_KEY not in self.config:
+            return self.method.personal(local, self.received, {})
+        memory, admitted, _ = self._memory()
+        return self.method.personal(local, self.received, memory.recall(admitted))
+
+    def _memory(self) -> tuple[Memory | StateMemory, int, list[int]]:
+        """Return the client's memory of the run, and the rounds that the message names."""
+        config, place = self.config, self.keep_in
+        if place is None:
+            allowed = f"a folder for what {type(self.method).__name__} lets this client keep"
+            raise SettingError("state-path", "none", allowed)
+        admitted, *earlier = (int(number) for number in config[KEPT_KEY])  # type: ignore[union-attr]
+        run = f"{int(config[RUN_KEY]):016x}"  # type: ignore[arg-type]
+        memory = Memory(place / run) if isinstance(place, Path) else StateMemory(place, run)
+        return memory, admitted, earlier
 
 
 def part_asked(config: ConfigRecord) -> float:
@@ -78,11 +141,6 @@ def share_of(config: ConfigRecord, examples: int) -> float:
     clients, every = (config.get(key) for key in (CLIENTS_KEY, EXAMPLES_KEY))
     known = isinstance(clients, int) and isinstance(every, int) and min(clients, every) > 0
     return examples * clients / every if known else 1.0  # type: ignore[operator]
-
-
-def has_own_model(method: Method, config: ConfigRecord) -> bool:
-    """Return whether the client of an evaluation message scores a model of its own."""
-    return method.personalises or KEPT_KEY in config
 
 
 def global_model(
@@ -104,30 +162,3 @@ def global_model(
         return Predictive(model)
     state = {name: tensor for name, tensor in received.items() if name not in model}
     return method.predictive(model, state)
-
-
-def method_of(config: ConfigRecord) -> Method:
-    """Return the method that a training message names, with the message's parameters.
-
-    Raises
-    ------
-    SettingError
-        If it names no method, or parameters that the method does not have.
-    """
-    if METHOD_KEY not in config:
-        raise SettingError("message", "without a method", "one of a strategy named after a method")
-    name = str(config[METHOD_KEY])
-    prefix = METHOD_KEY + "."
-    given = {k.removeprefix(prefix): v for k, v in config.items() if k.startswith(prefix)}
-    try:
-        return method_named(name)(**given)
-    except TypeError as error:
-        raise SettingError("method", name, f"one of this version's ({error})") from None
-
-
-def reply_of(message: Message, fitted: Fitted, metrics: Mapping[str, Any]) -> Message:
-    """Return the reply of a fit, with these metrics and the fit's own."""
-    measured = {name.replace("_", "-"): value for name, value in fitted.metrics.items()}
-    arrays = ArrayRecord({**fitted.reply})
-    content = RecordDict({"arrays": arrays, "metrics": MetricRecord({**metrics, **measured})})
-    return Message(content, reply_to=message)

@@ -7,30 +7,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from flwr.app import ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import Context, Message, MessageType, MetricRecord, RecordDict
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedbary.data.batches import Augment
 from fedbary.errors import SettingError
-from fedbary.inference import Prior, Training, local_method
-from fedbary.methods import Local, Method
+from fedbary.inference import Fit, Prior, Training, local_method
+from fedbary.methods import Fitted, Local
 from fedbary.predictive import Predictive
 from fedbary.predictive.choice import predicted
 from fedbary.scores.metrics import evaluate
 from fedbary.seeds import derive_seed
 
-from .answering import (
-    METHOD_KEY,
-    Place,
-    fit,
-    global_model,
-    has_own_model,
-    method_of,
-    part_asked,
-    personal,
-    reply_of,
-    share_of,
-)
+from .answering import Request, global_model, part_asked, share_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,8 +54,9 @@ class Client:
         Inputs and classes that evaluation messages are answered with.
     nll : callable
         Mean negative log-likelihood of (outputs, targets), in nats.
-    inference : str
-        The local inference, for methods that do not fix it.
+    inference : str or callable
+        The local inference, for methods that do not fix it: its name, or a function like `fit` of
+        `fedbary.inference`.
     prior : Prior
         The std of N(0, std²), or a posterior, for methods that do not fix it.
     samples : int
@@ -75,6 +66,8 @@ class Client:
     keep_in : Path, optional
         A folder of this client alone for what some methods let clients keep between rounds. None:
         the node's state, which Flower loses when a SuperNode is started again.
+    augment : Augment
+        How images are changed at random, see `fedbary.data.batches.batch_source`.
     """
 
     model: nn.Module
@@ -83,11 +76,12 @@ class Client:
     training: Training
     held_out: tuple[Tensor, Tensor] | None = None
     nll: Callable[[Tensor, Tensor], Tensor] = functional.cross_entropy
-    inference: str = "variational"
+    inference: str | Fit = "variational"
     prior: Prior = 1.0
     samples: int = 10
     seed: int = 0
     keep_in: Path | None = None
+    augment: Augment = False
 
     def answer(self, message: Message, context: Context) -> Message:
         """Return the reply to a training or an evaluation message, by the method that it names.
@@ -102,15 +96,11 @@ class Client:
             If a training message names no method, or parameters that the method does not have; if
             what the client kept is not there, or nothing is held out.
         """
+        request = self._read(message, context)
         if message.metadata.message_type == MessageType.EVALUATE:
-            return self._evaluated(message, context)
-        config, received = _told(message)
-        method = method_of(config)
-        if method.needs_kl and self.training.kl_weight == 0:
-            raise SettingError("kl_weight", 0, f"above 0 for {method.name}")
-        local = self._local("train", config, context)
-        fitted = fit(method, local, received, config, self._place(context))
-        return reply_of(message, fitted, {"num-examples": len(self.y)})
+            return self._evaluated(request, context)
+        fitted = self.fit(request, self._seed("train", request, context))
+        return request.reply(fitted, {"num-examples": len(self.y)})
 
     def own_model(self, message: Message, context: Context) -> Predictive | None:
         """Return the client's own model for an evaluation message; None where it has none.
@@ -123,53 +113,73 @@ class Client:
         SettingError
             As in `answer`.
         """
-        config, received = _told(message)
-        if METHOD_KEY not in config:
-            return None
-        local = self._local("own", config, context)
-        return personal(method_of(config), local, received, config, self._place(context))
+        request = self._read(message, context)
+        return request.own_model(self._local(request, self._seed("own", request, context)))
 
-    def _evaluated(self, message: Message, context: Context) -> Message:
+    def fit(self, request: Request, seed: int) -> Fitted:
+        """Do the client's work of a round, from a seed; the network is left as it was trained."""
+        return request.fit(self._local(request, seed))
+
+    def models(self, request: Request, seed: int) -> dict[str, Predictive]:
+        """Return the models that are scored, by what the names of their scores begin with.
+
+        A client that has no model of its own yet would use the global one.
+        """
+        found = {"": global_model(request.method, request.received, self.model.state_dict().keys())}
+        if request.scores_own_model:
+            found["personal-"] = request.own_model(self._local(request, seed)) or found[""]
+        return found
+
+    def scores(
+        self, models: Mapping[str, Predictive], score: Callable[[Predictive], Mapping[str, float]]
+    ) -> dict[str, float]:
+        """Return the models' scores by name; the network holds a model while it is scored."""
+        found: dict[str, float] = {}
+        for owner, held in models.items():
+            self.model.load_state_dict({**held.model})
+            found |= {owner + name: value for name, value in score(held).items()}
+        return found
+
+    def _evaluated(self, request: Request, context: Context) -> Message:
         if self.held_out is None:
             allowed = "(x, y) that the client does not train on, or fraction_evaluate=0.0"
             raise SettingError("held_out", None, allowed)
-        config, received = _told(message)
-        method = method_of(config) if METHOD_KEY in config else Method()
-        models = {"": global_model(method, received, self.model.state_dict().keys())}
-        if has_own_model(method, config):
-            models["personal-"] = self.own_model(message, context) or models[""]
         x, y = self.held_out
-        found: dict[str, int | float] = {"num-examples": len(y)}
-        for owner, held in models.items():
-            self.model.load_state_dict({**held.model})
-            generator = torch.Generator(x.device).manual_seed(self._seed("score", config, context))
+        seed = self._seed("score", request, context)
+
+        def score(by: Predictive) -> dict[str, float]:
+            generator = torch.Generator(x.device).manual_seed(seed)
             prediction = predicted(
                 "auto", self.model, x, self.samples, generator,
-                held.posterior, held.members, pool=held.pool,
+                by.posterior, by.members, pool=by.pool,
             )  # fmt: skip
-            found |= {owner + name: value for name, value in evaluate(prediction.probs, y).items()}
-        return Message(RecordDict({"metrics": MetricRecord({**found})}), reply_to=message)
+            return evaluate(prediction.probs, y)
 
-    def _local(self, purpose: str, config: ConfigRecord, context: Context) -> Local:
-        training = self.training.suited_to(self.model, len(self.y))
+        models = self.models(request, self._seed("own", request, context))
+        metrics = MetricRecord({"num-examples": len(y), **self.scores(models, score)})
+        return Message(RecordDict({"metrics": metrics}), reply_to=request.message)
+
+    def _local(self, request: Request, seed: int) -> Local:
+        """Return what the client has in the round of a message."""
+        config, examples, chosen = request.config, len(self.y), self.inference
         return Local(
-            self.model, self.x, self.y, self.nll, local_method(self.inference), training,
-            self.prior, _round(config), self._seed(purpose, config, context),
-            part=part_asked(config), share=share_of(config, len(self.y)),
-        )  # fmt: skip
+            model=self.model,
+            x=self.x,
+            y=self.y,
+            nll=self.nll,
+            inference=local_method(chosen) if isinstance(chosen, str) else chosen,
+            training=self.training.suited_to(self.model, examples),
+            prior=self.prior,
+            round=request.round,
+            seed=seed,
+            augment=self.augment,
+            part=part_asked(config),
+            share=share_of(config, examples),
+        )
 
-    def _seed(self, purpose: str, config: ConfigRecord, context: Context) -> int:
+    def _read(self, message: Message, context: Context) -> Request:
+        return Request.read(message, context.state if self.keep_in is None else self.keep_in)
+
+    def _seed(self, purpose: str, request: Request, context: Context) -> int:
         node = int(context.node_config.get("partition-id", context.node_id))
-        return derive_seed(self.seed, purpose, node, _round(config))
-
-    def _place(self, context: Context) -> Place:
-        return context.state if self.keep_in is None else self.keep_in
-
-
-def _told(message: Message) -> tuple[ConfigRecord, Mapping[str, Tensor]]:
-    arrays = next(iter(message.content.array_records.values()))
-    return next(iter(message.content.config_records.values())), arrays.to_torch_state_dict()
-
-
-def _round(config: ConfigRecord) -> int:
-    return int(config["server-round"])  # type: ignore[arg-type]
+        return derive_seed(self.seed, purpose, node, request.round)

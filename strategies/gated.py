@@ -1,10 +1,9 @@
-"""Flower's FedAvg with a gate: which replies count, for how much, and when a round is skipped."""
+"""Rounds of admitted replies: their aggregate, and when a round is skipped or undone."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from inspect import signature
+from collections.abc import Iterable, Mapping, Sequence
 from logging import INFO
 from typing import Any
 
@@ -14,25 +13,25 @@ from flwr.serverapp.strategy import Result
 from torch import Tensor
 
 from fedbary.errors import SettingError
+from fedbary.methods import Reply
 
 from .admission import arrays_of, metric_refusals
-from .asking import AskingStrategy
-from .conventions import CONVENTIONS
+from .admitting import AdmittingStrategy
 from .culprits import farthest, spoilers
 from .distances import LEAST, farness, too_far
-from .gate import Gate, Refusal, Terms, first_sound
+from .gate import first_sound
 from .internals import log
 from .limits import check_arrays
-from .listener import Listener
+from .names import Names
 from .retreat import Before, Retreat, could_not_train, standing_out
 from .tally import Tally
-from .weights import Limit, check_weight_ratio, weight_of
+from .weights import weight_of
 
 SKIPPED_KEY = "skipped"
 """The metric, 1, of a skipped round, whose global arrays stay as they were."""
 
 
-class GatedStrategy(AskingStrategy, ABC):
+class GatedStrategy(AdmittingStrategy, ABC):
     """Flower's FedAvg that admits replies and leaves the aggregate to a subclass.
 
     `admission` says which replies are refused, `distances` which of the others lie too far from
@@ -43,30 +42,12 @@ class GatedStrategy(AskingStrategy, ABC):
     Parameters
     ----------
     *args, **kwargs
-        Those of `AskingStrategy`, and so of `flwr.serverapp.strategy.FedAvg`, in its order.
+        Those of `AdmittingStrategy`, and so of `flwr.serverapp.strategy.FedAvg`, in its order.
     min_replies : int
         With fewer admitted training replies the round is skipped: the global arrays stay as they
         were, and the train metrics are ``{"skipped": 1}``.
     max_skipped : int or None
         After so many skipped rounds in a row the next ends the run with a RunError. None: never.
-    max_weight_ratio : float, optional
-        The largest ratio of a reply's weight to the round's median weight, in training and in
-        evaluation, 1 or more; a larger weight counts as that much. None: no bound, so a client that
-        claims a million times the others' examples is the aggregate (but not under robust rules).
-    train_limit, evaluate_limit : callable, optional
-        From a node's id, the largest weight of its reply, None where that is not known. A larger
-        weight counts as that much, with a warning; a reply that may weigh 0 is refused.
-    name_node : callable, optional
-        From a node's id, the name of its site, by which refusals call it and a method knows it over
-        all rounds; None where that is not known. Then it is the id, which changes when a SuperNode
-        without a registered key is started again.
-    known_metrics : mapping of str to (float, float), optional
-        The metrics that clients send as numbers, each with its least and its largest value. A reply
-        with something else under one of these keys is left out of the metrics, and replies may hold
-        other keys; `train_metrics_aggr_fn` and `evaluate_metrics_aggr_fn` should read these keys
-        alone. None: the commonest set of keys is averaged; replies with others are left out.
-    listener : Listener, optional
-        Hears the replies whose metrics are averaged.
 
     Raises
     ------
@@ -75,9 +56,6 @@ class GatedStrategy(AskingStrategy, ABC):
 
     Attributes
     ----------
-    admitted_nodes : list of int
-        The nodes whose metrics the metric aggregation functions get, in that order; none in a
-        skipped round.
     contributors : list of int
         The nodes whose replies made the last round that counted, in the order of aggregation; empty
         before the first round of this start.
@@ -85,67 +63,20 @@ class GatedStrategy(AskingStrategy, ABC):
         The round that the last one has undone.
     """
 
-    convention = CONVENTIONS["fedbary"]
-    """Which arrays are Gaussian, and the unit of their scales."""
-
     def __init__(
-        self,
-        *args: Any,
-        min_replies: int = 1,
-        max_skipped: int | None = 3,
-        max_weight_ratio: float | None = None,
-        train_limit: Limit | None = None,
-        evaluate_limit: Limit | None = None,
-        name_node: Callable[[int], str | None] | None = None,
-        known_metrics: Mapping[str, tuple[float, float]] | None = None,
-        listener: Listener | None = None,
-        **kwargs: Any,
+        self, *args: Any, min_replies: int = 1, max_skipped: int | None = 3, **kwargs: Any
     ) -> None:
-        takes = self._arguments()
-        if unknown := sorted(kwargs.keys() - takes):
-            name = type(self).__name__
-            raise TypeError(f"{name} has no argument {unknown[0]!r}; it takes {', '.join(takes)}")
         super().__init__(*args, **kwargs)
         if not isinstance(min_replies, int) or min_replies < 1:
             raise SettingError("min_replies", min_replies, "1 or more")
         self.min_replies = min_replies
         self.max_skipped = max_skipped
-        check_weight_ratio(max_weight_ratio)
-        self.max_weight_ratio = max_weight_ratio
-        self.train_limit = train_limit
-        self.evaluate_limit = evaluate_limit
-        self.known_metrics = known_metrics
-        self.listener = listener
-        self.name_node = name_node
-        self._gate = Gate(name_node)
         self.num_admitted = 0
-        self.admitted_nodes: list[int] = []
         self.contributors: list[int] = []
         self.undone: int | None = None
         self._tally = Tally(max_skipped)
         self._retreat = Retreat()
         self._global_arrays: ArrayRecord | None = None
-
-    @classmethod
-    def _arguments(cls) -> list[str]:
-        """Return the names of what the class and those that it extends take, those first."""
-        return [
-            name
-            for base in cls.__mro__
-            if "__init__" in vars(base)
-            for name, each in signature(vars(base)["__init__"]).parameters.items()
-            if name != "self" and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
-        ]
-
-    @property
-    def refusals(self) -> list[Refusal]:
-        """The replies that were left out: at most 100 a phase, and the last 10,000 in all."""
-        return self._gate.refusals
-
-    @property
-    def unanswered(self) -> set[int]:
-        """The nodes that were asked in the last round and did not reply."""
-        return self._gate.unanswered
 
     @abstractmethod
     def _check_global(self, arrays: ArrayRecord) -> None:
@@ -159,16 +90,8 @@ class GatedStrategy(AskingStrategy, ABC):
         """Return whether the aggregate of so many replies bounds what a single one can do."""
         return False
 
-    def _name(self, reply: Message) -> str:
-        """Return what a method knows the client of a reply by."""
-        return self._named(reply.metadata.src_node_id)
-
-    def _named(self, node_id: int) -> str:
-        known = self.name_node(node_id) if self.name_node else None
-        return known or str(node_id)
-
     @abstractmethod
-    def _aggregate(self, admitted: Sequence[Message], weights: Sequence[float]) -> ArrayRecord:
+    def _aggregate(self, sent: ArrayRecord, replies: Sequence[Reply]) -> ArrayRecord:
         """Return the aggregate of admitted replies; a SettingError skips the round."""
 
     @abstractmethod
@@ -320,72 +243,46 @@ class GatedStrategy(AskingStrategy, ABC):
                 rest = self._gate.admitted(server_round, admitted, reasons, self.weighted_by_key)
                 return self._aggregate_admitted(server_round, rest, reference)
 
-        def attempt(replies: Sequence[Message]) -> ArrayRecord:
-            weights = [weight_of(reply, self.weighted_by_key) for reply in replies]
-            arrays = self._aggregate(replies, weights)
+        sent_now = records[0] if self._global_arrays is None else self._global_arrays
+        names = Names(records[0].keys(), self.convention)
+        replies = [
+            Reply(self._name(reply), weight_of(reply, self.weighted_by_key), names.read(record))
+            for reply, record in zip(admitted, records, strict=True)
+        ]
+
+        def attempt(some: Sequence[int]) -> ArrayRecord:
+            arrays = self._aggregate(sent_now, [replies[k] for k in some])
             check_arrays(arrays, reference, self.convention)
             return arrays
 
+        everybody = range(len(replies))
         try:
-            arrays = attempt(admitted)
+            arrays = attempt(everybody)
         except SettingError as error:
             return self._skip(server_round, str(error))
         except ValueError:
-            reasons = spoilers(admitted, attempt, lambda r: farthest(arrays_of(r), expected))
+            reasons = spoilers(everybody, attempt, lambda k: farthest(records[k], expected))
             rest = self._gate.admitted(server_round, admitted, reasons, self.weighted_by_key)
             return self._aggregate_admitted(server_round, rest, reference)
         most = map(max, weights_far, others_far)
-        if out := standing_out(dict(zip(map(self._name, admitted), most, strict=True))):
+        if out := standing_out({r.client: far for r, far in zip(replies, most, strict=True)}):
             self._retreat.before = Before(server_round, reference, self.state_dict(), out)
         arrays = self._commit(reference, arrays, admitted)
         self.contributors = [reply.metadata.src_node_id for reply in admitted]
         self._tally.count()
         left_out = metric_refusals(admitted, self.known_metrics)
         self._gate.said(server_round, "metrics left out", admitted, left_out)
-        usual = [reply for reply, why in zip(admitted, left_out, strict=True) if why is None]
-        self.admitted_nodes = [reply.metadata.src_node_id for reply in usual]
-        contents = [reply.content for reply in usual]
+        usual = [k for k, why in enumerate(left_out) if why is None]
+        self.admitted_nodes = [self.contributors[k] for k in usual]
+        contents = [admitted[k].content for k in usual]
         if self.listener is not None:
-            self.listener.trained(dict(zip(self.admitted_nodes, contents, strict=True)))
+            heard = dict(zip(self.admitted_nodes, contents, strict=True))
+            self.listener.trained(heard, [replies[k].tensors for k in usual])
         return arrays, self.train_metrics_aggr_fn(contents, self.weighted_by_key)
 
     def _skip(self, server_round: int, reason: str) -> tuple[None, MetricRecord]:
         self._tally.skip(server_round, reason)
         return None, MetricRecord({SKIPPED_KEY: 1})
 
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Return the messages that ask nodes to evaluate."""
-        messages = list(super().configure_evaluate(server_round, arrays, config, grid))
-        self._gate.ask(messages)
-        return messages
-
-    def aggregate_evaluate(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> MetricRecord | None:
-        """Aggregate the metrics of the admitted replies; None if there are none.
-
-        A reply whose metrics cannot be averaged with the others' is refused too.
-        """
-        server_round += self.completed_rounds
-        replies = list(replies)
-        self._gate.hear(replies)
-        weighed = self._gate.evaluated(server_round, replies, self._terms(self.evaluate_limit))
-        unusual = metric_refusals(weighed, self.known_metrics)
-        admitted = self._gate.admitted(server_round, weighed, unusual, self.weighted_by_key)
-        if not admitted:
-            return None
-        contents = [reply.content for reply in admitted]
-        self.admitted_nodes = [reply.metadata.src_node_id for reply in admitted]
-        if self.listener is not None:
-            self.listener.evaluated(dict(zip(self.admitted_nodes, contents, strict=True)))
-        return self.evaluate_metrics_aggr_fn(contents, self.weighted_by_key)
-
     def _barred(self, reply: Message) -> str | None:
         return self._retreat.refusal(self._name(reply))
-
-    def _terms(
-        self, limit: Limit | None, barred: Callable[[Message], str | None] = lambda _: None
-    ) -> Terms:
-        return Terms(self.convention, self.weighted_by_key, limit, self.max_weight_ratio, barred)

@@ -7,6 +7,8 @@ from typing import Protocol
 
 from flwr.app import RecordDict
 
+from fedbary.methods import Tensors
+
 
 class Listener(Protocol):
     """Hears what clients are sent to train, and by node the replies whose metrics are sound.
@@ -17,8 +19,8 @@ class Listener(Protocol):
     def asked(self, contents: Sequence[RecordDict]) -> None:
         """Hear what the clients of a round are sent to train."""
 
-    def trained(self, replies: Mapping[int, RecordDict]) -> None:
-        """Hear the training replies."""
+    def trained(self, replies: Mapping[int, RecordDict], tensors: Sequence[Tensors]) -> None:
+        """Hear the training replies, with their arrays in fedbary's names and unit."""
 
     def evaluated(self, replies: Mapping[int, RecordDict]) -> None:
         """Hear the evaluation replies."""

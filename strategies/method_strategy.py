@@ -14,12 +14,11 @@ from flwr.serverapp import Grid
 from torch import Tensor, nn
 
 from fedbary.errors import SettingError
-from fedbary.methods import METHODS, Bench, Method, Reply, Server, Tensors, require_room
+from fedbary.methods import Bench, Method, Reply, Server, Tensors, require_room
 from fedbary.predictive import Prediction, Predictive
 from fedbary.predictive.choice import predicted
 from fedbary.seeds import derive_seed
 
-from .admission import arrays_of
 from .arrays import Blanks
 from .asking import CLIENTS_KEY, EXAMPLES_KEY
 from .conventions import Convention, convention_named
@@ -27,6 +26,7 @@ from .gated import GatedStrategy
 from .internals import log
 from .names import Names
 from .privacy import driving_wrapper
+from .retreat import part_of
 
 METHOD_KEY = "method"
 """The entry of a message's config with the method's name; its parameters stand beside it."""
@@ -168,10 +168,7 @@ class MethodStrategy(GatedStrategy):
                 said[KEPT_KEY] = [rounds.get(name, 0) for rounds in kept]
                 said[RUN_KEY] = self._run
             message.content = RecordDict(
-                {
-                    self.arrayrecord_key: record,
-                    self.configrecord_key: said,
-                }
+                {self.arrayrecord_key: record, self.configrecord_key: said}
             )
         return messages
 
@@ -193,16 +190,8 @@ class MethodStrategy(GatedStrategy):
     def load_state_dict(self, state: Mapping[str, Tensor], completed_rounds: int) -> None:
         """Take a state that `state_dict` returned after so many rounds."""
         super().load_state_dict(state, completed_rounds)
-        self._state = {
-            name.removeprefix(_STATE): tensor.clone()
-            for name, tensor in state.items()
-            if name.startswith(_STATE)
-        }
-        self._kept = {
-            name.removeprefix(_KEPT): int(number)
-            for name, number in state.items()
-            if name.startswith(_KEPT)
-        }
+        self._state = {name: tensor.clone() for name, tensor in part_of(state, _STATE).items()}
+        self._kept = {name: int(number) for name, number in part_of(state, _KEPT).items()}
         self._run = int(state.get(_RUN, self._run))
 
     def _check_global(self, arrays: ArrayRecord) -> None:
@@ -232,16 +221,10 @@ class MethodStrategy(GatedStrategy):
         self._kept |= dict.fromkeys(names, self._round)
         return aggregate
 
-    def _aggregate(self, admitted: Sequence[Message], weights: Sequence[float]) -> ArrayRecord:
-        records = [arrays_of(reply) for reply in admitted]
-        reference = records[0] if self._global_arrays is None else self._global_arrays
-        sent = Names(records[0].keys(), self.convention)
-        replies = [
-            Reply(self._name(reply), weight, sent.read(record))
-            for reply, record, weight in zip(admitted, records, weights, strict=True)
-        ]
-        names, blanks = Names(reference.keys(), self.convention), Blanks()
-        server = self._server(names.read(reference), blanks)
+    def _aggregate(self, sent: ArrayRecord, replies: Sequence[Reply]) -> ArrayRecord:
+        """Return the global arrays that the method makes of admitted replies."""
+        names, blanks = Names(sent.keys(), self.convention), Blanks()
+        server = self._server(names.read(sent), blanks)
         try:
             result, self._pending = self.method.aggregate(server, replies)
         except (ArithmeticError, torch.linalg.LinAlgError) as error:
@@ -249,7 +232,7 @@ class MethodStrategy(GatedStrategy):
         self.method.check_state(result, self._pending)
         tensors = dict(result)
         del result  # now only the dictionary refers to what lies in blanks
-        return names.write(tensors, reference, blanks)
+        return names.write(tensors, sent, blanks)
 
     def predictive(self, model: Mapping[str, Tensor]) -> Predictive:
         """Return what predicts after the last round; `model` is the global arrays as tensors."""
@@ -311,15 +294,3 @@ def _record(
     return ArrayRecord(
         {key: written[key] if key in written else held[key] for key in map(names.key, sent)}
     )
-
-
-def method_strategy(name: str) -> type[MethodStrategy]:
-    """Return the strategy class of a method, one and the same at every call."""
-    if name not in _CLASSES:
-        method = METHODS[name]
-        members = {"method_class": method, "__doc__": method.__doc__, "__module__": __name__}
-        _CLASSES[name] = type(name, (MethodStrategy,), members)
-    return _CLASSES[name]
-
-
-_CLASSES: dict[str, type[MethodStrategy]] = {}

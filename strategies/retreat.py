@@ -84,12 +84,12 @@ class Retreat:
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Take a state of `state_dict`."""
-        self.barred = {name: int(number) for name, number in _part(state, _BARRED).items()}
+        self.barred = {name: int(number) for name, number in part_of(state, _BARRED).items()}
         self.before = None
         if _ROUND in state:
-            arrays = {k: array_from_tensor(tensor) for k, tensor in _part(state, _ARRAYS).items()}
-            far = {name: float(times) for name, times in _part(state, _FAR).items()}
-            earlier = _part(state, _STATE)
+            arrays = {k: array_from_tensor(tensor) for k, tensor in part_of(state, _ARRAYS).items()}
+            far = {name: float(times) for name, times in part_of(state, _FAR).items()}
+            earlier = part_of(state, _STATE)
             self.before = Before(int(state[_ROUND]), ArrayRecord(arrays), earlier, far)
 
 
@@ -110,5 +110,6 @@ def could_not_train(reply: Message) -> bool:
     return reply.has_content() or reply.error.code == ErrorCode.CLIENT_APP_RAISED_EXCEPTION
 
 
-def _part(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+def part_of(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Return the tensors whose names begin with a prefix, by the rest of their names."""
     return {k.removeprefix(prefix): t for k, t in state.items() if k.startswith(prefix)}

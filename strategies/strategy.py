@@ -12,6 +12,7 @@ from flwr.serverapp.strategy import Result
 from fedbary.aggregation import RULES, AnyRule, RobustRule
 from fedbary.aggregation.robust import num_hostile
 from fedbary.errors import SettingError
+from fedbary.methods import Reply
 from fedbary.methods.barycentre import Barycentre
 
 from .admission import arrays_of
@@ -108,12 +109,13 @@ class PosteriorStrategy(MethodStrategy):
         rule, protects = self.rule, self.method.clipping or self.method.mixing
         return protects or (isinstance(rule, RobustRule) and not rule.is_plain(replies))
 
-    def _aggregate(self, admitted: Sequence[Message], weights: Sequence[float]) -> ArrayRecord:
+    def _aggregate(self, sent: ArrayRecord, replies: Sequence[Reply]) -> ArrayRecord:
         """Return the aggregate of admitted replies under the rule."""
+        weights = [reply.weight for reply in replies]
         if self._wrapper is not None and not hides_each(self._wrapper, weights):
             share = f"at most 1/{self._wrapper.num_sampled_clients}, so that the noise hides it"
             raise SettingError("a reply's share of the mean", max(weights) / sum(weights), share)
-        return super()._aggregate(admitted, weights)
+        return super()._aggregate(sent, replies)
 
     def _commit(
         self, reference: ArrayRecord, aggregate: ArrayRecord, admitted: Sequence[Message]

@@ -7,12 +7,15 @@ small layers in tests/methods and tests/strategies at any time.
 import os
 
 import pytest
-from safetensors.torch import load_file
+from runs_of import posterior
 from torch import equal
 
 from fedbary.methods import METHODS
 from fedbary.parts.parameters import declared
 from fedbary.settings.config import resolve
+
+OF_CLASSES = [name for name, method in METHODS.items() if not method.needs_numbers]
+"""The methods that predict classes, as the laws' networks do."""
 
 NIGHT = bool(os.environ.get("FEDBARY_EVERY_METHOD"))
 night = pytest.mark.skipif(not NIGHT, reason="by night: FEDBARY_EVERY_METHOD=1")
@@ -21,12 +24,13 @@ night = pytest.mark.skipif(not NIGHT, reason="by night: FEDBARY_EVERY_METHOD=1")
 KINDS = {
     (m.deterministic, m.remembers, m.personalises, m.shows, m.needs_bench): name
     for name, m in METHODS.items()
+    if name in OF_CLASSES
 }.values()
 """A method of each kind of message and memory."""
 
-EACH = list(METHODS if NIGHT else KINDS)
+EACH = list(OF_CLASSES if NIGHT else KINDS)
 
-ON_SERVERS = METHODS if NIGHT else ["pFedVem"]
+ON_SERVERS = OF_CLASSES if NIGHT else ["pFedVem"]
 """Methods that are tried on Ray and on real servers: one whose clients remember and keep models.
 
 The barycentre is tried there in tests/launching. What travels between processes is tried of each
@@ -66,11 +70,6 @@ def gaussian_layers(name, wanted=1):
 def of_tables(name, **changes):
     """Settings of a network that is quick to train."""
     return settings(name, task="tables", bayesian_layers=gaussian_layers(name), **changes)
-
-
-def posterior(folder):
-    """The global model of a run."""
-    return load_file(folder / "posterior.safetensors")
 
 
 def same(one, other):

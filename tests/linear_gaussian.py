@@ -9,6 +9,11 @@ from fedbary.methods import Local, Reply, Server
 NOISE_VAR = 0.25
 
 
+def double(*shape, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, dtype=torch.float64, generator=generator)
+
+
 class Linear(nn.Module):
     """y = x w, Gaussian weights, in float64."""
 

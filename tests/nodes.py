@@ -2,7 +2,18 @@
 
 from flwr.proto.node_pb2 import NodeInfo
 
+import client_app
+from fedbary.settings.config import resolve
+from fedbary.tasks._images import layout_of
 from server_app.engine.inline import InlineGrid
+from server_app.roster.roster import Roster
+
+SMALL = {"engine": "inline", "pictures": False, "clients": 3, "min_examples": 5, "round_timeout": 5}
+
+
+def settings(**changes):
+    """The settings of a small federation."""
+    return resolve({**SMALL, **changes})
 
 
 class Grid(InlineGrid):
@@ -40,3 +51,9 @@ class KeyedGrid(Grid):
 
     def get_nodes(self):
         return [self.infos[node] for node in self.online]
+
+
+def roster_of(chosen, app=client_app.app):
+    """An inline federation and its roster."""
+    grid = Grid(app, chosen)
+    return grid, Roster(grid, chosen, layout_of(chosen))

@@ -115,3 +115,10 @@ class Detached(nn.Module):
 
     def forward(self, x):
         return x.detach()
+
+
+def frozen(shape, outputs):
+    """Return a network whose body, a batch norm in it, does not train."""
+    net = normed(shape, outputs)
+    net[:-1].requires_grad_(False)
+    return net

@@ -1,5 +1,9 @@
-"""What runs are made of, from their settings."""
+"""What runs are made of, and what they leave in their folders."""
 
+import json
+
+import torch
+from safetensors.torch import load_file
 from torch import nn
 
 from fedbary.settings.config import Settings
@@ -10,3 +14,33 @@ def network(settings: Settings) -> nn.Module:
     """Return the network of a run on the server's own data."""
     task = task_of(settings)
     return task.make_model(task.signature())
+
+
+def lines(folder):
+    """What each round of a run measured."""
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def timeless_lines(folder):
+    """What each round measured, without the time it took."""
+    measured = lines(folder)
+    for line in measured:
+        line.pop("seconds")
+        for client in line.get("clients", []):
+            client.pop("train-seconds")
+    return measured
+
+
+def tensors(folder, name="posterior"):
+    """The tensors of a file of a run."""
+    return load_file(folder / f"{name}.safetensors")
+
+
+def posterior(folder):
+    """The final posterior."""
+    return tensors(folder)
+
+
+def same(one, other):
+    """Whether two maps hold the same tensors, bit for bit."""
+    return one.keys() == other.keys() and all(torch.equal(one[k], other[k]) for k in one)

@@ -1,15 +1,19 @@
 """A real ClientApp whose clients move a posterior, reproducibly, in any convention."""
 
+import numpy as np
 import torch
-from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from strategies_replies import state
 
 from fedbary import Posterior
+from fedbary.aggregation import aggregate
 from server_app.engine.inline import InlineGrid
 from strategies import CONVENTIONS, Convention, arrays_from_posterior, posterior_from_arrays
 
 CLIENTS = 4
+EQUAL = ConfigRecord({"equal": True})
+TOLERANCE = {torch.float32: 3e-6, torch.float64: 1e-13}
 
 KEYS = {
     "fedbary": ("w_mean", "w_log_var"),
@@ -91,3 +95,34 @@ def checksum(arrays: ArrayRecord) -> float:
 def grid(*args, **kwargs) -> InlineGrid:
     """An in-process federation of `client_app`'s clients."""
     return InlineGrid(client_app(*args, **kwargs), CLIENTS, {})
+
+
+def floating(arrays):
+    """The arrays that Flower's clipping clips: floating, with at least one dimension."""
+    return ArrayRecord({k: v for k, v in arrays.items() if "float" in v.dtype and v.shape})
+
+
+def round_of(rule, arrays, server_round, clients, weights=None):
+    """The posterior after a round of these clients."""
+    posterior = posterior_from_arrays(arrays, CONVENTIONS["fedbary"])
+    replies = [moved(posterior, 100 * server_round + k) for k in clients]
+    return aggregate(rule, replies, weights or [1 + k for k in clients])
+
+
+def assert_posterior(arrays, expected, tolerance=1e-5):
+    """Arrays hold a posterior, up to rounding."""
+    found = posterior_from_arrays(arrays, CONVENTIONS["fedbary"])
+    assert found.mean.keys() == expected.mean.keys()
+    for part, wanted in ((found.mean, expected.mean), (found.log_var, expected.log_var)):
+        for name, tensor in wanted.items():
+            torch.testing.assert_close(part[name], tensor, rtol=tolerance, atol=tolerance)
+
+
+def assert_close(arrays, expected, dtype=torch.float32):
+    """Arrays have the names, order, dtypes and, up to rounding, values of others."""
+    assert list(arrays) == list(expected)
+    for key, array in expected.items():
+        value, wanted = arrays[key].numpy(), array.numpy()
+        assert value.dtype == wanted.dtype
+        tolerance = TOLERANCE[dtype]
+        np.testing.assert_allclose(value, wanted, rtol=tolerance, atol=tolerance, err_msg=key)

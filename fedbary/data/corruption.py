@@ -58,6 +58,8 @@ of noise on the CPU."""
 
 def require_pixels(images: Tensor) -> None:
     """Raise a SettingError unless images are from 0 to 1, as what corrupts them takes them."""
+    if images.ndim == 2:
+        raise SettingError("corruptions", True, "false for features: images are corrupted")
     if not (images.min() >= 0 and images.max() <= 1):
         found = f"false for images from {float(images.min()):g} to {float(images.max()):g}"
         raise SettingError("corruptions", True, f"{found}: pixels are from 0 to 1")

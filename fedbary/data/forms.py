@@ -1,4 +1,4 @@
-"""The forms that the name of a data set may have, beside names and paths."""
+"""The forms that the names of data sets and backbones may have, beside names and paths."""
 
 from __future__ import annotations
 
@@ -10,6 +10,11 @@ HUB = "hf:"
 TORCHVISION = "torchvision:"
 """How the names of torchvision's data sets begin, ``torchvision:KMNIST``."""
 
+TIMM = "timm:"
+"""How the names of timm's networks begin, ``timm:resnet18``."""
+
+BACKBONES = f"{TIMM}NAME, {TORCHVISION}NAME, {HUB}OWNER/NAME, or package.module:factory"
+"""The forms that the name of a backbone may have."""
 
 PARQUET = ".parquet"
 """How the names of Parquet files end."""
@@ -28,3 +33,14 @@ def is_own(name: str) -> bool:
 def is_source(name: str) -> bool:
     """Whether a name says where data come from: a library, or a function of one's own."""
     return name.startswith((HUB, TORCHVISION)) or is_factory(name)
+
+
+def is_own_backbone(name: str) -> bool:
+    """Whether the name of a backbone is that of a function of one's own."""
+    return is_factory(name) and not name.startswith((TIMM, TORCHVISION, HUB))
+
+
+def is_backbone(name: str) -> bool:
+    """Whether a name has one of the forms of `BACKBONES`."""
+    begun = (name.startswith(form) and name != form for form in (TIMM, TORCHVISION, HUB))
+    return any(begun) or is_own_backbone(name)

@@ -13,7 +13,7 @@ from fedbary.data.examples import Examples
 from fedbary.data.folder_contents import contents
 from fedbary.data.image_files import IMAGES, read_image, shape_of
 from fedbary.data.image_folder import treated
-from fedbary.data.image_layout import ImageLayout
+from fedbary.data.image_layout import ImageLayout, of_pictures
 from fedbary.data.images._dataset import images_of, require_pixels
 from fedbary.data.labels import CLASSES, Labels
 from fedbary.data.npz import read_npz_arrays
@@ -52,7 +52,7 @@ def read_images(
     elif path.suffix.lower() == ".npz":
         examples = _npz(path, labels)
     elif path.is_file() and path.suffix.lower() in IMAGES:
-        pixels = read_image(path, layout.shape, resize)
+        pixels = read_image(path, of_pictures(layout.shape), resize)
         x = images_of(pixels[None], str(path))
         converted = _converted([path], [path.name], layout)
         notes = tuple(treated([path]))
@@ -89,7 +89,7 @@ def _folder(path: Path, layout: ImageLayout, resize: str) -> Examples:
     if not files:
         there = "; ".join([str(path), *held.unread()])
         raise SettingError("data", there, f"a folder with images ({', '.join(IMAGES)})")
-    pixels = np.stack([read_image(file, layout.shape, resize) for file in files])
+    pixels = np.stack([read_image(file, of_pictures(layout.shape), resize) for file in files])
     inside = [file.relative_to(path) for file in files]
     depth = max(len(file.parts) for file in inside) - 1
     levels = [

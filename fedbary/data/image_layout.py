@@ -21,42 +21,75 @@ class ImageLayout:
     Parameters
     ----------
     shape : tuple of int
-        Channels (1 or 3), height and width.
+        Channels (1 or 3), height and width; of features their number.
     classes : tuple of str
         Name of each class, in the order of the labels 0, 1, …
+    backbone : str
+        The digest of the network that makes features of images; "" for none.
+    width : int
+        How many features; 0 for none.
     """
 
-    shape: tuple[int, int, int]
+    shape: tuple[int, ...]
     classes: tuple[str, ...]
+    backbone: str = ""
+    width: int = 0
 
-    def config(self) -> dict[str, list[int] | list[str]]:
+    @property
+    def seen(self) -> tuple[int, ...]:
+        """The shape of what the model sees: the images, or their features."""
+        return (self.width,) if self.backbone else self.shape
+
+    def config(self) -> dict[str, list[int] | list[str] | str | int]:
         """Return what a ConfigRecord holds of it."""
-        return {"input-shape": list(self.shape), "class-names": list(self.classes)}
+        of_features: dict[str, str | int] = {"backbone": self.backbone, "width": self.width}
+        return {
+            "input-shape": list(self.shape),
+            "class-names": list(self.classes),
+            **(of_features if self.backbone else {}),
+        }
 
     @staticmethod
     def from_config(config: Mapping[str, Any]) -> ImageLayout:
         """Return the layout that a ConfigRecord describes."""
-        channels, height, width = (int(side) for side in config["input-shape"])
         return ImageLayout(
-            (channels, height, width), tuple(str(name) for name in config["class-names"])
+            tuple(int(side) for side in config["input-shape"]),
+            tuple(str(name) for name in config["class-names"]),
+            str(config.get("backbone", "")),
+            int(config.get("width", 0)),
         )
 
 
-def parse_shape(text: str) -> tuple[int, int, int]:
-    """Read an image shape such as ``1x28x28``.
+def parse_shape(text: str) -> tuple[int, ...]:
+    """Read an image shape such as ``1x28x28``, or the number of features, such as ``1280``.
 
     Raises
     ------
     SettingError
         If it is none.
     """
+    if re.fullmatch(r"[1-9]\d{0,6}", text):
+        return (int(text),)
     match = re.fullmatch(r"([13])[x×](\d{1,4})[x×](\d{1,4})", text)
     sides = [int(number) for number in match.groups()] if match else [0, 0, 0]
     if min(sides[1:]) < MIN_SIDE:
         allowed = "auto, or CHANNELSxHEIGHTxWIDTH with 1 or 3 channels and sides from "
-        allowed += f"{MIN_SIDE} to 9999"
+        allowed += f"{MIN_SIDE} to 9999; or a number of features"
         raise SettingError("input_shape", text, allowed)
     return sides[0], sides[1], sides[2]
+
+
+def of_pictures(shape: tuple[int, ...]) -> tuple[int, int, int]:
+    """Return channels, height and width, which pictures have.
+
+    Raises
+    ------
+    SettingError
+        If inputs are features.
+    """
+    if len(shape) != 3:
+        raise SettingError("data", "pictures", f"an .npz file with {shape[0]} features an example")
+    return shape[0], shape[1], shape[2]
 
 
 def parse_classes(text: str) -> tuple[str, ...]:

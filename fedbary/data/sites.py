@@ -12,7 +12,7 @@ from pathlib import Path
 from torch import Tensor
 
 from fedbary.data.image_folder import described, read_classes
-from fedbary.data.image_layout import ImageLayout
+from fedbary.data.image_layout import ImageLayout, of_pictures
 from fedbary.data.images._dataset import read_own_npz, tensors
 from fedbary.data.labels import CLASSES, Labels
 from fedbary.data.paths import user_path
@@ -150,7 +150,8 @@ def own_data(
     except MemoryError as error:
         raise SettingError("data-path", error, "data that fit into this memory") from error
     if tuple(x.shape[1:]) != task.shape:
-        raise SettingError(path, _sides(x.shape[1:]), f"images of {_sides(task.shape)}")
+        wanted = "images of" if len(task.shape) == 3 else "features:"
+        raise SettingError(path, _sides(x.shape[1:]), f"{wanted} {_sides(task.shape)}")
     if not labels.fit(y, len(task.classes)):
         allowed = f"labels from 0 to {len(task.classes) - 1}, as there are {len(task.classes)}"
         raise SettingError(path, labels.classes(y) - 1, f"{allowed} classes")
@@ -166,7 +167,7 @@ def own_notes(path: str, task: ImageLayout) -> tuple[str, ...]:
 def _read_folder(
     folder: Path, task: ImageLayout, resize: str, like: Labels
 ) -> tuple[Tensor, Tensor]:
-    images, labels = read_classes(folder, task.classes, task.shape, resize)
+    images, labels = read_classes(folder, task.classes, of_pictures(task.shape), resize)
     return tensors({"images": images, "labels": labels}, ("images", "labels"), str(folder), like)
 
 

@@ -16,19 +16,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def triangle(result: SignedRank, first_name: str, second_name: str) -> Figure:
-    """Draw the sample of a signed-rank test in the triangle of its three outcomes.
-
-    A draw lies the closer to a corner the more mass it gives to that outcome; lines part the
-    regions in which each is the largest. The probabilities stand at the corners.
-    """
-    figure = sheet(4.4, 4.2)
-    _draw_triangle(figure.subplots(), result, first_name, second_name, 10)
-    return figure
-
-
 def triangles(results: Mapping[tuple[str, str], SignedRank]) -> Figure:
-    """Draw a `triangle` for each pair of methods, (first, second), up to five in a row.
+    """Draw a triangle for each pair of methods, (first, second), up to five in a row.
+
+    A draw lies the closer to a corner the more mass it gives to that outcome. Lines part the
+    regions in which each is the largest. The probabilities stand at the corners.
 
     Raises
     ------
@@ -42,13 +34,13 @@ def triangles(results: Mapping[tuple[str, str], SignedRank]) -> Figure:
     figure = sheet(2.6 * columns, 2.6 * rows)
     panels = figure.subplots(rows, columns, squeeze=False).ravel()
     for axes, ((first, second), result) in zip(panels, results.items(), strict=False):
-        _draw_triangle(axes, result, first, second, 8)
+        _draw_triangle(axes, result, first, second)
     for axes in panels[len(results) :]:
         axes.remove()
     return figure
 
 
-def _draw_triangle(axes: Axes, result: SignedRank, first: str, second: str, size: int) -> None:
+def _draw_triangle(axes: Axes, result: SignedRank, first: str, second: str) -> None:
     from matplotlib.patches import Polygon
 
     corners = np.array([[0, 0], [0.5, math.sqrt(0.75)], [1, 0]])
@@ -69,6 +61,6 @@ def _draw_triangle(axes: Axes, result: SignedRank, first: str, second: str, size
         (f"{second}\nbetter: {result.second:.3f}", -0.04, "top"),
     )
     for (x, y), (label, rise, side) in zip(corners, labels, strict=True):
-        axes.text(x, y + rise, label, size=size, ha="center", va=side, parse_math=False)
+        axes.text(x, y + rise, label, size=8, ha="center", va=side, parse_math=False)
     axes.set(xlim=(-0.25, 1.25), ylim=(-0.25, 1.1), aspect="equal")
     axes.axis("off")

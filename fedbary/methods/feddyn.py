@@ -76,7 +76,6 @@ class FedDyn(Method):
 
     deterministic = True
     remembers = True
-    unused = ("inference", "prior", "prior_std", "log_var_lr")
 
     def start(self, model: Tensors) -> Tensors:
         """Return h = 0."""

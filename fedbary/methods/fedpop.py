@@ -295,8 +295,6 @@ class Chain:
 
     def moments(self) -> list[tuple[str, Tensor, Tensor]]:
         """Return for each tensor of the head its name and the means of θ − m and (θ − m)²."""
-        views = zip(self.theta.views(self._gap), self.theta.views(self._square), strict=True)
-        return [
-            (name, gap.contiguous(), square.contiguous())
-            for name, (gap, square) in zip(self._heads, views, strict=True)
-        ]
+        sums = (self.theta.views(held) for held in (self._gap, self._square))
+        each = zip(self._heads, *sums, strict=True)
+        return [(name, gap.contiguous(), square.contiguous()) for name, gap, square in each]

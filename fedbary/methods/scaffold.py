@@ -85,7 +85,6 @@ class SCAFFOLD(Method):
 
     deterministic = True
     remembers = True
-    unused = ("inference", "prior", "prior_std", "log_var_lr")
 
     def start(self, model: Tensors) -> Tensors:
         """Return c = 0."""

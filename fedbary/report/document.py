@@ -86,18 +86,12 @@ class Document:
 
     def figure(self, name: str, figure: Figure, caption: str) -> None:
         """Add a picture with what it shows; a second one of the same name gets a number."""
-        from PIL import Image
-
         self._drawn[name] += 1
         if (number := self._drawn[name]) > 1:
             name = f"{name}-again-{number}"
 
         (self._folder / "figures").mkdir(parents=True, exist_ok=True)
-        drawn = io.BytesIO()
-        figure.savefig(drawn, dpi=DPI)
-        with Image.open(drawn) as picture:
-            small = picture.convert("RGB").quantize(COLOURS)
-        small.save(self._folder / "figures" / f"{name}.png", optimize=True)
+        write_small(figure, self._folder / "figures" / f"{name}.png")
         self._parts.append(f"![{name}](figures/{name}.png)\n\n{italic(caption)}")
 
     def write(self) -> None:
@@ -116,3 +110,13 @@ class Document:
     def _embedded(self, match: re.Match[str]) -> str:
         data = base64.b64encode((self._folder / match[1]).read_bytes()).decode()
         return f'src="data:image/png;base64,{data}"'
+
+
+def write_small(figure: Figure, file: Path, dpi: int = DPI) -> None:
+    """Write a picture with a palette of `COLOURS`."""
+    from PIL import Image
+
+    drawn = io.BytesIO()
+    figure.savefig(drawn, dpi=dpi)
+    with Image.open(drawn) as picture:
+        picture.convert("RGB").quantize(COLOURS).save(file, optimize=True)

@@ -8,13 +8,14 @@ from contextlib import suppress
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
-from fedbary.data.forms import is_own
+from fedbary.data.forms import is_own, is_own_backbone
 from fedbary.errors import SettingError
 from fedbary.parts.registry import is_factory
 from fedbary.settings.config import Settings
 
 NAMES_CODE: Mapping[str, Callable[[str], bool]] = {
     "model": is_factory,
+    "backbone": is_own_backbone,
     "dataset": is_own,
     "ood_dataset": is_own,
 }

@@ -47,6 +47,10 @@ def _with_method(settings: Settings) -> Iterator[tuple[str, str]]:
     method, kind = f"method={settings.method}", methods()[settings.method]
     if kind.deterministic not in (None, settings.bayesian_layers == 0):
         yield "bayesian_layers", f"{'0' if settings.bayesian_layers else '1 or more'} for {method}"
+    if kind.needs_numbers and settings.task != "regression":
+        yield "method", f"another for task={settings.task}: {settings.method} predicts numbers"
+    elif kind.needs_numbers and settings.noise != "learned":
+        yield "noise", f"learned for {method}"
     if settings.kl_weight == "share" and "prior" in {*unused_by(kind), *declared(kind)}:
         why = "share lets clients count the run's prior once in all, which it does not use"
         yield "kl_weight", f"a number for {method}: {why}"

@@ -110,7 +110,7 @@ def settings() -> Mapping[str, str]:
     """Return for every setting its default and meaning, as simulation.yaml has them."""
     found: dict[str, str] = {}
     last = ""
-    for line in DEFAULTS.read_text(encoding="utf-8").split("\ntasks:")[0].splitlines():
+    for line in DEFAULTS.read_text(encoding="utf-8").split("\non_features:")[0].splitlines():
         if match := re.match(r"(\w+):\s+(\S+)\s*(?:#\s*(.*))?$", line):
             last = match[1]
             found[last] = f"{last}={match[2]}  {match[3] or ''}".rstrip()

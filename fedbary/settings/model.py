@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from fedbary.attacks import ATTACKS, OMNISCIENT
-from fedbary.data.forms import HUB, TORCHVISION, is_source
+from fedbary.data.forms import BACKBONES, HUB, TORCHVISION, is_backbone, is_source
 from fedbary.data.image_layout import parse_classes, parse_shape
 from fedbary.data.partition import PARTITIONS
 from fedbary.data.partitioners import EXTRA
@@ -90,6 +90,12 @@ class Settings(BaseModel):
     holdout: BelowOne
     train_fraction: Share
     server_fraction: BelowOne
+
+    backbone: str
+    backbone_weights: str
+    backbone_size: Literal["auto"] | Count
+    features: Literal["all"] | Count
+    whiten: bool
 
     resize: Literal["none", "crop", "pad", "stretch"]
     normalise: Literal["none", "channels"]
@@ -265,6 +271,13 @@ class Settings(BaseModel):
         if setting == "dataset" and value.lower().endswith(".csv"):
             also += "; a table needs task=regression or task=tables, and target=<its column>"
         raise SettingError(setting, value, ", ".join(known) + also)
+
+    @field_validator("backbone")
+    @classmethod
+    def _is_backbone(cls, value: str) -> str:
+        if value != "none" and not is_backbone(value):
+            raise SettingError("backbone", value, f"none, {BACKBONES}")
+        return value
 
     @field_validator("model")
     @classmethod

@@ -28,7 +28,8 @@ def resolve(overrides: Mapping[str, Any], file: Path = DEFAULTS) -> Settings:
     """Return the settings of a run.
 
     The order, the later over the earlier: simulation.yaml; what it says under `tasks` of the run's
-    task; `file`, where it is another; the preset named by `protocol`; `overrides`.
+    task, and under `on_features` of a run with a backbone; `file`, where it is another; the preset
+    named by `protocol`; `overrides`.
 
     Parameters
     ----------
@@ -44,6 +45,7 @@ def resolve(overrides: Mapping[str, Any], file: Path = DEFAULTS) -> Settings:
     """
     values = read_yaml(DEFAULTS)
     protocols, tasks = values.pop("protocols"), values.pop("tasks")
+    on_features = values.pop("on_features")
     own: dict[str, Any] = {}
     if file.resolve() != DEFAULTS:
         own = translated(read_yaml(file))
@@ -56,6 +58,8 @@ def resolve(overrides: Mapping[str, Any], file: Path = DEFAULTS) -> Settings:
         preset = protocols[protocol]
     given = {**own, **preset, **translated(overrides)}
     values |= tasks.get(str(given.get("task")), {})
+    if given.get("backbone", "none") != "none":
+        values |= on_features
     chosen = _typed({**values, **given})
     method = methods()[chosen.method]
     in_file = parameters_of(BARYCENTRE)  # parameters with defaults in simulation.yaml

@@ -63,6 +63,11 @@ def _unused(settings: Settings) -> Iterator[tuple[str, tuple[str, str]]]:
         for name in of_networks & Settings.model_fields.keys() - own_of_model.keys():
             used = ", ".join(["bayesian_layers, init_log_var", *own_of_model])
             yield name, (f"model={settings.model}", used)
+    if settings.backbone == "none":
+        for name in ("backbone_weights", "backbone_size"):
+            yield name, ("backbone=none", "a pretrained network does")
+    if settings.features == "all":
+        yield "whiten", ("features=all", "a number of components does")
     if settings.attack == "none":
         yield "hostile_fraction", ("attack=none", "an attack does")
     own_of_partition = [name for name, _ in settings.partition_parameters]

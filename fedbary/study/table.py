@@ -37,7 +37,8 @@ from fedbary.study import files
 FORMAT = 1
 """Raised whenever a column changes its meaning."""
 
-ABOUT = "about.yaml"
+ABOUT, GRID = "about.yaml", "grid.yaml"
+"""Either tells what an experiment is called and compares; the former goes before."""
 
 PER_CLIENT = ("clients", "refused")
 
@@ -162,15 +163,19 @@ def write_table(results: Path, runs: Sequence[pd.DataFrame]) -> None:
 
 
 def write_about(results: Path, title: str, about: str) -> None:
-    """Write what the experiment is called and compares, for the report's heading."""
-    text = yaml.safe_dump({"title": title, "about": about}, allow_unicode=True, sort_keys=False)
-    write_whole(results / ABOUT, text.encode())
+    """Write what the experiment is called and compares, unless the folder's grid says the same."""
+    told = {"title": title, "about": about}
+    if read_about(results) != told:
+        text = yaml.safe_dump(told, allow_unicode=True, sort_keys=False)
+        write_whole(results / ABOUT, text.encode())
 
 
 def read_about(results: Path) -> dict[str, str]:
-    """Return the `title` and the `about` that `write_about` wrote; nothing if it did not."""
-    file = results / ABOUT
-    return read_yaml(file) if file.exists() else {}
+    """Return the `title` and the `about` of a folder's about.yaml, else of its grid.yaml."""
+    file = next((f for f in (results / ABOUT, results / GRID) if f.exists()), None)
+    known = read_yaml(file) if file else {}
+    texts = {key: known[key] for key in ("title", "about") if key in known}
+    return {key: " ".join(str(text).split()) for key, text in texts.items()}
 
 
 def settings_of(table: pd.DataFrame) -> pd.DataFrame:

@@ -23,6 +23,7 @@ from fedbary.tasks.shared.values import (
     Question,
     Scored,
     Signature,
+    Tested,
 )
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "Scored",
     "Signature",
     "Task",
+    "Tested",
     "task_class",
     "task_of",
 ]

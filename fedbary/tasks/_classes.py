@@ -24,7 +24,7 @@ from fedbary.scores.temperature import nll_at_temperatures
 from fedbary.tasks import _class_scores, _failing
 from fedbary.tasks._class_scores import SCORES
 from fedbary.tasks._task import Task
-from fedbary.tasks.shared.values import Client, Facts, Graph, Outcome, Scored
+from fedbary.tasks.shared.values import Client, Facts, Graph, Outcome, Scored, Tested
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -55,6 +55,10 @@ class Classes(Task):
     @abstractmethod
     def taken(self, x: Tensor, facts: Facts) -> Tensor:
         """Return inputs in their own units as the model takes them; bytes may stay bytes."""
+
+    def traced(self, x: Tensor, facts: Facts) -> Tensor:
+        """Return the same in plain operations, for a graph."""
+        return self.taken(x, facts)
 
     def at_once(self, x: Tensor) -> int:
         """Return how many of the inputs networks answer at a time."""
@@ -88,24 +92,18 @@ class Classes(Task):
         return counts
 
     def client_scores(
-        self,
-        model: nn.Module,
-        x: Tensor,
-        y: Tensor,
-        facts: Facts,
-        seed: int,
-        predicting: Predictive | None = None,
-        weights: Tensor | None = None,
+        self, model: nn.Module, on: Tested, facts: Facts, seed: int, by: Predictive | None = None
     ) -> dict[str, float]:
         """Score a model at a client; with weights by the four scores of probabilities alone."""
-        by = predicting or Predictive(model.state_dict())
-        prediction = self._predictor(model, by, facts, seed).over(model, x, self.at_once(x))
+        x, y, weights = on
+        held = by or Predictive(model.state_dict())
+        prediction = self._predictor(model, held, facts, seed).over(model, x, self.at_once(x))
         each, labels = prediction.one_by_one(), y.flatten()
         if weights is not None:
             weights = weights.repeat_interleave(len(labels) // len(y))
             return evaluate(each.probs, labels, self.settings.ece_bins, weights)
         found = self.judged(prediction, y)
-        if self.settings.calibrate == "temperature" and predicting is not None:
+        if self.settings.calibrate == "temperature" and by is not None:
             found |= nll_at_temperatures(each, labels)
         return {name: value for name, value in found.items() if not math.isnan(value)}
 
@@ -200,7 +198,7 @@ class Classes(Task):
         temperature = self.temperature(outcome) or 1.0
 
         def answered(x: Tensor) -> dict[str, Tensor]:
-            logits = by.answers(inputs(self.taken(x, facts)))
+            logits = by.answers(inputs(self.traced(x, facts)))
             found = by.joined(logits).tempered(temperature)
             return {
                 "probs": found.probs,

@@ -12,8 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedbary.data.batches import Augment, inputs
-from fedbary.data.image_files import Shape
-from fedbary.data.image_layout import ImageLayout, parse_classes, parse_shape
+from fedbary.data.image_layout import ImageLayout, of_pictures, parse_classes, parse_shape
 from fedbary.data.images import Dataset, load
 from fedbary.data.labels import CLASSES, Labels
 from fedbary.errors import SettingError
@@ -32,19 +31,25 @@ FAR, NARROW = 0.5, 0.1
 
 def load_dataset(settings: Settings, labels: Labels = CLASSES) -> Dataset:
     """Return the data set, read once per process."""
-    data_dir, shape = Path(settings.data_dir), named_shape(settings)
+    named = named_shape(settings)
+    data_dir, shape = Path(settings.data_dir), named if named and len(named) == 3 else None
     by = settings.resize, settings.target
     return load(settings.dataset, data_dir, settings.download, shape, *by, labels)
 
 
 def load_foreign(settings: Settings, labels: Labels = CLASSES) -> Dataset:
     """Return `ood_dataset`; pictures that may be resized take the shape of the data set."""
-    shape = load_dataset(settings, labels).shape if settings.resize != "none" else None
+    held = load_dataset(settings, labels).shape
+    shape = of_pictures(held) if settings.resize != "none" else None
     data_dir = Path(settings.data_dir)
-    return load(settings.ood_dataset, data_dir, settings.download, shape, settings.resize)
+    found = load(settings.ood_dataset, data_dir, settings.download, shape, settings.resize)
+    if 1 in (len(held), len(found.shape)) and found.shape != held:
+        shown, allowed = ("×".join(map(str, sides)) for sides in (found.shape, held))
+        raise SettingError("ood_dataset", f"inputs of {shown}", f"inputs of {allowed}, as dataset")
+    return found
 
 
-def named_shape(settings: Settings) -> Shape | None:
+def named_shape(settings: Settings) -> tuple[int, ...] | None:
     """Return the shape that the settings name; None for that of the data set."""
     return None if settings.input_shape == "auto" else parse_shape(settings.input_shape)
 
@@ -81,8 +86,7 @@ def augments(settings: Settings, labels: Labels = CLASSES) -> Augment:
 
 def require_fit(dataset: Dataset, layout: ImageLayout) -> None:
     """Raise a SettingError unless a node's data set has the layout that the server names."""
-    held = ImageLayout(dataset.shape, layout.classes[: dataset.num_classes])
-    if held != layout or dataset.num_classes != len(layout.classes):
+    if dataset.shape != layout.shape or dataset.num_classes != len(layout.classes):
         allowed = f"images of {layout.shape} and {len(layout.classes)} classes, as the server has"
         found = f"images of {dataset.shape} and {dataset.num_classes} classes"
         raise SettingError(dataset.name, found, allowed)
@@ -93,12 +97,15 @@ def ood_images(settings: Settings, labels: Labels = CLASSES) -> Tensor | None:
     """Test images of `ood_dataset` in the shape of the data set, on the device; None for none.
 
     They are resized bilinearly; colours become their luminance, or grey becomes three channels.
+    Features stay as they are.
     """
     if settings.ood_dataset == "none":
         return None
     other = load_foreign(settings, labels)
-    channels, height, width = load_dataset(settings, labels).shape
-    images = inputs(other.x_test)
+    images, shape = inputs(other.x_test), load_dataset(settings, labels).shape
+    if len(shape) == 1:
+        return images.to(torch_device(settings))
+    channels, height, width = shape
     if images.shape[1] > channels:
         images = (images * images.new_tensor(LUMINANCE).view(1, 3, 1, 1)).sum(1, keepdim=True)
     images = functional.interpolate(images, (height, width), mode="bilinear", antialias=True)
@@ -107,6 +114,8 @@ def ood_images(settings: Settings, labels: Labels = CLASSES) -> Tensor | None:
 
 def compared(x: Tensor, said: Mapping[str, Any]) -> tuple[str, ...]:
     """Return a line if images (N, C, H, W) have a narrow range beside the training images'.
+
+    Features have none.
 
     Parameters
     ----------
@@ -120,6 +129,8 @@ def compared(x: Tensor, said: Mapping[str, Any]) -> tuple[str, ...]:
     SettingError
         If they are bytes and the others were standardised, or run far beyond the others' range.
     """
+    if x.ndim == 2:
+        return ()
     scale = BYTES if said["type"] == "uint8" else 1
     least, most = said["least"] / scale, said["most"] / scale
     own_scale = BYTES if x.dtype == torch.uint8 else 1

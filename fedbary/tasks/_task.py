@@ -30,6 +30,7 @@ from fedbary.tasks.shared.values import (
     Outcome,
     Scored,
     Signature,
+    Tested,
 )
 
 if TYPE_CHECKING:
@@ -149,6 +150,13 @@ class Task(ABC):
     def loss(self, facts: Facts) -> Loss:
         """Return the mean negative log-likelihood of (outputs, targets), in nats."""
 
+    def seen(self, shard: Shard, folder: str = "") -> Shard:
+        """Return a shard of inputs in their own units as `prepared` takes it.
+
+        What takes long to compute is kept in a folder, by default the settings' `data_dir`.
+        """
+        return shard
+
     def prepared(self, shard: Shard, facts: Facts) -> Shard:
         """Return a shard in the form that the model takes."""
         return shard
@@ -170,18 +178,11 @@ class Task(ABC):
         return None
 
     def client_scores(
-        self,
-        model: nn.Module,
-        x: Tensor,
-        y: Tensor,
-        facts: Facts,
-        seed: int,
-        predicting: Predictive | None = None,
-        weights: Tensor | None = None,
+        self, model: nn.Module, on: Tested, facts: Facts, seed: int, by: Predictive | None = None
     ) -> dict[str, float]:
-        """Score a model at a client, which predicts by what `predicting` has of members and more.
+        """Score a model at a client, which predicts by what `by` has of members and more.
 
-        What is not finite is left out. With `weights` (N,) each example counts for as much.
+        What is not finite is left out.
         """
         return {}
 

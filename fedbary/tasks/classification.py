@@ -7,8 +7,10 @@ images (`ood_dataset`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from functools import lru_cache
+from dataclasses import replace
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedbary.backbones import Backbone
 from fedbary.data import deal
 from fedbary.data.batches import Augment, inputs
 from fedbary.data.corruption import require_pixels
@@ -30,7 +33,7 @@ from fedbary.errors import SettingError
 from fedbary.predictive import Prediction
 from fedbary.settings.config import Settings
 from fedbary.settings.device import torch_device
-from fedbary.tasks import _beyond, _images, _sums
+from fedbary.tasks import _beyond, _features, _images, _moments, _sums
 from fedbary.tasks._classes import Classes
 from fedbary.tasks._network import network
 from fedbary.tasks.shared.values import Dialogue, Facts, Loss, Outcome
@@ -48,9 +51,15 @@ def _moved(shard: Shard, device: torch.device) -> Shard:
 
 @lru_cache(maxsize=4)
 def _scored(
-    held: Dataset, dealt: deal.Deal, device: torch.device, by: Normaliser | None = None
+    held: Dataset,
+    dealt: deal.Deal,
+    device: torch.device,
+    by: Normaliser | None = None,
+    backbone: Backbone | None = None,
+    folder: str = "",
 ) -> tuple[Tensor, Tensor]:
     x, y = deal.evaluation_data(held, dealt)
+    x = _features.kept_features(x, backbone, folder) if backbone else x
     return (by(x) if by else x).to(device), y.to(device)
 
 
@@ -86,6 +95,8 @@ class Classification(Classes):
             _images.load_foreign(settings, self.labels)
         if settings.corruptions:
             require_pixels(inputs(deal.evaluation_data(self.held, self.deal)[0]))
+        if settings.augment not in ("auto", False) and len(self.signature().shape) == 1:
+            raise SettingError("augment", settings.augment, "auto or false for features")
         if not own_data:
             deal.client_rows(self.held, self.deal, settings.clients)
 
@@ -95,21 +106,37 @@ class Classification(Classes):
         return _images.load_dataset(self.settings, self.labels)
 
     def signature(self) -> ImageLayout:
-        """Return the shape and the classes."""
-        return _images.layout_of(self.settings, self.labels)
+        """Return the shape and the classes, and which features are made of the images."""
+        layout = _images.layout_of(self.settings, self.labels)
+        if (by := self.backbone) is None:
+            return layout
+        return replace(layout, backbone=by.digest, width=by.width(layout.shape))
+
+    @cached_property
+    def backbone(self) -> Backbone | None:
+        """The network that makes features of the images; None for none."""
+        return _features.backbone_of(self.settings)
 
     def signature_from(self, config: Mapping[str, Any]) -> ImageLayout:
         """Return the shape and the classes that a ConfigRecord holds."""
         return ImageLayout.from_config(config)
 
     def shard(self, site: Site, signature: ImageLayout) -> Shard:
-        """Return a site's images and labels, on the device."""
+        """Return a site's images, or their features, and labels, on the device."""
+        _features.require_same(self.backbone, signature)
         if site.partition is None:
             by = self.settings.resize, self.labels, self.deal
             shard = _own_shard(site.data_path, signature, *by, site.key)
         else:
             _images.require_fit(self.held, signature)
             shard = deal.client_shard(self.held, self.deal, site.partitions, site.partition)
+        return self.seen(shard, site.state_path)
+
+    def seen(self, shard: Shard, folder: str = "") -> Shard:
+        """Return a shard as the model sees it but for the normalisation, on the device."""
+        if self.backbone is not None:
+            folder = folder or self.settings.data_dir
+            shard = _features.of_shard(shard, self.backbone, folder)
         return _moved(shard, torch_device(self.settings))
 
     def notes(self) -> tuple[str, ...]:
@@ -121,23 +148,26 @@ class Classification(Classes):
         return own_notes(site.data_path, signature) if site.partition is None else ()
 
     def server_shard(self) -> Shard:
-        """Return the images and labels that the server keeps to learn from, on the device."""
-        return _moved(super().server_shard(), torch_device(self.settings))
+        """Return the images, or features, and labels that the server learns from, on the device."""
+        return self.seen(super().server_shard())
 
     def zeros(self, signature: ImageLayout) -> Tensor:
-        """Return two black images (2, C, H, W)."""
+        """Return two black images (2, C, H, W), or features of 0 (2, D)."""
         return torch.zeros(2, *signature.shape)
 
     def sample(self, count: int) -> tuple[Tensor, Tensor, int]:
         """Return some training images and labels, on the device, and how many there are."""
         device = torch_device(self.settings)
         x, y = self.held.examples
-        return x[:count].to(device), y[:count].to(device), len(y)
+        x = self.backbone.features(x[:count]) if self.backbone else x[:count]
+        return x.to(device), y[:count].to(device), len(y)
 
     def make_model(self, signature: ImageLayout) -> nn.Module:
-        """Return the network for images of that shape."""
+        """Return the network for images of that shape, or for their features."""
+        _features.require_same(self.backbone, signature)
         outputs, answer = len(signature.classes), self.network_answer(signature)
-        return network(self.settings, signature.shape, outputs, self.seed("model"), answer)
+        shape = _features.shape_of(self.settings, signature)
+        return network(self.settings, shape, outputs, self.seed("model"), answer)
 
     def network_answer(self, signature: ImageLayout) -> tuple[int, ...]:
         """Return the shape of what the network answers an image with."""
@@ -152,7 +182,12 @@ class Classification(Classes):
         return self.labels.strata(labels)
 
     def augments(self, site: Site) -> Augment:
-        """How images are changed at random; a site's own only if the settings say so."""
+        """How images are changed at random; a site's own only if the settings say so.
+
+        A backbone sees them once, as they are.
+        """
+        if self.backbone is not None:
+            return False
         if site.partition is None:
             return False if self.settings.augment == "auto" else self.settings.augment
         return _images.augments(self.settings, self.labels)
@@ -165,24 +200,40 @@ class Classification(Classes):
     def answer(
         self, question: str, shard: Shard, asked: Mapping[str, Any], tensors: Mapping[str, Tensor]
     ) -> dict[str, Any]:
-        """Answer with the sums of each channel over the pixels of the training images."""
+        """Answer with the sums of each channel over the pixels of the training images.
+
+        Of features these are of each column; another question is for their second moments.
+        """
+        if question == _moments.NAME:
+            return _moments.answer(shard.x, asked)
         if question != _sums.NAME:
             return super().answer(question, shard, asked, tensors)
         return _sums.told(pixel_sums(shard.x, _sums.shift_of(asked)))
 
     def ask_first(self) -> Dialogue[dict[str, Tensor]]:
-        """Ask for the sums of each channel; return the normalisation."""
-        channels, height, width = self.signature().shape
-        sums = yield from _sums.ask(channels, pixels=height * width)
-        return Normaliser.from_sums(sums).facts()
+        """Ask for the sums of each channel; return the normalisation, with a projection."""
+        channels, *sides = self.signature().seen
+        sums = yield from _sums.ask(channels, pixels=math.prod(sides) if sides else 0)
+        scale = Normaliser.from_sums(sums)
+        if self.settings.features != "all":
+            scale = yield from _features.ask_projection(scale, self.settings)
+        return scale.facts()
 
     def scored_by_clients(self, facts: Facts) -> tuple[Tensor, Tensor]:
         """Return the test images, as the model takes them, and labels."""
         by = Normaliser.from_facts(facts) if facts else None
-        return _scored(self.held, self.deal, torch_device(self.settings), by)
+        by_device = self.held, self.deal, torch_device(self.settings)
+        return _scored(*by_device, by, self.backbone, self.settings.data_dir)
 
     def taken(self, x: Tensor, facts: Facts) -> Tensor:
-        """Return images normalised; without facts as they are, bytes too."""
+        """Return images, or their features, normalised; without facts as they are, bytes too."""
+        if self.backbone is not None:
+            x = self.backbone.features(x).to(torch_device(self.settings))
+        return Normaliser.from_facts(facts)(x) if facts else x
+
+    def traced(self, x: Tensor, facts: Facts) -> Tensor:
+        """Return the same in plain operations, for a graph."""
+        x = x if self.backbone is None else self.backbone(x)
         return Normaliser.from_facts(facts)(x) if facts else x
 
     def examples(self, path: Path, signature: ImageLayout) -> Examples:

@@ -1,14 +1,14 @@
 """What hostile clients do under each rule, with mixing and without.
 
-It prints the tables of docs/results/hostile.md from the results of
+It makes the tables of docs/results/hostile.md from the results of
 `findings/hostile/grid.yaml`, and of what was tried on validation data, in the folders within,
 and draws `picture.png` beside them.
-
-    python -m findings.hostile.page findings/hostile
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,6 @@ from fedbary.figures.sheet import sheet
 from fedbary.report.cells import ACCURACY
 from fedbary.report.markup import markdown_table
 from fedbary.study.table import read_table, result_rows
-from findings import _page
 from findings._pairs import by_seed
 
 if TYPE_CHECKING:
@@ -40,6 +39,28 @@ SEEDS = 3
 
 LATE = 3
 """The last rounds whose mean accuracy is less of an accident than that of the very last."""
+
+ROBUST = "robust"
+"""The folder within, of the first runs, under three attacks."""
+
+BOUNDED = "RKLB, precisions ≤ 1.5 × the median"
+ROBUST_NAMES = {
+    "FedAvg": "FedAvg",
+    "RKLB": "RKLB",
+    BOUNDED: BOUNDED,
+    "WB": "WB",
+    "Median": "Median",
+    "TrimmedMean": "TrimmedMean, 3 of 10 at either end",
+    "MultiKrum": "**MultiKrum**, 3 of 10 left out",
+}
+"""What the first table calls the rules of these runs."""
+
+ROBUST_ATTACKS = {
+    "none": HONEST,
+    "sign_flip": "sign flip",
+    "scaling": "scaling × 10",
+    "variance_collapse": "variance collapse",
+}
 
 SCHEDULES = ("choice", "choice-rounds")
 """The folders within, of runs on validation data that tried other schedules."""
@@ -107,6 +128,43 @@ def lost_table(rows: pd.DataFrame, what: str = "points lost") -> str:
     return markdown_table([f"{what}: mean / worst seed", *conditions()], body)
 
 
+def read_robust(results: Path) -> pd.DataFrame:
+    """Return the results of the first runs, with `side`: the rule, and whether it is bounded."""
+    rows = result_rows(read_table(results / ROBUST))
+    bounded = rows["max_precision_ratio"].astype(str) != "none"
+    return rows.assign(side=rows["rule"].mask(bounded, BOUNDED))
+
+
+def robust_table(results: Path) -> str:
+    """Return accuracy % / NLL of each rule under the first three attacks, three of ten hostile."""
+    rows = read_robust(results)
+    rows = rows[(rows["hostile_fraction"] == 0.3) & (rows["partition"] != "classes")]
+    accuracy, body = replace(ACCURACY, decimals=1), []
+    for side, name in ROBUST_NAMES.items():
+        cells = []
+        for attack in ROBUST_ATTACKS:
+            runs = rows[(rows["side"] == side) & (rows["attack"] == attack)]
+            if runs.empty:
+                cells.append("no variances")
+                continue
+            cells.append(f"{accuracy.show(runs['accuracy'])} / {runs['nll'].mean():#.3g}")
+        body.append([name, *cells])
+    return markdown_table(["rule", *ROBUST_ATTACKS.values()], body)
+
+
+def facts(results: Path) -> Iterator[float]:
+    """Yield the accuracies of the first runs: means, deviations, and those of honest RKLB."""
+    rows = read_robust(results)
+    arms = rows.groupby(["side", "attack", "hostile_fraction", "partition"], dropna=False)
+    yield from 100 * arms["accuracy"].mean()
+    yield from 100 * arms["accuracy"].std()
+    honest = arms["accuracy"].mean().loc["RKLB", "none", 0.3, "dirichlet"]
+    bounded = arms["accuracy"].mean().loc[BOUNDED, "variance_collapse", 0.1, "dirichlet"]
+    yield 100 * (honest - bounded)
+    for runs in (rows[rows["side"] == "RKLB"], read(results).query("arm == 'RKLB'")):
+        yield from 100 * runs.loc[runs["attack"] == "none", "accuracy"]
+
+
 def schedules_table(results: Path) -> str:
     """Return what is lost on validation data under each schedule."""
     rows = pd.concat(result_rows(read_table(results / name)) for name in SCHEDULES)
@@ -155,7 +213,7 @@ def _known(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 def tables(results: Path) -> str:
     """Return all tables in Markdown."""
-    parts, late = [], _known(read_late(results))
+    parts, late = [robust_table(results)], _known(read_late(results))
     over = f"points lost over the last {LATE} rounds"
     for name, rows in _known(read(results)).items():
         parts += [f"### {name}", accuracy_table(rows), lost_table(rows)]
@@ -184,7 +242,3 @@ def picture(results: Path) -> Figure:
         axes.set_title(f"Accuracy % on {name}, three of ten clients hostile", fontsize=10)
         figure.colorbar(image, ax=axes)
     return figure
-
-
-if __name__ == "__main__":
-    _page.run(__doc__, tables, picture)

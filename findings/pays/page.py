@@ -1,9 +1,7 @@
 """Where Gaussian weights pay: RKLB beside FedAvg, each with the clients' temperature, by condition.
 
-It prints the tables of docs/results/pays.md from the runs of `findings/pays` and, in the
+It makes the tables of docs/results/pays.md from the runs of `findings/pays` and, in the
 folder within, `start`, and draws `picture.png`.
-
-    python -m findings.pays.page findings/pays
 """
 
 from __future__ import annotations
@@ -168,7 +166,3 @@ def picture(results: Path) -> Figure:
         panels[0].set_title(f"RKLB − {rival}", loc="left")
     figure.suptitle("All at a temperature; blue: RKLB ahead, red: FedAvg, grey: undecided")
     return figure
-
-
-if __name__ == "__main__":
-    _page.run(__doc__, tables, picture)

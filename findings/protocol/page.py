@@ -1,9 +1,7 @@
 """The papers' protocol as their public code runs it: what its scores and variances do by round.
 
-It prints the tables of docs/results/protocol.md from runs of `findings/protocol/grid.yaml` and from
+It makes the tables of docs/results/protocol.md from runs of `findings/protocol/grid.yaml` and from
 what `findings.protocol.last_round` wrote, and draws `picture.png` beside them.
-
-    python -m findings.protocol.page findings/protocol
 """
 
 from __future__ import annotations
@@ -19,9 +17,8 @@ from fedbary.inference.clamped_sgd import LOG_VAR_RANGE
 from fedbary.report.cells import ACCURACY, ECE_15, ECE_100, NLL, Metric
 from fedbary.report.markup import markdown_table
 from fedbary.study.table import read_table, result_rows
-from findings import _page
 from findings.protocol import last_round
-from findings.published import PRINTED, published
+from findings.published import PRINTED, published, table1
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -123,6 +120,28 @@ def tables(results: Path) -> str:
     return "\n\n".join(f"### {title}\n\n{text}" for title, text in parts.items())
 
 
+def facts(results: Path) -> Iterator[float]:
+    """Yield what the page's sentences say beside its tables."""
+    rows = read(results)
+    rows = rows[rows["round"] > 0]
+    (_, plain), (_, gaussian) = ((name, run.set_index("round")) for name, run in arms(rows))
+    yield from rows["nll"]
+    yield (plain["nll"] - gaussian["nll"]).loc[3:24].median()
+    yield gaussian.loc[:24, "train_nll"].min()
+    log_var = gaussian[[name for name in gaussian if name.startswith(LOG_VAR)]].mean(axis=1)
+    yield from log_var
+    yield from log_var.diff()
+    for level in (-9.0, -7.6, -6.15):
+        decay, prior = 0.0417 * level / -9, 50 * 0.01 / (1 - 0.9) * 0.5 / 64
+        yield from (-level, decay, prior, decay + prior, 1 - 0.9, 0.9)
+    table = table1()
+    same = (table["dataset"] == "fashionmnist") & (table["bayesian_layers"] == 3)
+    yield from table.loc[same, "mean"]
+    scores = pd.read_csv(results / last_round.TABLE).set_index("rule")["accuracy"]
+    yield 100 * (scores["RKLB"] - scores["FKLB"])
+    yield 50 * 50 * 60_000 / 64 / 1e6
+
+
 def picture(results: Path) -> Figure:
     """Return scores on the test set by round, then training NLL, log-variances and uncertainty."""
     rows = read(results)
@@ -158,7 +177,3 @@ def _draw_variances(axes: Axes, run: pd.DataFrame) -> None:
     for (layer, series), line in zip(layers_of(run).items(), ("-", "--", ":"), strict=False):
         axes.plot(series.index, series, line, color=BLUE, label=layer)
     axes.axhline(LOG_VAR_RANGE[0], color="black", linewidth=1, label="clamp")
-
-
-if __name__ == "__main__":
-    _page.run(__doc__, tables, picture)

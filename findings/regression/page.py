@@ -1,14 +1,13 @@
 """FedAG's eight sets: federated methods beside what sees all data, and the paper's numbers.
 
-It prints the tables of docs/results/regression.md from the results of
+It makes the tables of docs/results/regression.md from the results of
 `findings/regression/grid.yaml` and of `fedbary central`.
-
-    python -m findings.regression.page findings/regression
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
@@ -17,7 +16,6 @@ from fedbary.report.estimate import Estimate
 from fedbary.report.markup import bold, italic, markdown_table
 from fedbary.report.sections.regression import scores_by_method
 from fedbary.study.table import read_table, result_rows, with_methods
-from findings import _page
 from findings.published import DATASETS, fedag_published
 
 BARE, NOISY = "FedAG, without noise", "FedAG"
@@ -33,13 +31,16 @@ METHODS = {
 }
 """What the page and what the paper call the methods, in the order of the columns."""
 
+CLOSE = 0.1
+"""How near to Bayesian linear regression the paper finds the linear FedAG, in nats."""
+
 NOISE = ("diabetes", "yacht")
 """The sets on which the noise term is shown first."""
 
 
 def read(results: Path) -> pd.DataFrame:
     """Return the scores by data set, split and method."""
-    last = result_rows(with_methods(read_table(results)))
+    last = with_methods(result_rows(read_table(results)).copy())
     scores = scores_by_method(last, results)
     return scores.assign(set=scores["dataset"].map(DATASETS).fillna(scores["dataset"]))
 
@@ -81,5 +82,25 @@ def tables(results: Path) -> str:
     )
 
 
-if __name__ == "__main__":
-    _page.run(__doc__, tables)
+def facts(results: Path) -> Iterator[float]:
+    """Yield what the page's sentences say beside its tables: differences with standard errors."""
+    scores = read(results)
+    nll = scores.pivot_table("nll", ["set", "split"], "method")
+    means = nll.groupby("set").mean()
+    yield from means["FedAG, linear"] - means["BLR"]
+    yield from (CLOSE, _nll_of_std(0.2))
+    for name, ours in means[BARE].items():
+        yield ours - fedag_published(str(name), "FedAG-N1-t5", "nll")[0]
+    strongest = means[[BARE, NOISY, "RKLB", "WB"]].idxmin(axis=1)
+    for name, of_set in nll.groupby("set"):
+        for one, two in (("RKLB", "WB"), (strongest[name], "DE")):
+            found = Estimate.of((of_set[one] - of_set[two]).dropna())
+            yield from (found.mean, found.error)
+    rates = result_rows(read_table(results / "rates"))
+    tried = rates.groupby(["dataset", "lr", "local_epochs"])
+    yield from tried[["without_noise.nll", "rmse"]].mean().to_numpy().flatten()
+
+
+def _nll_of_std(std: float) -> float:
+    """Return the mean NLL of a Gaussian about its mean, in nats."""
+    return 0.5 * math.log(2 * math.pi * math.e * std**2)

@@ -1,14 +1,12 @@
 """Whether the rule matters: pairs of rules over seeds, by score and by round.
 
-It prints the tables of docs/results/rules.md from the runs of `findings/rules` and from
+It makes the tables of docs/results/rules.md from the runs of `findings/rules` and from
 what `findings.rules.draws` wrote, and draws `picture.png` beside them.
-
-    python -m findings.rules.page findings/rules
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -145,6 +143,13 @@ def tables(results: Path) -> str:
     return "\n\n".join(parts)
 
 
+def facts(results: Path) -> Iterator[float]:
+    """Yield the mean NLL of each step size and range of pixels that was tried, on CIFAR-10."""
+    if (choice := results.with_name(f"{results.name}-choice")).is_dir():
+        tried = result_rows(read_table(choice)).groupby(["lr", "pixels"])["nll"]
+        yield from (*tried.mean(), *tried.first())
+
+
 def picture(results: Path) -> Figure:
     """Return each effect on the NLL by round, and every pair after the last round."""
     rows = read(results)
@@ -173,7 +178,3 @@ def picture(results: Path) -> Figure:
     _page.draw_differences(at_end, NLL, pairs)
     at_end.set_xlabel("NLL of the first less the second's; blue: first ahead")
     return figure
-
-
-if __name__ == "__main__":
-    _page.run(__doc__, tables, picture)

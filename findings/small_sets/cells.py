@@ -10,7 +10,7 @@ data, pixels or standardised columns, undivided.
     python -m findings.small_sets.cells OUT --data DIR --seeds 0 1 2 3 4
 
 OUT gets the data and `cells.jsonl`, a line a cell as it ends; cells that are there are not made
-again. DIR holds Fashion-MNIST and CIFAR-10, as `data_dir`. At the end the table is printed.
+again. DIR holds Fashion-MNIST and CIFAR-10, as `data_dir`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import json
 import logging
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -184,32 +184,8 @@ def cells(sets: list[str], seeds: list[int]) -> Iterator[tuple[str, int, float, 
             yield from ((name, clients, alpha, seed) for clients in CLIENTS for alpha in ALPHAS)
 
 
-def table(done: list[dict[str, Any]]) -> str:
-    """Return means ± standard deviations over the seeds, in per cent."""
-    columns = [(clients, alpha) for clients in CLIENTS for alpha in ALPHAS]
-    shown = [f"{clients} clients, α {alpha}" for clients, alpha in columns]
-    lines = [f"| set | linear | {' | '.join(shown)} |", "|---" * (len(shown) + 2) + "|"]
-    for name in SETS:
-        of_set = [cell for cell in done if cell["set"] == name]
-        linear = {cell["seed"]: cell["linear"] for cell in of_set}
-        means = [written(linear.values())]
-        for column in columns:
-            here = [cell for cell in of_set if (cell["clients"], cell["alpha"]) == column]
-            means.append(written(cell["score"] for cell in here if "score" in cell))
-        lines.append(f"| {name} | {' | '.join(means)} |")
-    return "\n".join(lines)
-
-
-def written(scores: Iterable[float]) -> str:
-    """Return a mean ± a standard deviation in per cent; of none a dash."""
-    values = 100 * np.array(list(scores))
-    if len(values) < 2:
-        return f"{values[0]:.1f}" if len(values) else "–"
-    return f"{values.mean():.1f} ± {values.std(ddof=1):.1f}"
-
-
 def main() -> None:
-    """Make the cells that are missing, and print the table."""
+    """Make the cells that are missing."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("--data", type=Path, required=True)
@@ -233,10 +209,9 @@ def main() -> None:
         cell = {"set": name, "clients": clients, "alpha": alpha, "seed": seed}
         found = dealt(settings)
         cell |= {"linear": linear(settings), **(federated(found) if found else {})}
-        done.append({**cell, "seconds": time.perf_counter() - start})
+        line = json.dumps({**cell, "seconds": time.perf_counter() - start})
         with open(file, "a", encoding="utf-8") as lines:
-            lines.write(json.dumps(done[-1]) + "\n")
-    print(table(done))
+            lines.write(line + "\n")
 
 
 if __name__ == "__main__":

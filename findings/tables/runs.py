@@ -1,6 +1,6 @@
 """Breast cancer at five clients beside logistic regression of all rows, on the same ten splits.
 
-It writes a row per split and method to a .csv file, and prints means and standard deviations.
+It writes a row per split and method to a .csv file, of which `page.py` makes the table.
 
     python findings/tables/runs.py findings/tables/scores.csv
 """
@@ -23,7 +23,7 @@ from fedbary.settings.config import Settings, resolve
 from server_app.engine.inline import run_inline
 
 SPLITS = range(10)
-SHOWN = {"accuracy": 100, "nll": 1, "auroc": 100, "sensitivity": 100}
+SHOWN = ("accuracy", "nll", "auroc", "sensitivity")
 FEDERATED: dict[str, dict[str, object]] = {
     "mlp, RKLB": {},
     "linear, RKLB": {"model": "linear", "bayesian_layers": 1},
@@ -74,13 +74,6 @@ def main() -> None:
         writer = csv.DictWriter(output, ["method", "split", *SHOWN], lineterminator="\n")
         writer.writeheader()
         writer.writerows(scored)
-    for name in dict.fromkeys(row["method"] for row in scored):
-        cells = []
-        for key, scale in SHOWN.items():
-            values = [scale * float(row[key]) for row in scored if row["method"] == name]
-            spread = torch.tensor(values)
-            cells.append(f"{spread.mean():.3g} ± {spread.std():.2g}")
-        print(f"| {name} | {' | '.join(cells)} |")
 
 
 if __name__ == "__main__":

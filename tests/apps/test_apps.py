@@ -1,14 +1,11 @@
 """The two apps together, in one process: what a run writes, how it repeats, what it survives."""
 
-import json
-
 import pytest
 import torch
 import yaml
 from flwr.app import Message
 from flwr.clientapp import ClientApp
-from runs_of import network
-from safetensors.torch import load_file
+from runs_of import lines, network, posterior, same
 
 import client_app
 from fedbary.aggregation import RULES
@@ -30,18 +27,6 @@ SITES = ["partition 0", "partition 1", "partition 2"]
 
 def settings(**changes):
     return resolve({**QUICK, **changes})
-
-
-def lines(folder):
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-
-
-def posterior(folder):
-    return load_file(folder / "posterior.safetensors")
-
-
-def same(one, other):
-    return one.keys() == other.keys() and all(torch.equal(one[k], other[k]) for k in one)
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 """Faults, injected between the real apps: a round ends with who is sound, and counts them once."""
 
 import copy
-import json
 import math
 import time
 
@@ -9,6 +8,7 @@ import pytest
 import torch
 from flwr.app import Array
 from flwr.clientapp import ClientApp
+from runs_of import lines
 from safetensors.torch import load_file
 
 import client_app
@@ -26,10 +26,6 @@ QUICK = {
 
 def settings(**changes):
     return resolve({**QUICK, **changes})
-
-
-def lines(folder):
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
 def same_model(one, other):

@@ -78,8 +78,8 @@ def test_a_client_s_share_is_of_all_clients_not_of_those_that_train(tmp_path, mo
     seen = []
     training = Node.training
 
-    def spy(self, message, examples):
-        found = training(self, message, examples)
+    def spy(self, request, examples):
+        found = training(self, request, examples)
         seen.append((self.site.partition, examples, found.kl_weight))
         return found
 

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from every_method import EACH, KINDS, gaussian_layers, of_tables, same, settings
+from every_method import EACH, KINDS, OF_CLASSES, gaussian_layers, of_tables, same, settings
 
 from fedbary.methods import METHODS
 from server_app.engine.inline import run_inline
@@ -75,7 +75,7 @@ def test_a_hostile_client_changes_the_model_or_is_refused_by_name(name, tmp_path
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", OF_CLASSES)
 def test_every_method_runs_on_a_gpu_where_each_clients_reply_counts(name, tmp_path):
     layers = gaussian_layers(name, 3)
     chosen = settings(name, device="cuda", rounds=2, evaluate_clients=1, bayesian_layers=layers)

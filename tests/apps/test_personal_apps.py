@@ -1,11 +1,10 @@
 """Clients score their own models beside the global one, on their own data and by their shares."""
 
-import json
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from runs_of import lines
 
 from fedbary.errors import SettingError
 from fedbary.methods import METHODS, Reply, Server, method_named
@@ -17,7 +16,7 @@ from fedbary.trained import load
 from fedbary.variational.layers import VariationalLinear, reset_layer
 from server_app.engine.inline import run_inline
 from strategies.answering import global_model
-from strategies.method_strategy import method_strategy
+from strategies.methods import strategy_for
 
 QUICK = {
     "engine": "inline", "device": "cpu", "clients": 3, "rounds": 2, "local_epochs": 2,
@@ -31,10 +30,6 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("personal") / "run"
     run_inline(resolve({**QUICK, "method": "pFedVem", "pictures": True}), folder)
     return folder
-
-
-def lines(folder):
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
 def test_every_client_scores_both_models_on_both_kinds_of_data(folder):
@@ -182,7 +177,7 @@ def test_projection_is_refused_where_clients_have_models_of_their_own_or_no_data
 
 def test_strategies_ask_only_methods_with_own_models_for_them():
     for name, keep, asks in (("PVI", False, False), ("PVI", True, True), ("FedHB", False, True)):
-        assert method_strategy(name)(keep_models=keep)._personal == asks
+        assert strategy_for(name)(keep_models=keep)._personal == asks
 
 
 @settings(max_examples=40, deadline=None)

@@ -1,13 +1,11 @@
 """A regression through the two apps: what a run writes, how it repeats, resumes and errs."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
 import yaml
 from flwr.clientapp import ClientApp
-from safetensors.torch import load_file
+from runs_of import lines, same, tensors
 
 import client_app
 from fedbary import Posterior
@@ -30,18 +28,6 @@ VI = {**SMALL, "protocol": "regression-vi", "local_epochs": 1}
 
 def settings(**changes):
     return resolve({**QUICK, **changes})
-
-
-def lines(folder):
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-
-
-def tensors(folder, name="posterior"):
-    return load_file(folder / f"{name}.safetensors")
-
-
-def same(one, other):
-    return one.keys() == other.keys() and all(torch.equal(one[k], other[k]) for k in one)
 
 
 @pytest.fixture(scope="module")

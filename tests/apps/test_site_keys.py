@@ -10,27 +10,15 @@ from flwr.clientapp import ClientApp
 from hypothesis import example, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from nodes import KeyedGrid
+from nodes import KeyedGrid, settings
 
 import client_app
 from fedbary.errors import SettingError
 from fedbary.runs.site_keys import read_site_keys, write_site_keys
-from fedbary.settings.config import resolve
 from fedbary.tasks._images import layout_of
 from server_app import run
 from server_app.engine.inline import run_inline
 from server_app.roster.roster import Roster
-
-
-def settings(**changes):
-    small = {
-        "engine": "inline",
-        "pictures": False,
-        "clients": 3,
-        "min_examples": 5,
-        "round_timeout": 5,
-    }
-    return resolve({**small, **changes})
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -1,7 +1,6 @@
 """How far apart the clients' log-variances lie, which is taken piece by piece."""
 
 import torch
-from flwr.app import ArrayRecord, RecordDict
 
 from fedbary.aggregation.sums import PIECE
 from server_app.recorder import _log_var_spread
@@ -18,7 +17,7 @@ def test_the_spread_is_the_mean_standard_deviation_whatever_the_pieces():
         }
         for _ in range(3)
     ]
-    found = _log_var_spread([RecordDict({"arrays": ArrayRecord(c)}) for c in clients])
+    found = _log_var_spread(clients)
     assert found.keys() == {"long", "short"}
     for name, spread in found.items():
         direct = torch.stack([c[f"{name}_log_var"] for c in clients]).double().std(0).mean()

@@ -1,13 +1,11 @@
 """A classification of tables through the two apps: what a run writes, repeats, resumes, refuses."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
 from every_method import night
 from flwr.clientapp import ClientApp
-from safetensors.torch import load_file
+from runs_of import lines, same, tensors
 from sklearn.linear_model import LogisticRegression
 
 import client_app
@@ -28,18 +26,6 @@ QUICK = {
 
 def settings(**changes):
     return resolve({**QUICK, **changes})
-
-
-def lines(folder):
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-
-
-def tensors(folder, name="posterior"):
-    return load_file(folder / f"{name}.safetensors")
-
-
-def same(one, other):
-    return one.keys() == other.keys() and all(torch.equal(one[k], other[k]) for k in one)
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from client_app.node import Node
 from fedbary.gaussian import Posterior
 from fedbary.settings.config import resolve
 from server_app import run
-from strategies.answering import part_asked, share_of
+from strategies.answering import Request, part_asked, share_of
 
 
 class Heard(Grid):
@@ -50,8 +50,11 @@ def test_until_a_round_counts_there_is_no_global_posterior_to_be_the_prior():
     """Trap: after a skipped round 1 the untrained start was the prior, a precision of 1097."""
     start = {"a_mean": torch.tensor(0.7), "a_log_var": torch.tensor(-7.0)}
     node = Node(SimpleNamespace(prior="global", prior_std=1.0), None)
-    assert node.prior(start, 0) == 1.0
-    assert isinstance(node.prior(start, 1), Posterior)
+    first, later = (
+        Request(None, ConfigRecord({"counted-rounds": count}), start, None) for count in (0, 1)
+    )
+    assert node.prior(first) == 1.0
+    assert isinstance(node.prior(later), Posterior)
 
 
 @given(st.integers(-5, 100), st.integers(-5, 100))

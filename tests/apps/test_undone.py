@@ -1,11 +1,10 @@
 """A round that is undone, in the journal, in the checkpoints and after a resume."""
 
-import json
-
 import pytest
 import torch
 from flwr.app import ArrayRecord
 from flwr.clientapp import ClientApp
+from runs_of import lines
 
 import client_app
 from fedbary.errors import RunError
@@ -43,10 +42,6 @@ class Hostile(InlineGrid):
             return reply
 
         super().__init__(app, CHOSEN.clients, CHOSEN.model_dump())
-
-
-def lines(folder):
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
 @pytest.fixture(scope="module")

@@ -1,12 +1,11 @@
 """Sites with data of their own: what a node's config may say, and data that do not fit."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
 from own_sites import cut
 from PIL import Image
+from runs_of import lines
 from safetensors.torch import load_file
 
 import client_app
@@ -149,10 +148,6 @@ def test_settings_without_a_data_set_need_classes_and_shape():
 def federation(chosen, paths):
     nodes = [{"data-path": str(path), "name": path.stem} for path in paths]
     return InlineGrid(client_app.app, nodes, chosen.model_dump())
-
-
-def lines(folder):
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
 def test_sites_with_their_own_data_train_a_network_that_a_server_without_data_scores(

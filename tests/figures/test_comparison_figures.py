@@ -11,7 +11,7 @@ from pictures import assert_no_text_overlaps, legend, outcome, picture
 
 from fedbary.figures.comparison import lines_by_group, rejection_curves
 from fedbary.figures.looks import styles
-from fedbary.figures.triangles import triangle
+from fedbary.figures.triangles import triangles
 from findings.protocol.toy import toy_barycentres
 
 METRICS = [("ece", "ECE (%)", 100), ("nll", "NLL (nats)", 1)]
@@ -191,4 +191,4 @@ def test_frames_are_not_changed_and_pyplot_is_left_alone(monkeypatch):
         picture(draw(frame))
         pd.testing.assert_frame_equal(frame, before)
     picture(toy_barycentres())
-    picture(triangle(outcome(0.3, 0.3, 0.4), "A", "B"))
+    picture(triangles({("A", "B"): outcome(0.3, 0.3, 0.4)}))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from pictures import assert_no_text_overlaps, outcome, picture
 
-from fedbary.figures.triangles import triangle, triangles
+from fedbary.figures.triangles import triangles
 from fedbary.scores.stats import SignedRank
 
 HEIGHT = math.sqrt(0.75)
@@ -15,7 +15,7 @@ HEIGHT = math.sqrt(0.75)
 
 def test_triangle_places_the_sample_between_its_corners():
     corners = np.repeat(np.eye(3), [70, 20, 10], axis=0)
-    figure = triangle(SignedRank(0.7, 0.2, 0.1, 0.1, 27, corners), "RKLB", "WB")
+    figure = triangles({("RKLB", "WB"): SignedRank(0.7, 0.2, 0.1, 0.1, 27, corners)})
     pixels = picture(figure)
     assert_no_text_overlaps(figure)
     (axes,) = figure.axes
@@ -36,7 +36,7 @@ def test_triangle_places_the_sample_between_its_corners():
 
 
 def test_triangle_parts_the_regions_where_each_outcome_is_largest():
-    (axes,) = triangle(outcome(0.4, 0.3, 0.3), "A", "B").axes
+    (axes,) = triangles({("A", "B"): outcome(0.4, 0.3, 0.3)}).axes
     ends = [tuple(np.round(line.get_xydata(), 9).ravel()) for line in axes.lines]
     centre, rounded = (0.5, HEIGHT / 3), lambda *xy: tuple(np.round(xy, 9))
     assert set(ends) == {
@@ -48,10 +48,10 @@ def test_triangle_parts_the_regions_where_each_outcome_is_largest():
 
 def test_triangle_keeps_every_draw():
     result = outcome(0.2, 0.7, 0.1)
-    (axes,) = triangle(result, "A", "B").axes
+    (axes,) = triangles({("A", "B"): result}).axes
     assert axes.collections[0].get_array().sum() == len(result.sample)
     certain = SignedRank(0, 1, 0, 0.1, 27, np.tile([0.0, 1.0, 0.0], (400, 1)))
-    (axes,) = triangle(certain, "A", "B").axes
+    (axes,) = triangles({("A", "B"): certain}).axes
     assert axes.collections[0].get_array().tolist() == [400]
 
 

@@ -16,7 +16,10 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.mark.parametrize("method", sorted(METHODS.keys() - {BARYCENTRE}))
 def test_a_run_s_folder_has_the_name_of_its_method(method, tmp_path):
-    name = run_folder(resolve({"method": method}), tmp_path).name
+    of_numbers = METHODS[method].needs_numbers
+    words = {"method": method, "task": "regression" if of_numbers else "classification"}
+    words |= {"noise": "learned"} if of_numbers else {}
+    name = run_folder(resolve(words), tmp_path).name
     assert f"-{method}-" in name and "RKLB" not in name
 
 

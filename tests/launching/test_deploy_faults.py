@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from own_sites import cut
 from processes import MARK, servers_of, wait_until
+from runs_of import lines
 
 from fedbary.launching.credentials import write_certificates, write_site_key
 from fedbary.launching.deploy import lab, site_configs
@@ -22,10 +23,6 @@ OWN = {
     "dataset": "none", "classes": 10, "input_shape": "1x8x8", "clients": 3, "min_replies": 1,
     "rounds": 3, "local_epochs": 30, "evaluate_clients": 0, "device": "cpu",
 }  # fmt: skip
-
-
-def lines(folder):
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
 def at_work(folder, program, home=""):

@@ -13,6 +13,7 @@ import pytest
 import torch
 import yaml
 from processes import marked, servers_of, wait_until
+from runs_of import lines
 from safetensors.torch import load_file
 
 import client_app
@@ -35,10 +36,6 @@ until [ $(grep -c "ROUND train" ../../output) -ge $((TRAINED + 3)) ]; do sleep 0
 kill -KILL $(jobs -p | head -1)
 """
 """A second run, whose server is killed once all three sites are at work."""
-
-
-def lines(folder):
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
 def test_the_walkthrough_gives_the_global_model_of_the_simulation(tmp_path):

@@ -1,6 +1,5 @@
 """The best round by validation data is the run's result; a run stops when no better one comes."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +9,7 @@ import pytest
 import torch
 from every_method import night
 from flwr.clientapp import ClientApp
+from runs_of import timeless_lines as lines
 from safetensors.torch import load_file
 
 import client_app
@@ -38,16 +38,6 @@ NUMBERS = {
 
 def settings(**changes):
     return resolve({**QUICK, **changes})
-
-
-def lines(folder):
-    """What a run measured, without the time it took."""
-    measured = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    for line in measured:
-        line.pop("seconds")
-        for client in line.get("clients", []):
-            client.pop("train-seconds")
-    return measured
 
 
 def tensors(folder):

@@ -1,6 +1,5 @@
 """A run that was cut off goes on from its last whole round as if nothing had happened."""
 
-import json
 import os
 import signal
 import subprocess
@@ -12,6 +11,7 @@ import pytest
 import torch
 import yaml
 from flwr.clientapp import ClientApp
+from runs_of import timeless_lines as lines
 from safetensors.torch import load_file
 
 import client_app
@@ -35,15 +35,6 @@ QUICK = {
 
 def settings(**changes):
     return resolve({**QUICK, **changes})
-
-
-def lines(folder):
-    measured = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    for line in measured:
-        line.pop("seconds")
-        for client in line.get("clients", []):
-            client.pop("train-seconds")
-    return measured
 
 
 def same_result(one, other):

@@ -26,6 +26,7 @@ def test_simulation_yaml_names_every_setting_and_no_other():
     values = yaml.safe_load(DEFAULTS.read_text())
     values.pop("protocols")
     assert all(task.keys() <= Settings.model_fields.keys() for task in values.pop("tasks").values())
+    assert values.pop("on_features").keys() <= Settings.model_fields.keys()
     assert set(values) == set(Settings.model_fields)
 
 

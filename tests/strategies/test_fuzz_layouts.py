@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from every_method import OF_CLASSES
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from hostile_replies import EXTREMES, NUMBERS, TEXTS
 from strategies_replies import NO_GRID, metadata
@@ -29,8 +30,9 @@ from strategies.arrays import PACKING
 KINDS = {
     (m.deterministic, m.personalises, m.shows, m.needs_bench, m.reply_like.__module__): name
     for name, m in METHODS.items()
+    if name in OF_CLASSES
 }
-TRIED = sorted(METHODS if os.environ.get("FEDBARY_EVERY_METHOD") else KINDS.values())
+TRIED = sorted(OF_CLASSES if os.environ.get("FEDBARY_EVERY_METHOD") else KINDS.values())
 FEW = {"particles": 2, "server_steps": 3, "server_epochs": 2, "distil_epochs": 1, "cycle": 1}
 HONEST, HOSTILE, ROUNDS = 3, 2, 3
 FACTS = {"mean": torch.zeros(30), "std": torch.full((30,), 100.0), "class_rows": torch.ones(2)}

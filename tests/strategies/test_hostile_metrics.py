@@ -1,7 +1,6 @@
 """Metrics and weights that a site may send: none raises, none wins, none owns the means."""
 
 import itertools
-import json
 import math
 
 import pytest
@@ -9,6 +8,7 @@ import torch
 from hostile_site import run_with_a_hostile_site
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from runs_of import lines
 from safetensors.torch import load_file
 
 from fedbary.settings.config import resolve
@@ -47,10 +47,6 @@ CHANGES = st.lists(
     st.tuples(KEYS, st.one_of(st.none(), VALUES), st.booleans()), min_size=1, max_size=4
 )
 """Keys with values, None to drop a key, and whether a list becomes as long as what it replaces."""
-
-
-def lines(folder):
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
 def changed(reply, changes):

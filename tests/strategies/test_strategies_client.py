@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from every_method import OF_CLASSES
 from fedbary.strategies import Client, FedAvgM, strategy_for
 from flwr.app import ArrayRecord
 from flwr.clientapp import ClientApp
@@ -59,7 +60,7 @@ def run(name, chosen=None, **words):
     return chosen, chosen.start(grid=grid, initial_arrays=arrays, num_rounds=ROUNDS)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", OF_CLASSES)
 def test_it_trains_and_evaluates_and_the_strategy_predicts(name):
     strategy, result = run(name)
     assert strategy.refusals == [] and strategy.num_admitted == CLIENTS

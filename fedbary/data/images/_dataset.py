@@ -59,7 +59,7 @@ class Dataset:
         The name it was loaded by.
     x_train, x_test : Tensor
         Images, (N, C, H, W): uint8 in 0..255, or float32 as given. `inputs` makes a batch of
-        either into what a network takes.
+        either into what a network takes. Or features, (N, D), float32.
     y_train, y_test : Tensor
         Labels, int64, as `labels` has them: (N,) in 0..num_classes-1.
     classes : tuple of str
@@ -106,10 +106,9 @@ class Dataset:
         return tenth_of_all(targets, rng)
 
     @property
-    def shape(self) -> tuple[int, int, int]:
-        """Channels, height and width of an image."""
-        channels, height, width = self.x_train.shape[1:]
-        return channels, height, width
+    def shape(self) -> tuple[int, ...]:
+        """Channels, height and width of an image, or the number of features."""
+        return tuple(self.x_train.shape[1:])
 
 
 def from_arrays(
@@ -128,6 +127,7 @@ def from_arrays(
     arrays : Mapping
         ``x_train`` and ``x_test``: N×H×W (one channel), N×H×W×C or N×C×H×W, of uint8 or floats,
         with C either 1 or 3 and H, W from 5; floats from 0 to 1, or standardised, up to ±10.
+        Or N×D, features of each example, any finite floats.
         No side is below 5, so an axis of length 1 or 3 is the channels; the last axis is tried
         first. ``y_train`` and ``y_test``: N integers from 0. ``classes``, if it is there: the
         name of each class, by default its number, up to the largest training label.
@@ -170,7 +170,7 @@ def from_arrays(
     if empty := [label for label, count in zip(classes, counts, strict=True) if not count]:
         notes += (f"{source}: classes without a training example: {named(empty)}",)
     top = float(x_train.max()) / (255 if x_train.dtype == torch.uint8 else 1)
-    if top < DARK and x_train.min() >= 0:
+    if top < DARK and x_train.min() >= 0 and x_train.ndim > 2:
         notes += (f"{source}: the largest pixel is {top:.2g} of 1: all images are dark",)
     return Dataset(name, x_train, y_train, x_test, y_test, classes, augment, notes, labels)
 
@@ -230,7 +230,10 @@ def tensors(
 
 
 def images_of(array: Any, source: str) -> Tensor:
-    """Return images (N, C, H, W) of an array laid out as `from_arrays` says; else an error."""
+    """Return images (N, C, H, W) of an array laid out as `from_arrays` says; else an error.
+
+    Floats N×D are features, which have no range.
+    """
     images = np.asarray(array)
     if images.dtype != np.uint8:
         if images.dtype.kind != "f":
@@ -239,6 +242,8 @@ def images_of(array: Any, source: str) -> Tensor:
             images = images.astype(np.float32, copy=False)
         if not np.isfinite(images).all():
             raise SettingError(source, "a value that is not finite", "finite float32 values")
+        if images.ndim == 2 and images.size:
+            return torch.from_numpy(np.ascontiguousarray(images))
         if images.size and (largest := float(np.abs(images).max())) > MAX_FLOAT:
             allowed = f"floats from 0 to 1, or standardised, up to ±{MAX_FLOAT}; 0 to 255 as uint8"
             raise SettingError(source, f"values up to {largest:g}", allowed)
@@ -251,7 +256,7 @@ def images_of(array: Any, source: str) -> Tensor:
     right = images.ndim == 4 and images.shape[1] in (1, 3) and len(images) > 0
     if not right or min(sides) < MIN_SIDE:
         allowed = "N×H×W, N×H×W×C or N×C×H×W with N at least 1, C 1 or 3, "
-        allowed += f"H and W at least {MIN_SIDE}"
+        allowed += f"H and W at least {MIN_SIDE}; or features N×D as floats"
         raise SettingError(source, "×".join(map(str, shape)), allowed)
     return torch.from_numpy(np.ascontiguousarray(images))
 

@@ -26,10 +26,13 @@ class Normaliser:
     ----------
     mean, std : tuple of float
         Of each channel, of pixels in [0, 1]. A constant channel's std is 1.
+    projection : tuple of float
+        Of C standardised features on K components, (C, K) in one row; empty: none.
     """
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    projection: tuple[float, ...] = ()
 
     @classmethod
     def from_sums(cls, sums: Sums) -> Self:
@@ -40,19 +43,32 @@ class Normaliser:
     @classmethod
     def from_facts(cls, facts: Mapping[str, Tensor]) -> Self:
         """Return the one that `facts` describes."""
-        return cls(tuple(facts["mean"].tolist()), tuple(facts["std"].tolist()))
+        return cls(**{name: tuple(held.tolist()) for name, held in facts.items()})
 
     def facts(self) -> dict[str, Tensor]:
-        """Return `mean` and `std`, (C,) float64 each."""
-        return {name: torch.tensor(held, dtype=torch.float64) for name, held in vars(self).items()}
+        """Return `mean` and `std`, (C,), and `projection`, if there is one, float64 each."""
+        held = {name: values for name, values in vars(self).items() if values}
+        return {name: torch.tensor(values, dtype=torch.float64) for name, values in held.items()}
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Return (x − mean)/std of images (N, C, H, W), uint8 of [0, 255] or floats, in float32."""
-        mean, std = (x.new_tensor(held, dtype=torch.float32) for held in (self.mean, self.std))
-        return (inputs(x) - mean[:, None, None]).div_(std[:, None, None])
+        """Return (x − mean)/std of images (N, C, H, W), uint8 of [0, 255] or floats, in float32.
+
+        Features (N, C) are standardised by column, and projected.
+        """
+        mean, std = (
+            x.new_tensor(held, dtype=torch.float32).view(-1, *[1] * (x.ndim - 2))
+            for held in (self.mean, self.std)
+        )
+        found = (inputs(x) - mean).div_(std)
+        if not self.projection:
+            return found
+        return found @ x.new_tensor(self.projection).view(len(self.mean), -1)
 
 
 def pixel_sums(x: Tensor, shift: Tensor) -> Sums:
-    """Return the sums over the pixels of images (N, C, H, W) of each channel less a shift (C,)."""
-    parts = (inputs(part).permute(0, 2, 3, 1).reshape(-1, x.shape[1]) for part in x.split(AT_ONCE))
+    """Return the sums over the pixels of images (N, C, H, W) of each channel less a shift (C,).
+
+    Of features (N, C) they are those of each column.
+    """
+    parts = (inputs(part).movedim(1, -1).reshape(-1, x.shape[1]) for part in x.split(AT_ONCE))
     return functools.reduce(operator.add, (Sums.of(part.cpu(), shift) for part in parts))

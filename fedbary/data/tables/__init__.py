@@ -114,25 +114,12 @@ def load_labelled(
 
     Parameters
     ----------
-    name, data_dir, target, download
-        As of `load`; the names are those of ``names("read_labelled")``, the target is the class.
+    name, data_dir, target, download, layout, choice
+        As of `load`, and so is what is raised. The names are those of ``names("read_labelled")``,
+        and the target is the class.
     classes : tuple of str
         The classes in their order, the positive one last; by default those of the data, see
         `Layout`.
-    layout : Layout
-        The federation's, by which a site's own data are coded; by default that of the data.
-    choice : Choice
-        Which columns are used where no layout says so, and how missing values are taken.
-
-    Returns
-    -------
-    Labelled
-        The same object for the same arguments throughout the process. Treat it as read-only.
-
-    Raises
-    ------
-    SettingError
-        There is no such set, or it holds what it must not; the message says what and where.
     """
     place = user_path(data_dir).absolute()
     held = _with_target(_read("read_labelled", name, place, target, download), target)

@@ -6,77 +6,29 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from fedbary.data.frame import TARGET, Frame
+from fedbary.data.tables._coded import Coded
 from fedbary.data.tables._coding import features_of, places_of, without
 from fedbary.data.tables._layout import Layout, require, require_plain
-from fedbary.data.tables._split import Split, prescribed, tenth_of_each_class
+from fedbary.data.tables._split import tenth_of_each_class
 from fedbary.errors import SettingError
-from fedbary.seeds import derive_seed
 
 
 @dataclass(frozen=True, eq=False)
-class Labelled:
-    """A classification set in its own units.
+class Labelled(Coded):
+    """A classification set in its own units; labels are int64 in 0..K-1 for K classes."""
 
-    Attributes
-    ----------
-    name : str
-        Where it is from.
-    layout : Layout
-        What the columns of ``x`` and the labels mean.
-    x : Tensor
-        Features, (N, D), finite float64; D is the number of ``layout.features``.
-    y : Tensor
-        Labels, (N,), int64 in 0..K-1 for K classes.
-    splits : tuple of Split
-        The splits that the source prescribes; empty if it prescribes none.
-    unused : tuple of str
-        Columns of the source that the layout does not have.
-    """
-
-    name: str
-    layout: Layout
-    x: Tensor
-    y: Tensor
-    splits: tuple[Split, ...] = ()
-    unused: tuple[str, ...] = ()
-
-    @property
-    def examples(self) -> tuple[Tensor, Tensor]:
-        """All features and labels."""
-        return self.x, self.y
-
-    @property
-    def strata(self) -> Tensor:
-        """What rows are dealt by: their targets."""
-        return self.y
-
-    def parted(self, split: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """Return the numbers of a split's training rows, and its test features and labels."""
-        parts = self.split(split)
-        return parts.train, (self.x[parts.test], self.y[parts.test])
+    def tested(self, rng: np.random.Generator) -> np.ndarray:
+        """Draw a tenth of each class."""
+        tested = tenth_of_each_class(self.y.numpy(), rng)
+        if not tested.any():
+            raise SettingError(self.name, "no class of two rows", "two rows of some class")
+        return tested
 
     def validation(self, targets: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Draw a tenth of each class's training rows."""
         return tenth_of_each_class(targets, rng)
-
-    def split(self, number: int) -> Split:
-        """Return a split by its number, from 0: a prescribed one, or a tenth of each class to test.
-
-        Raises
-        ------
-        SettingError
-            If there is no split of that number, or none can be drawn.
-        """
-        if split := prescribed(self.splits, number):
-            return split
-        rng = np.random.default_rng(derive_seed(number, "split"))
-        tested = tenth_of_each_class(self.y.numpy(), rng)
-        if not tested.any():
-            raise SettingError(self.name, "no class of two rows", "two rows of some class")
-        return Split.where(tested)
 
 
 def encode(frame: Frame, layout: Layout) -> Labelled:

@@ -7,80 +7,34 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from fedbary.data.deal import tenth_of_all
 from fedbary.data.frame import TARGET, Frame
+from fedbary.data.tables._coded import Coded
 from fedbary.data.tables._coding import features_of, without
 from fedbary.data.tables._column import Column
 from fedbary.data.tables._layout import Layout, columns_of, indicated, require, require_plain
-from fedbary.data.tables._split import Split, prescribed, tenth
+from fedbary.data.tables._split import tenth
 from fedbary.data.tables._words import disguised
 from fedbary.errors import CellError, SettingError
-from fedbary.seeds import derive_seed
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
-    """A regression set in its own units.
-
-    Attributes
-    ----------
-    name : str
-        Where it is from.
-    layout : Layout
-        What the columns of ``x`` mean; it has no classes.
-    x, y : Tensor
-        Features (N, D) and target (N,), finite float64.
-    splits : tuple of Split
-        The splits that the source prescribes; empty if it prescribes none.
-    unused : tuple of str
-        Columns of the source that the layout does not have.
-    """
-
-    name: str
-    layout: Layout
-    x: Tensor
-    y: Tensor
-    splits: tuple[Split, ...] = ()
-    unused: tuple[str, ...] = ()
+class Table(Coded):
+    """A regression set in its own units; targets are finite float64, and there are no classes."""
 
     @property
     def features(self) -> tuple[str, ...]:
         """Name of each column of ``x``."""
         return self.layout.features
 
-    @property
-    def examples(self) -> tuple[Tensor, Tensor]:
-        """All features and targets."""
-        return self.x, self.y
-
-    @property
-    def strata(self) -> Tensor:
-        """What rows are dealt by: their targets."""
-        return self.y
-
-    def parted(self, split: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """Return the numbers of a split's training rows, and its test features and targets."""
-        parts = self.split(split)
-        return parts.train, (self.x[parts.test], self.y[parts.test])
+    def tested(self, rng: np.random.Generator) -> np.ndarray:
+        """Draw a tenth of the rows."""
+        return tenth(len(self.y), rng)
 
     def validation(self, targets: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Draw a tenth of the training rows."""
         return tenth_of_all(targets, rng)
-
-    def split(self, number: int) -> Split:
-        """Return a split by its number, from 0: a prescribed one, or else a random tenth to test.
-
-        Raises
-        ------
-        SettingError
-            If there is no split of that number.
-        """
-        if split := prescribed(self.splits, number):
-            return split
-        rng = np.random.default_rng(derive_seed(number, "split"))
-        return Split.where(tenth(len(self.y), rng))
 
 
 def measured(held: Frame, layout: Layout | None = None, missing: str = "refuse") -> Table:

@@ -150,6 +150,9 @@ class Method(Checked):
     needs_softmax = False
     """Whether it takes a network's answers for the logits of one softmax."""
 
+    needs_numbers = False
+    """Whether it predicts numbers: a regression's network with one noise, and no classes."""
+
     needs_kl = False
     """Whether clients' priors must act: a `kl_weight` of 0 is refused."""
 

@@ -41,6 +41,13 @@ def limits(settings: Settings) -> Iterator[tuple[str, bool, str]]:
         f"another for task={settings.task}: it says each pixel's class",
     )
     yield "predictive", settings.predictive != "closed", "another: closed is for regression"
+    on_features = settings.backbone != "none"
+    still = not on_features or settings.augment in ("auto", False)
+    yield "augment", still, "auto or false with a backbone, which sees an image once"
+    flat = not on_features or settings.model not in ("cnn", "resnet20")
+    yield "model", flat, "linear, mlp or a network of yours with a backbone, for its features"
+    standard = settings.features == "all" or settings.normalise == "channels"
+    yield "features", standard, "all for normalise=none: components are of standardised features"
     normal = settings.normalise == "none" or settings.pixels == "unit"
     yield "normalise", normal, "none for pixels=signed"
     yield "class_weights", settings.class_weights == "none", "none, or balanced for task=tables"

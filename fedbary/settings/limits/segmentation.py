@@ -25,6 +25,11 @@ def limits(settings: Settings) -> Iterator[tuple[str, bool, str]]:
     dense = settings.model == "unet" or is_factory(settings.model)
     yield "model", dense, "unet or a network of yours for task=segmentation"
     still = settings.augment in ("auto", False)
+    yield (
+        "backbone",
+        settings.backbone == "none",
+        "none for task=segmentation: a feature is of the whole image",
+    )
     yield "augment", still, "auto or false for task=segmentation: masks would not move along"
     softmax = "another for task=segmentation: it learns from the softmax of one class"
     yield "method", not methods()[settings.method].needs_softmax, softmax

@@ -15,6 +15,11 @@ DATASETS = modules("data/tables", "read_labelled")
 FILES = ("",)
 
 UNUSED = (
+    "backbone",
+    "backbone_weights",
+    "backbone_size",
+    "features",
+    "whiten",
     "input_shape",
     "augment",
     "pixels",
@@ -38,5 +43,6 @@ def limits(settings: Settings) -> Iterator[tuple[str, bool, str]]:
     images = ("cnn", "resnet20", "unet")
     yield "model", settings.model not in images, "mlp, linear or a network of yours for tables"
     yield "dataset", settings.dataset != "none", "the server's own table for task=tables"
+    yield "backbone", settings.backbone == "none", "none for task=tables"
     yield "ood_dataset", settings.ood_dataset == "none", "none for task=tables"
     yield "predictive", settings.predictive != "closed", "another: closed is for regression"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from torch import Tensor, nn
 
@@ -34,6 +34,14 @@ class Signature(Protocol):
 
     def config(self) -> Mapping[str, Any]:
         """Return what a ConfigRecord holds of it."""
+
+
+class Tested(NamedTuple):
+    """Examples on which a client scores a model; with weights (N,) each counts for as much."""
+
+    x: Tensor
+    y: Tensor
+    weights: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)

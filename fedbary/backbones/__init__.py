@@ -1,0 +1,56 @@
+"""Pretrained networks that turn images into features; their weights never change nor travel.
+
+A backbone is a transformation of data: each client passes its images through it once, and trains a
+head on what comes out. Its name says where it is from, see `fedbary.data.forms.BACKBONES`.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+from torch import nn
+
+from fedbary.backbones import _own, _timm, _torchvision
+from fedbary.backbones._body import Backbone
+from fedbary.data.forms import BACKBONES, HUB, TIMM, TORCHVISION, is_own_backbone
+from fedbary.errors import SettingError
+
+__all__ = ["Backbone", "load"]
+
+
+@lru_cache(maxsize=4)
+def load(name: str, weights: str, size: int | str, device: torch.device) -> Backbone:
+    """Return a backbone, read once per process, frozen and in evaluation mode.
+
+    Parameters
+    ----------
+    name
+        ``timm:NAME``, ``torchvision:NAME``, ``hf:OWNER/NAME`` or ``package.module:factory``.
+    weights
+        ``auto``: the library's own; the path of a file; or an installed package that holds one.
+    size
+        Side in pixels that images are scaled to; ``auto``: that of the backbone.
+    device
+        Where images pass through it.
+
+    Raises
+    ------
+    SettingError
+        If it or its weights cannot be had; the message says what is missing and where it must lie.
+    """
+    if name.startswith((TIMM, HUB)):
+        body, transform = _timm.make(name, weights)
+    elif name.startswith(TORCHVISION):
+        body, transform = _torchvision.make(name, weights)
+    elif is_own_backbone(name):
+        body, transform = _own.make(name, weights)
+    else:
+        raise SettingError("backbone", name, f"none, {BACKBONES}")
+    if size != "auto":
+        transform = transform.sized(int(size))
+    return Backbone(name, _frozen(body).to(device), transform)
+
+
+def _frozen(body: nn.Module) -> nn.Module:
+    return body.eval().requires_grad_(False)

@@ -1,0 +1,41 @@
+"""Networks of timm, and those on Hugging Face that are laid out for it."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from fedbary.backbones._body import Transform
+from fedbary.backbones._weights import fill
+from fedbary.data.forms import HUB, TIMM
+from fedbary.errors import SettingError, one_line
+from fedbary.parts.imports import library
+
+EXTRA = "vision"
+
+
+def make(name: str, weights: str) -> tuple[nn.Module, Transform]:
+    """Return a network without its head, and its transform.
+
+    Raises
+    ------
+    SettingError
+        If timm is not installed or has no such network, or its weights are not there.
+    """
+    timm = library("timm", EXTRA, "backbone", name)
+    is_hub = name.startswith(HUB)
+    called = f"hf-hub:{name.removeprefix(HUB)}" if is_hub else name.removeprefix(TIMM)
+    if not is_hub and not timm.is_model(called.partition(".")[0]):
+        close = ", ".join(timm.list_models(f"*{called[:8]}*")[:5]) or "timm.list_models() has them"
+        raise SettingError("backbone", name, f"a network of timm: {close}")
+    try:
+        body = timm.create_model(called, pretrained=weights == "auto", num_classes=0)
+    except Exception as error:  # noqa: BLE001 - a network, a hub and a file fail in many ways
+        allowed = "backbone_weights=FILE: its weights are neither in Hugging Face's cache "
+        allowed += f"(HF_HOME) nor to be fetched ({one_line(error)[:200]})"
+        raise SettingError("backbone", name, allowed) from None
+    if weights != "auto":
+        fill(body, weights)
+    config = timm.data.resolve_model_data_config(body)
+    mode = "bicubic" if config["interpolation"] == "bicubic" else "bilinear"
+    size = config["input_size"][1]
+    return body, Transform(size, tuple(config["mean"]), tuple(config["std"]), mode)

@@ -1,0 +1,60 @@
+"""Networks of torchvision."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from fedbary.backbones._body import Transform
+from fedbary.backbones._weights import HEADS, fill
+from fedbary.data.forms import TORCHVISION
+from fedbary.errors import SettingError, one_line
+from fedbary.parts.imports import library
+
+EXTRA = "simulation"
+
+
+def make(name: str, weights: str) -> tuple[nn.Module, Transform]:
+    """Return a network without its last layer, and its transform.
+
+    Raises
+    ------
+    SettingError
+        If torchvision has no such classifier of images, or its weights are not there.
+    """
+    models = library("torchvision.models", EXTRA, "backbone", name)
+    called = name.removeprefix(TORCHVISION)
+    known = models.list_models(module=models)
+    if called not in known:
+        raise SettingError("backbone", name, f"a network of torchvision: {', '.join(known)}")
+    pretrained = models.get_model_weights(called).DEFAULT
+    try:
+        body = models.get_model(called, weights=pretrained if weights == "auto" else None)
+    except Exception as error:  # noqa: BLE001 - a network and a file fail in many ways
+        place = Path(torch.hub.get_dir()) / "checkpoints" / Path(pretrained.url).name
+        allowed = f"backbone_weights=FILE, or its weights at {place} ({one_line(error)})"
+        raise SettingError("backbone", name, allowed) from None
+    if weights != "auto":
+        fill(_headless(body, name), weights)
+    return _headless(body, name), _transform(pretrained.transforms())
+
+
+def _transform(found: object) -> Transform:
+    size, mean, std = (getattr(found, key) for key in ("crop_size", "mean", "std"))
+    mode = "bicubic" if getattr(found, "interpolation", None) == "bicubic" else "bilinear"
+    return Transform(size[0], tuple(mean), tuple(std), mode)
+
+
+def _headless(body: nn.Module, name: str) -> nn.Module:
+    """Put the identity in place of the layer that answers with classes."""
+    for head in HEADS:
+        layer = getattr(body, head, None)
+        if isinstance(layer, nn.Sequential):
+            layer[-1] = nn.Identity()
+            return body
+        if isinstance(layer, nn.Linear | nn.Identity):
+            setattr(body, head, nn.Identity())
+            return body
+    raise SettingError("backbone", name, "a classifier of images that ends in a linear layer")

@@ -1,0 +1,181 @@
+"""Methods of one round whose clients send sums: a head on features that no client changes.
+
+Features φ(x) are what enters the last layer, the inputs themselves of a linear model. With a row
+z_i of an example's features and targets a client sends the means of its products, and the server
+adds n_k times as much of every client's. So the result is that of all data in one place, under any
+split, up to the rounding of float32.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from urllib.parse import quote
+
+import torch
+from torch import Tensor
+
+from fedbary.aggregation.covariance import unpacked
+from fedbary.data.batches import inputs
+from fedbary.errors import SettingError
+from fedbary.methods.shared.descent import weights_of
+from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, Tensors
+from fedbary.parts.parameters import Count
+from fedbary.predictive.networks import evaluation
+
+_AT_ONCE = 512
+"""Examples whose features are held at a time."""
+
+_SITES, _WEIGHT = "sites/", "/weight"
+
+ROUNDING = 1e-4
+"""The part of a matrix's mean eigenvalue below 0 that is put down to rounding."""
+
+
+@dataclass(frozen=True)
+class Sums(Method):
+    """A head from sums over the clients: of each client the newest that were admitted count.
+
+    Parameters
+    ----------
+    most_features : int
+        The most features that may enter the last layer, as clients send their square.
+
+    Raises
+    ------
+    SettingError
+        If a parameter is out of its range.
+    """
+
+    most_features: Count = 4096
+
+    deterministic = True
+    unused = ("local_epochs", "lr", "momentum", "weight_decay", "lr_schedule")
+
+    @abstractmethod
+    def products(self, features: Tensor, y: Tensor, outputs: int) -> Tensors:
+        """Return sums over examples of features (N, d), in float64, and their targets."""
+
+    @abstractmethod
+    def require_possible(self, means: Tensors) -> None:
+        """Raise a ValueError if no examples have such means."""
+
+    @abstractmethod
+    def head(self, count: float, means: Tensors, server: Server) -> tuple[Tensor, Tensor]:
+        """Return weight (outputs, d) and bias (outputs,) from the means over so many examples."""
+
+    @abstractmethod
+    def sizes(self, features: int, outputs: int) -> Mapping[str, int]:
+        """Return how many numbers each of the sums has."""
+
+    def start(self, model: Tensors) -> Tensors:
+        """Refuse a last layer that is too wide, or has no bias; there is no state yet."""
+        self._like(model)
+        return {}
+
+    def fit(self, local: Local, received: Tensors, kept: Tensors) -> Fitted:
+        """Send the means of the products; nothing is trained."""
+        local.load(received)
+        weight, _ = head_names(received)
+        outputs = len(received[weight])
+        like, total = self._like(received), dict[str, Tensor]()
+        for x, y in zip(local.x.split(_AT_ONCE), local.y.split(_AT_ONCE), strict=True):
+            features = _entering(local, weight, x).double()
+            for name, added in self.products(features, y, outputs).items():
+                total[name] = total[name] + added if name in total else added
+        means = {name: (total[name] / len(local.x)).to(like[name].dtype) for name in like}
+        return Fitted(means, {})
+
+    def reply_like(self, model: Tensors) -> Tensors:
+        """Return the sums' names and sizes."""
+        return self._like(model)
+
+    def aggregate(self, server: Server, replies: Sequence[Reply]) -> tuple[Tensors, Tensors]:
+        """Add what all clients have sent last, and find the head."""
+        state = dict(server.state)
+        for reply in replies:
+            self.require_possible(reply.tensors)
+            site = _SITES + quote(reply.client, safe="")
+            state[site + _WEIGHT] = torch.tensor(reply.weight, dtype=torch.float64)
+            state |= {f"{site}/{name}": tensor.clone() for name, tensor in reply.tensors.items()}
+        count, means = total_of(state)
+        names = head_names(server.model)
+        matrices = (weight for name, weight in server.model.items() if name != names[0])
+        others = sum(weight.numel() for weight in matrices if weight.ndim > 1)
+        if others and server.round == 1:
+            server.warn(
+                f"{self.name} fits the last layer alone: {others:,} weights before it stay as they "
+                "were initialised. Take model=linear, or a network that is pretrained"
+            )
+        found = zip(names, self.head(count, means, server), strict=True)
+        head = {name: tensor.to(server.model[name]) for name, tensor in found}
+        return {**server.model, **head}, state
+
+    def _like(self, model: Tensors) -> dict[str, Tensor]:
+        weight, _ = head_names(model)
+        outputs, width = model[weight].shape
+        if width > self.most_features:
+            said = f"{width:,}, whose products are {4 * width * (width + 1) // 2:,} bytes"
+            raise SettingError("most_features", said, f"at most {self.most_features:,}")
+        sizes = self.sizes(width, outputs).items()
+        return {name: model[weight].new_zeros(size) for name, size in sizes}
+
+
+def head_names(model: Tensors) -> tuple[str, str]:
+    """Return the names of the last layer's weight and bias.
+
+    Raises
+    ------
+    SettingError
+        If the last layer is not linear, or has no bias.
+    """
+    matrices = [name for name in weights_of(model) if model[name].ndim == 2]
+    bias = matrices[-1].removesuffix("weight") + "bias" if matrices else ""
+    if not bias or bias not in model:
+        raise SettingError("model", ", ".join(model), "a last layer that is linear, with a bias")
+    return matrices[-1], bias
+
+
+def total_of(state: Tensors) -> tuple[float, dict[str, Tensor]]:
+    """Return the examples of all sites in a state, and the means over them, in float64."""
+    sites = sorted(key.removesuffix(_WEIGHT) for key in state if key.endswith(_WEIGHT))
+    count = sum(float(state[site + _WEIGHT]) for site in sites)
+    means: dict[str, Tensor] = {}
+    for site in sites:
+        share = float(state[site + _WEIGHT]) / count
+        for key, tensor in state.items():
+            name = key.removeprefix(f"{site}/")
+            if name != key and f"/{name}" != _WEIGHT:
+                part = share * tensor.double()
+                means[name] = means[name] + part if name in means else part
+    return count, means
+
+
+def scatter(triangle: Tensor, size: int, removed: Tensor) -> Tensor:
+    """Return the mean products of (size) numbers without a part that is due to means.
+
+    Raises
+    ------
+    ValueError
+        If what is left has an eigenvalue below 0, beyond rounding: no examples have such sums.
+    """
+    whole = unpacked(triangle.double(), size)
+    left = whole - removed
+    ridge = ROUNDING * float(whole.diagonal().mean().clamp_min(1e-30))
+    if torch.linalg.cholesky_ex(left + ridge * torch.eye(size, dtype=left.dtype)).info != 0:
+        raise ValueError("no examples have these sums and these products")
+    return left
+
+
+def _entering(local: Local, weight: str, x: Tensor) -> Tensor:
+    """Return what enters the layer of that weight, in evaluation mode: (N, d)."""
+    passed: list[Tensor] = []
+    layer = local.model.get_submodule(weight.rpartition(".")[0])
+    with (
+        evaluation(local.model),
+        torch.no_grad(),
+        layer.register_forward_hook(lambda _, entering, __: passed.append(entering[0])),
+    ):
+        local.model(inputs(x))
+    return passed[0]

@@ -1,0 +1,165 @@
+"""ConjugateGaussian: the exact posterior of a linear regression from clients' sums, in one round.
+
+A client sends one triangle: the mean products of z = (φ, 1, y), its features, a one, its target.
+The server adds. With features centred at their mean m, A their scatter, n examples, the model is
+
+    y = wᵀ (φ − m) + b + ε,    ε ~ N(0, s²),    w ~ N(0, s²/λ),    b free.
+
+The prior of s² and λ, which has the largest evidence, are those of Ridge. The posterior is
+
+    s² ~ Q/χ²(n),    w | s² ~ N(ŵ, s² (A + λ)⁻¹),    b | s² ~ N(ȳ, s²/n),
+
+and what it predicts of a new target is a Student's t of n degrees of freedom,
+
+    ŵᵀ (φ − m) + ȳ,    squared scale Q/n · (1 + 1/n + (φ − m)ᵀ (A + λ)⁻¹ (φ − m)).
+
+Predictions are the mixture of `networks` draws of (w, b, s²), whose limit is that t. The model
+itself is ŵ, its bias, and the noise's variance.
+
+It assumes a linear target and one noise for all. It answers with wide intervals where rows are few.
+
+What travels: the network down; up (d + 2)(d + 3)/2 numbers, once. A further round counts only
+clients that are new. The server keeps each client's sums.
+
+What it costs: a client pays one pass and n d² products; the server some ten times d³.
+
+Use it for tables whose target is a number, where every row stays at its site.
+
+Reference: Gelman et al., Bayesian Data Analysis, 14.2; MacKay, Bayesian Interpolation, Neural
+Computation 1992, for λ.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedbary.aggregation.covariance import packed
+from fedbary.errors import SettingError
+from fedbary.methods._sums import Sums, head_names, scatter, total_of
+from fedbary.methods.ridge import best_ridge
+from fedbary.methods.shared.method import Reply, Server, Tensors
+from fedbary.parts.parameters import Count
+from fedbary.predictive import Predictive
+from fedbary.seeds import derive_seed
+
+PRODUCTS, DRAWS = "sums/products", "draws/"
+"""The keys of a client's triangle, and of what is drawn of each tensor."""
+
+NOISE = "log_noise_var"
+"""The tensor of the network that holds the logarithm of the noise's variance."""
+
+
+@dataclass(frozen=True)
+class ConjugateGaussian(Sums):
+    """The exact posterior of a linear regression from clients' sums, with its prior by evidence.
+
+    Parameters
+    ----------
+    networks : int
+        Drawn after each round: they predict together.
+
+    Raises
+    ------
+    SettingError
+        If a parameter is out of its range.
+    """
+
+    networks: Count = 100
+
+    has_members = True
+    needs_numbers = True
+
+    def held(self, clients: int) -> int:
+        """Return how many networks the server holds."""
+        return self.networks
+
+    def start(self, model: Tensors) -> Tensors:
+        """Refuse a network that is no regression's with one noise; there is no state yet."""
+        if model[head_names(model)[0]].shape[0] != 1 or NOISE not in model:
+            raise SettingError("method", self.name, "task=regression with noise=learned")
+        return super().start(model)
+
+    def sizes(self, features: int, outputs: int) -> Mapping[str, int]:
+        """Return the size of the triangle."""
+        return {PRODUCTS: (features + 2) * (features + 3) // 2}
+
+    def products(self, features: Tensor, y: Tensor, outputs: int) -> Tensors:
+        """Return the triangle of the sums of products."""
+        rows = torch.cat([features, torch.ones_like(features[:, :1]), y.double()[:, None]], 1)
+        return {PRODUCTS: packed(rows.T @ rows)}
+
+    def require_possible(self, means: Tensors) -> None:
+        """Raise a ValueError if no examples have such sums."""
+        _centred(means)
+
+    def head(self, count: float, means: Tensors, server: Server) -> tuple[Tensor, Tensor]:
+        """Return ŵ and its bias."""
+        weight, bias, *_ = _posterior(count, means)
+        return weight[None], bias[None]
+
+    def aggregate(self, server: Server, replies: Sequence[Reply]) -> tuple[Tensors, Tensors]:
+        """Add what all clients have sent last, find the posterior, and draw from it."""
+        model, state = super().aggregate(server, replies)
+        names = head_names(server.model)
+        count, means = total_of(state)
+        weight, _, centre, mean, root, squares = _posterior(count, means)
+        generator = torch.Generator().manual_seed(derive_seed(server.seed, "conjugate"))
+        size, many = len(weight), self.networks
+        noise = torch.randn(many, size + 1, generator=generator, dtype=torch.float64)
+        shape = torch.full((many,), count / 2, dtype=torch.float64)
+        var = squares / 2 / torch._standard_gamma(shape, generator=generator)
+        weights = weight + var.sqrt()[:, None] * noise[:, :-1] @ root.T
+        biases = centre + (var / count).sqrt() * noise[:, -1] - weights @ mean
+        drawn = {names[0]: weights[:, None], names[1]: biases[:, None], NOISE: var.log()}
+        log_var = torch.tensor(math.log(squares / count)).to(server.model[NOISE])
+        state = {name: tensor for name, tensor in state.items() if not name.startswith(DRAWS)}
+        state |= {DRAWS + name: tensor.to(server.model[name]) for name, tensor in drawn.items()}
+        return {**model, NOISE: log_var}, state
+
+    def predictive(self, model: Tensors, state: Tensors) -> Predictive:
+        """Return the model, and the networks that were drawn."""
+        drawn = {name: state[DRAWS + name] for name in model if DRAWS + name in state}
+        if not drawn:
+            return Predictive(model)
+        members = {
+            name: drawn.get(name, tensor.expand(self.networks, *tensor.shape))
+            for name, tensor in model.items()
+        }
+        return Predictive(model, members=members)
+
+
+def _centred(means: Tensors) -> tuple[Tensor, Tensor]:
+    """Return means (d + 1,) and covariances (d + 1, d + 1) of features and target.
+
+    Raises
+    ------
+    ValueError
+        If no examples have such sums.
+    """
+    size = (math.isqrt(8 * len(means[PRODUCTS]) + 1) - 1) // 2
+    whole = scatter(means[PRODUCTS], size, torch.zeros(size, size, dtype=torch.float64))
+    if abs(float(whole[-2, -2]) - 1) > 1e-4:
+        raise ValueError("the mean of ones is not 1")
+    kept = [*range(size - 2), size - 1]
+    mean = whole[-2, kept]
+    return mean, whole[kept][:, kept] - torch.outer(mean, mean)
+
+
+def _posterior(
+    count: float, means: Tensors
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, float]:
+    """Return ŵ, its bias, ȳ, m, a root (d, d) of (A + λ)⁻¹, and Q."""
+    mean, covariance = _centred(means)
+    values, vectors = torch.linalg.eigh(count * covariance[:-1, :-1])
+    values = values.clamp_min(0)
+    products = (count * covariance[-1:, :-1]) @ vectors
+    squares = max(count * float(covariance[-1, -1]), 1e-12)
+    scale, noise = best_ridge(values, products, squares, count)
+    weight = (products / (values + scale) @ vectors.T)[0]
+    root = vectors / (values + scale).sqrt()
+    return weight, mean[-1] - weight @ mean[:-1], mean[-1], mean[:-1], root, count * noise**2

@@ -1,0 +1,159 @@
+"""LDA: linear discriminants from clients' sums, in one round, exact under any split.
+
+A client sends three means over its examples: the classes' shares, the features φ by class, and the
+products φ φᵀ as a triangle. The server adds. Class c has n_c examples with mean m_c, m is the mean
+of all, W the scatter within the classes. The model is
+
+    φ | c ~ N(μ_c, Σ),    μ_c ~ N(m, Σ/κ),    Σ ~ inverse Wishart(ν, Ψ),    Ψ = (ν − d − 1) τ I,
+
+with τ = tr S/(n d), S = W + Σ_c n_c κ/(n_c + κ) (m_c − m)(m_c − m)ᵀ. ν has the largest evidence,
+
+    log p = ½ d Σ_c log κ/(κ + n_c) + ½ ν log|Ψ| − ½ (ν + n) log|Ψ + S|
+            + log Γ_d(½ (ν + n)) − log Γ_d(½ ν) − ½ n d log π.
+
+κ is a variance component: s² = tr W/(n − C) is the variance within, and
+
+    s²/κ = (Σ_c n_c ‖m_c − m‖²/(C − 1) − s²)/n₀,    n₀ = (n − Σ n_c²/n)/(C − 1).
+
+So neither takes a label that is held out. The posterior means
+
+    Σ = (Ψ + S)/(ν + n − d − 1),  μ_c = (n_c m_c + κ m)/(n_c + κ),  π_c = (n_c + 1)/(n + C)
+
+give the logits φᵀ Σ⁻¹ μ_c − ½ μ_cᵀ Σ⁻¹ μ_c + log π_c: a linear layer, which is the model.
+
+It assumes that classes have one covariance. Probabilities are too sure where features are not
+Gaussian: `calibrate=temperature` mends them. A class that nobody holds gets the mean of all. There
+may be fewer examples than features.
+
+What travels: the network down; up C + C d + d (d + 1)/2 numbers, once. A further round counts only
+clients that are new. The server keeps each client's sums.
+
+What it costs: a client pays one pass and n d² products; the server some ten times d³.
+
+Use it on features of a pretrained network, where one round is all there is.
+
+References: Hastie, Tibshirani and Friedman, The Elements of Statistical Learning, 4.3; Gelman et
+al., Bayesian Data Analysis, 3.6, for the prior; Searle et al., Variance Components, for κ.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from fedbary.aggregation.covariance import packed
+from fedbary.methods._sums import Sums, scatter
+from fedbary.methods.shared.method import Server, Tensors
+
+SHARES, FEATURES, PRODUCTS = "sums/shares", "sums/features", "sums/products"
+"""The keys of what a client sends, each a mean over its examples."""
+
+MOST_KAPPA = 1e6
+"""The most examples that the prior of a class's mean counts for: all classes have one mean."""
+
+STRENGTHS = tuple(10 ** (step / 20) for step in range(-40, 121))
+"""What ν − d − 1 may be."""
+
+
+@dataclass(frozen=True)
+class LDA(Sums):
+    """Linear discriminants from clients' sums, with their prior by evidence."""
+
+    needs_softmax = True
+
+    def sizes(self, features: int, outputs: int) -> Mapping[str, int]:
+        """Return how many numbers each of the sums has."""
+        triangle = features * (features + 1) // 2
+        return {SHARES: outputs, FEATURES: outputs * features, PRODUCTS: triangle}
+
+    def reply_like(self, model: Tensors) -> Tensors:
+        """Return the sums of as many examples of each class, without features."""
+        like = super().reply_like(model)
+        return {**like, SHARES: torch.full_like(like[SHARES], 1 / len(like[SHARES]))}
+
+    def products(self, features: Tensor, y: Tensor, outputs: int) -> Tensors:
+        """Return the classes' counts and sums, and the triangle of products."""
+        of_class = one_hot(y, outputs).double()
+        return {
+            SHARES: of_class.sum(0),
+            FEATURES: (of_class.T @ features).flatten(),
+            PRODUCTS: packed(features.T @ features),
+        }
+
+    def require_possible(self, means: Tensors) -> None:
+        """Raise a ValueError if no examples have such sums."""
+        by_class(1.0, means)
+
+    def head(self, count: float, means: Tensors, server: Server) -> tuple[Tensor, Tensor]:
+        """Return the discriminants, under the κ and ν of the largest evidence."""
+        counts, centres, within = by_class(count, means)
+        mean = (counts[:, None] * centres).sum(0) / count
+        between = centres - mean
+        kappa = pull(counts, between, within)
+        held = (counts * kappa / (counts + kappa)).sqrt()[:, None] * between
+        spread = within + held.T @ held
+        _, strength = evidence(spread, counts, kappa)
+        prior = strength * _scale(spread, count) * torch.eye(len(mean), dtype=torch.float64)
+        covariance = (spread + prior) / (count + strength)
+        pulled = mean + (counts / (counts + kappa))[:, None] * between
+        weight = torch.linalg.solve(covariance, pulled.T).T
+        shares = (counts + 1) / (count + len(counts))
+        return weight, shares.log() - (weight * pulled).sum(1) / 2
+
+
+def by_class(count: float, means: Tensors) -> tuple[Tensor, Tensor, Tensor]:
+    """Return counts (C,), means (C, d), 0 for a class without examples, and the scatter (d, d).
+
+    Raises
+    ------
+    ValueError
+        If no examples have such sums.
+    """
+    shares = means[SHARES].double()
+    sums = means[FEATURES].double().view(len(shares), -1)
+    if shares.min() < 0 or abs(float(shares.sum()) - 1) > 1e-4:
+        raise ValueError("the classes' shares are none")
+    centres = torch.where(shares[:, None] > 0, sums / shares[:, None].clamp_min(1e-30), 0.0)
+    within = scatter(means[PRODUCTS], sums.shape[1], centres.T @ sums)
+    return count * shares, centres, count * within
+
+
+def pull(counts: Tensor, between: Tensor, within: Tensor) -> float:
+    """Return κ, how many examples the prior of a class's mean counts for: a variance component.
+
+    Parameters
+    ----------
+    counts, between, within : Tensor
+        Examples (C,) of each class, its mean's distance (C, d) from the mean of all, and the
+        scatter (d, d) within the classes.
+    """
+    count, classes = float(counts.sum()), int((counts > 0).sum())
+    if classes < 2 or count <= classes:
+        return 1.0
+    noise = float(within.trace()) / (count - classes)
+    signal = float((counts * between.square().sum(1)).sum()) / (classes - 1) - noise
+    size = (count - float(counts.square().sum()) / count) / (classes - 1)
+    return MOST_KAPPA if signal <= size * noise / MOST_KAPPA else max(size * noise / signal, 1e-6)
+
+
+def evidence(spread: Tensor, counts: Tensor, kappa: float) -> tuple[float, float]:
+    """Return the largest log p over ν, in nats, and the ν − d − 1 where it is."""
+    d, count = len(spread), float(counts.sum())
+    values = torch.linalg.eigvalsh(spread).clamp_min(0)
+    strengths = torch.tensor(STRENGTHS, dtype=torch.float64)
+    nu, psi = strengths + d + 1, strengths * _scale(spread, count)
+    log_p = nu * d / 2 * psi.log() - (nu + count) / 2 * (psi[:, None] + values).log().sum(1)
+    log_p += torch.special.multigammaln((nu + count) / 2, d) - torch.special.multigammaln(nu / 2, d)
+    log_p += d / 2 * (kappa / (kappa + counts)).log().sum() - count * d / 2 * math.log(math.pi)
+    best = int(log_p.argmax())
+    return float(log_p[best]), STRENGTHS[best]
+
+
+def _scale(spread: Tensor, count: float) -> float:
+    """Return τ; a number above 0 even where all features are one and the same."""
+    return max(float(spread.trace()) / (count * len(spread)), 1e-12)

@@ -1,0 +1,79 @@
+"""The backbone between a task's images and its model: images become features once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from fedbary.backbones import Backbone, load
+from fedbary.backbones._store import Store
+from fedbary.data.image_layout import ImageLayout
+from fedbary.data.images import Normaliser
+from fedbary.data.paths import user_path
+from fedbary.data.principal import principal
+from fedbary.data.shard import Shard
+from fedbary.data.standardise import Standardiser
+from fedbary.errors import SettingError
+from fedbary.settings.config import Settings
+from fedbary.settings.device import torch_device
+from fedbary.tasks import _moments
+from fedbary.tasks.shared.values import Dialogue
+
+
+def backbone_of(settings: Settings) -> Backbone | None:
+    """Return the backbone that the settings name, read once per process; None for none."""
+    if settings.backbone == "none":
+        return None
+    by = settings.backbone, settings.backbone_weights, settings.backbone_size
+    return load(*by, torch_device(settings))
+
+
+def require_same(backbone: Backbone | None, layout: ImageLayout) -> None:
+    """Raise a SettingError unless a backbone is the one that the layout was made with."""
+    held = backbone.digest if backbone else ""
+    if held != layout.backbone:
+        allowed = f"weights and transform of the run's backbone, digest {layout.backbone or 'none'}"
+        raise SettingError("backbone", backbone.name if backbone else "none", allowed)
+
+
+def kept_features(x: Tensor, backbone: Backbone, folder: str) -> Tensor:
+    """Return the features of images, on the CPU, kept in a folder from one process to the next."""
+    return Store(user_path(folder), backbone.digest).features(x, backbone.features)
+
+
+@lru_cache(maxsize=1024)
+def of_shard(shard: Shard, backbone: Backbone, folder: str) -> Shard:
+    """Return a shard of images as one of features, computed once per process."""
+    together = torch.cat([shard.x, shard.x_held_out])
+    found = kept_features(together, backbone, folder)
+    x, held_out = found.split([len(shard.x), len(shard.x_held_out)])
+    return Shard(x, shard.y, held_out, shard.y_held_out)
+
+
+def shape_of(settings: Settings, layout: ImageLayout) -> tuple[int, ...]:
+    """Return the shape of what the model takes: an image's, or the number of features.
+
+    Raises
+    ------
+    SettingError
+        If the settings ask for components of images, or for more than there are features.
+    """
+    if settings.features == "all":
+        return layout.seen
+    if len(layout.seen) > 1:
+        allowed = "all for images without a backbone"
+        raise SettingError("features", settings.features, allowed)
+    if settings.features > layout.seen[0]:
+        raise SettingError("features", settings.features, f"all, or up to {layout.seen[0]}")
+    return (settings.features,)
+
+
+def ask_projection(scale: Normaliser, settings: Settings) -> Dialogue[Normaliser]:
+    """Ask for second moments of standardised features; return how they are projected, too."""
+    mean, std = (torch.tensor(held, dtype=torch.float64) for held in (scale.mean, scale.std))
+    moments = yield from _moments.ask(Standardiser(mean, std))
+    found = principal(moments, int(settings.features), settings.whiten)
+    return replace(scale, projection=tuple(found.flatten().tolist()))

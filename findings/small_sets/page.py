@@ -1,0 +1,57 @@
+"""Thirteen small sets: the first tables of docs/results/small-sets.md, of what `cells.py` wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+
+from fedbary.report.cells import Metric
+from fedbary.report.markup import markdown_table
+
+CELLS = "cells.jsonl"
+SCORE = Metric("score", "", 100, 1)
+FAR = 5
+"""From how many points behind the linear model on a worst run is told."""
+
+
+def read(results: Path) -> pd.DataFrame:
+    """Return a row a cell, with the points that it is behind the linear model."""
+    cells = pd.read_json(results / CELLS, lines=True)
+    deal = cells["clients"].astype(str) + " clients, α " + cells["alpha"].astype(str)
+    return cells.assign(deal=deal, behind=100 * (cells["linear"] - cells["score"]))
+
+
+def scores_table(cells: pd.DataFrame) -> str:
+    """Return mean ± standard deviation over the seeds: a row a set, a column a deal."""
+    body = []
+    for name, of_set in cells.groupby("set", sort=False):
+        linear = of_set.drop_duplicates("seed")["linear"]
+        scores = [SCORE.show(runs["score"]) for _, runs in of_set.groupby("deal", sort=False)]
+        body.append([str(name), SCORE.show(linear), *scores])
+    return markdown_table(["set", "linear", *cells["deal"].unique()], body)
+
+
+def worst_table(cells: pd.DataFrame) -> str:
+    """Return the runs that are furthest behind the linear model, on the sets where that is far."""
+    body = []
+    for name, of_set in cells.groupby("set", sort=False):
+        worst = of_set[of_set["behind"].round(1) == of_set["behind"].max().round(1)]
+        if (points := worst["behind"].iloc[0]) >= FAR:
+            where = "; ".join(worst["deal"] + ", seed " + worst["seed"].astype(str))
+            body.append([str(name), f"{points:.1f}", where])
+    return markdown_table(["set", "points behind", "where"], body)
+
+
+def tables(results: Path) -> str:
+    """Return both tables in Markdown."""
+    cells = read(results)
+    return f"{scores_table(cells)}\n\n{worst_table(cells)}"
+
+
+def facts(results: Path) -> Iterator[float]:
+    """Yield how far each set is behind in the mean over deals, and the worst score of each."""
+    cells = read(results).groupby("set")
+    yield from cells["behind"].mean()
+    yield from 100 * cells["score"].min()

@@ -1,0 +1,52 @@
+"""Rules under variances that train: the table of docs/results/variances.md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from fedbary.report.cells import ACCURACY, NLL
+from fedbary.report.differences import differences
+from fedbary.report.markup import markdown_table
+from fedbary.study.table import read_table, result_rows
+from findings._pairs import SEED
+
+RULES = ("RKLB", "WB", "EAA", "GAA", "AALV")
+SETTINGS = ["inference", "prior", "prior_std", "kl_weight", "log_var_lr"]
+NAMES = (
+    "frozen",
+    "trained, weight 1 (the papers' objective)",
+    "trained, weight 0.1",
+    "trained, weight 0.01",
+    "trained, weight 0.001",
+    "weight 0.1, prior std 0.1",
+    "weight 1, prior: the last global posterior",
+    "natural gradient, weight 0.01",
+    "IVON, weight 0.01",
+)
+"""What the page calls the settings, in the order of the grid."""
+
+
+def tables(results: Path) -> str:
+    """Return accuracy / NLL of each rule, and how far apart the clients' variances lie."""
+    rows = result_rows(read_table(results))
+    spread = [column for column in rows if column.startswith("log_var_spread.")]
+    accuracy = replace(ACCURACY, decimals=1)
+    body = []
+    settings = rows.groupby(SETTINGS, sort=False, dropna=False)
+    for name, (_, of_it) in zip(NAMES, settings, strict=True):
+        apart = of_it[spread].mean().mean()
+        runs = [of_it[of_it["rule"] == rule] for rule in RULES]
+        cells = [f"{accuracy.show(each['accuracy'])} / {each['nll'].mean():.3f}" for each in runs]
+        body.append([name, f"{apart:.3f}", *cells])
+    return markdown_table(["variances", "clients' spread", *RULES], body)
+
+
+def facts(results: Path) -> Iterator[float]:
+    """Yield RKLB's NLL less WB's over all settings, its interval, and the signed-rank test."""
+    rows = result_rows(read_table(results))
+    sided = rows.assign(side=rows["rule"])
+    points = (*SETTINGS, *SEED)
+    (found,) = differences(sided, [("RKLB", "WB")], [NLL], SEED, points).itertuples()
+    yield from (found.mean, found.low, found.high, found.test.first, found.test.second)

@@ -1,0 +1,71 @@
+"""Tables and picture of the comparison of rules are right, also where a score is missing."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from fedbary.study.table import FORMAT, write_table
+from findings.rules import page as rules
+
+SEEDS, ROUNDS = 5, (0, 1, 2)
+LOST = ("RKLB", 3)
+"""A run whose last NLL is not finite."""
+
+
+@pytest.fixture
+def results(tmp_path):
+    rng = np.random.default_rng(0)
+    rows = []
+    for arm in ("RKLB", "WB", "RKLBMean", rules.AGAIN):
+        for seed in range(SEEDS):
+            for number in ROUNDS:
+                scores = {metric.column: rng.uniform() for metric in rules.SHOWN}
+                lost = (arm, seed) == LOST and number == ROUNDS[-1]
+                rows.append(
+                    {
+                        "format": FORMAT, "run": f"{arm}-{seed}", "rule": arm.split()[0],
+                        "replicate": int(arm == rules.AGAIN), "seed": seed, "rounds": ROUNDS[-1],
+                        "round": number, **scores, **({"nll": np.nan} if lost else {}),
+                    }
+                )  # fmt: skip
+    write_table(tmp_path, [pd.DataFrame(rows)])
+    return tmp_path
+
+
+def last(results, arm, column):
+    rows = rules.read(results)
+    rows = rows[(rows["arm"] == arm) & (rows["round"] == ROUNDS[-1])]
+    return rows.set_index("seed")[column]
+
+
+def cells(text, start):
+    line = next(line for line in text.splitlines() if line.startswith(f"| {start} |"))
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def test_a_pair_s_row_is_that_of_the_tests_over_seeds(results):
+    table = rules.pairs_table(rules.result_rows(rules.read(results)), rules.BRIER)
+    one, two = (last(results, arm, "brier") for arm in ("RKLBMean", "WB"))
+    _, effect, difference, better, t_test, wilcoxon, signed = cells(table, "RKLBMean − WB")
+    assert effect == "its mean" and better == f"{int((one < two).sum())} of {SEEDS}"
+    assert float(difference.split()[0]) == pytest.approx(float((one - two).mean()), abs=6e-4)
+    assert float(t_test) == pytest.approx(stats.ttest_rel(one, two).pvalue, abs=6e-4)
+    assert float(wilcoxon) == pytest.approx(stats.wilcoxon(one, two).pvalue, abs=6e-4)
+    shares, equal = signed.removesuffix(")").split(" (± ")
+    assert sum(map(float, shares.split("/"))) == pytest.approx(1, abs=0.02)
+    assert float(equal) == pytest.approx(np.percentile(abs(one - two), 25), abs=6e-5)
+
+
+def test_where_a_score_is_missing_the_rows_and_the_picture_say_of_how_many_pairs(results):
+    text = rules.tables(results)
+    assert f"({SEEDS - 1} of {SEEDS} pairs)" in cells(text, "RKLB − WB")[2]
+    assert "pairs" not in cells(text, "RKLBMean − WB")[2]
+    assert "RKLBVariance" not in text and "FedAvg" not in text
+    by_round, at_end = rules.picture(results).axes
+    assert len(by_round.lines) == 3 + 1  # three effects are there, and the line of no difference
+    shown = [label.get_text() for label in at_end.get_yticklabels()]
+    assert shown == ["RKLB − WB", "RKLBMean − WB", f"{rules.AGAIN} − WB", "RKLB − RKLBMean"]
+    assert [text.get_text() for text in at_end.texts] == [
+        f"{SEEDS} pairs"
+    ] * 2  # the others lack one

@@ -1,0 +1,164 @@
+"""LDA and Ridge: the model of all data in one place, priors by an evidence that is one."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import minimize_scalar
+from scipy.stats import multivariate_t
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from torch import nn
+from torch.nn.functional import one_hot
+
+from fedbary.errors import SettingError
+from fedbary.methods import METHODS, Local, Reply, Server
+from fedbary.methods.lda import PRODUCTS, SHARES, evidence, pull
+from fedbary.methods.ridge import best_ridge
+
+CLASSES, WIDTH = 3, 4
+NAMES = pytest.mark.parametrize("name", ["LDA", "Ridge"])
+
+
+def examples(seed, count):
+    generator = torch.Generator().manual_seed(seed)
+    y = torch.randint(CLASSES, (count,), generator=generator)
+    centres = torch.randn(CLASSES, WIDTH, generator=generator)
+    return centres[y] + torch.randn(count, WIDTH, generator=generator), y
+
+
+def network():
+    return nn.Sequential(nn.Linear(WIDTH, CLASSES))
+
+
+def replies(method, x, y, parts):
+    model = network()
+    return [
+        Reply(f"{k}", len(part), method.fit(Local(model, x[part], y[part]), state(model), {}).reply)
+        for k, part in enumerate(parts)
+    ]
+
+
+def state(model):
+    return dict(model.state_dict())
+
+
+def head(method, *rounds):
+    model, kept = state(network()), {}
+    for some in rounds:
+        model, kept = method.aggregate(Server(model, kept), some)
+    return torch.cat([model["0.weight"], model["0.bias"][:, None]], 1)
+
+
+@NAMES
+@given(seed=st.integers(0, 10**6), count=st.integers(5, 60), cuts=st.integers(1, 5))
+@settings(max_examples=15, deadline=None)
+def test_any_split_and_any_order_of_arrival_give_the_model_of_all_data(name, seed, count, cuts):
+    method, (x, y) = METHODS[name](), examples(seed, count)
+    by_class = y.argsort()  # as unlike as splits can be: clients of one class each, nearly
+    parts = [part for part in by_class.chunk(cuts) if len(part)]
+    sent = replies(method, x, y, parts)
+    alone = head(method, replies(method, x, y, [torch.arange(count)]))
+    near = {"rtol": 2e-3, "atol": 2e-3 * float(alone.abs().max())}
+    torch.testing.assert_close(head(method, sent), alone, **near)
+    late = head(method, sent[:1], sent[1:], sent[:1])  # a late client, and one that comes again
+    torch.testing.assert_close(late, head(method, sent), rtol=1e-5, atol=1e-5)
+
+
+def test_with_many_examples_lda_is_that_of_scikit_learn():
+    x, y = examples(1, 20_000)
+    x = x @ torch.tensor([[3.0, 1, 0, 0], [0, 1, 0, 0], [0, 2, 1, 0], [0, 0, 0, 0.2]])
+    found = head(METHODS["LDA"](), replies(METHODS["LDA"](), x, y, [torch.arange(len(x))]))
+    logits = x @ found[:, :-1].T + found[:, -1]
+    theirs = LinearDiscriminantAnalysis(solver="lsqr").fit(x.numpy(), y.numpy())
+    expected = torch.tensor(theirs.predict_proba(x.numpy()))
+    torch.testing.assert_close(logits.double().softmax(1), expected, rtol=0, atol=5e-3)
+
+
+def test_the_evidence_is_the_product_of_predictives_of_one_example_after_another():
+    x, y = examples(2, 7)
+    x, mean, kappa = x.double()[:, :2], x.double()[:, :2].mean(0), 0.7
+    counts = torch.bincount(y, minlength=CLASSES).double()
+    centres = torch.stack([x[y == c].mean(0) if (y == c).any() else mean for c in range(CLASSES)])
+    spread = (x - centres[y]).T @ (x - centres[y])
+    held = (counts * kappa / (counts + kappa)).sqrt()[:, None] * (centres - mean)
+    spread += held.T @ held
+    log_p, strength = evidence(spread, counts, kappa)
+
+    nu, psi = strength + 3, strength * spread.trace() / (len(x) * 2) * torch.eye(2).double()
+    centre, seen = mean.repeat(CLASSES, 1), torch.full((CLASSES,), kappa).double()
+    product = 0.0
+    for z, c in zip(x, y, strict=True):
+        shape = psi * (seen[c] + 1) / (seen[c] * (nu - 1))
+        product += multivariate_t.logpdf(z, centre[c], shape, df=nu - 1)
+        away = z - centre[c]
+        psi = psi + seen[c] / (seen[c] + 1) * torch.outer(away, away)
+        centre[c] += away / (seen[c] + 1)
+        nu, seen[c] = nu + 1, seen[c] + 1
+    assert log_p == pytest.approx(product, abs=1e-6)
+
+
+def test_the_pull_is_the_variance_component_that_made_the_means():
+    generator = torch.Generator().manual_seed(3)
+    counts = torch.randint(5, 40, (400,), generator=generator).double()
+    means = torch.randn(400, 3, generator=generator, dtype=torch.float64) / math.sqrt(8)
+    y = torch.repeat_interleave(torch.arange(400), counts.long())
+    x = means[y] + torch.randn(len(y), 3, generator=generator, dtype=torch.float64)
+    centres = torch.zeros(400, 3, dtype=torch.float64).index_add_(0, y, x) / counts[:, None]
+    within = (x - centres[y]).T @ (x - centres[y])
+    assert pull(counts, centres - x.mean(0), within) == pytest.approx(8, rel=0.1)
+
+
+@given(seed=st.integers(0, 10**6), count=st.integers(8, 40))
+@settings(max_examples=10, deadline=None)
+def test_the_ridge_is_where_the_density_of_the_targets_is_largest(seed, count):
+    x, y = examples(seed, count)
+    x, targets = x.double() - x.double().mean(0), one_hot(y, CLASSES).double()
+    targets = targets[:, targets.sum(0) > 0]
+    targets = targets - targets.mean(0)
+    unexplained = targets.square().sum() / count  # by the one example that the prior is worth
+    basis = torch.linalg.svd(torch.ones(1, count).double()).Vh[1:]  # what a free bias leaves
+
+    def density(log_scale):
+        covariance = basis @ (torch.eye(count) + x @ x.T / math.exp(log_scale)) @ basis.T
+        left = basis @ targets
+        squares = (left * torch.linalg.solve(covariance, left)).sum() + unexplained
+        many = targets.shape[1]
+        return float(many * torch.logdet(covariance) / 2 + many * count / 2 * squares.log())
+
+    values, vectors = torch.linalg.eigh(x.T @ x)
+    products, squares = targets.T @ x @ vectors, float(targets.square().sum())
+    scale, noise = best_ridge(values.clamp_min(0), products, squares, count)
+    low, high = (math.log(float(values.sum()) * part) for part in (1e-6, 10))
+    best = minimize_scalar(density, bounds=(low, high), method="bounded")
+    assert density(math.log(scale)) <= best.fun + 1e-2
+    weight = products / (values + scale) @ vectors.T
+    left = (targets - x @ weight.T).square().sum() + scale * weight.square().sum() + unexplained
+    assert noise**2 == pytest.approx(float(left) / (targets.shape[1] * count))
+
+
+@NAMES
+def test_fewer_examples_than_features_and_a_class_that_nobody_holds(name):
+    method = METHODS[name]()
+    x, y = torch.tensor([[0.0, 0, 0, 1], [1.0, 0, 0, 1]]), torch.tensor([0, 1])
+    found = head(method, replies(method, x, y, [torch.tensor([0]), torch.tensor([1])]))
+    assert found.isfinite().all()
+    assert (x @ found[:, :-1].T + found[:, -1]).argmax(1).tolist() == [0, 1]
+
+
+@NAMES
+@pytest.mark.parametrize(("key", "factor"), [(PRODUCTS, 0.3), (SHARES, 2.0), (PRODUCTS, -1.0)])
+def test_sums_that_no_examples_have_are_refused(name, key, factor):
+    method, (x, y) = METHODS[name](), examples(4, 30)
+    (sound,) = replies(method, x, y, [torch.arange(30)])
+    forged = Reply("b", 30, {**sound.tensors, key: factor * sound.tensors[key]})
+    with pytest.raises(ValueError, match="sums|shares"):
+        method.aggregate(Server(state(network()), {}), [sound, forged])
+
+
+def test_what_does_not_fit_is_refused_with_its_size():
+    with pytest.raises(SettingError, match="most_features: '4, whose products are 40 bytes'"):
+        METHODS["LDA"](most_features=3).start(state(network()))
+    with pytest.raises(SettingError, match="a last layer that is linear, with a bias"):
+        METHODS["Ridge"]().start(state(nn.Linear(4, 3, bias=False)))

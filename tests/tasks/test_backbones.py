@@ -1,0 +1,165 @@
+"""A backbone is a transformation of data: a run with one is a run on its features."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from own_backbones import tiny
+from safetensors.torch import load_file, save_file
+
+import client_app
+import fedbary
+from fedbary.backbones import load
+from fedbary.errors import SettingError
+from fedbary.settings.config import resolve
+from fedbary.tasks import task_of
+from server_app import run
+from server_app.engine.inline import InlineGrid, run_inline
+
+QUICK = {
+    "engine": "inline", "device": "cpu", "pictures": False, "dataset": "own_data:bars",
+    "clients": 4, "min_examples": 20, "rounds": 2, "local_epochs": 1, "samples": 2,
+    "holdout": 0.2, "ood_dataset": "digits",
+}  # fmt: skip
+
+
+def chosen(data_dir, **changes):
+    return resolve({**QUICK, "backbone": "own_backbones:tiny", "data_dir": str(data_dir)} | changes)
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("backbone")
+    settings = chosen(folder)
+    run_inline(settings, folder / "run")
+    return settings, folder / "run"
+
+
+def lines(folder):
+    found = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [without_seconds(line) for line in found]
+
+
+def without_seconds(value):
+    if isinstance(value, dict):
+        return {k: without_seconds(v) for k, v in value.items() if "seconds" not in k}
+    return [*map(without_seconds, value)] if isinstance(value, list) else value
+
+
+def kept(settings, x):
+    """Return the features of images as the run has them."""
+    from fedbary.tasks._features import kept_features
+
+    return kept_features(x, task_of(settings).backbone, settings.data_dir)
+
+
+def test_a_run_with_a_backbone_is_one_on_its_features_bit_for_bit(done, tmp_path):
+    settings, folder = done
+    held, foreign = task_of(settings).held, task_of(resolve({**QUICK, "dataset": "digits"})).held
+    for name, data in {"bars": held, "digits": foreign}.items():
+        x_train, x_test = (kept(settings, x).numpy() for x in (data.x_train, data.x_test))
+        y = {"y_train": data.y_train, "y_test": data.y_test}
+        np.savez(tmp_path / f"{name}.npz", x_train=x_train, x_test=x_test, **y)
+    on = {"dataset": str(tmp_path / "bars.npz"), "ood_dataset": str(tmp_path / "digits.npz")}
+    run_inline(resolve({**QUICK, **on, "model": "linear", "bayesian_layers": 1}), tmp_path / "on")
+    one, other = (load_file(place / "posterior.safetensors") for place in (folder, tmp_path / "on"))
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert lines(folder) == lines(tmp_path / "on")
+
+
+def test_features_that_were_kept_are_those_of_the_body(done):
+    settings, _ = done
+    x = task_of(settings).held.x_test
+    body, _ = tiny()
+    with torch.no_grad():
+        shown = torch.nn.functional.interpolate(x / 255, (12, 12), mode="bilinear")
+        by_hand = body.eval()((shown - 0.3) / 0.2).mean((2, 3))
+    assert torch.allclose(kept(settings, x), by_hand, atol=1e-5)
+    assert torch.allclose(task_of(settings).backbone.features(x[:7]), by_hand[:7], atol=1e-5)
+
+
+def test_the_body_does_not_change_and_messages_hold_the_head_alone(done):
+    settings, folder = done
+    body, _ = tiny()
+    after = task_of(settings).backbone.body.state_dict()
+    assert all(torch.equal(tensor, after[name]) for name, tensor in body.state_dict().items())
+    assert sum(tensor.numel() for tensor in load_file(folder / "posterior.safetensors").values()) \
+        == 2 * 12 * 8 + 8  # fmt: skip
+
+
+def test_a_run_that_is_loaded_predicts_images(done):
+    settings, folder = done
+    trained = fedbary.load(folder, own_code=True)
+    examples = trained.evaluation_examples()
+    assert examples.x.shape[1:] == (1, 8, 8)
+    accuracy = trained.task.judged(trained.predict(examples, samples=50), examples.y)["accuracy"]
+    assert accuracy == pytest.approx(lines(folder)[-1]["accuracy"], abs=0.15)
+
+
+@pytest.mark.slow
+def test_the_graph_has_the_body(done, tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    trained = fedbary.load(done[1], own_code=True)
+    trained.export(tmp_path / "model.onnx", 3)
+    x = trained.evaluation_examples().x[:5]
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
+    (probs, *_) = session.run(["probs"], {"x": (x / 255).numpy()})
+    assert probs == pytest.approx(trained.predict(x, 3).probs.numpy(), abs=1e-4)
+
+
+def test_a_site_with_another_backbone_is_left_out_by_name(tmp_path, caplog):
+    settings = chosen(tmp_path, rounds=1, ood_dataset="none")
+    grid = InlineGrid(client_app.app, settings.clients, settings.model_dump())
+    first = min(grid.get_node_ids())
+    grid._contexts[first].run_config = {
+        **settings.model_dump(), "backbone": "own_backbones:other",
+    }  # fmt: skip
+    run(grid, settings, tmp_path / "run")
+    (line,) = lines(tmp_path / "run")[1:]
+    assert len(line["clients"]) == 3
+    assert "backbone" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("backbone", "said"),
+    [
+        ("own_backbones:absent", "can be imported"),
+        ("own_backbones:number", "returns an nn.Module"),
+        ("own_backbones:flat", "features (N, D)"),
+        ("own_backbones:infinite", "finite"),
+        ("torchvision:resnet", "a network of torchvision"),
+        ("resnet18", "timm:NAME, torchvision:NAME"),
+    ],
+)
+def test_what_is_no_backbone_is_refused_in_one_line(backbone, said, tmp_path):
+    with pytest.raises(SettingError, match="backbone") as refused:
+        task_of(chosen(tmp_path, backbone=backbone)).signature()
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_weights_come_from_a_file_by_name_or_in_order(tmp_path):
+    body, _ = tiny()
+    file, renamed = tmp_path / "weights.safetensors", tmp_path / "renamed.pt"
+    wanted = {name: torch.full_like(t, 2) for name, t in body.state_dict().items()}
+    save_file(wanted, file)
+    torch.save({f"its_{name}": t for name, t in wanted.items()}, renamed)
+    for place in (file, renamed):
+        found = load("own_backbones:tiny", str(place), "auto", torch.device("cpu"))
+        assert all(bool((t == 2).all()) for t in found.body.state_dict().values())
+    for wrong, said in {
+        "absent.pt": "there is none",
+        str(tmp_path / "odd.pt"): "it has no 0",
+    }.items():
+        torch.save({"layer.weight": torch.zeros(3)}, tmp_path / "odd.pt")
+        with pytest.raises(SettingError, match="backbone_weights") as refused:
+            load("own_backbones:tiny", wrong, "auto", torch.device("cpu"))
+        assert said in str(refused.value)
+
+
+@pytest.mark.parametrize("changes", [{"model": "cnn"}, {"augment": "true"}, {"task": "tables"}])
+def test_settings_that_do_not_go_with_a_backbone_are_refused(changes, tmp_path):
+    with pytest.raises(SettingError):
+        chosen(tmp_path, **{"dataset": "breast_cancer"} | changes)

@@ -1,0 +1,74 @@
+"""Principal components by sums over the sites are those of all their features together."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+
+from fedbary.data.images import Normaliser, pixel_sums
+from fedbary.data.principal import principal
+from fedbary.data.sites import Site
+from fedbary.data.standardise import Standardiser
+from fedbary.settings.config import resolve
+from fedbary.tasks import _moments, task_of
+from server_app.engine.inline import run_inline
+
+
+def asked_of(parts, scale):
+    """Hold the dialogue with sites that hold parts."""
+    dialogue = _moments.ask(scale)
+    question = next(dialogue)
+    answers = [question.read(_moments.answer(x, question.config), len(x)) for x in parts]
+    with pytest.raises(StopIteration) as end:
+        dialogue.send(answers)
+    return end.value.value
+
+
+@given(st.integers(0, 2**32), st.integers(1, 6), st.booleans())
+def test_components_by_sums_are_those_of_the_pooled_features(seed, sites, whiten):
+    generator = torch.Generator().manual_seed(seed)
+    mixed = torch.randn(5, 5, generator=generator) + torch.eye(5)
+    x = torch.randn(60, 5, generator=generator) @ mixed + 100
+    owner = torch.randint(sites, (60,), generator=generator)
+    parts = [x[owner == site] for site in range(sites) if (owner == site).any()]
+    scale = Standardiser.from_sums(pixel_sums(x, x.mean(0).double()))
+    by_sums = principal(asked_of(parts, scale), 3, whiten)
+    z = (x.double() - x.double().mean(0)) / x.double().std(0, correction=0)
+    scores = z @ by_sums
+    u, singular, _ = torch.linalg.svd(z, full_matrices=False)
+    known = u[:, :3] * (60**0.5 if whiten else singular[:3])
+    assert torch.allclose(scores.T @ scores, known.T @ known, rtol=1e-5, atol=1e-6)
+    assert torch.allclose((scores * known).sum(0).abs(), (known * known).sum(0), rtol=1e-5)
+
+
+def test_moments_that_no_rows_have_are_refused():
+    scale = Standardiser(torch.zeros(2).double(), torch.ones(2).double())
+    for wrong in ([1.0, 2.0, 1.0], [1.0, 0.0], [1.0, 0.0, float("nan")]):
+        question = next(_moments.ask(scale))
+        with pytest.raises(ValueError, match="moments"):
+            question.read({"count": 3, "moments": wrong}, 3)
+
+
+def test_a_run_trains_on_as_many_components_as_it_names(tmp_path):
+    chosen = resolve(
+        {
+            "engine": "inline", "device": "cpu", "pictures": False, "dataset": "own_data:bars",
+            "clients": 3, "rounds": 1, "local_epochs": 1, "samples": 2, "min_examples": 20,
+            "backbone": "own_backbones:tiny", "data_dir": str(tmp_path), "features": 4,
+            "whiten": True,
+        }
+    )  # fmt: skip
+    run_inline(chosen, tmp_path / "run")
+    facts = load_file(tmp_path / "run" / "normaliser.safetensors")
+    task = task_of(chosen)
+    shards = [_shard(task, client) for client in range(3)]
+    seen = Normaliser.from_facts(facts)(torch.cat(shards))
+    assert seen.shape[1] == 4
+    assert torch.allclose(seen.T @ seen / len(seen), torch.eye(4), atol=1e-3)
+    posterior = load_file(tmp_path / "run" / "posterior.safetensors")
+    assert posterior["output.weight_mean"].shape == (8, 4)
+
+
+def _shard(task, client):
+    return task.shard(Site(f"partition {client}", "", client, 3), task.signature()).x
