@@ -35,11 +35,11 @@ import yaml
 from torch import Tensor
 
 from fedbary.data.partition import partition
-from fedbary.device import torch_device
 from fedbary.inference import Training, local_method
 from fedbary.inference._side_by_side import Fitted, fit
 from fedbary.inference._stacked import Call
 from fedbary.settings.config import Settings, parse_overrides, resolve
+from fedbary.settings.device import torch_device
 from fedbary.tasks._network import network
 
 CLASSES = 10

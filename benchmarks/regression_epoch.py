@@ -18,8 +18,8 @@ import torch
 from torch import Generator
 from torch.nn.functional import mse_loss
 
-from fedbary.regression.networks import Regressor
-from fedbary.regression.sgd import fit
+from fedbary.methods._fast_sgd import fit
+from fedbary.variational.regressor import Regressor
 
 LR, SEED = 1e-3, 0
 

@@ -20,8 +20,8 @@ from client_app.discretion import Withheld, discretion
 from client_app.job import job_of
 from client_app.same_data import require_same_data, say_whether_compared
 from client_app.scoring import evaluation_scores, scoring_seed
-from fedbary.ending import end_with_parent, spare_imports
 from fedbary.errors import SettingError
+from fedbary.runs.ending import end_with_parent, spare_imports
 from fedbary.settings.config import Settings
 from fedbary.tasks import Signature, Tested, task_of
 from strategies.answering import Request

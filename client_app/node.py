@@ -13,10 +13,10 @@ from torch import Tensor
 
 from fedbary import Posterior
 from fedbary.attacks import ATTACKS, hostile_clients
+from fedbary.data.paths import user_path
 from fedbary.data.sites import Site, site_from
 from fedbary.inference import Prior, Training
 from fedbary.methods import Fitted
-from fedbary.paths import user_path
 from fedbary.settings.config import Settings
 from fedbary.settings.run_config import resolve_run_config
 from strategies.answering import Request

@@ -6,7 +6,7 @@ from torch import nn
 
 from client_app.job import Job
 from fedbary.predictive import Predictive
-from fedbary.projection import STRENGTHS, projected
+from fedbary.predictive.projection import STRENGTHS, projected
 from fedbary.scores.metrics import label_share_weights
 from fedbary.tasks import Tested
 from strategies.answering import Request

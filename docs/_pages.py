@@ -24,8 +24,8 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 from fedbary.methods import Method
-from fedbary.parameters import NONE, Parameter, declared
-from fedbary.registry import modules
+from fedbary.parts.parameters import NONE, Parameter, declared
+from fedbary.parts.registry import modules
 from fedbary.report.markup import markdown_table
 from fedbary.report.report import write_report
 from fedbary.settings.explain import Part, parts, settings

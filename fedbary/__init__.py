@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from fedbary.figures.reliability import reliability_picture
     from fedbary.gaussian import Posterior
-    from fedbary.networks import forecast, predict, reliability_picture, score
+    from fedbary.predictive.any_network import forecast, predict
+    from fedbary.scores.prediction import score
     from fedbary.trained import load
 
 __version__ = "0.2.0"
@@ -25,11 +27,11 @@ __all__ = [
 
 _LATER = {
     "Posterior": "gaussian",
-    "forecast": "networks",
+    "forecast": "predictive.any_network",
     "load": "trained",
-    "predict": "networks",
-    "reliability_picture": "networks",
-    "score": "networks",
+    "predict": "predictive.any_network",
+    "reliability_picture": "figures.reliability",
+    "score": "scores.prediction",
 }
 """Names whose module imports PyTorch, which takes seconds, only for who needs it."""
 

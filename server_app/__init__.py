@@ -11,10 +11,10 @@ from flwr.app import ArrayRecord, ConfigRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedbary.attacks import require_simulation
-from fedbary.ending import end_with_parent, spare_imports
 from fedbary.errors import RunError, SettingError
 from fedbary.figures import draw_without_screen
 from fedbary.methods import require_method
+from fedbary.runs.ending import end_with_parent, spare_imports
 from fedbary.runs.location import claimed_folder, require_startable
 from fedbary.runs.lock import only_writer
 from fedbary.runs.resume import checkpoint_to_resume

@@ -20,6 +20,7 @@ from fedbary.runs.run_folder import RunFolder
 from fedbary.runs.site_keys import write_site_keys
 from fedbary.settings.config import Settings
 from fedbary.tasks import Task
+from server_app.pictures import draw_partition
 from server_app.roster.asker import Asker
 from server_app.roster.roster import Roster
 from strategies.internals import log
@@ -29,6 +30,8 @@ def new_folder(folder: Path, settings: Settings, task: Task, roster: Roster) -> 
     """Return a run's folder, with what is known before its first round."""
     counts = {member.name: member.label_counts for member in roster.members}
     results = RunFolder(folder, settings, counts)
+    if settings.pictures:
+        draw_partition(results, counts)
     results.write_signature(task.signature().config())
     write_site_keys(folder, roster.keys)
     if digest := dealt_digest(task, roster):

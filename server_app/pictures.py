@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from logging import WARNING
 from typing import TYPE_CHECKING
 
+import numpy as np
 from torch import Tensor
 
-from fedbary.figures.run import learning_curves
+from fedbary.figures.run import learning_curves, partition_heatmap
 from fedbary.figures.spared import spared
 from fedbary.runs.run_folder import RunFolder
 from fedbary.tasks import Scored, Task
@@ -16,6 +17,16 @@ from strategies.internals import log
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+def draw_partition(results: RunFolder, label_counts: Mapping[str, Sequence[int]]) -> None:
+    """Draw who holds how many examples of which class; nothing where a site does not tell."""
+    if not all(label_counts.values()):
+        return
+    dealt = all(name == f"partition {part}" for part, name in enumerate(label_counts))
+    with spared("partition.png", lambda line: log(WARNING, "%s", line)):
+        counts = np.array(list(label_counts.values()))
+        results.draw(partition_heatmap(counts, [] if dealt else list(label_counts)), "partition")
 
 
 def draw(

@@ -20,9 +20,9 @@ from fedbary.predictive import Predictive
 from fedbary.runs.best import BEST, validation_score
 from fedbary.runs.failing import advised, turn, verdict
 from fedbary.runs.run_folder import NETWORKS, RunFolder
+from fedbary.runs.tracking import Tracking
 from fedbary.settings.config import Settings
 from fedbary.tasks import Client, Outcome, Scored, task_of
-from fedbary.tracking import Tracking
 from server_app.pictures import draw
 from server_app.roster.roster import Roster
 from strategies import MethodStrategy

@@ -12,9 +12,9 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from torch import Tensor
 
 from fedbary.errors import SettingError
-from fedbary.memory import Memory
 from fedbary.methods import Fitted, Local, Method, method_named
 from fedbary.predictive import Predictive
+from fedbary.runs.memory import Memory
 
 from .asking import ASKED_KEY, CLIENTS_KEY, EXAMPLES_KEY
 from .kept import StateMemory

@@ -11,7 +11,7 @@ from fedbary.errors import SettingError
 
 
 class StateMemory:
-    """A `fedbary.memory.Memory` in a node's state: gone when its SuperNode is started again.
+    """A `fedbary.runs.memory.Memory` in a node's state: gone when its SuperNode is started again.
 
     Parameters
     ----------

@@ -14,12 +14,12 @@ from flwr.app import Array, ArrayRecord, ConfigRecord
 from torch import Generator, Tensor
 
 from fedbary.errors import SettingError
-from fedbary.quantise import halved, packed, quantised, restored, unpacked, whole
 
 from .arrays import array_from_tensor, tensor_from_array
 from .charts import PREFIX
 from .conventions import Convention
 from .limits import scale_from
+from .quantise import halved, packed, quantised, restored, unpacked, whole
 
 PACKINGS = ("log_var", "all")
 """What is packed: log-variances; or means, point weights and the coordinates of charts too."""
@@ -44,8 +44,8 @@ class Packing:
     Log-variances travel in 8 bits. Under "all" means and point weights travel in 16, and the
     coordinates of a chart as bfloat16, as precisions span orders of magnitude. A reply tells how
     its arrays differ from those that were sent. All are rounded at random, without bias (see
-    `fedbary.quantise`); the draws follow from the numbers themselves, so runs repeat. What else a
-    method sends, integers, float64 in a chart, and what would not be smaller travel as they are.
+    `strategies.quantise`); the draws follow from the numbers themselves, so runs repeat. What else
+    a method sends, integers, float64 in a chart, and what would not be smaller travel as they are.
 
     Parameters
     ----------

@@ -11,7 +11,7 @@ from runs_of import posterior
 from torch import equal
 
 from fedbary.methods import METHODS
-from fedbary.parameters import declared
+from fedbary.parts.parameters import declared
 from fedbary.settings.config import resolve
 
 OF_CLASSES = [name for name, method in METHODS.items() if not method.needs_numbers]

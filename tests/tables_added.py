@@ -3,8 +3,8 @@
 import shutil
 from pathlib import Path
 
-from fedbary import registry
 from fedbary.data import tables
+from fedbary.parts import registry
 
 
 def added_to_tables(folder, monkeypatch):

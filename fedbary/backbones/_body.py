@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from fedbary.data.batches import inputs
 from fedbary.errors import SettingError
-from fedbary.imports import said
+from fedbary.parts.imports import said
 
 AT_ONCE = 64
 """Images that pass at a time, always: the last bits of a feature depend on their number."""

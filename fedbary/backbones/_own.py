@@ -9,7 +9,7 @@ from torch import nn
 from fedbary.backbones._body import Transform
 from fedbary.backbones._weights import fill
 from fedbary.errors import SettingError
-from fedbary.imports import called_function, said
+from fedbary.parts.imports import called_function, said
 
 
 def make(name: str, weights: str) -> tuple[nn.Module, Transform]:

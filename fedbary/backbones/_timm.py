@@ -8,7 +8,7 @@ from fedbary.backbones._body import Transform
 from fedbary.backbones._weights import fill
 from fedbary.data.forms import HUB, TIMM
 from fedbary.errors import SettingError
-from fedbary.imports import library
+from fedbary.parts.imports import library
 
 EXTRA = "vision"
 

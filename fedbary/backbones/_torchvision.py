@@ -11,7 +11,7 @@ from fedbary.backbones._body import Transform
 from fedbary.backbones._weights import HEADS, fill
 from fedbary.data.forms import TORCHVISION
 from fedbary.errors import SettingError, one_line
-from fedbary.imports import library
+from fedbary.parts.imports import library
 
 EXTRA = "simulation"
 

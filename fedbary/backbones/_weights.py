@@ -9,8 +9,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from fedbary.data.paths import user_path
 from fedbary.errors import SettingError
-from fedbary.paths import user_path
 
 ENDINGS = (".safetensors", ".pth", ".pt", ".bin")
 """How the names of files of weights end."""

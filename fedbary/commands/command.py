@@ -4,8 +4,8 @@ import codecs
 import os
 import sys
 
-from fedbary.ending import spare_imports
 from fedbary.figures import draw_without_screen
+from fedbary.runs.ending import spare_imports
 
 
 def main() -> None:

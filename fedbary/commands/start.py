@@ -88,7 +88,7 @@ def _simulate(settings: Settings, folder: Path) -> None:
     except Stopped:
         if not (folder / SETTINGS).exists():
             raise
-        from fedbary.tracking import note_killed
+        from fedbary.runs.tracking import note_killed
 
         note_killed(settings, folder)
         command = shlex.join(["fedbary", "resume", str(folder)])

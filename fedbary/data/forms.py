@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedbary.registry import is_factory
+from fedbary.parts.registry import is_factory
 
 HUB = "hf:"
 """How the names of Hugging Face's data sets begin, ``hf:owner/name``, and those of local copies."""

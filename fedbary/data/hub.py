@@ -8,9 +8,9 @@ from typing import Any
 
 from fedbary.data.cards import require_local
 from fedbary.data.forms import HUB, PARQUET
+from fedbary.data.paths import user_path
 from fedbary.errors import SettingError
-from fedbary.imports import library
-from fedbary.paths import user_path
+from fedbary.parts.imports import library
 
 TESTS = ("test", "validation", "valid", "val")
 """What the part that tests is called: the first of these that is there and has labels."""

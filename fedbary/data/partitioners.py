@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedbary.errors import SettingError
-from fedbary.imports import library, said
+from fedbary.parts.imports import library, said
 
 EXTRA = "partitioners"
 """The extra of this package that brings flwr-datasets."""

@@ -15,8 +15,8 @@ from fedbary.data.image_folder import described, read_classes
 from fedbary.data.image_layout import ImageLayout, of_pictures
 from fedbary.data.images._dataset import read_own_npz, tensors
 from fedbary.data.labels import CLASSES, Labels
+from fedbary.data.paths import user_path
 from fedbary.errors import SettingError
-from fedbary.paths import user_path
 
 LONGEST_NAME = 64
 """Characters of a site's name."""

@@ -6,8 +6,8 @@ A method is a module of this package with one function
 
 which trains `local.model` in place, starting from the posterior it holds. It may have a second one,
 prepare(model) -> None, for what a fresh network needs before the first round. The module's name is
-the method's name in the settings; nothing else has to be registered. A module whose name starts
-with an underscore is shared code.
+the method's name in the settings; nothing else has to be registered. Shared code lies in `shared/`,
+or in a module whose name starts with an underscore.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from fedbary.aggregation.structures import Quadratic
 from fedbary.data.batches import Augment
 from fedbary.errors import SettingError
 from fedbary.gaussian import Factor, Posterior
-from fedbary.registry import modules
-from fedbary.structures import Quadratic
+from fedbary.parts.registry import modules
 
 Prior = Posterior | Factor | Quadratic | float
 """A prior: a posterior (the previous global one, say), the standard deviation of N(0, std²), or a

@@ -11,7 +11,7 @@ from torch import Generator, Tensor
 
 from fedbary.data.batches import inputs
 from fedbary.inference._stacked import Call
-from fedbary.inference._vectors import Batches
+from fedbary.inference.shared.vectors import Batches
 from fedbary.variational.noise import drawing
 
 MOST_STEPS, MOST_BYTES = 256, 2**28

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fedbary.inference import Local
 from fedbary.inference._update import Update
-from fedbary.inference._vectors import Momentum, Vectors, kl_of
+from fedbary.inference.shared.vectors import Momentum, Vectors, kl_of
 
 T = TypeVar("T")
 

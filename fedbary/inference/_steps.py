@@ -9,7 +9,7 @@ from itertools import islice
 from torch import Tensor
 
 from fedbary.inference import Local
-from fedbary.inference._vectors import Batches, Flat
+from fedbary.inference.shared.vectors import Batches, Flat
 
 Loss = Callable[[Tensor, Tensor], AbstractContextManager[Tensor]]
 """From a batch (x, y) a block with its mean loss, within which the gradient is taken."""

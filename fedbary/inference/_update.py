@@ -12,7 +12,7 @@ from torch import Tensor
 from fedbary.gaussian import variance_power
 from fedbary.inference import Local, Training
 from fedbary.inference._steps import Steps
-from fedbary.inference._vectors import Gaussians, Momentum, Vectors
+from fedbary.inference.shared.vectors import Gaussians, Momentum, Vectors
 from fedbary.variational.noise import drawing
 
 

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from fedbary.inference import Local, Training
 from fedbary.inference._update import Update, inferred
-from fedbary.inference._vectors import Gaussians
+from fedbary.inference.shared.vectors import Gaussians
 from fedbary.variational.layers import VARIATIONAL
 
 LOG_VAR_RANGE = (-8.0, 8.0)

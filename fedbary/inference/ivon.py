@@ -52,7 +52,7 @@ from torch import Tensor
 from fedbary.gaussian import variance_power
 from fedbary.inference import Local
 from fedbary.inference._steps import Steps
-from fedbary.inference._vectors import Momentum, Vectors, effective_size, scale_precision
+from fedbary.inference.shared.vectors import Momentum, Vectors, effective_size, scale_precision
 from fedbary.variational.layers import normal_like
 
 MAX_GAIN = 1.0

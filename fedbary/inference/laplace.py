@@ -5,8 +5,8 @@ Point weights W of the last layer go to where
     n_k mean NLL(W) / κ + E(W)
 
 is least, κ the run's kl_weight and E the prior's negative log-density: a quadratic of any structure
-(`fedbary.structures`), or of N(0, std²). The network's other weights must be frozen. Methods take
-the loss's curvature there.
+(`fedbary.aggregation.structures`), or of N(0, std²). The network's other weights must be frozen.
+Methods take the loss's curvature there.
 
 Reference: Liu and Nocedal, On the limited memory BFGS method, 1989.
 """
@@ -18,10 +18,10 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
+from fedbary.aggregation.structures import Diagonal, Quadratic
 from fedbary.errors import SettingError
 from fedbary.inference import Local
 from fedbary.inference._head import Head
-from fedbary.structures import Diagonal, Quadratic
 
 STEPS = 1000
 """Steps at most; some fifty are usual."""

@@ -35,7 +35,7 @@ from torch import Tensor
 
 from fedbary.inference import Local, Training
 from fedbary.inference._update import Update, inferred
-from fedbary.inference._vectors import Gaussians, effective_size, scale_precision
+from fedbary.inference.shared.vectors import Gaussians, effective_size, scale_precision
 
 
 def fit(local: Local) -> dict[str, float]:

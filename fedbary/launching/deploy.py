@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO
 from urllib.parse import quote
 
+from fedbary.data.paths import user_path
 from fedbary.data.sites import LONGEST_NAME, site_from
 from fedbary.errors import RunError, SettingError
 from fedbary.launching.app import app_folder
@@ -23,7 +24,6 @@ from fedbary.launching.launch import to_toml
 from fedbary.launching.programs import free_port, stop_tree, tool
 from fedbary.launching.superlink import flwr_run, last_status, wait_for_superlink
 from fedbary.launching.watcher import start
-from fedbary.paths import user_path
 from fedbary.runs.location import SITE_KEYS, is_whole
 from fedbary.settings.config import Settings
 from fedbary.settings.run_config import to_run_config

@@ -13,12 +13,12 @@ from typing import IO
 import yaml
 
 from fedbary.data.forms import HUB, is_source
+from fedbary.data.paths import user_path
 from fedbary.errors import RunError, SettingError
 from fedbary.launching.environment import flower_environment, progress_in
 from fedbary.launching.programs import run_program
 from fedbary.launching.superlink import Flower, flower, flwr_run, last_status, superlink
 from fedbary.launching.warm import WarmProcess
-from fedbary.paths import user_path
 from fedbary.runs.location import is_left_whole, is_whole, require_startable
 from fedbary.runs.lock import require_free
 from fedbary.settings import limits
@@ -101,8 +101,8 @@ def prepare(settings: Settings, folder: Path, own_data: bool = False) -> Setting
     require_free(folder)
     from fedbary.methods import require_method
     from fedbary.runs.resume import checkpoint_to_resume
+    from fedbary.runs.tracking import tracker_class
     from fedbary.tasks import task_of
-    from fedbary.tracking import tracker_class
 
     require_method(settings)
     if settings.tracker != "none":
@@ -167,7 +167,7 @@ def _gpu_share(settings: Settings) -> float:
     """Return the part of a GPU for each client: as many share it as the CPUs serve at once."""
     if settings.gpus_per_client != "auto":
         return float(settings.gpus_per_client)
-    from fedbary.device import torch_device
+    from fedbary.settings.device import torch_device
 
     if torch_device(settings).type != "cuda":
         return 0.0

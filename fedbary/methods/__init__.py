@@ -3,7 +3,7 @@
 A method is a module of this package that defines one public subclass of `Method`, or of another
 method, a frozen dataclass of its parameters with the paper's defaults; nothing else registers it.
 Its name is the class's, in small letters the file's. Types say what parameters may be.
-A module whose name starts with an underscore is shared code.
+Shared code lies in `shared/`, or in a module whose name starts with an underscore.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from importlib import import_module
 from types import MappingProxyType
 
 from fedbary.errors import SettingError
-from fedbary.methods._method import (
+from fedbary.methods._room import require_room
+from fedbary.methods.shared.method import (
     Bench,
     Fitted,
     Local,
@@ -22,9 +23,8 @@ from fedbary.methods._method import (
     Server,
     Tensors,
 )
-from fedbary.methods._room import require_room
-from fedbary.parameters import Value, declared
-from fedbary.registry import modules
+from fedbary.parts.parameters import Value, declared
+from fedbary.parts.registry import modules
 from fedbary.settings.config import Settings
 
 __all__ = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from fedbary.gaussian import Posterior
-from fedbary.methods._method import Tensors
+from fedbary.methods.shared.method import Tensors
 from fedbary.predictive import Predictive
 
 LOG_VARS = "log_var/"

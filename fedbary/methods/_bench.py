@@ -9,9 +9,9 @@ import torch
 from torch import Generator, Tensor
 
 from fedbary.data.batches import inputs
-from fedbary.methods._method import Bench, Reply, Server
 from fedbary.methods._threads import one_thread
-from fedbary.predictive._networks import evaluation
+from fedbary.methods.shared.method import Bench, Reply, Server
+from fedbary.predictive.networks import evaluation
 
 
 def bench_of(server: Server) -> Bench:

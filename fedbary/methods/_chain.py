@@ -56,11 +56,11 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from fedbary.data.batches import inputs
 from fedbary.inference._steps import Steps
-from fedbary.inference._vectors import Vectors
-from fedbary.methods._descent import Descent
-from fedbary.methods._method import Local
+from fedbary.inference.shared.vectors import Vectors
 from fedbary.methods._secant import PROBES, largest_curvature
-from fedbary.predictive._networks import evaluation
+from fedbary.methods.shared.descent import Descent
+from fedbary.methods.shared.method import Local
+from fedbary.predictive.networks import evaluation
 from fedbary.seeds import derive_seed
 from fedbary.variational.layers import normal_like
 

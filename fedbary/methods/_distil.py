@@ -16,8 +16,8 @@ from torch.func import functional_call
 
 from fedbary.data.batches import inputs
 from fedbary.methods._bench import at_work, batches
-from fedbary.methods._method import Bench, Tensors
-from fedbary.regression.networks import Regressor
+from fedbary.methods.shared.method import Bench, Tensors
+from fedbary.variational.regressor import Regressor
 
 AT_ONCE = 500
 """Inputs at a time."""

@@ -1,7 +1,7 @@
 """Sites of point weights: a client's likelihood, expanded at the mode of its tilted posterior.
 
 With the global mean M, the prior N(0, 1/λ) and for client k the slope R_k of its site at M and the
-site's precision P_k, held by a structure (`fedbary.structures`), a round is
+site's precision P_k, held by a structure (`fedbary.aggregation.structures`), a round is
 
     client:  W_k = argmin NLL_k/κ + ⟨λ M + Σ_j≠k R_j, W − M⟩ + ½ ‖W − M‖² under λ + Σ_j≠k P_j,
              P = ∇² NLL_k(W_k)/κ,      R = ∇ NLL_k(W_k)/κ + P (M − W_k),
@@ -23,11 +23,11 @@ from urllib.parse import quote, unquote
 import torch
 from torch import Tensor
 
+from fedbary.aggregation.structures import STRUCTURES, Quadratic, Structure
 from fedbary.errors import SettingError
 from fedbary.inference._head import Head
 from fedbary.methods._kronecker import conjugate_gradients, last_layer, matrix, tensors_of
-from fedbary.methods._method import Fitted, Local, Reply, Server, Tensors
-from fedbary.structures import STRUCTURES, Quadratic, Structure
+from fedbary.methods.shared.method import Fitted, Local, Reply, Server, Tensors
 
 SLOPE = "slope"
 MOST_NUMBERS = 2**25

@@ -20,9 +20,9 @@ from torch.nn import functional
 
 from fedbary.data.batches import inputs
 from fedbary.errors import SettingError
-from fedbary.methods._descent import weights_of
-from fedbary.methods._method import Local, Tensors
-from fedbary.predictive._networks import evaluation
+from fedbary.methods.shared.descent import weights_of
+from fedbary.methods.shared.method import Local, Tensors
+from fedbary.predictive.networks import evaluation
 
 _AT_ONCE = 128
 """Examples of which inputs and slopes are held at a time."""

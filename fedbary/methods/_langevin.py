@@ -19,8 +19,8 @@ from collections.abc import Iterator
 import torch
 
 from fedbary.inference._steps import Steps
-from fedbary.inference._vectors import Vectors
-from fedbary.methods._method import Local
+from fedbary.inference.shared.vectors import Vectors
+from fedbary.methods.shared.method import Local
 from fedbary.variational.layers import normal_like
 
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from fedbary.inference._steps import Steps
-from fedbary.inference._vectors import Momentum, Vectors
-from fedbary.methods._method import Local, Tensors
+from fedbary.inference.shared.vectors import Momentum, Vectors
+from fedbary.methods.shared.method import Local, Tensors
 
 Pull = Callable[[Tensor], tuple[Tensor, Tensor | float]]
 """From the weights θ (P,) what they are pulled to, and s, the precision of that pull."""

@@ -12,10 +12,10 @@ import torch
 from torch import Generator, Tensor
 from torch.func import functional_call, vmap
 
-from fedbary.inference._vectors import Batches
-from fedbary.methods._method import Local, Tensors
+from fedbary.inference.shared.vectors import Batches
 from fedbary.methods._stein import Score, Steps, direction
-from fedbary.optimisers import is_buffer
+from fedbary.methods.shared.method import Local, Tensors
+from fedbary.methods.shared.server_steps import is_buffer
 
 
 def stacked(model: Tensors, count: int) -> dict[str, Tensor]:

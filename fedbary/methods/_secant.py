@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Generator, Tensor
 
-from fedbary.inference._vectors import Flat
+from fedbary.inference.shared.vectors import Flat
 
 PROBES = 16
 """Steps of the power iteration; the mean of the last half counts."""

@@ -21,7 +21,15 @@ import torch
 from torch import Tensor
 
 from fedbary.gaussian import Factor, Posterior
-from fedbary.methods._method import Fitted, Local, Method, Reply, Server, Tensors, weighted_mean
+from fedbary.methods.shared.method import (
+    Fitted,
+    Local,
+    Method,
+    Reply,
+    Server,
+    Tensors,
+    weighted_mean,
+)
 
 LEAST_CAVITY_PRECISION = 1e-6
 """What the precision of a cavity is held above: a standard deviation of 1000."""

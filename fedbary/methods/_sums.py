@@ -16,13 +16,13 @@ from urllib.parse import quote
 import torch
 from torch import Tensor
 
-from fedbary.covariance import unpacked
+from fedbary.aggregation.covariance import unpacked
 from fedbary.data.batches import inputs
 from fedbary.errors import SettingError
 from fedbary.methods._kronecker import last_layer
-from fedbary.methods._method import Fitted, Local, Method, Reply, Server, Tensors
-from fedbary.parameters import Count
-from fedbary.predictive._networks import evaluation
+from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, Tensors
+from fedbary.parts.parameters import Count
+from fedbary.predictive.networks import evaluation
 
 _AT_ONCE = 512
 """Examples whose features are held at a time."""

@@ -38,9 +38,9 @@ from fedbary.aggregation import AnyRule, RobustRule, aggregate_tensors, rule_nam
 from fedbary.aggregation.limits import LARGEST_LOG_VAR, check_values
 from fedbary.aggregation.mixing import Mixing
 from fedbary.gaussian import gaussian_pairs
-from fedbary.methods._method import Method, Reply, Server, Tensors
-from fedbary.optimisers import ServerSGD, is_buffer
-from fedbary.parameters import BelowHalf, BelowOne, Ratio
+from fedbary.methods.shared.method import Method, Reply, Server, Tensors
+from fedbary.methods.shared.server_steps import ServerSGD, is_buffer
+from fedbary.parts.parameters import BelowHalf, BelowOne, Ratio
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ from torch import Tensor
 
 from fedbary.gaussian import Factor
 from fedbary.methods._sites import SiteMethod
-from fedbary.parameters import Positive, Share
+from fedbary.parts.parameters import Positive, Share
 
 
 @dataclass(frozen=True)

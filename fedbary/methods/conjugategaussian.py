@@ -38,12 +38,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedbary.covariance import packed
+from fedbary.aggregation.covariance import packed
 from fedbary.errors import SettingError
-from fedbary.methods._method import Reply, Server, Tensors
 from fedbary.methods._sums import Sums, head_names, scatter, total_of
 from fedbary.methods.ridge import best_ridge
-from fedbary.parameters import Count
+from fedbary.methods.shared.method import Reply, Server, Tensors
+from fedbary.parts.parameters import Count
 from fedbary.predictive import Predictive
 from fedbary.seeds import derive_seed
 

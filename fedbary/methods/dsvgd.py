@@ -66,7 +66,6 @@ import torch
 from torch import Tensor
 
 from fedbary.errors import SettingError
-from fedbary.methods._method import Fitted, Local, Method, Reply, Server, Tensors, shares
 from fedbary.methods._particles import (
     Swarm,
     centre,
@@ -80,7 +79,8 @@ from fedbary.methods._particles import (
 from fedbary.methods._room import require_room
 from fedbary.methods._stein import Normal, Smooth, descended
 from fedbary.methods._threads import one_thread
-from fedbary.parameters import Count, NotNegative, Positive, Several, ShareOrZero
+from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, Tensors, shares
+from fedbary.parts.parameters import Count, NotNegative, Positive, Several, ShareOrZero
 from fedbary.predictive import Predictive
 from fedbary.seeds import derive_seed
 

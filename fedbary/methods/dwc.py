@@ -52,8 +52,16 @@ from torch import Tensor
 
 from fedbary.aggregation.limits import LARGEST_LOG_VAR
 from fedbary.gaussian import LOG_VAR_SUFFIX, Factor, Posterior, variance_power
-from fedbary.methods._method import Fitted, Local, Method, Reply, Server, Tensors, weighted_mean
-from fedbary.parameters import Positive
+from fedbary.methods.shared.method import (
+    Fitted,
+    Local,
+    Method,
+    Reply,
+    Server,
+    Tensors,
+    weighted_mean,
+)
+from fedbary.parts.parameters import Positive
 
 _EXAMPLES = "counted/examples"
 """The entry of the state with the examples of the last round that counted."""

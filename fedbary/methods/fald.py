@@ -56,7 +56,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from fedbary.methods._langevin import Sampler
-from fedbary.methods._method import (
+from fedbary.methods.shared.method import (
     Fitted,
     Local,
     Method,
@@ -65,7 +65,7 @@ from fedbary.methods._method import (
     Tensors,
     weighted_mean,
 )
-from fedbary.parameters import Count, NotNegative, Number, Positive
+from fedbary.parts.parameters import Count, NotNegative, Number, Positive
 from fedbary.predictive import Predictive
 
 _NETWORKS = "networks/"

@@ -1,8 +1,8 @@
 """FedAG: the clients' point weights are the posterior (FedAvg-Gaussian).
 
 Clients train point weights from θ_g, a regression's by damped SGD on squared errors
-(`fedbary.regression.sgd`), others by the local inference. With the K networks of a round, equally
-weighted, each weight has
+(`fedbary.methods._fast_sgd`), others by the local inference. With the K networks of a round,
+equally weighted, each weight has
 
     m = Σ θ_k / K,      s² = Σ (θ_k − m)² / K,      v = s² K / (K − 1)  or  s²,
 
@@ -39,11 +39,11 @@ from fedbary.aggregation import aggregate
 from fedbary.aggregation.sums import normalised
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
-from fedbary.methods._method import Fitted, Local, Method, Reply, Server, Tensors
-from fedbary.optimisers import is_buffer
+from fedbary.methods._fast_sgd import fit as fit_regression
+from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, Tensors
+from fedbary.methods.shared.server_steps import is_buffer
 from fedbary.predictive import Predictive
-from fedbary.regression.networks import Regressor
-from fedbary.regression.sgd import fit as fit_regression
+from fedbary.variational.regressor import Regressor
 
 ESTIMATORS = ("sample", "population")
 """What a weight's variance may be, see `fit_gaussian`; the paper leaves it open."""

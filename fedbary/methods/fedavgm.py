@@ -27,9 +27,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedbary.methods._method import Method, Reply, Server, Tensors, weighted_mean
-from fedbary.optimisers import ServerSGD, stepped
-from fedbary.parameters import BelowOne, Positive
+from fedbary.methods.shared.method import Method, Reply, Server, Tensors, weighted_mean
+from fedbary.methods.shared.server_steps import ServerSGD, stepped
+from fedbary.parts.parameters import BelowOne, Positive
 
 
 @dataclass(frozen=True)

@@ -44,11 +44,11 @@ import torch
 from torch import Generator, Tensor
 
 from fedbary.methods._bench import bench_of
-from fedbary.methods._descent import weights_of
 from fedbary.methods._distil import Distillation, distilled
-from fedbary.methods._method import Method, Reply, Server, Tensors, shares, weighted_mean
 from fedbary.methods.fedag import fit_gaussian, stacked
-from fedbary.parameters import Count, Number, Positive
+from fedbary.methods.shared.descent import weights_of
+from fedbary.methods.shared.method import Method, Reply, Server, Tensors, shares, weighted_mean
+from fedbary.parts.parameters import Count, Number, Positive
 from fedbary.predictive import Predictive
 from fedbary.predictive.choice import unstacked
 from fedbary.predictive.draws import drawn

@@ -42,9 +42,17 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from fedbary.methods._descent import Descent, weights_of
-from fedbary.methods._method import Fitted, Local, Method, Reply, Server, Tensors, weighted_mean
-from fedbary.parameters import Positive
+from fedbary.methods.shared.descent import Descent, weights_of
+from fedbary.methods.shared.method import (
+    Fitted,
+    Local,
+    Method,
+    Reply,
+    Server,
+    Tensors,
+    weighted_mean,
+)
+from fedbary.parts.parameters import Positive
 
 _DRIFT = "drift/"
 

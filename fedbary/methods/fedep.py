@@ -42,10 +42,10 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fedbary.gaussian import Factor
-from fedbary.inference._vectors import effective_size
-from fedbary.methods._method import Fitted, Local, Tensors
+from fedbary.inference.shared.vectors import effective_size
 from fedbary.methods._sites import SiteMethod, factor
-from fedbary.parameters import BelowOne, NotNegative, Share
+from fedbary.methods.shared.method import Fitted, Local, Tensors
+from fedbary.parts.parameters import BelowOne, NotNegative, Share
 
 
 @dataclass(frozen=True)

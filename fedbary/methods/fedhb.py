@@ -48,8 +48,9 @@ import torch
 from torch import Tensor
 
 from fedbary.gaussian import Posterior
-from fedbary.inference._vectors import Vectors
-from fedbary.methods._method import (
+from fedbary.inference.shared.vectors import Vectors
+from fedbary.methods._near import Pull, fit_near, packed
+from fedbary.methods.shared.method import (
     Fitted,
     Local,
     Method,
@@ -58,9 +59,8 @@ from fedbary.methods._method import (
     Tensors,
     weighted_mean,
 )
-from fedbary.methods._near import Pull, fit_near, packed
-from fedbary.optimisers import is_buffer
-from fedbary.parameters import Positive, Share
+from fedbary.methods.shared.server_steps import is_buffer
+from fedbary.parts.parameters import Positive, Share
 from fedbary.predictive import Predictive
 
 _VAR, _CLIENTS = "niw/var/", "niw/clients"

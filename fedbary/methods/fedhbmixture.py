@@ -47,9 +47,10 @@ import torch
 from torch import Generator, Tensor
 
 from fedbary.data.batches import inputs
-from fedbary.inference._vectors import Vectors
-from fedbary.methods._descent import Descent
-from fedbary.methods._method import (
+from fedbary.inference.shared.vectors import Vectors
+from fedbary.methods._near import Pull, fit_near, packed
+from fedbary.methods.shared.descent import Descent
+from fedbary.methods.shared.method import (
     Fitted,
     Local,
     Method,
@@ -58,9 +59,8 @@ from fedbary.methods._method import (
     Tensors,
     weighted_mean,
 )
-from fedbary.methods._near import Pull, fit_near, packed
-from fedbary.optimisers import is_buffer
-from fedbary.parameters import Count, Positive
+from fedbary.methods.shared.server_steps import is_buffer
+from fedbary.parts.parameters import Count, Positive
 from fedbary.predictive import Predictive
 from fedbary.predictive.combine import Gate, gate_logits
 from fedbary.seeds import derive_seed

@@ -38,10 +38,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedbary.covariance import packed, unpacked, with_ridge
+from fedbary.aggregation.covariance import packed, unpacked, with_ridge
 from fedbary.errors import SettingError
 from fedbary.methods._kronecker import factors, layers, matrix, product_mode, tensors_of
-from fedbary.methods._method import (
+from fedbary.methods.shared.method import (
     Fitted,
     Local,
     Method,
@@ -51,7 +51,7 @@ from fedbary.methods._method import (
     shares,
     weighted_mean,
 )
-from fedbary.parameters import Count, Positive
+from fedbary.parts.parameters import Count, Positive
 
 INPUTS, SLOPES = "inputs/", "slopes/"
 """What the keys of A and B begin with, as triangles."""

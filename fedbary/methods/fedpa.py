@@ -34,8 +34,8 @@ import torch
 from torch import Tensor
 
 from fedbary.errors import SettingError
-from fedbary.methods._descent import Descent
-from fedbary.methods._method import (
+from fedbary.methods.shared.descent import Descent
+from fedbary.methods.shared.method import (
     Fitted,
     Local,
     Method,
@@ -44,8 +44,8 @@ from fedbary.methods._method import (
     Tensors,
     weighted_mean,
 )
-from fedbary.optimisers import ServerSGD, is_buffer
-from fedbary.parameters import BelowOne, NotNegative, Number, Positive
+from fedbary.methods.shared.server_steps import ServerSGD, is_buffer
+from fedbary.parts.parameters import BelowOne, NotNegative, Number, Positive
 
 
 @dataclass(frozen=True)

@@ -60,9 +60,10 @@ from torch import Tensor
 
 from fedbary.gaussian import LOG_VAR_SUFFIX, MEAN_SUFFIX, Posterior, gaussian_pairs
 from fedbary.inference._steps import Steps
-from fedbary.inference._vectors import Flat
+from fedbary.inference.shared.vectors import Flat
 from fedbary.methods._chain import speed
-from fedbary.methods._method import (
+from fedbary.methods._secant import PROBES, largest_curvature
+from fedbary.methods.shared.method import (
     Fitted,
     Local,
     Method,
@@ -71,11 +72,10 @@ from fedbary.methods._method import (
     Tensors,
     weighted_mean,
 )
-from fedbary.methods._secant import PROBES, largest_curvature
-from fedbary.optimisers import ServerAdam, is_buffer
-from fedbary.parameters import BelowOne, Count, LogVar, Positive
+from fedbary.methods.shared.server_steps import ServerAdam, is_buffer
+from fedbary.parts.parameters import BelowOne, Count, LogVar, Positive
 from fedbary.predictive import Predictive
-from fedbary.predictive._networks import evaluation
+from fedbary.predictive.networks import evaluation
 from fedbary.seeds import derive_seed
 
 _GRADIENT, _GAP, _SQUARE, _SAMPLE = "gradient/", "head/gap/", "head/square/", "sample/"

@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from fedbary.methods._method import (
+from fedbary.methods.shared.method import (
     Fitted,
     Local,
     Method,
@@ -36,7 +36,7 @@ from fedbary.methods._method import (
     Tensors,
     weighted_mean,
 )
-from fedbary.parameters import NotNegative
+from fedbary.parts.parameters import NotNegative
 
 
 @dataclass(frozen=True)

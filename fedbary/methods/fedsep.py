@@ -33,9 +33,9 @@ from urllib.parse import quote
 import torch
 
 from fedbary.gaussian import Factor, Posterior
-from fedbary.methods._method import Reply, Server, Tensors
 from fedbary.methods._sites import advanced, factors, found
 from fedbary.methods.fedep import FedEP
+from fedbary.methods.shared.method import Reply, Server, Tensors
 
 
 @dataclass(frozen=True)

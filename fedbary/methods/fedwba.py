@@ -48,7 +48,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedbary.methods._method import Fitted, Local, Method, Reply, Server, Tensors
 from fedbary.methods._particles import (
     Swarm,
     centre,
@@ -61,7 +60,8 @@ from fedbary.methods._particles import (
 from fedbary.methods._room import require_room
 from fedbary.methods._stein import Normal, Score, Smooth
 from fedbary.methods._threads import one_thread
-from fedbary.parameters import NotNegative, Positive, Several
+from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, Tensors
+from fedbary.parts.parameters import NotNegative, Positive, Several
 from fedbary.predictive import Predictive
 
 _PARTICLES = "particles/"

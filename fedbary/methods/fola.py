@@ -42,8 +42,9 @@ from dataclasses import dataclass
 import torch
 
 from fedbary.gaussian import Posterior
-from fedbary.methods._descent import Descent, fisher, weights_of
-from fedbary.methods._method import (
+from fedbary.methods.laplace import FISHER, pooled
+from fedbary.methods.shared.descent import Descent, fisher, weights_of
+from fedbary.methods.shared.method import (
     Fitted,
     Local,
     Method,
@@ -53,8 +54,7 @@ from fedbary.methods._method import (
     all_examples,
     weighted_mean,
 )
-from fedbary.methods.laplace import FISHER, pooled
-from fedbary.parameters import NotNegative, Positive
+from fedbary.parts.parameters import NotNegative, Positive
 from fedbary.predictive import Predictive
 
 _EXAMPLES = "examples/"

@@ -34,7 +34,7 @@ from urllib.parse import quote
 
 import torch
 
-from fedbary.methods._method import (
+from fedbary.methods.shared.method import (
     Fitted,
     Local,
     Method,
@@ -43,7 +43,7 @@ from fedbary.methods._method import (
     Tensors,
     weighted_mean,
 )
-from fedbary.parameters import BelowOne
+from fedbary.parts.parameters import BelowOne
 
 RATE, LOSS = "fairness/rate", "fairness/loss"
 """The names of what travels beside the model."""

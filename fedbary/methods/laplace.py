@@ -48,8 +48,8 @@ from typing import Literal
 import torch
 
 from fedbary.methods import _around
-from fedbary.methods._descent import fisher, gauss_newton, weights_of
-from fedbary.methods._method import (
+from fedbary.methods.shared.descent import fisher, gauss_newton, weights_of
+from fedbary.methods.shared.method import (
     Fitted,
     Local,
     Method,
@@ -60,7 +60,7 @@ from fedbary.methods._method import (
     shares,
     weighted_mean,
 )
-from fedbary.parameters import Positive
+from fedbary.parts.parameters import Positive
 from fedbary.predictive import Predictive
 
 FISHER = "fisher/"

@@ -9,9 +9,9 @@ its posterior is
 
 its data counted n/n_k times, so that w_k = n_k/n weighs what every client says of all data. The
 server takes their barycentre: under RKLB C⁻¹ = Σ n_k G_k + λ, the product of the likelihoods with
-the prior once; under WB the Wasserstein-2 barycentre, by a fixed point (`fedbary.covariance`). All
-other weights are averaged by size. The next round starts from the mean, and predictions are of
-`networks` networks whose last layer is drawn from N(m, C).
+the prior once; under WB the Wasserstein-2 barycentre, by a fixed point
+(`fedbary.aggregation.covariance`). All other weights are averaged by size. The next round starts
+from the mean, and predictions are of `networks` networks whose last layer is drawn from N(m, C).
 
 Of a linear model with weight_decay λ/n one round of RKLB is the posterior of all data exactly,
 whatever the correlations, where the mean-field methods are not.
@@ -42,7 +42,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import jacrev, vmap
 
-from fedbary.covariance import (
+from fedbary.aggregation.covariance import (
     packed,
     reverse_kl_barycentre,
     unpacked,
@@ -51,9 +51,9 @@ from fedbary.covariance import (
 )
 from fedbary.data.batches import inputs
 from fedbary.errors import SettingError
-from fedbary.methods._descent import GRADIENTS_AT_ONCE
 from fedbary.methods._kronecker import last_layer
-from fedbary.methods._method import (
+from fedbary.methods.shared.descent import GRADIENTS_AT_ONCE
+from fedbary.methods.shared.method import (
     Fitted,
     Local,
     Method,
@@ -64,9 +64,9 @@ from fedbary.methods._method import (
     shares,
     weighted_mean,
 )
-from fedbary.parameters import Count, Positive
+from fedbary.parts.parameters import Count, Positive
 from fedbary.predictive import Predictive
-from fedbary.predictive._networks import evaluation
+from fedbary.predictive.networks import evaluation
 from fedbary.seeds import derive_seed
 
 BARYCENTRES: Mapping[str, Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]] = {

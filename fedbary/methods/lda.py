@@ -46,9 +46,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from fedbary.covariance import packed
-from fedbary.methods._method import Server, Tensors
+from fedbary.aggregation.covariance import packed
 from fedbary.methods._sums import Sums, scatter
+from fedbary.methods.shared.method import Server, Tensors
 
 SHARES, FEATURES, PRODUCTS = "sums/shares", "sums/features", "sums/products"
 """The keys of what a client sends, each a mean over its examples."""

@@ -44,7 +44,7 @@ import torch
 from torch import Tensor, nn
 
 from fedbary.gaussian import LOG_VAR_SUFFIX, MEAN_SUFFIX, Factor, Posterior
-from fedbary.methods._method import (
+from fedbary.methods.shared.method import (
     Fitted,
     Local,
     Method,
@@ -53,7 +53,7 @@ from fedbary.methods._method import (
     Tensors,
     weighted_mean,
 )
-from fedbary.parameters import Count, Positive
+from fedbary.parts.parameters import Count, Positive
 from fedbary.predictive import Predictive
 from fedbary.seeds import derive_seed
 

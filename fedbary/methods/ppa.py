@@ -37,8 +37,8 @@ from torch import Tensor
 
 from fedbary.aggregation.limits import LARGEST_LOG_VAR, value_limit
 from fedbary.gaussian import gaussian_pairs
-from fedbary.methods._method import Method, Reply, Server, Tensors, shares, weighted_mean
-from fedbary.parameters import Several
+from fedbary.methods.shared.method import Method, Reply, Server, Tensors, shares, weighted_mean
+from fedbary.parts.parameters import Several
 from fedbary.seeds import derive_seed
 
 

@@ -47,14 +47,14 @@ from torch import Tensor
 
 from fedbary.methods._bench import at_work, bench_of
 from fedbary.methods._distil import answers
-from fedbary.methods._method import Bench, Reply, Server, Tensors
 from fedbary.methods.sghmc import SGHMC
-from fedbary.parameters import Number, Positive, Share
+from fedbary.methods.shared.method import Bench, Reply, Server, Tensors
+from fedbary.parts.parameters import Number, Positive, Share
 from fedbary.predictive import Predictive
 from fedbary.predictive.choice import unstacked
 from fedbary.predictive.combine import Pool, log_pool
-from fedbary.regression.forecast import gaussian_pool, moments_by_client
-from fedbary.regression.networks import Regressor, gaussian_nll
+from fedbary.predictive.forecast import gaussian_pool, moments_by_client
+from fedbary.variational.regressor import Regressor, gaussian_nll
 
 _BETA = "beta"
 

@@ -36,7 +36,7 @@ import torch
 from torch import Tensor
 
 from fedbary.errors import SettingError
-from fedbary.methods._method import (
+from fedbary.methods.shared.method import (
     Fitted,
     Local,
     Method,
@@ -45,7 +45,7 @@ from fedbary.methods._method import (
     Tensors,
     weighted_mean,
 )
-from fedbary.parameters import Positive
+from fedbary.parts.parameters import Positive
 
 
 @dataclass(frozen=True)

@@ -53,9 +53,9 @@ from torch import Tensor
 from fedbary.errors import SettingError
 from fedbary.gaussian import Factor, gaussian_pairs
 from fedbary.methods._expanded import Expanded
-from fedbary.methods._method import Fitted, Local, Reply, Server, Tensors
 from fedbary.methods._sites import SiteMethod
-from fedbary.parameters import Positive, ShareOrZero
+from fedbary.methods.shared.method import Fitted, Local, Reply, Server, Tensors
+from fedbary.parts.parameters import Positive, ShareOrZero
 
 
 @dataclass(frozen=True)

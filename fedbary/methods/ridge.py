@@ -35,8 +35,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedbary.methods._method import Server, Tensors
 from fedbary.methods.lda import LDA, by_class
+from fedbary.methods.shared.method import Server, Tensors
 
 LAMBDAS = tuple(10 ** (step / 20) for step in range(-120, 21))
 """What λ may be, in the unit of the trace of A; less would be lost in the rounding of the sums."""

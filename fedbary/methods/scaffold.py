@@ -48,8 +48,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedbary.methods._descent import Descent, weights_of
-from fedbary.methods._method import (
+from fedbary.methods.shared.descent import Descent, weights_of
+from fedbary.methods.shared.method import (
     Fitted,
     Local,
     Method,
@@ -59,8 +59,8 @@ from fedbary.methods._method import (
     part_of_all,
     weighted_mean,
 )
-from fedbary.optimisers import ServerSGD, stepped
-from fedbary.parameters import Positive
+from fedbary.methods.shared.server_steps import ServerSGD, stepped
+from fedbary.parts.parameters import Positive
 
 CONTROL = "control/"
 """What the keys of control variates begin with, in state and messages and at a client."""

@@ -53,8 +53,9 @@ from dataclasses import dataclass
 import torch
 
 from fedbary.methods._chain import Chain
-from fedbary.methods._descent import weights_of
-from fedbary.methods._method import (
+from fedbary.methods._room import require_room
+from fedbary.methods.shared.descent import weights_of
+from fedbary.methods.shared.method import (
     Fitted,
     Local,
     Method,
@@ -63,8 +64,7 @@ from fedbary.methods._method import (
     Tensors,
     weighted_mean,
 )
-from fedbary.methods._room import require_room
-from fedbary.parameters import Count, NotNegative, Share
+from fedbary.parts.parameters import Count, NotNegative, Share
 from fedbary.predictive import Predictive
 
 _NETWORKS = "networks/"

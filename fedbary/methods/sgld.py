@@ -24,7 +24,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedbary.methods.sghmc import SGHMC
-from fedbary.parameters import Share
+from fedbary.parts.parameters import Share
 
 
 @dataclass(frozen=True)

@@ -39,9 +39,9 @@ from typing import ClassVar
 import torch
 
 from fedbary.errors import SettingError
-from fedbary.methods._method import Fitted, Local, Reply, Server, Tensors
 from fedbary.methods.barycentre import Barycentre
-from fedbary.parameters import Count
+from fedbary.methods.shared.method import Fitted, Local, Reply, Server, Tensors
+from fedbary.parts.parameters import Count
 from fedbary.predictive import Predictive
 
 _SNAPSHOT = "snapshot/"

@@ -38,9 +38,17 @@ from fedbary.aggregation import aggregate
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
 from fedbary.methods import _around
-from fedbary.methods._descent import Descent, weights_of
-from fedbary.methods._method import Fitted, Local, Method, Reply, Server, Tensors, weighted_mean
-from fedbary.parameters import Number, Positive
+from fedbary.methods.shared.descent import Descent, weights_of
+from fedbary.methods.shared.method import (
+    Fitted,
+    Local,
+    Method,
+    Reply,
+    Server,
+    Tensors,
+    weighted_mean,
+)
+from fedbary.parts.parameters import Number, Positive
 from fedbary.predictive import Predictive
 
 RULES = ("WB", "RKLB", "EAA", "GAA", "AALV", "FKLB")

@@ -27,9 +27,9 @@ import torch
 from torch import nn
 
 from fedbary.errors import SettingError
-from fedbary.imports import own_function, said
 from fedbary.models._frozen import keep_statistics
-from fedbary.registry import is_factory, modules
+from fedbary.parts.imports import own_function, said
+from fedbary.parts.registry import is_factory, modules
 from fedbary.variational.conversion import variational
 from fedbary.variational.noise import seeded
 

@@ -11,7 +11,7 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional
 
 from fedbary.errors import SettingError
-from fedbary.parameters import BelowOne, Checked
+from fedbary.parts.parameters import BelowOne, Checked
 from fedbary.variational.layers import VARIATIONAL, reset_layer
 
 LAYERS = ("conv1", "conv2", "fc1", "fc2", "fc3")

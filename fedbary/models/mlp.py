@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from fedbary.parameters import Checked, Units
+from fedbary.parts.parameters import Checked, Units
 
 
 @dataclass(frozen=True)

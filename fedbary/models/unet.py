@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedbary.errors import SettingError
-from fedbary.parameters import Checked, Count
+from fedbary.parts.parameters import Checked, Count
 
 
 @dataclass(frozen=True)

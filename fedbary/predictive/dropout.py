@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Generator, Tensor, nn
 
-from fedbary.predictive._networks import Answers, batches, device_of, evaluation
+from fedbary.predictive.networks import Answers, batches, device_of, evaluation
 from fedbary.variational.noise import seeded
 
 LAYERS = (

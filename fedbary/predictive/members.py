@@ -14,7 +14,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from fedbary.predictive import montecarlo
-from fedbary.predictive._networks import (
+from fedbary.predictive.networks import (
     Answers,
     answers_of,
     batches,

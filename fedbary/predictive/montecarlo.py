@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import torch
 from torch import Generator, Tensor, nn
 
-from fedbary.predictive._networks import (
+from fedbary.predictive.combine import Prediction, mixture
+from fedbary.predictive.networks import (
     Answers,
     Headed,
     Network,
@@ -15,7 +16,6 @@ from fedbary.predictive._networks import (
     batches,
     evaluation,
 )
-from fedbary.predictive.combine import Prediction, mixture
 from fedbary.variational.conversion import gaussian_layers
 from fedbary.variational.layers import sample_weights
 

@@ -13,8 +13,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from fedbary.data.paths import require_regular
 from fedbary.errors import SettingError
-from fedbary.paths import require_regular
 from fedbary.runs.whole import write_tensors
 from fedbary.settings.config import BOOKKEEPING, Settings
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fedbary.errors import RunError, SettingError
-from fedbary.imports import said
+from fedbary.parts.imports import said
 
 
 @contextmanager

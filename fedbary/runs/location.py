@@ -11,8 +11,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from fedbary.data.paths import user_path
 from fedbary.errors import SettingError
-from fedbary.paths import user_path
 from fedbary.runs.lock import LOCK
 from fedbary.settings.config import BOOKKEEPING, Settings, read_yaml
 

@@ -11,8 +11,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
+from fedbary.data.paths import require_regular
 from fedbary.errors import RunError
-from fedbary.paths import require_regular
 
 LOCK = ".lock"
 """The locked file; it says who holds it."""

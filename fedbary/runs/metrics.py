@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from fedbary.data.paths import content_of
 from fedbary.errors import SettingError
-from fedbary.paths import content_of
 from fedbary.runs.location import METRICS
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fedbary.data.forms import is_own, is_own_backbone
 from fedbary.errors import SettingError
-from fedbary.registry import is_factory
+from fedbary.parts.registry import is_factory
 from fedbary.settings.config import Settings
 
 NAMES_CODE: Mapping[str, Callable[[str], bool]] = {

@@ -11,11 +11,11 @@ from typing import Any
 import yaml
 
 from fedbary import __version__
-from fedbary.device import torch_device
 from fedbary.runs.commit import git_commit
 from fedbary.runs.location import SETTINGS
 from fedbary.runs.whole import write_whole
 from fedbary.settings.config import ROOT, Settings, read_yaml
+from fedbary.settings.device import torch_device
 
 PACKAGES = ("flwr", "torch", "torchvision", "numpy", "ray")
 

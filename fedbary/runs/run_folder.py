@@ -11,17 +11,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
 
 from fedbary import Posterior
+from fedbary.data.paths import content_of
 from fedbary.errors import SettingError
-from fedbary.figures.run import partition_heatmap
-from fedbary.figures.sheet import DPI
-from fedbary.figures.spared import spared
-from fedbary.paths import content_of
 from fedbary.runs.best import BEST, best_round, counted_rounds, result_line
 from fedbary.runs.checkpoints import (
     KEPT,
@@ -87,21 +83,15 @@ class RunFolder:
         self.settings = settings
         self.rounds: list[dict[str, Any]] = []
         self._written = hashlib.sha256()
-        counts = list(label_counts.values())
         content = {
             "settings": settings.model_dump(),
             "nodes": len(label_counts),
             **made_with(settings),
             "started": _now(),
             "sites": list(label_counts),
-            "label_counts": counts,
+            "label_counts": list(label_counts.values()),
         }
         write_settings(folder, content)
-        if settings.pictures and all(counts):
-            dealt = all(name == f"partition {part}" for part, name in enumerate(label_counts))
-            sites = [] if dealt else list(label_counts)
-            with spared("partition.png"):
-                self.draw(partition_heatmap(np.array(counts), sites), "partition")
 
     @classmethod
     def reopened(cls, folder: Path, settings: Settings, checkpoint: Checkpoint) -> RunFolder:
@@ -161,7 +151,7 @@ class RunFolder:
 
     def draw(self, figure: Figure, name: str) -> None:
         """Write a picture as ``<name>.png``."""
-        figure.savefig(self.path / f"{name}.png", dpi=DPI)
+        figure.savefig(self.path / f"{name}.png", dpi="figure")
 
     def finish(self, posterior: Posterior) -> None:
         """Write the final posterior, with which the run is whole."""

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from fedbary.data.paths import content_of
 from fedbary.errors import SettingError
-from fedbary.paths import content_of
 from fedbary.runs.location import SITE_KEYS
 from fedbary.runs.whole import write_whole
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from fedbary.attacks import OMNISCIENT, hostile_count
-from fedbary.parameters import declared
+from fedbary.parts.parameters import declared
 from fedbary.settings import limits
 from fedbary.settings.parameters import methods, models, unused_by
 

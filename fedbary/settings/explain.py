@@ -11,8 +11,8 @@ from importlib import import_module
 
 from fedbary.data.partition import partition
 from fedbary.errors import SettingError
-from fedbary.parameters import NONE, Parameter, declared
-from fedbary.registry import modules, rules
+from fedbary.parts.parameters import NONE, Parameter, declared
+from fedbary.parts.registry import modules, rules
 from fedbary.settings.config import DEFAULTS, Settings
 from fedbary.settings.parameters import methods, models
 from fedbary.settings.partitioners import classes, parameters_of, partitioners
@@ -23,7 +23,7 @@ _ROOMS = (
     ("dataset", "data/images"),
     ("dataset", "data/tables"),
     ("model", "models"),
-    ("tracker", "tracking"),
+    ("tracker", "runs/tracking"),
 )
 """Settings whose values are modules, each with a folder that these lie in."""
 

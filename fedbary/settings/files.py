@@ -11,8 +11,8 @@ from typing import Any
 
 import yaml
 
+from fedbary.data.paths import content_of
 from fedbary.errors import SettingError
-from fedbary.paths import content_of
 from fedbary.settings.aliases import require_short
 
 ROOT = Path(__file__).resolve().parents[2]

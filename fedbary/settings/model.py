@@ -13,7 +13,7 @@ from fedbary.data.image_layout import parse_classes, parse_shape
 from fedbary.data.partition import PARTITIONS
 from fedbary.data.partitioners import EXTRA
 from fedbary.errors import SettingError
-from fedbary.parameters import (
+from fedbary.parts.parameters import (
     BelowHalf,
     BelowOne,
     Count,
@@ -26,8 +26,8 @@ from fedbary.parameters import (
     ShareOrZero,
     Units,
 )
-from fedbary.registry import is_factory, modules, rules
-from fedbary.registry import methods as names_of_methods
+from fedbary.parts.registry import is_factory, modules, rules
+from fedbary.parts.registry import methods as names_of_methods
 from fedbary.settings import limits
 from fedbary.settings.parameters import divergences, methods, unused_by
 from fedbary.settings.partitioners import parameters_of, partitioners
@@ -310,7 +310,7 @@ def registered(setting: str) -> tuple[str, ...]:
     if setting == "inference":
         return modules("inference")
     if setting == "tracker":
-        return ("none", *modules("tracking"))
+        return ("none", *modules("runs/tracking"))
     if setting == "attack":
         return ("none", *ATTACKS, *OMNISCIENT)
     return (*PARTITIONS, *partitioners())

@@ -1,6 +1,6 @@
 """The parameters that methods and networks declare, and the settings that a method leaves unused.
 
-What is asked here is imported, and PyTorch with it; names alone are in `fedbary.registry`.
+What is asked here is imported, and PyTorch with it; names alone are in `fedbary.parts.registry`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from fedbary.parameters import Parameter, declared
-from fedbary.registry import modules
+from fedbary.parts.parameters import Parameter, declared
+from fedbary.parts.registry import modules
 
 if TYPE_CHECKING:
     from fedbary.methods import Method

@@ -11,7 +11,7 @@ from types import MappingProxyType, NoneType
 from typing import Any, get_type_hints
 
 from fedbary.data.partition import PARTITIONS
-from fedbary.parameters import Parameter, arms, bare, meanings
+from fedbary.parts.parameters import Parameter, arms, bare, meanings
 
 GIVEN = {
     "num_partitions": "clients",

@@ -11,7 +11,7 @@ from typing import Any, NoReturn, get_type_hints
 from pydantic import ValidationError
 
 from fedbary.errors import SettingError
-from fedbary.parameters import Parameter, allowed, declared
+from fedbary.parts.parameters import Parameter, allowed, declared
 from fedbary.settings.combinations import conflicts
 from fedbary.settings.earlier import translated
 from fedbary.settings.files import DEFAULTS, read_yaml

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from fedbary.data.forms import has_columns
 from fedbary.errors import SettingError
-from fedbary.parameters import declared
-from fedbary.registry import is_factory
+from fedbary.parts.parameters import declared
+from fedbary.parts.registry import is_factory
 from fedbary.settings import limits
 from fedbary.settings.config import Settings
 from fedbary.settings.parameters import methods, models, unused_by

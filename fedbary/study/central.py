@@ -18,12 +18,12 @@ from fedbary.data.standardise import Sums
 from fedbary.errors import SettingError
 from fedbary.inference import Training
 from fedbary.launching.app import app_folder
-from fedbary.regression.baselines import bayesian_linear, deep_ensemble, mean_field
-from fedbary.regression.forecast import Forecast
-from fedbary.regression.standardise import Standardiser
+from fedbary.predictive.forecast import Forecast
+from fedbary.predictive.standardised import Standardiser
 from fedbary.runs.commit import git_commit
 from fedbary.scores.regression import score
 from fedbary.settings.config import Settings
+from fedbary.study.baselines import bayesian_linear, deep_ensemble, mean_field
 from fedbary.tasks import task_of
 
 TABLE = "central.csv"

@@ -15,7 +15,7 @@ from importlib import import_module
 
 from fedbary.settings.config import Settings
 from fedbary.tasks._task import Task
-from fedbary.tasks._values import (
+from fedbary.tasks.shared.values import (
     Client,
     Dialogue,
     Graph,

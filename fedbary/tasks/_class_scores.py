@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedbary.figures.sheet import BLUE, GREEN, RED
 from fedbary.predictive import Prediction
-from fedbary.projection import STRENGTHS
+from fedbary.predictive.projection import STRENGTHS
 from fedbary.scores.metrics import (
     NLL_RANGE,
     accuracy_after_rejection,
@@ -22,7 +22,7 @@ from fedbary.scores.metrics import (
 )
 from fedbary.scores.temperature import KNOWN as KNOWN_AT_TEMPERATURES
 from fedbary.scores.temperature import TEMPERATURES, fitted_temperature
-from fedbary.tasks._values import Client, Outcome
+from fedbary.tasks.shared.values import Client, Outcome
 
 ECE_BINS = (15, 100)
 """The numbers of bins in use: most papers' and BA-BFL's; both are recorded beside `ece_bins`."""

@@ -14,17 +14,17 @@ from torch import Generator, Tensor, nn
 from fedbary.data.batches import inputs
 from fedbary.data.shard import Shard
 from fedbary.figures.gains import who_gains
+from fedbary.figures.reliability import reliability_picture
 from fedbary.figures.run import Curve
-from fedbary.networks import reliability_picture
 from fedbary.predictive import Prediction, Predictive
-from fedbary.predictive._networks import device_of
 from fedbary.predictive.choice import Predictor, predictor
+from fedbary.predictive.networks import device_of
 from fedbary.scores.metrics import evaluate
 from fedbary.scores.temperature import nll_at_temperatures
 from fedbary.tasks import _class_scores, _failing
 from fedbary.tasks._class_scores import SCORES
 from fedbary.tasks._task import Task
-from fedbary.tasks._values import Client, Facts, Graph, Outcome, Scored, Tested
+from fedbary.tasks.shared.values import Client, Facts, Graph, Outcome, Scored, Tested
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

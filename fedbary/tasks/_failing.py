@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fedbary.data.batches import inputs
 from fedbary.predictive import Prediction
-from fedbary.predictive._networks import evaluation
+from fedbary.predictive.networks import evaluation
 
 AS_GOOD = 0.98
 """The part of a score of no inputs at all from which a model counts as no better."""

@@ -12,15 +12,15 @@ from fedbary.backbones import Backbone, load
 from fedbary.backbones._store import Store
 from fedbary.data.image_layout import ImageLayout
 from fedbary.data.images import Normaliser
+from fedbary.data.paths import user_path
 from fedbary.data.principal import principal
 from fedbary.data.shard import Shard
 from fedbary.data.standardise import Standardiser
-from fedbary.device import torch_device
 from fedbary.errors import SettingError
-from fedbary.paths import user_path
 from fedbary.settings.config import Settings
+from fedbary.settings.device import torch_device
 from fedbary.tasks import _moments
-from fedbary.tasks._values import Dialogue
+from fedbary.tasks.shared.values import Dialogue
 
 
 def backbone_of(settings: Settings) -> Backbone | None:

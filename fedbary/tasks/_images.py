@@ -15,9 +15,9 @@ from fedbary.data.batches import Augment, inputs
 from fedbary.data.image_layout import ImageLayout, of_pictures, parse_classes, parse_shape
 from fedbary.data.images import Dataset, load
 from fedbary.data.labels import CLASSES, Labels
-from fedbary.device import torch_device
 from fedbary.errors import SettingError
 from fedbary.settings.config import Settings
+from fedbary.settings.device import torch_device
 
 LUMINANCE = (0.299, 0.587, 0.114)
 """Weights of red, green and blue in an image's luminance, ITU-R BT.601."""

@@ -17,7 +17,7 @@ from torch import Tensor
 from fedbary.data.standardise import Sums
 from fedbary.errors import RunError
 from fedbary.tasks._sums import count
-from fedbary.tasks._values import Dialogue, Question
+from fedbary.tasks.shared.values import Dialogue, Question
 
 NAME = "below"
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from torch import nn
 
-from fedbary.device import torch_device
 from fedbary.inference import prepare
 from fedbary.models import build
-from fedbary.registry import is_factory
+from fedbary.parts.registry import is_factory
 from fedbary.settings.config import Settings
+from fedbary.settings.device import torch_device
 from fedbary.tasks._trial import require_usable
 
 _TRIED: set[tuple[str, tuple[int, ...], tuple[int, ...], int]] = set()

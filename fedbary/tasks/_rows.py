@@ -20,7 +20,7 @@ from fedbary.data.tables import Choice, Labelled, Layout, Table, names_in, plain
 from fedbary.errors import CellError
 from fedbary.tasks import _medians
 from fedbary.tasks._task import Task
-from fedbary.tasks._values import Dialogue
+from fedbary.tasks.shared.values import Dialogue
 
 UNTOLD = "columns or cells that do not fit"
 """What a server is told of a site's table; the site's own log says more."""

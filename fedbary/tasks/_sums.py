@@ -16,7 +16,7 @@ from torch import Tensor
 from fedbary.data.images import MAX_FLOAT
 from fedbary.data.standardise import Sums
 from fedbary.errors import RunError
-from fedbary.tasks._values import Dialogue, Question
+from fedbary.tasks.shared.values import Dialogue, Question
 
 NAME = "sums"
 

@@ -21,7 +21,7 @@ from fedbary.figures.run import Curve
 from fedbary.predictive import Predictive
 from fedbary.runs.data_kept import read_digest
 from fedbary.settings.config import Settings
-from fedbary.tasks._values import (
+from fedbary.tasks.shared.values import (
     Client,
     Dialogue,
     Facts,

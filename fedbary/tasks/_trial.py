@@ -9,9 +9,9 @@ import torch
 from torch import Generator, Tensor, nn
 
 from fedbary.errors import SettingError
-from fedbary.imports import said
+from fedbary.parts.imports import said
 from fedbary.predictive import montecarlo
-from fedbary.predictive._networks import device_of
+from fedbary.predictive.networks import device_of
 from fedbary.variational import gaussian_layers
 from fedbary.variational.noise import drawing, seeded
 

@@ -29,15 +29,15 @@ from fedbary.data.images import Dataset, Normaliser, pixel_sums
 from fedbary.data.labels import CLASSES, Labels
 from fedbary.data.shard import Shard
 from fedbary.data.sites import Site, own_data, own_notes
-from fedbary.device import torch_device
 from fedbary.errors import SettingError
 from fedbary.predictive import Prediction
 from fedbary.runs.run_folder import read_signature
 from fedbary.settings.config import Settings
+from fedbary.settings.device import torch_device
 from fedbary.tasks import _beyond, _features, _images, _moments, _sums
 from fedbary.tasks._classes import Classes
 from fedbary.tasks._network import network
-from fedbary.tasks._values import Dialogue, Facts, Loss, Outcome
+from fedbary.tasks.shared.values import Dialogue, Facts, Loss, Outcome
 
 
 @lru_cache(maxsize=1024)

@@ -22,8 +22,8 @@ from fedbary.figures.sheet import GREEN, SKY
 from fedbary.predictive import Prediction
 from fedbary.scores.multilabel import macro_auroc, macro_f1
 from fedbary.tasks import _class_scores
-from fedbary.tasks._values import Facts, Loss
 from fedbary.tasks.classification import Classification
+from fedbary.tasks.shared.values import Facts, Loss
 
 SCORES = {**_class_scores.SCORES, "f1": (0.0, 1.0), "auroc": (0.0, 1.0)}
 

@@ -20,11 +20,11 @@ from torch import Generator, Tensor, nn
 from fedbary.data import deal
 from fedbary.data.shard import Shard
 from fedbary.data.tables import Layout, Table, load
+from fedbary.figures.reliability import reliability_picture
 from fedbary.figures.sheet import BLUE, GREEN, RED
-from fedbary.networks import reliability_picture
 from fedbary.predictive.combine import Gate, Pool
 from fedbary.predictive.draws import drawn, members_drawn
-from fedbary.regression.forecast import (
+from fedbary.predictive.forecast import (
     Forecast,
     gated_forecast,
     joined,
@@ -32,13 +32,13 @@ from fedbary.regression.forecast import (
     mixed_forecast,
     pooled_forecast,
 )
-from fedbary.regression.networks import Regressor, gaussian_nll, moments
-from fedbary.regression.noise import NoiseSums, noise_sums
-from fedbary.regression.standardise import Standardiser
+from fedbary.predictive.noise_var import NoiseSums, noise_sums
+from fedbary.predictive.standardised import Standardiser
 from fedbary.scores.regression import SCORES, score
 from fedbary.tasks import _failing, _sums
 from fedbary.tasks._rows import Rows
-from fedbary.tasks._values import Dialogue, Facts, Graph, Loss, Outcome, Question, Scored
+from fedbary.tasks.shared.values import Dialogue, Facts, Graph, Loss, Outcome, Question, Scored
+from fedbary.variational.regressor import Regressor, gaussian_nll, moments
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

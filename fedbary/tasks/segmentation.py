@@ -22,8 +22,8 @@ from fedbary.figures.sheet import SKY
 from fedbary.predictive import Prediction
 from fedbary.scores.segmentation import mean_iou
 from fedbary.tasks import _class_scores
-from fedbary.tasks._values import Facts, Loss
 from fedbary.tasks.classification import Classification
+from fedbary.tasks.shared.values import Facts, Loss
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -22,17 +22,17 @@ from fedbary.data.image_layout import parse_classes
 from fedbary.data.shard import Shard
 from fedbary.data.standardise import Standardiser
 from fedbary.data.tables import Labelled, Layout, load_features, load_labelled, with_test
-from fedbary.device import torch_device
 from fedbary.figures.roc import roc_curves
 from fedbary.figures.sheet import GREEN, SKY
 from fedbary.predictive import Prediction
 from fedbary.scores import tables as scores
+from fedbary.settings.device import torch_device
 from fedbary.tasks import _beyond, _class_scores, _sums
 from fedbary.tasks._class_weights import class_weights, natural, weighted_cross_entropy
 from fedbary.tasks._classes import Classes
 from fedbary.tasks._network import network
 from fedbary.tasks._rows import Rows
-from fedbary.tasks._values import Client, Dialogue, Facts, Loss, Outcome
+from fedbary.tasks.shared.values import Client, Dialogue, Facts, Loss, Outcome
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -9,8 +9,8 @@ from pathlib import Path
 from torch import Tensor
 
 from fedbary.errors import SettingError
-from fedbary.memory import Memory
 from fedbary.runs.checkpoints import load_checkpoint
+from fedbary.runs.memory import Memory
 
 CLIENTS = "clients"
 """The folder in a run's where its simulated clients keep things, each in that of its partition."""

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from fedbary.data.digest import Digest
 from fedbary.data.examples import Examples
+from fedbary.data.paths import content_of, user_path
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
-from fedbary.paths import content_of, user_path
 from fedbary.predictive.combine import pool_from
 from fedbary.runs.best import result_line
 from fedbary.runs.damage import as_written

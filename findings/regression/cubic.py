@@ -20,13 +20,13 @@ from torch import Generator, Tensor
 
 from fedbary.data.standardise import Sums
 from fedbary.figures.sheet import BLUE, GREY, ORANGE, open_frame, sheet
+from fedbary.methods._fast_sgd import fit
 from fedbary.methods.fedag import fit_gaussian, stacked
-from fedbary.regression.forecast import Forecast, forecast
-from fedbary.regression.networks import Regressor
-from fedbary.regression.noise import noise_sums
-from fedbary.regression.sgd import fit
-from fedbary.regression.standardise import Standardiser
+from fedbary.predictive.forecast import Forecast, forecast
+from fedbary.predictive.noise_var import noise_sums
+from fedbary.predictive.standardised import Standardiser
 from fedbary.seeds import derive_seed
+from fedbary.variational.regressor import Regressor
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

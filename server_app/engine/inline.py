@@ -19,10 +19,10 @@ from flwr.app import Context, Error, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
-from fedbary.device import torch_device
 from fedbary.errors import RunError, SettingError, one_line
 from fedbary.figures import draw_without_screen
 from fedbary.settings.config import Settings, validated
+from fedbary.settings.device import torch_device
 from strategies.internals import ErrorCode, Run, TaskIdentity, log, number, with_content
 
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ import sys
 from contextlib import suppress
 from importlib import import_module
 
-from fedbary.ending import spare_imports
 from fedbary.inference import INFERENCE
-from fedbary.registry import modules
+from fedbary.parts.registry import modules
 from fedbary.runs.commit import git_commit
+from fedbary.runs.ending import spare_imports
 from fedbary.settings.config import ROOT
 from server_app.engine import inline
 

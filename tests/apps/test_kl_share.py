@@ -14,7 +14,7 @@ from fedbary import Posterior
 from fedbary.aggregation import aggregate
 from fedbary.data.deal import training_data
 from fedbary.errors import SettingError
-from fedbary.regression.standardise import Standardiser
+from fedbary.predictive.standardised import Standardiser
 from fedbary.settings.config import resolve
 from fedbary.tasks import task_of
 from server_app.engine.inline import run_inline

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from runs_of import lines
 
 from fedbary.errors import SettingError
-from fedbary.memory import Memory
 from fedbary.methods import METHODS, Reply, Server, method_named
-from fedbary.projection import STRENGTHS
+from fedbary.predictive.projection import STRENGTHS
+from fedbary.runs.memory import Memory
 from fedbary.scores.metrics import evaluate, fairness, label_share_weights
 from fedbary.settings.config import read_yaml, resolve
 from fedbary.trained import load

@@ -13,10 +13,10 @@ from fedbary.data.deal import evaluation_data, training_data
 from fedbary.errors import SettingError
 from fedbary.launching.launch import prepare
 from fedbary.methods.fedag import fit_gaussian
-from fedbary.regression.baselines import bayesian_linear
-from fedbary.regression.standardise import Standardiser
+from fedbary.predictive.standardised import Standardiser
 from fedbary.scores.regression import score
 from fedbary.settings.config import resolve
+from fedbary.study.baselines import bayesian_linear
 from fedbary.tasks import task_of
 from server_app import run
 from server_app.engine.inline import InlineGrid, run_inline

@@ -18,10 +18,10 @@ from fedbary.data.deal import (
     rows,
     site_shard,
 )
+from fedbary.data.frame import frame
 from fedbary.data.partition import PARTITIONS
 from fedbary.data.standardise import Standardiser, Sums
 from fedbary.data.tables import Layout, load_labelled
-from fedbary.data.tables._frame import frame
 from fedbary.data.tables._labelled import encode
 from fedbary.errors import SettingError
 

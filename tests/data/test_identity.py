@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedbary.data.frame import frame
 from fedbary.data.table_examples import read_rows
 from fedbary.data.tables import load, load_labelled
-from fedbary.data.tables._frame import frame
 from fedbary.data.tables._layout import layout_of
 from fedbary.errors import SettingError
 

@@ -10,7 +10,7 @@ from fedbary.data import deal
 from fedbary.data.partitioners import partition_by
 from fedbary.errors import SettingError
 from fedbary.methods import METHODS
-from fedbary.parameters import declared
+from fedbary.parts.parameters import declared
 from fedbary.settings.config import resolve
 from fedbary.settings.explain import explained, overview
 from fedbary.settings.parameters import models

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from fedbary.data.standardise import Sums
-from fedbary.regression.forecast import Forecast
-from fedbary.regression.standardise import Standardiser
+from fedbary.predictive.forecast import Forecast
+from fedbary.predictive.standardised import Standardiser
 
 cuts = st.lists(st.integers(0, 40), max_size=5).map(sorted)
 

@@ -63,7 +63,7 @@ def test_splits_that_none_prescribes_are_random_tenths(tmp_path):
 def test_new_set_is_one_file(tmp_path, monkeypatch):
     (tmp_path / "ramp.py").write_text(
         "import numpy as np\n"
-        "from fedbary.data.tables._frame import frame\n"
+        "from fedbary.data.frame import frame\n"
         "def read(data_dir):\n"
         "    return frame('ramp', {'x': np.arange(4.)}, np.arange(4.))\n"
     )

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tables_added import added_to_tables
 
+from fedbary.data.frame import frame
 from fedbary.data.tables import Layout, load, load_labelled, names
-from fedbary.data.tables._frame import frame
 from fedbary.data.tables._labelled import encode
 from fedbary.data.tables._layout import MAX_CLASSES, MAX_LEVELS, layout_of
 from fedbary.errors import SettingError
@@ -52,7 +52,7 @@ def test_sets_are_known_by_what_they_can_be(tmp_path):
 def test_new_set_is_one_file(tmp_path, monkeypatch):
     (tmp_path / "coin.py").write_text(
         "import numpy as np\n"
-        "from fedbary.data.tables._frame import frame\n"
+        "from fedbary.data.frame import frame\n"
         "def read_labelled(data_dir):\n"
         "    return frame('coin', {'x': np.arange(4.)}, np.array(['head', 'tail'] * 2))\n"
     )

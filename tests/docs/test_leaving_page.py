@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedbary.registry import methods
+from fedbary.parts.registry import methods
 
 DOCS = Path(__file__).parents[2] / "docs"
 EVERY = bool(os.environ.get("FEDBARY_EVERY_METHOD"))

@@ -1,11 +1,13 @@
 """Dependencies run one way: client_app, server_app → strategies → fedbary, and no Flower there.
 
-Rooms are the packages and modules of fedbary, and the three folders beside it. An arrow is an
-import that a module makes when it is imported, or a module that it starts with ``-m``.
+Rooms are the packages and modules of fedbary, the three folders beside it, and the folders in the
+server's app. An arrow is an import, also one within a function, or a module that is started with
+``-m``.
 """
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -59,27 +61,39 @@ def test_the_ground_floor_knows_only_itself(module):
 
 TOP = ("fedbary", "strategies", "client_app", "server_app")
 
+FOLDERS = ("engine", "grids", "roster")
+"""Of the server's app, a room each."""
+
+MOST_LEVELS = 12
+"""How many rooms stand on one another; a room stands above all that it imports."""
+
 
 def room(module):
     """Return the room of a module by its dotted name; None for a stranger's."""
     top, *rest = module.split(".")
+    if top == "server_app" and rest and rest[0] in FOLDERS:
+        return f"{top}.{rest[0]}"
     if top != "fedbary":
         return top if top in TOP else None
     return rest[0] if rest else None
 
 
-def loaded(body):
-    """Yield the modules that statements import when they are run, with what is taken from them."""
-    for node in body:
+def loaded(tree):
+    """Yield the modules that a file imports anywhere, with what is taken from them."""
+    hints = [
+        node
+        for block in ast.walk(tree)
+        if isinstance(block, ast.If) and ast.unparse(block.test).endswith("TYPE_CHECKING")
+        for statement in block.body
+        for node in ast.walk(statement)
+    ]
+    for node in ast.walk(tree):
+        if node in hints:
+            continue
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
-        elif isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
-            yield from loaded(node.orelse)
-        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            for part in ("body", "orelse", "finalbody"):
-                yield from loaded(getattr(node, part, []))
 
 
 def started(tree):
@@ -91,14 +105,17 @@ def started(tree):
             yield from (word for flag, word in pairs if flag == "-m" and isinstance(word, str))
 
 
-def arrows(root):
-    """Return for each room those that it needs, each with a file that says so."""
+def arrows(root, programs=True):
+    """Return for each room those that it needs, each with a file that says so.
+
+    `programs` are the modules that are started with ``-m``.
+    """
     found = {}
     for top in TOP:
         for file in sorted((root / top).rglob("*.py")):
             here = room(".".join(file.relative_to(root).with_suffix("").parts))
             tree = ast.parse(file.read_text())
-            for module in (*loaded(tree.body), *started(tree)):
+            for module in (*loaded(tree), *(started(tree) if programs else ())):
                 there = room(module)
                 if there not in (None, here) and here != "__init__":
                     found.setdefault(here, {}).setdefault(there, file)
@@ -135,6 +152,22 @@ def test_no_rooms_need_each_other():
     assert not circle(arrows(ROOT))
 
 
+def test_few_rooms_stand_on_one_another():
+    needs = arrows(ROOT, programs=False)
+
+    @cache
+    def level(here):
+        return 1 + max(map(level, needs.get(here, ())), default=0)
+
+    levels = {here: level(here) for here in needs}
+    assert max(levels.values()) <= MOST_LEVELS, sorted(levels.items(), key=lambda pair: pair[1])
+
+
+def test_fedbary_has_few_rooms():
+    held = [f for f in (ROOT / "fedbary").iterdir() if f.suffix == ".py" or f.is_dir()]
+    assert len([f for f in held if f.name != "__pycache__"]) <= 25
+
+
 def test_the_layout_names_every_room_and_each_needs_only_those_above_it():
     drawn = layout()
     modules = {f.stem for f in (ROOT / "fedbary").iterdir() if not f.name.startswith("_")}
@@ -152,13 +185,14 @@ def test_the_layout_names_every_room_and_each_needs_only_those_above_it():
         "import fedbary.above.deep",
         "try:\n    from fedbary.above import x\nexcept ImportError:\n    pass",
         "class A:\n    from fedbary.above import x",
+        "def f():\n    from fedbary.above import x",
         "def f(python):\n    return [python, '-m', 'fedbary.above', 'word']",
     ],
 )
 def test_a_circle_is_found_however_it_is_closed(text, tmp_path):
     below, above = tmp_path / "fedbary" / "below.py", tmp_path / "fedbary" / "above"
     above.mkdir(parents=True)
-    below.write_text("def f():\n    from fedbary.above import x")
+    below.write_text("if TYPE_CHECKING:\n    from fedbary.above import x")
     (above / "one.py").write_text("from fedbary.below import f")
     assert not circle(arrows(tmp_path))
     below.write_text(text)

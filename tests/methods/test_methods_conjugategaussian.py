@@ -12,7 +12,7 @@ from fedbary.errors import SettingError
 from fedbary.methods import Local, Reply, Server
 from fedbary.methods.conjugategaussian import PRODUCTS, ConjugateGaussian
 from fedbary.methods.ridge import best_ridge
-from fedbary.regression.networks import Regressor
+from fedbary.variational.regressor import Regressor
 
 WIDTH = 3
 

@@ -10,10 +10,10 @@ from torch import Generator, nn
 from fedbary.errors import SettingError
 from fedbary.methods import Bench, Reply, Server, method_named
 from fedbary.methods._distil import Distillation, answers, distilled
-from fedbary.methods._method import weighted_mean
 from fedbary.methods.fedbe import FedBE
+from fedbary.methods.shared.method import weighted_mean
 from fedbary.predictive.choice import predicted
-from fedbary.regression.networks import Regressor, gaussian_nll
+from fedbary.variational.regressor import Regressor, gaussian_nll
 
 
 def replies(count=4, alike=False):

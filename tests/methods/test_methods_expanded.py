@@ -7,13 +7,13 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from fedbary.covariance import unpacked
+from fedbary.aggregation.covariance import unpacked
+from fedbary.aggregation.structures import STRUCTURES
 from fedbary.errors import SettingError
 from fedbary.inference import Local, Training, local_method
 from fedbary.inference._head import Head
 from fedbary.methods import Reply, Server
 from fedbary.methods.pvi import PVI
-from fedbary.structures import STRUCTURES
 
 PRIOR_STD = 0.8
 

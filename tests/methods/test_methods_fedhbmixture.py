@@ -12,7 +12,7 @@ from fedbary.inference import Training
 from fedbary.methods import Local, Reply, Server
 from fedbary.methods.fedhbmixture import FedHBMixture
 from fedbary.predictive.choice import predicted
-from fedbary.regression.forecast import gated_forecast
+from fedbary.predictive.forecast import gated_forecast
 
 
 @settings(max_examples=30, deadline=None)

@@ -5,7 +5,7 @@ import torch
 from linear_gaussian import NOISE_VAR, clients
 from torch import nn
 
-from fedbary.covariance import packed, unpacked
+from fedbary.aggregation.covariance import packed, unpacked
 from fedbary.errors import SettingError
 from fedbary.inference import Training, local_method
 from fedbary.methods import Local, Reply, Server
@@ -17,7 +17,7 @@ from fedbary.methods.lastlayerlaplace import (
     LastLayerLaplace,
     hessian,
 )
-from fedbary.regression.networks import Regressor, gaussian_nll
+from fedbary.variational.regressor import Regressor, gaussian_nll
 
 
 def local(network, x, y, nll, inference=None):

@@ -11,9 +11,9 @@ from fedbary.methods import Bench, Reply, Server
 from fedbary.methods.predbayes import PredBayes
 from fedbary.predictive.choice import predicted
 from fedbary.predictive.combine import Pool, log_pool
-from fedbary.regression.forecast import forecast, gaussian_pool, pooled_forecast
-from fedbary.regression.networks import Regressor, gaussian_nll
+from fedbary.predictive.forecast import forecast, gaussian_pool, pooled_forecast
 from fedbary.tasks._class_weights import natural, weighted_cross_entropy
+from fedbary.variational.regressor import Regressor, gaussian_nll
 
 
 def logits(seed, clients, count=20, classes=4):

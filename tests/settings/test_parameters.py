@@ -7,10 +7,18 @@ import numpy as np
 import pytest
 from pydantic import Field, TypeAdapter, ValidationError
 
-from fedbary import parameters
 from fedbary.errors import SettingError
 from fedbary.methods import METHODS
-from fedbary.parameters import BelowOne, Checked, Parameter, Positive, Ratio, allowed, declared
+from fedbary.parts import parameters
+from fedbary.parts.parameters import (
+    BelowOne,
+    Checked,
+    Parameter,
+    Positive,
+    Ratio,
+    allowed,
+    declared,
+)
 
 NAMES = ("Positive", "NotNegative", "Ratio", "Share", "ShareOrZero", "BelowOne", "BelowHalf",
          "LogVar", "Count", "Number", "Several", "Units")  # fmt: skip

@@ -4,10 +4,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from fedbary import registry
 from fedbary.aggregation import RULES
 from fedbary.inference import INFERENCE, local_method
 from fedbary.methods import METHODS
+from fedbary.parts import registry
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -18,7 +18,7 @@ from strategies_replies import NO_GRID, metadata
 from test_fuzz import SEED
 
 from fedbary.methods import METHODS, arguments_of
-from fedbary.parameters import declared
+from fedbary.parts.parameters import declared
 from fedbary.runs.run_folder import RunFolder
 from fedbary.settings.config import resolve
 from server_app.means import means_of

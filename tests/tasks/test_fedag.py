@@ -17,9 +17,9 @@ from fedbary.methods import Reply, Server
 from fedbary.methods.fedag import ESTIMATORS, MIN_LOG_VAR, FedAG, fit_gaussian, stacked
 from fedbary.predictive.choice import predicted
 from fedbary.predictive.draws import drawn
-from fedbary.regression.forecast import forecast, linear_forecast
-from fedbary.regression.networks import Regressor
-from fedbary.regression.noise import NoiseSums, noise_sums
+from fedbary.predictive.forecast import forecast, linear_forecast
+from fedbary.predictive.noise_var import NoiseSums, noise_sums
+from fedbary.variational.regressor import Regressor
 
 clients = arrays(np.float64, (5, 3), elements=st.floats(-100, 100, width=32))
 shares = st.lists(st.floats(0.1, 10), min_size=5, max_size=5)

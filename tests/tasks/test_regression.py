@@ -14,11 +14,11 @@ from fedbary import Posterior
 from fedbary.errors import SettingError
 from fedbary.gaussian import LOG_VAR_SUFFIX
 from fedbary.inference import INFERENCE, Local, Training, local_method
-from fedbary.regression.baselines import bayesian_linear, deep_ensemble, mean_field
-from fedbary.regression.networks import Regressor, gaussian_nll, outputs
-from fedbary.regression.sgd import fit
+from fedbary.methods._fast_sgd import fit
 from fedbary.scores.regression import score
 from fedbary.settings.config import resolve
+from fedbary.study.baselines import bayesian_linear, deep_ensemble, mean_field
+from fedbary.variational.regressor import Regressor, gaussian_nll, outputs
 
 
 def data(count=60, features=3, noise=0.3, seed=0):
@@ -269,6 +269,6 @@ def test_deep_ensemble_sees_noise_that_depends_on_x():
 
 def test_importing_is_light():
     heavy = "{'sklearn', 'torchvision', 'torchmetrics', 'matplotlib', 'pandas', 'flwr'}"
-    modules = "fedbary.data.tables, fedbary.regression.baselines"
+    modules = "fedbary.data.tables, fedbary.study.baselines"
     code = f"import sys, {modules}; assert not {heavy} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])

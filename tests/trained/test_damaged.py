@@ -16,8 +16,8 @@ from safetensors.torch import load_file, save_file
 import fedbary
 from fedbary.commands import start
 from fedbary.commands.use import clusters
+from fedbary.data.paths import content_of
 from fedbary.errors import RunError, SettingError
-from fedbary.paths import content_of
 from fedbary.settings.config import read_yaml, resolve
 from server_app.engine.inline import run_inline
 

@@ -25,9 +25,9 @@ from fedbary.data.images import _folder, _hf, _own, _torchvision
 from fedbary.data.images._dataset import MAX_FLOAT, UNREADABLE, Dataset, from_arrays, read_npz
 from fedbary.data.images._normalise import Normaliser, pixel_sums
 from fedbary.data.labels import CLASSES, Labels
+from fedbary.data.paths import user_path
 from fedbary.errors import SettingError, one_line
-from fedbary.paths import user_path
-from fedbary.registry import is_factory, modules
+from fedbary.parts.registry import is_factory, modules
 
 __all__ = [
     "MAX_FLOAT",

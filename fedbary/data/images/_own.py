@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedbary.errors import SettingError
-from fedbary.imports import called_function
+from fedbary.parts.imports import called_function
 
 
 def read(name: str) -> Mapping[str, Any]:

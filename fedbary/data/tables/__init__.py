@@ -18,18 +18,18 @@ import torch
 from torch import Tensor
 
 from fedbary.data.forms import HUB
+from fedbary.data.frame import Frame
+from fedbary.data.paths import user_path
 from fedbary.data.tables import _csv, _hf, _npz, _own, _parquet, _uci
 from fedbary.data.tables._choice import Choice, chosen, names_in, perhaps
 from fedbary.data.tables._coding import features_of
-from fedbary.data.tables._frame import Frame
 from fedbary.data.tables._labelled import Labelled, encode, with_test
 from fedbary.data.tables._layout import Layout, layout_of
 from fedbary.data.tables._split import Split
 from fedbary.data.tables._table import Table, measured
 from fedbary.data.tables._words import plain
 from fedbary.errors import CellError, SettingError
-from fedbary.paths import user_path
-from fedbary.registry import is_factory, modules
+from fedbary.parts.registry import is_factory, modules
 
 __all__ = [
     "Choice",

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from fedbary.data.tables._frame import Frame
+from fedbary.data.frame import Frame
 from fedbary.data.tables._words import plain
 from fedbary.errors import CellError
 

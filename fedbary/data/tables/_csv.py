@@ -12,8 +12,8 @@ import itertools
 import re
 from pathlib import Path
 
+from fedbary.data.frame import Frame
 from fedbary.data.tables._dataframe import frame_of
-from fedbary.data.tables._frame import Frame
 from fedbary.data.tables._text import read_text
 from fedbary.errors import CellError, SettingError
 

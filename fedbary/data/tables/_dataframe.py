@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedbary.data.tables._frame import Frame, frame
+from fedbary.data.frame import Frame, frame
 from fedbary.data.tables._words import name_of, plain
 from fedbary.errors import CellError
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedbary.data.frame import Frame
 from fedbary.data.hub import load_hub
 from fedbary.data.tables._dataframe import frame_of
-from fedbary.data.tables._frame import Frame
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
+from fedbary.data.frame import Frame, frame
 from fedbary.data.npz import read_npz_arrays
-from fedbary.data.tables._frame import Frame, frame
 from fedbary.data.tables._words import plain
 from fedbary.errors import CellError, SettingError
 

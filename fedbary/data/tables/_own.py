@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from fedbary.data.frame import Frame
 from fedbary.data.tables._dataframe import frame_of
-from fedbary.data.tables._frame import Frame
 from fedbary.errors import SettingError
-from fedbary.imports import called_function
+from fedbary.parts.imports import called_function
 
 
 def read(name: str, target: str) -> Frame:

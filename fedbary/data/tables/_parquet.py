@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fedbary.data.frame import Frame
 from fedbary.data.tables._dataframe import frame_of
-from fedbary.data.tables._frame import Frame
 from fedbary.errors import SettingError
-from fedbary.imports import library
+from fedbary.parts.imports import library
 
 
 def read(path: Path, target: str) -> Frame:

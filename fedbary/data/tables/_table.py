@@ -9,10 +9,10 @@ import numpy as np
 import torch
 
 from fedbary.data.deal import tenth_of_all
+from fedbary.data.frame import TARGET, Frame
 from fedbary.data.tables._coded import Coded
 from fedbary.data.tables._coding import features_of, without
 from fedbary.data.tables._column import Column
-from fedbary.data.tables._frame import TARGET, Frame
 from fedbary.data.tables._layout import Layout, columns_of, indicated, require, require_plain
 from fedbary.data.tables._split import tenth
 from fedbary.data.tables._words import disguised

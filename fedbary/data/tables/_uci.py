@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedbary.data.tables._frame import Frame, frame
+from fedbary.data.frame import Frame, frame
 from fedbary.data.tables._text import read_text
 from fedbary.errors import SettingError
 

@@ -9,7 +9,7 @@ Diagnosis, 1993.
 
 from pathlib import Path
 
-from fedbary.data.tables._frame import Frame, frame
+from fedbary.data.frame import Frame, frame
 
 
 def read_labelled(data_dir: Path) -> Frame:

@@ -8,7 +8,7 @@ Source: B. Efron, T. Hastie, I. Johnstone and R. Tibshirani, Least Angle Regress
 
 from pathlib import Path
 
-from fedbary.data.tables._frame import Frame, frame
+from fedbary.data.frame import Frame, frame
 
 
 def read(data_dir: Path) -> Frame:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Protocol, cast
 
-from fedbary.registry import modules
+from fedbary.parts.registry import modules
 from fedbary.report.document import Document
 from fedbary.report.results import Results
 from fedbary.report.sections._scores import Scores

@@ -21,7 +21,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from fedbary.registry import modules
+from fedbary.parts.registry import modules
 
 if TYPE_CHECKING:
     from fedbary.settings.config import Settings

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from fedbary.registry import modules
+from fedbary.parts.registry import modules
 
 if TYPE_CHECKING:
     from fedbary.settings.config import Settings

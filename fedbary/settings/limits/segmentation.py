@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from fedbary.registry import is_factory, modules
+from fedbary.parts.registry import is_factory, modules
 from fedbary.settings.limits import classification
 from fedbary.settings.limits.multilabel import FILES, UNUSED, USES
 from fedbary.settings.parameters import methods

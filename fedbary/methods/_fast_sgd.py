@@ -26,7 +26,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from fedbary.errors import SettingError
-from fedbary.regression.networks import Regressor
+from fedbary.variational.regressor import Regressor
 
 Array = np.ndarray
 

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedbary.aggregation import DIVERGENCES, aggregate
-from fedbary.clusters import clustered
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
-from fedbary.projection import STRENGTHS, projected
+from fedbary.predictive.projection import STRENGTHS, projected
+from fedbary.trained.clusters import clustered
 
 
 def state(mean, var):

@@ -12,7 +12,7 @@ from torch import Tensor
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
 from fedbary.predictive.combine import Pool, gate_logits
-from fedbary.regression.networks import is_linear, moments
+from fedbary.variational.regressor import is_linear, moments
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,10 +15,10 @@ from torch.func import functional_call, grad, jacrev, vmap
 
 from fedbary.data.batches import inputs
 from fedbary.inference._steps import Steps
-from fedbary.inference._vectors import Momentum, Vectors
-from fedbary.methods._method import Local, Tensors
-from fedbary.optimisers import is_buffer
-from fedbary.predictive._networks import evaluation
+from fedbary.inference.shared.vectors import Momentum, Vectors
+from fedbary.methods.shared.method import Local, Tensors
+from fedbary.methods.shared.server_steps import is_buffer
+from fedbary.predictive.networks import evaluation
 
 Call = Callable[[dict[str, Tensor], Tensor], Tensor]
 """A network's outputs (1, …) for one input, from its trained weights by name."""

@@ -161,7 +161,7 @@ def test_what_cannot_predict_is_said_in_one_line(network, how, said):
 
 def test_the_lines_of_the_documentation_run(plain, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    page = Path(__file__).resolve().parents[1] / "docs" / "howto" / "predict.md"
+    page = Path(__file__).resolve().parents[2] / "docs" / "howto" / "predict.md"
     blocks = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
     (lines,) = (block for block in blocks if "fedbary.predict(" in block)
     exec(lines, {"network": plain, "x": X, "y": Y})

@@ -25,7 +25,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedbary.covariance import packed, unpacked, with_ridge
+from fedbary.aggregation.covariance import packed, unpacked, with_ridge
 
 Statistics = Mapping[str, Tensor]
 """Vectors by name, which add; in float64 where something is solved."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fedbary.aggregation.tensors import Empty, new_empty
 from fedbary.inference import Local
-from fedbary.parameters import Checked
+from fedbary.parts.parameters import Checked
 from fedbary.predictive import Predictive
 
 Tensors = Mapping[str, Tensor]

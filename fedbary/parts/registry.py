@@ -6,16 +6,18 @@ import pkgutil
 import re
 from pathlib import Path
 
-_PACKAGE = Path(__file__).parent
+_PACKAGE = Path(__file__).parents[1]
 
 
 def modules(package: str, function: str = "") -> tuple[str, ...]:
-    """Return the names of the public modules of a package within this one, in order.
+    """Return the names of the public modules of a package of fedbary, in order.
 
     With the name of a function only those modules are returned that define it.
     """
-    found = (module.name for module in pkgutil.iter_modules([str(_PACKAGE / package)]))
-    public = sorted(name for name in found if not name.startswith("_"))
+    found = [
+        module for module in pkgutil.iter_modules([str(_PACKAGE / package)]) if not module.ispkg
+    ]
+    public = sorted(module.name for module in found if not module.name.startswith("_"))
     begins = f"\ndef {function}("
     return tuple(name for name in public if not function or begins in _text(package, name))
 

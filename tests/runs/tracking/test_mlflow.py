@@ -3,8 +3,8 @@
 import pytest
 
 import client_app
+from fedbary.runs.tracking import note_killed
 from fedbary.settings.config import resolve
-from fedbary.tracking import note_killed
 from server_app import run
 from server_app.engine.inline import InlineGrid, run_inline
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedbary.regression.networks import moments
+from fedbary.variational.regressor import moments
 
 MIN_NOISE_SHARE = 0.01
 """The least of the mean squared error that is taken for noise."""

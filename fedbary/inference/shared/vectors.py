@@ -10,12 +10,12 @@ from typing import Any, Protocol
 import torch
 from torch import Generator, Tensor, nn
 
+from fedbary.aggregation.structures import Quadratic
 from fedbary.data.batches import Augment, batch_source, draw_crops, inputs
 from fedbary.errors import SettingError
 from fedbary.gaussian import LOG_VAR_SUFFIX, MEAN_SUFFIX, Factor, Posterior
 from fedbary.inference import Prior, Training
 from fedbary.seeds import derive_seed
-from fedbary.structures import Quadratic
 from fedbary.variational.noise import seeded
 
 

@@ -11,7 +11,7 @@ from scipy.linalg import sqrtm
 from scipy.optimize import minimize
 
 from fedbary.aggregation import aggregate
-from fedbary.covariance import (
+from fedbary.aggregation.covariance import (
     packed,
     reverse_kl_barycentre,
     unpacked,

@@ -16,8 +16,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
 
+from fedbary.data.paths import content_of
 from fedbary.errors import SettingError
-from fedbary.paths import content_of
 from fedbary.runs.whole import write_tensors
 
 

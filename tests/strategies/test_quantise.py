@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbary.quantise import CODES, halved, packed, quantised, restored, unpacked, whole
+from strategies.quantise import CODES, halved, packed, quantised, restored, unpacked, whole
 
 BITS = sorted(CODES)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fedbary.data import standardise
-from fedbary.regression.forecast import Forecast
+from fedbary.predictive.forecast import Forecast
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,9 +13,9 @@ from fedbary.gaussian import Posterior
 from fedbary.inference import Local, Training
 from fedbary.inference.variational import fit
 from fedbary.predictive.draws import drawn
-from fedbary.regression.forecast import Forecast, forecast
-from fedbary.regression.networks import Regressor, gaussian_nll, outputs
+from fedbary.predictive.forecast import Forecast, forecast
 from fedbary.seeds import derive_seed
+from fedbary.variational.regressor import Regressor, gaussian_nll, outputs
 
 
 def bayesian_linear(x: Tensor, y: Tensor, x_new: Tensor) -> Forecast:

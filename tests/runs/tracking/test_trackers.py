@@ -10,9 +10,9 @@ import pytest
 from safetensors.numpy import load_file
 
 from fedbary.errors import SettingError
-from fedbary.registry import modules
+from fedbary.parts.registry import modules
+from fedbary.runs.tracking import Tracking, tracker_class
 from fedbary.settings.config import Settings, resolve
-from fedbary.tracking import Tracking, tracker_class
 from server_app.engine.inline import run_inline
 
 QUICK = {
@@ -128,7 +128,7 @@ def test_a_tracker_that_fails_is_warned_of_once_and_told_nothing_more(tmp_path, 
         def scalars(self, values, step):
             raise ConnectionError("the store\nis gone")
 
-    monkeypatch.setattr("fedbary.tracking.tracker_class", lambda name: Failing)
+    monkeypatch.setattr("fedbary.runs.tracking.tracker_class", lambda name: Failing)
     said = []
     tracking = Tracking(settings_with("failing"), tmp_path, said.append)
     for server_round in range(3):

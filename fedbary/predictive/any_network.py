@@ -1,4 +1,4 @@
-"""Predictions, scores and a picture for any network, whoever trained it: no run, no Flower.
+"""Predictions by any network, whoever trained it: no run, no Flower.
 
 ```python
 import fedbary
@@ -18,31 +18,20 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 
 from fedbary.errors import SettingError
-from fedbary.figures.run import coverage_curve, reliability_diagram
 from fedbary.gaussian import Posterior
 from fedbary.predictive import Prediction, members, mixture, montecarlo
-from fedbary.predictive._networks import Answers, batches, device_of, evaluation
 from fedbary.predictive.choice import unstacked
 from fedbary.predictive.draws import drawn
-from fedbary.regression.forecast import Forecast, joined
-from fedbary.scores import regression, tables
-from fedbary.scores.metrics import reliability
+from fedbary.predictive.forecast import Forecast, joined
+from fedbary.predictive.networks import Answers, batches, device_of, evaluation
 from fedbary.seeds import derive_seed
 from fedbary.variational import gaussian_layers
 from fedbary.variational.noise import seeded
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-LEVELS = np.linspace(0.01, 0.99, 99)
-"""Central intervals whose coverage is drawn."""
 
 Networks = Posterior | Sequence[Mapping[str, Tensor]]
 
@@ -139,63 +128,6 @@ def forecast(
         spread = means.var(0, correction=0)
         found.append(Forecast(means.mean(0), spread, noise_vars.mean(0) + noise_var))
     return joined(found)
-
-
-def score(
-    prediction: Prediction | Forecast, y: Tensor, ece_bins: int = 15, specificity: float = 0.95
-) -> dict[str, float]:
-    """Score a prediction of classes as `scores.tables.score` does, or one of numbers.
-
-    Parameters
-    ----------
-    prediction
-        What `predict` or `forecast` gave, or a run's `Trained.predict`.
-    y : Tensor
-        Classes (N,), int64; or numbers (N,), then as `scores.regression.score` does.
-    ece_bins, specificity
-        Of classes alone.
-
-    Returns
-    -------
-    dict
-        Of classes accuracy, nll (nats), ece, brier, auroc and sensitivity; of numbers nll, rmse,
-        sharpness, crps and coverages.
-
-    Raises
-    ------
-    SettingError
-        If `y` is no tensor, or not of the prediction's classes.
-    """
-    if not isinstance(y, Tensor):
-        raise SettingError("y", type(y).__name__, "a tensor (N,)")
-    if isinstance(prediction, Forecast):
-        return regression.score(prediction, y.to(prediction.mean.device))
-    count = prediction.probs.shape[1]
-    if y.dtype != torch.int64 or (len(y) and not 0 <= int(y.min()) <= int(y.max()) < count):
-        held = f"{y.dtype} from {y.min()} to {y.max()}" if len(y) else f"no {y.dtype}"
-        raise SettingError("y", held, f"classes from 0 to {count - 1}, int64")
-    return tables.score(prediction.probs, y.to(prediction.probs.device), ece_bins, specificity)
-
-
-def reliability_picture(
-    prediction: Prediction | Forecast, y: Tensor, ece_bins: int = 15, title: str = ""
-) -> Figure:
-    """Draw confidence against accuracy; of numbers, how many lie in the central intervals.
-
-    Parameters
-    ----------
-    prediction, y, ece_bins
-        As of `score`.
-    title : str
-        Heading.
-    """
-    if isinstance(prediction, Forecast):
-        held = regression.coverage(
-            prediction, y.to(prediction.mean.device), torch.from_numpy(LEVELS)
-        )
-        return coverage_curve(LEVELS, held.numpy(), title)
-    diagram = reliability(prediction.probs, y.to(prediction.probs.device), ece_bins)
-    return reliability_diagram(diagram, title)
 
 
 def _answers(

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedbary.parameters import BelowOne, Checked, Positive
+from fedbary.parts.parameters import BelowOne, Checked, Positive
 
 Tensors = Mapping[str, Tensor]
 

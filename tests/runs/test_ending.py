@@ -7,7 +7,7 @@ import pytest
 
 WAITING = """
 import threading
-from fedbary import ending
+from fedbary.runs import ending
 
 ending.GRACE_SECONDS = 0.1
 ending.end_with_parent()

@@ -1,0 +1,42 @@
+"""Whether a prediction is as sure as it is right: a picture for classes and one for numbers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedbary.figures.run import coverage_curve, reliability_diagram
+from fedbary.predictive import Prediction
+from fedbary.predictive.forecast import Forecast
+from fedbary.scores import regression
+from fedbary.scores.metrics import reliability
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+LEVELS = np.linspace(0.01, 0.99, 99)
+"""Central intervals whose coverage is drawn."""
+
+
+def reliability_picture(
+    prediction: Prediction | Forecast, y: Tensor, ece_bins: int = 15, title: str = ""
+) -> Figure:
+    """Draw confidence against accuracy; of numbers, how many lie in the central intervals.
+
+    Parameters
+    ----------
+    prediction, y, ece_bins
+        As of `score`.
+    title : str
+        Heading.
+    """
+    if isinstance(prediction, Forecast):
+        held = regression.coverage(
+            prediction, y.to(prediction.mean.device), torch.from_numpy(LEVELS)
+        )
+        return coverage_curve(LEVELS, held.numpy(), title)
+    diagram = reliability(prediction.probs, y.to(prediction.probs.device), ece_bins)
+    return reliability_diagram(diagram, title)

@@ -1,0 +1,1 @@
+"""What many local methods import."""

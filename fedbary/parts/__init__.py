@@ -1,0 +1,1 @@
+"""Parts by name: found in their files, what may be told them, and those of your own code."""

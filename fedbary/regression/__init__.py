@@ -1,1 +1,0 @@
-"""Regression: networks, their training, Gaussian predictions, scores, and other methods."""
