@@ -10,7 +10,9 @@ from fedbary.variational.layers import VariationalLinear, reset_layer
 NOISE_STD = 0.5
 UNSCALED = ("clamped_sgd",)
 """Methods whose log-variances move at the scale of their gradients, 1/n_k: see their own tests."""
-SCALED = tuple(name for name in INFERENCE if name not in UNSCALED)
+OF_ANY_NETWORK = tuple(name for name in INFERENCE if name != "laplace")
+"""Methods that train any network. laplace takes the point weights of a last layer alone."""
+SCALED = tuple(name for name in OF_ANY_NETWORK if name not in UNSCALED)
 
 
 class Regression(nn.Module):

@@ -109,6 +109,8 @@ class Expanded:
                 continue
             before = sites.get(reply.client, nothing)
             sites[reply.client] = {n: torch.lerp(before[n], t, step) for n, t in found.items()}
+        if not sites:
+            return server.model, server.state
         moved, model = self._mode(structure, mean, sites), dict(server.model)
         names = last_layer(server.model)
         like = server.model[names[0]]

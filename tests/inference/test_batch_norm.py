@@ -6,9 +6,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from known_posteriors import OF_ANY_NETWORK
 from torch import nn
 
-from fedbary.inference import INFERENCE, Local, Training, local_method
+from fedbary.inference import Local, Training, local_method
 from fedbary.variational.conversion import variational
 
 
@@ -26,7 +27,7 @@ def test_a_network_with_batch_norm_gets_the_least_batches_without_one_of_a_singl
     assert all(last(smaller) == 1 for smaller in range(batch_size, size))
 
 
-@pytest.mark.parametrize("name", INFERENCE)
+@pytest.mark.parametrize("name", OF_ANY_NETWORK)
 def test_batch_norm_trains_where_the_last_batch_would_be_of_one_example(name):
     model = variational(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)), last=1)
     x, y, training = torch.randn(17, 3), torch.arange(17) % 2, Training(batch_size=16)

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from known_posteriors import (
+    OF_ANY_NETWORK,
     SCALED,
     Regression,
     classification,
@@ -103,7 +104,7 @@ def test_log_variances_train_and_zero_rate_freezes_them(name):
         assert moved > 0.1 if moves else moved == 0
 
 
-@pytest.mark.parametrize("name", INFERENCE)
+@pytest.mark.parametrize("name", OF_ANY_NETWORK)
 @pytest.mark.parametrize("n", [0, 3, 5])
 def test_a_network_learns(name, n):
     generator = Generator().manual_seed(0)
@@ -119,7 +120,7 @@ def test_a_network_learns(name, n):
         assert not torch.equal(tensor, before[key])
 
 
-@pytest.mark.parametrize("name", INFERENCE)
+@pytest.mark.parametrize("name", OF_ANY_NETWORK)
 def test_without_gaussian_tensors_it_is_sgd_with_momentum_and_weight_decay(name):
     x, y = classification()
     training = Training(epochs=2, batch_size=50, lr=0.05, momentum=0.8, weight_decay=0.01)
@@ -136,7 +137,7 @@ def test_without_gaussian_tensors_it_is_sgd_with_momentum_and_weight_decay(name)
         torch.testing.assert_close(tensor, reference.state_dict()[key], rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", INFERENCE)
+@pytest.mark.parametrize("name", OF_ANY_NETWORK)
 def test_reported_kl_is_the_closed_form(name):
     x, y = classification()
     model = cnn()
@@ -149,7 +150,7 @@ def test_reported_kl_is_the_closed_form(name):
     assert metrics["kl"] == pytest.approx(kl_divergence(q, prior), rel=1e-5)
 
 
-@pytest.mark.parametrize("name", INFERENCE)
+@pytest.mark.parametrize("name", OF_ANY_NETWORK)
 def test_what_is_frozen_stays(name):
     x, y = classification()
     model = cnn()
@@ -163,7 +164,7 @@ def test_what_is_frozen_stays(name):
     assert still == {*frozen, "fc2.weight_log_var"}  # of a pair both
 
 
-@pytest.mark.parametrize("name", INFERENCE)
+@pytest.mark.parametrize("name", OF_ANY_NETWORK)
 def test_one_seed_one_result_and_the_prior_is_left_alone(name):
     x, y = classification()
     prior = Posterior.from_state_dict({k: v.clone() for k, v in cnn().state_dict().items()})
@@ -178,7 +179,7 @@ def test_one_seed_one_result_and_the_prior_is_left_alone(name):
     assert all(torch.equal(prior.mean[key], before[key]) for key in before)
 
 
-@pytest.mark.parametrize("name", INFERENCE)
+@pytest.mark.parametrize("name", OF_ANY_NETWORK)
 def test_dropout_draws_from_the_seed_and_leaves_pytorchs_generator_as_it_was(name):
     x, y = classification(64)
     plain = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, 4))
@@ -257,7 +258,7 @@ def test_gaussians_of_no_variance_under_no_prior_train_as_points_do():
         assert (found - weight).norm() < 1e-3 * (weight - begun[name]).norm(), name
 
 
-@pytest.mark.parametrize("name", INFERENCE)
+@pytest.mark.parametrize("name", OF_ANY_NETWORK)
 def test_a_long_gradient_is_shortened_and_a_short_one_is_as_it_was(name):
     """One step without momentum, penalties and Gaussians goes lr times the gradient."""
     x, y = classification(32)

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from known_posteriors import (
+    OF_ANY_NETWORK,
     SCALED,
     Regression,
     classification,
@@ -16,7 +17,7 @@ from known_posteriors import (
 
 from fedbary import Posterior
 from fedbary.gaussian import Factor
-from fedbary.inference import INFERENCE, Local, Training, local_method
+from fedbary.inference import Local, Training, local_method
 
 
 @pytest.mark.parametrize("name", ["variational", "natural_gradient", "ivon"])
@@ -32,7 +33,7 @@ def test_under_a_factor_weight_decay_is_no_second_prior(name):
     assert torch.equal(*found)
 
 
-@pytest.mark.parametrize("name", INFERENCE)
+@pytest.mark.parametrize("name", OF_ANY_NETWORK)
 def test_under_a_factor_the_kl_lacks_only_the_normalisation(name):
     """E_q[log q − log f] and KL(q ‖ N(0, 1)) lie ½ log 2π a weight apart."""
     x, y = classification()
@@ -55,7 +56,7 @@ def test_a_strong_kl_pulls_to_the_prior_whatever_the_data(name):
     assert log_var == pytest.approx(2 * math.log(0.3), abs=0.1)
 
 
-@pytest.mark.parametrize("name", INFERENCE)
+@pytest.mark.parametrize("name", OF_ANY_NETWORK)
 @pytest.mark.parametrize("log_var", [-3.0, -11.0, -20.0])
 def test_a_prior_however_narrow_holds_the_means_and_does_not_throw_them_about(name, log_var):
     """Its curvature, e²⁰/40, is thousands of times what SGD at this rate would bear."""

@@ -7,6 +7,7 @@ import operator
 import numpy as np
 import pytest
 import torch
+from known_posteriors import OF_ANY_NETWORK
 from scipy.optimize import minimize
 from torch import Generator
 
@@ -15,14 +16,14 @@ from fedbary.aggregation import aggregate
 from fedbary.data.deal import Deal, client_shard, evaluation_data
 from fedbary.data.standardise import Standardiser, Sums
 from fedbary.data.tables import load_labelled
-from fedbary.inference import INFERENCE, Local, Training, local_method
+from fedbary.inference import Local, Training, local_method
 from fedbary.models import build
 from fedbary.predictive import predict
 from fedbary.scores.tables import score
 from fedbary.seeds import derive_seed
 from fedbary.tasks._class_weights import class_weights, weighted_cross_entropy
 
-SCALED = [name for name in INFERENCE if name != "clamped_sgd"]
+SCALED = [name for name in OF_ANY_NETWORK if name != "clamped_sgd"]
 """The methods whose variances follow the posterior, at whatever scale its gradient has."""
 
 
@@ -151,7 +152,7 @@ def federated(rule, model, inference, clients, rounds, tmp_path, scheme="none"):
 
 
 @pytest.mark.parametrize("model", ["linear", "mlp"])
-@pytest.mark.parametrize("inference", INFERENCE)
+@pytest.mark.parametrize("inference", OF_ANY_NETWORK)
 def test_a_federation_tells_malignant_from_benign(model, inference, tmp_path):
     found = federated("RKLB", model, inference, clients=5, rounds=4, tmp_path=tmp_path)
     assert found["accuracy"] > 0.94 and found["auroc"] > 0.98

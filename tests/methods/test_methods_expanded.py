@@ -215,3 +215,16 @@ def test_a_layer_too_large_for_a_structure_is_refused_with_its_size():
         PVI(covariance="full").start(model)
     for covariance in ("diagonal", "kronecker", "shared"):
         PVI(covariance=covariance).start(model)
+
+
+def test_where_every_site_is_left_out_the_model_stays():
+    model = {"weight": torch.ones(4, 3), "bias": torch.ones(4)}
+    method, said = PVI(covariance="diagonal"), []
+    sound = method.reply_like(model)
+    bad = {name: tensor - 1 for name, tensor in sound.items()}
+    server = Server(model, {}, warn=said.append)
+    found, state = method.aggregate(server, [Reply("a", 1.0, bad)])
+    assert "'a' is left out" in said[0]
+    assert not state
+    for name, tensor in model.items():
+        torch.testing.assert_close(found[name], tensor)

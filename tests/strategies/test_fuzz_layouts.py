@@ -18,6 +18,7 @@ from strategies_replies import NO_GRID, metadata
 from test_fuzz import SEED
 
 from fedbary.methods import METHODS, arguments_of
+from fedbary.methods._sums import Sums, head_names
 from fedbary.parts.parameters import declared
 from fedbary.runs.run_folder import RunFolder
 from fedbary.settings.config import resolve
@@ -60,6 +61,17 @@ def sound(tensor, rng):
         return tensor
     noise = torch.from_numpy(np.asarray(rng.standard_normal(tuple(tensor.shape)))).to(tensor)
     return tensor + 0.05 * noise.abs()
+
+
+def sound_reply(method, model, rng):
+    """A sound reply: near what was sent, or, of a method of sums, those of some examples."""
+    like = method.reply_like(model)
+    if not isinstance(method, Sums):
+        return {key: sound(tensor, rng) for key, tensor in like.items()}
+    outputs, width = model[head_names(model)[0]].shape
+    x = torch.from_numpy(rng.standard_normal((20, width)))
+    y = torch.from_numpy(rng.integers(0, outputs, 20))
+    return {key: (t / 20).to(like[key]) for key, t in method.products(x, y, outputs).items()}
 
 
 def hostile(reply, rng):
@@ -109,10 +121,10 @@ def test_no_reply_in_a_method_s_own_layout_ends_a_run(name, tmp_path, quiet):
     for server_round in range(1, ROUNDS + 1):
         try:
             strategy.configure_train(server_round, arrays, ConfigRecord(), NO_GRID)
-            like = strategy.method.reply_like(arrays.to_torch_state_dict())
+            model = arrays.to_torch_state_dict()
             replies = []
             for node in nodes:
-                reply = {key: sound(tensor, rng) for key, tensor in like.items()}
+                reply = sound_reply(strategy.method, model, rng)
                 extra = hostile(reply, rng) if node > HONEST else ()
                 replies.append(message(node, reply, *extra))
             arrays = strategy.aggregate_train(server_round, replies)[0] or arrays

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from known_posteriors import OF_ANY_NETWORK
 from torch import Generator
 from torch.nn.functional import mse_loss
 
 from fedbary import Posterior
 from fedbary.errors import SettingError
 from fedbary.gaussian import LOG_VAR_SUFFIX
-from fedbary.inference import INFERENCE, Local, Training, local_method
+from fedbary.inference import Local, Training, local_method
 from fedbary.methods._fast_sgd import fit
 from fedbary.scores.regression import score
 from fedbary.settings.config import resolve
@@ -117,7 +118,7 @@ def is_for_regressions(name):
     return True
 
 
-@pytest.mark.parametrize("name", list(filter(is_for_regressions, INFERENCE)))
+@pytest.mark.parametrize("name", list(filter(is_for_regressions, OF_ANY_NETWORK)))
 def test_every_local_method_fits_a_network_and_its_noise(name):
     x, y = data(600, noise=0.5)
     model = network(16, bayesian_layers=2)
