@@ -22,7 +22,7 @@ from fedbary.runs.failing import advised, turn, verdict
 from fedbary.runs.run_folder import NETWORKS, RunFolder
 from fedbary.runs.tracking import Tracking
 from fedbary.settings.config import Settings
-from fedbary.tasks import Client, Outcome, Scored, task_of
+from fedbary.tasks import ClientMetrics, Outcome, Scored, task_of
 from server_app.pictures import draw
 from server_app.roster.roster import Roster
 from strategies import MethodStrategy
@@ -83,8 +83,8 @@ class Recorder:
         self.model = self.task.make_model(self.task.signature())
         self.known_metrics = {**KNOWN, **self.task.known_metrics}
         self.last = Scored({})
-        self._trained: list[Client] | None = None
-        self._held_out: list[Client] = []
+        self._trained: list[ClientMetrics] | None = None
+        self._held_out: list[ClientMetrics] = []
         self._spread: dict[str, float] = {}
         self._bytes: dict[str, float] = {}
         self._tracking = Tracking(settings, results.path, lambda line: log(WARNING, "%s", line))
@@ -254,7 +254,7 @@ class Recorder:
             ],
         }
 
-    def _metrics(self, replies: Mapping[int, RecordDict]) -> list[Client]:
+    def _metrics(self, replies: Mapping[int, RecordDict]) -> list[ClientMetrics]:
         """Return each reply's known metrics with its site's name, in the order of the members."""
         found = {node: next(iter(r.metric_records.values())) for node, r in replies.items()}
         return [

@@ -18,7 +18,7 @@ from fedbary.runs.location import (
     require_startable,
 )
 from fedbary.runs.lock import require_free
-from fedbary.runs.metrics import metrics_lines
+from fedbary.runs.metrics_file import metrics_lines
 from fedbary.runs.provenance import is_made_alike
 from fedbary.settings.config import Settings, read_yaml, validated
 

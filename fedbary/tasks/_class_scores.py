@@ -22,7 +22,7 @@ from fedbary.scores.metrics import (
 )
 from fedbary.scores.temperature import KNOWN as KNOWN_AT_TEMPERATURES
 from fedbary.scores.temperature import TEMPERATURES, fitted_temperature
-from fedbary.tasks.shared.values import Client, Outcome
+from fedbary.tasks.shared.values import ClientMetrics, Outcome
 
 ECE_BINS = (15, 100)
 """The numbers of bins in use: most papers' and BA-BFL's; both are recorded beside `ece_bins`."""
@@ -73,7 +73,7 @@ def known(scores: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, f
     return {**found, **KNOWN_AT_TEMPERATURES}
 
 
-def summary(trained: Sequence[Client], held_out: Sequence[Client]) -> dict[str, Any]:
+def summary(trained: Sequence[ClientMetrics], held_out: Sequence[ClientMetrics]) -> dict[str, Any]:
     """Return how fair the clients' own models are, and the global one on what they hold out."""
     line: dict[str, Any] = {}
     if told := [client for client in trained if "local-accuracy" in client]:
@@ -116,7 +116,7 @@ def at_end(prediction: Prediction, labels: torch.Tensor, seed: int) -> dict[str,
     return {"rejection": rejection, "by_chance": chance}
 
 
-def means(clients: Sequence[Client], names: Iterable[str] = SCORES) -> dict[str, float]:
+def means(clients: Sequence[ClientMetrics], names: Iterable[str] = SCORES) -> dict[str, float]:
     """Return the means of the clients' scores, weighted by how many examples they are of.
 
     A score is that of the clients who have told it; NaN where none has.
@@ -130,6 +130,6 @@ def means(clients: Sequence[Client], names: Iterable[str] = SCORES) -> dict[str,
     return found
 
 
-def _spread(clients: Sequence[Client], name: str) -> dict[str, float]:
+def _spread(clients: Sequence[ClientMetrics], name: str) -> dict[str, float]:
     weights = [client["num-examples"] for client in clients]
     return fairness([client[name] for client in clients], weights)

@@ -15,7 +15,7 @@ from fedbary.data.batches import inputs
 from fedbary.data.shard import Shard
 from fedbary.figures.gains import who_gains
 from fedbary.figures.reliability import reliability_picture
-from fedbary.figures.run import Curve
+from fedbary.figures.run_pictures import Curve
 from fedbary.predictive import Prediction, Predictive
 from fedbary.predictive.choice import Predictor, predictor
 from fedbary.predictive.networks import device_of
@@ -24,7 +24,7 @@ from fedbary.scores.temperature import nll_at_temperatures
 from fedbary.tasks import _class_scores, _failing
 from fedbary.tasks._class_scores import SCORES
 from fedbary.tasks._task import Task
-from fedbary.tasks.shared.values import Client, Facts, Graph, Outcome, Scored, Tested
+from fedbary.tasks.shared.values import ClientMetrics, Facts, Graph, Outcome, Scored, Tested
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -150,7 +150,9 @@ class Classes(Task):
         accuracy, nll, ece = (scores[name] for name in ("accuracy", "nll", "ece"))
         return f"accuracy {100 * accuracy:.2f} %  NLL {nll:.4f}  ECE {100 * ece:.2f} %"
 
-    def summary(self, trained: Sequence[Client], held_out: Sequence[Client]) -> dict[str, Any]:
+    def summary(
+        self, trained: Sequence[ClientMetrics], held_out: Sequence[ClientMetrics]
+    ) -> dict[str, Any]:
         """Return the clients' fairness, and the means of their scores on what they hold out."""
         line = _class_scores.summary(trained, held_out)
         if "held_out" in line and (more := self.limits.keys() - SCORES.keys()):

@@ -33,7 +33,7 @@ from fedbary.predictive.forecast import (
     pooled_forecast,
 )
 from fedbary.predictive.noise_var import NoiseSums, noise_sums
-from fedbary.predictive.standardised import Standardiser
+from fedbary.predictive.standardised import RegressionStandardiser
 from fedbary.scores.regression import SCORES, score
 from fedbary.tasks import _failing, _sums
 from fedbary.tasks._rows import Rows
@@ -88,7 +88,7 @@ class Regression(Rows):
 
     def prepared(self, shard: Shard, facts: Facts) -> Shard:
         """Return a shard with features and targets standardised."""
-        by = Standardiser(**facts)
+        by = RegressionStandardiser(**facts)
         return Shard(
             by.features(shard.x),
             by.target(shard.y),
@@ -111,7 +111,7 @@ class Regression(Rows):
         """Ask for the sums of the columns; return the standardisation."""
         layout = self.signature()
         sums = yield from _sums.ask(len(layout.features) + 1, missing=self.fills)
-        standardiser = Standardiser.from_sums(sums)
+        standardiser = RegressionStandardiser.from_sums(sums)
         found = {"mean": standardiser.mean, "std": standardiser.std}
         return {**found, **(yield from self.ask_fill(sums, layout))}
 
@@ -161,13 +161,13 @@ class Regression(Rows):
 
     def predict(self, outcome: Outcome, x: Tensor, facts: Facts, seed: int) -> Forecast:
         """Return the forecast of rows in their own units, in the target's."""
-        standardiser = Standardiser(**facts)
+        standardiser = RegressionStandardiser(**facts)
         return standardiser.restore(self._predict(outcome, standardiser.features(x), seed))
 
     def graph(self, outcome: Outcome, facts: Facts, seed: int) -> Graph:
         """Return mean, variance and its epistemic part, and each network's mean."""
         networks, predicted = self._predictor(outcome, seed)
-        standardiser = Standardiser(**facts)
+        standardiser = RegressionStandardiser(**facts)
         mean, std = float(facts["mean"][-1]), float(facts["std"][-1])
 
         def answered(x: Tensor) -> dict[str, Tensor]:

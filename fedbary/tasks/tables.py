@@ -22,7 +22,7 @@ from fedbary.data.image_layout import parse_classes
 from fedbary.data.shard import Shard
 from fedbary.data.standardise import Standardiser
 from fedbary.data.tables import Labelled, Layout, load_labelled
-from fedbary.figures.roc import roc_curves
+from fedbary.figures.roc_curves import roc_curves
 from fedbary.figures.sheet import GREEN, SKY
 from fedbary.predictive import Prediction
 from fedbary.scores import tables as scores
@@ -32,7 +32,7 @@ from fedbary.tasks._class_weights import class_weights, natural, weighted_cross_
 from fedbary.tasks._classes import Classes
 from fedbary.tasks._network import network
 from fedbary.tasks._rows import Rows
-from fedbary.tasks.shared.values import Client, Dialogue, Facts, Loss, Outcome
+from fedbary.tasks.shared.values import ClientMetrics, Dialogue, Facts, Loss, Outcome
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -121,7 +121,9 @@ class Tables(Rows, Classes):
             return super().said(scored)
         return scores.said(scored, self.settings.specificity)
 
-    def summary(self, trained: Sequence[Client], held_out: Sequence[Client]) -> dict[str, Any]:
+    def summary(
+        self, trained: Sequence[ClientMetrics], held_out: Sequence[ClientMetrics]
+    ) -> dict[str, Any]:
         """Return the clients' fairness, and the means of their scores on what they hold out."""
         line = _class_scores.summary(trained, held_out)
         if "held_out" in line:

@@ -23,7 +23,7 @@ from fedbary.runs.best import result_line
 from fedbary.runs.damage import as_written
 from fedbary.runs.data_kept import read_digest
 from fedbary.runs.location import METRICS, read_settings
-from fedbary.runs.metrics import read_rounds
+from fedbary.runs.metrics_file import read_rounds
 from fedbary.runs.own_code import require_trusted
 from fedbary.runs.resume import require_ended
 from fedbary.runs.run_folder import NETWORKS, POSTERIOR, read_signature

@@ -8,7 +8,7 @@ import yaml
 from processes import wait_until
 from rich.console import Console
 
-from fedbary.launching.warm import WarmProcess
+from fedbary.launching.warm_process import WarmProcess
 from fedbary.study import sweep as study
 from fedbary.study.grid import read_experiment
 

@@ -20,7 +20,7 @@ from fedbary.aggregation.limits import LOG_VAR_LIMIT, value_limit
 from server_app.roster.member import Member, member_from
 from strategies import RKLB, chart, strategy_for
 from strategies.admission import train_refusal
-from strategies.limits import check_arrays
+from strategies.soundness import check_arrays
 
 pytestmark = pytest.mark.slow
 

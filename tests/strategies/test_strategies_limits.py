@@ -16,7 +16,7 @@ from strategies import CONVENTIONS, Convention, PosteriorStrategy, gated, strate
 from strategies.admission import train_refusal
 from strategies.arrays import tensor_from_array
 from strategies.culprits import spoilers
-from strategies.limits import check_arrays, scale_from
+from strategies.soundness import check_arrays, scale_from
 
 DTYPES = [torch.float16, torch.float32, torch.float64]
 UNITS = ["log_var", "log_std", "std", "rho"]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from fedbary.report.background import add_partitions
+from fedbary.report.bayesian_layers import add_layers
 from fedbary.report.cautions import add_cautions
 from fedbary.report.cells import ACCURACY, ECE_15, NLL, Metric
 from fedbary.report.document import Document
-from fedbary.report.layers import add_layers
 from fedbary.report.methods import BRIER, add_methods, several
 from fedbary.report.results import Results, listed_values, scored_after, scored_on
 from fedbary.report.rules import add_rules_compared
