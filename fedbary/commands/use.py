@@ -197,6 +197,7 @@ def clusters(
     from fedbary.runs.damage import as_written
     from fedbary.runs.location import read_settings
     from fedbary.runs.metrics_file import read_rounds
+    from fedbary.runs.schema import CLIENTS
     from fedbary.trained.clusters import clustered
     from fedbary.trained.kept import kept_models
 
@@ -204,7 +205,7 @@ def clusters(
         read_settings(run)
         models = kept_models(run, load_checkpoint(run, "last").arrays)
         lines = read_rounds(run)
-        held = {client["site"]: client for line in lines for client in line.get("clients", [])}
+        held = {client["site"]: client for line in lines for client in line.get(CLIENTS, [])}
         examples = [int(held[site]["num-examples"]) for site in models]
         posteriors = [Posterior.from_state_dict(model) for model in models.values()]
     found = clustered(rule, posteriors, examples, count)

@@ -25,6 +25,7 @@ from fedbary.data.tables import Labelled, Layout, load_labelled
 from fedbary.figures.roc_curves import roc_curves
 from fedbary.figures.sheet import GREEN, SKY
 from fedbary.predictive import Prediction
+from fedbary.runs import schema
 from fedbary.scores import tables as scores
 from fedbary.settings.device import torch_device
 from fedbary.tasks import _class_scores, _sums
@@ -126,10 +127,12 @@ class Tables(Rows, Classes):
     ) -> dict[str, Any]:
         """Return the clients' fairness, and the means of their scores on what they hold out."""
         line = _class_scores.summary(trained, held_out)
-        if "held_out" in line:
-            told = [{**dict.fromkeys(SCORES, math.nan), **c} for c in line["held_out"]["clients"]]
+        if schema.HELD_OUT in line:
+            told = [
+                {**dict.fromkeys(SCORES, math.nan), **c} for c in line[schema.HELD_OUT]["clients"]
+            ]
             means = scores.pooled(told, [client["num-examples"] for client in told])
-            line["held_out"] = {**means, **line["held_out"]}
+            line[schema.HELD_OUT] = {**means, **line[schema.HELD_OUT]}
         return line
 
     def pictures(self, prediction: Prediction, facts: Facts) -> Iterator[tuple[str, Figure]]:
