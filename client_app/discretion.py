@@ -20,6 +20,9 @@ from strategies.internals import ClientAppCallable, log
 EXAMPLES = "num-examples"
 """What every site tells with every reply: it is the reply's weight."""
 
+PLACES = ("data-path", "state-path", "backbone-weights")
+"""The keys of a node config that say where something lies; no error tells the server that."""
+
 _SETTING = re.compile(r"(node config: )?[a-z]+([-_][a-z]+)*")
 
 
@@ -39,7 +42,7 @@ def discretion(message: Message, context: Context, call_next: ClientAppCallable)
         if {"partition-id", "num-partitions"} & config.keys():
             raise
         log(ERROR, "%s", _logged(error))
-        places = [str(config.get(key, "")) for key in ("data-path", "state-path")]
+        places = [str(config.get(key, "")) for key in PLACES]
         told = _told(error, [place for place in places if place])
         raise ValueError(f"{told}; the site's log says more") from None
     phase = message.metadata.message_type.partition(".")[0]

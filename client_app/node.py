@@ -86,6 +86,8 @@ def node_of(context: Context) -> Node:
     site = site_from(context.node_config)
     if site.partition is not None and site.data_path:
         settings = settings.model_copy(update={"data_dir": site.data_path})
+    if weights := context.node_config.get("backbone-weights"):
+        settings = settings.model_copy(update={"backbone_weights": str(weights)})
     torch.set_num_threads(site.cpus or settings.cpus_per_client)
     return Node(settings, site)
 

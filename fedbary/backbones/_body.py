@@ -18,7 +18,7 @@ from fedbary.errors import SettingError
 from fedbary.parts.imports import said
 
 AT_ONCE = 64
-"""Images that pass at a time."""
+"""Images that pass at a time, always: the last bits of a feature depend on their number."""
 
 SAY_SECONDS = 10.0
 """How often the log says how far a pass is."""
@@ -101,7 +101,8 @@ class Backbone:
         device = next(iter(self.body.state_dict().values()), torch.empty(0)).device
         found, begun = [], time.monotonic()
         for part in images.split(AT_ONCE):
-            found.append(self(part.to(device)).float().cpu())
+            whole = torch.cat([part, part[:1].expand(AT_ONCE - len(part), *part.shape[1:])])
+            found.append(self(whole.to(device))[: len(part)].float().cpu())
             if time.monotonic() - begun > SAY_SECONDS:
                 begun, done = time.monotonic(), sum(map(len, found))
                 log.info("Backbone %s: %d of %d images", self.name, done, len(images))

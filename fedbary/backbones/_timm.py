@@ -7,7 +7,7 @@ from torch import nn
 from fedbary.backbones._body import Transform
 from fedbary.backbones._weights import fill
 from fedbary.data.forms import HUB, TIMM
-from fedbary.errors import SettingError, one_line
+from fedbary.errors import SettingError
 from fedbary.parts.imports import library
 
 EXTRA = "vision"
@@ -30,12 +30,24 @@ def make(name: str, weights: str) -> tuple[nn.Module, Transform]:
     try:
         body = timm.create_model(called, pretrained=weights == "auto", num_classes=0)
     except Exception as error:  # noqa: BLE001 - a network, a hub and a file fail in many ways
-        allowed = "backbone_weights=FILE: its weights are neither in Hugging Face's cache "
-        allowed += f"(HF_HOME) nor to be fetched ({one_line(error)[:200]})"
-        raise SettingError("backbone", name, allowed) from None
+        raise _absent(name, called, error) from None
     if weights != "auto":
         fill(body, weights)
     config = timm.data.resolve_model_data_config(body)
     mode = "bicubic" if config["interpolation"] == "bicubic" else "bilinear"
     size = config["input_size"][1]
     return body, Transform(size, tuple(config["mean"]), tuple(config["std"]), mode)
+
+
+def _absent(name: str, called: str, error: Exception) -> SettingError:
+    """Return the error of weights that are not there; a server is not told where a site looked."""
+    from huggingface_hub.constants import HF_HUB_CACHE
+    from timm.models import get_pretrained_cfg_value
+
+    of_hub = called.partition(":")[2] or get_pretrained_cfg_value(called, "hf_hub_id") or called
+    place = f"{HF_HUB_CACHE}/models--{str(of_hub).replace('/', '--')}"
+    allowed = (
+        "backbone_weights=FILE, weights in Hugging Face's cache, or a network to fetch them by"
+    )
+    held = f"{name}, of which there is nothing in {place} ({type(error).__name__})"
+    return SettingError("backbone", held, allowed)

@@ -34,8 +34,11 @@ def make(name: str, weights: str) -> tuple[nn.Module, Transform]:
         body = models.get_model(called, weights=pretrained if weights == "auto" else None)
     except Exception as error:  # noqa: BLE001 - a network and a file fail in many ways
         place = Path(torch.hub.get_dir()) / "checkpoints" / Path(pretrained.url).name
-        allowed = f"backbone_weights=FILE, or its weights at {place} ({one_line(error)})"
-        raise SettingError("backbone", name, allowed) from None
+        held = f"{name}, of which there are no weights at {place} ({one_line(error)})"
+        allowed = (
+            "backbone_weights=FILE, weights in torch.hub's cache, or a network to fetch them by"
+        )
+        raise SettingError("backbone", held, allowed) from None
     if weights != "auto":
         fill(_headless(body, name), weights)
     return _headless(body, name), _transform(pretrained.transforms())
@@ -43,7 +46,8 @@ def make(name: str, weights: str) -> tuple[nn.Module, Transform]:
 
 def _transform(found: object) -> Transform:
     size, mean, std = (getattr(found, key) for key in ("crop_size", "mean", "std"))
-    mode = "bicubic" if getattr(found, "interpolation", None) == "bicubic" else "bilinear"
+    how = getattr(getattr(found, "interpolation", None), "value", "")
+    mode = "bicubic" if how == "bicubic" else "bilinear"
     return Transform(size[0], tuple(mean), tuple(std), mode)
 
 

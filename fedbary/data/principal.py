@@ -5,6 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+RANK = 1e-10
+"""The part of the largest eigenvalue below which one is that of rounding."""
+
 
 def principal(moments: Tensor, count: int, whiten: bool) -> Tensor:
     """Return the projection on the first principal components, (D, count) float64.
@@ -17,11 +20,14 @@ def principal(moments: Tensor, count: int, whiten: bool) -> Tensor:
         K, of at most D components: the columns of V with the largest eigenvalues. The largest
         entry of each is positive, so that the sign does not depend on the solver.
     whiten : bool
-        Whether each is divided by √λ, so that the projected rows have variance 1.
+        Whether each is divided by √λ, so that the projected rows have variance 1. A component
+        beyond the rank of the moments, as where rows are few, is 0: no row tells its variance.
     """
     values, vectors = torch.linalg.eigh(moments)
     first, values = vectors.flip(1)[:, :count], values.flip(0)[:count]
     largest = first.gather(0, first.abs().argmax(0, keepdim=True))
     first = first * largest.sign()
-    least = torch.finfo(torch.float64).eps * values[0]
-    return first / values.clamp_min(float(least)).sqrt() if whiten else first
+    if not whiten:
+        return first
+    told = values > RANK * values[0]
+    return torch.where(told, first / values.clamp_min(RANK * float(values[0])).sqrt(), 0.0)

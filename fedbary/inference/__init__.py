@@ -21,14 +21,16 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from fedbary.aggregation.structures import Quadratic
 from fedbary.data.batches import Augment
 from fedbary.errors import SettingError
 from fedbary.gaussian import Factor, Posterior
 from fedbary.parts.registry import modules
 
-Prior = Posterior | Factor | float
+Prior = Posterior | Factor | Quadratic | float
 """A prior: a posterior (the previous global one, say), the standard deviation of N(0, std²), or a
-factor, such as a cavity, which need not be a density."""
+factor, such as a cavity, which need not be a density; of a last layer's point weights a quadratic
+(inference=laplace)."""
 
 
 @dataclass(frozen=True)

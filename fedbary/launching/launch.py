@@ -27,6 +27,12 @@ from fedbary.settings.run_config import to_run_config
 
 __all__ = ["flower", "flower_environment", "launch", "located", "prepare", "superlink", "to_toml"]
 
+DATA = ("dataset", "test_dataset", "ood_dataset")
+"""Settings that name data sets."""
+
+MAY_BE_PATHS = (*DATA, "backbone_weights")
+"""Settings that may hold the path of a file."""
+
 
 def launch(
     settings: Settings,
@@ -69,8 +75,7 @@ def located(settings: Settings, folder: Path) -> Settings:
         update={
             "output": str(folder),
             "data_dir": str(user_path(settings.data_dir).resolve()),
-            "dataset": _absolute(settings.dataset),
-            "ood_dataset": _absolute(settings.ood_dataset),
+            **{setting: _absolute(getattr(settings, setting)) for setting in MAY_BE_PATHS},
         }
     )
 
@@ -90,7 +95,7 @@ def prepare(settings: Settings, folder: Path, own_data: bool = False) -> Setting
         If another process is writing to the folder.
     """
     prepared = located(settings, folder)
-    for setting in ("dataset", "ood_dataset"):
+    for setting in DATA:
         _require_file(setting, prepared)
     require_startable(folder, prepared)
     require_free(folder)
@@ -120,8 +125,7 @@ def _absolute(dataset: str) -> str:
 def _require_file(setting: str, settings: Settings) -> None:
     """Raise a SettingError if what names a data set is neither a known name nor a path."""
     name = getattr(settings, setting)
-    task = settings.task if setting == "dataset" else "classification"
-    known = limits.of(task).DATASETS
+    known = limits.of(limits.data_task(setting, settings.task)).DATASETS
     places = (user_path(name), Path(settings.data_dir) / name)
     if name in ("none", *known) or is_source(name):
         return

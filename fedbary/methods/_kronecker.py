@@ -42,6 +42,22 @@ def layers(model: Tensors) -> dict[str, tuple[str, ...]]:
     return found
 
 
+def last_layer(model: Tensors) -> list[str]:
+    """Return the names of the last layer's weight, the last that is a matrix, and of its bias.
+
+    Raises
+    ------
+    SettingError
+        If none is a matrix.
+    """
+    matrices = [name for name in weights_of(model) if model[name].ndim == 2]
+    if not matrices:
+        raise SettingError("model", ", ".join(model), "a network whose last layer is linear")
+    weight = matrices[-1]
+    bias = weight.removesuffix("weight") + "bias"
+    return [weight, bias] if bias in model and bias != weight else [weight]
+
+
 def matrix(tensors: Tensors, names: Sequence[str]) -> Tensor:
     """Return a layer's weight, and its bias as the last column, as a matrix in float64."""
     weight, *bias = (tensors[name].double() for name in names)
@@ -128,6 +144,28 @@ def product_mode(
     for mean, (weight, (a, b)) in zip(means, parts, strict=True):
         right += weight * (b @ mean @ a)
         found += weight * mean
+    return conjugate_gradients(applied, preconditioned, right, found, tolerance, steps)
+
+
+def conjugate_gradients(
+    applied: Callable[[Tensor], Tensor],
+    preconditioned: Callable[[Tensor], Tensor],
+    right: Tensor,
+    found: Tensor,
+    tolerance: float = 1e-8,
+    steps: int = 500,
+) -> tuple[Tensor, float]:
+    """Return the solution of a positive definite system, and how far its two sides are apart.
+
+    Parameters
+    ----------
+    applied, preconditioned : callable
+        The system's left side, and about its inverse.
+    right, found : Tensor
+        The right side, and where to start; of one shape.
+    tolerance, steps
+        As of `product_mode`.
+    """
     scale = torch.linalg.norm(right).clamp_min(torch.finfo(right.dtype).tiny)
     left = right - applied(found)
     step = near = preconditioned(left)

@@ -19,7 +19,7 @@ from torch import Tensor
 from fedbary.aggregation.covariance import unpacked
 from fedbary.data.batches import inputs
 from fedbary.errors import SettingError
-from fedbary.methods.shared.descent import weights_of
+from fedbary.methods._kronecker import last_layer
 from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, Tensors
 from fedbary.parts.parameters import Count
 from fedbary.predictive.networks import evaluation
@@ -130,11 +130,10 @@ def head_names(model: Tensors) -> tuple[str, str]:
     SettingError
         If the last layer is not linear, or has no bias.
     """
-    matrices = [name for name in weights_of(model) if model[name].ndim == 2]
-    bias = matrices[-1].removesuffix("weight") + "bias" if matrices else ""
-    if not bias or bias not in model:
+    names = last_layer(model)
+    if len(names) < 2:
         raise SettingError("model", ", ".join(model), "a last layer that is linear, with a bias")
-    return matrices[-1], bias
+    return names[0], names[1]
 
 
 def total_of(state: Tensors) -> tuple[float, dict[str, Tensor]]:

@@ -51,7 +51,8 @@ from fedbary.aggregation.covariance import (
 )
 from fedbary.data.batches import inputs
 from fedbary.errors import SettingError
-from fedbary.methods.shared.descent import GRADIENTS_AT_ONCE, weights_of
+from fedbary.methods._kronecker import last_layer
+from fedbary.methods.shared.descent import GRADIENTS_AT_ONCE
 from fedbary.methods.shared.method import (
     Fitted,
     Local,
@@ -168,22 +169,6 @@ class LastLayerLaplace(Method):
             said = f"{size:,} weights in {', '.join(names)}, a covariance of {8 * size**2:,} bytes"
             raise SettingError("most_weights", said, f"at most {self.most_weights:,} weights")
         return size
-
-
-def last_layer(model: Tensors) -> list[str]:
-    """Return the names of the last layer's weight, the last that is a matrix, and of its bias.
-
-    Raises
-    ------
-    SettingError
-        If none is a matrix.
-    """
-    matrices = [name for name in weights_of(model) if model[name].ndim == 2]
-    if not matrices:
-        raise SettingError("model", ", ".join(model), "a network whose last layer is linear")
-    weight = matrices[-1]
-    bias = weight.removesuffix("weight") + "bias"
-    return [weight, bias] if bias in model and bias != weight else [weight]
 
 
 def hessian(local: Local) -> Tensor:

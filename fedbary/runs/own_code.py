@@ -17,6 +17,7 @@ NAMES_CODE: Mapping[str, Callable[[str], bool]] = {
     "model": is_factory,
     "backbone": is_own_backbone,
     "dataset": is_own,
+    "test_dataset": is_own,
     "ood_dataset": is_own,
 }
 """Settings that may name a function, ``package.module:function``, and whether a value does."""

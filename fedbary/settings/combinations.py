@@ -51,6 +51,7 @@ def _with_method(settings: Settings) -> Iterator[tuple[str, str]]:
         yield "method", f"another for task={settings.task}: {settings.method} predicts numbers"
     elif kind.needs_numbers and settings.noise != "learned":
         yield "noise", f"learned for {method}"
+    yield from _with_laplace(settings, "covariance" in declared(kind))
     if settings.kl_weight == "share" and "prior" in {*unused_by(kind), *declared(kind)}:
         why = "share lets clients count the run's prior once in all, which it does not use"
         yield "kl_weight", f"a number for {method}: {why}"
@@ -60,6 +61,22 @@ def _with_method(settings: Settings) -> Iterator[tuple[str, str]]:
         yield "projection", f"none for {method}: what its clients keep is no model"
     for shared in sorted(declared(kind).keys() & models().get(settings.model, {}).keys()):
         yield "model", f"another network for {method}: {shared} is a parameter of both"
+
+
+def _with_laplace(settings: Settings, takes: bool) -> Iterator[tuple[str, str]]:
+    """Yield what does not fit where a method takes Laplace sites, or does not."""
+    laplace, method = settings.inference == "laplace", f"method={settings.method}"
+    covariance = getattr(settings, "covariance", "none")
+    if laplace and not takes:
+        yield "inference", f"another for {method}: laplace is for method=PVI"
+    elif laplace and settings.bayesian_layers:
+        yield "bayesian_layers", "0 for inference=laplace, which takes point weights"
+    elif laplace and covariance == "none":
+        yield "covariance", "diagonal, kronecker, full or shared for inference=laplace"
+    elif takes and not laplace and covariance != "none":
+        yield "inference", f"laplace for covariance={covariance}"
+    elif takes and not laplace and settings.bayesian_layers == 0:
+        yield "bayesian_layers", f"1 or more for {method}, or inference=laplace"
 
 
 def _with_best(settings: Settings) -> Iterator[tuple[str, str]]:

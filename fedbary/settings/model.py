@@ -81,6 +81,7 @@ class Settings(BaseModel):
     id: str
     missing: Literal["refuse", "mean", "median", "indicator"]
     split: Number
+    test_dataset: str
     data_dir: str
     download: bool
     partition: str
@@ -256,12 +257,11 @@ class Settings(BaseModel):
             raise SettingError("projection", value, ", ".join(["none", *known]))
         return value
 
-    @field_validator("dataset", "ood_dataset")
+    @field_validator("dataset", "test_dataset", "ood_dataset")
     @classmethod
     def _is_data(cls, value: str, info: ValidationInfo) -> str:
         setting, task = str(info.field_name), str(info.data.get("task"))
-        if setting == "ood_dataset" or task not in limits.TASKS:
-            task = "classification"
+        task = limits.data_task(setting, task) if task in limits.TASKS else "classification"
         known, files = limits.of(task).DATASETS, limits.of(task).FILES
         is_file = value.lower().endswith(files)
         if value in ("none", *known) or is_file or "/" in value or is_source(value):

@@ -71,6 +71,8 @@ def resolve(overrides: Mapping[str, Any], file: Path = DEFAULTS) -> Settings:
     defaults |= {n: found.default for n, found in own_of_partition}
     if method.deterministic:
         defaults["bayesian_layers"] = 0
+    if chosen.inference == "laplace":
+        defaults |= {"bayesian_layers": 0, "kl_weight": 1.0, "covariance": "diagonal"}
     if method.samples_along:
         defaults["lr_schedule"] = "constant"
     if chosen.pixels == "signed" and "pixels" in given:

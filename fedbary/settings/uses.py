@@ -15,6 +15,21 @@ from fedbary.settings.partition_names import uses_alpha
 
 _WITH_HOSTILE = ("TrimmedMean", "MultiKrum")
 
+_OF_STEPS = (
+    "local_epochs",
+    "batch_size",
+    "lr",
+    "lr_schedule",
+    "momentum",
+    "weight_decay",
+    "max_grad_norm",
+    "log_var_lr",
+    "init_log_var",
+    "undamped_start",
+    "augment",
+)
+"""Settings without use where the mode of a convex layer is found."""
+
 
 def require_used(named: Iterable[str], settings: Settings) -> None:
     """Raise a SettingError for the first of the named settings that the run does not use.
@@ -50,6 +65,9 @@ def _unused(settings: Settings) -> Iterator[tuple[str, tuple[str, str]]]:
     part = f"method={method.name}"
     for name in unused_by(method):
         yield name, (part, ", ".join(declared(method)))
+    if settings.inference == "laplace":
+        for name in _OF_STEPS:
+            yield name, ("inference=laplace", "kl_weight, covariance")
     if settings.task == "regression" and method.squares:
         for name in ("momentum", "weight_decay", "max_grad_norm"):
             yield name, (part, "lr, lr_schedule, local_epochs, batch_size, noise")

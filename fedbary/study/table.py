@@ -225,7 +225,7 @@ def differing_setting(rows: pd.DataFrame, settings: Mapping[str, Any]) -> str | 
 def public(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Leave out what tells of one machine's folders; of a data set's path the last part stays."""
     kept = {k: v for k, v in settings.items() if k not in ("output", "data_dir")}
-    for key in ("dataset", "ood_dataset"):
+    for key in ("dataset", "test_dataset", "ood_dataset", "backbone_weights"):
         if key in kept:
             kept[key] = Path(kept[key]).name
     return kept

@@ -32,6 +32,7 @@ from fedbary.data.sites import Site, own_data, own_notes
 from fedbary.errors import SettingError
 from fedbary.predictive import Prediction
 from fedbary.runs import schema
+from fedbary.runs.run_folder import read_signature
 from fedbary.settings.config import Settings
 from fedbary.settings.device import torch_device
 from fedbary.tasks import _beyond, _features, _images, _moments, _sums
@@ -139,6 +140,12 @@ class Classification(Classes):
             folder = folder or self.settings.data_dir
             shard = _features.of_shard(shard, self.backbone, folder)
         return _moved(shard, torch_device(self.settings))
+
+    def require_same_data(self, folder: Path) -> None:
+        """Raise a SettingError unless data and backbone are those of the run in a folder."""
+        super().require_same_data(folder)
+        if (held := read_signature(folder)) is not None:
+            _features.require_same(self.backbone, self.signature_from(held))
 
     def notes(self) -> tuple[str, ...]:
         """Return what the data set's folder held, and what is odd about it."""

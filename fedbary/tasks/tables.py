@@ -21,14 +21,14 @@ from fedbary.data import deal
 from fedbary.data.image_layout import parse_classes
 from fedbary.data.shard import Shard
 from fedbary.data.standardise import Standardiser
-from fedbary.data.tables import Labelled, Layout, load_labelled
-from fedbary.figures.roc_curves import roc_curves
+from fedbary.data.tables import Labelled, Layout, load_features, load_labelled, with_test
+from fedbary.figures.roc import roc_curves
 from fedbary.figures.sheet import GREEN, SKY
 from fedbary.predictive import Prediction
 from fedbary.runs import schema
 from fedbary.scores import tables as scores
 from fedbary.settings.device import torch_device
-from fedbary.tasks import _class_scores, _sums
+from fedbary.tasks import _beyond, _class_scores, _sums
 from fedbary.tasks._class_weights import class_weights, natural, weighted_cross_entropy
 from fedbary.tasks._classes import Classes
 from fedbary.tasks._network import network
@@ -64,9 +64,35 @@ class Tables(Rows, Classes):
         """Return rows with classes: a layout's, else those of the settings, else the data's."""
         by = self.settings
         classes = parse_classes(by.classes) if layout is None and by.classes != "auto" else ()
-        return load_labelled(
-            name, by.data_dir, by.target, classes, layout, by.download, self.choice
-        )
+        place, how = (by.data_dir, by.target), (by.download, self.choice)
+        held = load_labelled(name, *place, classes, layout, *how)
+        if by.test_dataset == "none" or name != by.dataset:
+            return held
+        return with_test(held, load_labelled(by.test_dataset, *place, (), held.layout, *how))
+
+    def check(self, own_data: bool) -> None:
+        """Raise a SettingError if the data, the split, the model or `ood_dataset` fail."""
+        super().check(own_data)
+        self._foreign()
+
+    def _foreign(self) -> Tensor | None:
+        """Return the rows of `ood_dataset`, in their own units; None for none."""
+        by = self.settings
+        if by.ood_dataset == "none":
+            return None
+        layout = self.signature()
+        return load_features(by.ood_dataset, by.data_dir, by.target, by.download, layout)
+
+    def at_end(
+        self, outcome: Outcome, prediction: Prediction, x: Tensor, y: Tensor, facts: Facts
+    ) -> dict[str, Any]:
+        """Return what uncertainties are worth, also to tell the rows of `ood_dataset`."""
+        line = super().at_end(outcome, prediction, x, y, facts)
+        if (foreign := self._foreign()) is not None:
+            found = self.predict_global(outcome, self.taken(foreign, facts), facts)
+            there = found.tempered(self.temperature(outcome) or 1.0)
+            line["ood"] = _beyond.detection(prediction, there)
+        return line
 
     def sample(self, count: int) -> tuple[Tensor, Tensor, int]:
         """Return zeros in place of standardised rows: the time they take is the same."""

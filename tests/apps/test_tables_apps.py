@@ -15,6 +15,7 @@ from fedbary.errors import SettingError
 from fedbary.launching.launch import launch, prepare
 from fedbary.scores.tables import score
 from fedbary.settings.config import resolve
+from fedbary.tasks import task_of
 from server_app import run
 from server_app.engine.inline import InlineGrid, run_inline
 
@@ -175,3 +176,32 @@ def test_what_does_not_fit_is_one_line(changes, said, tmp_path):
     with pytest.raises(SettingError, match=said) as caught:
         prepare(settings(**changes), tmp_path / "run")
     assert "\n" not in str(caught.value)
+
+
+def test_rows_of_another_file_are_tested_and_others_are_out_of_distribution(tmp_path):
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(90, 3)), rng.integers(0, 2, 90)
+    x[:, 0] += 50 * y
+    for name, held in {"train": slice(60), "test": slice(60, 90)}.items():
+        np.savez(tmp_path / f"{name}.npz", x=x[held], y=y[held])
+    np.savez(tmp_path / "far.npz", x=x[:20] + 25)
+    named = {name: str(tmp_path / f"{name}.npz") for name in ("train", "test", "far")}
+    chosen = settings(
+        dataset=named["train"], test_dataset=named["test"], ood_dataset=named["far"],
+        min_examples=1, holdout=0.0,
+    )  # fmt: skip
+    prepare(chosen, tmp_path / "run")
+    run_inline(chosen, tmp_path / "run")
+    tested = task_of(chosen).evaluation_examples()
+    assert np.array_equal(tested.x.numpy(), x[60:])
+    assert np.array_equal(tested.y.numpy(), y[60:])
+    line = lines(tmp_path / "run")[-1]
+    assert sum(client["num-examples"] for client in line["clients"]) == 60
+    assert 0 <= line["ood"]["auroc_entropy"] <= 1
+
+
+def test_foreign_rows_without_a_column_are_refused_before_the_run(tmp_path):
+    np.savez(tmp_path / "far.npz", x=np.zeros((4, 2)))
+    chosen = settings(ood_dataset=str(tmp_path / "far.npz"))
+    with pytest.raises(SettingError, match="missing"):
+        prepare(chosen, tmp_path / "run")

@@ -9,13 +9,13 @@ from fedbary.aggregation.covariance import packed, unpacked
 from fedbary.errors import SettingError
 from fedbary.inference import Training, local_method
 from fedbary.methods import Local, Reply, Server
+from fedbary.methods._kronecker import last_layer
 from fedbary.methods.lastlayerlaplace import (
     COVARIANCE,
     CURVATURE,
     DRAWS,
     LastLayerLaplace,
     hessian,
-    last_layer,
 )
 from fedbary.variational.regressor import Regressor, gaussian_nll
 

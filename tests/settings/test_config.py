@@ -112,7 +112,7 @@ def test_command_line_words_become_typed_values():
         ({"rule": "RKBL"}, ("rule", "RKBL", "RKLB, ", "TrimmedMean, WB")),
         ({"dataset": "mnist"}, ("dataset", "mnist", "digits")),
         ({"partition": "dirichelt"}, ("partition", "dirichelt", "dirichlet")),
-        ({"inference": "laplace"}, ("inference", "laplace", "variational")),
+        ({"inference": "mcmc"}, ("inference", "mcmc", "variational")),
         ({"ruel": "WB"}, ("ruel", "rule")),
         ({"protocol": "papr"}, ("protocol", "papr", "none, paper, short")),
         ({"bayesian_layers": 6}, ("bayesian_layers", "6", "0 to 5")),

@@ -11,6 +11,9 @@ from safetensors.torch import load_file, save_file
 import client_app
 import fedbary
 from fedbary.backbones import load
+from fedbary.backbones._weights import fill
+from fedbary.data.image_layout import ImageLayout
+from fedbary.data.sites import own_data
 from fedbary.errors import SettingError
 from fedbary.settings.config import resolve
 from fedbary.tasks import task_of
@@ -80,6 +83,14 @@ def test_features_that_were_kept_are_those_of_the_body(done):
     assert torch.allclose(task_of(settings).backbone.features(x[:7]), by_hand[:7], atol=1e-5)
 
 
+def test_features_do_not_depend_on_what_else_passes_with_an_image():
+    body = load("own_backbones:tiny", "auto", "auto", torch.device("cpu"))
+    images = torch.rand(70, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    together = body.features(images)
+    alone = torch.cat([body.features(part) for part in images.split([1, 15, 49, 5])])
+    assert torch.equal(together, alone)
+
+
 def test_the_body_does_not_change_and_messages_hold_the_head_alone(done):
     settings, folder = done
     body, _ = tiny()
@@ -100,6 +111,7 @@ def test_a_run_that_is_loaded_predicts_images(done):
 
 @pytest.mark.slow
 def test_the_graph_has_the_body(done, tmp_path):
+    """It takes some 10 s, nearly all of them the exporter's."""
     onnxruntime = pytest.importorskip("onnxruntime")
     trained = fedbary.load(done[1], own_code=True)
     trained.export(tmp_path / "model.onnx", 3)
@@ -163,3 +175,40 @@ def test_weights_come_from_a_file_by_name_or_in_order(tmp_path):
 def test_settings_that_do_not_go_with_a_backbone_are_refused(changes, tmp_path):
     with pytest.raises(SettingError):
         chosen(tmp_path, **{"dataset": "breast_cancer"} | changes)
+
+
+def test_a_run_does_not_go_on_with_another_backbone(done):
+    settings, folder = done
+    task_of(settings).require_same_data(folder)
+    other = settings.model_copy(update={"backbone": "own_backbones:other"})
+    with pytest.raises(SettingError, match="digest"):
+        task_of(other).require_same_data(folder)
+
+
+@pytest.mark.parametrize(
+    ("x", "said"),
+    [
+        (np.zeros((4, 5), np.float32), "features: 12"),
+        (np.full((4, 12), np.nan, np.float32), "not finite"),
+        (np.zeros((4, 12), np.uint8), "features N×D as floats"),
+    ],
+)
+def test_a_site_s_own_features_are_refused_in_one_line(x, said, tmp_path):
+    np.savez(tmp_path / "own.npz", x=x, y=np.arange(4) % 2)
+    with pytest.raises(SettingError) as refused:
+        own_data(str(tmp_path / "own.npz"), ImageLayout((12,), ("a", "b")))
+    assert said in str(refused.value)
+
+
+def test_features_have_no_range(tmp_path):
+    x = np.linspace(-1e6, 1e6, 48, dtype=np.float32).reshape(4, 12)
+    np.savez(tmp_path / "own.npz", x=x, y=np.arange(4) % 2)
+    found, _ = own_data(str(tmp_path / "own.npz"), ImageLayout((12,), ("a", "b")))
+    assert np.array_equal(found.numpy(), x)
+
+
+def test_a_file_of_weights_that_is_damaged_says_no_more_than_that(tmp_path):
+    (tmp_path / "secret.pt").write_bytes(b"no weights" * 9)
+    with pytest.raises(SettingError) as error:
+        fill(torch.nn.Linear(2, 2), str(tmp_path / "secret.pt"))
+    assert error.value.allowed == "a file of tensors by name; reading it was a UnpicklingError"

@@ -25,6 +25,17 @@ def asked_of(parts, scale):
     return end.value.value
 
 
+@given(st.integers(0, 2**32), st.integers(2, 4))
+def test_whitened_components_of_few_rows_stay_small_for_new_ones(seed, rows):
+    generator = torch.Generator().manual_seed(seed)
+    z = torch.randn(rows, 6, generator=generator, dtype=torch.float64)
+    z = z - z.mean(0)
+    by_rows = principal(z.T @ z / rows, 6, True)
+    told = torch.linalg.matrix_rank(z)
+    assert torch.equal(by_rows[:, told:], torch.zeros(6, 6 - told).double())
+    torch.testing.assert_close((z @ by_rows).square().mean(0)[:told], torch.ones(told).double())
+
+
 @given(st.integers(0, 2**32), st.integers(1, 6), st.booleans())
 def test_components_by_sums_are_those_of_the_pooled_features(seed, sites, whiten):
     generator = torch.Generator().manual_seed(seed)

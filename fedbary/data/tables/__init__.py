@@ -14,12 +14,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from fedbary.data.forms import HUB
 from fedbary.data.frame import Frame
 from fedbary.data.paths import user_path
 from fedbary.data.tables import _csv, _hf, _npz, _own, _parquet, _uci
 from fedbary.data.tables._choice import Choice, chosen, names_in, perhaps
-from fedbary.data.tables._labelled import Labelled, encode
+from fedbary.data.tables._coding import features_of
+from fedbary.data.tables._labelled import Labelled, encode, with_test
 from fedbary.data.tables._layout import Layout, layout_of
 from fedbary.data.tables._split import Split
 from fedbary.data.tables._table import Table, measured
@@ -34,11 +38,13 @@ __all__ = [
     "Split",
     "Table",
     "load",
+    "load_features",
     "load_labelled",
     "names",
     "names_in",
     "plain",
     "read_file",
+    "with_test",
 ]
 
 ALL = Choice()
@@ -127,6 +133,23 @@ def load_labelled(
         held = chosen(held, choice)
         layout = layout_of(held, classes, choice.missing)
     return encode(held, layout)
+
+
+def load_features(
+    name: str, data_dir: Path | str, target: str, download: bool, layout: Layout
+) -> Tensor:
+    """Return a set's rows coded by a layout, (N, D) float64, without their classes.
+
+    Rows with a level that the layout does not know are left out.
+
+    Raises
+    ------
+    SettingError
+        There is no such set, or a column of the layout is missing in it.
+    """
+    held = _read("read_labelled", name, user_path(data_dir).absolute(), target, download)
+    x, unknown = features_of(held, layout)
+    return torch.from_numpy(x[~unknown])
 
 
 def read_file(path: Path, target: str) -> Frame | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ from fedbary.data.frame import TARGET, Frame
 from fedbary.data.tables._coded import Coded
 from fedbary.data.tables._coding import features_of, places_of, without
 from fedbary.data.tables._layout import Layout, require, require_plain
-from fedbary.data.tables._split import tenth_of_each_class
+from fedbary.data.tables._split import Split, tenth_of_each_class
 from fedbary.errors import SettingError
 
 
@@ -29,6 +30,15 @@ class Labelled(Coded):
     def validation(self, targets: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Draw a tenth of each class's training rows."""
         return tenth_of_each_class(targets, rng)
+
+
+@lru_cache(maxsize=4)
+def with_test(held: Labelled, test: Labelled) -> Labelled:
+    """Return rows of which those of another set, coded alike, are tested."""
+    train = torch.arange(len(held.y))
+    split = Split(train, len(train) + torch.arange(len(test.y)))
+    x, y = torch.cat([held.x, test.x]), torch.cat([held.y, test.y])
+    return replace(held, x=x, y=y, splits=(split,))
 
 
 def encode(frame: Frame, layout: Layout) -> Labelled:

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Generator, Tensor, nn
 
+from fedbary.aggregation.structures import Quadratic
 from fedbary.data.batches import Augment, batch_source, draw_crops, inputs
 from fedbary.errors import SettingError
 from fedbary.gaussian import LOG_VAR_SUFFIX, MEAN_SUFFIX, Factor, Posterior
@@ -97,6 +98,8 @@ class Vectors:
         if isinstance(prior, float | int):
             self.prior_shift = torch.zeros_like(self.mean)
             self.prior_precision = torch.full_like(self.mean, prior**-2)
+        elif isinstance(prior, Quadratic):
+            raise TypeError("a quadratic is a prior for inference=laplace alone")
         else:
             factor = Factor.of(prior) if isinstance(prior, Posterior) else prior
             self.prior_shift = self.log_vars.pack([factor.shift[name] for name in names])

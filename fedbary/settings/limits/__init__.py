@@ -35,6 +35,11 @@ def of(task: str) -> ModuleType:
     return import_module(f"{__name__}.{task}")
 
 
+def data_task(setting: str, task: str) -> str:
+    """Return the task whose data sets a setting may name, where a run is of a task."""
+    return task if setting != "ood_dataset" or task == "tables" else "classification"
+
+
 def conflicts(settings: Settings) -> Iterator[tuple[str, str]]:
     """Yield the settings that do not fit the others, each with what is allowed."""
     found = of(settings.task).limits(settings)

@@ -15,6 +15,7 @@ DATASETS = ("none", *modules("data/images", "read"))
 FILES = (".npz", ".parquet")
 
 UNUSED = (
+    "test_dataset",
     "columns",
     "leave_out",
     "id",
@@ -50,4 +51,5 @@ def limits(settings: Settings) -> Iterator[tuple[str, bool, str]]:
     yield "features", standard, "all for normalise=none: components are of standardised features"
     normal = settings.normalise == "none" or settings.pixels == "unit"
     yield "normalise", normal, "none for pixels=signed"
+    yield "test_dataset", settings.test_dataset == "none", "none, or another task=tables tests on"
     yield "class_weights", settings.class_weights == "none", "none, or balanced for task=tables"

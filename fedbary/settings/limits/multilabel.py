@@ -28,3 +28,5 @@ def limits(settings: Settings) -> Iterator[tuple[str, bool, str]]:
     yield from classification.limits(settings)
     softmax = f"another for task={settings.task}: it learns from the softmax of one class"
     yield "method", not methods()[settings.method].needs_softmax, softmax
+    bound = getattr(settings, "covariance", "none") == "shared"
+    yield "covariance", not bound, "another: shared is a bound on one softmax"

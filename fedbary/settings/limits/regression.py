@@ -19,6 +19,7 @@ OF_CLASSES = ("DirichletPartitioner", "PathologicalPartitioner", "ShardPartition
 """Partitioners of flwr-datasets that deal classes."""
 
 UNUSED = (
+    "test_dataset",
     "backbone",
     "backbone_weights",
     "backbone_size",
@@ -52,6 +53,7 @@ def limits(settings: Settings) -> Iterator[tuple[str, bool, str]]:
     yield "partition", not of_classes, "iid, quantity or ContinuousPartitioner for regression"
     yield "holdout", settings.holdout == 0, "0 for regression: the server has the test rows"
     yield "backbone", settings.backbone == "none", "none for regression"
+    yield "test_dataset", settings.test_dataset == "none", "none for regression"
     yield "ood_dataset", settings.ood_dataset == "none", "none for regression"
     yield "class_weights", settings.class_weights == "none", "none for regression"
     clamped = settings.inference == "clamped_sgd"

@@ -30,6 +30,7 @@ def limits(settings: Settings) -> Iterator[tuple[str, bool, str]]:
         settings.backbone == "none",
         "none for task=segmentation: a feature is of the whole image",
     )
+    yield "test_dataset", settings.test_dataset == "none", "none for task=segmentation"
     yield "augment", still, "auto or false for task=segmentation: masks would not move along"
     softmax = "another for task=segmentation: it learns from the softmax of one class"
     yield "method", not methods()[settings.method].needs_softmax, softmax

@@ -31,7 +31,8 @@ UNUSED = (
 )
 
 USES = (
-    "target, classes, columns, leave_out, id, missing, split, class_weights, specificity, ece_bins"
+    "target, classes, columns, leave_out, id, missing, split, test_dataset, ood_dataset, "
+    "class_weights, specificity, ece_bins"
 )
 
 
@@ -44,5 +45,4 @@ def limits(settings: Settings) -> Iterator[tuple[str, bool, str]]:
     yield "model", settings.model not in images, "mlp, linear or a network of yours for tables"
     yield "dataset", settings.dataset != "none", "the server's own table for task=tables"
     yield "backbone", settings.backbone == "none", "none for task=tables"
-    yield "ood_dataset", settings.ood_dataset == "none", "none for task=tables"
     yield "predictive", settings.predictive != "closed", "another: closed is for regression"

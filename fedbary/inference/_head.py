@@ -1,0 +1,114 @@
+"""The last layer of a network of which nothing else trains: its features, its loss, its curvature.
+
+The loss is convex in such a layer's weights, so that its minimum needs no step size.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from fedbary.data.batches import inputs
+from fedbary.errors import SettingError
+from fedbary.inference import Local
+
+_AT_ONCE = 4096
+"""Examples that go through the body at a time."""
+
+
+class Head:
+    """A client's data as its network's last layer sees them.
+
+    Attributes
+    ----------
+    layer : nn.Linear
+        The layer; `weights` are its weight and bias as a matrix (outputs, inputs + 1), float64.
+    features : Tensor
+        What enters it, with a 1 for the bias, (n, inputs + 1), float64.
+
+    Raises
+    ------
+    SettingError
+        If the network does not end in a linear layer, or if more of it trains.
+    """
+
+    def __init__(self, local: Local) -> None:
+        self.local, self.layer = local, _last(local.model)
+        self.features = self._through()
+
+    @property
+    def weights(self) -> Tensor:
+        """The layer's weight, and its bias as the last column."""
+        parts = [self.layer.weight.detach()]
+        if self.layer.bias is not None:
+            parts.append(self.layer.bias.detach()[:, None])
+        return torch.cat(parts, 1).double()
+
+    @weights.setter
+    def weights(self, matrix: Tensor) -> None:
+        with torch.no_grad():
+            self.layer.weight.copy_(matrix[:, : self.layer.in_features])
+            if self.layer.bias is not None:
+                self.layer.bias.copy_(matrix[:, -1])
+
+    def loss(self, weights: Tensor) -> Tensor:
+        """Return the summed negative log-likelihood, in nats."""
+        return self._of(self.features @ weights.T)
+
+    def slope(self, weights: Tensor) -> Tensor:
+        """Return the gradient of `loss`, (outputs, inputs + 1)."""
+        outputs = (self.features @ weights.T).requires_grad_()
+        with torch.enable_grad():
+            (pull,) = torch.autograd.grad(self._of(outputs), outputs)
+        return pull.T @ self.features
+
+    def bent(self, weights: Tensor) -> Tensor:
+        """Return the Hessians of every example's loss by its outputs, (n, outputs, outputs)."""
+        outputs = (self.features @ weights.T).requires_grad_()
+        with torch.enable_grad():
+            (pull,) = torch.autograd.grad(self._of(outputs), outputs, create_graph=True)
+            rows = [
+                torch.autograd.grad(each.sum(), outputs, retain_graph=True)[0]
+                for each in pull.unbind(1)
+            ]
+        return torch.stack(rows, 1)
+
+    def _of(self, outputs: Tensor) -> Tensor:
+        return self.local.nll(outputs, self.local.y) * len(outputs)
+
+    def _through(self) -> Tensor:
+        passed: list[tuple[Tensor, Tensor]] = []
+        model = self.local.model.eval()
+        handle = self.layer.register_forward_hook(
+            lambda layer, entering, leaving: passed.append((entering[0], leaving))
+        )
+        found = []
+        try:
+            with torch.no_grad():
+                for x in self.local.x.split(_AT_ONCE):
+                    passed.clear()
+                    outputs = model(inputs(x))
+                    if len(passed) != 1 or outputs is not passed[0][1]:
+                        allowed = "a network that ends in its linear layer, for inference=laplace"
+                        raise SettingError("model", type(model).__name__, allowed)
+                    found.append(passed[0][0].double())
+        finally:
+            handle.remove()
+        features = torch.cat(found)
+        if self.layer.bias is not None:
+            features = torch.cat([features, features.new_ones(len(features), 1)], 1)
+        return features
+
+
+def _last(model: nn.Module) -> nn.Linear:
+    """Return the last linear layer, which alone may train."""
+    layers = [part for part in model.modules() if isinstance(part, nn.Linear)]
+    allowed = "a network of which the last linear layer alone trains, as of model=linear, "
+    allowed += "for inference=laplace"
+    if not layers:
+        raise SettingError("model", type(model).__name__, allowed)
+    own = {id(parameter) for parameter in layers[-1].parameters()}
+    others = [n for n, p in model.named_parameters() if p.requires_grad and id(p) not in own]
+    if others:
+        raise SettingError("model", f"{others[0]!r} trains too", allowed)
+    return layers[-1]

@@ -1,0 +1,217 @@
+"""Laplace sites of a last layer: exact where posteriors are Gaussian, else central at their end."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from fedbary.aggregation.covariance import unpacked
+from fedbary.aggregation.structures import STRUCTURES
+from fedbary.errors import SettingError
+from fedbary.inference import Local, Training, local_method
+from fedbary.inference._head import Head
+from fedbary.methods import Reply, Server
+from fedbary.methods.pvi import PVI
+
+PRIOR_STD = 0.8
+
+
+def half_squares(outputs, y):
+    return 0.5 * (outputs - y).square().sum(1).mean()
+
+
+def network(inputs, outputs, bias=True):
+    torch.manual_seed(5)
+    return nn.Sequential(nn.Flatten(), nn.Linear(inputs, outputs, bias=bias)).double()
+
+
+def split(x, y, sites=3):
+    """Return unequal parts, sorted by what y says first, so that sites differ."""
+    order = (y if y.ndim == 1 else y[:, 0]).argsort()
+    cuts = torch.linspace(0, 1, sites + 1).pow(1.5).mul(len(x)).long().tolist()
+    return [(x[order[a:b]], y[order[a:b]]) for a, b in zip(cuts, cuts[1:], strict=False)]
+
+
+def softmax_data(seed=0, n=240, inputs=3, classes=4):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, inputs, generator=generator, dtype=torch.float64)
+    logits = x @ torch.randn(inputs, classes, generator=generator, dtype=torch.float64)
+    y = torch.distributions.Categorical(logits=logits)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return x, y.sample()
+
+
+def local(model, x, y, nll, prior=1.0, kl_weight=1.0):
+    training = Training(kl_weight=kl_weight)
+    return Local(model, x, y, nll, local_method("laplace"), training, prior)
+
+
+def rounds(method, model, parts, nll, count, state=None, **kwargs):
+    tensors = {name: t.clone() for name, t in model.state_dict().items()}
+    state = method.start(tensors) if state is None else state
+    for _ in range(count):
+        replies = []
+        for k, (x, y) in enumerate(parts):
+            sent = method.send(Server(tensors, state), f"site/{k}")
+            fitted = method.fit(local(model, x, y, nll, **kwargs), sent, {})
+            replies.append(Reply(f"site/{k}", len(x), fitted.reply))
+        tensors, state = method.aggregate(Server(tensors, state), replies)
+    return tensors, state
+
+
+def central(model, x, y, nll, kl_weight=1.0):
+    job = local(model, x, y, nll, PRIOR_STD, kl_weight)
+    job.infer(job.prior)
+    return job.state()
+
+
+@pytest.mark.parametrize("kl_weight", [1.0, 0.3])
+@pytest.mark.parametrize("covariance", ["full", "diagonal", "kronecker"])
+def test_one_round_is_the_posterior_of_all_data_where_the_structure_holds_it(covariance, kl_weight):
+    """Of squared errors Λ = I: full and kronecker hold any inputs, diagonal orthogonal ones."""
+    generator = torch.Generator().manual_seed(1)
+    kwargs = {"generator": generator, "dtype": torch.float64}
+    parts = []
+    for n in (8, 20, 13):
+        x, y = torch.randn(n, 3, **kwargs), torch.randn(n, 2, **kwargs)
+        parts.append((torch.linalg.qr(x).Q if covariance == "diagonal" else x, y))
+    model = network(3, 2, bias=False)
+    method = PVI(covariance=covariance, prior_std=PRIOR_STD)
+    found, state = rounds(method, model, parts, half_squares, 1, kl_weight=kl_weight)
+    x, y = (torch.cat(both) for both in zip(*parts, strict=True))
+    precision = x.T @ x / kl_weight + torch.eye(3, dtype=torch.float64) / PRIOR_STD**2
+    exact = torch.linalg.solve(precision, x.T @ y / kl_weight).T
+    torch.testing.assert_close(found["1.weight"], exact, rtol=1e-5, atol=1e-6)
+    structure = STRUCTURES[covariance](2, 3)
+    held = structure.zeros()
+    for _, site in method.expanded.sites(state, structure):
+        held = {name: tensor + site[name] for name, tensor in held.items()}
+    to = torch.randn(2, 3, **kwargs)
+    torch.testing.assert_close(
+        structure.product(held)(to) + to / PRIOR_STD**2, to @ precision, rtol=1e-5, atol=1e-6
+    )
+
+
+def test_full_sites_end_at_the_central_mode_and_its_hessian():
+    x, y = softmax_data()
+    exact = central(network(3, 4), x, y, functional.cross_entropy)
+    method = PVI(covariance="full", prior_std=PRIOR_STD)
+    found, state = rounds(method, network(3, 4), split(x, y), functional.cross_entropy, 12)
+    for name, tensor in exact.items():
+        torch.testing.assert_close(found[name], tensor, rtol=0, atol=2e-3)
+    ones = torch.cat([x, x.new_ones(len(x), 1)], 1)
+
+    def loss(flat):
+        return functional.cross_entropy(ones @ flat.view(4, 4).T, y, reduction="sum")
+
+    mode = torch.cat([exact["1.weight"], exact["1.bias"][:, None]], 1)
+    hessian = torch.autograd.functional.hessian(loss, mode.flatten())
+    sites = method.expanded.sites(state, STRUCTURES["full"](4, 4))
+    held = sum(unpacked(site["precision"], 16) for _, site in sites)
+    torch.testing.assert_close(held, hessian, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("covariance", STRUCTURES)
+def test_the_central_mode_is_a_fixed_point_whatever_the_structure(covariance):
+    x, y = softmax_data()
+    parts, model = split(x, y), network(3, 4)
+    exact = central(model, x, y, functional.cross_entropy)
+    structure, state = STRUCTURES[covariance](4, 4), {}
+    for k, part in enumerate(parts):
+        model.load_state_dict(exact)
+        head = Head(local(model, *part, functional.cross_entropy))
+        site = structure.expand(head.features, head.bent(head.weights))
+        for name, tensor in {"slope": head.slope(head.weights).flatten(), **site}.items():
+            state[f"site/site%2F{k}/{name}"] = tensor
+    method = PVI(covariance=covariance, prior_std=PRIOR_STD)
+    found, _ = rounds(method, model, parts, functional.cross_entropy, 2, state=state)
+    for name, tensor in exact.items():
+        torch.testing.assert_close(found[name], tensor, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("covariance", STRUCTURES)
+def test_a_solution_solves_and_messages_have_the_stated_sizes(covariance):
+    c, d, n = 4, 3, 50
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(n, d, generator=generator, dtype=torch.float64)
+    probs = torch.randn(n, c, generator=generator, dtype=torch.float64).softmax(1)
+    bent = torch.diag_embed(probs) - probs[:, :, None] * probs[:, None]
+    structure = STRUCTURES[covariance](c, d)
+    held = structure.expand(x, bent)
+    sizes = {"diagonal": c * d, "full": c * d * (c * d + 1) // 2, "shared": d * (d + 1) // 2,
+             "kronecker": d * (d + 1) // 2 + c * (c + 1) // 2 + 1}  # fmt: skip
+    assert sum(tensor.numel() for tensor in held.values()) == sizes[covariance]
+    assert {name: len(tensor) for name, tensor in held.items()} == structure.sizes()
+    to = torch.randn(c, d, generator=generator, dtype=torch.float64)
+    solved = structure.solve(held, 0.7)(to)
+    torch.testing.assert_close(structure.product(held)(solved) + 0.7 * solved, to)
+    assert structure.fault(held) is None
+    exact = torch.einsum("nce,nd,nf,ef->cd", bent, x, x, to)
+    found = (structure.product(held)(to) * to).sum()
+    if covariance == "full":
+        torch.testing.assert_close(structure.product(held)(to), exact)
+    if covariance == "shared":  # Böhning: no softmax is curved more
+        assert found >= (exact * to).sum()
+    if covariance == "diagonal":
+        blocks = torch.einsum("ncc,nd->cd", bent, x.square())
+        torch.testing.assert_close(structure.product(held)(to), blocks * to)
+
+
+@pytest.mark.parametrize("covariance", STRUCTURES)
+def test_a_site_of_no_convex_loss_is_left_out_by_name_and_the_others_go_on(covariance):
+    x, y = softmax_data()
+    parts, model, said = split(x, y), network(3, 4), []
+    method = PVI(covariance=covariance)
+    tensors, _ = rounds(method, model, parts, functional.cross_entropy, 0)
+    server = Server(tensors, {}, warn=said.append)
+    replies = []
+    for k, part in enumerate(parts):
+        fitted = method.fit(
+            local(model, *part, functional.cross_entropy), method.send(server, str(k)), {}
+        )
+        replies.append(Reply(str(k), 1.0, fitted.reply))
+    alone, _ = method.aggregate(server, replies[:2])
+    for wrong in (-1.0, math.nan):
+        said.clear()
+        bad = {n: t * wrong if n != "site/slope" else t for n, t in replies[2].tensors.items()}
+        found, _ = method.aggregate(server, [*replies[:2], Reply("2", 1.0, bad)])
+        assert "'2' is left out" in said[0]
+        for name, tensor in alone.items():
+            torch.testing.assert_close(found[name], tensor)
+
+
+def test_a_client_that_is_away_keeps_its_site():
+    x, y = softmax_data()
+    parts, model, method = split(x, y), network(3, 4), PVI(covariance="full")
+    tensors, state = rounds(method, model, parts, functional.cross_entropy, 1)
+    sent = method.send(Server(tensors, state), "site/0")
+    reply = method.fit(local(model, *parts[0], functional.cross_entropy), sent, {}).reply
+    _, after = method.aggregate(Server(tensors, state), [Reply("site/0", 1.0, reply)])
+    key = "site/site%2F1/precision"
+    torch.testing.assert_close(after[key], state[key])
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 4)), "'0.weight' trains too"),
+        (nn.Sequential(nn.Linear(3, 4), nn.Softmax(1)), "ends in its linear layer"),
+        (nn.Sequential(nn.Flatten()), "last linear layer alone trains"),
+    ],
+)
+def test_another_network_is_refused(model, said):
+    x, y = softmax_data()
+    job = local(model, x.float(), y, functional.cross_entropy)
+    with pytest.raises(SettingError, match=said):
+        job.infer(job.prior)
+
+
+def test_a_layer_too_large_for_a_structure_is_refused_with_its_size():
+    model = {"weight": torch.zeros(10, 1280), "bias": torch.zeros(10)}
+    with pytest.raises(SettingError, match=r"full of 12,810 weights, 82,054,455 numbers"):
+        PVI(covariance="full").start(model)
+    for covariance in ("diagonal", "kronecker", "shared"):
+        PVI(covariance=covariance).start(model)
