@@ -11,7 +11,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from strategies_replies import failure, metadata
 
-from fedbary.aggregation.limits import value_limit
+from fedbary.aggregation.value_limits import value_limit
 from strategies import CONVENTIONS, Convention
 from strategies.soundness import scale_from
 

@@ -22,7 +22,7 @@ from fedbary.data.image_layout import parse_classes
 from fedbary.data.shard import Shard
 from fedbary.data.standardise import Standardiser
 from fedbary.data.tables import Labelled, Layout, load_features, load_labelled, with_test
-from fedbary.figures.roc import roc_curves
+from fedbary.figures.roc_curves import roc_curves
 from fedbary.figures.sheet import GREEN, SKY
 from fedbary.predictive import Prediction
 from fedbary.runs import schema
