@@ -36,7 +36,7 @@ from torch import Tensor
 
 from fedbary.data.partition import partition
 from fedbary.inference import Training, local_method
-from fedbary.inference._side_by_side import Fitted, fit
+from fedbary.inference._side_by_side import TrainedState, fit
 from fedbary.inference._stacked import Call
 from fedbary.settings.config import Settings, parse_overrides, resolve
 from fedbary.settings.device import torch_device
@@ -95,7 +95,7 @@ def calls_of(
     return calls
 
 
-def plain(name: str, calls: Sequence[Call]) -> list[Fitted]:
+def plain(name: str, calls: Sequence[Call]) -> list[TrainedState]:
     """Let clients train one after another by the local method itself."""
     found = []
     for call in calls:
@@ -116,7 +116,9 @@ def timed(device: torch.device, work: Callable[[], Any]) -> tuple[float, Any]:
     return time.perf_counter() - start, found
 
 
-def apart(calls: Sequence[Call], one: Sequence[Fitted], other: Sequence[Fitted]) -> float:
+def apart(
+    calls: Sequence[Call], one: Sequence[TrainedState], other: Sequence[TrainedState]
+) -> float:
     """Return the largest ‖θ − θ'‖ / ‖θ − θ₀‖ of a client."""
 
     def norm(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
@@ -142,7 +144,7 @@ def case(label: str, words: Mapping[str, Any], share: float, epochs: int) -> flo
     calls = calls_of(settings, shape, int(images * share), 1)
     longer = [replace(call, training=replace(call.training, epochs=epochs)) for call in calls]
     few = min(2, len(calls))
-    sides: dict[str, tuple[Sequence[Call], Callable[[Sequence[Call]], list[Fitted]]]] = {
+    sides: dict[str, tuple[Sequence[Call], Callable[[Sequence[Call]], list[TrainedState]]]] = {
         "plain": (calls, lambda c: plain(name, c)),
         "side by side": (longer, lambda c: fit(name, c, capture=False)),
     }

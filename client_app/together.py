@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from flwr.app import Message
 
 from fedbary.inference import Fit, Local, local_method
-from fedbary.inference._side_by_side import Fitted, fit, hindrance
+from fedbary.inference._side_by_side import TrainedState, fit, hindrance
 from fedbary.inference._stacked import Call
 
 _FIT: ContextVar[Callable[[str], Fit]] = ContextVar("fit", default=local_method)
@@ -59,7 +59,7 @@ class Together:
                 replies[number] = self.answer(messages[number])
         return [replies[number] for number in range(len(messages))]
 
-    def _fitted(self, asked: Sequence[_Asked]) -> Sequence[Fitted | None]:
+    def _fitted(self, asked: Sequence[_Asked]) -> Sequence[TrainedState | None]:
         """Return what each has asked for, None where it is to do it alone."""
         if not asked:
             return []
@@ -91,7 +91,7 @@ def _ask(name: str) -> Fit:
 class _Ready:
     """Gives a client's first call its answer; later ones are for the local method itself."""
 
-    def __init__(self, fitted: Fitted | None) -> None:
+    def __init__(self, fitted: TrainedState | None) -> None:
         self.fitted = fitted
 
     def __call__(self, name: str) -> Fit:

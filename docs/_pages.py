@@ -1,10 +1,11 @@
 """What mkdocs makes beside the pages of this folder: pages and tables from the code's own texts.
 
 A method's page is its module's docstring with its parameters, a rule's its module's docstring.
-`<!-- settings -->` becomes the table of simulation.yaml, `<!-- parts: inference -->` what the files
-of that setting's values say, `<!-- rules -->` a table of the rules, `<!-- report: NAME,
-HEADING -->` that section of what `fedbary report findings/NAME` writes. Links to files of the
-repository that are no pages lead to copies of them in the site.
+`<!-- settings -->` becomes the table of simulation.yaml, `<!-- metrics -->` that of a line of
+metrics.jsonl, `<!-- parts: inference -->` what the files of that setting's values say, `<!-- rules
+-->` a table of the rules, `<!-- report: NAME, HEADING -->` that section of what `fedbary report
+findings/NAME` writes. Links to files of the repository that are no pages lead to copies of them in
+the site.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from fedbary.parts.parameters import NONE, Parameter, declared
 from fedbary.parts.registry import modules
 from fedbary.report.markup import markdown_table
 from fedbary.report.report import write_report
+from fedbary.runs.schema import ENTRIES
 from fedbary.settings.explain import Part, parts, settings
 from fedbary.settings.parameters import methods
 
@@ -83,6 +85,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     )
     markdown = markdown.replace("<!-- settings -->", settings_table())
     markdown = markdown.replace("<!-- rules -->", rules_table())
+    markdown = markdown.replace("<!-- metrics -->", metrics_table())
     here = os.path.dirname(page.file.src_uri)
 
     def copied(match: re.Match[str]) -> str:
@@ -178,6 +181,12 @@ def settings_table() -> str:
     return table(
         ("setting", "default", "meaning"), ((f"`{m[1]}`", f"`{m[2]}`", m[3]) for m in rows if m)
     )
+
+
+def metrics_table() -> str:
+    """Return every entry of a line of metrics.jsonl."""
+    rows = ((f"`{entry.name}`", entry.when, entry.meaning) for entry in ENTRIES.values())
+    return table(("entry", "which lines", "value"), rows)
 
 
 def parameters_table(parameters: Sequence[Parameter]) -> Iterator[str]:

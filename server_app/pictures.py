@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import Tensor
 
-from fedbary.figures.run import learning_curves, partition_heatmap
+from fedbary.figures.run_pictures import learning_curves, partition_heatmap
 from fedbary.figures.spared import spared
 from fedbary.runs.run_folder import RunFolder
 from fedbary.tasks import Scored, Task

@@ -9,22 +9,21 @@ from dataclasses import asdict
 from logging import INFO, WARNING
 from typing import Any
 
-import torch
 from flwr.app import MetricRecord, RecordDict
 from torch import Tensor
 
-from fedbary.aggregation.sums import PIECE
-from fedbary.gaussian import MEAN_SUFFIX, gaussian_pairs
 from fedbary.methods import Tensors
 from fedbary.predictive import Predictive
-from fedbary.runs.best import BEST, validation_score
+from fedbary.runs import schema
+from fedbary.runs.best import validation_score
 from fedbary.runs.failing import advised, turn, verdict
 from fedbary.runs.run_folder import NETWORKS, RunFolder
 from fedbary.runs.tracking import Tracking
 from fedbary.settings.config import Settings
-from fedbary.tasks import Client, Outcome, Scored, task_of
+from fedbary.tasks import ClientMetrics, Outcome, Scored, task_of
 from server_app.pictures import draw
 from server_app.roster.roster import Roster
+from server_app.spread import log_var_spread
 from strategies import MethodStrategy
 from strategies.arrays import bytes_of
 from strategies.internals import log
@@ -83,8 +82,8 @@ class Recorder:
         self.model = self.task.make_model(self.task.signature())
         self.known_metrics = {**KNOWN, **self.task.known_metrics}
         self.last = Scored({})
-        self._trained: list[Client] | None = None
-        self._held_out: list[Client] = []
+        self._trained: list[ClientMetrics] | None = None
+        self._held_out: list[ClientMetrics] = []
         self._spread: dict[str, float] = {}
         self._bytes: dict[str, float] = {}
         self._tracking = Tracking(settings, results.path, lambda line: log(WARNING, "%s", line))
@@ -107,7 +106,7 @@ class Recorder:
         """Take each client's training metrics, and how far apart their variances lie."""
         self._trained = self._metrics(replies)
         self._bytes["up"] = _mean_bytes(list(replies.values()))
-        self._spread = _log_var_spread(tensors)
+        self._spread = log_var_spread(tensors)
 
     def evaluated(self, replies: Mapping[int, RecordDict]) -> None:
         """Take the metrics of each client's evaluation."""
@@ -138,23 +137,29 @@ class Recorder:
         clients: dict[str, Any] = {}
         if self._trained is not None:
             clients = {
-                "clients": self._trained,
-                "log_var_spread": self._spread,
-                "bytes": {**self._bytes, **self.traffic},
+                schema.CLIENTS: self._trained,
+                schema.LOG_VAR_SPREAD: self._spread,
+                schema.BYTES: {**self._bytes, **self.traffic},
             }
         line = {
-            "round": server_round,
+            schema.ROUND: server_round,
             **scores,
-            "seconds": seconds,
-            "log_var": {name: float(v.mean()) for name, v in outcome.posterior.log_var.items()},
-            "skipped": skipped,
-            **({"undone": self.strategy.undone} if self.strategy.undone is not None else {}),
+            schema.SECONDS: seconds,
+            schema.LOG_VAR: {
+                name: float(v.mean()) for name, v in outcome.posterior.log_var.items()
+            },
+            schema.SKIPPED: skipped,
+            **({schema.UNDONE: self.strategy.undone} if self.strategy.undone is not None else {}),
             **self._replies(server_round),
             **clients,
             **self.task.summary(self._trained or [], self._held_out),
             **told,
-            **({"members": len(next(iter(outcome.members.values())))} if outcome.members else {}),
-            **({"pool": asdict(outcome.pool)} if outcome.pool else {}),
+            **(
+                {schema.MEMBERS: len(next(iter(outcome.members.values())))}
+                if outcome.members
+                else {}
+            ),
+            **({schema.POOL: asdict(outcome.pool)} if outcome.pool else {}),
             **advised(self.last.line, self.settings),
         }
         self._trained, self._held_out = None, []
@@ -191,9 +196,9 @@ class Recorder:
     def _scored(self) -> Scored:
         """Return the scores of the result; a best round's are made again."""
         line = self.results.result
-        if line["round"] == self.results.rounds[-1]["round"]:
+        if line[schema.ROUND] == self.results.rounds[-1][schema.ROUND]:
             return self.last
-        return self.task.scores(self._outcome(line["round"], line), self.facts)
+        return self.task.scores(self._outcome(line[schema.ROUND], line), self.facts)
 
     def give_up(self, error: BaseException) -> None:
         """Tell the tracker that the run ends without a result."""
@@ -202,10 +207,10 @@ class Recorder:
     def _take_best(self) -> None:
         """Say which round is the best, and go back to it."""
         line, score = self.results.result, self.settings.keep_best
-        if BEST not in line or line[BEST] is None:
+        if line.get(schema.BEST_ROUND) is None:
             log(WARNING, "No round has a finite %s on validation data: the last is kept", score)
             return
-        number, value = line["round"], validation_score(self.settings, line)
+        number, value = line[schema.ROUND], validation_score(self.settings, line)
         log(
             INFO,
             "Round %d is kept: its %s on validation data, %.4f, is the best",
@@ -213,7 +218,7 @@ class Recorder:
             score,
             value,
         )
-        if number == self.results.rounds[-1]["round"]:
+        if number == self.results.rounds[-1][schema.ROUND]:
             return
         checkpoint = self.results.checkpoint_of(number)
         self.strategy.load_state_dict(checkpoint.strategy, number)
@@ -242,19 +247,19 @@ class Recorder:
         if server_round == 0:
             return {}
         return {
-            "admitted": self.strategy.num_admitted,
-            "refused": [
+            schema.ADMITTED: self.strategy.num_admitted,
+            schema.REFUSED: [
                 refusal.reason
                 for refusal in self.strategy.refusals
                 if refusal.round == server_round
             ],
-            "unanswered": [
+            schema.UNANSWERED: [
                 self.roster.name(node) or self.roster.called(node)
                 for node in sorted(self.strategy.unanswered)
             ],
         }
 
-    def _metrics(self, replies: Mapping[int, RecordDict]) -> list[Client]:
+    def _metrics(self, replies: Mapping[int, RecordDict]) -> list[ClientMetrics]:
         """Return each reply's known metrics with its site's name, in the order of the members."""
         found = {node: next(iter(r.metric_records.values())) for node, r in replies.items()}
         return [
@@ -270,25 +275,3 @@ class Recorder:
 def _mean_bytes(contents: Sequence[RecordDict]) -> float:
     """Return the mean size of messages' arrays, in bytes; NaN of none."""
     return sum(map(bytes_of, contents)) / len(contents) if contents else math.nan
-
-
-def _log_var_spread(clients: Sequence[Tensors]) -> dict[str, float]:
-    """Return how far apart the clients' log-variances lie, per tensor, in nats.
-
-    It is their standard deviation over the clients, averaged over the weights; nothing without
-    Gaussians or with one client.
-    """
-    if len(clients) < 2:
-        return {}
-    return {
-        mean.removesuffix(MEAN_SUFFIX): _mean_std([each[key].reshape(-1) for each in clients])
-        for mean, key in gaussian_pairs(clients[0].keys()).items()
-        if clients[0][key].numel()
-    }
-
-
-def _mean_std(clients: Sequence[Tensor]) -> float:
-    """Return the clients' standard deviation, averaged over weights; in the memory of a piece."""
-    pieces = zip(*(values.split(PIECE) for values in clients), strict=True)
-    total = sum(float(torch.stack(piece).std(0).sum()) for piece in pieces)
-    return total / clients[0].numel()

@@ -11,6 +11,7 @@ from flwr.app import ArrayRecord, MetricRecord
 
 from fedbary.runs.best import is_stale
 from fedbary.runs.run_folder import RunFolder
+from fedbary.runs.schema import ROUND
 from fedbary.runs.site_keys import write_site_keys
 from server_app.recorder import Recorder
 from server_app.roster.asker import Asker
@@ -88,6 +89,6 @@ def until_stale(results: RunFolder) -> Iterator[None]:
     try:
         yield
     except _EarlyStop:
-        last, best = results.rounds[-1]["round"], results.result["round"]
+        last, best = results.rounds[-1][ROUND], results.result[ROUND]
         score = f"{results.settings.keep_best} on validation data"
         log(INFO, "Stopped after round %d: %s has not improved since round %d", last, score, best)

@@ -8,6 +8,7 @@ name too, whose clients answer by a `Client`.
 from fedbary.aggregation import RULES
 from fedbary.methods import METHODS
 
+from .by_name import strategy_for
 from .charts import Chart, chart
 from .client import Client
 from .compression import CompressedGrid, compression
@@ -15,7 +16,6 @@ from .conventions import CONVENTIONS, Convention
 from .gate import Refusal
 from .gated import GatedStrategy
 from .method_strategy import MethodStrategy
-from .methods import strategy_for
 from .optimisers import parameter_groups
 from .records import aggregate_records, arrays_from_posterior, posterior_from_arrays
 from .strategy import PosteriorStrategy

@@ -10,7 +10,7 @@ from flwr.app import ArrayRecord, Message, MetricRecord
 from fedbary.texts import cause, shown
 
 from .conventions import Convention
-from .limits import check_arrays
+from .soundness import check_arrays
 
 LARGEST_NUMBER = 1e300
 """The largest magnitude of a metric or a weight: no sum of them overflows."""

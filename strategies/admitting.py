@@ -12,7 +12,7 @@ from flwr.serverapp import Grid
 from .admission import metric_refusals
 from .asking import AskingStrategy
 from .conventions import CONVENTIONS
-from .gate import Gate, Refusal, Terms
+from .gate import Refusal, ReplyGate, Terms
 from .listener import Listener
 from .weights import Limit, check_weight_ratio
 
@@ -81,7 +81,7 @@ class AdmittingStrategy(AskingStrategy):
         self.known_metrics = known_metrics
         self.listener = listener
         self.name_node = name_node
-        self._gate = Gate(name_node)
+        self._gate = ReplyGate(name_node)
         self.admitted_nodes: list[int] = []
 
     @classmethod

@@ -17,8 +17,8 @@ from fedbary.predictive import Predictive
 from fedbary.runs.memory import Memory
 
 from .asking import ASKED_KEY, CLIENTS_KEY, EXAMPLES_KEY
-from .kept import StateMemory
 from .method_strategy import KEPT_KEY, METHOD_KEY, RUN_KEY
+from .state_memory import StateMemory
 
 Place = Path | RecordDict | None
 """Where a client keeps tensors between rounds: a folder of its own, its node's state, nowhere."""

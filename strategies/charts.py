@@ -16,7 +16,7 @@ from fedbary.errors import SettingError
 from .arrays import array_from_tensor, tensor_from_array
 from .conventions import Convention, convention_named
 from .internals import ClientAppCallable
-from .limits import check_arrays, scale_from
+from .soundness import check_arrays, scale_from
 
 PREFIX = "chart"
 """The first word of a charted array's key, ``chart/<rule>/<coordinate>/<dtype>/<key>``."""

@@ -10,7 +10,7 @@ from flwr.app import Array, ArrayRecord
 
 from fedbary.aggregation.reals import flat_reals, is_continuous
 from fedbary.aggregation.sums import PIECE
-from fedbary.aggregation.workers import workers
+from fedbary.aggregation.threads import workers
 
 from .arrays import tensor_from_array
 

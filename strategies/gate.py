@@ -9,7 +9,7 @@ from logging import WARNING
 
 from flwr.app import ArrayRecord, Message, MessageType
 
-from fedbary.aggregation.workers import workers
+from fedbary.aggregation.threads import workers
 from fedbary.texts import shown
 
 from .admission import evaluate_refusal, metrics_of, repeated, train_refusal
@@ -77,7 +77,7 @@ class Terms:
         return self.barred(reply) or refusal
 
 
-class Gate:
+class ReplyGate:
     """Refuses replies, and logs and keeps why, with the name of the client.
 
     Parameters

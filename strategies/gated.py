@@ -21,9 +21,9 @@ from .culprits import farthest, spoilers
 from .distances import LEAST, farness, too_far
 from .gate import first_sound
 from .internals import log
-from .limits import check_arrays
 from .names import Names
 from .retreat import Before, Retreat, could_not_train, standing_out
+from .soundness import check_arrays
 from .tally import Tally
 from .weights import weight_of
 

@@ -12,12 +12,12 @@ from torch import Tensor
 from fedbary.aggregation.converted import Converted
 from fedbary.aggregation.reals import flat_reals
 from fedbary.aggregation.sums import PIECE
-from fedbary.aggregation.workers import workers
+from fedbary.aggregation.threads import workers
 from fedbary.gaussian import LOG_VAR_SUFFIX, MEAN_SUFFIX, gaussian_pairs
 
 from .arrays import Blanks, tensor_from_array
 from .conventions import Convention
-from .limits import scale_from
+from .soundness import scale_from
 
 
 class Names:

@@ -18,8 +18,8 @@ from fedbary.errors import SettingError
 from .arrays import array_from_tensor, tensor_from_array
 from .charts import PREFIX
 from .conventions import Convention
-from .limits import scale_from
 from .quantise import halved, packed, quantised, restored, unpacked, whole
+from .soundness import scale_from
 
 PACKINGS = ("log_var", "all")
 """What is packed: log-variances; or means, point weights and the coordinates of charts too."""

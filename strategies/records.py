@@ -9,7 +9,7 @@ from flwr.app import Array, ArrayRecord
 from torch import Tensor
 
 from fedbary.aggregation import AnyRule, aggregate_tensors
-from fedbary.aggregation.limits import LARGEST_LOG_VAR
+from fedbary.aggregation.value_limits import LARGEST_LOG_VAR
 from fedbary.gaussian import Posterior
 
 from .arrays import Blanks, array_from_tensor, tensor_from_array

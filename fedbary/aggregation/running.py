@@ -10,7 +10,7 @@ from torch import Tensor
 from fedbary.aggregation.buffers import BufferMean
 from fedbary.aggregation.reals import flat_reals, is_continuous
 from fedbary.aggregation.rule import Rule
-from fedbary.aggregation.sums import Sums
+from fedbary.aggregation.sums import RunningSums
 from fedbary.gaussian import Posterior
 
 
@@ -32,8 +32,8 @@ class Running:
 
     def __init__(self, rule: Rule, first: Posterior) -> None:
         self.layout = Posterior(_without_data(first.mean), _without_data(first.log_var))
-        self._sums: dict[str, Sums | BufferMean] = {
-            name: Sums(rule) if is_continuous(tensor) else BufferMean()
+        self._sums: dict[str, RunningSums | BufferMean] = {
+            name: RunningSums(rule) if is_continuous(tensor) else BufferMean()
             for name, tensor in first.mean.items()
         }
 

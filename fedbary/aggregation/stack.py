@@ -15,7 +15,7 @@ from fedbary.aggregation.bound import bound_precisions
 from fedbary.aggregation.joint import AnyRule, JointRule
 from fedbary.aggregation.robust import CoordinateRule
 from fedbary.aggregation.rule import Rule
-from fedbary.aggregation.sums import PIECE, Sums
+from fedbary.aggregation.sums import PIECE, RunningSums
 from fedbary.aggregation.wb import RULE as WB
 
 Stack = tuple[Tensor, Tensor | None]
@@ -60,7 +60,7 @@ def aggregate_stack(
     if isinstance(rule, JointRule) and log_var is not None:
         shares = torch.tensor(weights, dtype=torch.float64, device=mean.device)
         return rule.across(mean.double(), log_var.double(), shares)
-    sums = Sums(rule if isinstance(rule, Rule) else WB, mean.dtype)
+    sums = RunningSums(rule if isinstance(rule, Rule) else WB, mean.dtype)
     for k, weight in enumerate(weights):
         sums.add(mean[k], None if log_var is None else log_var[k], weight)
     return sums.finish()

@@ -19,7 +19,7 @@ _GROUP = 16
 """Clients summed in a working precision below float64 before their sum joins the float64 one."""
 
 
-class Sums:
+class RunningSums:
     """Aggregate one tensor, or one piece of it, from one client after another.
 
     With `dtype` float32 the coordinates are computed, and summed over groups of 16 clients, in

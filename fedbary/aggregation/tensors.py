@@ -27,8 +27,8 @@ from fedbary.aggregation.stack import (
     stacked,
     update_products,
 )
-from fedbary.aggregation.sums import PIECE, Sums, normalised
-from fedbary.aggregation.workers import workers
+from fedbary.aggregation.sums import PIECE, RunningSums, normalised
+from fedbary.aggregation.threads import workers
 from fedbary.gaussian import gaussian_pairs
 
 Empty = Callable[[Tensor, torch.dtype], Tensor]
@@ -75,7 +75,7 @@ def aggregate_tensors(
         The global model that they began from, like a client's; `mixing` needs it.
     least_dtype : torch.dtype
         The precision to work in where tensors are no wider. In float32 log-variances must be
-        within ±80; see `Sums`.
+        within ±80; see `RunningSums`.
     largest_log_var : float
         Where the magnitudes of the result's log-variances end.
     empty : callable
@@ -196,7 +196,7 @@ class _Pieces:
             stack = self._stack(i)
             stack = stack if matrices is None else mixed(stack, matrices)
             return aggregate_stack(self._rule, stack, shares)
-        sums = Sums(self._streamed, self._dtype)
+        sums = RunningSums(self._streamed, self._dtype)
         if self._arrays:
             part = slice(i * self._size, (i + 1) * self._size)
             sums.add_arrays([(mean[part], log_var[part]) for mean, log_var in self._arrays], shares)

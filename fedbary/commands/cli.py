@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from fedbary import __version__
-from fedbary.commands.grids import central, compare, report, sweep
+from fedbary.commands.experiments import central, compare, report, sweep
 from fedbary.commands.use import OwnCode, clusters, evaluate, export, predict
 from fedbary.errors import RunError, SettingError, Stopped
 from fedbary.texts import printable

@@ -67,13 +67,13 @@ def predict(
     Examples: `fedbary predict runs/RUN scans/ --samples 50`; `fedbary predict runs/RUN loans.csv
     --error-rate 0.01`.
     """
-    from fedbary.trained import files, load
+    from fedbary.trained import load, writing
 
     if held_out and error_rate is None:
         raise SettingError("--held-out", str(held_out), "with --error-rate, which it is for")
     trained = learned(load(run, own_code))
-    picture = files.picture_beside(output)
-    files.require_free([output, picture], force)
+    picture = writing.picture_beside(output)
+    writing.require_free([output, picture], force)
     examples = read(trained, data, target)
     prediction = trained.predict(examples, samples)
     said = trained.task.answers(prediction, trained.signature)
@@ -89,8 +89,8 @@ def predict(
         columns = {**names, **_referred(columns, names, examples.unknown)}
     if examples.x.ndim == 4:  # first: where the table stands, all does
         with spared(str(picture), tell):
-            files.write_picture(picture, _sheet(examples, columns))
-    files.write_table(output, columns)
+            writing.write_picture(picture, _sheet(examples, columns))
+    writing.write_table(output, columns)
     print(f"Predictions: {output}, {len(examples.names)} examples")
 
 
@@ -112,10 +112,10 @@ def export(
     Examples: `fedbary export runs/RUN model.onnx --samples 20`; `fedbary export runs/RUN mean.onnx
     --samples 0`.
     """
-    from fedbary.trained import files, load
+    from fedbary.trained import load, writing
 
     trained = load(run, own_code)
-    files.require_free([model], force)
+    writing.require_free([model], force)
     trained.export(model, samples)
     held = trained.settings.samples if samples is None else samples
     print(f"Model: {model}, {f'{held} networks' if held else 'the network of the means'}")
@@ -145,11 +145,11 @@ def evaluate(
     Examples: `fedbary evaluate runs/RUN ward7.csv --by sex`; `fedbary evaluate runs/RUN test.npz`.
     """
     from fedbary.texts import alike
-    from fedbary.trained import files, load
+    from fedbary.trained import load, writing
     from fedbary.trained.judgement import pictures, scores
 
     trained = learned(load(run, own_code))
-    files.require_free([output], force)
+    writing.require_free([output], force)
     examples = read(trained, data, target, by).known()
     if not examples.names:
         raise SettingError("data", str(data), "a row whose levels the model knows")
@@ -160,11 +160,11 @@ def evaluate(
         tell(f"{data}: {count} of {len(examples.names)} examples are equal to ones trained on")
     prediction = trained.predict(examples, samples)
     found = scores(trained, prediction, examples, by)
-    with files.written_whole(output) as folder:
+    with writing.written_whole(output) as folder:
         with spared("pictures", tell):
             for name, figure in pictures(trained, prediction, examples, by):
-                files.write_picture(folder / f"{name}.png", figure)
-        files.write_table(folder / "scores.csv", found)
+                writing.write_picture(folder / f"{name}.png", figure)
+        writing.write_table(folder / "scores.csv", found)
     for line in aligned(found):
         print(line)
     for one, other in alike(found["group"]):
@@ -196,7 +196,8 @@ def clusters(
     from fedbary.runs.checkpoints import load_checkpoint
     from fedbary.runs.damage import as_written
     from fedbary.runs.location import read_settings
-    from fedbary.runs.metrics import read_rounds
+    from fedbary.runs.metrics_file import read_rounds
+    from fedbary.runs.schema import CLIENTS
     from fedbary.trained.clusters import clustered
     from fedbary.trained.kept import kept_models
 
@@ -204,7 +205,7 @@ def clusters(
         read_settings(run)
         models = kept_models(run, load_checkpoint(run, "last").arrays)
         lines = read_rounds(run)
-        held = {client["site"]: client for line in lines for client in line.get("clients", [])}
+        held = {client["site"]: client for line in lines for client in line.get(CLIENTS, [])}
         examples = [int(held[site]["num-examples"]) for site in models]
         posteriors = [Posterior.from_state_dict(model) for model in models.values()]
     found = clustered(rule, posteriors, examples, count)

@@ -13,7 +13,7 @@ from fedbary.data.image_files import Shape, common_shape, read_image, shape_of, 
 from fedbary.errors import SettingError
 from fedbary.texts import composed
 
-Labelled = tuple[np.ndarray, np.ndarray]
+LabelledImages = tuple[np.ndarray, np.ndarray]
 
 
 def folders_in(folder: Path) -> dict[str, Path]:
@@ -46,7 +46,7 @@ def shape_in(folder: Path, classes: Sequence[str]) -> Shape:
     return common_shape((str(file), shape_of(file)) for file, _ in _files(folder, classes))
 
 
-def read_classes(folder: Path, classes: Sequence[str], shape: Shape, resize: str) -> Labelled:
+def read_classes(folder: Path, classes: Sequence[str], shape: Shape, resize: str) -> LabelledImages:
     """Return images, (N, H, W) or (N, H, W, 3) uint8, and labels (N,), in the order of classes.
 
     Parameters

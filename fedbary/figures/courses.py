@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fedbary.figures.looks import COLORS
-from fedbary.figures.run import Curve
+from fedbary.figures.run_pictures import Curve
 from fedbary.figures.sheet import literal, open_frame, sheet
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedbary.figures.run import coverage_curve, reliability_diagram
+from fedbary.figures.run_pictures import coverage_curve, reliability_diagram
 from fedbary.predictive import Prediction
 from fedbary.predictive.forecast import Forecast
 from fedbary.scores import regression

@@ -59,7 +59,7 @@ def slots_of(call: Call) -> list[Slot]:
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class StepTable:
     """What T steps of K clients take; step t is row t.
 
     Parameters
@@ -124,12 +124,12 @@ class Schedule:
         bytes_a_step = max(1, numbers * len(calls) * dtype.itemsize)
         self.size = max(1, min(MOST_STEPS, MOST_BYTES // bytes_a_step, self.steps[0]))
 
-    def tables(self) -> Iterator[Table]:
+    def tables(self) -> Iterator[StepTable]:
         """Yield the tables one after another; the last may have fewer rows."""
         for first in range(0, self.steps[0], self.size):
             yield self._table(first, min(self.size, self.steps[0] - first))
 
-    def _table(self, first: int, count: int) -> Table:
+    def _table(self, first: int, count: int) -> StepTable:
         taken = [client.take(count) for client in self.clients]
         indices, crops, counted = (
             torch.stack(parts, 1).to(self.device) for parts in zip(*taken, strict=True)
@@ -140,7 +140,7 @@ class Schedule:
         weights /= weights.sum(-1, keepdim=True).clamp_(min=1)
         rates = [self.rate(step) for step in range(first + 1, first + count + 1)]
         sizes = [(part[0] >= 0).sum(-1).tolist() for part in taken]
-        return Table(
+        return StepTable(
             indices,
             crops,
             self.labels[indices],

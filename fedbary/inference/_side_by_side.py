@@ -30,14 +30,14 @@ from torch.nn import functional
 from torch.nn.modules.dropout import _DropoutNd
 
 from fedbary.data.batches import batch_source, inputs
-from fedbary.inference._schedule import Schedule, Table
-from fedbary.inference._stacked import Call, Stack, first_rows
+from fedbary.inference._schedule import Schedule, StepTable
+from fedbary.inference._stacked import Call, StackedPosterior, first_rows
 from fedbary.variational.noise import drawing
 
 WARM_UP = 3
 """Steps that run before one is captured, so that libraries have what they allocate at first."""
 
-Fitted = tuple[dict[str, Tensor], dict[str, float]]
+TrainedState = tuple[dict[str, Tensor], dict[str, float]]
 """The network's state dict after the training, and the metrics of the fit."""
 
 
@@ -62,7 +62,7 @@ def hindrance(name: str, calls: Sequence[Call]) -> str:
     return ""
 
 
-def fit(name: str, calls: Sequence[Call], capture: bool = True) -> list[Fitted]:
+def fit(name: str, calls: Sequence[Call], capture: bool = True) -> list[TrainedState]:
     """Answer calls of a local method side by side.
 
     Parameters
@@ -94,7 +94,7 @@ def fit(name: str, calls: Sequence[Call], capture: bool = True) -> list[Fitted]:
     kl, mean_nll = together.update.finish().tolist(), together.mean_nll.tolist()
     parameters = together.stack.parameters()
     seconds = (time.perf_counter() - start) / sum(together.schedule.steps)
-    found: dict[int, Fitted] = {}
+    found: dict[int, TrainedState] = {}
     for row, (number, call) in enumerate(zip(order, clients, strict=True)):
         own = {part: tensor[row].detach().clone() for part, tensor in parameters.items()}
         metrics = {"train_nll": mean_nll[row], "kl": kl[row]}
@@ -110,7 +110,7 @@ class _Together:
         self.device, training = calls[0].x.device, calls[0].training
         plain = copy.deepcopy(calls[0].model)
         self.network = plain.to(memory_format=torch.contiguous_format)
-        self.stack = Stack(self.network, calls)
+        self.stack = StackedPosterior(self.network, calls)
         scales = [[call.training.kl_weight / len(call.x)] for call in calls]
         self.update = _update_of(name)(self.stack, training, self.stack.mean.new_tensor(scales))
         self.schedule = Schedule(calls, self.update.rate, self.stack.mean.dtype)
@@ -128,7 +128,7 @@ class _Together:
     def train(self) -> None:
         """Take all steps; the next table is prepared while a GPU works on this one."""
         tables, aside = self.schedule.tables(), _Aside(self.device)
-        here: Table | None = None
+        here: StepTable | None = None
         live, do, taken = 0, _nothing, 0
         with aside:
             coming = next(tables, None)
@@ -148,10 +148,10 @@ class _Together:
             with aside:
                 coming = next(tables, None)
 
-    def _doing(self, table: Table, live: int) -> Callable[[], None]:
+    def _doing(self, table: StepTable, live: int) -> Callable[[], None]:
         """Return what takes a step of the first clients, that of the row where `row` is."""
         update, nll = first_rows(self.update, live), self.nll[:live]
-        stack: Stack = update.q
+        stack: StackedPosterior = update.q
         parameters, held = stack.parameters(), first_rows(self.stack.held, live)
 
         def answer(own: dict[str, Tensor], images: Tensor, noise: tuple[Tensor, ...]) -> Tensor:

@@ -24,7 +24,7 @@ class Call(Local):
     start: Mapping[str, Tensor] = field(default_factory=dict)
 
 
-class Rows:
+class StackedRows:
     """Values and gradients, (K, d) each."""
 
     def __init__(self, value: Tensor) -> None:
@@ -40,7 +40,7 @@ class Rows:
         ]
 
 
-class Stack:
+class StackedPosterior:
     """The posteriors of K calls and their priors; the attributes of `Vectors`, a row a call.
 
     Parameters
@@ -71,7 +71,10 @@ class Stack:
             }.items():
                 rows.setdefault(name, []).append(row.clone())
         stacked = {name: torch.stack(of_all) for name, of_all in rows.items()}
-        self.points, self.log_vars = Rows(stacked["points"]), Rows(stacked["log_vars"])
+        self.points, self.log_vars = (
+            StackedRows(stacked["points"]),
+            StackedRows(stacked["log_vars"]),
+        )
         self.mean = self.points.value[:, : self.log_vars.value.shape[1]]
         self.prior_shift, self.prior_precision = stacked["shift"], stacked["precision"]
         self.has_density = q.has_density
@@ -103,13 +106,13 @@ class Stack:
 def first_rows(stacked: T, count: int) -> T:
     """Return what holds tensors of K rows as it is for the first `count` of them, in their memory.
 
-    That is a tensor, tensors by name, a `Stack`, or an update of one.
+    That is a tensor, tensors by name, a `StackedPosterior`, or an update of one.
     """
     if isinstance(stacked, Tensor):
         return stacked[:count]  # type: ignore[return-value]
     if isinstance(stacked, dict):
         return {name: first_rows(part, count) for name, part in stacked.items()}  # type: ignore[return-value]
-    if not isinstance(stacked, Rows | Stack | Momentum | Update):
+    if not isinstance(stacked, StackedRows | StackedPosterior | Momentum | Update):
         return stacked
     fewer: Any = copy.copy(stacked)
     for name, part in vars(stacked).items():

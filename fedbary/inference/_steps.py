@@ -11,7 +11,7 @@ from torch import Tensor
 from fedbary.inference import Local
 from fedbary.inference.shared.vectors import Batches, Flat
 
-Loss = Callable[[Tensor, Tensor], AbstractContextManager[Tensor]]
+StepLoss = Callable[[Tensor, Tensor], AbstractContextManager[Tensor]]
 """From a batch (x, y) a block with its mean loss, within which the gradient is taken."""
 
 
@@ -38,7 +38,7 @@ class Steps:
     """
 
     def __init__(
-        self, local: Local, *vectors: Flat, loss: Loss | None = None, most: int | None = None
+        self, local: Local, *vectors: Flat, loss: StepLoss | None = None, most: int | None = None
     ) -> None:
         self.local, self.vectors, self.most = local, vectors, most
         self.loss = self._plain if loss is None else loss

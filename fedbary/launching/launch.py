@@ -18,7 +18,7 @@ from fedbary.errors import RunError, SettingError
 from fedbary.launching.environment import flower_environment, progress_in
 from fedbary.launching.programs import run_program
 from fedbary.launching.superlink import Flower, flower, flwr_run, last_status, superlink
-from fedbary.launching.warm import WarmProcess
+from fedbary.launching.warm_process import WarmProcess
 from fedbary.runs.location import is_left_whole, is_whole, require_startable
 from fedbary.runs.lock import require_free
 from fedbary.settings import limits

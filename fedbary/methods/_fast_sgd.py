@@ -28,8 +28,6 @@ from torch import Generator, Tensor, nn
 from fedbary.errors import SettingError
 from fedbary.variational.regressor import Regressor
 
-Array = np.ndarray
-
 
 def fit(
     model: Regressor,
@@ -93,7 +91,12 @@ def fit(
 
 
 def _linear_step(
-    weights: list[Array], x: Array, squares: Array, y: Array, lr: float, damped: bool
+    weights: list[np.ndarray],
+    x: np.ndarray,
+    squares: np.ndarray,
+    y: np.ndarray,
+    lr: float,
+    damped: bool,
 ) -> None:
     """Step on the matrix (1, D + 1) of the output, in place.
 
@@ -107,7 +110,12 @@ def _linear_step(
 
 
 def _network_step(
-    weights: list[Array], x: Array, squares: Array, y: Array, lr: float, damped: bool
+    weights: list[np.ndarray],
+    x: np.ndarray,
+    squares: np.ndarray,
+    y: np.ndarray,
+    lr: float,
+    damped: bool,
 ) -> None:
     """Step on the matrices (H, D + 1) and (1, H + 1), in place; the rest as of `_linear_step`."""
     w, v = weights[0].T, weights[1][0]
@@ -124,11 +132,11 @@ def _network_step(
     w -= x.T.dot(slopes)
 
 
-def _array(tensor: Tensor) -> Array:
+def _array(tensor: Tensor) -> np.ndarray:
     return tensor.detach().cpu().double().numpy()
 
 
-def _store(layer: nn.Linear, trained: Array) -> None:
+def _store(layer: nn.Linear, trained: np.ndarray) -> None:
     """Put a matrix (out, in + 1) into a layer."""
     with torch.no_grad():
         values = torch.from_numpy(trained)

@@ -13,7 +13,7 @@ from torch import Generator, Tensor
 from torch.func import functional_call, vmap
 
 from fedbary.inference.shared.vectors import Batches
-from fedbary.methods._stein import Score, Steps, direction
+from fedbary.methods._stein import Score, SteinSteps, direction
 from fedbary.methods.shared.method import Local, Tensors
 from fedbary.methods.shared.server_steps import is_buffer
 
@@ -124,7 +124,7 @@ class Swarm:
         counted
             How often the data count.
         """
-        local, step = self.local, Steps()
+        local, step = self.local, SteinSteps()
         batches = Batches(local.x, local.y, local.training, local.seed, local.augment)
         each = vmap(self._loss, in_dims=(0, 0, None, None), randomness="different")
         local.model.train()

@@ -109,7 +109,7 @@ def direction(x: Tensor, scores: Tensor) -> Tensor:
     return (kernel @ scores + repulsion) / count
 
 
-class Steps:
+class SteinSteps:
     """Steps along φ, number by number divided by the root of its mean square so far."""
 
     def __init__(self) -> None:
@@ -130,7 +130,7 @@ def descended(start: Tensor, score: Score, steps: int, rate: float) -> Tensor:
     A step of a weight is `rate` times the particles' standard deviation in it at the start, and
     falls to 0 linearly.
     """
-    x, step = start.clone(), Steps()
+    x, step = start.clone(), SteinSteps()
     scale = rate * start.std(0, correction=0).clamp_min(LEAST_VAR**0.5)
     for left in range(steps, 0, -1):
         x.addcmul_(scale, step(direction(x, score(x))), value=left / steps)

@@ -34,7 +34,7 @@ ROUNDING = 1e-4
 
 
 @dataclass(frozen=True)
-class Sums(Method):
+class SumsMethod(Method):
     """A head from sums over the clients: of each client the newest that were admitted count.
 
     Parameters

@@ -35,8 +35,8 @@ from typing import ClassVar
 import torch
 
 from fedbary.aggregation import AnyRule, RobustRule, aggregate_tensors, rule_named
-from fedbary.aggregation.limits import LARGEST_LOG_VAR, check_values
 from fedbary.aggregation.mixing import Mixing
+from fedbary.aggregation.value_limits import LARGEST_LOG_VAR, check_values
 from fedbary.gaussian import gaussian_pairs
 from fedbary.methods.shared.method import Method, Reply, Server, Tensors
 from fedbary.methods.shared.server_steps import ServerSGD, is_buffer

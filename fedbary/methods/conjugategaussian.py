@@ -40,7 +40,7 @@ from torch import Tensor
 
 from fedbary.aggregation.covariance import packed
 from fedbary.errors import SettingError
-from fedbary.methods._sums import Sums, head_names, scatter, total_of
+from fedbary.methods._sums import SumsMethod, head_names, scatter, total_of
 from fedbary.methods.ridge import best_ridge
 from fedbary.methods.shared.method import Reply, Server, Tensors
 from fedbary.parts.parameters import Count
@@ -55,7 +55,7 @@ NOISE = "log_noise_var"
 
 
 @dataclass(frozen=True)
-class ConjugateGaussian(Sums):
+class ConjugateGaussian(SumsMethod):
     """The exact posterior of a linear regression from clients' sums, with its prior by evidence.
 
     Parameters

@@ -50,7 +50,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedbary.aggregation.limits import LARGEST_LOG_VAR
+from fedbary.aggregation.value_limits import LARGEST_LOG_VAR
 from fedbary.gaussian import LOG_VAR_SUFFIX, Factor, Posterior, variance_power
 from fedbary.methods.shared.method import (
     Fitted,

@@ -134,7 +134,7 @@ class FedPop(Method):
         """Run the chain from its last head, and return the means of the gradients."""
         heads = list(Posterior.from_state_dict(received).log_var)
         local.load(received)
-        chain = Chain(local, heads, self.kl_weight)
+        chain = LocalChain(local, heads, self.kl_weight)
         if kept:
             chain.theta.value.copy_(chain.theta.pack([kept[name + MEAN_SUFFIX] for name in heads]))
         samples = chain.run(self.burn_in, self.heads, begun=bool(kept))
@@ -197,7 +197,7 @@ class FedPop(Method):
         return {name: after[name] for name in model}, {**state, _LEARNED: torch.tensor(True)}
 
 
-class Chain:
+class LocalChain:
     """Langevin steps of a head, as the module's text has them, on a network of means.
 
     Parameters

@@ -47,7 +47,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from fedbary.aggregation.covariance import packed
-from fedbary.methods._sums import Sums, scatter
+from fedbary.methods._sums import SumsMethod, scatter
 from fedbary.methods.shared.method import Server, Tensors
 
 SHARES, FEATURES, PRODUCTS = "sums/shares", "sums/features", "sums/products"
@@ -61,7 +61,7 @@ STRENGTHS = tuple(10 ** (step / 20) for step in range(-40, 121))
 
 
 @dataclass(frozen=True)
-class LDA(Sums):
+class LDA(SumsMethod):
     """Linear discriminants from clients' sums, with their prior by evidence."""
 
     needs_softmax = True

@@ -35,7 +35,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedbary.aggregation.limits import LARGEST_LOG_VAR, value_limit
+from fedbary.aggregation.value_limits import LARGEST_LOG_VAR, value_limit
 from fedbary.gaussian import gaussian_pairs
 from fedbary.methods.shared.method import Method, Reply, Server, Tensors, shares, weighted_mean
 from fedbary.parts.parameters import Several

@@ -11,7 +11,7 @@ from fedbary.predictive.forecast import Forecast
 
 
 @dataclass(frozen=True, eq=False)
-class Standardiser(standardise.Standardiser):
+class RegressionStandardiser(standardise.Standardiser):
     """Standardises D features and the target, the last of its D + 1 columns."""
 
     def features(self, x: Tensor) -> Tensor:

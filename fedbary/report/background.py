@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 
-from fedbary.figures.run import partition_heatmap
+from fedbary.figures.run_pictures import partition_heatmap
 from fedbary.report.document import Document
 from fedbary.report.results import Results, grouped, written
 

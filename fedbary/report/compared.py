@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from fedbary.errors import SettingError
-from fedbary.figures.run import Curve
+from fedbary.figures.run_pictures import Curve
 from fedbary.report.cells import Metric
 from fedbary.report.differences import differences
 from fedbary.report.differences import pairs_table as pairs_of
@@ -19,7 +19,7 @@ from fedbary.settings.config import BOOKKEEPING
 from fedbary.study.table import joined, read_run, result_rows, settings_of
 from fedbary.tasks import task_class
 
-Table = tuple[list[str], list[list[str]]]
+HeadedRows = tuple[list[str], list[list[str]]]
 """Header and rows."""
 
 
@@ -68,7 +68,7 @@ def with_arms(table: pd.DataFrame) -> pd.DataFrame:
     return table.assign(arm=arms if keys else "all")
 
 
-def settings_table(table: pd.DataFrame) -> Table:
+def settings_table(table: pd.DataFrame) -> HeadedRows:
     """Return the settings that differ, a column a run."""
     last = result_rows(table)
     rows = [
@@ -78,7 +78,7 @@ def settings_table(table: pd.DataFrame) -> Table:
     return ["setting", *last["run"]], rows
 
 
-def scores_table(table: pd.DataFrame) -> Table:
+def scores_table(table: pd.DataFrame) -> HeadedRows:
     """Return the scores of each run's result, a column a run, and the round that it is of."""
     last = result_rows(table)
     rows = [["round", *map(str, last["round"])]]
@@ -89,7 +89,7 @@ def scores_table(table: pd.DataFrame) -> Table:
     return ["result", *last["run"]], rows
 
 
-def pairs_table(table: pd.DataFrame) -> Table:
+def pairs_table(table: pd.DataFrame) -> HeadedRows:
     """Return the differences of arms over the seeds that both have, with interval and tests.
 
     `table` is of `with_arms`. Two arms need two seeds in common.

@@ -6,11 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fedbary.runs.schema import BEST_ROUND, HELD_OUT, ROUND, SKIPPED, UNDONE
 from fedbary.settings import limits
 from fedbary.settings.config import Settings
-
-BEST = "best_round"
-"""The entry of a round's line with the number of the best round so far, if the best is kept."""
 
 Line = Mapping[str, Any]
 
@@ -20,15 +18,15 @@ def validation_score(settings: Settings, line: Line) -> float:
 
     It is the server's, or the mean over what the clients hold out.
     """
-    scores = line if settings.server_validates else line.get("held_out", {})
+    scores = line if settings.server_validates else line.get(HELD_OUT, {})
     value = scores.get(settings.keep_best)
     return math.nan if value is None else float(value)
 
 
 def counted_rounds(lines: Sequence[Line]) -> list[int]:
     """Return the rounds that count: neither round 0, nor skipped, nor undone by the one after."""
-    undone = {line["undone"] for line in lines if "undone" in line}
-    counted = {line["round"] for line in lines if line["round"] > 0 and not line["skipped"]}
+    undone = {line[UNDONE] for line in lines if UNDONE in line}
+    counted = {line[ROUND] for line in lines if line[ROUND] > 0 and not line[SKIPPED]}
     return sorted(counted - undone)
 
 
@@ -41,7 +39,7 @@ def best_round(settings: Settings, lines: Sequence[Line]) -> int | None:
 
 def is_stale(settings: Settings, lines: Sequence[Line]) -> bool:
     """Whether as many rounds as `patience` have been scored since the best one."""
-    best = lines[-1].get(BEST)
+    best = lines[-1].get(BEST_ROUND)
     if not settings.patience or best is None:
         return False
     return sum(number > best for number in _scores(settings, lines)) >= settings.patience
@@ -52,7 +50,7 @@ def result_line(lines: Sequence[Line]) -> Line:
 
     `lines` are those of rounds 0, 1, ….
     """
-    best = lines[-1].get(BEST)
+    best = lines[-1].get(BEST_ROUND)
     return lines[-1] if best is None else lines[best]
 
 
@@ -64,8 +62,6 @@ def _scores(settings: Settings, lines: Sequence[Line]) -> dict[int, float]:
     """
     counted = counted_rounds(lines)
     scores = {
-        line["round"]: validation_score(settings, line)
-        for line in lines
-        if line["round"] in counted
+        line[ROUND]: validation_score(settings, line) for line in lines if line[ROUND] in counted
     }
     return {number: score for number, score in scores.items() if math.isfinite(score)}

@@ -8,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from fedbary.runs.schema import FAILING
 from fedbary.settings.config import Settings
 from fedbary.settings.parameters import methods, unused_by
-
-FAILING = "failing"
-"""What a line says it by; of a model that has learned something it says nothing."""
 
 PATIENCE = 3
 """So many rounds in a row are not yet called failing: every run begins with nothing learned."""

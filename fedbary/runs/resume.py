@@ -18,8 +18,9 @@ from fedbary.runs.location import (
     require_startable,
 )
 from fedbary.runs.lock import require_free
-from fedbary.runs.metrics import metrics_lines
+from fedbary.runs.metrics_file import metrics_lines
 from fedbary.runs.provenance import is_made_alike
+from fedbary.runs.schema import SKIPPED
 from fedbary.settings.config import Settings, read_yaml, validated
 
 
@@ -134,4 +135,4 @@ def lines_until(folder: Path, checkpoint: Checkpoint) -> list[bytes]:
 def _ends_skipped(folder: Path) -> bool:
     """Whether the last whole line of a run's metrics is a skipped round's."""
     lines = [line for line in metrics_lines(folder) if line.endswith(b"\n")]
-    return bool(lines) and bool(json.loads(lines[-1]).get("skipped", False))
+    return bool(lines) and bool(json.loads(lines[-1]).get(SKIPPED, False))

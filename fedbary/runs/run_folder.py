@@ -18,7 +18,7 @@ from torch import Tensor
 from fedbary import Posterior
 from fedbary.data.paths import content_of
 from fedbary.errors import SettingError
-from fedbary.runs.best import BEST, best_round, counted_rounds, result_line
+from fedbary.runs.best import best_round, counted_rounds, result_line
 from fedbary.runs.checkpoints import (
     KEPT,
     Checkpoint,
@@ -31,6 +31,7 @@ from fedbary.runs.commit import git_commit
 from fedbary.runs.location import METRICS, SETTINGS, SIGNATURE
 from fedbary.runs.provenance import made_with, write_settings
 from fedbary.runs.resume import lines_until
+from fedbary.runs.schema import BEST_ROUND
 from fedbary.runs.whole import write_tensors, write_whole
 from fedbary.settings.config import ROOT, Settings, read_yaml
 
@@ -119,7 +120,7 @@ class RunFolder:
         If the best round is kept, they get its number.
         """
         if self.settings.keep_best != "none":
-            metrics = {**metrics, BEST: best_round(self.settings, [*self.rounds, metrics])}
+            metrics = {**metrics, BEST_ROUND: best_round(self.settings, [*self.rounds, metrics])}
         self.rounds.append(metrics)
         line = json.dumps(_finite(metrics), allow_nan=False).encode() + b"\n"
         self._written.update(line)
@@ -132,7 +133,9 @@ class RunFolder:
         """Write what the next round starts from, tied to the settings and the rounds so far."""
         history = self._written.hexdigest()
         marks = len(self.rounds) - 1, fingerprint(self.settings), history
-        kept = [line[BEST] for line in self.rounds[-KEPT:] if line.get(BEST) is not None]
+        kept = [
+            line[BEST_ROUND] for line in self.rounds[-KEPT:] if line.get(BEST_ROUND) is not None
+        ]
         kept += [number - 1 for number in counted_rounds(self.rounds)[-1:]]
         save_checkpoint(self.path, Checkpoint(*marks, arrays, strategy), kept)
 

@@ -1,6 +1,5 @@
 """Typed settings: what they may be (`model`), and where they come from (`resolving`, `files`)."""
 
-from fedbary.settings.files import DEFAULTS, ROOT, read_yaml
 from fedbary.settings.model import BOOKKEEPING, Settings, registered
 from fedbary.settings.resolving import (
     BARYCENTRE,
@@ -9,6 +8,7 @@ from fedbary.settings.resolving import (
     resolve,
     validated,
 )
+from fedbary.settings.yaml_file import DEFAULTS, ROOT, read_yaml
 
 __all__ = [
     "BARYCENTRE",

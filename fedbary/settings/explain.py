@@ -15,7 +15,7 @@ from fedbary.parts.parameters import NONE, Parameter, declared
 from fedbary.parts.registry import modules, rules
 from fedbary.settings.config import DEFAULTS, Settings
 from fedbary.settings.parameters import methods, models
-from fedbary.settings.partitioners import classes, parameters_of, partitioners
+from fedbary.settings.partition_names import classes, parameters_of, partitioners
 
 _ROOMS = (
     ("task", "tasks"),

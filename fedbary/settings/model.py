@@ -30,7 +30,7 @@ from fedbary.parts.registry import is_factory, modules, rules
 from fedbary.parts.registry import methods as names_of_methods
 from fedbary.settings import limits
 from fedbary.settings.parameters import divergences, methods, unused_by
-from fedbary.settings.partitioners import parameters_of, partitioners
+from fedbary.settings.partition_names import parameters_of, partitioners
 
 BOOKKEEPING = frozenset(
     {

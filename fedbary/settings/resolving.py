@@ -14,11 +14,11 @@ from fedbary.errors import SettingError
 from fedbary.parts.parameters import Parameter, allowed, declared
 from fedbary.settings.combinations import conflicts
 from fedbary.settings.earlier import translated
-from fedbary.settings.files import DEFAULTS, read_yaml
 from fedbary.settings.model import Settings
 from fedbary.settings.parameters import methods, models
-from fedbary.settings.partitioners import parameters_of as parameters_of_partition
-from fedbary.settings.partitioners import partitioners
+from fedbary.settings.partition_names import parameters_of as parameters_of_partition
+from fedbary.settings.partition_names import partitioners
+from fedbary.settings.yaml_file import DEFAULTS, read_yaml
 
 BARYCENTRE = "barycentre"
 """The method of simulation.yaml, and of runs that were made before methods had names."""

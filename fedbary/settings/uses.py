@@ -11,7 +11,7 @@ from fedbary.parts.registry import is_factory
 from fedbary.settings import limits
 from fedbary.settings.config import Settings
 from fedbary.settings.parameters import methods, models, unused_by
-from fedbary.settings.partitioners import uses_alpha
+from fedbary.settings.partition_names import uses_alpha
 
 _WITH_HOSTILE = ("TrimmedMean", "MultiKrum")
 

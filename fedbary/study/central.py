@@ -19,7 +19,7 @@ from fedbary.errors import SettingError
 from fedbary.inference import Training
 from fedbary.launching.app import app_folder
 from fedbary.predictive.forecast import Forecast
-from fedbary.predictive.standardised import Standardiser
+from fedbary.predictive.standardised import RegressionStandardiser
 from fedbary.runs.commit import git_commit
 from fedbary.scores.regression import score
 from fedbary.settings.config import Settings
@@ -37,7 +37,7 @@ STEPS = 10_000
 MANY, BATCH_OF_FEW, BATCH_OF_MANY = 2000, 32, 128
 """From how many rows a set is large, and the examples of a step on smaller and on larger sets."""
 
-Method = Callable[[Tensor, Tensor, Tensor, int, int], Forecast]
+CentralMethod = Callable[[Tensor, Tensor, Tensor, int, int], Forecast]
 
 
 def _batch_size(examples: int) -> int:
@@ -81,7 +81,7 @@ def _ensemble(x: Tensor, y: Tensor, x_new: Tensor, hidden: int, seed: int) -> Fo
     return fitted(x, y, x_new, min(nll, key=nll.__getitem__))
 
 
-METHODS: dict[str, Method] = {"BLR": _blr, "VI": _vi, "DE": _ensemble}
+METHODS: dict[str, CentralMethod] = {"BLR": _blr, "VI": _vi, "DE": _ensemble}
 """Bayesian linear regression, mean-field variational inference, a deep ensemble of 5."""
 
 
@@ -117,7 +117,7 @@ def _fitted(settings: Settings, name: str) -> dict[str, object]:
     x, y = deal.training_data(task.held, task.deal)
     x_new, y_new = deal.evaluation_data(task.held, task.deal)
     columns = torch.cat([x, y[:, None]], 1)
-    standardiser = Standardiser.from_sums(Sums.of(columns, Sums.of(columns).mean))
+    standardiser = RegressionStandardiser.from_sums(Sums.of(columns, Sums.of(columns).mean))
     data = standardiser.features(x), standardiser.target(y), standardiser.features(x_new)
     start = time.perf_counter()
     found = METHODS[name](*data, settings.hidden_units, task.seed("central"))

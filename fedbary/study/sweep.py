@@ -19,7 +19,7 @@ from rich.table import Table
 from fedbary.errors import RunError, SettingError, one_line
 from fedbary.launching.bar import progress_bar
 from fedbary.launching.launch import launch, located, prepare
-from fedbary.launching.warm import Lost, WarmProcess
+from fedbary.launching.warm_process import Lost, WarmProcess
 from fedbary.runs.duration import duration
 from fedbary.runs.location import is_whole
 from fedbary.runs.lock import require_free
@@ -45,7 +45,7 @@ POLL_SECONDS = 1.0
 
 
 @dataclass
-class Results:
+class SweepFolder:
     """A results folder: the table, a folder and a log for each run.
 
     A run is done if the table has it. One that was cut off goes on from its checkpoint; where its
@@ -56,7 +56,7 @@ class Results:
     done: dict[str, pd.DataFrame]
 
     @classmethod
-    def open(cls, path: Path, experiment: Experiment) -> Results:
+    def open(cls, path: Path, experiment: Experiment) -> SweepFolder:
         """Read what a folder holds of an experiment; runs that ended since come into the table.
 
         Raises
@@ -146,7 +146,7 @@ def default_jobs(experiment: Experiment) -> int:
     return max(1, (os.cpu_count() or 1) // cores)
 
 
-def plan(experiment: Experiment, results: Results, jobs: int, console: Console) -> None:
+def plan(experiment: Experiment, results: SweepFolder, jobs: int, console: Console) -> None:
     """Print each run of the grid, whether it is done, and how long it should take."""
     cost = Cost(list(results.done.values()))
     listing = Table("run", "state", "estimate", title=experiment.title)
@@ -168,7 +168,9 @@ def plan(experiment: Experiment, results: Results, jobs: int, console: Console) 
     console.print(", ".join([f"{todo} runs to do", *told, f"{jobs} at a time"]))
 
 
-def sweep(experiment: Experiment, results: Results, jobs: int, console: Console) -> dict[str, str]:
+def sweep(
+    experiment: Experiment, results: SweepFolder, jobs: int, console: Console
+) -> dict[str, str]:
     """Make the runs that are missing; return those that nobody made, with what was wrong.
 
     The table is written after every run. When the sweep itself ends early, by Ctrl-C say, the
@@ -207,7 +209,7 @@ _preparing = threading.Lock()
 """Held while a run is prepared: its data are fetched once, not by every thread."""
 
 
-def _one(results: Results, name: str, settings: Settings, warm: WarmProcess) -> None:
+def _one(results: SweepFolder, name: str, settings: Settings, warm: WarmProcess) -> None:
     with _locked(results.log(name)) as log:
         if results.has(name):
             return
@@ -218,7 +220,7 @@ def _one(results: Results, name: str, settings: Settings, warm: WarmProcess) -> 
 
 
 def _begin_or_go_on(
-    results: Results, name: str, settings: Settings, warm: WarmProcess, log: IO[str]
+    results: SweepFolder, name: str, settings: Settings, warm: WarmProcess, log: IO[str]
 ) -> None:
     folder = results.folder(name).resolve()
     require_free(folder)

@@ -26,8 +26,8 @@ import pandas as pd
 import yaml
 
 from fedbary.errors import SettingError, one_line
-from fedbary.runs.best import BEST
 from fedbary.runs.location import METRICS, SETTINGS
+from fedbary.runs.schema import BEST_ROUND
 from fedbary.runs.whole import write_whole
 from fedbary.settings.config import BARYCENTRE, Settings, read_yaml
 from fedbary.settings.earlier import WRITTEN_OUT, translated
@@ -136,8 +136,8 @@ def result_rows(table: pd.DataFrame) -> pd.DataFrame:
     """Return the row of each run's result: its best round if that is kept, else its last."""
     runs = table.groupby("run", sort=False)
     result = runs["round"].transform("max")
-    if BEST in table:
-        result = runs[BEST].transform("last").fillna(result)  # the last that is known
+    if BEST_ROUND in table:
+        result = runs[BEST_ROUND].transform("last").fillna(result)  # the last that is known
     return table[table["round"] == result]
 
 
@@ -145,7 +145,7 @@ def _least_rounds(rows: pd.DataFrame) -> float:
     """Return how many rounds the rows of a run must have: all, or those before it may stop."""
     asked = float(rows["rounds"].max())
     patience = float(rows["patience"].max()) if "patience" in rows else 0.0
-    best = float(rows[BEST].max()) if BEST in rows else math.nan
+    best = float(rows[BEST_ROUND].max()) if BEST_ROUND in rows else math.nan
     return min(asked, best + patience) if patience > 0 and not math.isnan(best) else asked
 
 

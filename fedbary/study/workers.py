@@ -10,7 +10,7 @@ from queue import Empty, SimpleQueue
 import psutil
 
 from fedbary.launching.programs import stop
-from fedbary.launching.warm import WarmProcess
+from fedbary.launching.warm_process import WarmProcess
 from fedbary.settings.config import Settings
 
 Make = Callable[[str, Settings, WarmProcess], None]

@@ -16,7 +16,7 @@ from importlib import import_module
 from fedbary.settings.config import Settings
 from fedbary.tasks._task import Task
 from fedbary.tasks.shared.values import (
-    Client,
+    ClientMetrics,
     Dialogue,
     Graph,
     Outcome,
@@ -27,7 +27,7 @@ from fedbary.tasks.shared.values import (
 )
 
 __all__ = [
-    "Client",
+    "ClientMetrics",
     "Dialogue",
     "Graph",
     "Outcome",

@@ -13,6 +13,7 @@ from torch import Tensor
 from fedbary.figures.sheet import BLUE, GREEN, RED
 from fedbary.predictive import Prediction
 from fedbary.predictive.projection import STRENGTHS
+from fedbary.runs import schema
 from fedbary.scores.metrics import (
     NLL_RANGE,
     accuracy_after_rejection,
@@ -22,7 +23,7 @@ from fedbary.scores.metrics import (
 )
 from fedbary.scores.temperature import KNOWN as KNOWN_AT_TEMPERATURES
 from fedbary.scores.temperature import TEMPERATURES, fitted_temperature
-from fedbary.tasks.shared.values import Client, Outcome
+from fedbary.tasks.shared.values import ClientMetrics, Outcome
 
 ECE_BINS = (15, 100)
 """The numbers of bins in use: most papers' and BA-BFL's; both are recorded beside `ece_bins`."""
@@ -50,8 +51,8 @@ ECE = ("ece", 100, "Expected calibration error (%)", GREEN)
 
 def known_temperature(outcome: Outcome) -> float | None:
     """Return the temperature of the global model's predictions, where the clients have told."""
-    if "temperature" in outcome.told:
-        return float(outcome.told["temperature"])
+    if schema.TEMPERATURE in outcome.told:
+        return float(outcome.told[schema.TEMPERATURE])
     return fitted_temperature(outcome.held_out)
 
 
@@ -59,7 +60,7 @@ def at_temperature(prediction: Prediction, labels: Tensor, temperature: float) -
     """Return what the round's line has of a temperature: T, and the scores without it."""
     plain = evaluate(prediction.probs, labels)
     ece = {f"ece_{bins}": evaluate(prediction.probs, labels, bins)["ece"] for bins in ECE_BINS}
-    return {"temperature": temperature, "untempered": {**plain, **ece}}
+    return {schema.TEMPERATURE: temperature, schema.UNTEMPERED: {**plain, **ece}}
 
 
 def known(scores: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
@@ -73,21 +74,21 @@ def known(scores: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, f
     return {**found, **KNOWN_AT_TEMPERATURES}
 
 
-def summary(trained: Sequence[Client], held_out: Sequence[Client]) -> dict[str, Any]:
+def summary(trained: Sequence[ClientMetrics], held_out: Sequence[ClientMetrics]) -> dict[str, Any]:
     """Return how fair the clients' own models are, and the global one on what they hold out."""
     line: dict[str, Any] = {}
     if told := [client for client in trained if "local-accuracy" in client]:
-        line["local_models"] = _spread(told, "local-accuracy")
+        line[schema.LOCAL_MODELS] = _spread(told, "local-accuracy")
     if told := [client for client in held_out if client.keys() >= SCORES.keys()]:
         shown = [{k: v for k, v in client.items() if k not in TEMPERATURES} for client in told]
-        line["held_out"] = {**means(told), **_spread(told, "accuracy"), "clients": shown}
+        line[schema.HELD_OUT] = {**means(told), **_spread(told, "accuracy"), "clients": shown}
     for data, part in DATA.items():
         both = {f"{OWN[model]}{part}accuracy" for model in ("global", "personal")}
         told = [client for client in held_out if client.keys() >= both]
         for model, prefix in OWN.items():
             name = f"{prefix}{part}accuracy"
             if of_model := [client for client in told if name in client]:
-                spreads = line.setdefault("personal", {}).setdefault(data, {})
+                spreads = line.setdefault(schema.PERSONAL, {}).setdefault(data, {})
                 spreads[model] = _spread(of_model, name)
     return line
 
@@ -97,7 +98,7 @@ def uncertainty(prediction: Prediction, labels: torch.Tensor) -> dict[str, Any]:
     line: dict[str, Any] = {
         f"ece_{bins}": evaluate(prediction.probs, labels, bins)["ece"] for bins in ECE_BINS
     }
-    line["uncertainty"] = {
+    line[schema.UNCERTAINTY] = {
         "entropy": float(prediction.entropy.mean()),
         "aleatoric": float(prediction.aleatoric.mean()),
         "epistemic": float(prediction.epistemic.mean()),
@@ -113,10 +114,10 @@ def at_end(prediction: Prediction, labels: torch.Tensor, seed: int) -> dict[str,
     kept = accuracy_after_rejection(prediction.probs, labels, prediction.entropy, REJECTED)
     chance = {f"ece_{bins}": ece_by_chance(prediction.probs, bins, seed) for bins in ECE_BINS}
     rejection = {f"{part:.1f}": value for part, value in zip(REJECTED, kept, strict=True)}
-    return {"rejection": rejection, "by_chance": chance}
+    return {schema.REJECTION: rejection, schema.BY_CHANCE: chance}
 
 
-def means(clients: Sequence[Client], names: Iterable[str] = SCORES) -> dict[str, float]:
+def means(clients: Sequence[ClientMetrics], names: Iterable[str] = SCORES) -> dict[str, float]:
     """Return the means of the clients' scores, weighted by how many examples they are of.
 
     A score is that of the clients who have told it; NaN where none has.
@@ -130,6 +131,6 @@ def means(clients: Sequence[Client], names: Iterable[str] = SCORES) -> dict[str,
     return found
 
 
-def _spread(clients: Sequence[Client], name: str) -> dict[str, float]:
+def _spread(clients: Sequence[ClientMetrics], name: str) -> dict[str, float]:
     weights = [client["num-examples"] for client in clients]
     return fairness([client[name] for client in clients], weights)

@@ -15,16 +15,17 @@ from fedbary.data.batches import inputs
 from fedbary.data.shard import Shard
 from fedbary.figures.gains import who_gains
 from fedbary.figures.reliability import reliability_picture
-from fedbary.figures.run import Curve
+from fedbary.figures.run_pictures import Curve
 from fedbary.predictive import Prediction, Predictive
 from fedbary.predictive.choice import Predictor, predictor
 from fedbary.predictive.networks import device_of
+from fedbary.runs import schema
 from fedbary.scores.metrics import evaluate
 from fedbary.scores.temperature import nll_at_temperatures
 from fedbary.tasks import _class_scores, _failing
 from fedbary.tasks._class_scores import SCORES
 from fedbary.tasks._task import Task
-from fedbary.tasks.shared.values import Client, Facts, Graph, Outcome, Scored, Tested
+from fedbary.tasks.shared.values import ClientMetrics, Facts, Graph, Outcome, Scored, Tested
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -118,7 +119,7 @@ class Classes(Task):
         prediction, labels = self.predict_global(outcome, x, facts), y.flatten()
         if not prediction.probs.isfinite().all():
             nothing = dict.fromkeys(self.limits, math.nan)
-            return Scored(nothing, {"failing": _failing.NOT_FINITE})
+            return Scored(nothing, {schema.FAILING: _failing.NOT_FINITE})
         line: dict[str, Any] = {}
         if temperature is not None:
             line = _class_scores.at_temperature(prediction.one_by_one(), labels, temperature)
@@ -136,9 +137,9 @@ class Classes(Task):
         scores = dict.fromkeys(self.limits, math.nan)
         if told := [client for client in outcome.held_out if client.keys() >= SCORES.keys()]:
             scores = _class_scores.means(told, self.limits)
-        line: dict[str, Any] = {} if temperature is None else {"temperature": temperature}
+        line: dict[str, Any] = {} if temperature is None else {schema.TEMPERATURE: temperature}
         if failing := _failing.no_better(scores, outcome.label_counts):
-            line["failing"] = failing
+            line[schema.FAILING] = failing
         return Scored(scores, line)
 
     def said(self, scores: Mapping[str, float]) -> str:
@@ -150,17 +151,19 @@ class Classes(Task):
         accuracy, nll, ece = (scores[name] for name in ("accuracy", "nll", "ece"))
         return f"accuracy {100 * accuracy:.2f} %  NLL {nll:.4f}  ECE {100 * ece:.2f} %"
 
-    def summary(self, trained: Sequence[Client], held_out: Sequence[Client]) -> dict[str, Any]:
+    def summary(
+        self, trained: Sequence[ClientMetrics], held_out: Sequence[ClientMetrics]
+    ) -> dict[str, Any]:
         """Return the clients' fairness, and the means of their scores on what they hold out."""
         line = _class_scores.summary(trained, held_out)
-        if "held_out" in line and (more := self.limits.keys() - SCORES.keys()):
-            also = _class_scores.means(line["held_out"]["clients"], sorted(more))
-            line["held_out"] = {**also, **line["held_out"]}
+        if schema.HELD_OUT in line and (more := self.limits.keys() - SCORES.keys()):
+            also = _class_scores.means(line[schema.HELD_OUT]["clients"], sorted(more))
+            line[schema.HELD_OUT] = {**also, **line[schema.HELD_OUT]}
         return line
 
     def pictures_of_clients(self, line: Mapping[str, Any]) -> Iterator[tuple[str, Figure]]:
         """Yield who gains by a model of its own, where the line of a round tells."""
-        clients = line.get("held_out", {}).get("clients", [])
+        clients = line.get(schema.HELD_OUT, {}).get("clients", [])
         gains: dict[str, dict[str, float]] = {}
         for data, part in _class_scores.DATA.items():
             pair = f"{part}accuracy", f"personal-{part}accuracy"

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from fedbary.data.batches import inputs
 from fedbary.predictive import Prediction
 from fedbary.predictive.networks import evaluation
+from fedbary.runs import schema
 
 AS_GOOD = 0.98
 """The part of a score of no inputs at all from which a model counts as no better."""
@@ -63,7 +64,7 @@ def classes_failing(
         found = f"layer {layer} is dead, it passes on the same for every input; {found}"
     elif len(prediction.probs.argmax(1).unique()) == 1:
         found = f"every input gets the same answer; {found}"
-    return {"failing": found}
+    return {schema.FAILING: found}
 
 
 def numbers_failing(rmse: float, targets: Tensor) -> dict[str, str]:
@@ -71,7 +72,7 @@ def numbers_failing(rmse: float, targets: Tensor) -> dict[str, str]:
     spread = float(targets.double().std(correction=0))
     if len(targets.unique()) < 2 or rmse < AS_GOOD * spread:
         return {}
-    return {"failing": f"RMSE {rmse:.4g} is no better than the mean's {spread:.4g}"}
+    return {schema.FAILING: f"RMSE {rmse:.4g} is no better than the mean's {spread:.4g}"}
 
 
 def dead_layer(model: nn.Module, x: Tensor) -> str:

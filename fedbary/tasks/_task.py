@@ -17,12 +17,12 @@ from fedbary.data.digest import Digest, digest_of
 from fedbary.data.examples import Examples
 from fedbary.data.shard import Shard
 from fedbary.data.sites import Site
-from fedbary.figures.run import Curve
+from fedbary.figures.run_pictures import Curve
 from fedbary.predictive import Predictive
 from fedbary.runs.data_kept import read_digest
 from fedbary.settings.config import Settings
 from fedbary.tasks.shared.values import (
-    Client,
+    ClientMetrics,
     Dialogue,
     Facts,
     Graph,
@@ -229,7 +229,9 @@ class Task(ABC):
     def said(self, scores: Mapping[str, float]) -> str:
         """Return the scores as the log's line has them."""
 
-    def summary(self, trained: Sequence[Client], held_out: Sequence[Client]) -> dict[str, Any]:
+    def summary(
+        self, trained: Sequence[ClientMetrics], held_out: Sequence[ClientMetrics]
+    ) -> dict[str, Any]:
         """Return what the round's line has of the clients' metrics together."""
         return {}
 

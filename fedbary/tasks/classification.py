@@ -31,6 +31,7 @@ from fedbary.data.shard import Shard
 from fedbary.data.sites import Site, own_data, own_notes
 from fedbary.errors import SettingError
 from fedbary.predictive import Prediction
+from fedbary.runs import schema
 from fedbary.runs.run_folder import read_signature
 from fedbary.settings.config import Settings
 from fedbary.settings.device import torch_device
@@ -274,11 +275,11 @@ class Classification(Classes):
             return found.tempered(temperature)
 
         if self.settings.bayesian_layers > 0:
-            line["monte_carlo"] = _beyond.spread_over_draws(
+            line[schema.MONTE_CARLO] = _beyond.spread_over_draws(
                 prediction, y, lambda i: predicted(x, i)
             )
         if self.settings.corruptions:
-            line["corrupted"] = _beyond.on_corrupted(
+            line[schema.CORRUPTED] = _beyond.on_corrupted(
                 deal.evaluation_data(self.held, self.deal)[0],
                 y,
                 lambda images: predicted(self.taken(images.to(y.device), facts)),
@@ -288,5 +289,5 @@ class Classification(Classes):
         foreign = _images.ood_images(self.settings, self.labels)
         if foreign is not None:
             there = predicted(self.taken(foreign, facts))
-            line["ood"] = _beyond.detection(prediction, there)
+            line[schema.OOD] = _beyond.detection(prediction, there)
         return line

@@ -33,7 +33,8 @@ from fedbary.predictive.forecast import (
     pooled_forecast,
 )
 from fedbary.predictive.noise_var import NoiseSums, noise_sums
-from fedbary.predictive.standardised import Standardiser
+from fedbary.predictive.standardised import RegressionStandardiser
+from fedbary.runs import schema
 from fedbary.scores.regression import SCORES, score
 from fedbary.tasks import _failing, _sums
 from fedbary.tasks._rows import Rows
@@ -88,7 +89,7 @@ class Regression(Rows):
 
     def prepared(self, shard: Shard, facts: Facts) -> Shard:
         """Return a shard with features and targets standardised."""
-        by = Standardiser(**facts)
+        by = RegressionStandardiser(**facts)
         return Shard(
             by.features(shard.x),
             by.target(shard.y),
@@ -111,7 +112,7 @@ class Regression(Rows):
         """Ask for the sums of the columns; return the standardisation."""
         layout = self.signature()
         sums = yield from _sums.ask(len(layout.features) + 1, missing=self.fills)
-        standardiser = Standardiser.from_sums(sums)
+        standardiser = RegressionStandardiser.from_sums(sums)
         found = {"mean": standardiser.mean, "std": standardiser.std}
         return {**found, **(yield from self.ask_fill(sums, layout))}
 
@@ -124,12 +125,12 @@ class Regression(Rows):
         """
         noise = self.settings.noise
         if self.settings.trains_on_squares and isinstance(noise, float):
-            return {"noise_var": noise}
+            return {schema.NOISE_VAR: noise}
         if noise == "cross" and members:
             answers = yield Question(NOISE, read_noise, tensors=members)
             if answers:
-                return {"noise_var": functools.reduce(operator.add, answers).noise_var}
-        return {"noise_var": last.get("noise_var", 0.0)}
+                return {schema.NOISE_VAR: functools.reduce(operator.add, answers).noise_var}
+        return {schema.NOISE_VAR: last.get(schema.NOISE_VAR, 0.0)}
 
     def scores(self, outcome: Outcome, facts: Facts) -> Scored:
         """Score the predictions; where a noise was added to them, without it too."""
@@ -137,11 +138,11 @@ class Regression(Rows):
         seed = self.seed("predict-global", outcome.round)
         prediction = self.predict(outcome, x, facts, seed)
         if not (prediction.mean.isfinite().all() and prediction.var.isfinite().all()):
-            return Scored(dict.fromkeys(SCORES, math.nan), {"failing": _failing.NOT_FINITE})
+            return Scored(dict.fromkeys(SCORES, math.nan), {schema.FAILING: _failing.NOT_FINITE})
         line: dict[str, Any] = {}
-        if outcome.told["noise_var"] > 0:
+        if outcome.told[schema.NOISE_VAR] > 0:
             none = torch.zeros_like(prediction.aleatoric)
-            line["without_noise"] = score(replace(prediction, aleatoric=none), targets)
+            line[schema.WITHOUT_NOISE] = score(replace(prediction, aleatoric=none), targets)
         scores = score(prediction, targets)
         line |= _failing.numbers_failing(scores["rmse"], targets)
         return Scored(scores, line, prediction)
@@ -161,13 +162,13 @@ class Regression(Rows):
 
     def predict(self, outcome: Outcome, x: Tensor, facts: Facts, seed: int) -> Forecast:
         """Return the forecast of rows in their own units, in the target's."""
-        standardiser = Standardiser(**facts)
+        standardiser = RegressionStandardiser(**facts)
         return standardiser.restore(self._predict(outcome, standardiser.features(x), seed))
 
     def graph(self, outcome: Outcome, facts: Facts, seed: int) -> Graph:
         """Return mean, variance and its epistemic part, and each network's mean."""
         networks, predicted = self._predictor(outcome, seed)
-        standardiser = Standardiser(**facts)
+        standardiser = RegressionStandardiser(**facts)
         mean, std = float(facts["mean"][-1]), float(facts["std"][-1])
 
         def answered(x: Tensor) -> dict[str, Tensor]:
@@ -209,7 +210,7 @@ class Regression(Rows):
         self, outcome: Outcome, seed: int
     ) -> tuple[Mapping[str, Tensor], Callable[[Tensor], Forecast]]:
         """Return the networks that predict, stacked, and the forecast of a standardised batch."""
-        kind, noise_var = self.settings.predictive, outcome.told["noise_var"]
+        kind, noise_var = self.settings.predictive, outcome.told[schema.NOISE_VAR]
         members, pool, samples = outcome.members, outcome.pool, self.settings.samples
         generator = Generator().manual_seed(seed)
         if not samples:

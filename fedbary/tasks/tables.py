@@ -22,9 +22,10 @@ from fedbary.data.image_layout import parse_classes
 from fedbary.data.shard import Shard
 from fedbary.data.standardise import Standardiser
 from fedbary.data.tables import Labelled, Layout, load_features, load_labelled, with_test
-from fedbary.figures.roc import roc_curves
+from fedbary.figures.roc_curves import roc_curves
 from fedbary.figures.sheet import GREEN, SKY
 from fedbary.predictive import Prediction
+from fedbary.runs import schema
 from fedbary.scores import tables as scores
 from fedbary.settings.device import torch_device
 from fedbary.tasks import _beyond, _class_scores, _sums
@@ -32,7 +33,7 @@ from fedbary.tasks._class_weights import class_weights, natural, weighted_cross_
 from fedbary.tasks._classes import Classes
 from fedbary.tasks._network import network
 from fedbary.tasks._rows import Rows
-from fedbary.tasks.shared.values import Client, Dialogue, Facts, Loss, Outcome
+from fedbary.tasks.shared.values import ClientMetrics, Dialogue, Facts, Loss, Outcome
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -147,13 +148,17 @@ class Tables(Rows, Classes):
             return super().said(scored)
         return scores.said(scored, self.settings.specificity)
 
-    def summary(self, trained: Sequence[Client], held_out: Sequence[Client]) -> dict[str, Any]:
+    def summary(
+        self, trained: Sequence[ClientMetrics], held_out: Sequence[ClientMetrics]
+    ) -> dict[str, Any]:
         """Return the clients' fairness, and the means of their scores on what they hold out."""
         line = _class_scores.summary(trained, held_out)
-        if "held_out" in line:
-            told = [{**dict.fromkeys(SCORES, math.nan), **c} for c in line["held_out"]["clients"]]
+        if schema.HELD_OUT in line:
+            told = [
+                {**dict.fromkeys(SCORES, math.nan), **c} for c in line[schema.HELD_OUT]["clients"]
+            ]
             means = scores.pooled(told, [client["num-examples"] for client in told])
-            line["held_out"] = {**means, **line["held_out"]}
+            line[schema.HELD_OUT] = {**means, **line[schema.HELD_OUT]}
         return line
 
     def pictures(self, prediction: Prediction, facts: Facts) -> Iterator[tuple[str, Figure]]:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedbary.data.examples import Examples
 from fedbary.errors import SettingError
-from fedbary.figures.run import rejection_curve
+from fedbary.figures.run_pictures import rejection_curve
 from fedbary.predictive import Prediction
 from fedbary.scores.metrics import accuracy_after_rejection
 from fedbary.trained.run import Trained

@@ -23,10 +23,11 @@ from fedbary.runs.best import result_line
 from fedbary.runs.damage import as_written
 from fedbary.runs.data_kept import read_digest
 from fedbary.runs.location import METRICS, read_settings
-from fedbary.runs.metrics import read_rounds
+from fedbary.runs.metrics_file import read_rounds
 from fedbary.runs.own_code import require_trusted
 from fedbary.runs.resume import require_ended
 from fedbary.runs.run_folder import NETWORKS, POSTERIOR, read_signature
+from fedbary.runs.schema import POOL, ROUND
 from fedbary.runs.whole import write_whole
 from fedbary.seeds import derive_seed
 from fedbary.settings.config import Settings, resolve
@@ -195,8 +196,8 @@ class Trained:
     @property
     def _outcome(self) -> Outcome:
         line = self.line
-        pool = pool_from(line["pool"]) if "pool" in line else None
-        return Outcome(line["round"], self.network, self.posterior, self.members, line, [], pool)
+        pool = pool_from(line[POOL]) if POOL in line else None
+        return Outcome(line[ROUND], self.network, self.posterior, self.members, line, [], pool)
 
 
 def load(run: Path | str, own_code: bool = False) -> Trained:

@@ -19,7 +19,7 @@ from fedbary.figures.sheet import BLUE, ORANGE, open_frame, sheet
 from fedbary.report.cells import ACCURACY, DETECTION, ECE_15, ECE_100, NLL, Metric, marked
 from fedbary.report.differences import better, difference, differences, p_value
 from fedbary.report.markup import markdown_table
-from fedbary.report.methods import BRIER
+from fedbary.report.method_tables import BRIER
 from fedbary.study.table import read_table, result_rows
 from findings._pairs import SEED, by_seed, of_pair
 from findings.published import PERSONAL, PRINTED, published, table1

@@ -24,7 +24,7 @@ from fedbary.methods._fast_sgd import fit
 from fedbary.methods.fedag import fit_gaussian, stacked
 from fedbary.predictive.forecast import Forecast, forecast
 from fedbary.predictive.noise_var import noise_sums
-from fedbary.predictive.standardised import Standardiser
+from fedbary.predictive.standardised import RegressionStandardiser
 from fedbary.seeds import derive_seed
 from fedbary.variational.regressor import Regressor
 
@@ -85,10 +85,10 @@ def cubic_figure(x: Tensor, y: Tensor, grid: Tensor, forecasts: Mapping[int, For
     return figure
 
 
-def standardiser_of(columns: Sequence[Tensor]) -> Standardiser:
+def standardiser_of(columns: Sequence[Tensor]) -> RegressionStandardiser:
     """Return the standardiser of all clients' columns."""
     mean = functools.reduce(operator.add, map(Sums.of, columns)).mean
-    return Standardiser.from_sums(
+    return RegressionStandardiser.from_sums(
         functools.reduce(operator.add, (Sums.of(c, mean) for c in columns))
     )
 

@@ -17,7 +17,7 @@ from fedbary.report.cells import ACCURACY, ECE_15, ECE_100, NLL, Metric
 from fedbary.report.differences import better, difference, differences, p_value
 from fedbary.report.differences import pairs_table as tested
 from fedbary.report.markup import markdown_table
-from fedbary.report.methods import BRIER
+from fedbary.report.method_tables import BRIER
 from fedbary.study.table import read_table, result_rows
 from findings import _page
 from findings._pairs import SEED, of_pair

@@ -1,9 +1,9 @@
 """Simulations in forks of one process, which has imported what they need.
 
 `python -m server_app.engine.warm FD` serves the other end of the Unix socket FD, which belongs to a
-`fedbary.launching.warm.WarmProcess`: it receives the path of a settings file with a descriptor
-for the output, forks, waits, and answers with one byte, 0 for a run that ended well. What goes
-wrong before the first request is on its own output.
+`fedbary.launching.warm_process.WarmProcess`: it receives the path of a settings file with a
+descriptor for the output, forks, waits, and answers with one byte, 0 for a run that ended well.
+What goes wrong before the first request is on its own output.
 """
 
 from __future__ import annotations

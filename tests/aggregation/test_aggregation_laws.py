@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedbary.aggregation import DIVERGENCES, RULES, Rule, aggregate
-from fedbary.aggregation.sums import Sums, normalised
+from fedbary.aggregation.sums import RunningSums, normalised
 from fedbary.gaussian import Posterior
 
 ALL = sorted(RULES)
@@ -239,7 +239,7 @@ def test_float32_sums_of_many_clients_keep_float32_accuracy(rule, clients):
     m = (5 + rng.standard_normal((clients, 50))).astype(np.float32)
     lv = rng.uniform(-30, 10, (clients, 50)).astype(np.float32)
     w = rng.uniform(1, 2, clients)
-    sums = Sums(RULES[rule], torch.float32)
+    sums = RunningSums(RULES[rule], torch.float32)
     for a, b, share in zip(m, lv, normalised(w.tolist()), strict=True):
         sums.add(torch.from_numpy(a), torch.from_numpy(b), share)
     mean, log_var = sums.finish()
@@ -250,7 +250,7 @@ def test_float32_sums_of_many_clients_keep_float32_accuracy(rule, clients):
 
 def test_float32_errors_do_not_pile_up_with_the_clients():
     clients = 20_000
-    sums = Sums(RULES["EAA"], torch.float32)
+    sums = RunningSums(RULES["EAA"], torch.float32)
     mean, log_var = torch.tensor([0.1, 0.7]), torch.tensor([-3.0, 2.0])
     for _ in range(clients):
         sums.add(mean, log_var, 1 / clients)

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedbary.aggregation import RULES, aggregate_tensors
-from fedbary.aggregation.limits import LARGEST_LOG_VAR
 from fedbary.aggregation.mixing import Mixing, distances_after
+from fedbary.aggregation.value_limits import LARGEST_LOG_VAR
 from fedbary.errors import SettingError
 from fedbary.methods import Reply, Server, method_named
 

@@ -14,7 +14,7 @@ from fedbary import Posterior
 from fedbary.aggregation import aggregate
 from fedbary.data.deal import training_data
 from fedbary.errors import SettingError
-from fedbary.predictive.standardised import Standardiser
+from fedbary.predictive.standardised import RegressionStandardiser
 from fedbary.settings.config import resolve
 from fedbary.tasks import task_of
 from server_app.engine.inline import run_inline
@@ -55,7 +55,7 @@ def test_rklb_of_linear_gaussian_clients_is_the_posterior_of_all_data_at_any_siz
 
 def standardised(chosen, facts):
     x, y = training_data(task_of(chosen).held, task_of(chosen).deal)
-    by = Standardiser(**facts)
+    by = RegressionStandardiser(**facts)
     return by.features(x).double(), by.target(y).double()
 
 

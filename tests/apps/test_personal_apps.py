@@ -16,7 +16,7 @@ from fedbary.trained import load
 from fedbary.variational.layers import VariationalLinear, reset_layer
 from server_app.engine.inline import run_inline
 from strategies.answering import global_model
-from strategies.methods import strategy_for
+from strategies.by_name import strategy_for
 
 QUICK = {
     "engine": "inline", "device": "cpu", "clients": 3, "rounds": 2, "local_epochs": 2,

@@ -13,7 +13,7 @@ from fedbary.data.deal import evaluation_data, training_data
 from fedbary.errors import SettingError
 from fedbary.launching.launch import prepare
 from fedbary.methods.fedag import fit_gaussian
-from fedbary.predictive.standardised import Standardiser
+from fedbary.predictive.standardised import RegressionStandardiser
 from fedbary.scores.regression import score
 from fedbary.settings.config import resolve
 from fedbary.study.baselines import bayesian_linear
@@ -117,7 +117,7 @@ def test_linear_fedag_is_close_to_bayesian_linear_regression(tmp_path):
         clients=10, rounds=1, model="linear", predictive="closed", local_epochs=40, lr=0.003
     )
     run_inline(linear, tmp_path / "run")
-    standardiser = Standardiser(**tensors(tmp_path / "run", "standardiser"))
+    standardiser = RegressionStandardiser(**tensors(tmp_path / "run", "standardiser"))
     task = task_of(linear)
     x, y = training_data(task.held, task.deal)
     x_new, y_new = evaluation_data(task.held, task.deal)

@@ -3,7 +3,7 @@
 import torch
 
 from fedbary.aggregation.sums import PIECE
-from server_app.recorder import _log_var_spread
+from server_app.spread import log_var_spread
 
 
 def test_the_spread_is_the_mean_standard_deviation_whatever_the_pieces():
@@ -17,7 +17,7 @@ def test_the_spread_is_the_mean_standard_deviation_whatever_the_pieces():
         }
         for _ in range(3)
     ]
-    found = _log_var_spread(clients)
+    found = log_var_spread(clients)
     assert found.keys() == {"long", "short"}
     for name, spread in found.items():
         direct = torch.stack([c[f"{name}_log_var"] for c in clients]).double().std(0).mean()

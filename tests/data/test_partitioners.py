@@ -14,7 +14,7 @@ from fedbary.parts.parameters import declared
 from fedbary.settings.config import resolve
 from fedbary.settings.explain import explained, overview
 from fedbary.settings.parameters import models
-from fedbary.settings.partitioners import partitioners
+from fedbary.settings.partition_names import partitioners
 from fedbary.settings.uses import require_used
 from fedbary.tasks import task_of
 

@@ -9,7 +9,7 @@ from hypothesis.extra.numpy import arrays
 
 from fedbary.data.standardise import Sums
 from fedbary.predictive.forecast import Forecast
-from fedbary.predictive.standardised import Standardiser
+from fedbary.predictive.standardised import RegressionStandardiser
 
 cuts = st.lists(st.integers(0, 40), max_size=5).map(sorted)
 
@@ -67,7 +67,7 @@ def test_different_shifts_do_not_add():
 def test_standardised_columns_have_mean_0_and_variance_1_and_forecasts_come_back():
     generator = torch.Generator().manual_seed(0)
     columns = torch.randn(500, 4, generator=generator).double() * 3 + 2000
-    standardiser = Standardiser.from_sums(two_queries(columns.split(50)))
+    standardiser = RegressionStandardiser.from_sums(two_queries(columns.split(50)))
     x, y = standardiser.features(columns[:, :3]), standardiser.target(columns[:, 3])
     assert x.dtype == y.dtype == torch.float32
     both = torch.cat([x, y[:, None]], 1).double()
@@ -84,6 +84,6 @@ def test_standardised_columns_have_mean_0_and_variance_1_and_forecasts_come_back
 @pytest.mark.parametrize("constant", [0.0, 0.1, 288.15, 1e9 / 3, -1e-7])
 def test_constant_columns_become_zero(constant):
     columns = torch.stack([torch.full((1000,), constant).double(), torch.arange(1000.0)], 1)
-    standardiser = Standardiser.from_sums(two_queries(columns.split(7)))
+    standardiser = RegressionStandardiser.from_sums(two_queries(columns.split(7)))
     assert standardiser.std[0] == 1
     assert standardiser.features(columns[:, :1]).abs().max() < 1e-5

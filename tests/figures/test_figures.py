@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from fedbary.figures.run import learning_curves, partition_heatmap, reliability_diagram
+from fedbary.figures.run_pictures import learning_curves, partition_heatmap, reliability_diagram
 from fedbary.figures.sheet import DPI
 from fedbary.scores.metrics import Reliability, reliability
 from fedbary.tasks.classification import Classification

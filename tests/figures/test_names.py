@@ -8,8 +8,8 @@ import pytest
 
 from fedbary.figures.contact import contact_sheet
 from fedbary.figures.courses import courses
-from fedbary.figures.roc import roc_curves
-from fedbary.figures.run import rejection_curve, reliability_diagram
+from fedbary.figures.roc_curves import roc_curves
+from fedbary.figures.run_pictures import rejection_curve, reliability_diagram
 from fedbary.figures.spared import spared
 from fedbary.scores.metrics import Reliability
 from fedbary.scores.roc import Roc

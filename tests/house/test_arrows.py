@@ -19,7 +19,8 @@ FORBIDDEN = {
     "client_app": {"server_app"},
 }
 PARTITIONERS = {
-    ROOT / "fedbary" / room / "partitioners.py": {"flwr_datasets"} for room in ("data", "settings")
+    ROOT / "fedbary" / file: {"flwr_datasets"}
+    for file in ("data/partitioners.py", "settings/partition_names.py")
 }
 """They find flwr-datasets, which needs no Flower, by its name for those who ask for it."""
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from fedbary.launching.launch import launch
-from fedbary.launching.warm import WarmProcess
+from fedbary.launching.warm_process import WarmProcess
 from fedbary.settings.config import resolve
 
 pytestmark = pytest.mark.slow

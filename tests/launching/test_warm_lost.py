@@ -8,7 +8,7 @@ import yaml
 from processes import wait_until
 from rich.console import Console
 
-from fedbary.launching.warm import WarmProcess
+from fedbary.launching.warm_process import WarmProcess
 from fedbary.study import sweep as study
 from fedbary.study.grid import read_experiment
 
@@ -30,7 +30,7 @@ def test_a_sweep_goes_on_with_the_run_whose_process_was_killed(tmp_path, monkeyp
     content = {"title": "T", "about": "A.", "settings": SETTINGS, "grid": [{"seed": 0}]}
     (tmp_path / "grid.yaml").write_text(yaml.safe_dump(content))
     grid = read_experiment(tmp_path / "grid.yaml", {}, {})
-    results = study.Results.open(tmp_path / "results", grid)
+    results = study.SweepFolder.open(tmp_path / "results", grid)
     (name,) = grid.runs
 
     def sweep():

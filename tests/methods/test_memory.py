@@ -20,7 +20,7 @@ from fedbary.methods.shared.method import weighted_mean
 from fedbary.runs.memory import Memory
 from fedbary.settings.config import resolve
 from server_app.engine.inline import InlineGrid
-from strategies.kept import StateMemory
+from strategies.state_memory import StateMemory
 
 CLIENTS = 3
 

@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from fedbary import load
-from fedbary.commands.grids import compare, report
+from fedbary.commands.experiments import compare, report
 from fedbary.errors import SettingError
 from fedbary.report import compared
 from fedbary.settings.config import resolve

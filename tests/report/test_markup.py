@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 
-from fedbary.figures.run import partition_heatmap
+from fedbary.figures.run_pictures import partition_heatmap
 from fedbary.report.document import Document
 from fedbary.report.markup import bold, code, italic, underlined
 from fedbary.report.report import write_report

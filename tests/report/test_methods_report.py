@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fedbary.report.cells import NLL
 from fedbary.report.document import Document
-from fedbary.report.methods import _by_nll, beside_plain
+from fedbary.report.method_tables import _by_nll, beside_plain
 from fedbary.report.own_models import add_own_models
 from fedbary.report.report import write_report
 from fedbary.report.results import Results

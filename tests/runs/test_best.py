@@ -18,8 +18,9 @@ from fedbary.errors import SettingError
 from fedbary.report import compared
 from fedbary.report.report import write_report
 from fedbary.report.results import Results
-from fedbary.runs.best import BEST, best_round, is_stale, result_line
+from fedbary.runs.best import best_round, is_stale, result_line
 from fedbary.runs.checkpoints import Checkpoint, load_checkpoint, load_round, save_checkpoint
+from fedbary.runs.schema import BEST_ROUND
 from fedbary.settings.config import resolve
 from fedbary.study.table import read_run, read_table, result_rows, write_table
 from server_app import run
@@ -70,7 +71,7 @@ def given(scores, skipped=()):
     made = []
     for number, score in enumerate([0.0, *scores]):
         line = {"round": number, "skipped": number in skipped, "held_out": {"nll": score}}
-        made.append({**line, BEST: best_round(settings(), [*made, line])})
+        made.append({**line, BEST_ROUND: best_round(settings(), [*made, line])})
     return made
 
 
@@ -91,7 +92,7 @@ def test_the_best_round_is_the_first_of_the_least_and_patience_counts_from_there
     scores, skipped, best, ends
 ):
     found = given(scores, skipped)
-    assert found[0][BEST] is None and found[-1][BEST] == best
+    assert found[0][BEST_ROUND] is None and found[-1][BEST_ROUND] == best
     assert is_stale(settings(), found) == ends
     assert not is_stale(settings(patience=0), found)
     assert result_line(found) is found[len(scores) if best is None else best]
@@ -124,7 +125,9 @@ def test_what_is_left_is_the_model_of_a_run_of_just_so_many_rounds(changes, stop
 
 def test_the_loaded_model_is_the_best_round_s(stopped):
     trained, measured = fedbary.load(stopped), lines(stopped)
-    assert trained.line["round"] == measured[-1][BEST] == len(measured) - 1 - QUICK["patience"]
+    assert (
+        trained.line["round"] == measured[-1][BEST_ROUND] == len(measured) - 1 - QUICK["patience"]
+    )
     examples = trained.task.evaluation_examples()
     seed = trained.task.seed("predict-global", trained.line["round"])
     prediction = trained.task.predict(trained._outcome, examples.x, trained.facts, seed)
@@ -280,7 +283,7 @@ def test_a_table_that_lacks_rounds_of_a_run_is_still_refused(tables):
 def test_the_rounds_end_early_on_ray_too(tmp_path):
     soon = {**QUICK, "keep_best": "accuracy", "patience": 1, "cpus_per_client": 1}
     run_inline(resolve(soon), tmp_path / "inline")
-    best = lines(tmp_path / "inline")[-1][BEST]
+    best = lines(tmp_path / "inline")[-1][BEST_ROUND]
     own = [f"{key}={value}" for key, value in soon.items() if key != "engine"]
     done = subprocess.run(
         [FEDBARY, "simulate", *own, "engine=ray", "output=run"],

@@ -24,7 +24,7 @@ from processes import MARK, servers_of, wait_until
 
 from fedbary.launching.deploy import lab, partition_configs
 from fedbary.launching.launch import prepare
-from fedbary.launching.warm import WarmProcess
+from fedbary.launching.warm_process import WarmProcess
 from fedbary.settings.config import resolve
 
 pytestmark = pytest.mark.slow

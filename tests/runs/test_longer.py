@@ -10,11 +10,11 @@ from fedbary.errors import SettingError
 from fedbary.runs.checkpoints import load_checkpoint
 from fedbary.runs.location import is_whole
 from fedbary.runs.longer import earlier_rates, lengthen
-from fedbary.runs.metrics import read_rounds
+from fedbary.runs.metrics_file import read_rounds
 from fedbary.runs.resume import resumable
 from fedbary.settings.config import resolve
 from fedbary.study.grid import read_experiment
-from fedbary.study.sweep import Results
+from fedbary.study.sweep import SweepFolder
 from server_app.engine.inline import run_inline
 
 QUICK = {
@@ -113,7 +113,7 @@ def test_a_sweep_takes_no_lengthened_run_for_its_own(tmp_path):
     run_inline(chosen.model_copy(update={"rounds": 2}), folder)
     resume(folder, "rounds=3")
     assert is_whole(folder) and load_checkpoint(folder, "last").round == 3
-    results = Results.open(tmp_path / "results", experiment)
+    results = SweepFolder.open(tmp_path / "results", experiment)
     assert name not in results.done
     (folder / "posterior.safetensors").unlink()
     assert resumable(folder, chosen.model_copy(update={"output": str(folder)})) is None

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score, roc_curve
 
 from fedbary.errors import SettingError
-from fedbary.figures.roc import roc_curves
+from fedbary.figures.roc_curves import roc_curves
 from fedbary.scores.metrics import evaluate
 from fedbary.scores.roc import Roc
 from fedbary.scores.tables import SCORES, pooled, rocs, said, score

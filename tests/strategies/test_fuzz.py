@@ -16,11 +16,11 @@ from hostile_replies import NUMBERS, TEXTS, Federation
 from strategies_replies import NO_GRID, raw
 
 from fedbary.aggregation import RULES, Rule
-from fedbary.aggregation.limits import LOG_VAR_LIMIT, value_limit
+from fedbary.aggregation.value_limits import LOG_VAR_LIMIT, value_limit
 from server_app.roster.member import Member, member_from
 from strategies import RKLB, chart, strategy_for
 from strategies.admission import train_refusal
-from strategies.limits import check_arrays
+from strategies.soundness import check_arrays
 
 pytestmark = pytest.mark.slow
 

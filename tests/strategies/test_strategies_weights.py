@@ -13,7 +13,7 @@ from strategies_replies import failure, raw, reply
 from fedbary.errors import SettingError
 from strategies import RKLB
 from strategies.admission import MOST_NUMBERS, evaluate_refusal, metric_refusals
-from strategies.gate import MOST_AT_ONCE, Gate
+from strategies.gate import MOST_AT_ONCE, ReplyGate
 from strategies.weights import bounded, weight_of
 
 POSITIVE = st.one_of(st.integers(1, 10**18), st.floats(1e-300, 1e300))
@@ -118,7 +118,7 @@ def test_an_error_that_flower_sends_for_a_site_is_named_after_the_site():
     """Flower signs what it sends for a site that died as node 1."""
     question = reply(5)
     question.metadata.dst_node_id = 77
-    gate = Gate({77: "north"}.get)
+    gate = ReplyGate({77: "north"}.get)
     gate.ask([question])
     died = failure(1, "gone")
     died.metadata.__dict__["_reply_to_message_id"] = question.metadata.message_id

@@ -13,7 +13,7 @@ from fedbary.report.report import write_report
 from fedbary.settings.config import resolve
 from fedbary.study.files import ROUNDS, RUNS, TOGETHER
 from fedbary.study.grid import read_experiment
-from fedbary.study.sweep import Results
+from fedbary.study.sweep import SweepFolder
 from fedbary.study.table import read_about, read_table, write_about
 from server_app.engine.inline import run_inline
 
@@ -39,7 +39,7 @@ def test_a_report_is_the_same(old, tmp_path):
 
 def test_a_sweep_has_nothing_to_do_and_writes_the_new_form(old):
     experiment = read_experiment(NEW / "grid.yaml", {}, {})
-    results = Results.open(old, experiment)
+    results = SweepFolder.open(old, experiment)
     assert results.done.keys() == experiment.runs.keys()
     results.write()
     assert {RUNS, ROUNDS} < {file.name for file in old.iterdir()}

@@ -22,7 +22,7 @@ from fedbary.study.cost import Cost
 from fedbary.study.files import ROUNDS, RUNS
 from fedbary.study.files import TOGETHER as TABLE
 from fedbary.study.grid import Experiment
-from fedbary.study.sweep import Results
+from fedbary.study.sweep import SweepFolder
 from fedbary.study.table import (
     FORMAT,
     differing_setting,
@@ -352,7 +352,7 @@ def test_a_table_of_an_earlier_version_is_the_same_apart_and_together(tmp_path):
 
 def test_two_sweeps_of_a_folder_keep_each_others_runs(tmp_path):
     nothing = Experiment("T", "", {})
-    first, second = (Results.open(tmp_path, nothing) for _ in range(2))
+    first, second = (SweepFolder.open(tmp_path, nothing) for _ in range(2))
     for results, name in ((first, "a"), (second, "b")):
         results.done[name] = pd.DataFrame(
             {"format": FORMAT, "run": name, "rounds": 1, "round": [0, 1], "nll": 0.5}

@@ -5,7 +5,7 @@ import csv
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
-from fedbary.trained.files import safe, write_table
+from fedbary.trained.writing import safe, write_table
 
 FORMULA = tuple("=+-@\t\r\n")
 TEXTS = st.text(st.sampled_from("=+-@'1.eE \t\r\nab\x1b"), max_size=6)

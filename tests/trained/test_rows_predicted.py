@@ -13,7 +13,7 @@ import fedbary
 from fedbary.commands.use import evaluate, predict
 from fedbary.errors import SettingError
 from fedbary.settings.config import resolve
-from fedbary.trained import files
+from fedbary.trained import writing
 from server_app.engine.inline import run_inline
 
 QUICK = {"engine": "inline", "pictures": False, "clients": 2, "rounds": 1, "local_epochs": 1}
@@ -103,9 +103,9 @@ def test_numbers_far_from_0_keep_the_digits_that_their_spread_needs(runs, here):
     st.floats(1e-3, 1e6),
 )
 def test_a_number_is_written_to_a_hundred_thousandth_of_its_standard_deviation(value, std):
-    error = abs(float(files._written(value, std)) - value)
+    error = abs(float(writing._written(value, std)) - value)
     assert error <= max(1e-5 * std, 1e-15 * abs(value))
-    assert len(files._written(value, std).lstrip("-")) <= 22
+    assert len(writing._written(value, std).lstrip("-")) <= 22
 
 
 def test_groups_that_differ_in_case_or_blanks_are_said(runs, here, capsys):

@@ -18,7 +18,7 @@ from fedbary.commands.use import evaluate, predict
 from fedbary.errors import SettingError
 from fedbary.runs.run_folder import POSTERIOR
 from fedbary.settings.config import resolve
-from fedbary.trained import files
+from fedbary.trained import writing
 from server_app.engine.inline import run_inline
 
 QUICK = {
@@ -289,7 +289,7 @@ def test_what_does_not_fit_is_one_line_and_nothing_is_written(runs, digits, here
 
 KILLED = """
 import os, pathlib, sys
-from fedbary.trained.files import write_text, written_whole
+from fedbary.trained.writing import write_text, written_whole
 with written_whole(pathlib.Path(sys.argv[1])) as made:
     write_text(made / "scores.csv", "new")
     os.kill(os.getpid(), 9)
@@ -310,13 +310,13 @@ def test_a_folder_is_as_it_was_when_its_writer_is_cut_off_and_whole_thereafter(h
     command = [sys.executable, "-c", KILLED, folder]
     assert subprocess.run(command, cwd=Path(__file__).parents[2], check=False).returncode == -9
     assert found() == held
-    with pytest.raises(KeyboardInterrupt), files.written_whole(folder) as made:
-        files.write_text(made / "scores.csv", "new")
+    with pytest.raises(KeyboardInterrupt), writing.written_whole(folder) as made:
+        writing.write_text(made / "scores.csv", "new")
         raise KeyboardInterrupt
     assert found() == held
-    with files.written_whole(folder) as made:
-        files.write_text(made / "scores.csv", "new")
-        files.write_text(made / "sure.txt", "new")
+    with writing.written_whole(folder) as made:
+        writing.write_text(made / "scores.csv", "new")
+        writing.write_text(made / "sure.txt", "new")
     assert found() == held | {"scores.csv": "new", "sure.txt": "new"}
     assert set(tmp_path.iterdir()) == {folder, foreign}
 
@@ -340,12 +340,12 @@ def test_a_table_is_not_written_over_its_picture_nor_to_a_folder(output, tmp_pat
     monkeypatch.chdir(tmp_path)
     (tmp_path / "there").mkdir()
     with pytest.raises(SettingError, match="output: .*; expected the file of a table"):
-        files.picture_beside(Path(output))
-    assert files.picture_beside(Path("a.csv")) == Path("a.png")
+        writing.picture_beside(Path(output))
+    assert writing.picture_beside(Path("a.csv")) == Path("a.png")
 
 
 def test_the_folder_of_now_is_filled_too(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with files.written_whole(Path(".")) as made:
-        files.write_text(made / "scores.csv", "new")
+    with writing.written_whole(Path(".")) as made:
+        writing.write_text(made / "scores.csv", "new")
     assert (tmp_path / "scores.csv").read_text() == "new"

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedbary.data.hub import load_hub
 from fedbary.data.image_files import Shape, common_shape, read_image, shape_of
-from fedbary.data.image_folder import Labelled
+from fedbary.data.image_folder import LabelledImages
 from fedbary.data.images._parts import arrays_of
 from fedbary.errors import SettingError
 
@@ -99,7 +99,7 @@ def _held(name: str, part: Any, images: str) -> Iterator[tuple[str, Path | bytes
         yield f"dataset {name}: row {row}", held["bytes"] or Path(held["path"])
 
 
-def _read(name: str, part: Any, columns: _Columns, shape: Shape, resize: str) -> Labelled:
+def _read(name: str, part: Any, columns: _Columns, shape: Shape, resize: str) -> LabelledImages:
     held = _held(name, part, columns.images)
     pixels = np.stack([read_image(image, shape, resize, row) for row, image in held])
     places = {value: place for place, value in enumerate(columns.values)}

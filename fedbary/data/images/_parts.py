@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from fedbary.data.image_folder import Labelled
+from fedbary.data.image_folder import LabelledImages
 from fedbary.data.tables._split import tenth_of_each_class
 from fedbary.seeds import derive_seed
 
 
-def arrays_of(classes: Sequence[str], train: Labelled, test: Labelled | None) -> dict[str, Any]:
+def arrays_of(
+    classes: Sequence[str], train: LabelledImages, test: LabelledImages | None
+) -> dict[str, Any]:
     """Return the four arrays and the classes' names.
 
     Without a test part a tenth of each class is tested, always the same.

@@ -18,7 +18,7 @@ import numpy as np
 from fedbary.data.forms import TORCHVISION
 from fedbary.data.hub import TESTS
 from fedbary.data.image_files import Shape, common_shape, fitted, picture_shape
-from fedbary.data.image_folder import Labelled, counted
+from fedbary.data.image_folder import LabelledImages, counted
 from fedbary.data.image_pixels import traits
 from fedbary.data.images._dataset import NOTES, UNREADABLE
 from fedbary.data.images._parts import arrays_of
@@ -111,7 +111,7 @@ def _items(name: str, part: Any) -> Iterator[tuple[str, Any, Any]]:
         yield called, *item
 
 
-def _read(name: str, part: Any, shape: Shape, resize: str, seen: Counter[str]) -> Labelled:
+def _read(name: str, part: Any, shape: Shape, resize: str, seen: Counter[str]) -> LabelledImages:
     pixels, labels = [], []
     for called, picture, label in _items(name, part):
         seen.update(traits(picture))

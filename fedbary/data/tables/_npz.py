@@ -17,8 +17,6 @@ from fedbary.data.npz import read_npz_arrays
 from fedbary.data.tables._words import plain
 from fedbary.errors import CellError, SettingError
 
-Array = np.ndarray
-
 PARTS = ("x_train", "y_train", "x_test", "y_test")
 
 KINDS = "iufbU"
@@ -44,15 +42,17 @@ def read(path: Path, target: str) -> Frame:
     return frame(str(path), dict(zip(names, x.T, strict=True)), y, splits)
 
 
-def _is_hidden(arrays: dict[str, Array]) -> bool:
+def _is_hidden(arrays: dict[str, np.ndarray]) -> bool:
     """Whether the test part's targets are all −1, which the training part's never are."""
     held, known = arrays["y_test"], arrays["y_train"]
     return bool(np.size(held) and (held == -1).all() and not (known == -1).any())
 
 
-def _arrays(path: Path) -> tuple[Array, Array | None, list[str], list[tuple[Array, Array]]]:
+def _arrays(
+    path: Path,
+) -> tuple[np.ndarray, np.ndarray | None, list[str], list[tuple[np.ndarray, np.ndarray]]]:
     """Return features, targets if there are any, names of the features, and perhaps a split."""
-    y: Array | None
+    y: np.ndarray | None
     arrays = read_npz_arrays(path, ("x", "y", "features", *PARTS))
     splits = []
     if all(part in arrays for part in PARTS) and _is_hidden(arrays):

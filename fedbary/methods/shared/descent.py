@@ -20,7 +20,7 @@ from fedbary.methods.shared.method import Local, Tensors
 from fedbary.methods.shared.server_steps import is_buffer
 from fedbary.predictive.networks import evaluation
 
-Call = Callable[[dict[str, Tensor], Tensor], Tensor]
+NetworkCall = Callable[[dict[str, Tensor], Tensor], Tensor]
 """A network's outputs (1, …) for one input, from its trained weights by name."""
 
 GRADIENTS_AT_ONCE = 2**24
@@ -104,7 +104,9 @@ def fisher(local: Local) -> dict[str, Tensor]:
     mode. Of what it does not train F is 0.
     """
 
-    def squares(call: Call, weights: dict[str, Tensor], x: Tensor, y: Tensor) -> dict[str, Tensor]:
+    def squares(
+        call: NetworkCall, weights: dict[str, Tensor], x: Tensor, y: Tensor
+    ) -> dict[str, Tensor]:
         gradients = grad(lambda held: local.nll(call(held, x), y[None]))(weights)
         return {name: each.square() for name, each in gradients.items()}
 
@@ -118,7 +120,9 @@ def gauss_newton(local: Local) -> dict[str, Tensor]:
     by its outputs: where outputs are linear in θ, the loss's own Hessian. Otherwise as `fisher`.
     """
 
-    def diagonal(call: Call, weights: dict[str, Tensor], x: Tensor, y: Tensor) -> dict[str, Tensor]:
+    def diagonal(
+        call: NetworkCall, weights: dict[str, Tensor], x: Tensor, y: Tensor
+    ) -> dict[str, Tensor]:
         outputs = call(weights, x)
         bent = jacrev(jacrev(lambda held: local.nll(held, y[None])))(outputs)[0, :, 0]
         slopes = jacrev(lambda held: call(held, x)[0])(weights)

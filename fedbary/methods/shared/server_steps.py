@@ -9,15 +9,13 @@ Reference: Reddi et al., Adaptive Federated Optimization, ICLR 2021, Algorithm 2
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from fedbary.methods.shared.method import Tensors
 from fedbary.parts.parameters import BelowOne, Checked, Positive
-
-Tensors = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)

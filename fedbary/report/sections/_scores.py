@@ -9,7 +9,7 @@ from fedbary.report.cautions import add_cautions
 from fedbary.report.cells import Metric
 from fedbary.report.document import Document
 from fedbary.report.results import Results, scored_after
-from fedbary.report.runs import add_runs
+from fedbary.report.run_list import add_runs
 from fedbary.report.scores_table import add_scores
 from fedbary.report.variances import add_variances
 from fedbary.study.grid import NAMING

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from fedbary.report.background import add_partitions
+from fedbary.report.bayesian_layers import add_layers
 from fedbary.report.cautions import add_cautions
 from fedbary.report.cells import ACCURACY, ECE_15, ECE_100, NLL
 from fedbary.report.document import Document
-from fedbary.report.layers import add_layers
-from fedbary.report.methods import OF_IMAGES, add_methods, several
+from fedbary.report.method_tables import OF_IMAGES, add_methods, several
 from fedbary.report.results import Results, scored_after, scored_on
 from fedbary.report.rules import add_rules_compared
-from fedbary.report.runs import add_runs
+from fedbary.report.run_list import add_runs
 from fedbary.report.scores_table import BEST, add_scores
 from fedbary.report.uncertainty import add_uncertainty
 from fedbary.report.variances import add_variances

@@ -10,9 +10,9 @@ from fedbary.report.cells import NLL, Metric
 from fedbary.report.document import Document
 from fedbary.report.estimate import Estimate
 from fedbary.report.markup import bold
-from fedbary.report.methods import add_methods, several
+from fedbary.report.method_tables import add_methods, several
 from fedbary.report.results import REPEATS, Results, scored_after, scored_on
-from fedbary.report.runs import add_runs
+from fedbary.report.run_list import add_runs
 from fedbary.settings.config import BOOKKEEPING
 from fedbary.study.central import TABLE as CENTRAL
 from fedbary.study.grid import NAMING

@@ -22,6 +22,7 @@ from typing import Any, Protocol
 
 from fedbary.errors import SettingError, one_line
 from fedbary.runs.run_folder import POSTERIOR
+from fedbary.runs.schema import ROUND
 from fedbary.settings.config import Settings
 
 
@@ -67,8 +68,8 @@ class Tracking:
 
     def add_round(self, line: Mapping[str, Any]) -> None:
         """Take a line of metrics.jsonl."""
-        values = {name: value for name, value in _numbers(line) if name != "round"}
-        self._tell(lambda tracker: tracker.scalars(values, int(line["round"])))
+        values = {name: value for name, value in _numbers(line) if name != ROUND}
+        self._tell(lambda tracker: tracker.scalars(values, int(line[ROUND])))
 
     def finish(self) -> None:
         """Take what the run folder holds."""

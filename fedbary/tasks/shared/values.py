@@ -19,7 +19,7 @@ Graph = Callable[[Tensor], Mapping[str, Tensor]]
 Facts = Mapping[str, Tensor]
 """What the server learnt by asking before the first round; sent with every message."""
 
-Client = Mapping[str, Any]
+ClientMetrics = Mapping[str, Any]
 """One client's metrics, under ``site`` its name."""
 
 
@@ -108,7 +108,7 @@ class Outcome:
     posterior: Posterior
     members: Mapping[str, Tensor]
     told: Mapping[str, Any]
-    held_out: Sequence[Client]
+    held_out: Sequence[ClientMetrics]
     pool: Pool | Gate | None = None
     label_counts: Sequence[int] = ()
 

@@ -57,7 +57,7 @@ def sweep(
     from fedbary.study.files import RUNS
 
     folder = results or _folder(experiment)
-    held = runner.Results.open(folder, grid)
+    held = runner.SweepFolder.open(folder, grid)
     at_once = jobs or runner.default_jobs(grid)
     console = Console(highlight=False, soft_wrap=True)
     if dry_run:
@@ -133,18 +133,18 @@ def compare(
     """
     from fedbary.figures.courses import courses
     from fedbary.report import compared, markup
-    from fedbary.trained import files
+    from fedbary.trained import writing
 
     table = compared.with_arms(compared.read_runs(runs))
-    files.require_free([output], force)
+    writing.require_free([output], force)
     picture = courses(table, compared.curves_of(table))
     tables = [f(table) for f in (compared.settings_table, compared.scores_table)]
     tables.append(compared.pairs_table(table))
     text = "\n\n".join(markup.table(*found) for found in tables if found[1])
-    with files.written_whole(output) as folder:
-        files.write_picture(folder / "courses.png", picture)
+    with writing.written_whole(output) as folder:
+        writing.write_picture(folder / "courses.png", picture)
         page = f"# Comparison\n\n{text}\n\n![courses](courses.png)\n"
-        files.write_text(folder / "comparison.md", page)
+        writing.write_text(folder / "comparison.md", page)
     print(text)
     print(f"Comparison: {output}")
 

@@ -6,8 +6,8 @@ import torch
 from flwr.app import Array, ArrayRecord
 from torch import Tensor
 
-from fedbary.aggregation.limits import LARGEST_LOG_VAR, LOG_VAR_LIMIT, check_values, extremes
 from fedbary.aggregation.reals import is_continuous
+from fedbary.aggregation.value_limits import LARGEST_LOG_VAR, LOG_VAR_LIMIT, check_values, extremes
 
 from .arrays import tensor_from_array
 from .conventions import Convention

@@ -9,6 +9,7 @@ from typing import Any
 from fedbary.data.paths import content_of
 from fedbary.errors import SettingError
 from fedbary.runs.location import METRICS
+from fedbary.runs.schema import ROUND
 
 
 def metrics_lines(folder: Path) -> list[bytes]:
@@ -26,7 +27,7 @@ def read_rounds(folder: Path) -> list[dict[str, Any]]:
     try:
         rounds = [json.loads(line) for line in metrics_lines(folder)]
         if not all(
-            isinstance(line, dict) and line.get("round") == k for k, line in enumerate(rounds)
+            isinstance(line, dict) and line.get(ROUND) == k for k, line in enumerate(rounds)
         ):
             raise ValueError("its lines are not those of the rounds 0, 1, …")
     except (ValueError, RecursionError) as error:

@@ -1,0 +1,110 @@
+"""What a line of metrics.jsonl holds: the one place that names its entries.
+
+Who writes or reads an entry takes its name from here. A value that is not finite is null. Scores
+have the names that their task gives them; those of a task of one's own are not listed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An entry of a line.
+
+    Parameters
+    ----------
+    name : str
+        Its key.
+    when : str
+        Which lines have it.
+    meaning : str
+        What its value is, with the unit.
+    """
+
+    name: str
+    when: str
+    meaning: str
+
+
+ENTRIES: dict[str, Entry] = {}
+"""Every entry by its name, in the order of the page."""
+
+_ALWAYS = "each round"
+_TRAINED = "rounds that trained"
+_CLASSES = "tasks with classes, test data at the server"
+_KEPT = "the last round; each with `keep_best`"
+
+
+def _entry(name: str, when: str, meaning: str) -> str:
+    ENTRIES[name] = Entry(name, when, meaning)
+    return name
+
+
+ROUND = _entry("round", _ALWAYS, "the round's number; round 0 is the initial model")
+SECONDS = _entry("seconds", _ALWAYS, "seconds since the round before")
+LOG_VAR = _entry("log_var", _ALWAYS, "mean log-variance of each Gaussian tensor, by its name")
+SKIPPED = _entry("skipped", _ALWAYS, "whether the global model stayed, as too few replies came")
+UNDONE = _entry("undone", "rounds that undo one", "the round that was undone")
+ADMITTED = _entry("admitted", "from round 1 on", "how many replies were admitted")
+REFUSED = _entry("refused", "from round 1 on", "why each refused reply was refused")
+UNANSWERED = _entry("unanswered", "from round 1 on", "names of the sites that did not answer")
+CLIENTS = _entry("clients", _TRAINED, "each client's metrics of training, `site` its name")
+LOG_VAR_SPREAD = _entry(
+    "log_var_spread",
+    _TRAINED,
+    "standard deviation of the log-variances over the clients, averaged over weights, by tensor",
+)
+BYTES = _entry("bytes", _TRAINED, "bytes of arrays a client, mean: `down` to it, `up` from it")
+MEMBERS = _entry("members", "several networks predict together", "how many networks")
+POOL = _entry("pool", "a pool or a gate joins them", "`each` and `beta` of the pool, or `experts`")
+BEST_ROUND = _entry("best_round", "with `keep_best`", "the best round so far; null before any")
+FAILING = _entry("failing", "models that learned nothing", "what is wrong, and what to try")
+
+ACCURACY = _entry("accuracy", "tasks with classes", "fraction of right predictions")
+NLL = _entry("nll", _ALWAYS, "mean negative log-likelihood, nats")
+ECE = _entry("ece", "tasks with classes", "expected calibration error in `ece_bins` bins")
+BRIER = _entry("brier", "tasks with classes", "Brier score, from 0 to 2")
+AUROC = _entry("auroc", "tables, multilabel", "area under the ROC curve")
+SENSITIVITY = _entry("sensitivity", "tables", "sensitivity at the setting `specificity`")
+F1 = _entry("f1", "multilabel", "mean F1 score over the labels")
+IOU = _entry("iou", "segmentation", "mean intersection over union")
+RMSE = _entry("rmse", "regression", "root mean squared error, in the target's unit")
+SHARPNESS = _entry("sharpness", "regression", "mean standard deviation, in the target's unit")
+CRPS = _entry("crps", "regression", "continuous ranked probability score, in the target's unit")
+COVERAGE_50 = _entry("coverage_50", "regression", "fraction of targets in the 50 % interval")
+COVERAGE_90 = _entry("coverage_90", "regression", "fraction of targets in the 90 % interval")
+COVERAGE_95 = _entry("coverage_95", "regression", "fraction of targets in the 95 % interval")
+NOISE_VAR = _entry("noise_var", "regression", "variance of the noise, in standardised units")
+WITHOUT_NOISE = _entry("without_noise", "regression with noise", "the scores without the noise")
+
+TEMPERATURE = _entry("temperature", "with `calibrate`", "the clients' temperature")
+UNTEMPERED = _entry("untempered", "with `calibrate`", "the scores at temperature 1")
+ECE_15 = _entry("ece_15", _CLASSES, "expected calibration error in 15 bins")
+ECE_100 = _entry("ece_100", _CLASSES, "expected calibration error in 100 bins")
+UNCERTAINTY = _entry(
+    "uncertainty", _CLASSES, "mean `entropy`, its `aleatoric` and its `epistemic` part, nats"
+)
+REJECTION = _entry("rejection", _KEPT, "accuracy after a fraction is rejected, by that fraction")
+BY_CHANCE = _entry("by_chance", _KEPT, "ECE of a calibrated model with the same confidences")
+MONTE_CARLO = _entry("monte_carlo", _KEPT, "standard deviation of the ECE over draws of networks")
+CORRUPTED = _entry(
+    "corrupted", f"{_KEPT}; with `corruptions`", "scores on corrupted images, by kind and strength"
+)
+OOD = _entry(
+    "ood", f"{_KEPT}; with `ood_dataset`", "AUROC of telling out-of-distribution images apart"
+)
+LOCAL_MODELS = _entry(
+    "local_models", "clients score their own models", "fairness of the local models' accuracies"
+)
+HELD_OUT = _entry(
+    "held_out",
+    "clients hold examples out",
+    "mean scores of the global model there, their fairness, and each site's under `clients`",
+)
+PERSONAL = _entry(
+    "personal",
+    "methods with personal models",
+    "fairness of each model's accuracies, on `held_out` data and by label `shares`",
+)

@@ -1,0 +1,44 @@
+"""Every entry of a line of metrics.jsonl is named in the schema, and the page has each of them."""
+
+import json
+
+import pytest
+
+from docs._pages import metrics_table
+from fedbary.runs import schema
+from fedbary.settings.config import resolve
+from fedbary.tasks import task_class
+from server_app.engine.inline import run_inline
+
+QUICK = {
+    "engine": "inline", "pictures": False, "clients": 2, "rounds": 1, "local_epochs": 1,
+    "samples": 2, "holdout": 0.3,
+}  # fmt: skip
+IMAGES = {"dataset": "digits", "train_fraction": 0.1}
+RUNS = {
+    "classes": {**IMAGES, "corruptions": True, "calibrate": "temperature", "keep_best": "nll"},
+    "personal": {**IMAGES, "projection": "WB", "evaluate_clients": True},
+    "members": {**IMAGES, "method": "FedPPD"},
+    "tables": {"task": "tables"},
+    "regression": {"task": "regression", "holdout": 0.0},
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_writes_what_the_schema_names(name, tmp_path):
+    run_inline(resolve({**QUICK, **RUNS[name]}), tmp_path / "run")
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    assert {key for line in lines for key in json.loads(line)} <= schema.ENTRIES.keys()
+
+
+@pytest.mark.parametrize("task", ["multilabel", "segmentation", "tables"])
+def test_the_scores_of_a_task_are_named(task):
+    assert task_class(task).limits.keys() <= schema.ENTRIES.keys()
+
+
+def test_an_entry_is_a_constant_and_a_row_of_the_page():
+    constants = {value for name, value in vars(schema).items() if name.isupper() and name[0] != "_"
+                 and isinstance(value, str)}  # fmt: skip
+    assert constants == schema.ENTRIES.keys()
+    page = metrics_table()
+    assert all(f"| `{name}` |" in page for name in schema.ENTRIES)
