@@ -18,7 +18,7 @@ from strategies_replies import NO_GRID, metadata
 from test_fuzz import SEED
 
 from fedbary.methods import METHODS, arguments_of
-from fedbary.methods._sums import Sums, head_names
+from fedbary.methods._sums import SumsMethod, head_names
 from fedbary.parts.parameters import declared
 from fedbary.runs.run_folder import RunFolder
 from fedbary.settings.config import resolve
@@ -66,7 +66,7 @@ def sound(tensor, rng):
 def sound_reply(method, model, rng):
     """A sound reply: near what was sent, or, of a method of sums, those of some examples."""
     like = method.reply_like(model)
-    if not isinstance(method, Sums):
+    if not isinstance(method, SumsMethod):
         return {key: sound(tensor, rng) for key, tensor in like.items()}
     outputs, width = model[head_names(model)[0]].shape
     x = torch.from_numpy(rng.standard_normal((20, width)))
