@@ -31,7 +31,9 @@ def make(name: str, weights: str) -> tuple[nn.Module, Transform]:
         raise SettingError("backbone", name, f"a network of torchvision: {', '.join(known)}")
     pretrained = models.get_model_weights(called).DEFAULT
     try:
-        body = models.get_model(called, weights=pretrained if weights == "auto" else None)
+        body = models.get_model(called, weights=None)
+        if weights == "auto":  # torchvision's own loading would take any pickle
+            body.load_state_dict(pretrained.get_state_dict(check_hash=True, weights_only=True))
     except Exception as error:  # noqa: BLE001 - a network and a file fail in many ways
         place = Path(torch.hub.get_dir()) / "checkpoints" / Path(pretrained.url).name
         held = f"{name}, of which there are no weights at {place} ({one_line(error)})"

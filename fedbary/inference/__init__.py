@@ -142,7 +142,7 @@ class Local:
 
 Fit = Callable[[Local], dict[str, float]]
 """A local method: it trains `local.model` in place, and returns metrics of the fit: `train_nll`,
-the mean over the last epoch in nats, and `kl`, KL(q ‖ prior) after it in nats."""
+the mean over the last epoch in nats, and of posteriors `kl`, KL(q ‖ prior) after it in nats."""
 
 
 INFERENCE = modules("inference")

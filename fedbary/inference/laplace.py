@@ -58,7 +58,7 @@ def settle(local: Local, head: Head) -> dict[str, float]:
     options = {"maxiter": STEPS, "maxfun": 2 * STEPS, "gtol": near, "ftol": 0.0, "maxcor": 20}
     mode = minimize(value, flat, jac=True, method="L-BFGS-B", options=options).x
     head.weights = torch.from_numpy(mode).to(start).view_as(start)
-    return {"train_nll": float(head.loss(head.weights)) / len(head.features), "kl": 0.0}
+    return {"train_nll": float(head.loss(head.weights)) / len(head.features)}
 
 
 def _quadratic(local: Local, like: Tensor) -> Quadratic:

@@ -105,12 +105,9 @@ class Expanded:
         for reply in replies:
             found = {n: reply.tensors[f"site/{n}"].double() for n in nothing}
             if fault := structure.fault({n: t for n, t in found.items() if n != SLOPE}):
-                server.warn(f"{reply.client!r} is left out: its site is of no convex loss: {fault}")
-                continue
+                raise ValueError(f"a site of no convex loss: {fault}")
             before = sites.get(reply.client, nothing)
             sites[reply.client] = {n: torch.lerp(before[n], t, step) for n, t in found.items()}
-        if not sites:
-            return server.model, server.state
         moved, model = self._mode(structure, mean, sites), dict(server.model)
         names = last_layer(server.model)
         like = server.model[names[0]]

@@ -51,6 +51,7 @@ class SumsMethod(Method):
     most_features: Count = 4096
 
     deterministic = True
+    fits_last_layer = True
     unused = ("local_epochs", "lr", "momentum", "weight_decay", "lr_schedule")
 
     @abstractmethod

@@ -71,6 +71,9 @@ def _with_laplace(settings: Settings, takes: bool) -> Iterator[tuple[str, str]]:
         yield "inference", f"another for {method}: laplace is for method=PVI"
     elif laplace and settings.bayesian_layers:
         yield "bayesian_layers", "0 for inference=laplace, which takes point weights"
+    elif laplace and settings.model in models().keys() - {"linear"}:
+        allowed = "linear, or a network of yours of which the last layer alone trains"
+        yield "model", f"{allowed}, for inference=laplace"
     elif laplace and covariance == "none":
         yield "covariance", "diagonal, kronecker, full or shared for inference=laplace"
     elif takes and not laplace and covariance != "none":

@@ -62,6 +62,9 @@ def resolve(overrides: Mapping[str, Any], file: Path = DEFAULTS) -> Settings:
         values |= on_features
     chosen = _typed({**values, **given})
     method = methods()[chosen.method]
+    if method.fits_last_layer or chosen.inference == "laplace":
+        values["model"] = "linear"
+        chosen = _typed({**values, **given})
     in_file = parameters_of(BARYCENTRE)  # parameters with defaults in simulation.yaml
     own_of_method = declared(method).items()
     defaults = {n: found.default for n, found in own_of_method if found != in_file.get(n)}

@@ -7,9 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+import torchvision
 from fedbary.strategies.arrays import tensor_from_array
 from flwr.app import Array
 
+from fedbary.backbones import load as backbone
 from fedbary.data.image_layout import ImageLayout
 from fedbary.data.images import load
 from fedbary.data.sites import own_data
@@ -71,4 +74,21 @@ def test_a_pickle_in_a_data_file_is_refused_unread(tmp_path):
     file.write_bytes(pickle.dumps(Bomb(mark)))
     with pytest.raises(SettingError, match="without pickled objects"):
         load(str(file), tmp_path, False)
+    assert not mark.exists()
+
+
+def test_a_pickle_in_a_file_of_weights_is_never_run(tmp_path, monkeypatch):
+    mark, place = tmp_path / "mark", tmp_path / "hub" / "checkpoints"
+    place.mkdir(parents=True)
+    url = torchvision.models.get_model_weights("resnet18").DEFAULT.url
+    for file in (tmp_path / "weights.pt", place / Path(url).name):
+        torch.save({"weight": Bomb(mark)}, file)
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "hub"))
+    cpu = torch.device("cpu")
+    for name, weights in (
+        ("own_backbones:tiny", str(tmp_path / "weights.pt")),
+        ("torchvision:resnet18", "auto"),
+    ):
+        with pytest.raises(SettingError, match="backbone"):
+            backbone(name, weights, "auto", cpu)
     assert not mark.exists()

@@ -161,26 +161,16 @@ def test_a_solution_solves_and_messages_have_the_stated_sizes(covariance):
 
 
 @pytest.mark.parametrize("covariance", STRUCTURES)
-def test_a_site_of_no_convex_loss_is_left_out_by_name_and_the_others_go_on(covariance):
+def test_a_site_of_no_convex_loss_is_refused(covariance):
     x, y = softmax_data()
-    parts, model, said = split(x, y), network(3, 4), []
-    method = PVI(covariance=covariance)
-    tensors, _ = rounds(method, model, parts, functional.cross_entropy, 0)
-    server = Server(tensors, {}, warn=said.append)
-    replies = []
-    for k, part in enumerate(parts):
-        fitted = method.fit(
-            local(model, *part, functional.cross_entropy), method.send(server, str(k)), {}
-        )
-        replies.append(Reply(str(k), 1.0, fitted.reply))
-    alone, _ = method.aggregate(server, replies[:2])
+    model, method = network(3, 4), PVI(covariance=covariance)
+    tensors, _ = rounds(method, model, split(x, y), functional.cross_entropy, 0)
+    server, given = Server(tensors, {}), local(model, x, y, functional.cross_entropy)
+    sound = method.fit(given, method.send(server, "0"), {}).reply
     for wrong in (-1.0, math.nan):
-        said.clear()
-        bad = {n: t * wrong if n != "site/slope" else t for n, t in replies[2].tensors.items()}
-        found, _ = method.aggregate(server, [*replies[:2], Reply("2", 1.0, bad)])
-        assert "'2' is left out" in said[0]
-        for name, tensor in alone.items():
-            torch.testing.assert_close(found[name], tensor)
+        bad = {n: t * wrong if n != "site/slope" else t for n, t in sound.items()}
+        with pytest.raises(ValueError, match="a site of no convex loss"):
+            method.aggregate(server, [Reply("0", 1.0, sound), Reply("1", 1.0, bad)])
 
 
 def test_a_client_that_is_away_keeps_its_site():
@@ -215,16 +205,3 @@ def test_a_layer_too_large_for_a_structure_is_refused_with_its_size():
         PVI(covariance="full").start(model)
     for covariance in ("diagonal", "kronecker", "shared"):
         PVI(covariance=covariance).start(model)
-
-
-def test_where_every_site_is_left_out_the_model_stays():
-    model = {"weight": torch.ones(4, 3), "bias": torch.ones(4)}
-    method, said = PVI(covariance="diagonal"), []
-    sound = method.reply_like(model)
-    bad = {name: tensor - 1 for name, tensor in sound.items()}
-    server = Server(model, {}, warn=said.append)
-    found, state = method.aggregate(server, [Reply("a", 1.0, bad)])
-    assert "'a' is left out" in said[0]
-    assert not state
-    for name, tensor in model.items():
-        torch.testing.assert_close(found[name], tensor)

@@ -150,6 +150,9 @@ class Method(Checked):
     needs_softmax = False
     """Whether it takes a network's answers for the logits of one softmax."""
 
+    fits_last_layer = False
+    """Whether it fits the last layer alone: the network is `linear` by default."""
+
     needs_numbers = False
     """Whether it predicts numbers: a regression's network with one noise, and no classes."""
 
