@@ -18,7 +18,6 @@ from fedbary.commands.use import evaluate, predict
 from fedbary.errors import SettingError
 from fedbary.runs.run_folder import POSTERIOR
 from fedbary.settings.config import resolve
-from fedbary.trained import writing
 from server_app.engine.inline import run_inline
 
 QUICK = {
@@ -287,40 +286,6 @@ def test_what_does_not_fit_is_one_line_and_nothing_is_written(runs, digits, here
     assert len(rows("predictions.csv")) == 3
 
 
-KILLED = """
-import os, pathlib, sys
-from fedbary.trained.writing import write_text, written_whole
-with written_whole(pathlib.Path(sys.argv[1])) as made:
-    write_text(made / "scores.csv", "new")
-    os.kill(os.getpid(), 9)
-"""
-
-
-@pytest.mark.parametrize("held", [{}, {"scores.csv": "old", "mine.txt": "mine"}])
-def test_a_folder_is_as_it_was_when_its_writer_is_cut_off_and_whole_thereafter(held, tmp_path):
-    folder, foreign = tmp_path / "evaluation", tmp_path / "evaluation.partial"
-    foreign.mkdir()
-    for name, text in held.items():
-        folder.mkdir(exist_ok=True)
-        (folder / name).write_text(text)
-
-    def found():
-        return {file.name: file.read_text() for file in folder.glob("*")}
-
-    command = [sys.executable, "-c", KILLED, folder]
-    assert subprocess.run(command, cwd=Path(__file__).parents[2], check=False).returncode == -9
-    assert found() == held
-    with pytest.raises(KeyboardInterrupt), writing.written_whole(folder) as made:
-        writing.write_text(made / "scores.csv", "new")
-        raise KeyboardInterrupt
-    assert found() == held
-    with writing.written_whole(folder) as made:
-        writing.write_text(made / "scores.csv", "new")
-        writing.write_text(made / "sure.txt", "new")
-    assert found() == held | {"scores.csv": "new", "sure.txt": "new"}
-    assert set(tmp_path.iterdir()) == {folder, foreign}
-
-
 def test_a_run_of_an_earlier_version_takes_todays_defaults_for_what_it_does_not_say(runs, tmp_path):
     folder = tmp_path / "earlier"
     shutil.copytree(runs / "members", folder)
@@ -333,19 +298,3 @@ def test_a_run_of_an_earlier_version_takes_todays_defaults_for_what_it_does_not_
     today, earlier = fedbary.load(runs / "members"), fedbary.load(folder)
     known = today.task.evaluation_examples()
     assert torch.equal(today.predict(known).probs, earlier.predict(known).probs)
-
-
-@pytest.mark.parametrize("output", [".", "there", "picture.png"])
-def test_a_table_is_not_written_over_its_picture_nor_to_a_folder(output, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "there").mkdir()
-    with pytest.raises(SettingError, match="output: .*; expected the file of a table"):
-        writing.picture_beside(Path(output))
-    assert writing.picture_beside(Path("a.csv")) == Path("a.png")
-
-
-def test_the_folder_of_now_is_filled_too(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with writing.written_whole(Path(".")) as made:
-        writing.write_text(made / "scores.csv", "new")
-    assert (tmp_path / "scores.csv").read_text() == "new"

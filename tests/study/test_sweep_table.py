@@ -1,0 +1,118 @@
+"""The table of a sweep: versions, damage, two writers, and what it costs to make a run."""
+
+import os
+
+import pandas as pd
+import pytest
+
+from fedbary.errors import SettingError
+from fedbary.settings.config import resolve
+from fedbary.study.cost import Cost
+from fedbary.study.files import ROUNDS, RUNS
+from fedbary.study.files import TOGETHER as TABLE
+from fedbary.study.grid import Experiment
+from fedbary.study.sweep import SweepFolder
+from fedbary.study.table import (
+    FORMAT,
+    differing_setting,
+    joined,
+    read_table,
+    write_table,
+)
+
+
+def small_table(tmp_path, **changes):
+    table = pd.DataFrame({"format": FORMAT, "run": "a", "rounds": 1, "round": [0, 1], "nll": 0.5})
+    write_table(tmp_path, [table.assign(**changes)])
+    return tmp_path / RUNS
+
+
+def test_a_sweep_cut_off_before_its_table_is_said_to_go_on(tmp_path):
+    with pytest.raises(SettingError, match="runs.csv, as fedbary sweep fills it, [^;]*$"):
+        read_table(tmp_path)
+    (tmp_path / "runs").mkdir()
+    with pytest.raises(SettingError, match="; the same fedbary sweep again makes it of the runs"):
+        read_table(tmp_path)
+
+
+def test_a_table_of_another_version_is_refused(tmp_path):
+    small_table(tmp_path, format=FORMAT + 1)
+    with pytest.raises(SettingError, match=rf"format: '{FORMAT + 1}'; expected.*format {FORMAT};"):
+        read_table(tmp_path)
+
+
+@pytest.mark.parametrize("damage", [b"", b"\x00\xff", b"a,b\n1,2\n"])
+def test_a_damaged_table_is_refused_and_left_alone(tmp_path, damage):
+    file = small_table(tmp_path)
+    file.write_bytes(damage)
+    with pytest.raises(SettingError, match="move it away"):
+        read_table(tmp_path)
+    assert file.read_bytes() == damage
+
+
+def test_a_table_cut_off_is_refused(tmp_path):
+    """The rounds within their file, a line of the runs, and the rounds of a run that are gone."""
+    file = small_table(tmp_path)
+    runs, rounds = file.read_bytes(), (tmp_path / ROUNDS).read_bytes()
+    (tmp_path / ROUNDS).write_bytes(rounds[:-9])
+    with pytest.raises(SettingError, match=ROUNDS):
+        read_table(tmp_path)
+    (tmp_path / ROUNDS).write_bytes(rounds)
+    file.write_bytes(runs[:-3])
+    with pytest.raises(SettingError, match="its last line is cut off"):
+        read_table(tmp_path)
+    file.write_bytes(runs + runs.splitlines(keepends=True)[-1].replace(b"a", b"b", 1))
+    with pytest.raises(SettingError, match=f"{ROUNDS} lacks b"):
+        read_table(tmp_path)
+
+
+def test_a_table_of_an_earlier_version_is_the_same_apart_and_together(tmp_path):
+    """Two runs of other settings and scores, of which one has no label counts."""
+    frames = []
+    for run, key in (("a", "lr"), ("b", "mu")):
+        fixed = {"format": FORMAT, "run": run, key: 0.125, "rounds": 1, "commit": "c"}
+        measured = {"round": [0, 1], f"{key}_score": [0.5, 7], "skipped": [None, False]}
+        frames.append(pd.DataFrame({**fixed, "versions.torch": "2", **measured}))
+    frames[0]["label_counts"] = ["[[1, 2]]", None]
+    table = joined(frames)
+    table.to_csv(tmp_path / TABLE, index=False)
+    old = read_table(tmp_path)
+    write_table(tmp_path, [old])
+    header = (tmp_path / RUNS).read_text().splitlines()[0].split(",")
+    settings = ["run", "format", "lr", "rounds", "mu"]
+    assert header == [*settings, "commit", "versions.torch", "label_counts"]
+    (tmp_path / TABLE).unlink()
+    pd.testing.assert_frame_equal(read_table(tmp_path)[list(old)], old)
+
+
+def test_two_sweeps_of_a_folder_keep_each_others_runs(tmp_path):
+    nothing = Experiment("T", "", {})
+    first, second = (SweepFolder.open(tmp_path, nothing) for _ in range(2))
+    for results, name in ((first, "a"), (second, "b")):
+        results.done[name] = pd.DataFrame(
+            {"format": FORMAT, "run": name, "rounds": 1, "round": [0, 1], "nll": 0.5}
+        )
+        results.write()
+    assert set(read_table(tmp_path)["run"]) == {"a", "b"}
+
+
+def test_numbers_that_the_table_rounds_are_still_the_same_setting():
+    rows = pd.DataFrame({"lr": [0.0333333], "rule": ["WB"], "download": [True], "pixels": [None]})
+    same = {"lr": 1 / 30, "rule": "WB", "download": True, "pixels": "unit", "newer": 1}
+    assert differing_setting(rows, same) is None
+    assert differing_setting(rows, {**same, "lr": 0.0334}) == "lr"
+    assert differing_setting(rows, {**same, "rule": "EAA"}) == "rule"
+
+
+def test_an_interrupted_write_leaves_the_old_table(tmp_path, monkeypatch):
+    file = small_table(tmp_path)
+    before = file.read_bytes()
+    monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        small_table(tmp_path, nll=0.1)
+    assert file.read_bytes() == before
+
+
+def test_the_time_of_a_run_without_data_is_unknown(tmp_path):
+    settings = resolve({"dataset": "svhn", "data_dir": str(tmp_path)})
+    assert Cost([]).seconds(settings) is None
