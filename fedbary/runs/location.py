@@ -22,6 +22,9 @@ SETTINGS = "settings.yaml"
 SIGNATURE = "signature.json"
 SITE_KEYS = "site-keys.json"
 
+BEFORE_SETTINGS = {LOCK, SITE_KEYS, f"{SITE_KEYS}.partial", f"{SETTINGS}.partial"}
+"""What a run writes before its settings: a folder that holds no more holds no run."""
+
 
 def run_folder(settings: Settings, base: Path) -> Path:
     """Return the run's folder, absolute: `output`, or for auto a new name under base/runs."""
@@ -113,12 +116,13 @@ def require_startable(folder: Path, settings: Settings) -> None:
     Raises
     ------
     SettingError
-        If the folder cannot be written; or exists, for a run that begins; or, for one that goes
-        on, holds none, a whole one, or one of other settings.
+        The folder cannot be written. A run that begins: if a file was written there. A run that
+        goes on: if the folder holds none, a whole one, or one of other settings.
     """
     try:
         held = {path.name for path in folder.iterdir()} if folder.exists() else set()
-        if held != {LOCK} and folder.exists() and settings.resume == "none":
+        is_new = held <= BEFORE_SETTINGS
+        if settings.resume == "none" and not is_new:
             raise SettingError("output", str(folder), "a folder that does not exist yet")
         place = next(path for path in (folder, *folder.parents) if path.exists())
         with tempfile.TemporaryFile(dir=place):
@@ -129,7 +133,7 @@ def require_startable(folder: Path, settings: Settings) -> None:
         return
     if is_whole(folder):
         raise SettingError("output", str(folder), "a run that was cut off; this one is whole")
-    if settings.resume == "last" and held <= {LOCK, f"{SETTINGS}.partial"}:
+    if settings.resume == "last" and is_new:
         return
     made = read_settings(folder)
     for key, value in settings.model_dump().items():

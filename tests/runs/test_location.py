@@ -36,6 +36,18 @@ def test_a_folder_in_which_something_was_written_stays(tmp_path):
         require_startable(folder, resolve({}))
 
 
+@pytest.mark.parametrize("resume", ["none", "last"])
+def test_a_folder_in_which_no_settings_were_written_holds_no_run(resume, tmp_path):
+    settings = resolve({"output": str(tmp_path), "resume": resume})
+    for name in sorted(location.BEFORE_SETTINGS):
+        require_startable(tmp_path, settings)
+        (tmp_path / name).touch()
+    require_startable(tmp_path, settings)
+    (tmp_path / "mine.txt").touch()
+    with pytest.raises(SettingError):
+        require_startable(tmp_path, settings)
+
+
 def test_a_folder_that_the_user_names_is_left_to_the_run(tmp_path):
     with claimed_folder(resolve({"output": "mine"}), tmp_path) as folder:
         assert folder == tmp_path.resolve() / "mine" and not folder.exists()

@@ -1,0 +1,90 @@
+"""A run that is killed between any two changes of its folder ends with the same bytes."""
+
+import shutil
+import subprocess
+import sys
+
+import pytest
+import yaml
+from runs_of import timeless_lines
+
+from fedbary.errors import SettingError
+from fedbary.launching.launch import prepare
+from fedbary.settings.config import resolve
+from server_app.engine.inline import run_inline
+
+pytestmark = pytest.mark.slow
+
+QUICK = {
+    "engine": "inline", "clients": 2, "rounds": 2, "local_epochs": 1, "samples": 2, "device": "cpu",
+    "pictures": False, "server_momentum": 0.5, "batch_size": 256,
+}  # fmt: skip
+
+WATCHED = """
+import os, pathlib, shutil, sys
+from server_app.engine import inline
+
+run, states = map(pathlib.Path, sys.argv[2:])
+CHANGES = {"open", "os.rename", "os.remove", "os.mkdir"}
+
+
+def kept(event, arguments):
+    inside = event in CHANGES and str(arguments[0]).startswith(str(run))
+    if not inside or not run.exists() or copying or event == "open" and arguments[1] in (None, "r"):
+        return
+    copying.append(1)
+    shutil.copytree(run, states / f"{len(list(states.iterdir())):03}")
+    copying.clear()
+
+
+copying = []
+sys.addaudithook(kept)
+inline.main()
+"""
+
+
+def content(folder):
+    """Everything that a folder holds, by name."""
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def ended(folder):
+    """What a run ends with, without the time it took."""
+    names = ["posterior.safetensors", "data-rows.safetensors", "signature.json"]
+    return [(folder / name).read_bytes() for name in names], timeless_lines(folder)
+
+
+@pytest.fixture(scope="module")
+def states(tmp_path_factory):
+    """A whole run's folder, and a copy of it before each of its changes."""
+    base = tmp_path_factory.mktemp("moments")
+    whole, file, copies = base / "run", base / "settings.yaml", base / "states"
+    copies.mkdir()
+    file.write_text(yaml.safe_dump(resolve({**QUICK, "output": str(whole)}).model_dump()))
+    command = [sys.executable, "-c", WATCHED, file, whole, copies]
+    subprocess.run(command, check=True, timeout=300, stdout=subprocess.DEVNULL)
+    different = []
+    for folder in sorted(copies.iterdir()):
+        if not different or content(folder) != content(different[-1]):
+            different.append(folder)
+    return whole, different
+
+
+def test_a_run_goes_on_from_each(states, tmp_path):
+    whole, folders = states
+    assert not content(folders[0]) and len(folders) > 15, "the hook saw too few changes"
+    left_whole = 0
+    for folder in folders:
+        there = tmp_path / folder.name
+        shutil.copytree(folder, there)
+        begins = not (there / "settings.yaml").exists()
+        words = {**QUICK, "output": str(there), "resume": "none" if begins else "last"}
+        if (there / "posterior.safetensors").exists():
+            left_whole += 1
+            with pytest.raises(SettingError, match="this one is whole"):
+                prepare(resolve(words), there)
+        else:
+            run_inline(prepare(resolve(words), there), there)
+        assert ended(there) == ended(whole), sorted(content(folder))
+        assert not list(there.glob("*.partial"))
+    assert left_whole < 5, "the run wrote much after its end"
