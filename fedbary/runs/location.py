@@ -123,7 +123,8 @@ def require_startable(folder: Path, settings: Settings) -> None:
         held = {path.name for path in folder.iterdir()} if folder.exists() else set()
         is_new = held <= BEFORE_SETTINGS
         if settings.resume == "none" and not is_new:
-            raise SettingError("output", str(folder), "a folder that does not exist yet")
+            allowed = "a folder that does not exist yet, or an empty one"
+            raise SettingError("output", str(folder), allowed)
         place = next(path for path in (folder, *folder.parents) if path.exists())
         with tempfile.TemporaryFile(dir=place):
             pass

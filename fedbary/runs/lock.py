@@ -27,7 +27,7 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 def only_writer(folder: Path) -> Iterator[None]:
     """Be the one process that writes to a folder, which is made if need be.
 
-    A folder in which nothing was written is removed at the end.
+    A folder that was made here, and in which nothing was written, is removed at the end.
 
     Raises
     ------
@@ -35,6 +35,7 @@ def only_writer(folder: Path) -> Iterator[None]:
         If another process is writing to it, or there is no room: one line.
     """
     try:
+        is_new = not folder.exists()
         folder.mkdir(parents=True, exist_ok=True)
         with _locked(folder) as file:
             try:
@@ -44,7 +45,7 @@ def only_writer(folder: Path) -> Iterator[None]:
                 yield
             finally:
                 (folder / LOCK).unlink(missing_ok=True)
-                if folder.exists() and not any(folder.iterdir()):
+                if is_new and folder.exists() and not any(folder.iterdir()):
                     folder.rmdir()
     except OSError as error:
         if error.errno not in NO_ROOM:

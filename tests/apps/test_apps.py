@@ -265,6 +265,7 @@ def test_what_is_written_stays_when_a_run_is_cut_off(tmp_path):
 
 def test_an_existing_run_folder_is_left_alone(tmp_path):
     (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "mine.txt").touch()
     with pytest.raises(SettingError, match="output"):
         run_inline(settings(), tmp_path / "run")
-    assert list((tmp_path / "run").iterdir()) == []
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["mine.txt"]

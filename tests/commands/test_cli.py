@@ -37,7 +37,7 @@ def fedbary(*words, cwd):
         (["dataset=fashionmnist", "data_dir=empty", "download=false"], ["fashionmnist", "empty"]),
         (["min_examples=1000"], ["min_examples", "1000"]),
         (["partition=classes", "classes_per_client=11"], ["classes_per_client", "11"]),
-        (["output=."], ["output", "does not exist"]),
+        (["output=/"], ["output", "does not exist"]),
         (["output=/dev/null/run"], ["output", "/dev/null/run", "can be written"]),
         (["output=/proc/run"], ["output", "/proc/run", "can be written"]),
         (["dataset=none"], ["classes", "auto"]),
