@@ -15,6 +15,7 @@ from fedbary.errors import RunError, SettingError
 from fedbary.figures import draw_without_screen
 from fedbary.methods import require_method
 from fedbary.runs.ending import end_with_parent, spare_imports
+from fedbary.runs.forgotten import forgotten_sites
 from fedbary.runs.location import claimed_folder, require_startable
 from fedbary.runs.lock import only_writer
 from fedbary.runs.resume import checkpoint_to_resume
@@ -102,7 +103,8 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
     if checkpoint is not None:
         task.require_same_data(folder)
     keys = read_site_keys(folder) if checkpoint else {}
-    roster = Roster(grid, settings, signature, keys, simulated)
+    forgotten = forgotten_sites(folder) if checkpoint else frozenset()
+    roster = Roster(grid, settings, signature, keys, simulated, forgotten)
     roster.gather()
     if checkpoint is None:
         results = new_folder(folder, settings, task, roster)

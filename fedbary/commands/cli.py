@@ -18,6 +18,7 @@ from typer.core import TyperGroup
 from fedbary import __version__
 from fedbary.commands.experiments import central, compare, report, sweep
 from fedbary.commands.use import OwnCode, clusters, evaluate, export, predict
+from fedbary.commands.withdraw import forget
 from fedbary.errors import RunError, SettingError, Stopped
 from fedbary.texts import printable
 
@@ -155,6 +156,7 @@ app.command()(predict)
 app.command()(evaluate)
 app.command()(export)
 app.command()(clusters)
+app.command()(forget)
 
 
 def main() -> None:

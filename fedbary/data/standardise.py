@@ -17,6 +17,9 @@ from torch import Tensor
 CONSTANT = 1e-12
 """Standard deviation, relative to the mean, at or below which a column counts as constant."""
 
+SAME = 1e-6
+"""Variance, as a part of the mean square, at or below which rounding hides it: it counts as 0."""
+
 
 @dataclass(frozen=True, eq=False)
 class Sums:
@@ -114,3 +117,28 @@ class Standardiser:
     def filled(self, x: Tensor) -> Tensor:
         """Return features (N, D) without missing values."""
         return x if self.fill is None else x.where(~x.isnan(), self.fill)
+
+
+def renewed(scale: Standardiser, mean: Tensor, squares: Tensor) -> tuple[Standardiser, Tensor]:
+    """Return the standardisation of some of the rows of another, and how it scales their columns.
+
+    With the columns z that `scale` makes, the new ones are (z − m)/b, b = √(q − m²). A column that
+    is constant over these rows has b = 1/std, so that its new std is 1.
+
+    Parameters
+    ----------
+    scale : Standardiser
+        That of all rows.
+    mean, squares : Tensor
+        m and q, mean and mean square of z over some of them, (C,) float64.
+
+    Returns
+    -------
+    Standardiser, Tensor
+        The new one, without `fill`, and b, (C,).
+    """
+    var = squares - mean.square()
+    constant = var <= SAME * squares
+    factor = torch.where(constant, 1 / scale.std, var.clamp_min(0).sqrt())
+    std = torch.where(constant, 1.0, scale.std * factor)
+    return Standardiser(scale.mean + scale.std * mean, std), factor

@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import torch
 from torch import Tensor
@@ -70,6 +70,14 @@ class SumsMethod(Method):
     def sizes(self, features: int, outputs: int) -> Mapping[str, int]:
         """Return how many numbers each of the sums has."""
 
+    @abstractmethod
+    def columns(self, means: Tensors) -> tuple[Tensor, Tensor]:
+        """Return mean and mean square (k,) of the features, and of a target that is a number."""
+
+    @abstractmethod
+    def rescaled(self, means: Tensors, shift: Tensor, scale: Tensor) -> Tensors:
+        """Return the means of the same examples whose columns z (k,) are (z − shift)/scale."""
+
     def start(self, model: Tensors) -> Tensors:
         """Refuse a last layer that is too wide, or has no bias; there is no state yet."""
         self._like(model)
@@ -97,9 +105,12 @@ class SumsMethod(Method):
         state = dict(server.state)
         for reply in replies:
             self.require_possible(reply.tensors)
-            site = _SITES + quote(reply.client, safe="")
-            state[site + _WEIGHT] = torch.tensor(reply.weight, dtype=torch.float64)
-            state |= {f"{site}/{name}": tensor.clone() for name, tensor in reply.tensors.items()}
+            sent = {name: tensor.clone() for name, tensor in reply.tensors.items()}
+            state |= state_of({reply.client: (reply.weight, sent)})
+        return self.model_of(server, state)
+
+    def model_of(self, server: Server, state: Tensors) -> tuple[Tensors, Tensors]:
+        """Return the model that a state's sums make, and the state with all that it holds."""
         count, means = total_of(state)
         names = head_names(server.model)
         matrices = (weight for name, weight in server.model.items() if name != names[0])
@@ -137,18 +148,36 @@ def head_names(model: Tensors) -> tuple[str, str]:
     return names[0], names[1]
 
 
+def sites_of(state: Tensors) -> dict[str, tuple[float, dict[str, Tensor]]]:
+    """Return the examples of each site in a state, by its name, and the means over them."""
+    found = {}
+    for place in sorted(key.removesuffix(_WEIGHT) for key in state if key.endswith(_WEIGHT)):
+        within = f"{place}/"
+        held = {k.removeprefix(within): t for k, t in state.items() if k.startswith(within)}
+        weight = float(held.pop(_WEIGHT[1:]))
+        found[unquote(place.removeprefix(_SITES))] = weight, held
+    return found
+
+
+def state_of(sites: Mapping[str, tuple[float, Tensors]]) -> dict[str, Tensor]:
+    """Return the state that holds the examples of sites and the means over them."""
+    state: dict[str, Tensor] = {}
+    for name, (weight, means) in sites.items():
+        site = _SITES + quote(name, safe="")
+        state[site + _WEIGHT] = torch.tensor(weight, dtype=torch.float64)
+        state |= {f"{site}/{key}": tensor for key, tensor in means.items()}
+    return state
+
+
 def total_of(state: Tensors) -> tuple[float, dict[str, Tensor]]:
     """Return the examples of all sites in a state, and the means over them, in float64."""
-    sites = sorted(key.removesuffix(_WEIGHT) for key in state if key.endswith(_WEIGHT))
-    count = sum(float(state[site + _WEIGHT]) for site in sites)
+    sites = sites_of(state).values()
+    count = sum(weight for weight, _ in sites)
     means: dict[str, Tensor] = {}
-    for site in sites:
-        share = float(state[site + _WEIGHT]) / count
-        for key, tensor in state.items():
-            name = key.removeprefix(f"{site}/")
-            if name != key and f"/{name}" != _WEIGHT:
-                part = share * tensor.double()
-                means[name] = means[name] + part if name in means else part
+    for weight, held in sites:
+        for name, tensor in held.items():
+            part = weight / count * tensor.double()
+            means[name] = means[name] + part if name in means else part
     return count, means
 
 

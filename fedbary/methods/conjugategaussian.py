@@ -32,17 +32,17 @@ Computation 1992, for λ.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from fedbary.aggregation.covariance import packed
+from fedbary.aggregation.covariance import packed, unpacked
 from fedbary.errors import SettingError
 from fedbary.methods._sums import SumsMethod, head_names, scatter, total_of
 from fedbary.methods.ridge import best_ridge
-from fedbary.methods.shared.method import Reply, Server, Tensors
+from fedbary.methods.shared.method import Server, Tensors
 from fedbary.parts.parameters import Count
 from fedbary.predictive import Predictive
 from fedbary.seeds import derive_seed
@@ -93,6 +93,21 @@ class ConjugateGaussian(SumsMethod):
         rows = torch.cat([features, torch.ones_like(features[:, :1]), y.double()[:, None]], 1)
         return {PRODUCTS: packed(rows.T @ rows)}
 
+    def columns(self, means: Tensors) -> tuple[Tensor, Tensor]:
+        """Return mean and mean square (d + 1,) of the features and the target."""
+        whole = _products(means)
+        kept = _without_ones(whole)
+        return whole[-2, kept], whole.diagonal()[kept]
+
+    def rescaled(self, means: Tensors, shift: Tensor, scale: Tensor) -> Tensors:
+        """Return the means of the same examples with columns (z − shift)/scale."""
+        whole = _products(means)
+        kept = _without_ones(whole)
+        turn = torch.eye(len(whole), dtype=torch.float64)
+        turn[kept, kept] = 1 / scale
+        turn[kept, -2] = -shift / scale
+        return {PRODUCTS: packed(turn @ whole @ turn.T)}
+
     def require_possible(self, means: Tensors) -> None:
         """Raise a ValueError if no examples have such sums."""
         _centred(means)
@@ -102,9 +117,9 @@ class ConjugateGaussian(SumsMethod):
         weight, bias, *_ = _posterior(count, means)
         return weight[None], bias[None]
 
-    def aggregate(self, server: Server, replies: Sequence[Reply]) -> tuple[Tensors, Tensors]:
-        """Add what all clients have sent last, find the posterior, and draw from it."""
-        model, state = super().aggregate(server, replies)
+    def model_of(self, server: Server, state: Tensors) -> tuple[Tensors, Tensors]:
+        """Return the posterior's mean, and the state with what is drawn from the posterior."""
+        model, state = super().model_of(server, state)
         names = head_names(server.model)
         count, means = total_of(state)
         weight, _, centre, mean, root, squares = _posterior(count, means)
@@ -141,13 +156,24 @@ def _centred(means: Tensors) -> tuple[Tensor, Tensor]:
     ValueError
         If no examples have such sums.
     """
-    size = (math.isqrt(8 * len(means[PRODUCTS]) + 1) - 1) // 2
+    size = len(_products(means))
     whole = scatter(means[PRODUCTS], size, torch.zeros(size, size, dtype=torch.float64))
     if abs(float(whole[-2, -2]) - 1) > 1e-4:
         raise ValueError("the mean of ones is not 1")
-    kept = [*range(size - 2), size - 1]
+    kept = _without_ones(whole)
     mean = whole[-2, kept]
     return mean, whole[kept][:, kept] - torch.outer(mean, mean)
+
+
+def _products(means: Tensors) -> Tensor:
+    """Return the mean of z zᵀ, z = (φ, 1, y), (d + 2, d + 2)."""
+    size = (math.isqrt(8 * len(means[PRODUCTS]) + 1) - 1) // 2
+    return unpacked(means[PRODUCTS].double(), size)
+
+
+def _without_ones(whole: Tensor) -> list[int]:
+    """Return the places of features and target among (φ, 1, y)."""
+    return [*range(len(whole) - 2), len(whole) - 1]
 
 
 def _posterior(

@@ -46,7 +46,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from fedbary.aggregation.covariance import packed
+from fedbary.aggregation.covariance import packed, unpacked
 from fedbary.methods._sums import SumsMethod, scatter
 from fedbary.methods.shared.method import Server, Tensors
 
@@ -85,6 +85,21 @@ class LDA(SumsMethod):
             PRODUCTS: packed(features.T @ features),
         }
 
+    def columns(self, means: Tensors) -> tuple[Tensor, Tensor]:
+        """Return mean and mean square (d,) of the features."""
+        total = _sums_by_class(means).sum(0)
+        return total, unpacked(means[PRODUCTS].double(), len(total)).diagonal()
+
+    def rescaled(self, means: Tensors, shift: Tensor, scale: Tensor) -> Tensors:
+        """Return the means of the same examples whose features φ are (φ − shift)/scale."""
+        shares, sums = means[SHARES].double(), _sums_by_class(means)
+        total = sums.sum(0)
+        cross = torch.outer(total, shift)
+        products = unpacked(means[PRODUCTS].double(), len(total)) - cross - cross.T
+        products = (products + torch.outer(shift, shift)) / torch.outer(scale, scale)
+        moved = (sums - torch.outer(shares, shift)) / scale
+        return {SHARES: shares, FEATURES: moved.flatten(), PRODUCTS: packed(products)}
+
     def require_possible(self, means: Tensors) -> None:
         """Raise a ValueError if no examples have such sums."""
         by_class(1.0, means)
@@ -114,13 +129,17 @@ def by_class(count: float, means: Tensors) -> tuple[Tensor, Tensor, Tensor]:
     ValueError
         If no examples have such sums.
     """
-    shares = means[SHARES].double()
-    sums = means[FEATURES].double().view(len(shares), -1)
+    shares, sums = means[SHARES].double(), _sums_by_class(means)
     if shares.min() < 0 or abs(float(shares.sum()) - 1) > 1e-4:
         raise ValueError("the classes' shares are none")
     centres = torch.where(shares[:, None] > 0, sums / shares[:, None].clamp_min(1e-30), 0.0)
     within = scatter(means[PRODUCTS], sums.shape[1], centres.T @ sums)
     return count * shares, centres, count * within
+
+
+def _sums_by_class(means: Tensors) -> Tensor:
+    """Return the features' sums by class as parts of the mean of all examples, (C, d)."""
+    return means[FEATURES].double().view(len(means[SHARES]), -1)
 
 
 def pull(counts: Tensor, between: Tensor, within: Tensor) -> float:

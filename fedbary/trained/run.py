@@ -237,7 +237,7 @@ def _loaded(folder: Path, own_code: bool) -> Trained:
     task = task_of(settings)
     held = read_signature(folder)
     signature = task.signature() if held is None else task.signature_from(held)
-    posterior = Posterior.from_state_dict(_tensors(folder, POSTERIOR))
+    posterior = Posterior.from_state_dict(tensors_of(folder, POSTERIOR))
     network = task.make_model(signature)
     _fill(network, posterior, folder)
     return Trained(
@@ -246,7 +246,7 @@ def _loaded(folder: Path, own_code: bool) -> Trained:
         _members(folder, result_line(rounds)),
         settings,
         signature,
-        _tensors(folder, task.facts) if task.facts else {},
+        tensors_of(folder, task.facts) if task.facts else {},
         rounds,
         read_digest(folder),
     )
@@ -273,10 +273,11 @@ def _is_like(tensor: Tensor, wanted: Tensor) -> bool:
 def _members(folder: Path, line: Mapping[str, Any]) -> dict[str, Tensor]:
     """Read the networks that predict together, which must be there if the round had some."""
     held = "members" in line or (folder / f"{NETWORKS}.safetensors").exists()
-    return _tensors(folder, NETWORKS) if held else {}
+    return tensors_of(folder, NETWORKS) if held else {}
 
 
-def _tensors(folder: Path, name: str) -> dict[str, Tensor]:
+def tensors_of(folder: Path, name: str) -> dict[str, Tensor]:
+    """Read ``<name>.safetensors`` of a run; a SettingError if it is missing or damaged."""
     file = folder / f"{name}.safetensors"
     try:
         return load_tensors(content_of(file))

@@ -55,6 +55,8 @@ class Roster:
         The `keys` of the run that goes on.
     simulated : bool
         Whether the nodes are those of Flower's simulation engine.
+    forgotten : set of str
+        The sites that the run has forgotten: they are left out.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class Roster:
         signature: Signature,
         keys: Mapping[str, SiteKey] = MappingProxyType({}),
         simulated: bool = False,
+        forgotten: frozenset[str] = frozenset(),
     ) -> None:
         self._grid = grid
         self._settings = settings
@@ -75,6 +78,7 @@ class Roster:
         self._questions = Questions()
         self._claims = Claims(keys)
         self._simulated = simulated
+        self._forgotten = forgotten
 
     @property
     def members(self) -> list[Member]:
@@ -239,6 +243,8 @@ class Roster:
             return
         try:
             member = member_from(node, reply.content, len(self._signature.classes))
+            if member.name in self._forgotten:
+                raise ValueError(f"the run has forgotten {member.name}")
             self._claim(member, online)
         except ValueError as error:
             self._refuse(node, str(error))

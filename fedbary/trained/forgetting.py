@@ -1,0 +1,205 @@
+"""A site that withdraws: a run of a method of sums without it, exact to rounding.
+
+The server holds the sums of each site. Those of the others make the model: it is the one of a run
+in which the site never was. A standardisation counted the site too. Where features enter a linear
+model as they are, the others' sums say what it is without the site, and are taken to its unit.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from torch import Tensor
+
+from fedbary.data.standardise import Standardiser, renewed
+from fedbary.errors import SettingError
+from fedbary.methods import METHODS, Server, method_of
+from fedbary.methods._sums import SumsMethod, head_names, sites_of, state_of, total_of
+from fedbary.methods.lda import SHARES
+from fedbary.runs.checkpoints import Checkpoint
+from fedbary.runs.commit import git_commit
+from fedbary.runs.damage import as_written
+from fedbary.runs.forgotten import forgotten_by, note_forgotten
+from fedbary.runs.location import is_deployed, read_settings
+from fedbary.runs.own_code import require_trusted
+from fedbary.runs.resume import require_ended, rounds_before, sound_checkpoint
+from fedbary.seeds import derive_seed
+from fedbary.settings.config import ROOT, Settings, validated
+from fedbary.tasks import Task, task_of
+from fedbary.trained.remaining import METHOD_STATE, Remaining, write_remaining
+from fedbary.trained.run import tensors_of
+from fedbary.trained.writing import require_free, written_whole
+
+_Site = tuple[float, Mapping[str, Tensor]]
+"""A site's number of examples, and the means over them."""
+
+BARRED = "barred."
+"""How a checkpoint calls the sites that are refused from now on."""
+
+NEAR = 1e-3
+"""How far standardised columns' mean may lie from 0, their mean square from 1, by rounding."""
+
+
+def place_beside(run: Path, site: str) -> Path:
+    """Return the folder beside a run's that a run without a site is written to by default."""
+    name = re.sub(r"[^\w.=]+", "-", site).strip("-.")
+    return run.resolve().with_name(f"{run.resolve().name}-without-{name}")
+
+
+def forget(run: Path, site: str, output: Path, own_code: bool = False) -> list[str]:
+    """Write the run of one round that a federation without a site would have made.
+
+    The run itself stays as it is. The new folder is written whole or not at all; its settings.yaml
+    notes under `forgotten` the site, its examples, and the run and the round that counted it.
+
+    Parameters
+    ----------
+    run : Path
+        The folder of a run that has ended, of a method of sums.
+    site : str
+        The site's name, as the run's log has it.
+    output : Path
+        The folder to write.
+    own_code : bool
+        As of `fedbary.trained.load`.
+
+    Returns
+    -------
+    list of str
+        What is to be said beside, a line each.
+
+    Raises
+    ------
+    SettingError
+        If the run is of another method, or its standardisation cannot be found without the site;
+        if there is no such site, it is forgotten already, or no other is left; if the folder
+        exists. The message says which.
+    """
+    with as_written(run):
+        require_ended(run)
+        settings = validated({**read_settings(run), "resume": "last"})
+        _require_sums(settings)
+        require_trusted(settings, run, own_code)
+        earlier = [made["rounds"] for made in rounds_before(run)]
+        checkpoint = sound_checkpoint(run, settings, earlier)
+        notes = forgotten_by(run)
+    require_free([output], force=False)
+    if site in [note["site"] for note in notes]:
+        raise SettingError("site", site, f"one that {run} has not forgotten already")
+    task = task_of(settings)
+    task.require_same_data(run)
+    left = _without(site, checkpoint, settings, _facts(run, task))
+    note = {
+        "site": site,
+        "examples": int(left.examples),
+        "run": run.resolve().name,
+        "round": checkpoint.round,
+        "commit": git_commit(ROOT),
+        "at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+    }
+    held = {"rounds": 1, "resume": "none", "output": str(output.resolve())}
+    with written_whole(output) as folder:
+        write_remaining(folder, run, site, settings.model_copy(update=held), left)
+        note_forgotten(folder, [*notes, note])
+    said = [f"{run} still holds the sums of {site}: delete it to be rid of them"]
+    if settings.calibrate != "none":
+        again = f"fedbary resume {output} rounds=2 finds one without it"
+        again = "another run finds one without it" if is_deployed(run) else again
+        said.append(f"Its temperature counted {site} and is gone: {again}")
+    return said
+
+
+def _require_sums(settings: Settings) -> None:
+    if not isinstance(method_of(settings), SumsMethod):
+        known = ", ".join(name for name, kind in METHODS.items() if issubclass(kind, SumsMethod))
+        allowed = f"a method whose server holds the sums of each site: {known}"
+        raise SettingError("method", settings.method, allowed)
+    if settings.max_weight_ratio != "none":
+        allowed = "none: a site counted by what the others weigh, so that they count otherwise now"
+        raise SettingError("max_weight_ratio", settings.max_weight_ratio, allowed)
+
+
+def _without(
+    site: str, checkpoint: Checkpoint, settings: Settings, facts: Mapping[str, Tensor]
+) -> Remaining:
+    """Return what is left without a site."""
+    method = method_of(settings)
+    assert isinstance(method, SumsMethod)
+    held = {
+        name.removeprefix(METHOD_STATE): tensor
+        for name, tensor in checkpoint.strategy.items()
+        if name.startswith(METHOD_STATE)
+    }
+    sites = sites_of(held)
+    if site not in sites:
+        raise SettingError("site", site, f"one whose sums the run holds: {', '.join(sites)}")
+    if len(sites) == 1:
+        raise SettingError("site", site, "a site beside others: nothing would be left of the run")
+    examples, _ = sites[site]
+    others: Mapping[str, _Site] = {name: sums for name, sums in sites.items() if name != site}
+    if facts:
+        _require_told_by_sums(method, held, checkpoint.arrays, facts)
+        facts, others = _restandardised(method, others, facts)
+    server = Server(checkpoint.arrays, {}, 1, derive_seed(settings.seed, "server", 1))
+    model, state = method.model_of(server, state_of(others))
+    method.check_state(model, state)
+    weights = {name: weight for name, (weight, _) in others.items()}
+    barred = {n: t for n, t in checkpoint.strategy.items() if n.startswith(BARRED)}
+    barred.pop(BARRED + site, None)
+    return Remaining(model, state, facts, weights, examples, barred)
+
+
+def _require_told_by_sums(
+    method: SumsMethod,
+    state: Mapping[str, Tensor],
+    model: Mapping[str, Tensor],
+    facts: Mapping[str, Tensor],
+) -> None:
+    """Refuse a standardisation that the sums do not tell without one of the sites."""
+    why = ""
+    if more := facts.keys() - {"mean", "std", "class_rows"}:
+        why = f"{min(more)}, which every site has told"
+    elif sum(t.ndim > 1 for t in model.values()) > 1:
+        why = f"standardised inputs before the layer {head_names(model)[0]}"
+    else:
+        mean, squares = _by_fact(method.columns(total_of(state)[1]), facts)
+        usual = (squares - 1).abs() <= NEAR
+        if not ((mean.abs() <= NEAR) & (usual | (squares <= NEAR))).all():
+            why = "standardised inputs of other examples than it has the sums of"
+    if why:
+        allowed = "one whose standardisation follows from its sums: begin again without the site"
+        raise SettingError("run", f"a run with {why}", allowed)
+
+
+def _restandardised(
+    method: SumsMethod,
+    sites: Mapping[str, _Site],
+    facts: Mapping[str, Tensor],
+) -> tuple[dict[str, Tensor], dict[str, _Site]]:
+    """Return the standardisation of some sites, and their sums of columns in its unit."""
+    count, means = total_of(state_of(sites))
+    mean, squares = _by_fact(method.columns(means), facts)
+    scale, factor = renewed(Standardiser(facts["mean"], facts["std"]), mean, squares)
+    each = len(method.columns(means)[0]) // len(mean)
+    shift, factor = mean.repeat_interleave(each), factor.repeat_interleave(each)
+    moved: dict[str, _Site] = {
+        name: (weight, method.rescaled(sums, shift, factor))
+        for name, (weight, sums) in sites.items()
+    }
+    found = {"mean": scale.mean, "std": scale.std}
+    if "class_rows" in facts:
+        found["class_rows"] = (count * means[SHARES]).round()
+    return found, moved
+
+
+def _by_fact(columns: tuple[Tensor, Tensor], facts: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """Return mean and mean square of each fact's columns: of a channel those of its pixels."""
+    mean, squares = (values.view(len(facts["mean"]), -1).mean(1) for values in columns)
+    return mean, squares
+
+
+def _facts(run: Path, task: Task) -> Mapping[str, Tensor]:
+    return tensors_of(run, task.facts) if task.facts else {}

@@ -1,0 +1,138 @@
+"""The folder of a run without one of its sites: what a run of one round of the others holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from torch import Tensor, nn
+
+from fedbary.methods import method_of
+from fedbary.runs import schema
+from fedbary.runs.data_kept import read_digest, write_digest
+from fedbary.runs.failing import advised
+from fedbary.runs.location import SETTINGS
+from fedbary.runs.run_folder import NETWORKS, RunFolder, read_signature
+from fedbary.runs.site_keys import read_site_keys, write_site_keys
+from fedbary.settings.config import Settings, read_yaml
+from fedbary.tasks import Dialogue, Outcome, Task, task_of
+
+METHOD_STATE = "method."
+"""How the names of a method's state begin in a checkpoint."""
+
+_Found = TypeVar("_Found")
+
+
+@dataclass(frozen=True, eq=False)
+class Remaining:
+    """What is left of a run without a site.
+
+    Attributes
+    ----------
+    model, state : mapping of str to Tensor
+        The global model, and what the method keeps at the server.
+    facts : mapping of str to Tensor
+        What the task has learnt by asking.
+    sites : mapping of str to float
+        The examples of each site that is left.
+    examples : float
+        Those of the site that is gone.
+    barred : mapping of str to Tensor
+        What the checkpoint says of sites that are refused from now on.
+    """
+
+    model: Mapping[str, Tensor]
+    state: Mapping[str, Tensor]
+    facts: Mapping[str, Tensor]
+    sites: Mapping[str, float]
+    examples: float
+    barred: Mapping[str, Tensor]
+
+
+def write_remaining(
+    folder: Path, run: Path, site: str, settings: Settings, left: Remaining
+) -> None:
+    """Fill a folder with a run of one round, of the sites that are left of another.
+
+    Parameters
+    ----------
+    folder : Path
+        Empty, or new.
+    run : Path
+        The folder of the run of all sites.
+    site : str
+        Who is gone; nothing of it is written.
+    settings : Settings
+        Of the run that is written.
+    left : Remaining
+        What is left.
+    """
+    content = read_yaml(run / SETTINGS)
+    counts = dict(zip(content["sites"], content["label_counts"], strict=True))
+    results = RunFolder(folder, settings, {n: c for n, c in counts.items() if n != site})
+    task = task_of(settings)
+    if (signature := read_signature(run)) is not None:
+        results.write_signature(signature)
+    keys = read_site_keys(run)
+    write_site_keys(folder, {n: key for n, key in keys.items() if key != keys.get(site)})
+    if (digest := read_digest(run)) is not None:
+        write_digest(folder, digest)
+    if left.facts:
+        results.write_tensors(task.facts, left.facts)
+    known = task.signature() if signature is None else task.signature_from(signature)
+    network = task.make_model(known)
+    results.add_round(_line(0, network, {}, task, left, counts))
+    network.load_state_dict(dict(left.model))
+    results.add_round(_line(1, network, left.state, task, left, counts))
+    held = {METHOD_STATE + name: tensor for name, tensor in left.state.items()}
+    results.add_checkpoint(left.model, {**held, **left.barred})
+    by = method_of(settings).predictive(left.model, left.state)
+    if by.members:
+        results.write_tensors(NETWORKS, by.members)
+    results.finish(by.posterior)
+
+
+def _line(
+    number: int,
+    network: nn.Module,
+    state: Mapping[str, Tensor],
+    task: Task,
+    left: Remaining,
+    counts: Mapping[str, list[int]],
+) -> dict[str, Any]:
+    """Return the line of a round, scored on the server's test data, where it has some."""
+    by = method_of(task.settings).predictive(network.state_dict(), state)
+    told = _unanswered(task.ask_after(by.members, {}))
+    known = [of_class for name, of_class in counts.items() if name in left.sites and of_class]
+    every = [sum(column) for column in zip(*known, strict=True)]
+    outcome = Outcome(number, network, by.posterior, by.members, told, [], by.pool, every)
+    scored = task.scores(outcome, left.facts)
+    line: dict[str, Any] = {
+        schema.ROUND: number,
+        **scored.scores,
+        schema.SECONDS: 0.0,
+        schema.LOG_VAR: {},
+        schema.SKIPPED: False,
+        **told,
+        **scored.line,
+    }
+    if number:
+        clients = [{"site": name, "num-examples": int(n)} for name, n in left.sites.items()]
+        line |= {schema.ADMITTED: len(clients), schema.REFUSED: [], schema.UNANSWERED: []}
+        line[schema.CLIENTS] = clients
+    if by.members:
+        line[schema.MEMBERS] = len(next(iter(by.members.values())))
+    return {**advised(line, task.settings)}
+
+
+def _unanswered(dialogue: Dialogue[_Found]) -> _Found:
+    """Return what a dialogue finds if nobody answers."""
+    try:
+        next(dialogue)
+        while True:
+            dialogue.send([])
+    except StopIteration as end:
+        found: _Found = end.value
+        return found
