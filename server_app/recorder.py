@@ -17,7 +17,7 @@ from fedbary.predictive import Predictive
 from fedbary.runs import schema
 from fedbary.runs.best import validation_score
 from fedbary.runs.failing import advised, turn, verdict
-from fedbary.runs.run_folder import NETWORKS, RunFolder
+from fedbary.runs.run_folder import BACKGROUND, NETWORKS, RunFolder
 from fedbary.runs.tracking import Tracking
 from fedbary.settings.config import Settings
 from fedbary.tasks import ClientMetrics, Outcome, Scored, task_of
@@ -186,6 +186,8 @@ class Recorder:
             self._take_best()
         if members := self.predictive.members:
             self.results.write_tensors(NETWORKS, members)
+        if background := self.predictive.background:
+            self.results.write_tensors(BACKGROUND, background.tensors())
         self.results.finish(self.predictive.posterior)
         if self.settings.pictures:
             draw(self.results, self.task, self.facts, self._scored)
@@ -237,6 +239,7 @@ class Recorder:
             self._held_out,
             self.predictive.pool,
             counts,
+            self.predictive.background,
         )
 
     def _label_counts(self) -> list[list[int]]:

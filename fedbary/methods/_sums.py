@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 import torch
@@ -22,15 +23,25 @@ from fedbary.errors import SettingError
 from fedbary.methods._kronecker import last_layer
 from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, Tensors
 from fedbary.parts.parameters import Count
+from fedbary.predictive import Predictive
+from fedbary.predictive.background import Background
 from fedbary.predictive.networks import evaluation
 
 _AT_ONCE = 512
 """Examples whose features are held at a time."""
 
-_SITES, _WEIGHT = "sites/", "/weight"
+_SITES, _WEIGHT, _BACKGROUND = "sites/", "/weight", "background/"
 
 ROUNDING = 1e-4
 """The part of a matrix's mean eigenvalue below 0 that is put down to rounding."""
+
+
+class Head(NamedTuple):
+    """A last layer: weight (outputs, d) and bias (outputs,), and what knows its features."""
+
+    weight: Tensor
+    bias: Tensor
+    background: Background | None = None
 
 
 @dataclass(frozen=True)
@@ -63,8 +74,8 @@ class SumsMethod(Method):
         """Raise a ValueError if no examples have such means."""
 
     @abstractmethod
-    def head(self, count: float, means: Tensors, server: Server) -> tuple[Tensor, Tensor]:
-        """Return weight (outputs, d) and bias (outputs,) from the means over so many examples."""
+    def head(self, count: float, means: Tensors) -> Head:
+        """Return the last layer from the means over so many examples."""
 
     @abstractmethod
     def sizes(self, features: int, outputs: int) -> Mapping[str, int]:
@@ -120,9 +131,19 @@ class SumsMethod(Method):
                 f"{self.name} fits the last layer alone: {others:,} weights before it stay as they "
                 "were initialised. Take model=linear, or a network that is pretrained"
             )
-        found = zip(names, self.head(count, means, server), strict=True)
+        weight, bias, background = self.head(count, means)
+        found = zip(names, (weight, bias), strict=True)
         head = {name: tensor.to(server.model[name]) for name, tensor in found}
+        told = background.tensors() if background else {}
+        state = {**state, **{_BACKGROUND + name: tensor for name, tensor in told.items()}}
         return {**server.model, **head}, state
+
+    def predictive(self, model: Tensors, state: Tensors) -> Predictive:
+        """Return the model, and what tells how far inputs lie from all classes."""
+        told = {
+            k.removeprefix(_BACKGROUND): t for k, t in state.items() if k.startswith(_BACKGROUND)
+        }
+        return Predictive(model, background=Background.of(told))
 
     def _like(self, model: Tensors) -> dict[str, Tensor]:
         weight, _ = head_names(model)

@@ -40,7 +40,7 @@ from torch import Tensor
 
 from fedbary.aggregation.covariance import packed, unpacked
 from fedbary.errors import SettingError
-from fedbary.methods._sums import SumsMethod, head_names, scatter, total_of
+from fedbary.methods._sums import Head, SumsMethod, head_names, scatter, total_of
 from fedbary.methods.ridge import best_ridge
 from fedbary.methods.shared.method import Server, Tensors
 from fedbary.parts.parameters import Count
@@ -112,10 +112,10 @@ class ConjugateGaussian(SumsMethod):
         """Raise a ValueError if no examples have such sums."""
         _centred(means)
 
-    def head(self, count: float, means: Tensors, server: Server) -> tuple[Tensor, Tensor]:
+    def head(self, count: float, means: Tensors) -> Head:
         """Return ŵ and its bias."""
         weight, bias, *_ = _posterior(count, means)
-        return weight[None], bias[None]
+        return Head(weight[None], bias[None])
 
     def model_of(self, server: Server, state: Tensors) -> tuple[Tensors, Tensors]:
         """Return the posterior's mean, and the state with what is drawn from the posterior."""

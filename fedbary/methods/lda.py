@@ -30,7 +30,8 @@ clients that are new. The server keeps each client's sums.
 
 What it costs: a client pays one pass and n d² products; the server some ten times d³.
 
-Use it on features of a pretrained network, where one round is all there is.
+Use it on features of a pretrained network, where one round is all there is. It also tells how far
+an input lies from every class: the relative Mahalanobis distance.
 
 References: Hastie, Tibshirani and Friedman, The Elements of Statistical Learning, 4.3; Gelman et
 al., Bayesian Data Analysis, 3.6, for the prior; Searle et al., Variance Components, for κ.
@@ -47,8 +48,9 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from fedbary.aggregation.covariance import packed, unpacked
-from fedbary.methods._sums import SumsMethod, scatter
-from fedbary.methods.shared.method import Server, Tensors
+from fedbary.methods._sums import Head, SumsMethod, scatter
+from fedbary.methods.shared.method import Tensors
+from fedbary.predictive.background import Background
 
 SHARES, FEATURES, PRODUCTS = "sums/shares", "sums/features", "sums/products"
 """The keys of what a client sends, each a mean over its examples."""
@@ -104,7 +106,7 @@ class LDA(SumsMethod):
         """Raise a ValueError if no examples have such sums."""
         by_class(1.0, means)
 
-    def head(self, count: float, means: Tensors, server: Server) -> tuple[Tensor, Tensor]:
+    def head(self, count: float, means: Tensors) -> Head:
         """Return the discriminants, under the κ and ν of the largest evidence."""
         counts, centres, within = by_class(count, means)
         mean = (counts[:, None] * centres).sum(0) / count
@@ -117,8 +119,27 @@ class LDA(SumsMethod):
         covariance = (spread + prior) / (count + strength)
         pulled = mean + (counts / (counts + kappa))[:, None] * between
         weight = torch.linalg.solve(covariance, pulled.T).T
-        shares = (counts + 1) / (count + len(counts))
-        return weight, shares.log() - (weight * pulled).sum(1) / 2
+        bias = ((counts + 1) / (count + len(counts))).log() - (weight * pulled).sum(1) / 2
+        return Head(weight, bias, background(counts, pulled, weight, bias))
+
+
+def background(counts: Tensor, centres: Tensor, weight: Tensor, bias: Tensor) -> Background:
+    """Return the distance to the nearest class, of the discriminants of one covariance Σ.
+
+    Parameters
+    ----------
+    counts, centres : Tensor
+        Examples (C,) and mean μ_c (C, d) of each class.
+    weight, bias : Tensor
+        Σ⁻¹ μ_c (C, d), and what is added (C,), in the discriminants.
+    """
+    held = counts > 0
+    shares = counts[held] / counts.sum()
+    mean = shares @ centres[held]
+    apart, along = centres[held] - mean, weight[held] - shares @ weight[held]
+    turn = torch.eye(len(counts), dtype=torch.float64)[held]
+    turn = turn - shares @ turn
+    return Background(turn, -turn @ bias - along @ mean, apart @ along.T, shares)
 
 
 def by_class(count: float, means: Tensors) -> tuple[Tensor, Tensor, Tensor]:

@@ -35,8 +35,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedbary.methods._sums import Head
 from fedbary.methods.lda import LDA, by_class
-from fedbary.methods.shared.method import Server, Tensors
+from fedbary.methods.shared.method import Tensors
+from fedbary.predictive.background import Background
 
 LAMBDAS = tuple(10 ** (step / 20) for step in range(-120, 21))
 """What λ may be, in the unit of the trace of A; less would be lost in the rounding of the sums."""
@@ -49,7 +51,7 @@ PROBIT = 1.702 / math.sqrt(2)
 class Ridge(LDA):
     """Least squares on the classes' indicators from clients' sums, with λ by evidence."""
 
-    def head(self, count: float, means: Tensors, server: Server) -> tuple[Tensor, Tensor]:
+    def head(self, count: float, means: Tensors) -> Head:
         """Return the scores' weights and biases, as logits."""
         counts, centres, within = by_class(count, means)
         mean = (counts[:, None] * centres).sum(0) / count
@@ -61,7 +63,32 @@ class Ridge(LDA):
         scale, noise = best_ridge(values, products, squares, count)
         weight = products / (values + scale) @ vectors.T
         bias = counts / count - weight @ mean
-        return weight * PROBIT / noise, bias * PROBIT / noise
+        slope = PROBIT / noise
+        return Head(weight * slope, bias * slope, background(counts, between, weight, slope))
+
+
+def background(counts: Tensor, between: Tensor, weight: Tensor, slope: float) -> Background:
+    """Return the distance to the nearest class, where (A + λ)/n is the covariance of all.
+
+    That within the classes is Σ = Σ₀ − Σ_c w_c δ_c δ_cᵀ. Logits of slope k are k (w_c v_c + w_c)
+    with v_c = δ_cᵀ Σ₀⁻¹ (φ − m), H = δ Σ₀⁻¹ δᵀ, and u = v + H (W⁻¹ − H)⁻¹ v.
+
+    Parameters
+    ----------
+    counts, between : Tensor
+        Examples n_c (C,) of each class, and √n_c δ_c (C, d).
+    weight : Tensor
+        n_c (A + λ)⁻¹ δ_c, (C, d).
+    slope : float
+        k.
+    """
+    held = counts > 0
+    shares = counts[held] / counts.sum()
+    gram = between[held] / counts[held].sqrt()[:, None] @ (weight[held] / shares[:, None]).T
+    gram = (gram + gram.T) / 2
+    turn = torch.linalg.inv(torch.eye(len(gram), dtype=torch.float64) - gram * shares)
+    logits = torch.eye(len(counts), dtype=torch.float64)[held] / (slope * shares[:, None])
+    return Background(turn @ logits, -turn.sum(1), turn @ gram, shares)
 
 
 def best_ridge(

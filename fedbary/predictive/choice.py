@@ -10,6 +10,7 @@ from torch import Generator, Tensor, nn
 
 from fedbary.gaussian import LOG_VAR_SUFFIX, Posterior
 from fedbary.predictive import dropout, members, montecarlo
+from fedbary.predictive.background import Background
 from fedbary.predictive.combine import Gate, Pool, Prediction, gated, mixture, pooled, product
 from fedbary.predictive.draws import drawn
 from fedbary.predictive.networks import Answers, batches
@@ -28,19 +29,25 @@ class Predictor:
         From these, the prediction.
     each : callable
         From these, each network's own probabilities; a gate has none.
+    background : Background or None
+        What makes a distance of a network's logits.
     """
 
     answers: Answers
     joined: Callable[[Tensor], Prediction]
     each: Answers
+    background: Background | None = None
 
     @torch.inference_mode()
     def over(self, model: nn.Module, x: Tensor, batch_size: int = 500) -> Prediction:
         """Predict inputs (N, …), batch by batch on the model's device."""
-        parts = [self.joined(self.answers(batch)) for batch in batches(model, x, batch_size)]
+        answers = [self.answers(batch) for batch in batches(model, x, batch_size)]
+        parts = list(map(self.joined, answers))
+        by = self.background
         return Prediction(
             torch.cat([part.probs for part in parts]),
             torch.cat([part.aleatoric for part in parts]),
+            None if by is None else torch.cat([by.distance(logits.mean(0)) for logits in answers]),
         )
 
 

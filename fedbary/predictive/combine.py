@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -28,10 +28,14 @@ class Prediction:
         Probabilities, (N, classes).
     aleatoric : Tensor
         Mean over the networks of the entropy of each one's answer, (N,), in nats.
+    distance : Tensor or None
+        Relative Mahalanobis distance of the features to the nearest class, (N,); None where the
+        method knows no Gaussians of them. See `fedbary.predictive.background`.
     """
 
     probs: Tensor
     aleatoric: Tensor
+    distance: Tensor | None = None
 
     @property
     def entropy(self) -> Tensor:
@@ -45,7 +49,7 @@ class Prediction:
 
     def one_by_one(self) -> Prediction:
         """Return the prediction of every pixel or label by itself: probabilities (M, classes)."""
-        return Prediction(self.probs.flatten(0, -2), self.aleatoric.flatten())
+        return replace(self, probs=self.probs.flatten(0, -2), aleatoric=self.aleatoric.flatten())
 
     def tempered(self, temperature: float) -> Prediction:
         """Return the prediction at a temperature T: probabilities ∝ p^(1/T).
@@ -61,7 +65,7 @@ class Prediction:
         tiny = torch.finfo(self.probs.dtype).tiny
         probs = (self.probs.clamp_min(tiny).log() / temperature).softmax(-1)
         part = (self.aleatoric / self.entropy.clamp_min(tiny)).clamp_max(1)
-        return Prediction(probs, part * torch.special.entr(probs).sum(-1))
+        return replace(self, probs=probs, aleatoric=part * torch.special.entr(probs).sum(-1))
 
 
 @dataclass(frozen=True)

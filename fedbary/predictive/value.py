@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from fedbary.gaussian import Posterior
+from fedbary.predictive.background import Background
 from fedbary.predictive.combine import Gate, Pool
 
 
@@ -25,12 +26,15 @@ class Predictive:
         Networks that predict together in place of draws: (K, *shape) by name, or none.
     pool : Pool or Gate, optional
         How the members' predictions become one; None: as their mixture.
+    background : Background, optional
+        What tells from a network's logits how far an input lies from every class.
     """
 
     model: Mapping[str, Tensor]
     posterior: Posterior = None  # type: ignore[assignment]
     members: Mapping[str, Tensor] = field(default_factory=dict)
     pool: Pool | Gate | None = None
+    background: Background | None = None
 
     def __post_init__(self) -> None:
         if self.posterior is None:

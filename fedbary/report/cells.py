@@ -69,6 +69,7 @@ DETECTION = (
     Metric("ood.auroc_entropy", "AUROC % of entropy", 100, 2, False),
     Metric("ood.auroc_epistemic", "AUROC % of mutual information", 100, 2, False),
 )
+MAHALANOBIS = Metric("ood.auroc_mahalanobis", "AUROC % of relative Mahalanobis", 100, 2, False)
 REJECTED = ("0.1", "0.2", "0.3", "0.5")
 
 

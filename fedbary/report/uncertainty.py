@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from fedbary.figures.comparison import rejection_curves
-from fedbary.report.cells import DETECTION, REJECTED, UNCERTAINTY, Metric
+from fedbary.report.cells import DETECTION, MAHALANOBIS, REJECTED, UNCERTAINTY, Metric
 from fedbary.report.document import Document
 from fedbary.report.results import Results, grouped, repeat, written
 
@@ -34,7 +34,7 @@ def add_uncertainty(results: Results, document: Document, explained: str) -> Non
                 "Foreign images: the test images of {foreign}, resized.",
                 foreign=" or ".join(foreign),
             )
-            shown += DETECTION
+            shown += [*DETECTION, *([MAHALANOBIS] if MAHALANOBIS.column in rows else [])]
         shown += [
             Metric(f"rejection.{part}", f"Accuracy %, {int(100 * float(part))} % rejected", 100, 2)
             for part in REJECTED

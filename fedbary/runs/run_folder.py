@@ -46,6 +46,9 @@ NETWORKS = "networks"
 
 A round's metrics say by `members` how many there are."""
 
+BACKGROUND = "background"
+"""Name of the file of what tells how far inputs lie from all classes; few methods have one."""
+
 
 class RunFolder:
     """Writes a run's results as they come; what is written stays, however the run ends.
@@ -61,7 +64,8 @@ class RunFolder:
       has test data); of a regression `learning-curves.png` and `coverage.png`;
     - of a regression `standardiser.safetensors`, `mean` and `std` of the features and, last, the
       target; of images with `normalise=channels` `normaliser.safetensors`; of methods
-      whose networks predict together `networks.safetensors`, those of the round that is kept;
+      whose networks predict together `networks.safetensors`, those of the round that is kept; of
+      those that know their features' Gaussians `background.safetensors`;
     - `posterior.safetensors`: the posterior of that round, the last or the best, `<name>_mean` and
       `<name>_log_var`. It is written at once, after all but the last pictures: where it stands,
       the run is whole.

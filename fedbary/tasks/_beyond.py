@@ -75,8 +75,14 @@ def on_corrupted(
 
 
 def detection(here: Prediction, there: Prediction) -> dict[str, float | None]:
-    """Return how well the uncertainties tell foreign images (there) from the test set's (here)."""
-    return {
+    """Return how well the uncertainties tell foreign images (there) from the test set's (here).
+
+    Where the method has a distance to the classes, it is how well that tells them apart, too.
+    """
+    found = {
         "auroc_entropy": auroc(here.entropy, there.entropy),
         "auroc_epistemic": auroc(here.epistemic, there.epistemic),
     }
+    if here.distance is not None and there.distance is not None:
+        found["auroc_mahalanobis"] = auroc(here.distance, there.distance)
+    return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -215,11 +216,13 @@ class Classes(Task):
     def answers(self, prediction: Prediction, signature: Any) -> dict[str, np.ndarray]:
         """Return the most probable class, each one's probability, and uncertainties in nats."""
         probs, classes = prediction.probs.double().cpu().numpy(), signature.classes
+        far = prediction.distance
         return {
             "class": np.array(classes, dtype=object)[probs.argmax(1)],
             **{f"p({name})": probs[:, k] for k, name in enumerate(classes)},
             "total uncertainty": prediction.entropy.double().cpu().numpy(),
             "epistemic uncertainty": prediction.epistemic.double().cpu().numpy(),
+            **({} if far is None else {"relative Mahalanobis distance": far.cpu().numpy()}),
         }
 
     def judgement(self, prediction: Prediction, y: Tensor) -> Iterator[tuple[str, Figure]]:
@@ -235,7 +238,8 @@ class Classes(Task):
     ) -> Predictor:
         """Return the networks that predict together: draws, members or by dropout."""
         generator = Generator(device_of(model)).manual_seed(seed)
-        return predictor(
+        found = predictor(
             self.settings.predictive, model, self.settings.samples, generator, by.posterior,
             by.members, adjusted=self.adjusting(facts), pool=by.pool,
         )  # fmt: skip
+        return replace(found, background=by.background)

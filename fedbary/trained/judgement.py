@@ -112,7 +112,8 @@ def _endings(groups: Iterable[str]) -> list[str]:
 
 def _part(prediction: Any, index: Tensor) -> Any:
     held = {f.name: getattr(prediction, f.name) for f in fields(prediction)}
-    return replace(prediction, **{k: t[index.to(t.device)] for k, t in held.items()})
+    told = {name: tensor for name, tensor in held.items() if tensor is not None}
+    return replace(prediction, **{k: t[index.to(t.device)] for k, t in told.items()})
 
 
 def _after_rejection(prediction: Any, y: Tensor) -> list[float]:

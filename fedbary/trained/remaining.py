@@ -14,7 +14,7 @@ from fedbary.runs import schema
 from fedbary.runs.data_kept import read_digest, write_digest
 from fedbary.runs.failing import advised
 from fedbary.runs.location import SETTINGS
-from fedbary.runs.run_folder import NETWORKS, RunFolder, read_signature
+from fedbary.runs.run_folder import BACKGROUND, NETWORKS, RunFolder, read_signature
 from fedbary.runs.site_keys import read_site_keys, write_site_keys
 from fedbary.settings.config import Settings, read_yaml
 from fedbary.tasks import Dialogue, Outcome, Task, task_of
@@ -91,6 +91,8 @@ def write_remaining(
     by = method_of(settings).predictive(left.model, left.state)
     if by.members:
         results.write_tensors(NETWORKS, by.members)
+    if by.background:
+        results.write_tensors(BACKGROUND, by.background.tensors())
     results.finish(by.posterior)
 
 
@@ -107,7 +109,9 @@ def _line(
     told = _unanswered(task.ask_after(by.members, {}))
     known = [of_class for name, of_class in counts.items() if name in left.sites and of_class]
     every = [sum(column) for column in zip(*known, strict=True)]
-    outcome = Outcome(number, network, by.posterior, by.members, told, [], by.pool, every)
+    outcome = Outcome(
+        number, network, by.posterior, by.members, told, [], by.pool, every, by.background
+    )
     scored = task.scores(outcome, left.facts)
     line: dict[str, Any] = {
         schema.ROUND: number,

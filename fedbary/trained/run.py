@@ -18,6 +18,7 @@ from fedbary.data.examples import Examples
 from fedbary.data.paths import content_of, user_path
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
+from fedbary.predictive.background import Background
 from fedbary.predictive.combine import pool_from
 from fedbary.runs.best import result_line
 from fedbary.runs.damage import as_written
@@ -26,7 +27,7 @@ from fedbary.runs.location import METRICS, read_settings
 from fedbary.runs.metrics_file import read_rounds
 from fedbary.runs.own_code import require_trusted
 from fedbary.runs.resume import require_ended
-from fedbary.runs.run_folder import NETWORKS, POSTERIOR, read_signature
+from fedbary.runs.run_folder import BACKGROUND, NETWORKS, POSTERIOR, read_signature
 from fedbary.runs.schema import POOL, ROUND
 from fedbary.runs.whole import write_whole
 from fedbary.seeds import derive_seed
@@ -57,6 +58,8 @@ class Trained:
         The lines of metrics.jsonl.
     data : Digest or None
         What the data were; None where the run's folder does not say.
+    background : Background or None
+        What tells how far inputs lie from all classes; None of most methods.
     """
 
     network: nn.Module
@@ -67,6 +70,7 @@ class Trained:
     facts: Mapping[str, Tensor]
     rounds: list[dict[str, Any]]
     data: Digest | None = None
+    background: Background | None = None
 
     @property
     def task(self) -> Task:
@@ -197,7 +201,8 @@ class Trained:
     def _outcome(self) -> Outcome:
         line = self.line
         pool = pool_from(line[POOL]) if POOL in line else None
-        return Outcome(line[ROUND], self.network, self.posterior, self.members, line, [], pool)
+        by = self.network, self.posterior, self.members
+        return Outcome(line[ROUND], *by, line, [], pool, background=self.background)
 
 
 def load(run: Path | str, own_code: bool = False) -> Trained:
@@ -249,6 +254,7 @@ def _loaded(folder: Path, own_code: bool) -> Trained:
         tensors_of(folder, task.facts) if task.facts else {},
         rounds,
         read_digest(folder),
+        Background.of(tensors_of(folder, BACKGROUND) if _holds(folder, BACKGROUND) else {}),
     )
 
 
@@ -272,8 +278,12 @@ def _is_like(tensor: Tensor, wanted: Tensor) -> bool:
 
 def _members(folder: Path, line: Mapping[str, Any]) -> dict[str, Tensor]:
     """Read the networks that predict together, which must be there if the round had some."""
-    held = "members" in line or (folder / f"{NETWORKS}.safetensors").exists()
+    held = "members" in line or _holds(folder, NETWORKS)
     return tensors_of(folder, NETWORKS) if held else {}
+
+
+def _holds(folder: Path, name: str) -> bool:
+    return (folder / f"{name}.safetensors").exists()
 
 
 def tensors_of(folder: Path, name: str) -> dict[str, Tensor]:

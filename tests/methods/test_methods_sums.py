@@ -9,46 +9,16 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 from scipy.stats import multivariate_t
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from sums_of import CLASSES, examples, head, network, replies, state
 from torch import nn
 from torch.nn.functional import one_hot
 
 from fedbary.errors import SettingError
-from fedbary.methods import METHODS, Local, Reply, Server
+from fedbary.methods import METHODS, Reply, Server
 from fedbary.methods.lda import PRODUCTS, SHARES, evidence, pull
 from fedbary.methods.ridge import best_ridge
 
-CLASSES, WIDTH = 3, 4
 NAMES = pytest.mark.parametrize("name", ["LDA", "Ridge"])
-
-
-def examples(seed, count):
-    generator = torch.Generator().manual_seed(seed)
-    y = torch.randint(CLASSES, (count,), generator=generator)
-    centres = torch.randn(CLASSES, WIDTH, generator=generator)
-    return centres[y] + torch.randn(count, WIDTH, generator=generator), y
-
-
-def network():
-    return nn.Sequential(nn.Linear(WIDTH, CLASSES))
-
-
-def replies(method, x, y, parts):
-    model = network()
-    return [
-        Reply(f"{k}", len(part), method.fit(Local(model, x[part], y[part]), state(model), {}).reply)
-        for k, part in enumerate(parts)
-    ]
-
-
-def state(model):
-    return dict(model.state_dict())
-
-
-def head(method, *rounds):
-    model, kept = state(network()), {}
-    for some in rounds:
-        model, kept = method.aggregate(Server(model, kept), some)
-    return torch.cat([model["0.weight"], model["0.bias"][:, None]], 1)
 
 
 @NAMES

@@ -227,3 +227,8 @@ def test_a_state_tells_its_sites_apart_by_any_names(names):
     assert found.keys() == sites.keys()
     for name, (weight, held) in found.items():
         assert weight == sites[name][0] and torch.equal(held["sums/x"], sites[name][1]["sums/x"])
+
+
+def test_the_distance_to_the_classes_is_without_the_site_too(made):
+    left, two = made("pixels") / "pixels-left", made("pixels") / "pixels-two"
+    assert same(tensors(left, "background"), tensors(two, "background"))

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from torch import Tensor, nn
 
 from fedbary.gaussian import Posterior
+from fedbary.predictive.background import Background
 from fedbary.predictive.combine import Gate, Pool
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -101,6 +102,8 @@ class Outcome:
         How the method joins the members' predictions; None: as their mixture.
     label_counts : sequence of int
         How many examples of each class all sites hold; empty where it is not known.
+    background : Background, optional
+        What tells from a network's logits how far an input lies from every class.
     """
 
     round: int
@@ -111,6 +114,7 @@ class Outcome:
     held_out: Sequence[ClientMetrics]
     pool: Pool | Gate | None = None
     label_counts: Sequence[int] = ()
+    background: Background | None = None
 
 
 @dataclass(frozen=True, eq=False)
