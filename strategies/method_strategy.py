@@ -274,6 +274,7 @@ class MethodStrategy(GatedStrategy):
             blanks.empty,
             examples=int(told.get(EXAMPLES_KEY, 0)),
             clients=int(told.get(CLIENTS_KEY, self._nodes)),
+            counted=self.max_weight_ratio is None,
             warn=lambda line: log(WARNING, "Round %d: %s", self._round, line),
         )
 

@@ -17,12 +17,12 @@ from urllib.parse import quote, unquote
 import torch
 from torch import Tensor
 
-from fedbary.aggregation.covariance import unpacked
 from fedbary.data.batches import inputs
 from fedbary.errors import SettingError
 from fedbary.methods._kronecker import last_layer
+from fedbary.methods._possible import ROUNDING
 from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, Tensors
-from fedbary.parts.parameters import Count
+from fedbary.parts.parameters import Count, NotNegative
 from fedbary.predictive import Predictive
 from fedbary.predictive.background import Background
 from fedbary.predictive.networks import evaluation
@@ -31,9 +31,6 @@ _AT_ONCE = 512
 """Examples whose features are held at a time."""
 
 _SITES, _WEIGHT, _BACKGROUND = "sites/", "/weight", "background/"
-
-ROUNDING = 1e-4
-"""The part of a matrix's mean eigenvalue below 0 that is put down to rounding."""
 
 
 class Head(NamedTuple):
@@ -52,6 +49,9 @@ class SumsMethod(Method):
     ----------
     most_features : int
         The most features that may enter the last layer, as clients send their square.
+    max_norm : float
+        Features of an example are scaled down to this Euclidean norm; 0: they stay. It bounds what
+        one example, and so a hostile site, can do.
 
     Raises
     ------
@@ -60,6 +60,7 @@ class SumsMethod(Method):
     """
 
     most_features: Count = 4096
+    max_norm: NotNegative = 0.0
 
     deterministic = True
     fits_last_layer = True
@@ -70,8 +71,8 @@ class SumsMethod(Method):
         """Return sums over examples of features (N, d), in float64, and their targets."""
 
     @abstractmethod
-    def require_possible(self, means: Tensors) -> None:
-        """Raise a ValueError if no examples have such means."""
+    def require_possible(self, means: Tensors, examples: float | None) -> None:
+        """Raise a ValueError if no examples have such means, of so many if that is known."""
 
     @abstractmethod
     def head(self, count: float, means: Tensors) -> Head:
@@ -101,7 +102,7 @@ class SumsMethod(Method):
         outputs = len(received[weight])
         like, total = self._like(received), dict[str, Tensor]()
         for x, y in zip(local.x.split(_AT_ONCE), local.y.split(_AT_ONCE), strict=True):
-            features = _entering(local, weight, x).double()
+            features = self._held(_entering(local, weight, x).double())
             for name, added in self.products(features, y, outputs).items():
                 total[name] = total[name] + added if name in total else added
         means = {name: (total[name] / len(local.x)).to(like[name].dtype) for name in like}
@@ -115,7 +116,8 @@ class SumsMethod(Method):
         """Add what all clients have sent last, and find the head."""
         state = dict(server.state)
         for reply in replies:
-            self.require_possible(reply.tensors)
+            self.require_possible(reply.tensors, reply.weight if server.counted else None)
+            self._require_norm(reply.tensors, server.model)
             sent = {name: tensor.clone() for name, tensor in reply.tensors.items()}
             state |= state_of({reply.client: (reply.weight, sent)})
         return self.model_of(server, state)
@@ -144,6 +146,22 @@ class SumsMethod(Method):
             k.removeprefix(_BACKGROUND): t for k, t in state.items() if k.startswith(_BACKGROUND)
         }
         return Predictive(model, background=Background.of(told))
+
+    def _held(self, features: Tensor) -> Tensor:
+        """Return features (N, d) with norms of at most `max_norm`."""
+        if not self.max_norm:
+            return features
+        norms = features.norm(dim=1, keepdim=True).clamp_min(1e-30)
+        return features * (self.max_norm / norms).clamp_max(1)
+
+    def _require_norm(self, means: Tensors, model: Tensors) -> None:
+        """Raise a ValueError if features have a larger mean square than `max_norm` allows."""
+        if not self.max_norm:
+            return
+        width = model[head_names(model)[0]].shape[1]
+        square = float(self.columns(means)[1][:width].sum())
+        if not square <= self.max_norm**2 * (1 + ROUNDING):
+            raise ValueError(f"features of norm {square**0.5:.3g}, allowed are {self.max_norm:g}")
 
     def _like(self, model: Tensors) -> dict[str, Tensor]:
         weight, _ = head_names(model)
@@ -200,22 +218,6 @@ def total_of(state: Tensors) -> tuple[float, dict[str, Tensor]]:
             part = weight / count * tensor.double()
             means[name] = means[name] + part if name in means else part
     return count, means
-
-
-def scatter(triangle: Tensor, size: int, removed: Tensor) -> Tensor:
-    """Return the mean products of (size) numbers without a part that is due to means.
-
-    Raises
-    ------
-    ValueError
-        If what is left has an eigenvalue below 0, beyond rounding: no examples have such sums.
-    """
-    whole = unpacked(triangle.double(), size)
-    left = whole - removed
-    ridge = ROUNDING * float(whole.diagonal().mean().clamp_min(1e-30))
-    if torch.linalg.cholesky_ex(left + ridge * torch.eye(size, dtype=left.dtype)).info != 0:
-        raise ValueError("no examples have these sums and these products")
-    return left
 
 
 def _entering(local: Local, weight: str, x: Tensor) -> Tensor:

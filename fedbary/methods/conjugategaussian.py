@@ -40,7 +40,8 @@ from torch import Tensor
 
 from fedbary.aggregation.covariance import packed, unpacked
 from fedbary.errors import SettingError
-from fedbary.methods._sums import Head, SumsMethod, head_names, scatter, total_of
+from fedbary.methods._possible import require_rank, scatter
+from fedbary.methods._sums import Head, SumsMethod, head_names, total_of
 from fedbary.methods.ridge import best_ridge
 from fedbary.methods.shared.method import Server, Tensors
 from fedbary.parts.parameters import Count
@@ -108,9 +109,11 @@ class ConjugateGaussian(SumsMethod):
         turn[kept, -2] = -shift / scale
         return {PRODUCTS: packed(turn @ whole @ turn.T)}
 
-    def require_possible(self, means: Tensors) -> None:
-        """Raise a ValueError if no examples have such sums."""
-        _centred(means)
+    def require_possible(self, means: Tensors, examples: float | None) -> None:
+        """Raise a ValueError if no examples have such sums, of so many if that is known."""
+        _, covariance = _centred(means)
+        if examples is not None:
+            require_rank(covariance, _products(means), round(examples) - 1)
 
     def head(self, count: float, means: Tensors) -> Head:
         """Return ŵ and its bias."""

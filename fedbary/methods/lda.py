@@ -48,7 +48,8 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from fedbary.aggregation.covariance import packed, unpacked
-from fedbary.methods._sums import Head, SumsMethod, scatter
+from fedbary.methods._possible import require_counts, require_rank, scatter
+from fedbary.methods._sums import Head, SumsMethod
 from fedbary.methods.shared.method import Tensors
 from fedbary.predictive.background import Background
 
@@ -74,9 +75,9 @@ class LDA(SumsMethod):
         return {SHARES: outputs, FEATURES: outputs * features, PRODUCTS: triangle}
 
     def reply_like(self, model: Tensors) -> Tensors:
-        """Return the sums of as many examples of each class, without features."""
+        """Return the sums of examples of the first class, without features."""
         like = super().reply_like(model)
-        return {**like, SHARES: torch.full_like(like[SHARES], 1 / len(like[SHARES]))}
+        return {**like, SHARES: torch.eye(len(like[SHARES])).to(like[SHARES])[0]}
 
     def products(self, features: Tensor, y: Tensor, outputs: int) -> Tensors:
         """Return the classes' counts and sums, and the triangle of products."""
@@ -102,9 +103,13 @@ class LDA(SumsMethod):
         moved = (sums - torch.outer(shares, shift)) / scale
         return {SHARES: shares, FEATURES: moved.flatten(), PRODUCTS: packed(products)}
 
-    def require_possible(self, means: Tensors) -> None:
-        """Raise a ValueError if no examples have such sums."""
-        by_class(1.0, means)
+    def require_possible(self, means: Tensors, examples: float | None) -> None:
+        """Raise a ValueError if no examples have such sums, of so many if that is known."""
+        shares, _, within = by_class(1.0, means)
+        if examples is not None:
+            require_counts(shares, examples)
+            whole = unpacked(means[PRODUCTS].double(), len(within))
+            require_rank(within, whole, round(examples) - int((shares > 0).sum()))
 
     def head(self, count: float, means: Tensors) -> Head:
         """Return the discriminants, under the κ and ν of the largest evidence."""

@@ -164,6 +164,8 @@ def _require_told_by_sums(
         why = f"{min(more)}, which every site has told"
     elif sum(t.ndim > 1 for t in model.values()) > 1:
         why = f"standardised inputs before the layer {head_names(model)[0]}"
+    elif method.max_norm:
+        why = "features that max_norm has shortened"
     else:
         mean, squares = _by_fact(method.columns(total_of(state)[1]), facts)
         usual = (squares - 1).abs() <= NEAR

@@ -63,15 +63,15 @@ def sound(tensor, rng):
     return tensor + 0.05 * noise.abs()
 
 
-def sound_reply(method, model, rng):
+def sound_reply(method, model, rng, examples):
     """A sound reply: near what was sent, or, of a method of sums, those of some examples."""
     like = method.reply_like(model)
     if not isinstance(method, SumsMethod):
         return {key: sound(tensor, rng) for key, tensor in like.items()}
     outputs, width = model[head_names(model)[0]].shape
-    x = torch.from_numpy(rng.standard_normal((20, width)))
-    y = torch.from_numpy(rng.integers(0, outputs, 20))
-    return {key: (t / 20).to(like[key]) for key, t in method.products(x, y, outputs).items()}
+    x = torch.from_numpy(rng.standard_normal((examples, width)))
+    y = torch.from_numpy(rng.integers(0, outputs, examples))
+    return {key: (t / examples).to(like[key]) for key, t in method.products(x, y, outputs).items()}
 
 
 def hostile(reply, rng):
@@ -124,7 +124,7 @@ def test_no_reply_in_a_method_s_own_layout_ends_a_run(name, tmp_path, quiet):
             model = arrays.to_torch_state_dict()
             replies = []
             for node in nodes:
-                reply = sound_reply(strategy.method, model, rng)
+                reply = sound_reply(strategy.method, model, rng, 10 + node)
                 extra = hostile(reply, rng) if node > HONEST else ()
                 replies.append(message(node, reply, *extra))
             arrays = strategy.aggregate_train(server_round, replies)[0] or arrays

@@ -84,6 +84,8 @@ class Server:
     clients : int
         How many clients there are, those that are not of the round with them; 0 where it is
         unknown.
+    counted : bool
+        Whether a reply's weight is its number of examples; a bound on weights makes it less.
     """
 
     model: Tensors
@@ -95,6 +97,7 @@ class Server:
     warn: Callable[[str], None] = warnings.warn
     examples: int = 0
     clients: int = 0
+    counted: bool = True
 
 
 @dataclass(frozen=True, eq=False)
