@@ -19,10 +19,12 @@ from fedbary.runs.forgotten import forgotten_sites
 from fedbary.runs.location import claimed_folder, require_startable
 from fedbary.runs.lock import only_writer
 from fedbary.runs.resume import checkpoint_to_resume
+from fedbary.runs.run_folder import read_signature
 from fedbary.runs.site_keys import read_site_keys
 from fedbary.settings.config import Settings
 from fedbary.settings.run_config import resolve_run_config
 from fedbary.tasks import task_of
+from fedbary.variational.frozen import frozen_config, frozen_tensors, require_same_frozen
 from server_app.beginning import facts_of, new_folder, reopened_folder
 from server_app.grids.guarded import guarded
 from server_app.grids.omniscient import attacked
@@ -97,23 +99,26 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
     signature = task.signature()
     for note in task.notes():
         log(INFO, "%s", note)
-    require_room_for_draws(settings, task.make_model(signature).state_dict())
+    model = task.make_model(signature)
+    require_room_for_draws(settings, model.state_dict())
+    config = {**signature.config(), **frozen_config(model)}
 
     checkpoint = checkpoint_to_resume(folder, settings)
     if checkpoint is not None:
         task.require_same_data(folder)
+        require_same_frozen(model, {**config, **(read_signature(folder) or {})})
     keys = read_site_keys(folder) if checkpoint else {}
     forgotten = forgotten_sites(folder) if checkpoint else frozenset()
     roster = Roster(grid, settings, signature, keys, simulated, forgotten)
     roster.gather()
     if checkpoint is None:
-        results = new_folder(folder, settings, task, roster)
+        results = new_folder(folder, settings, task, roster, config)
     else:
         results = reopened_folder(folder, settings, checkpoint)
 
     asker = Asker(grid, roster, settings.round_timeout)
     facts = facts_of(task, results, asker, roster)
-    config = {**signature.config(), **{f"fact.{k}": v.tolist() for k, v in facts.items()}}
+    config |= {f"fact.{k}": v.tolist() for k, v in facts.items()}
     packed = None if settings.compress == "none" else CompressedGrid(grid, settings.compress)
     recorder = Recorder(settings, results, roster, facts, packed.traffic if packed else {})
     rounds = Rounds(roster, asker, recorder, config)
@@ -121,7 +126,9 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
     completed = 0
     if checkpoint is not None:
         completed = checkpoint.round
-        recorder.model.load_state_dict(dict(checkpoint.arrays))
+        frozen = frozen_tensors(model)  # as of this run; an earlier version's checkpoint has some
+        arrays = {n: t for n, t in checkpoint.arrays.items() if n not in frozen}
+        recorder.model.load_state_dict(arrays)
         recorder.strategy.load_state_dict(checkpoint.strategy, completed)
 
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from logging import INFO, WARNING
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -26,13 +27,18 @@ from server_app.roster.roster import Roster
 from strategies.internals import log
 
 
-def new_folder(folder: Path, settings: Settings, task: Task, roster: Roster) -> RunFolder:
-    """Return a run's folder, with what is known before its first round."""
+def new_folder(
+    folder: Path, settings: Settings, task: Task, roster: Roster, agreed: Mapping[str, Any]
+) -> RunFolder:
+    """Return a run's folder, with what is known before its first round.
+
+    `agreed` is what messages tell every site of the data and the model.
+    """
     counts = {member.name: member.label_counts for member in roster.members}
     results = RunFolder(folder, settings, counts)
     if settings.pictures:
         draw_partition(results, counts)
-    results.write_signature(task.signature().config())
+    results.write_signature(agreed)
     write_site_keys(folder, roster.keys)
     if digest := dealt_digest(task, roster):
         write_digest(folder, digest)

@@ -12,6 +12,7 @@ from typing import Any
 from flwr.app import MetricRecord, RecordDict
 from torch import Tensor
 
+from fedbary.gaussian import Posterior
 from fedbary.methods import Tensors
 from fedbary.predictive import Predictive
 from fedbary.runs import schema
@@ -21,6 +22,7 @@ from fedbary.runs.run_folder import BACKGROUND, NETWORKS, RunFolder
 from fedbary.runs.tracking import Tracking
 from fedbary.settings.config import Settings
 from fedbary.tasks import ClientMetrics, Outcome, Scored, task_of
+from fedbary.variational.frozen import frozen_tensors
 from server_app.pictures import draw
 from server_app.roster.roster import Roster
 from server_app.spread import log_var_spread
@@ -188,7 +190,8 @@ class Recorder:
             self.results.write_tensors(NETWORKS, members)
         if background := self.predictive.background:
             self.results.write_tensors(BACKGROUND, background.tensors())
-        self.results.finish(self.predictive.posterior)
+        whole = {**frozen_tensors(self.model), **self.predictive.posterior.state_dict()}
+        self.results.finish(Posterior.from_state_dict(whole))
         if self.settings.pictures:
             draw(self.results, self.task, self.facts, self._scored)
         self._tracking.finish()

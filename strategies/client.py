@@ -19,6 +19,7 @@ from fedbary.predictive import Predictive
 from fedbary.predictive.choice import predicted
 from fedbary.scores.metrics import evaluate
 from fedbary.seeds import derive_seed
+from fedbary.variational.frozen import require_same_frozen
 
 from .answering import Request, global_model, part_asked, share_of
 
@@ -43,7 +44,8 @@ class Client:
     model : nn.Module
         The network, on its device; it is trained in place. The names of its state dict are those of
         the global arrays: a plain module for methods of point weights, for the others one with
-        Gaussian layers, as `fedbary.variational.variational` makes them.
+        Gaussian layers, as `fedbary.variational.variational` makes them. Of what
+        `fedbary.variational.keep_frozen` froze, the messages' config holds the digest.
     x, y : Tensor
         What the client trains on: inputs and targets (n_k, …), on the model's device.
     training : Training
@@ -94,7 +96,7 @@ class Client:
         ------
         SettingError
             If a training message names no method, or parameters that the method does not have; if
-            what the client kept is not there, or nothing is held out.
+            what the client kept is not there, nothing is held out, or frozen weights are others.
         """
         request = self._read(message, context)
         if message.metadata.message_type == MessageType.EVALUATE:
@@ -125,6 +127,7 @@ class Client:
 
         A client that has no model of its own yet would use the global one.
         """
+        require_same_frozen(self.model, request.config)
         found = {"": global_model(request.method, request.received, self.model.state_dict().keys())}
         if request.scores_own_model:
             found["personal-"] = request.own_model(self._local(request, seed)) or found[""]
@@ -161,6 +164,7 @@ class Client:
 
     def _local(self, request: Request, seed: int) -> Local:
         """Return what the client has in the round of a message."""
+        require_same_frozen(self.model, request.config)
         config, examples, chosen = request.config, len(self.y), self.inference
         return Local(
             model=self.model,

@@ -1,6 +1,12 @@
 """Networks of one's own, as `model=own_models:…` names them."""
 
+from contextvars import ContextVar
+
+import torch
 from torch import nn
+
+from fedbary.seeds import derive_seed
+from fedbary.variational.noise import seeded
 
 
 def normed(shape, outputs):
@@ -117,8 +123,31 @@ class Detached(nn.Module):
         return x.detach()
 
 
-def frozen(shape, outputs):
-    """Return a network whose body, a batch norm in it, does not train."""
-    net = normed(shape, outputs)
-    net[:-1].requires_grad_(False)
-    return net
+def pretrained(shape, outputs):
+    """Return a head on a frozen body: norms with weights and without, dropout, a buffer."""
+    with seeded(derive_seed(0, "pretrained")):
+        body = nn.Sequential(
+            nn.Conv2d(shape[0], 6, 3, stride=2), nn.BatchNorm2d(6, affine=False), nn.ReLU(),
+            nn.Conv2d(6, 6, 3), nn.BatchNorm2d(6), nn.Dropout(0.5), nn.Flatten(),
+        )  # fmt: skip
+        nn.init.normal_(body[1].running_mean)
+    body[1].running_mean[0] += OTHERWISE.get()
+    width = body.eval()(torch.zeros(1, *shape)).shape[1]
+    return nn.Sequential(body.requires_grad_(False), nn.Linear(width, outputs))
+
+
+OTHERWISE = ContextVar("otherwise", default=0.0)
+"""By how much one statistic of a body is another one."""
+
+
+def otherwise_pretrained(shape, outputs):
+    """Return the same network with one other statistic of the body."""
+    before = OTHERWISE.set(1.0)
+    try:
+        return pretrained(shape, outputs)
+    finally:
+        OTHERWISE.reset(before)
+
+
+def untrainable(shape, outputs):
+    return pretrained(shape, outputs).requires_grad_(False)

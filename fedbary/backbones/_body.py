@@ -6,7 +6,7 @@ import hashlib
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
@@ -16,6 +16,7 @@ from torch.nn import functional
 from fedbary.data.batches import inputs
 from fedbary.errors import SettingError
 from fedbary.parts.imports import said
+from fedbary.variational.frozen import hash_tensors
 
 AT_ONCE = 64
 """Images that pass at a time, always: the last bits of a feature depend on their number."""
@@ -40,29 +41,46 @@ class Transform:
         stay as they are.
     mode : str
         How images are scaled: ``bilinear`` or ``bicubic``.
+    shorter : int or None
+        What an image's shorter side becomes, before its middle is cut out at `size`. None: the
+        whole image becomes a square.
     """
 
     size: int | None = None
     mean: Sequence[float] = ()
     std: Sequence[float] = ()
     mode: str = "bilinear"
+    shorter: int | None = field(default=None, repr=False)
 
     def sized(self, size: int) -> Transform:
-        """Return the same for another size."""
-        return replace(self, size=size)
+        """Return the same for another size; what is cut off stays the same part."""
+        if self.shorter is None or self.size is None:
+            return replace(self, size=size)
+        return replace(self, size=size, shorter=round(size * self.shorter / self.size))
 
     def __call__(self, images: Tensor) -> Tensor:
         """Return images (N, C, H, W), bytes or floats from 0 to 1, as the body expects them."""
-        x = inputs(images)
-        if self.size is not None and x.shape[2:] != (self.size, self.size):
-            smaller = max(x.shape[2:]) > self.size
-            side = (self.size, self.size)
-            x = functional.interpolate(x, side, mode=self.mode, antialias=smaller)
-            x = x.clamp(0, 1) if self.mode == "bicubic" else x
+        x = self._scaled(inputs(images))
         if not self.mean:
             return x
         mean, std = (x.new_tensor(held).view(1, -1, 1, 1) for held in (self.mean, self.std))
         return (x - mean) / std
+
+    def _scaled(self, x: Tensor) -> Tensor:
+        """Return images at `size`, their middle where a side is to be cut off."""
+        if self.size is None:
+            return x
+        height, width = x.shape[2:]
+        sides = self.size, self.size
+        if self.shorter is not None:
+            low = min(height, width)
+            sides = self.shorter * height // low, self.shorter * width // low
+        if (height, width) != sides:
+            smaller = max(height, width) > max(sides)
+            x = functional.interpolate(x, sides, mode=self.mode, antialias=smaller)
+            x = x.clamp(0, 1) if self.mode == "bicubic" else x
+        top, left = (round((side - self.size) / 2) for side in sides)
+        return x[:, :, top : top + self.size, left : left + self.size]
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,9 +155,9 @@ class Backbone:
     @cached_property
     def digest(self) -> str:
         """A hash of name, weights and transform, by which sites know that theirs is the same."""
-        found = hashlib.blake2b(f"{self.name} {self.transform}".encode(), digest_size=16)
-        for name, tensor in self.body.state_dict().items():
-            found.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
-            held = tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
-            found.update(memoryview(held.numpy()))
+        said = f"{self.name} {self.transform}"
+        if (shorter := self.transform.shorter) is not None:
+            said += f" {shorter}"
+        found = hashlib.blake2b(said.encode(), digest_size=16)
+        hash_tensors(found, self.body.state_dict())
         return found.hexdigest()

@@ -43,14 +43,16 @@ def make(name: str, weights: str) -> tuple[nn.Module, Transform]:
         raise SettingError("backbone", held, allowed) from None
     if weights != "auto":
         fill(_headless(body, name), weights)
-    return _headless(body, name), _transform(pretrained.transforms())
+    return _headless(body, name), transform_of(pretrained.transforms())
 
 
-def _transform(found: object) -> Transform:
-    size, mean, std = (getattr(found, key) for key in ("crop_size", "mean", "std"))
+def transform_of(found: object) -> Transform:
+    """Return the transform of a network's own weights."""
+    keys = "crop_size", "resize_size", "mean", "std"
+    size, shorter, mean, std = (getattr(found, key) for key in keys)
     how = getattr(getattr(found, "interpolation", None), "value", "")
     mode = "bicubic" if how == "bicubic" else "bilinear"
-    return Transform(size[0], tuple(mean), tuple(std), mode)
+    return Transform(size[0], tuple(mean), tuple(std), mode, shorter[0])
 
 
 def _headless(body: nn.Module, name: str) -> nn.Module:

@@ -63,7 +63,7 @@ def distilled(
     how, seed
         How it trains, and the source of the order.
     """
-    names = [name for name, _ in bench.network.named_parameters()]
+    names = [name for name, _ in bench.network.named_parameters() if name in student]
     with at_work(bench) as device:
         targets = target_of(bench.network, answers(bench, teachers), how.sharpness)
         held = {n: t.to(device) for n, t in student.items() if n not in names}

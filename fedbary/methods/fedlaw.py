@@ -97,7 +97,7 @@ class FedLAW(Method):
         if self.server_epochs:
             scales = {name for name in model if name.endswith(LOG_VAR_SUFFIX)}
             for name, _ in bench_of(server).network.named_parameters():
-                if name not in scales:
+                if name in model.keys() - scales:
                     model[name] = model[name] * log_shrinkage.exp()
         return model, {}
 

@@ -99,7 +99,8 @@ class pFedVem(Method):
         rho_squared = max(squared_rho(before, anchor), self.least_rho**2)
         with _only(local.model, both):
             metrics = self._fit_head(local, anchor, rho_squared)
-        if points := dict(local.model.named_parameters()).keys() - both:
+        named = local.model.named_parameters()
+        if points := {name for name, p in named if p.requires_grad} - both:
             with _only(local.model, points):
                 metrics = replace(local, seed=derive_seed(local.seed, "base")).infer(1.0)
         state = local.state()

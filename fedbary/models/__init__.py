@@ -11,8 +11,8 @@ A network is a module of this package whose name has no leading underscore. It d
     only where the initialisation depends on which layers are Gaussian: draws every tensor anew.
 
 Nothing else has to be told. A network of one's own needs no file here: ``package.module:factory``
-names a function that is called as ``factory(shape, outputs)``. Its parameters without
-``requires_grad`` are frozen, and so are the running statistics of norms whose weights are.
+names a function that is called as ``factory(shape, outputs)``. What it freezes stays frozen, see
+`fedbary.variational.frozen`.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ import torch
 from torch import nn
 
 from fedbary.errors import SettingError
-from fedbary.models._frozen import keep_statistics
 from fedbary.parts.imports import own_function, said
 from fedbary.parts.registry import is_factory, modules
 from fedbary.variational.conversion import variational
+from fedbary.variational.frozen import keep_frozen
 from fedbary.variational.noise import seeded
 
 MODELS = modules("models")
@@ -80,10 +80,9 @@ def build(
             else _ours(part, shape, outputs, parameters or {})
         )
     model = variational(plain, bayesian_layers, init_log_var=init_log_var)
-    keep_statistics(model)
     if part is not None and hasattr(part, "reset"):
         part.reset(model, init_log_var, seed)
-    return model
+    return keep_frozen(model)
 
 
 def _module(name: str) -> ModuleType:

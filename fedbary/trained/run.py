@@ -33,6 +33,7 @@ from fedbary.runs.whole import write_whole
 from fedbary.seeds import derive_seed
 from fedbary.settings.config import Settings, resolve
 from fedbary.tasks import Outcome, Signature, Task, task_of
+from fedbary.variational.frozen import frozen_tensors
 
 
 @dataclass(frozen=True, eq=False)
@@ -259,8 +260,8 @@ def _loaded(folder: Path, own_code: bool) -> Trained:
 
 
 def _fill(network: nn.Module, posterior: Posterior, folder: Path) -> None:
-    """Put a posterior into a network; into one of point weights its means."""
-    held, wanted = posterior.state_dict(), network.state_dict()
+    """Put a posterior into a network; into one of point weights its means; frozen parts too."""
+    held, wanted = posterior.state_dict(), {**network.state_dict(), **frozen_tensors(network)}
     found = {
         name: held.get(name, posterior.mean.get(name)) for name in wanted
     }  # a buffer that is no part of a posterior stays as it is

@@ -111,12 +111,3 @@ def test_a_factory_or_a_network_of_ones_own_that_fails_is_one_line(
     with pytest.raises(SettingError, match=said) as caught:
         task_of(resolve({"model": model})).check(own_data=False)
     assert str(caught.value).startswith("model: ") and "\n" not in str(caught.value)
-
-
-def test_a_frozen_batch_norm_keeps_its_statistics(tmp_path):
-    """In one run of a batch norm that is not frozen they move by tenths."""
-    chosen, _, after = ran(tmp_path / "run", model="own_models:frozen", bayesian_layers=1)
-    before = network(chosen).state_dict()
-    for name in ("1.weight", "1.running_mean", "1.running_var"):
-        assert torch.allclose(after[name], before[name], rtol=1e-6)
-    assert not network(chosen).train()[1].training

@@ -1,18 +1,20 @@
 """One call answers every message under every method, in a Flower project without our apps."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from every_method import OF_CLASSES
 from fedbary.strategies import Client, FedAvgM, strategy_for
-from flwr.app import ArrayRecord
+from flwr.app import ArrayRecord, ConfigRecord
 from flwr.clientapp import ClientApp
 from torch import nn
 
-from fedbary.errors import RunError
+from fedbary.errors import RunError, SettingError
 from fedbary.inference import Training
 from fedbary.methods import METHODS, Bench
 from fedbary.scores.metrics import evaluate
-from fedbary.variational import variational
+from fedbary.variational import frozen_config, keep_frozen, variational
 from server_app.engine.inline import InlineGrid
 
 CLIENTS, ROUNDS = 3, 2
@@ -141,3 +143,49 @@ def test_a_client_whose_last_batch_is_of_one_example_trains_a_batch_norm():
     strategy, arrays = FedAvgM(), ArrayRecord(model.state_dict())
     strategy.start(grid=InlineGrid(app, CLIENTS, {}), initial_arrays=arrays, num_rounds=1)
     assert strategy.refusals == []
+
+
+def half_frozen(bias=0.0):
+    """Return a network whose first layer is frozen, its bias as given."""
+    torch.manual_seed(0)
+    first = nn.Linear(3, 4).requires_grad_(False)
+    nn.init.constant_(first.bias, bias)
+    norm = nn.BatchNorm1d(4, affine=False)
+    return keep_frozen(variational(nn.Sequential(first, norm, nn.Linear(4, 2)), last=1))
+
+
+def run_half_frozen(told):
+    """Return the strategy and the result of a federation of which client 0 has another bias."""
+    app = ClientApp()
+
+    @app.train()
+    @app.evaluate()
+    def answer(message, context):
+        k = context.node_config["partition-id"]
+        client = Client(half_frozen(float(k == 0)), *data(k), TRAINING, held_out=data(10 + k))
+        return client.answer(message, context)
+
+    strategy, told = strategy_for("RKLB")(), ConfigRecord(told)
+    arrays = ArrayRecord(half_frozen().state_dict())
+    return strategy, strategy.start(
+        grid=InlineGrid(app, CLIENTS, {}), initial_arrays=arrays, num_rounds=1,
+        train_config=told, evaluate_config=told,
+    )  # fmt: skip
+
+
+def test_frozen_layers_stay_at_home_and_a_client_with_others_is_left_out():
+    strategy, result = run_half_frozen(frozen_config(half_frozen()))
+    assert set(result.arrays) == {"2.weight_mean", "2.weight_log_var", "2.bias"}
+    assert strategy.num_admitted == CLIENTS - 1
+    reasons = [refusal.reason for refusal in strategy.refusals]
+    assert all("frozen weights as of the run's model" in reason for reason in reasons) and reasons
+    prediction = strategy.predict(half_frozen(), result.arrays, data(30)[0])
+    assert prediction.probs.isfinite().all()
+
+
+def test_a_server_that_says_nothing_of_frozen_layers_is_told_what_to_say():
+    with pytest.raises(RunError):
+        run_half_frozen({})
+    client = Client(half_frozen(), *data(0), TRAINING)
+    with pytest.raises(SettingError, match="the digest of the server's frozen weights"):
+        client.models(SimpleNamespace(config={}), 0)

@@ -1,16 +1,20 @@
 """A backbone is a transformation of data: a run with one is a run on its features."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from own_backbones import tiny
 from safetensors.torch import load_file, save_file
+from torch import nn
 
 import client_app
 import fedbary
-from fedbary.backbones import load
+from fedbary.backbones import Backbone, load
+from fedbary.backbones._body import Transform
+from fedbary.backbones._torchvision import transform_of
 from fedbary.backbones._weights import fill
 from fedbary.data.image_layout import ImageLayout
 from fedbary.data.sites import own_data
@@ -212,3 +216,34 @@ def test_a_file_of_weights_that_is_damaged_says_no_more_than_that(tmp_path):
     with pytest.raises(SettingError) as error:
         fill(torch.nn.Linear(2, 2), str(tmp_path / "secret.pt"))
     assert error.value.allowed == "a file of tensors by name; reading it was a UnpicklingError"
+
+
+@pytest.mark.parametrize("sides", [(30, 40), (400, 300), (224, 224), (256, 300), (8, 8)])
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_a_network_of_torchvision_sees_what_its_own_weights_ask_for(sides, mode):
+    transforms = pytest.importorskip("torchvision.transforms")
+    preset = pytest.importorskip("torchvision.transforms._presets").ImageClassification
+    how = transforms.InterpolationMode(mode)
+    theirs = preset(crop_size=224, resize_size=256, interpolation=how)
+    x = torch.rand(2, 3, *sides, generator=torch.Generator().manual_seed(0))
+    shrinks = max(sides) > 256
+    if mode == "bicubic" and not shrinks:
+        theirs.antialias = False  # of an enlarged image another cubic
+    wanted = theirs(x)
+    mean, std = (x.new_tensor(held).view(3, 1, 1) for held in (theirs.mean, theirs.std))
+    wanted = ((wanted * std + mean).clamp(0, 1) - mean) / std
+    torch.testing.assert_close(transform_of(theirs)(x), wanted, atol=1e-5, rtol=0)
+
+
+def test_another_size_cuts_off_the_same_part():
+    whole = Transform(224, (0.5,), (0.5,), "bilinear", 256)
+    assert (whole.sized(96).size, whole.sized(96).shorter) == (96, 110)
+    assert Transform(224).sized(96).shorter is None
+
+
+def test_the_digest_of_a_network_that_sees_whole_images_is_as_it_was():
+    body, transform = nn.Linear(2, 2), Transform(96, (0.5,), (0.2,), "bicubic")
+    before = "Transform(size=96, mean=(0.5,), std=(0.2,), mode='bicubic')"
+    assert str(transform) == before
+    cut = Backbone("a", body, replace(transform, shorter=110))
+    assert cut.digest != Backbone("a", body, transform).digest
