@@ -27,11 +27,12 @@ from fedbary.tasks import Signature, Tested, task_of
 from strategies.answering import Request
 from strategies.compression import compression
 from strategies.internals import log
+from strategies.once import once
 
 torch.backends.cudnn.deterministic = True
 spare_imports()
 
-app = ClientApp(mods=[discretion, compression])
+app = ClientApp(mods=[discretion, compression, once])
 
 
 @app.lifespan()

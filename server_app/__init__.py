@@ -38,6 +38,7 @@ from server_app.run_strategy import require_room_for_draws, strategy_of
 from strategies import CompressedGrid
 from strategies.internals import FLOWER_LOGGER as logger
 from strategies.internals import add_exit_handler, is_simulated, log
+from strategies.once import OnceGrid
 
 app = ServerApp()
 spare_imports()
@@ -52,7 +53,7 @@ def main(grid: Grid, context: Context) -> None:
         settings = resolve_run_config(context.run_config)
         if not is_simulated(grid):
             require_simulation(settings.attack)
-            grid = guarded(grid)
+            grid = OnceGrid(guarded(grid))
         with claimed_folder(settings, Path.cwd()) as folder:
             run(grid, settings, folder)
     except (SettingError, RunError) as error:

@@ -1,0 +1,160 @@
+"""Long entries of messages' configs, sent to a node once: a client mod, and its grid.
+
+A projection of features has as many numbers as a network, and is the same in every round. The grid
+sends it with the first message to a node. From then on a digest stands in its place, and the node
+takes the entry from its state. A node that has lost it says so, and is sent it again at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.serverapp import Grid
+
+from fedbary.errors import SettingError
+
+from .internals import ClientAppCallable, NodeInfo, Run, with_content
+
+LONG = 1000
+"""So many numbers make an entry long."""
+
+KEPT = "kept-entry."
+"""How the name of an entry begins whose value is a digest; a record of a node's state, too."""
+
+LACKING = "a message with the entry's numbers, for they are not kept here"
+"""What a node says that has lost an entry."""
+
+
+def once(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    """Keep long entries, and put them back where the message has their digest.
+
+    A Flower client mod, ``ClientApp(mods=[once])``; other messages pass as they are.
+
+    Raises
+    ------
+    SettingError
+        If an entry is not kept, or is another one.
+    """
+    for config in message.content.config_records.values():
+        for key, value in [*config.items()]:
+            if key.startswith(KEPT):
+                kept = context.state.config_records.get(key, ConfigRecord())
+                if kept.get("digest") != value:
+                    raise SettingError(KEPT.strip("."), key.removeprefix(KEPT), LACKING)
+                del config[key]
+                config[key.removeprefix(KEPT)] = kept["numbers"]
+            elif _is_long(value):
+                held = {"digest": _digest(value), "numbers": value}
+                context.state[KEPT + key] = ConfigRecord(held)
+    return call_next(message, context)
+
+
+class OnceGrid(Grid):
+    """A Flower grid that sends long entries of configs once to a node whose app has `once`.
+
+    Parameters
+    ----------
+    grid : Grid
+        What carries the messages.
+    """
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+        self._held: dict[int, set[str]] = {}
+
+    def set_run(self, run: Run) -> None:
+        """Set the run."""
+        self._grid.set_run(run)
+
+    @property
+    def run(self) -> Run:
+        """The run."""
+        return self._grid.run
+
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        """Return a message to a node."""
+        return self._grid.create_message(content, message_type, dst_node_id, group_id, ttl)
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Return the ids of all nodes."""
+        return self._grid.get_node_ids()
+
+    def get_nodes(self) -> Iterable[NodeInfo]:
+        """Return all nodes."""
+        return self._grid.get_nodes()
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Push messages as they are."""
+        return self._grid.push_messages(messages)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Pull replies."""
+        return self._grid.pull_messages(message_ids)
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """Send messages without the entries that nodes have; return the replies.
+
+        A node that has lost an entry is sent the whole message within the same time.
+        """
+        messages, begun = list(messages), time.monotonic()
+        short = [self._short(message) for message in messages]
+        replies = list(self._grid.send_and_receive(short, timeout=timeout))
+        lacking = {reply.metadata.src_node_id for reply in replies if _lacks(reply)}
+        if again := [each for each in messages if each.metadata.dst_node_id in lacking]:
+            left = None if timeout is None else max(0.0, timeout - time.monotonic() + begun)
+            replies = [reply for reply in replies if not _lacks(reply)]
+            replies += self._grid.send_and_receive(again, timeout=left)
+        sent = {each.metadata.dst_node_id: set(_digests(each).values()) for each in messages}
+        for reply in replies:
+            node = reply.metadata.src_node_id
+            self._held[node] = set() if reply.has_error() else sent.get(node, set())
+        return replies
+
+    def _short(self, message: Message) -> Message:
+        """Return a message with a digest for each entry that its node has."""
+        held = self._held.get(message.metadata.dst_node_id, set())
+        had = {key: found for key, found in _digests(message).items() if found in held}
+        if not had:
+            return message
+        content = {**message.content}
+        for name, config in message.content.config_records.items():
+            own = {key: value for key, value in config.items() if (name, key) not in had}
+            own |= {KEPT + key: found for (where, key), found in had.items() if where == name}
+            content[name] = ConfigRecord(own)
+        return with_content(message, RecordDict(content))
+
+
+def _digests(message: Message) -> dict[tuple[str, str], str]:
+    """Return the digests of a message's long entries, by record and name."""
+    return {
+        (name, key): _digest(value)
+        for name, config in message.content.config_records.items()
+        for key, value in config.items()
+        if _is_long(value)
+    }
+
+
+def _is_long(value: Any) -> bool:
+    return isinstance(value, list) and len(value) >= LONG and isinstance(value[0], int | float)
+
+
+def _digest(numbers: Any) -> str:
+    return hashlib.blake2b(np.asarray(numbers).tobytes(), digest_size=16).hexdigest()
+
+
+def _lacks(reply: Message) -> bool:
+    return reply.has_error() and LACKING in (reply.error.reason or "")
