@@ -50,8 +50,11 @@ class Structure(ABC):
     softmax_alone: ClassVar[bool] = False
     """Whether it bounds the curvature of one softmax, and holds no other loss's."""
 
+    is_exact: ClassVar[bool] = False
+    """Whether it holds all of the loss's curvature."""
+
     damping: ClassVar[float] = 0.3
-    """How far sites of it move in a round."""
+    """How far sites of it move in a round where nothing tells how far they may."""
 
     @abstractmethod
     def sizes(self) -> dict[str, int]:
@@ -74,6 +77,10 @@ class Structure(ABC):
     @abstractmethod
     def solve(self, held: Statistics, ridge: float) -> Callable[[Tensor], Tensor]:
         """Return the map from W to the inverse of the precision plus a ridge, above 0, times W."""
+
+    @abstractmethod
+    def root(self, held: Statistics, ridge: float) -> Callable[[Tensor], Tensor]:
+        """Return the map R from W with R Rᵀ that inverse: from noise N(0, I) to N(0, R Rᵀ)."""
 
     def triangles(self) -> dict[str, int]:
         """Return the sides of those statistics that are triangles."""
@@ -120,11 +127,15 @@ class Diagonal(Structure):
         """Divide entry by entry."""
         return (held["precision"].view(self.outputs, self.inputs) + ridge).reciprocal().mul
 
+    def root(self, held: Statistics, ridge: float) -> Callable[[Tensor], Tensor]:
+        """Divide entry by entry."""
+        return (held["precision"].view(self.outputs, self.inputs) + ridge).rsqrt().mul
+
 
 class Full(Structure):
     """All covariances."""
 
-    damping = 0.5
+    is_exact = True
 
     def sizes(self) -> dict[str, int]:
         """Return the triangle of c d."""
@@ -152,9 +163,18 @@ class Full(Structure):
 
     def solve(self, held: Statistics, ridge: float) -> Callable[[Tensor], Tensor]:
         """Solve by a Cholesky factor."""
+        factor = self._factor(held, ridge)
+        return lambda to: torch.cholesky_solve(to.reshape(-1, 1), factor).view_as(to)
+
+    def root(self, held: Statistics, ridge: float) -> Callable[[Tensor], Tensor]:
+        """Solve by the transpose of a Cholesky factor."""
+        above = self._factor(held, ridge).T
+        solve = torch.linalg.solve_triangular
+        return lambda to: solve(above, to.reshape(-1, 1), upper=True).view_as(to)
+
+    def _factor(self, held: Statistics, ridge: float) -> Tensor:
         matrix = unpacked(held["precision"], self.outputs * self.inputs)
-        root = torch.linalg.cholesky(with_ridge(matrix, ridge))
-        return lambda to: torch.cholesky_solve(to.reshape(-1, 1), root).view_as(to)
+        return torch.linalg.cholesky(with_ridge(matrix, ridge))
 
 
 class Kronecker(Structure):
@@ -188,10 +208,19 @@ class Kronecker(Structure):
 
     def solve(self, held: Statistics, ridge: float) -> Callable[[Tensor], Tensor]:
         """Divide in the eigenvectors of both factors; eigenvalues below 0 count as 0."""
+        vectors, sides, values = self._eigen(held, ridge)
+        return lambda to: sides @ ((sides.T @ to @ vectors) / values) @ vectors.T
+
+    def root(self, held: Statistics, ridge: float) -> Callable[[Tensor], Tensor]:
+        """Divide in the eigenvectors by the eigenvalues' roots."""
+        vectors, sides, values = self._eigen(held, ridge)
+        return lambda to: sides @ (to / values.sqrt()) @ vectors.T
+
+    def _eigen(self, held: Statistics, ridge: float) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the eigenvectors of inputs and outputs, and the eigenvalues (outputs, inputs)."""
         a, b = self._factors(held)
         (values, vectors), (others, sides) = torch.linalg.eigh(a), torch.linalg.eigh(b)
-        scale = 1 / (torch.outer(others.clamp_min(0), values.clamp_min(0)) + ridge)
-        return lambda to: sides @ ((sides.T @ to @ vectors) * scale) @ vectors.T
+        return vectors, sides, torch.outer(others.clamp_min(0), values.clamp_min(0)) + ridge
 
     def _factors(self, held: Statistics) -> tuple[Tensor, Tensor]:
         """Return A and B, of which the precision is B ⊗ A."""

@@ -12,13 +12,26 @@ That is PVI's recursion in natural parameters, the shift being P_k M − R_k. Sl
 where the shift's two terms nearly cancel, and a site's mean need not exist. At a fixed point the
 slopes of all likelihoods and of the prior sum to 0: M is the mode of all data, whatever the
 structure.
+
+γ is 1 in the first round: no two sites tell of the same data. Full sites hold the curvature, so
+rounds converge as Newton's method does, and γ stays 1. Of others it follows from the rounds
+themselves. With r the way from M to the mode of the undamped sites and P their precision,
+
+    γ ← −γ ⟨r', P (r − r')⟩ / ⟨r − r', P (r − r')⟩,      within 0.1 and 1,
+
+r' being that of the round before. It is a secant's step, and needs nothing of the clients. Where
+others reply than in the round before it is the structure's own constant.
+
+Reference: Irons and Tuck, A version of the Aitken accelerator for computer iteration, 1969.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from urllib.parse import quote, unquote
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -33,6 +46,31 @@ SLOPE = "slope"
 MOST_NUMBERS = 2**25
 """The most numbers of a site: 128 MB in float32."""
 
+_TOTALS: WeakKeyDictionary[Server, Mapping[str, Tensor]] = WeakKeyDictionary()
+"""The sum of the sites, as long as the messages of a round are made."""
+
+_RESIDUAL, _STEP, _CLIENTS = "step/residual", "step/length", "step/clients"
+"""The keys of r and γ of the last round, and of a number that stands for who replied in it."""
+
+LEAST_STEP = 0.1
+"""The least γ."""
+
+
+@dataclass(frozen=True)
+class Product:
+    """The prior times some sites.
+
+    Attributes
+    ----------
+    mode : Tensor
+        Its mode, (outputs, inputs).
+    applied : callable
+        From W to its precision times W.
+    """
+
+    mode: Tensor
+    applied: Callable[[Tensor], Tensor]
+
 
 @dataclass(frozen=True)
 class Expanded:
@@ -45,7 +83,7 @@ class Expanded:
     prior_precision : float
         λ.
     damping : float
-        γ after the first round; 0: the structure's own.
+        γ after the first round; 0: by Aitken's rule.
     """
 
     covariance: str
@@ -67,11 +105,10 @@ class Expanded:
     def send(self, server: Server, client: str) -> Tensors:
         """Return the global model, and the cavity's slope and statistics."""
         structure, mean = self.structure(server.model), self.mean(server.model)
-        slope, held = self.prior_precision * mean, structure.zeros()
-        for other, site in self.sites(server.state, structure):
-            if other != client:
-                slope = slope + site[SLOPE].view_as(mean)
-                held = {name: tensor + site[name] for name, tensor in held.items()}
+        held = dict(self._total(server, structure))
+        if (own := self.site(server.state, structure, client)) is not None:
+            held = {name: tensor - own[name] for name, tensor in held.items()}
+        slope = self.prior_precision * mean + held.pop(SLOPE).view_as(mean)
         like = server.model[last_layer(server.model)[0]]
         cavity = {SLOPE: slope.flatten(), **held}
         return {**server.model, **{f"cavity/{n}": t.to(like.dtype) for n, t in cavity.items()}}
@@ -99,26 +136,58 @@ class Expanded:
     def aggregate(self, server: Server, replies: Sequence[Reply]) -> tuple[Tensors, Tensors]:
         """Move the sites of those that replied, and go to the mode of the product."""
         structure, mean = self.structure(server.model), self.mean(server.model)
-        sites = dict(self.sites(server.state, structure))
-        step = (self.damping or structure.damping) if server.state else 1.0
+        before = dict(self.sites(server.state, structure))
         nothing = {SLOPE: torch.zeros(mean.numel(), dtype=mean.dtype), **structure.zeros()}
+        found = {}
         for reply in replies:
-            found = {n: reply.tensors[f"site/{n}"].double() for n in nothing}
-            if fault := structure.fault({n: t for n, t in found.items() if n != SLOPE}):
+            site = {n: reply.tensors[f"site/{n}"].double() for n in nothing}
+            if fault := structure.fault({n: t for n, t in site.items() if n != SLOPE}):
                 raise ValueError(f"a site of no convex loss: {fault}")
-            before = sites.get(reply.client, nothing)
-            sites[reply.client] = {n: torch.lerp(before[n], t, step) for n, t in found.items()}
-        moved, model = self._mode(structure, mean, sites), dict(server.model)
-        names = last_layer(server.model)
+            found[reply.client] = site
+        undamped = self._product(structure, mean, {**before, **found})
+        step, kept = self._step(structure, undamped, server, found)
+        sites, moved = {**before, **found}, undamped.mode
+        if step != 1:
+            for client, site in found.items():
+                own = before.get(client, nothing)
+                sites[client] = {n: torch.lerp(own[n], t, step) for n, t in site.items()}
+            moved = self._product(structure, mean, sites).mode
+        names, model = last_layer(server.model), dict(server.model)
         like = server.model[names[0]]
         model |= tensors_of(moved, names, server.model)
         away = self.mean(model) - mean  # as the model holds it, in its own precision
-        state = {}
         for client, site in sorted(sites.items()):
             slope = site[SLOPE].view_as(mean) + structure.product(site)(away)
             for name, tensor in {**site, SLOPE: slope.flatten()}.items():
-                state[f"site/{quote(client, safe='')}/{name}"] = tensor.to(like.dtype)
-        return model, state
+                kept[f"site/{quote(client, safe='')}/{name}"] = tensor.to(like.dtype)
+        return model, kept
+
+    def _step(
+        self,
+        structure: Structure,
+        undamped: Product,
+        server: Server,
+        clients: Collection[str],
+    ) -> tuple[float, dict[str, Tensor]]:
+        """Return γ of a round, and what the next one's needs: see the module's docstring."""
+        who = int.from_bytes(blake2b(repr(sorted(clients)).encode(), digest_size=7).digest())
+        state, mean = server.state, self.mean(server.model)
+        residual, step = undamped.mode - mean, 1.0
+        if not state:
+            residual = undamped.mode  # without sites the mode is the prior's, 0
+        elif self.damping or structure.is_exact:
+            step = self.damping or 1.0
+        elif _CLIENTS in state and int(state[_CLIENTS]) == who:
+            last = state[_RESIDUAL].view_as(mean)
+            change = residual - last
+            bent = undamped.applied(change)
+            size = float((change * bent).sum())
+            wanted = -float(state[_STEP]) * float((last * bent).sum()) / size if size else 1.0
+            step = min(max(wanted, LEAST_STEP), 1.0)
+        else:
+            step = structure.damping
+        held = {_RESIDUAL: residual.flatten(), _STEP: torch.tensor(step, dtype=torch.float64)}
+        return step, {**held, _CLIENTS: torch.tensor(who)}
 
     def mean(self, model: Tensors) -> Tensor:
         """Return the last layer as a matrix, float64."""
@@ -129,11 +198,29 @@ class Expanded:
     ) -> Iterator[tuple[str, dict[str, Tensor]]]:
         """Yield clients, by name, with the slope and the statistics of their sites."""
         for quoted in sorted({key.split("/")[1] for key in state}):
-            names = (SLOPE, *structure.sizes())
-            yield unquote(quoted), {n: state[f"site/{quoted}/{n}"].double() for n in names}
+            client = unquote(quoted)
+            if (site := self.site(state, structure, client)) is not None:
+                yield client, site
 
-    def _mode(self, structure: Structure, mean: Tensor, sites: Mapping[str, Tensors]) -> Tensor:
-        """Return M', by conjugate gradients, which take one step where precisions add."""
+    def site(self, state: Tensors, structure: Structure, client: str) -> dict[str, Tensor] | None:
+        """Return the slope and the statistics of a client's site; None where it has none."""
+        prefix = f"site/{quote(client, safe='')}/"
+        if prefix + SLOPE not in state:
+            return None
+        return {name: state[prefix + name].double() for name in (SLOPE, *structure.sizes())}
+
+    def _total(self, server: Server, structure: Structure) -> Mapping[str, Tensor]:
+        """Return the sum of all sites, which every message of a round takes one of."""
+        if server not in _TOTALS:
+            total = {SLOPE: torch.zeros(structure.outputs * structure.inputs).double()}
+            total |= structure.zeros()
+            for _, site in self.sites(server.state, structure):
+                total = {name: tensor + site[name] for name, tensor in total.items()}
+            _TOTALS[server] = total
+        return _TOTALS[server]
+
+    def _product(self, structure: Structure, mean: Tensor, sites: Mapping[str, Tensors]) -> Product:
+        """Return the product, its mode by conjugate gradients: one step where precisions add."""
         held, right = structure.zeros(), -self.prior_precision * mean
         for _, site in sorted(sites.items()):
             right = right - site[SLOPE].view_as(mean)
@@ -144,4 +231,5 @@ class Expanded:
             return sum(parts, self.prior_precision * to)
 
         solve = structure.solve(held, self.prior_precision)
-        return mean + conjugate_gradients(applied, solve, right, torch.zeros_like(mean))[0]
+        move, _ = conjugate_gradients(applied, solve, right, torch.zeros_like(mean))
+        return Product(mean + move, applied)

@@ -27,8 +27,10 @@ data. On features of a pretrained network take `inference=laplace`.
 
 `inference=laplace` is PVI of the last layer's point weights. A client finds the mode of its tilted
 posterior by L-BFGS, so there is no step size. Its site is the likelihood's expansion there. The
-first round is undamped. `covariance` says how a site holds its precision, of C classes and d
-features:
+first round is undamped. Full sites stay undamped, and converge as Newton's method does. Others are
+damped by Aitken's rule, which needs no choice; diagonal ones would diverge without it. A start from
+LDA's head did not pay, as its probabilities are too sure for an expansion there. `covariance` says
+how a site holds its precision, of C classes and d features:
 
     diagonal    2 C d numbers
     kronecker   C d + d²/2 + C²/2
@@ -39,7 +41,7 @@ The fixed point is the mode of all data under each of them: they differ in round
 
 References: Bui et al., Partitioned Variational Inference, 2018; Ashman et al. 2022, whose public
 code repairs sites of negative precision. Here sites may be negative; a cavity's precision is held
-above 0.
+above 0. Irons and Tuck, A version of the Aitken accelerator for computer iteration, 1969.
 """
 
 from __future__ import annotations
@@ -66,8 +68,8 @@ class PVI(SiteMethod):
     ----------
     damping : float
         γ: how far a site moves. 0, the default: 1 over the number of replies of a
-        round, with which synchronous rounds converge and one client a round moves all the way. Of
-        Laplace sites 0.5 where they are full, else 0.3, and 1 in the first round.
+        round, with which synchronous rounds converge and one client a round moves all the way.
+        Laplace sites move all the way, after the first round by Aitken's rule unless full.
     undamped_start : bool
         Whether the first round that counts moves its sites all the way, γ = 1.
     prior_std : float

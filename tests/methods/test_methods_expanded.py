@@ -1,5 +1,6 @@
 """Laplace sites of a last layer: exact where posteriors are Gaussian, else central at their end."""
 
+import copy
 import math
 
 import pytest
@@ -13,6 +14,7 @@ from fedbary.errors import SettingError
 from fedbary.inference import Local, Training, local_method
 from fedbary.inference._head import Head
 from fedbary.methods import Reply, Server
+from fedbary.methods._expanded import Expanded
 from fedbary.methods.pvi import PVI
 
 PRIOR_STD = 0.8
@@ -114,6 +116,58 @@ def test_full_sites_end_at_the_central_mode_and_its_hessian():
     torch.testing.assert_close(held, hessian, rtol=1e-2, atol=1e-2)
 
 
+def gaps(method, parts, model, count):
+    """Return how far the penalised loss of all data is above its least after each round."""
+    x, y = (torch.cat(both) for both in zip(*parts, strict=True))
+
+    def loss(tensors):
+        outputs = functional.linear(x, tensors["1.weight"], tensors["1.bias"])
+        penalty = sum(t.square().sum() for t in tensors.values()) / PRIOR_STD**2 / 2
+        return float(functional.cross_entropy(outputs, y, reduction="sum") + penalty)
+
+    least = loss(central(copy.deepcopy(model), x, y, functional.cross_entropy))
+    found, state = [], None
+    for _ in range(count):
+        tensors, state = rounds(method, model, parts, functional.cross_entropy, 1, state)
+        model.load_state_dict(tensors)
+        found.append(loss(tensors) - least)
+    return found
+
+
+def test_full_sites_converge_as_newton_s_method_without_a_damping_to_choose():
+    x, y = softmax_data(n=400)
+    ours, half = (
+        gaps(PVI(covariance="full", prior_std=PRIOR_STD, damping=damping), split(x, y), model, 6)
+        for damping, model in ((0.0, network(3, 4)), (0.5, network(3, 4)))
+    )
+    assert ours[0] == pytest.approx(half[0]) and ours[0] > 1
+    assert ours[4] < 1e-5 < 1e-2 * ours[0] and half[4] > 10 * ours[4]
+
+
+def test_diagonal_sites_that_would_diverge_are_held():
+    x, y = softmax_data(n=400)
+    x = torch.cat([x + 0.1 * softmax_data(k, n=400)[0] for k in range(4)], 1)  # fours alike
+    ours, whole = (
+        gaps(PVI(covariance="diagonal", prior_std=PRIOR_STD, damping=damping), parts, model, 8)
+        for damping, parts, model in ((d, split(x, y), network(12, 4)) for d in (0.0, 1.0))
+    )
+    assert whole[-1] > 2 * whole[2]
+    assert ours[-1] < ours[2] / 2
+
+
+def test_where_others_reply_the_step_is_the_structure_s_own():
+    x, y = softmax_data()
+    parts, model, method = split(x, y), network(3, 4), PVI(covariance="diagonal")
+    tensors, state = rounds(method, model, parts, functional.cross_entropy, 2)
+    server = Server(tensors, state)
+    sent = method.send(server, "site/0")
+    fitted = method.fit(local(model, *parts[0], functional.cross_entropy), sent, {})
+    _, after = method.aggregate(server, [Reply("site/0", len(parts[0][0]), fitted.reply)])
+    assert float(after["step/length"]) == STRUCTURES["diagonal"].damping
+    key, whole = "site/site%2F0/precision", fitted.reply["site/precision"]
+    torch.testing.assert_close(after[key], torch.lerp(state[key], whole, 0.3))
+
+
 @pytest.mark.parametrize("covariance", STRUCTURES)
 def test_the_central_mode_is_a_fixed_point_whatever_the_structure(covariance):
     x, y = softmax_data()
@@ -148,6 +202,10 @@ def test_a_solution_solves_and_messages_have_the_stated_sizes(covariance):
     to = torch.randn(c, d, generator=generator, dtype=torch.float64)
     solved = structure.solve(held, 0.7)(to)
     torch.testing.assert_close(structure.product(held)(solved) + 0.7 * solved, to)
+    root = structure.root(held, 0.7)
+    columns = torch.stack([root(e.view(c, d)).flatten() for e in torch.eye(c * d).double()], 1)
+    twice = (columns @ columns.T @ to.flatten()).view(c, d)
+    torch.testing.assert_close(twice, structure.solve(held, 0.7)(to))
     assert structure.fault(held) is None
     exact = torch.einsum("nce,nd,nf,ef->cd", bent, x, x, to)
     found = (structure.product(held)(to) * to).sum()
@@ -182,6 +240,27 @@ def test_a_client_that_is_away_keeps_its_site():
     _, after = method.aggregate(Server(tensors, state), [Reply("site/0", 1.0, reply)])
     key = "site/site%2F1/precision"
     torch.testing.assert_close(after[key], state[key])
+
+
+@pytest.mark.parametrize("covariance", STRUCTURES)
+def test_a_cavity_is_the_sum_of_the_others_sites_and_costs_no_more_where_clients_are_many(
+    covariance, monkeypatch
+):
+    x, y = softmax_data()
+    parts, model, method = split(x, y), network(3, 4), PVI(covariance=covariance)
+    tensors, state = rounds(method, model, parts, functional.cross_entropy, 2)
+    structure, server = STRUCTURES[covariance](4, 4), Server(tensors, state)
+    sites = dict(method.expanded.sites(state, structure))
+    sent = {client: method.send(server, client) for client in (*sites, "a new one")}
+    for client, message in sent.items():
+        for name in structure.sizes():
+            others = sum(site[name] for other, site in sites.items() if other != client)
+            torch.testing.assert_close(message[f"cavity/{name}"], others)
+    read = []
+    monkeypatch.setattr(Expanded, "sites", lambda self, *_: read.append(1) or iter(()))
+    for client in sites:
+        method.send(server, client)
+    assert not read
 
 
 @pytest.mark.parametrize(
