@@ -16,16 +16,28 @@ from the mean, and predictions are of `networks` networks whose last layer is dr
 Of a linear model with weight_decay λ/n one round of RKLB is the posterior of all data exactly,
 whatever the correlations, where the mean-field methods are not.
 
+`structure` says how G is held, for C outputs and d inputs with the bias:
+
+    full        the triangle of p = C d weights, exact
+    kronecker   C d + d²/2 + C²/2
+    shared      d²/2: one matrix for all classes, Böhning's bound on a softmax
+    diagonal    C d
+
+Others than full take RKLB alone. A Kronecker product of means is a mean of such products only
+nearly: means m are exact by conjugate gradients, draws are of the clients' summed factors.
+
 It assumes that the loss is quadratic in the last layer, and features the same at all clients.
 
-What travels: 1 model down; up 1 and a triangle of p (p + 1)/2 numbers for p weights in the last
-layer (8 models of the cnn: p = 850). More than `most_weights` are refused. Clients keep nothing.
+What travels: 1 model down; up 1 and G. Of full that is p (p + 1)/2 numbers (8 models of the cnn: p
+= 850), and more than `most_weights` are refused. To clients that score, the drawn last layers: so
+`calibrate=temperature` fits what predicts. Clients keep nothing.
 
-What it costs: a client pays p² numbers and one pass; the server K p³ for RKLB and some ten times K
-p³ for WB: of ten clients of the cnn 1 s and 20 s a round on a core. It keeps C and the draws.
+What it costs: full takes p² numbers and one pass of a client; of the server K p³ for RKLB and some
+ten times K p³ for WB: of ten clients of the cnn 1 s and 20 s a round on a core. The others take d²
+numbers and d³. The server keeps the draws, of full C too.
 
-Use it where weights of the last layer are correlated and there are few of them, as of tables and
-small heads.
+Use it where weights of the last layer are correlated: full for tables and small heads, the others
+for features of a pretrained network.
 
 References: MacKay, A Practical Bayesian Framework for Backpropagation Networks, 1992; Kristiadi,
 Hein and Hennig, Being Bayesian, Even Just a Bit, ICML 2020; BA-BFL, eqs. 8 and 10.
@@ -39,8 +51,7 @@ from functools import partial
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
-from torch.func import jacrev, vmap
+from torch import Tensor
 
 from fedbary.aggregation.covariance import (
     packed,
@@ -49,9 +60,10 @@ from fedbary.aggregation.covariance import (
     wasserstein_barycentre,
     with_ridge,
 )
-from fedbary.data.batches import inputs
+from fedbary.aggregation.structures import STRUCTURES, Structure
 from fedbary.errors import SettingError
-from fedbary.methods._kronecker import last_layer
+from fedbary.methods._curvature import barycentre, passes, statistics
+from fedbary.methods._kronecker import last_layer, matrix, tensors_of
 from fedbary.methods.shared.descent import GRADIENTS_AT_ONCE
 from fedbary.methods.shared.method import (
     Fitted,
@@ -66,7 +78,6 @@ from fedbary.methods.shared.method import (
 )
 from fedbary.parts.parameters import Count, Positive
 from fedbary.predictive import Predictive
-from fedbary.predictive.networks import evaluation
 from fedbary.seeds import derive_seed
 
 BARYCENTRES: Mapping[str, Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]] = {
@@ -76,6 +87,9 @@ BARYCENTRES: Mapping[str, Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tenso
 
 CURVATURE, COVARIANCE, DRAWS = "curvature/last", "covariance/last", "draws/last"
 """The keys of a client's Hessian, of C, both as triangles, and of the drawn last layers."""
+
+_KEY = "curvature/"
+"""What the keys of a structure's statistics begin with."""
 
 
 @dataclass(frozen=True)
@@ -90,8 +104,11 @@ class LastLayerLaplace(Method):
         λ of the prior.
     networks : int
         Drawn after each round: they predict together.
+    structure : str
+        How a Hessian is held: full, kronecker, shared, diagonal.
     most_weights : int
-        The most weights that a last layer may have, as its covariance is their square.
+        The most weights that a last layer may have where it is full: the covariance is their
+        square.
 
     Raises
     ------
@@ -102,10 +119,18 @@ class LastLayerLaplace(Method):
     rule: Literal["RKLB", "WB"] = "RKLB"
     prior_precision: Positive = 1.0
     networks: Count = 10
+    structure: Literal["full", "kronecker", "shared", "diagonal"] = "full"
     most_weights: Count = 4096
 
     deterministic = True
     has_members = True
+    shows = True
+
+    def __post_init__(self) -> None:
+        """Check the parameters, and that a structure has its rule."""
+        super().__post_init__()
+        if self.structure != "full" and self.rule != "RKLB":
+            raise SettingError("rule", self.rule, f"RKLB for structure={self.structure}")
 
     def held(self, clients: int) -> int:
         """Return how many networks the server holds."""
@@ -116,20 +141,34 @@ class LastLayerLaplace(Method):
         self._size(model)
         return {}
 
+    def show(self, server: Server, client: str) -> Tensors:
+        """Return the global model and the last layers that were drawn, by which it predicts."""
+        drawn = {DRAWS: server.state[DRAWS]} if server.state else {}
+        return {**server.model, **drawn}
+
     def fit(self, local: Local, received: Tensors, kept: Tensors) -> Fitted:
         """Train point weights, and take the Hessian of the last layer."""
         self._size(received)
         local.load(received)
-        metrics = local.infer(local.prior)
-        return Fitted({**local.state(), CURVATURE: packed(hessian(local))}, metrics)
+        metrics, reply = local.infer(local.prior), local.state()
+        if self.structure == "full":
+            return Fitted({**reply, CURVATURE: packed(hessian(local))}, metrics)
+        like = reply[last_layer(reply)[0]]
+        held = statistics(local, self._held_as(received))
+        return Fitted({**reply, **{_KEY + name: t.to(like) for name, t in held.items()}}, metrics)
 
     def reply_like(self, model: Tensors) -> Tensors:
-        """Return a model, and the triangle of a Hessian."""
+        """Return a model, and the triangle of a Hessian, or the statistics of its structure."""
         size, like = self._size(model), model[last_layer(model)[0]]
-        return {**model, CURVATURE: like.new_zeros(size * (size + 1) // 2)}
+        if self.structure == "full":
+            return {**model, CURVATURE: like.new_zeros(size * (size + 1) // 2)}
+        sizes = self._held_as(model).sizes().items()
+        return {**model, **{_KEY + name: like.new_zeros(size) for name, size in sizes}}
 
     def aggregate(self, server: Server, replies: Sequence[Reply]) -> tuple[Tensors, Tensors]:
         """Take the barycentre, and draw networks from it."""
+        if self.structure != "full":
+            return self._structured(server, replies)
         names, size = last_layer(server.model), self._size(server.model)
         examples = all_examples(server, replies)
         means = torch.stack([_flat(reply.tensors, names) for reply in replies]).double()
@@ -156,6 +195,29 @@ class LastLayerLaplace(Method):
         }
         return Predictive(model, members=members)
 
+    def _structured(self, server: Server, replies: Sequence[Reply]) -> tuple[Tensors, Tensors]:
+        """Take the product of Gaussians whose precisions have a structure, and draw from it."""
+        names, structure = last_layer(server.model), self._held_as(server.model)
+        like = server.model[names[0]]
+        mean, root = barycentre(
+            structure,
+            [matrix(reply.tensors, names) for reply in replies],
+            [{n: reply.tensors[_KEY + n] for n in structure.sizes()} for reply in replies],
+            shares(replies),
+            all_examples(server, replies),
+            self.prior_precision,
+        )
+        generator = torch.Generator().manual_seed(derive_seed(server.seed, "last layer"))
+        size = self.networks, *mean.shape
+        noise = torch.randn(size, generator=generator, dtype=torch.float64)
+        drawn = [tensors_of(mean + root(z), names, server.model) for z in noise]
+        model = weighted_mean(replies, list(server.model))
+        model |= tensors_of(mean, names, server.model)
+        return model, {DRAWS: torch.stack([_flat(each, names) for each in drawn]).to(like)}
+
+    def _held_as(self, model: Tensors) -> Structure:
+        return STRUCTURES[self.structure](*matrix(model, last_layer(model)).shape)
+
     def _covariance(self, examples: float, triangle: Tensor, size: int) -> Tensor:
         """Return (n G + λ)⁻¹; eigenvalues of G below 0, which no convex loss has, count as 0."""
         curvature = examples * unpacked(triangle.double(), size)
@@ -165,9 +227,10 @@ class LastLayerLaplace(Method):
     def _size(self, model: Tensors) -> int:
         names = last_layer(model)
         size = sum(model[name].numel() for name in names)
-        if size > self.most_weights:
+        if self.structure == "full" and size > self.most_weights:
             said = f"{size:,} weights in {', '.join(names)}, a covariance of {8 * size**2:,} bytes"
-            raise SettingError("most_weights", said, f"at most {self.most_weights:,} weights")
+            allowed = f"at most {self.most_weights:,} weights, or structure=kronecker"
+            raise SettingError("most_weights", said, allowed)
         return size
 
 
@@ -176,42 +239,16 @@ def hessian(local: Local) -> Tensor:
 
     The network is in evaluation mode. Weights come in the order of the tensors in `last_layer`.
     """
-    model = local.model
-    state = model.state_dict()
-    names = last_layer(state)
-    layer = model.get_submodule(names[0].rpartition(".")[0])
-    curvature = vmap(jacrev(jacrev(lambda outputs, y: local.nll(outputs[None], y[None]))))
-    size = sum(state[name].numel() for name in names)
-    total = state[names[0]].new_zeros(size, size)
-    at_once = max(1, GRADIENTS_AT_ONCE // (size * len(state[names[0]])))
-    with evaluation(model):
-        for x, y in zip(local.x.split(at_once), local.y.split(at_once), strict=True):
-            features, slopes, outputs = _through(model, layer, inputs(x))
-            jacobian = (slopes[..., None] * features[:, None, None]).flatten(2)
-            jacobian = torch.cat([jacobian, slopes], 2)[..., :size]
-            bent = curvature(outputs, y) @ jacobian
-            total += jacobian.flatten(0, 1).T @ bent.flatten(0, 1)
+    state = local.model.state_dict()
+    weight = state[last_layer(state)[0]]
+    size = sum(state[name].numel() for name in last_layer(state))
+    total = weight.new_zeros(size, size)
+    at_once = max(1, GRADIENTS_AT_ONCE // (size * len(weight)))
+    for features, slopes, bent in passes(local, at_once):
+        jacobian = (slopes[..., None] * features[:, None, None]).flatten(2)
+        jacobian = torch.cat([jacobian, slopes], 2)[..., :size]
+        total += jacobian.flatten(0, 1).T @ (bent @ jacobian).flatten(0, 1)
     return total / len(local.x)
-
-
-def _through(model: nn.Module, layer: nn.Module, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return what enters a layer (N, in), the outputs' slopes by what leaves it, and the outputs.
-
-    The slopes are (N, outputs, out), of each example's outputs by its own.
-    """
-    passed: list[Tensor] = []
-
-    def hook(layer: nn.Module, entering: tuple[Tensor, ...], leaving: Tensor) -> Tensor:
-        passed[:] = [entering[0].detach(), leaving.detach().requires_grad_()]
-        return passed[1]
-
-    with layer.register_forward_hook(hook):
-        outputs = model(x)
-    slopes = [
-        torch.autograd.grad(each.sum(), passed[1], retain_graph=True, materialize_grads=True)[0]
-        for each in outputs.unbind(1)
-    ]
-    return passed[0], torch.stack(slopes, 1), outputs.detach()
 
 
 def _flat(tensors: Tensors, names: Sequence[str]) -> Tensor:
