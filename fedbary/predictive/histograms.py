@@ -1,0 +1,139 @@
+"""Histograms of scores with fixed bins: sums over sites are exact, whatever the order.
+
+A score s lies in [0, 1]. Bins are equal steps of its log-odds log s − log(1 − s), and so are fine
+near 0 and near 1. The first and the last bin hold what lies beyond `LIMIT`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+LIMIT = 16
+"""The log-odds beyond which bins end: a score of 1e-7, or one that far below 1."""
+
+PER_UNIT = 64
+"""Bins in a unit of log-odds."""
+
+BINS = 2 * LIMIT * PER_UNIT + 2
+"""How many bins there are."""
+
+MOST = 10**12
+"""The most examples that a cell is believed to count."""
+
+
+def bins_of(score: Tensor, rest: Tensor) -> Tensor:
+    """Return the bins (…,) int64 of scores s, given s and 1 − s up to one common factor.
+
+    Both are given since 1 − s, computed from an s near 1, has no digits left. NaN is in the last.
+    """
+    odds = score.log() - rest.log()
+    place = ((odds + LIMIT) * PER_UNIT).floor() + 1
+    return place.nan_to_num(nan=math.inf).clamp(0, BINS - 1).long()
+
+
+def upper_edge(number: int) -> float:
+    """Return the score at which a bin ends."""
+    if number == BINS - 1:
+        return 1.0
+    return 1 / (1 + math.exp(LIMIT - number / PER_UNIT))
+
+
+def counted(bins: Tensor, rows: Tensor, height: int) -> Tensor:
+    """Return how many examples each bin of each row has, (height, BINS) int64.
+
+    Parameters
+    ----------
+    bins, rows
+        Of each example its bin and its row, (N,).
+    height
+        How many rows there are.
+    """
+    return torch.bincount(rows * BINS + bins, minlength=height * BINS).view(height, BINS)
+
+
+class HeldOut(NamedTuple):
+    """What a site tells of the examples that it holds out, or all sites together.
+
+    Attributes
+    ----------
+    scores : Tensor
+        Of conformal scores, (rows, BINS), a row for all or one a class.
+    risk : Tensor
+        Of uncertainties, (2, BINS): of right and of wrong predictions.
+    """
+
+    scores: Tensor
+    risk: Tensor
+
+    @property
+    def examples(self) -> int:
+        """How many examples it is of."""
+        return int(self.scores.sum())
+
+    def told(self) -> dict[str, list[int]]:
+        """Return the cells that are not empty, and their counts, by the names of a message."""
+        return {**_sparse("", self.scores), **_sparse("risk-", self.risk)}
+
+
+def empty(height: int) -> HeldOut:
+    """Return what a site without examples tells; `height` is the number of rows of scores."""
+    return HeldOut(*(torch.zeros(rows, BINS, dtype=torch.int64) for rows in (height, 2)))
+
+
+def together(sites: Iterable[HeldOut], height: int) -> HeldOut:
+    """Return the sum of sites' histograms."""
+    total = empty(height)
+    for held in sites:
+        total = HeldOut(total.scores + held.scores, total.risk + held.risk)
+    return total
+
+
+def believed(answer: Mapping[str, Any], height: int) -> HeldOut:
+    """Return the histograms that a message has.
+
+    Parameters
+    ----------
+    answer
+        What `HeldOut.told` returned at a site, if that is honest.
+    height
+        The number of rows of scores.
+
+    Raises
+    ------
+    ValueError
+        Unless they hold whole numbers above 0, each of another cell, and both as many examples.
+    """
+    held = HeldOut(_dense(answer, "", height), _dense(answer, "risk-", 2))
+    if held.examples != int(held.risk.sum()):
+        raise ValueError("histograms of different numbers of examples")
+    return held
+
+
+def _sparse(prefix: str, histogram: Tensor) -> dict[str, list[int]]:
+    flat = histogram.flatten()
+    cells = flat.nonzero()[:, 0]
+    return {f"{prefix}cells": cells.tolist(), f"{prefix}counts": flat[cells].tolist()}
+
+
+def _dense(answer: Mapping[str, Any], prefix: str, height: int) -> Tensor:
+    cells, counts = (_whole(answer[f"{prefix}{part}"]) for part in ("cells", "counts"))
+    if len(cells) != len(counts) or len(set(cells)) != len(cells):
+        raise ValueError("cells and counts that do not go together")
+    if not all(0 <= cell < height * BINS for cell in cells):
+        raise ValueError(f"a cell beyond {height} × {BINS}")
+    if not all(0 < count <= MOST for count in counts):
+        raise ValueError(f"a count that is not from 1 to {MOST}")
+    flat = torch.zeros(height * BINS, dtype=torch.int64)
+    flat[torch.tensor(cells, dtype=torch.int64)] = torch.tensor(counts, dtype=torch.int64)
+    return flat.view(height, BINS)
+
+
+def _whole(values: Any) -> list[int]:
+    if not isinstance(values, list) or not all(type(value) is int for value in values):
+        raise ValueError("no lists of whole numbers")
+    return values

@@ -1,0 +1,110 @@
+"""How uncertain a prediction may be, so that the kept ones are rarely wrong, with confidence.
+
+Learn then test: the hypotheses are that more than a part r of the predictions up to a threshold is
+wrong, for each bin of the uncertainty. Of m kept held-out examples e are wrong; the p-value is
+P(Binomial(m, r) ≤ e). From each of `STARTS` fixed thresholds the tests go up, bin by bin, at
+α/`STARTS`, until one fails. With probability 1 − α none that passed has a larger error.
+
+References
+----------
+Angelopoulos, Bates, Candès, Jordan and Lei, Learn then Test: Calibrating Predictive Algorithms to
+Achieve Risk Control, Annals of Applied Statistics 2025, section 4.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import binom
+from torch import Tensor
+
+from fedbary.errors import SettingError
+from fedbary.predictive.combine import Prediction
+from fedbary.predictive.histograms import BINS, LIMIT, PER_UNIT, bins_of, counted
+
+STARTS = 8
+"""How many thresholds the tests start from: log-odds −10, −8, …, 4."""
+
+_FIRST = [PER_UNIT * (LIMIT - 10 + 2 * k) for k in range(STARTS)]
+
+MOST_TIMES = 10_000
+"""How many times the examples are thought of, to say how many it would take."""
+
+
+@dataclass(frozen=True)
+class Certain:
+    """The largest uncertainty that passes, and what lies below it.
+
+    Parameters
+    ----------
+    number : int
+        Its bin, of `uncertainty_bins`; −1: none passes.
+    examples, kept, wrong : int
+        How many held-out examples there are, how many of them are kept, how many of these wrong.
+    needed : int
+        How many held-out examples would do if they were as these; 0: no number of them.
+    """
+
+    number: int
+    examples: int
+    kept: int
+    wrong: int
+    needed: int
+
+
+def uncertainty_bins(prediction: Prediction) -> Tensor:
+    """Return the bin of each prediction's entropy, as a part of the largest, (N,) int64."""
+    part = prediction.entropy.double() / math.log(prediction.probs.shape[-1])
+    part = part.clamp(0, 1)
+    return bins_of(part, 1 - part)
+
+
+def risk_histogram(prediction: Prediction, y: Tensor) -> Tensor:
+    """Return how many right and how many wrong predictions each bin has, (2, BINS) int64."""
+    wrong = (prediction.probs.argmax(-1) != y).long()
+    return counted(uncertainty_bins(prediction), wrong, 2)
+
+
+def certain(counts: Tensor, error_rate: float, confidence: float) -> Certain:
+    """Return the largest uncertainty up to which at most a part is wrong, with confidence.
+
+    Parameters
+    ----------
+    counts
+        Of held-out examples, by `risk_histogram`.
+    error_rate
+        The part r, from above 0 to below 1.
+    confidence
+        The probability 1 − α that it holds, from above 0 to below 1.
+
+    Raises
+    ------
+    SettingError
+        If a number is out of its range.
+    """
+    for name, value in (("error_rate", error_rate), ("confidence", confidence)):
+        if not 0 < value < 1:
+            raise SettingError(name, value, "above 0 and below 1")
+    kept, wrong = counts.sum(0).cumsum(0).numpy(), counts[1].cumsum(0).numpy()
+    alpha = (1 - confidence) / STARTS
+    passes = (binom.cdf(wrong, kept, error_rate) <= alpha) & (kept > 0)
+    number = -1
+    for first in _FIRST:
+        if passes[first]:
+            failed = np.flatnonzero(~passes[first:])
+            number = max(number, first + int(failed[0]) - 1 if len(failed) else BINS - 1)
+    examples = int(kept[-1])
+    if number >= 0:
+        return Certain(number, examples, int(kept[number]), int(wrong[number]), examples)
+    return Certain(-1, examples, 0, 0, _needed(kept, wrong, error_rate, alpha))
+
+
+def _needed(kept: np.ndarray, wrong: np.ndarray, error_rate: float, alpha: float) -> int:
+    """Return how many examples like these would pass at a start; 0 if more do not help."""
+    times = np.geomspace(1, MOST_TIMES, 200)[:, None]
+    more, failures = np.floor(kept[_FIRST] * times), np.ceil(wrong[_FIRST] * times)
+    passes = (binom.cdf(failures, more, error_rate) <= alpha) & (more > 0)
+    enough = np.flatnonzero(passes.any(1))
+    return math.ceil(float(times[enough[0], 0]) * int(kept[-1])) if len(enough) else 0
