@@ -16,11 +16,13 @@ from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from torch import nn
 
+from client_app.calibration import answer_of_held_out, kinds_told
 from client_app.discretion import Withheld, discretion
 from client_app.job import job_of
 from client_app.same_data import require_same_data, say_whether_compared
 from client_app.scoring import evaluation_scores, scoring_seed
 from fedbary.errors import SettingError
+from fedbary.predictive.conformal import QUESTION
 from fedbary.runs.ending import end_with_parent, spare_imports
 from fedbary.settings.config import Settings
 from fedbary.tasks import Signature, Tested, task_of
@@ -69,11 +71,15 @@ def ask(message: Message, context: Context) -> Message:
     """Answer a question of the task about the site's data."""
     job, config = job_of(message, context), message.content.config_records["config"]
     question, withheld = str(config["question"]), job.node.site.withheld
-    if "answers" in withheld or job.task.counts_classes and "label-counts" in withheld:
+    if "answers" in withheld or kinds_told(job, question) & withheld:
         raise Withheld(f"this site withholds its answer about {question}")
     tensors = message.content.array_records.get("tensors")
     told = tensors.to_torch_state_dict() if tensors is not None else {}
-    answer = job.task.answer(question, job.shard, config, told)
+    if question == QUESTION:
+        model = _model(job.node.settings, job.signature)
+        answer = answer_of_held_out(job, model, config, told)
+    else:
+        answer = job.task.answer(question, job.shard, config, told)
     return Message(RecordDict({"metrics": MetricRecord(answer)}), reply_to=message)
 
 

@@ -27,10 +27,12 @@ from server_app.engine.inline import InlineGrid
 PAGE = Path(__file__).parent / "howto" / "leaving.md"
 
 RUNS: Mapping[str, Mapping[str, Any]] = {
-    "classification": {"normalise": "channels", "calibrate": "temperature", "holdout": 0.1},
+    "classification": {
+        "normalise": "channels", "calibrate": "temperature", "holdout": 0.1, "conformal": 0.9,
+    },
     "tables": {"calibrate": "temperature", "holdout": 0.1, "missing": "median"},
     "regression": {"method": "FedAG", "missing": "median"},
-}
+}  # fmt: skip
 """Each task, with the settings under which its sites tell most."""
 
 _QUICK = {
@@ -65,6 +67,10 @@ _MEANINGS = {
     "count": ("rows, or pixels, that the sums are of", "examples", "answers"),
     "total": ("sum of each column, less a shift; in tables of each class too", "as it", "answers"),
     "squares": ("sum of squares of each column, or of the residuals", "its square", "answers"),
+    "cells": ("bins of conformal scores in which it holds examples out", "–", "scores"),
+    "counts": ("how many it holds out in each", "examples", "scores"),
+    "risk-cells": ("bins of uncertainty of right and of wrong predictions", "–", "scores"),
+    "risk-counts": ("how many it holds out in each", "examples", "scores"),
     "seen": ("values of each column that are not missing", "examples", "answers"),
     "below": ("values of each column below a number that the server names", "examples", "answers"),
     "moments": ("sum of products of each two features, standardised", "as it", "answers"),
@@ -165,6 +171,7 @@ _SAID = {
     "query.ask sums": "answer: sums",
     "query.ask below": "answer: medians, four times",
     "query.ask noise": "answer: noise, after each round",
+    "query.ask conformal": "answer: conformal, after the last round",
     "train": "training",
     "evaluate": "evaluation",
 }

@@ -14,3 +14,8 @@ def derive_seed(seed: int, purpose: str, *indices: int) -> int:
     """
     entropy = [seed, zlib.crc32(purpose.encode()), len(indices), *indices]
     return int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+def seed_of_draws(seed: int, again: int = 0) -> int:
+    """Return the seed of the networks that predict new examples; others by another number."""
+    return derive_seed(seed, "predict-new", again)

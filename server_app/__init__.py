@@ -26,6 +26,7 @@ from fedbary.settings.run_config import resolve_run_config
 from fedbary.tasks import task_of
 from fedbary.variational.frozen import frozen_config, frozen_tensors, require_same_frozen
 from server_app.beginning import facts_of, new_folder, reopened_folder
+from server_app.calibrating import calibrate
 from server_app.grids.guarded import guarded
 from server_app.grids.omniscient import attacked
 from server_app.grids.watched import watched
@@ -143,6 +144,8 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
                 evaluate_config=ConfigRecord({**config}),
                 evaluate_fn=rounds.after,
             )
+        recorder.settle()
+        calibrate(recorder, roster, asker, config)
         recorder.finish()
     except BaseException as error:
         recorder.give_up(error)

@@ -182,10 +182,13 @@ class Recorder:
             log(WARNING, "Round %d: %s", server_round, said)
         return MetricRecord({**scores})
 
-    def finish(self) -> None:
-        """Write the members' networks and the posterior of the result, then the pictures."""
+    def settle(self) -> None:
+        """Take the model of the result, which is the last round's or the best."""
         if self.settings.keep_best != "none":
             self._take_best()
+
+    def finish(self) -> None:
+        """Write the members' networks and the posterior of the result, then the pictures."""
         if members := self.predictive.members:
             self.results.write_tensors(NETWORKS, members)
         if background := self.predictive.background:

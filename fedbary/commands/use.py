@@ -32,6 +32,10 @@ Target = Annotated[
 OwnCode = Annotated[
     bool, typer.Option("--own-code", help="Import the functions that the run's settings name.")
 ]
+Level = Annotated[
+    float | None,
+    typer.Option(help="Rate at which sets hold the class.", show_default="the run's"),
+]
 Force = Annotated[bool, typer.Option("--force", help="Replace files that are there.")]
 
 
@@ -44,12 +48,17 @@ def predict(
         float | None,
         typer.Option(help="Leave to a person what is too uncertain for this part of errors."),
     ] = None,
+    confidence: Annotated[
+        float | None,
+        typer.Option(help="Keep to that part of errors with this probability."),
+    ] = None,
     held_out: Annotated[
         Path | None,
         typer.Option(
             help="Labelled examples by which that is chosen.", show_default="the run's test set"
         ),
     ] = None,
+    level: Level = None,
     target: Target = "",
     own_code: OwnCode = False,
     force: Force = False,
@@ -65,12 +74,16 @@ def predict(
     a person, without a prediction.
 
     Examples: `fedbary predict runs/RUN scans/ --samples 50`; `fedbary predict runs/RUN loans.csv
-    --error-rate 0.01`.
+    --error-rate 0.01 --confidence 0.95`.
     """
+    from fedbary.commands.guaranteed import kept_to
     from fedbary.trained import load, writing
+    from fedbary.trained.class_sets import set_columns
 
     if held_out and error_rate is None:
         raise SettingError("--held-out", str(held_out), "with --error-rate, which it is for")
+    if confidence is not None and error_rate is None:
+        raise SettingError("--confidence", confidence, "with --error-rate, which it is for")
     trained = learned(load(run, own_code))
     picture = writing.picture_beside(output)
     writing.require_free([output, picture], force)
@@ -78,13 +91,17 @@ def predict(
     prediction = trained.predict(examples, samples)
     said = trained.task.answers(prediction, trained.signature)
     names = names_of(trained, examples)
-    columns: dict[str, Any] = {**names, **said}
+    columns: dict[str, Any] = {**names, **said, **set_columns(trained, examples, level)}
     if error_rate is not None:
         own = held_out and not_trained_on(
             trained, read(trained, held_out, target).known(), held_out
         )
-        known = own or trained.evaluation_examples()
-        columns["to a person"] = _to_person(trained, prediction, error_rate, known, samples)
+        if confidence is None:
+            known = own or trained.evaluation_examples()
+            flags = _to_person(trained, prediction, error_rate, known, samples)
+        else:
+            flags = kept_to(trained, examples, own or None, error_rate, confidence)
+        columns["to a person"] = flags
     if examples.unknown:
         columns = {**names, **_referred(columns, names, examples.unknown)}
     if examples.x.ndim == 4:  # first: where the table stands, all does
@@ -129,6 +146,7 @@ def evaluate(
         str | None,
         typer.Option(help="Score each value of this column too; of images: folder, folder 2, …"),
     ] = None,
+    level: Level = None,
     target: Target = "",
     output: Annotated[Path, typer.Option(help="The folder to write.")] = Path("evaluation"),
     own_code: OwnCode = False,
@@ -144,8 +162,10 @@ def evaluate(
 
     Examples: `fedbary evaluate runs/RUN ward7.csv --by sex`; `fedbary evaluate runs/RUN test.npz`.
     """
+    from fedbary.figures.set_sizes import set_size_picture
     from fedbary.texts import alike
     from fedbary.trained import load, writing
+    from fedbary.trained.class_sets import set_scores
     from fedbary.trained.judgement import pictures, scores
 
     trained = learned(load(run, own_code))
@@ -160,12 +180,22 @@ def evaluate(
         tell(f"{data}: {count} of {len(examples.names)} examples are equal to ones trained on")
     prediction = trained.predict(examples, samples)
     found = scores(trained, prediction, examples, by)
+    if level is None and trained.conformal:
+        level = trained.conformal.level
+    covered: dict[str, list[Any]] = {}
     with writing.written_whole(output) as folder:
         with spared("pictures", tell):
             for name, figure in pictures(trained, prediction, examples, by):
                 writing.write_picture(folder / f"{name}.png", figure)
+        if level is not None:
+            sets = trained.sets(examples, level)
+            covered = set_scores(sets, examples, trained.signature.classes, by)
+            writing.write_table(folder / "sets.csv", covered)
+            with spared("set-sizes.png", tell):
+                drawn = set_size_picture(sets, examples.y, level)
+                writing.write_picture(folder / "set-sizes.png", drawn)
         writing.write_table(folder / "scores.csv", found)
-    for line in aligned(found):
+    for line in [*aligned(found), *(aligned(covered) if covered else ())]:
         print(line)
     for one, other in alike(found["group"]):
         said = f"{one!r} and {other!r} differ in case or blanks alone, and are told apart"

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 from torch import Tensor
 
 from fedbary.gaussian import Posterior
 from fedbary.predictive.background import Background
-from fedbary.predictive.combine import Gate, Pool
+from fedbary.predictive.combine import Gate, Pool, pool_from
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,3 +40,31 @@ class Predictive:
     def __post_init__(self) -> None:
         if self.posterior is None:
             object.__setattr__(self, "posterior", Posterior.from_state_dict(self.model))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return all its tensors by one name each, as `from_tensors` reads them."""
+        groups = {
+            "model": self.model,
+            "posterior": self.posterior.state_dict(),
+            "members": self.members,
+        }
+        return {f"{k}/{name}": t for k, group in groups.items() for name, t in group.items()}
+
+    @property
+    def joined_by(self) -> str:
+        """How the members are pooled, as `from_tensors` reads it; "" for their mixture."""
+        return json.dumps(asdict(self.pool)) if self.pool else ""
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor], joined_by: str) -> Predictive:
+        """Return what `tensors` and `joined_by` are of, each group in the order of its names.
+
+        Networks are drawn tensor by tensor: the order decides what a seed draws.
+        """
+        groups: dict[str, dict[str, Tensor]] = {"model": {}, "posterior": {}, "members": {}}
+        for key, tensor in sorted(tensors.items()):
+            kind, _, name = key.partition("/")
+            groups[kind][name] = tensor
+        posterior = Posterior.from_state_dict(groups["posterior"])
+        pool = pool_from(json.loads(joined_by)) if joined_by else None
+        return cls(groups["model"], posterior, groups["members"], pool)

@@ -25,11 +25,22 @@ def conflicts(settings: Settings) -> Iterator[tuple[str, str]]:
         yield "projection", "none without a holdout, on which clients score"
     if settings.calibrate == "temperature" and not (settings.holdout and settings.evaluate_clients):
         yield "calibrate", "none without holdout and evaluate_clients above 0: clients fit it"
+    yield from _with_sets(settings)
     yield from _with_attack(settings)
     yield from limits.conflicts(settings)
     yield from _with_best(settings)
     if settings.dataset == "none":
         yield from _without_data(settings)
+
+
+def _with_sets(settings: Settings) -> Iterator[tuple[str, str]]:
+    if settings.conformal == "none":
+        return
+    if settings.holdout == 0:
+        yield "conformal", "none without holdout above 0: clients score what they hold out"
+    if settings.keep_best != "none" and not settings.server_validates:
+        chosen = "what clients hold out would choose the round and calibrate it"
+        yield "keep_best", f"none with conformal, or evaluate_on=validation: {chosen}"
 
 
 def _with_attack(settings: Settings) -> Iterator[tuple[str, str]]:

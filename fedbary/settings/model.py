@@ -139,6 +139,9 @@ class Settings(BaseModel):
     corruptions: bool
     predictive: Literal["auto", "montecarlo", "members", "product", "dropout", "closed"]
     calibrate: Literal["none", "temperature"]
+    conformal: Literal["none"] | Annotated[float, Field(gt=0, lt=1)]
+    conformal_score: Literal["lac", "aps", "raps"]
+    conformal_by: Literal["all", "class"]
     samples: Count
     ece_bins: Annotated[int, Field(ge=1, le=10**5)]
     specificity: ShareOrZero
@@ -195,6 +198,11 @@ class Settings(BaseModel):
     def weight_bound(self) -> float | None:
         """The largest ratio of a client's weight to the round's median; None for none."""
         return None if isinstance(self.max_weight_ratio, str) else self.max_weight_ratio
+
+    @property
+    def conformal_level(self) -> float | None:
+        """The rate at which conformal sets hold the true class; None without such sets."""
+        return None if isinstance(self.conformal, str) else self.conformal
 
     @property
     def strategy(self) -> str:

@@ -86,6 +86,9 @@ def _unused(settings: Settings) -> Iterator[tuple[str, tuple[str, str]]]:
             yield name, ("backbone=none", "a pretrained network does")
     if settings.features == "all":
         yield "whiten", ("features=all", "a number of components does")
+    if settings.conformal == "none":
+        for name in ("conformal_score", "conformal_by"):
+            yield name, ("conformal=none", "a level such as conformal=0.9 does")
     if settings.attack == "none":
         yield "hostile_fraction", ("attack=none", "an attack does")
     own_of_partition = [name for name, _ in settings.partition_parameters]

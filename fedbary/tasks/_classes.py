@@ -99,7 +99,7 @@ class Classes(Task):
         """Score a model at a client; with weights by the four scores of probabilities alone."""
         x, y, weights = on
         held = by or Predictive(model.state_dict())
-        prediction = self._predictor(model, held, facts, seed).over(model, x, self.at_once(x))
+        prediction = self.predicted(model, x, facts, seed, held)
         each, labels = prediction.one_by_one(), y.flatten()
         if weights is not None:
             weights = weights.repeat_interleave(len(labels) // len(y))
@@ -108,6 +108,12 @@ class Classes(Task):
         if self.settings.calibrate == "temperature" and by is not None:
             found |= nll_at_temperatures(each, labels)
         return {name: value for name, value in found.items() if not math.isnan(value)}
+
+    def predicted(
+        self, model: nn.Module, x: Tensor, facts: Facts, seed: int, by: Outcome | Predictive
+    ) -> Prediction:
+        """Predict inputs as the model takes them, by the networks of the setting `predictive`."""
+        return self._predictor(model, by, facts, seed).over(model, x, self.at_once(x))
 
     # At the server
 
@@ -183,15 +189,13 @@ class Classes(Task):
 
     def predict(self, outcome: Outcome, x: Tensor, facts: Facts, seed: int) -> Prediction:
         """Predict inputs in their own units, by the networks of the setting `predictive`."""
-        by = self._predictor(outcome.model, outcome, facts, seed)
-        found = by.over(outcome.model, self.taken(x, facts), self.at_once(x))
+        found = self.predicted(outcome.model, self.taken(x, facts), facts, seed, outcome)
         return found.tempered(self.temperature(outcome) or 1.0)
 
     def predict_global(self, outcome: Outcome, x: Tensor, facts: Facts, *again: int) -> Prediction:
         """Predict what a round scores; with numbers beside by another draw of the networks."""
         seed = self.seed("predict-global", outcome.round, *again)
-        by = self._predictor(outcome.model, outcome, facts, seed)
-        return by.over(outcome.model, x, self.at_once(x))
+        return self.predicted(outcome.model, x, facts, seed, outcome)
 
     def graph(self, outcome: Outcome, facts: Facts, seed: int) -> Graph:
         """Return probabilities and uncertainties of a batch, and each network's probabilities.

@@ -17,8 +17,9 @@ from fedbary.data.digest import Digest, digest_of
 from fedbary.data.examples import Examples
 from fedbary.data.shard import Shard
 from fedbary.data.sites import Site
+from fedbary.errors import SettingError
 from fedbary.figures.run_pictures import Curve
-from fedbary.predictive import Predictive
+from fedbary.predictive import Prediction, Predictive
 from fedbary.runs.data_kept import read_digest
 from fedbary.settings.config import Settings
 from fedbary.tasks.shared.values import (
@@ -185,6 +186,13 @@ class Task(ABC):
         What is not finite is left out.
         """
         return {}
+
+    def predicted(
+        self, model: nn.Module, x: Tensor, facts: Facts, seed: int, by: Predictive
+    ) -> Prediction:
+        """Predict classes of inputs as the model takes them, without a temperature."""
+        allowed = f"none for task={self.settings.task}: its examples have no single class"
+        raise SettingError("conformal", self.settings.conformal, allowed)
 
     def answer(
         self, question: str, shard: Shard, asked: Mapping[str, Any], tensors: Mapping[str, Tensor]

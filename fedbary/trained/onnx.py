@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fedbary.errors import SettingError, one_line
+from fedbary.predictive.conformal import Conformal
 
 if TYPE_CHECKING:
     from fedbary.tasks import Graph
@@ -86,6 +87,25 @@ def onnx_bytes(graph: Graph, example: Tensor, facts: Mapping[str, object]) -> by
         made.metadata_props.add(key=name, value=said)
     onnx.checker.check_model(made)
     return bytes(made.SerializeToString())
+
+
+def with_sets(graph: Graph, plain: Graph, by: Conformal) -> Graph:
+    """Return a graph that answers with the conformal sets, too.
+
+    Parameters
+    ----------
+    graph
+        A classification's.
+    plain
+        The same without a temperature.
+    by
+        What makes the sets.
+    """
+
+    def answered(x: Tensor) -> dict[str, Tensor]:
+        return {**graph(x), "set": by.sets(plain(x)["probs"])}
+
+    return answered
 
 
 @contextmanager

@@ -20,7 +20,10 @@ from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
 from fedbary.predictive.background import Background
 from fedbary.predictive.combine import pool_from
+from fedbary.predictive.conformal import Conformal
+from fedbary.predictive.histograms import HeldOut
 from fedbary.runs.best import result_line
+from fedbary.runs.conformal_kept import read_held_out
 from fedbary.runs.damage import as_written
 from fedbary.runs.data_kept import read_digest
 from fedbary.runs.location import METRICS, read_settings
@@ -30,7 +33,7 @@ from fedbary.runs.resume import require_ended
 from fedbary.runs.run_folder import BACKGROUND, NETWORKS, POSTERIOR, read_signature
 from fedbary.runs.schema import POOL, ROUND
 from fedbary.runs.whole import write_whole
-from fedbary.seeds import derive_seed
+from fedbary.seeds import seed_of_draws
 from fedbary.settings.config import Settings, resolve
 from fedbary.tasks import Outcome, Signature, Task, task_of
 from fedbary.variational.frozen import frozen_tensors
@@ -61,6 +64,8 @@ class Trained:
         What the data were; None where the run's folder does not say.
     background : Background or None
         What tells how far inputs lie from all classes; None of most methods.
+    held_out : HeldOut or None
+        The sum of the sites' histograms; None where the run has no conformal sets.
     """
 
     network: nn.Module
@@ -72,6 +77,7 @@ class Trained:
     rounds: list[dict[str, Any]]
     data: Digest | None = None
     background: Background | None = None
+    held_out: HeldOut | None = None
 
     @property
     def task(self) -> Task:
@@ -82,6 +88,14 @@ class Trained:
     def line(self) -> Mapping[str, Any]:
         """The line of metrics.jsonl of the round that the model is of: the last, or the best."""
         return result_line(self.rounds)
+
+    @property
+    def conformal(self) -> Conformal | None:
+        """What makes the run's sets of classes; None where it has none."""
+        level, held = self.settings.conformal_level, self.held_out
+        if level is None or held is None:
+            return None
+        return Conformal(self.settings.conformal_score, level, held.scores)
 
     def read(self, path: Path | str, target: str = "") -> Examples:
         """Read examples of one's own, in the forms that the task takes.
@@ -148,7 +162,38 @@ class Trained:
         """
         inputs = x.x if isinstance(x, Examples) else x
         task, outcome = self._told(samples), self._outcome
-        return task.predict(outcome, inputs, self.facts, self._drawn_from(seed))
+        return task.predict(outcome, inputs, self.facts, seed_of_draws(self.settings.seed, seed))
+
+    def sets(self, x: Tensor | Examples, level: float | None = None) -> Tensor:
+        """Return which classes are in each example's conformal set, (N, classes) bool.
+
+        A set holds the true class at the rate `level`, see `fedbary.predictive.conformal`. The
+        networks are those that the sites scored by: the run's number, drawn from its seed, without
+        a temperature.
+
+        Parameters
+        ----------
+        x
+            As of `predict`.
+        level
+            From above 0 to below 1; by default the run's.
+
+        Raises
+        ------
+        SettingError
+            If the level is out of its range, or the run has no sets.
+        """
+        if (by := self.conformal) is None:
+            allowed = "a run with conformal=0.9, whose sites sent histograms"
+            raise SettingError("conformal", self.settings.conformal, allowed)
+        by = by if level is None else replace(by, level=level)
+        return by.sets(self.scored_by_sites(x).probs)
+
+    def scored_by_sites(self, x: Tensor | Examples) -> Any:
+        """Predict as the sites scored: by the run's own networks, without a temperature."""
+        inputs = x.x if isinstance(x, Examples) else x
+        plain, seed = replace(self._outcome, told={}), seed_of_draws(self.settings.seed)
+        return self.task.predict(plain, inputs, self.facts, seed)
 
     def export(self, file: Path | str, samples: int | None = None, seed: int = 0) -> None:
         """Write an ONNX file that predicts as `predict` does on a CPU, with the networks drawn now.
@@ -159,6 +204,8 @@ class Trained:
         ``epistemic`` (N,), in nats, and each network's probabilities ``networks`` (S, N, classes);
         of numbers with ``mean``, ``var`` and ``epistemic`` (N,), and each network's mean
         ``networks`` (S, N), in the target's units. The file's metadata names classes and features.
+        Of a run with conformal sets it answers with ``set`` too, (N, classes) bool, as `sets` does,
+        if the networks are the run's: of its number, and of the seed 0.
 
         Parameters
         ----------
@@ -173,14 +220,19 @@ class Trained:
             If the packages of the extra `onnx` are absent, the model predicts with its dropout, or
             its network cannot be exported.
         """
-        from fedbary.trained.onnx import onnx_bytes
+        from fedbary.trained.onnx import onnx_bytes, with_sets
 
         task = self._told(samples, device="cpu")
         if samples != 0 and self.settings.predictive == "dropout":
             allowed = "another, or 0 samples: a graph has no dropout"
             raise SettingError("predictive", "dropout", allowed)
         outcome = replace(self._outcome, model=copy.deepcopy(self.network).cpu())
-        graph = task.graph(outcome, self.facts, self._drawn_from(seed))
+        graph = task.graph(outcome, self.facts, seed_of_draws(self.settings.seed, seed))
+        if (by := self.conformal) and samples in (None, self.settings.samples) and seed == 0:
+            plain = task.graph(
+                replace(outcome, told={}), self.facts, seed_of_draws(task.settings.seed)
+            )
+            graph = with_sets(graph, plain, by)
         facts = {
             "classes": list(self.signature.classes),
             "features": list(getattr(self.signature, "features", ())),
@@ -194,9 +246,6 @@ class Trained:
             raise SettingError("samples", samples, "a whole number from 0 up")
         held = self.settings.samples if samples is None else samples
         return task_of(self.settings.model_copy(update={"samples": held, **changes}))
-
-    def _drawn_from(self, seed: int) -> int:
-        return derive_seed(self.settings.seed, "predict-new", seed)
 
     @property
     def _outcome(self) -> Outcome:
@@ -256,6 +305,7 @@ def _loaded(folder: Path, own_code: bool) -> Trained:
         rounds,
         read_digest(folder),
         Background.of(tensors_of(folder, BACKGROUND) if _holds(folder, BACKGROUND) else {}),
+        read_held_out(folder, settings, len(signature.classes)),
     )
 
 
@@ -288,9 +338,15 @@ def _holds(folder: Path, name: str) -> bool:
 
 
 def tensors_of(folder: Path, name: str) -> dict[str, Tensor]:
-    """Read ``<name>.safetensors`` of a run; a SettingError if it is missing or damaged."""
+    """Read ``<name>.safetensors`` of a run, in the order of the names, by which a seed draws.
+
+    Raises
+    ------
+    SettingError
+        If it is missing or damaged.
+    """
     file = folder / f"{name}.safetensors"
     try:
-        return load_tensors(content_of(file))
+        return dict(sorted(load_tensors(content_of(file)).items()))
     except (OSError, SafetensorError) as error:
         raise SettingError(str(file), error, "what the run wrote") from None

@@ -40,19 +40,20 @@ class Asker:
         try:
             question = next(dialogue)
             while True:
-                answers = self._answers(question, nodes, config)
+                answers = self.answers(question, nodes, config)
                 nodes = list(answers)
                 question = dialogue.send(list(answers.values()))
         except StopIteration as end:
             found: _Found = end.value
             return found
 
-    def _answers(
+    def answers(
         self, question: Question, nodes: Sequence[int], config: Mapping[str, Any]
     ) -> dict[int, Any]:
         """Return what can be read from the answers, by node, in an order that content alone sets.
 
         Nodes are not trusted: an answer that is an error, or not what was asked for, is left out.
+        `config` goes with the question.
         """
         tensors = {"tensors": ArrayRecord({**question.tensors})} if question.tensors else {}
         asked = {**config, **question.config, "question": question.name}

@@ -16,7 +16,7 @@ DATASETS = ("none", *modules("data/images", "read_sets"))
 
 FILES = (".npz",)
 
-UNUSED = (*classification.UNUSED, "target")
+UNUSED = (*classification.UNUSED, "target", "conformal", "conformal_score", "conformal_by")
 
 USES = classification.USES
 
@@ -27,6 +27,8 @@ def limits(settings: Settings) -> Iterator[tuple[str, bool, str]]:
     """Yield what has to fit."""
     yield from classification.limits(settings)
     softmax = f"another for task={settings.task}: it learns from the softmax of one class"
+    one = "none: a set is of an example with one class"
+    yield "conformal", settings.conformal == "none", one
     yield "method", not methods()[settings.method].needs_softmax, softmax
     bound = getattr(settings, "covariance", "none") == "shared"
     yield "covariance", not bound, "another: shared is a bound on one softmax"

@@ -36,6 +36,9 @@ UNUSED = (
     "class_weights",
     "specificity",
     "calibrate",
+    "conformal",
+    "conformal_score",
+    "conformal_by",
     "corruptions",
 )
 
@@ -55,6 +58,7 @@ def limits(settings: Settings) -> Iterator[tuple[str, bool, str]]:
     yield "backbone", settings.backbone == "none", "none for regression"
     yield "test_dataset", settings.test_dataset == "none", "none for regression"
     yield "ood_dataset", settings.ood_dataset == "none", "none for regression"
+    yield "conformal", settings.conformal == "none", "none for regression: sets are of classes"
     yield "class_weights", settings.class_weights == "none", "none for regression"
     clamped = settings.inference == "clamped_sgd"
     yield "inference", not clamped, "another local method: the CNN alone clamps log-variances"

@@ -33,5 +33,7 @@ def limits(settings: Settings) -> Iterator[tuple[str, bool, str]]:
     yield "test_dataset", settings.test_dataset == "none", "none for task=segmentation"
     yield "augment", still, "auto or false for task=segmentation: masks would not move along"
     softmax = "another for task=segmentation: it learns from the softmax of one class"
+    one = "none: a set is of an example with one class"
+    yield "conformal", settings.conformal == "none", one
     yield "method", not methods()[settings.method].needs_softmax, softmax
     yield "predictive", settings.predictive != "closed", "another: closed is for regression"

@@ -1,0 +1,270 @@
+"""A run's sites calibrate conformal sets together, and a hostile one has its share at most."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+import torch
+from hostile_site import run_with_a_hostile_site
+from own_sites import cut
+
+import client_app
+import fedbary
+from fedbary.commands.use import evaluate, predict
+from fedbary.data.images import load
+from fedbary.data.sites import Site
+from fedbary.errors import SettingError
+from fedbary.predictive.conformal import held_out_histogram
+from fedbary.predictive.histograms import believed
+from fedbary.scores.coverage import coverage
+from fedbary.seeds import seed_of_draws
+from fedbary.settings.config import resolve
+from fedbary.settings.uses import require_used
+from server_app import run
+from server_app.engine.inline import InlineGrid, run_inline
+
+QUICK = {
+    "engine": "inline", "pictures": False, "device": "cpu", "clients": 3, "rounds": 1,
+    "local_epochs": 2, "holdout": 0.3, "samples": 4, "model": "mlp", "bayesian_layers": 1,
+    "conformal": 0.9,
+}  # fmt: skip
+RUNS = {
+    "draws": {"conformal_score": "aps"},
+    "by class": {"conformal_by": "class", "calibrate": "temperature"},
+    "tables": {"task": "tables", "conformal_score": "raps", "class_weights": "balanced"},
+    "members": {"method": "FedAG", "bayesian_layers": 0},
+    "pool": {"method": "PredBayes", "thinning": 1, "server_fraction": 0.1, "bayesian_layers": 0},
+    "gate": {"method": "FedHBMixture", "bayesian_layers": 0},
+    "laplace": {"method": "Laplace", "bayesian_layers": 0},
+    "best": {"rounds": 3, "keep_best": "nll", "evaluate_on": "validation", "lr": 0.3},
+}  # fmt: skip
+IMAGES = {"dataset": "none", "classes": "10", "input_shape": "1x8x8"}
+
+
+def settings(**changes):
+    return resolve({**QUICK, **changes})
+
+
+def kept(folder):
+    return json.loads((folder / "conformal.json").read_text())
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_the_histograms_are_those_of_the_model_that_is_loaded(name, tmp_path):
+    """Whatever predicts: the sites score the very networks that `fedbary predict` draws."""
+    chosen, folder = settings(**RUNS[name]), tmp_path / "run"
+    run_inline(chosen, folder)
+    trained = fedbary.load(folder)
+    task, classes = trained.task, len(trained.signature.classes)
+    by_class = chosen.conformal_by == "class"
+    for partition in range(3):
+        shard = task.shard(Site(f"partition {partition}", "", partition, 3), trained.signature)
+        prepared = task.prepared(shard, trained.facts) if trained.facts else shard
+        outcome = trained._outcome
+        seed = seed_of_draws(chosen.seed)
+        x = prepared.x_held_out
+        probs = task.predicted(trained.network, x, trained.facts, seed, outcome).probs
+        expected = held_out_histogram(chosen.conformal_score, probs, shard.y_held_out, by_class)
+        site = kept(folder)["sites"][f"partition {partition}"]
+        assert torch.equal(believed(site, classes if by_class else 1).scores, expected)
+    assert trained.conformal.examples == kept(folder)["examples"]
+    known = trained.evaluation_examples()
+    found = coverage(trained.sets(known), known.y)
+    scored = kept(folder)["test"]
+    assert {"examples": len(known.y), **found} == pytest.approx(scored["all"])
+    assert len(scored) == classes + 1
+
+
+def test_sets_are_of_the_probabilities_that_are_predicted(tmp_path):
+    run_inline(settings(pictures=True), tmp_path / "run")
+    trained = fedbary.load(tmp_path / "run")
+    x = trained.evaluation_examples()
+    edge = kept(tmp_path / "run")["thresholds"]["all"]
+    score = 1 - trained.predict(x).probs.double()
+    sets = trained.sets(x)
+    assert sets[score < edge - 1e-6].all() and not sets[score > edge + 1e-6].any()
+    assert (trained.sets(x, 0.5) <= sets).all() and (sets <= trained.sets(x, 0.99)).all()
+    assert (tmp_path / "run" / "set-sizes.png").stat().st_size > 0
+
+
+def test_a_run_without_sets_says_so(tmp_path):
+    run_inline(settings(conformal="none"), tmp_path / "run")
+    trained = fedbary.load(tmp_path / "run")
+    assert not (tmp_path / "run" / "conformal.json").exists()
+    with pytest.raises(SettingError, match="conformal: 'none'; expected a run with conformal"):
+        trained.sets(trained.evaluation_examples())
+
+
+def test_a_run_that_was_cut_off_calibrates_what_it_would_have(tmp_path, monkeypatch):
+    run_inline(settings(), tmp_path / "whole")
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("server_app.recorder.Recorder.finish", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run_inline(settings(), tmp_path / "run")
+    (tmp_path / "run" / "conformal.json").unlink()
+    run_inline(settings(resume="last"), tmp_path / "run")
+    one, other = ((tmp_path / f / "conformal.json").read_bytes() for f in ("whole", "run"))
+    assert one == other
+
+
+def doubled(metrics):
+    for name in ("counts", "risk-counts"):
+        metrics[name] = [2 * count for count in metrics[name]]
+
+
+def unequal(metrics):
+    metrics["risk-counts"] = [2 * count for count in metrics["risk-counts"]]
+
+
+def beyond(metrics):
+    metrics["cells"] = [10**9, *metrics["cells"][1:]]
+
+
+def negative(metrics):
+    metrics["counts"] = [-count for count in metrics["counts"]]
+
+
+def nothing(metrics):
+    del metrics["cells"]
+
+
+@pytest.mark.parametrize("lie", [doubled, unequal, beyond, negative, nothing])
+def test_a_site_whose_histogram_is_not_of_what_it_holds_is_left_out_by_name(lie, tmp_path, caplog):
+    def spoil(action, reply):
+        metrics = reply.content.metric_records["metrics"]
+        if action == "ask" and "counts" in metrics and "cells" in metrics:
+            lie(metrics)
+
+    run_with_a_hostile_site(settings(), tmp_path / "run", spoil, partition=1)
+    assert kept(tmp_path / "run")["sites"].keys() == {"partition 0", "partition 2"}
+    said = [line.getMessage() for line in caplog.records if "left out" in line.getMessage()]
+    assert len(said) >= 1 and all("partition 1" in line for line in said)
+
+
+@pytest.mark.parametrize(
+    ("withhold", "by", "told"),
+    [("scores", "all", False), ("answers", "all", False), ("label-counts", "class", False),
+     ("label-counts", "all", True)],
+)  # fmt: skip
+def test_a_site_withholds_its_histogram(withhold, by, told, tmp_path):
+    files = cut(tmp_path)
+    nodes = [{"data-path": str(file), "name": file.stem} for file in files]
+    nodes[0]["withhold"] = withhold
+    chosen = settings(**IMAGES, conformal_by=by)
+    run(InlineGrid(client_app.app, nodes, chosen.model_dump()), chosen, tmp_path / "run")
+    assert ("a" in kept(tmp_path / "run")["sites"]) == told
+    assert kept(tmp_path / "run")["test"] == {}
+
+
+def test_without_any_histogram_the_run_ends_without_sets(tmp_path):
+    nodes = [{"data-path": str(f), "withhold": "scores"} for f in cut(tmp_path)]
+    chosen, folder = settings(**IMAGES), tmp_path / "run"
+    run(InlineGrid(client_app.app, nodes, chosen.model_dump()), chosen, folder)
+    assert fedbary.load(folder).conformal is None and not (folder / "conformal.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ({"holdout": 0.0}, "conformal: 0.9; expected none without holdout"),
+        ({"conformal": 1.0}, "conformal: 1.0; expected"),
+        ({"conformal": "yes"}, "conformal: 'yes'; expected"),
+        ({"keep_best": "nll"}, "keep_best: 'nll'; expected none with conformal"),
+        ({"task": "multilabel", "model": "cnn"}, "conformal: 0.9; expected none"),
+        ({"task": "segmentation", "model": "unet"}, "conformal: 0.9; expected none"),
+    ],
+)
+def test_sets_need_examples_that_nothing_else_has_used(words, named):
+    with pytest.raises(SettingError, match=named):
+        settings(**words)
+
+
+@pytest.mark.parametrize("name", ["conformal_score", "conformal_by"])
+def test_what_makes_sets_is_refused_without_any(name):
+    with pytest.raises(SettingError, match="conformal=none does not use it"):
+        require_used([name], settings(conformal="none"))
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", "{", '{"sites": {"a": {"cells": [-1]}}}'])
+def test_a_damaged_file_is_one_line(content, tmp_path):
+    run_inline(settings(), tmp_path / "run")
+    (tmp_path / "run" / "conformal.json").write_text(content)
+    with pytest.raises(SettingError, match=r"conformal\.json"):
+        fedbary.load(tmp_path / "run")
+
+
+@pytest.fixture(scope="module")
+def run_with_sets(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sets") / "run"
+    run_inline(settings(rounds=4, local_epochs=5), folder)
+    return folder
+
+
+@pytest.fixture
+def scans(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    digits = load("digits", tmp_path, False)
+    x = (digits.x_test[:, 0] * 255).byte().numpy()
+    np.savez(tmp_path / "scans.npz", x=x, y=digits.y_test.numpy())
+    return tmp_path / "scans.npz"
+
+
+def rows(file):
+    with open(file, newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+def test_the_command_writes_sets_and_how_often_they_hold_the_class(run_with_sets, scans, capsys):
+    predict(run_with_sets, scans)
+    found = rows("predictions.csv")
+    for row in found:
+        held = row["set"].split(" | ") if row["set"] else []
+        assert len(held) == int(row["set size"])
+    evaluate(run_with_sets, scans)
+    scored = {row["group"]: row for row in rows("evaluation/sets.csv")}
+    labels = np.load(scans)["y"]
+    hits = [str(y) in row["set"].split(" | ") for row, y in zip(found, labels, strict=True)]
+    assert float(scored["all"]["coverage"]) == pytest.approx(np.mean(hits), abs=1e-5)
+    three = [hit for hit, y in zip(hits, labels, strict=True) if y == 3]
+    assert float(scored["class=3"]["coverage"]) == pytest.approx(np.mean(three), abs=1e-5)
+    assert float(scored["all"]["coverage_low"]) <= np.mean(hits)
+    assert (scans.parent / "evaluation" / "set-sizes.png").exists()
+    assert "set_size" in capsys.readouterr().out
+    predict(run_with_sets, scans, level=0.5, output=scans.parent / "half.csv")
+    sizes = [(int(a["set size"]), int(b["set size"])) for a, b in zip(
+        rows("half.csv"), found, strict=True)]  # fmt: skip
+    assert all(half <= whole for half, whole in sizes) and sum(a < b for a, b in sizes) > 0
+
+
+def test_the_command_keeps_the_error_that_was_asked_for_or_says_what_it_takes(
+    run_with_sets, scans, capsys
+):
+    predict(run_with_sets, scans, error_rate=0.1, confidence=0.95)
+    found = rows("predictions.csv")
+    labels = np.load(scans)["y"]
+    kept = [row["class"] == str(y) for row, y in zip(found, labels, strict=True)
+            if row["to a person"] == "False"]  # fmt: skip
+    assert len(kept) > 50 and np.mean(kept) > 0.9
+    assert "with 95 % confidence" in capsys.readouterr().out
+    predict(run_with_sets, scans, error_rate=1e-4, confidence=0.95, force=True)
+    assert all(row["to a person"] == "True" for row in rows("predictions.csv"))
+    assert "held-out examples do not show" in capsys.readouterr().out
+    predict(run_with_sets, scans, error_rate=0.1, confidence=0.95, held_out=scans, force=True)
+    assert f"of {len(labels)} held-out" in capsys.readouterr().out
+
+
+def test_confidence_needs_a_rate_and_held_out_examples(run_with_sets, scans, tmp_path):
+    with pytest.raises(SettingError, match="--confidence: 0.9; expected with --error-rate"):
+        predict(run_with_sets, scans, confidence=0.9)
+    with pytest.raises(SettingError, match="confidence"):
+        predict(run_with_sets, scans, error_rate=0.1, confidence=1.5)
+    run_inline(settings(conformal="none", local_epochs=1), tmp_path / "plain")
+    with pytest.raises(SettingError, match="confidence: 0.9; expected --held-out"):
+        predict(tmp_path / "plain", scans, error_rate=0.1, confidence=0.9)
+    with pytest.raises(SettingError, match="conformal: 'none'"):
+        predict(tmp_path / "plain", scans, level=0.9)
