@@ -53,12 +53,14 @@ def class_bins(score: str, probs: Tensor) -> Tensor:
     if score == "lac":
         return bins_of(1 - probs, probs)
     penalty = PENALTY if score == "raps" else 0.0
-    ordered, order = probs.sort(dim=-1, descending=True, stable=True)
+    ordered, order = probs.sort(dim=-1, descending=True)
     above = ordered.cumsum(-1) - ordered
     rest = ordered.flip(-1).cumsum(-1).flip(-1)
-    extra = penalty * (torch.arange(probs.shape[-1], device=probs.device) + 1 - FREE_RANKS)
-    extra = extra.clamp_min(0)
-    found = bins_of(above + extra, rest + extra.amax() - extra)
+    classes = probs.shape[-1]
+    ranks = torch.arange(1, classes + 1, dtype=probs.dtype, device=probs.device)
+    extra = penalty * (ranks - FREE_RANKS).clamp_min(0)
+    largest = penalty * max(0, classes - FREE_RANKS)
+    found = bins_of(above + extra, rest + largest - extra)
     return found.gather(-1, order.argsort(-1))
 
 

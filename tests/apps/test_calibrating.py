@@ -50,7 +50,10 @@ def kept(folder):
     return json.loads((folder / "conformal.json").read_text())
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow) if name == "pool" else name for name in RUNS],
+)
 def test_the_histograms_are_those_of_the_model_that_is_loaded(name, tmp_path):
     """Whatever predicts: the sites score the very networks that `fedbary predict` draws."""
     chosen, folder = settings(**RUNS[name]), tmp_path / "run"

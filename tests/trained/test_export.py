@@ -10,7 +10,9 @@ import torch
 import fedbary
 from fedbary.commands.use import export
 from fedbary.errors import SettingError
+from fedbary.predictive.conformal import Conformal, held_out_histogram
 from fedbary.settings.config import resolve
+from fedbary.trained.onnx import onnx_bytes, with_sets
 from server_app.engine.inline import run_inline
 
 QUICK = {
@@ -70,6 +72,40 @@ def test_the_graph_predicts_what_the_model_predicts(name, samples, tmp_path):
             wanted = found.get("probs", found.get("mean"))
             np.testing.assert_allclose(found["networks"].mean(0), wanted, rtol=1e-4, atol=1e-5)
     assert json.loads(told["classes"]) == list(model.signature.classes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("score", ["lac", "aps", "raps"])
+def test_a_graph_makes_the_same_sets_of_probabilities(score, tmp_path):
+    """Some five seconds each."""
+    generator = torch.Generator().manual_seed(0)
+    logits = 3 * torch.randn(500, 6, generator=generator)
+    probs = logits.softmax(-1)
+    y = torch.multinomial(probs, 1, generator=generator)[:, 0]
+    by = Conformal(score, 0.9, held_out_histogram(score, probs, y, by_class=True))
+
+    def graph(x):
+        return {"probs": x.softmax(-1)}
+
+    (tmp_path / "sets.onnx").write_bytes(onnx_bytes(with_sets(graph, graph, by), logits[:2], {}))
+    found, _ = answered(tmp_path / "sets.onnx", logits)
+    assert found["set"].dtype == bool
+    assert np.mean(found["set"] == by.sets(probs).numpy()) > 0.995  # on the edge of a bin
+
+
+@pytest.mark.slow
+def test_the_graph_has_the_sets_of_the_model(tmp_path):
+    """Some 10 seconds."""
+    changes = {"conformal": 0.9, "conformal_score": "raps", "samples": 5}
+    folder = tmp_path / "run"
+    run_inline(resolve({**QUICK, **RUNS["tempered"], **changes}), folder)
+    model = fedbary.load(folder)
+    model.export(tmp_path / "model.onnx")
+    x = model.task.evaluation_examples().x
+    found, _ = answered(tmp_path / "model.onnx", x)
+    assert np.mean(found["set"] == model.sets(x).numpy()) > 0.99
+    model.export(tmp_path / "other.onnx", 3)
+    assert "set" not in answered(tmp_path / "other.onnx", x[:2])[0]
 
 
 def test_the_graph_is_the_cpu_s_wherever_the_run_is_loaded(tmp_path, monkeypatch):
