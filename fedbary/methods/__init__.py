@@ -15,6 +15,7 @@ from types import MappingProxyType
 from fedbary.errors import SettingError
 from fedbary.methods._room import require_room
 from fedbary.methods.shared.method import (
+    Arrival,
     Bench,
     Fitted,
     Local,
@@ -29,6 +30,7 @@ from fedbary.settings.config import Settings
 
 __all__ = [
     "METHODS",
+    "Arrival",
     "Bench",
     "Fitted",
     "Local",

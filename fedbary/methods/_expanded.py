@@ -40,7 +40,7 @@ from fedbary.aggregation.structures import STRUCTURES, Quadratic, Structure
 from fedbary.errors import SettingError
 from fedbary.inference._head import Head
 from fedbary.methods._kronecker import conjugate_gradients, last_layer, matrix, tensors_of
-from fedbary.methods.shared.method import Fitted, Local, Reply, Server, Tensors
+from fedbary.methods.shared.method import Arrival, Fitted, Local, Reply, Server, Tensors
 
 SLOPE = "slope"
 MOST_NUMBERS = 2**25
@@ -188,6 +188,17 @@ class Expanded:
             step = structure.damping
         held = {_RESIDUAL: residual.flatten(), _STEP: torch.tensor(step, dtype=torch.float64)}
         return step, {**held, _CLIENTS: torch.tensor(who)}
+
+    def arrive(self, server: Server, arrivals: Sequence[Arrival]) -> tuple[Tensors, Tensors]:
+        """Bring the slopes of arrived sites, R + P (M − M_k), to the mean of now, and move them."""
+        structure, mean = self.structure(server.model), self.mean(server.model)
+        replies = []
+        for each in arrivals:
+            held = {n: each.tensors[f"site/{n}"].double() for n in (SLOPE, *structure.sizes())}
+            away = structure.product(held)(mean - self.mean(each.sent))
+            slope = {f"site/{SLOPE}": held[SLOPE] + away.flatten()}
+            replies.append(Reply(each.client, each.weight, {**each.tensors, **slope}))
+        return self.aggregate(server, replies)
 
     def mean(self, model: Tensors) -> Tensor:
         """Return the last layer as a matrix, float64."""

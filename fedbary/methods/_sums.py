@@ -21,7 +21,7 @@ from fedbary.data.batches import inputs
 from fedbary.errors import SettingError
 from fedbary.methods._kronecker import last_layer
 from fedbary.methods._possible import ROUNDING
-from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, Tensors
+from fedbary.methods.shared.method import Arrival, Fitted, Local, Method, Reply, Server, Tensors
 from fedbary.parts.parameters import Count, NotNegative
 from fedbary.predictive import Predictive
 from fedbary.predictive.background import Background
@@ -162,6 +162,13 @@ class SumsMethod(Method):
         square = float(self.columns(means)[1][:width].sum())
         if not square <= self.max_norm**2 * (1 + ROUNDING):
             raise ValueError(f"features of norm {square**0.5:.3g}, allowed are {self.max_norm:g}")
+
+    def check_arrivals(self) -> None:
+        """Take all: sums add up in any order."""
+
+    def arrive(self, server: Server, arrivals: Sequence[Arrival]) -> tuple[Tensors, Tensors]:
+        """Add what has arrived, and find the head."""
+        return self.aggregate(server, arrivals)
 
     def _like(self, model: Tensors) -> dict[str, Tensor]:
         weight, _ = head_names(model)

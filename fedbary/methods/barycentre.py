@@ -34,11 +34,20 @@ from typing import ClassVar
 
 import torch
 
-from fedbary.aggregation import AnyRule, RobustRule, aggregate_tensors, rule_named
+from fedbary.aggregation import (
+    RULES,
+    AnyRule,
+    RobustRule,
+    Rule,
+    aggregate_tensors,
+    rule_named,
+)
+from fedbary.aggregation.arriving import Change, along
 from fedbary.aggregation.mixing import Mixing
 from fedbary.aggregation.value_limits import LARGEST_LOG_VAR, check_values
+from fedbary.errors import SettingError
 from fedbary.gaussian import gaussian_pairs
-from fedbary.methods.shared.method import Method, Reply, Server, Tensors
+from fedbary.methods.shared.method import Arrival, Method, Reply, Server, Tensors
 from fedbary.methods.shared.server_steps import ServerSGD, is_buffer
 from fedbary.parts.parameters import BelowHalf, BelowOne, Ratio
 
@@ -118,6 +127,25 @@ class Barycentre(Method):
         )
         moved, velocity = self._moved(server, found)
         return {name: moved.get(name, found[name]) for name in server.model}, velocity
+
+    def check_arrivals(self) -> None:
+        """Refuse rules that are no mean in a chart, and protections by a round's other replies."""
+        rule = self.chosen
+        if not (isinstance(rule, Rule) and rule.is_mean):
+            means = ", ".join(n for n, r in RULES.items() if isinstance(r, Rule) and r.is_mean)
+            raise SettingError("rule", rule.name, f"a mean in a chart for mode=async: {means}")
+        for name in ("clipping", "mixing", "max_precision_ratio"):
+            if value := getattr(self, name):
+                allowed = "no value for mode=async: it compares the replies of a round"
+                raise SettingError(name, value, allowed)
+
+    def arrive(self, server: Server, arrivals: Sequence[Arrival]) -> tuple[Tensors, Tensors]:
+        """Go along the replies' changes in the rule's chart, then on by the momentum."""
+        changes = [Change(each.sent, each.tensors, each.part) for each in arrivals]
+        buffers = [name for name, tensor in server.model.items() if is_buffer(name, tensor)]
+        found = along(self.chosen, server.model, changes, buffers, LARGEST_LOG_VAR)
+        moved, velocity = self._moved(server, found)
+        return {**found, **moved}, velocity
 
     def _moved(self, server: Server, found: Tensors) -> tuple[Tensors, Tensors]:
         """Return what momentum makes of some tensors of the aggregate, and the momentum.

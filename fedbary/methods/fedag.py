@@ -31,6 +31,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
+from urllib.parse import quote
 
 import torch
 from torch import Tensor
@@ -40,7 +41,7 @@ from fedbary.aggregation.sums import normalised
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
 from fedbary.methods._fast_sgd import fit as fit_regression
-from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, Tensors
+from fedbary.methods.shared.method import Arrival, Fitted, Local, Method, Reply, Server, Tensors
 from fedbary.methods.shared.server_steps import is_buffer
 from fedbary.predictive import Predictive
 from fedbary.variational.regressor import Regressor
@@ -51,7 +52,7 @@ ESTIMATORS = ("sample", "population")
 MIN_LOG_VAR = -40.0
 """Log-variance of a weight in which no client differs, the least that strategies admit."""
 
-_NETWORK = "networks/"
+_NETWORK, _NEWEST = "networks/", "newest/"
 
 
 @dataclass(frozen=True)
@@ -104,14 +105,44 @@ class FedAG(Method):
         state = {_NETWORK + name: tensor for name, tensor in networks.items()}
         return {name: means[name] for name in server.model}, state
 
+    def check_arrivals(self) -> None:
+        """Take all: of each client the newest network counts, as the paper's outlook has it."""
+
+    def arrive(self, server: Server, arrivals: Sequence[Arrival]) -> tuple[Tensors, Tensors]:
+        """Replace the networks of those that replied, and take the mean of all clients' newest."""
+        state = dict(server.state)
+        for each in arrivals:
+            site = _NEWEST + quote(each.client, safe="")
+            state |= {f"{site}/{name}": tensor.clone() for name, tensor in each.tensors.items()}
+        replies = [Reply(str(k), 1.0, own) for k, own in enumerate(_newest(state))]
+        model, _ = self.aggregate(server, replies)
+        return model, state
+
     def predictive(self, model: Tensors, state: Tensors) -> Predictive:
         """Return the clients' networks of the last round that counted, and the Gaussian of them."""
-        networks = {name.removeprefix(_NETWORK): tensor for name, tensor in state.items()}
+        networks = {
+            name.removeprefix(_NETWORK): tensor
+            for name, tensor in state.items()
+            if name.startswith(_NETWORK)
+        }
+        if newest := _newest(state):
+            floating = [name for name, tensor in newest[0].items() if tensor.is_floating_point()]
+            networks = stacked([{name: own[name] for name in floating} for own in newest])
         if not networks:
             return Predictive(model)
         fitted = fit_gaussian(networks, estimator=self.estimator)
         log_vars = {n: t for n, t in fitted.log_var.items() if not is_buffer(n, t)}
         return Predictive(model, Posterior(fitted.mean, log_vars), networks)
+
+
+def _newest(state: Tensors) -> list[Tensors]:
+    """Return each client's newest network, where replies come one by one, by client's name."""
+    found: dict[str, dict[str, Tensor]] = {}
+    for key, tensor in state.items():
+        if key.startswith(_NEWEST):
+            client, _, name = key.removeprefix(_NEWEST).partition("/")
+            found.setdefault(client, {})[name] = tensor
+    return [found[client] for client in sorted(found)]
 
 
 def stacked(networks: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:

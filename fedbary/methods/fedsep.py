@@ -35,7 +35,7 @@ import torch
 from fedbary.gaussian import Factor, Posterior
 from fedbary.methods._sites import advanced, factors, found
 from fedbary.methods.fedep import FedEP
-from fedbary.methods.shared.method import Reply, Server, Tensors
+from fedbary.methods.shared.method import Method, Reply, Server, Tensors
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,10 @@ class FedSEP(FedEP):
         others = float(received["others/examples"])
         everything = Factor.of(Posterior.from_state_dict(received))
         return everything ** (others / (others + examples))
+
+    def check_arrivals(self) -> None:
+        """Refuse: without sites a stale change would be taken for a new one."""
+        Method.check_arrivals(self)
 
     def aggregate(self, server: Server, replies: Sequence[Reply]) -> tuple[Tensors, Tensors]:
         """Go along the mean change, with momentum."""

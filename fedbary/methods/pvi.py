@@ -56,7 +56,7 @@ from fedbary.errors import SettingError
 from fedbary.gaussian import Factor, gaussian_pairs
 from fedbary.methods._expanded import Expanded
 from fedbary.methods._sites import SiteMethod
-from fedbary.methods.shared.method import Fitted, Local, Reply, Server, Tensors
+from fedbary.methods.shared.method import Arrival, Fitted, Local, Reply, Server, Tensors
 from fedbary.parts.parameters import Positive, ShareOrZero
 
 
@@ -143,6 +143,15 @@ class PVI(SiteMethod):
     def reply_like(self, model: Tensors) -> Tensors:
         """Return a posterior, or a site."""
         return model if self.covariance == "none" else self.expanded.reply_like(model)
+
+    def check_arrivals(self) -> None:
+        """Take all: a site is replaced, whatever came meanwhile."""
+
+    def arrive(self, server: Server, arrivals: Sequence[Arrival]) -> tuple[Tensors, Tensors]:
+        """Replace the sites of those that replied, and multiply all."""
+        if self.covariance == "none":
+            return super().arrive(server, arrivals)
+        return self.expanded.arrive(server, arrivals)
 
     def aggregate(self, server: Server, replies: Sequence[Reply]) -> tuple[Tensors, Tensors]:
         """Move the sites of those that replied, and multiply all."""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedbary.aggregation.tensors import Empty, new_empty
+from fedbary.errors import SettingError
 from fedbary.inference import Local
 from fedbary.parts.parameters import Checked
 from fedbary.predictive import Predictive
@@ -117,6 +118,26 @@ class Reply:
     client: str
     weight: float
     tensors: Tensors
+
+
+@dataclass(frozen=True, eq=False)
+class Arrival(Reply):
+    """An admitted reply to a model that may be an earlier one.
+
+    Parameters
+    ----------
+    sent : Tensors
+        What the client was sent: the model of then, and what the method adds to it.
+    part : float
+        How far the server goes along it, see `fedbary.aggregation.arriving`; those of an aggregate
+        sum to at most 1.
+    at_work : int
+        How many clients are at work at a time.
+    """
+
+    sent: Tensors
+    part: float
+    at_work: int
 
 
 class Method(Checked):
@@ -242,6 +263,18 @@ class Method(Checked):
         them.
         """
         raise TypeError(f"{type(self).__name__} does not say how it aggregates")
+
+    def check_arrivals(self) -> None:
+        """Raise a SettingError unless the method takes replies as they arrive."""
+        raise SettingError("mode", "async", f"rounds for {self.name}: it needs a round's replies")
+
+    def arrive(self, server: Server, arrivals: Sequence[Arrival]) -> tuple[Tensors, Tensors]:
+        """Return the global model and the state after replies to models of any age.
+
+        A client has one question at a time, so that of each there is one reply at most. The method
+        says in `check_arrivals` that it takes them.
+        """
+        raise TypeError(f"{type(self).__name__} does not say what it does with arrivals")
 
     def check_state(self, model: Tensors, state: Tensors) -> None:
         """Raise a ValueError unless the state after a round, and its posterior, are finite.

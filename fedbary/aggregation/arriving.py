@@ -1,0 +1,170 @@
+"""Replies that come one by one: the aggregate goes along their changes in a rule's coordinates.
+
+A client was sent θ_k and replies q_k; meanwhile the aggregate has become θ. In the chart F of a
+rule that is a mean,
+
+    θ ← F⁻¹(F(θ) + Σ a_k (F(q_k) − F(θ_k))),      a_k = w(s_k) n_k / (C n̄),
+
+for n_k examples, n̄ of the mean client, C clients at work, and s_k aggregates since θ_k was sent. If
+all clients reply to θ it is the rule itself. Σ a_k is at most 1.
+
+A sum of changes may leave the chart: a precision or a standard deviation would fall below 0. A
+weight whose new variance would be not finite, or beyond four times those of θ and all q_k, is mixed
+instead:
+
+    θ ← F⁻¹((1 − Σ a_k) F(θ) + Σ a_k F(q_k)),
+
+which is a mean of Gaussians, so that its precision is above 0.
+
+References: Xie, Koyejo and Gupta, Asynchronous Federated Optimization (FedAsync), 2019, for w and
+the mixture; Nguyen et al., Federated Learning with Buffered Asynchronous Aggregation (FedBuff),
+AISTATS 2022, for the changes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedbary.aggregation.buffers import aggregate_buffer
+from fedbary.aggregation.joint import AnyRule
+from fedbary.aggregation.reals import is_continuous
+from fedbary.aggregation.rule import Rule
+from fedbary.errors import SettingError
+from fedbary.gaussian import gaussian_pairs
+
+LEEWAY = math.log(4.0)
+"""How far, in nats, a log-variance may go beyond those that it comes from."""
+
+
+@dataclass(frozen=True, eq=False)
+class Change:
+    """What a client made of a model.
+
+    Parameters
+    ----------
+    sent, found : Mapping[str, Tensor]
+        The model that it began from, θ_k, and its reply, q_k; more keys do not matter.
+    part : float
+        a_k, how far the aggregate goes along it.
+    """
+
+    sent: Mapping[str, Tensor]
+    found: Mapping[str, Tensor]
+    part: float
+
+
+def parts_of(shares: Sequence[float], weights: Sequence[float]) -> list[float]:
+    """Return a_k from n_k/(C n̄) and w(s_k), which sum to at most 1.
+
+    Shares of more than 1 together are scaled before they are weighed, so that a stale change counts
+    for less under any sizes.
+    """
+    most = max(1.0, math.fsum(shares))
+    parts = [share / most * weight for share, weight in zip(shares, weights, strict=True)]
+    most = max(1.0, math.fsum(parts))
+    return [part / most for part in parts]
+
+
+def along(
+    rule: AnyRule,
+    model: Mapping[str, Tensor],
+    changes: Sequence[Change],
+    mixed: Collection[str] = (),
+    largest_log_var: float = math.inf,
+) -> dict[str, Tensor]:
+    """Return the aggregate after some changes.
+
+    Parameters
+    ----------
+    rule : Rule
+        A rule that is a mean.
+    model : Mapping[str, Tensor]
+        θ, a state dict.
+    changes : sequence of Change
+        One or more, whose parts sum to at most 1; their order matters by rounding alone.
+    mixed : collection of str
+        Keys of tensors that are no parameters, such as running variances; they are mixed. Integer
+        and bool tensors always are, and rounded.
+    largest_log_var : float
+        Where the magnitudes of the result's log-variances end.
+
+    Returns
+    -------
+    dict of str to Tensor
+        New tensors with the keys, shapes and dtypes of the model.
+
+    Raises
+    ------
+    SettingError
+        If the rule is no mean.
+    """
+    if not (isinstance(rule, Rule) and rule.is_mean):
+        raise SettingError("rule", rule.name, "a rule that is a mean in its chart")
+    pairs = gaussian_pairs(model.keys())
+    stays = max(0.0, 1 - math.fsum(change.part for change in changes))
+    moved: dict[str, Tensor] = {}
+    for key, tensor in model.items():
+        if key in pairs:
+            moved |= _gaussian(rule, key, pairs[key], model, changes, stays, largest_log_var)
+        elif not is_continuous(tensor):
+            held = [tensor, *(change.found[key] for change in changes)]
+            parts = [stays, *(change.part for change in changes)]
+            moved[key] = aggregate_buffer(rule, held, parts)
+        elif key not in pairs.values():
+            moved[key] = _point(key, tensor, changes, stays, key in mixed)
+    return {key: moved[key] for key in model}
+
+
+def _point(
+    key: str, tensor: Tensor, changes: Sequence[Change], stays: float, is_mixed: bool
+) -> Tensor:
+    total = _wide(tensor) * (stays if is_mixed else 1.0)
+    for change in changes:
+        found = _wide(change.found[key])
+        total += change.part * (found if is_mixed else found - _wide(change.sent[key]))
+    return total.to(tensor.dtype)
+
+
+def _gaussian(
+    rule: Rule,
+    mean: str,
+    log_var: str,
+    model: Mapping[str, Tensor],
+    changes: Sequence[Change],
+    stays: float,
+    largest_log_var: float,
+) -> dict[str, Tensor]:
+    origin = _wide(model[mean]) if rule.centred else torch.zeros((), dtype=torch.float64)
+
+    def coordinates(tensors: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+        return rule.forward(_wide(tensors[mean]) - origin, _wide(tensors[log_var]))
+
+    here = coordinates(model)
+    summed, mixture = [c.clone() for c in here], [stays * c for c in here]
+    low = high = _wide(model[log_var])
+    for change in changes:
+        found, sent = coordinates(change.found), coordinates(change.sent)
+        for total, mix, new, old in zip(summed, mixture, found, sent, strict=True):
+            total += change.part * (new - old)
+            mix += change.part * new
+        low = torch.minimum(low, _wide(change.found[log_var]))
+        high = torch.maximum(high, _wide(change.found[log_var]))
+    (along_mean, along_log_var), (mixed_mean, mixed_log_var) = (
+        rule.inverse(*summed), rule.inverse(*mixture)
+    )  # fmt: skip
+    near = (along_log_var >= low - LEEWAY) & (along_log_var <= high + LEEWAY)
+    taken = near & along_mean.isfinite()  # a logarithm that is no number is not near
+    found_log_var = torch.where(taken, along_log_var, mixed_log_var)
+    return {
+        mean: (torch.where(taken, along_mean, mixed_mean) + origin).to(model[mean].dtype),
+        log_var: found_log_var.clamp(-largest_log_var, largest_log_var).to(model[log_var].dtype),
+    }
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float64))

@@ -1,0 +1,140 @@
+"""Replies that arrive in any order, to models of any age: where methods end, and who refuses."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from linear_gaussian import Linear, clients, exact_fit, independent, posterior_of_all, start
+
+from fedbary.errors import SettingError
+from fedbary.gaussian import Factor
+from fedbary.inference import Training
+from fedbary.methods import METHODS, Arrival, Local, Reply, Server
+from fedbary.methods.barycentre import Barycentre
+from fedbary.methods.fedag import FedAG
+from fedbary.methods.fedep import FedEP
+from fedbary.methods.pvi import PVI
+
+CLIENTS = 4
+SCHEDULES = st.lists(st.integers(0, CLIENTS - 1), min_size=1, max_size=30)
+
+
+def answer(method, sent, data, name):
+    """A client's reply to what it was sent."""
+    network = Linear(data[0].shape[1])
+    prior = Factor.normal(1.0, {"weight": network.weight_mean.detach()})
+    local = Local(network, *data, nll=None, inference=exact_fit, training=Training(kl_weight=1.0),
+                  prior=prior, round=1, seed=0)  # fmt: skip
+    return Reply(name, len(data[0]), method.fit(local, sent, {}).reply)
+
+
+def scheduled(method, data, arriving, buffer=1):
+    """The model after all clients have asked at once and reply, and ask again, in this order."""
+    model, state = start(method, data)
+    sent = {k: method.send(Server(model, state), str(k)) for k in range(len(data))}
+    waiting = []
+    for k in arriving:
+        if k in (w for w, _ in waiting):
+            continue
+        reply = answer(method, sent[k], data[k], str(k))
+        own = (reply.client, reply.weight, reply.tensors)
+        waiting.append((k, Arrival(*own, sent[k], 1 / len(data), len(data))))
+        if len(waiting) == buffer:
+            model, state = method.arrive(Server(model, state), [a for _, a in waiting])
+            for w, _ in waiting:
+                sent[w] = method.send(Server(model, state), str(w))
+            waiting = []
+    return model
+
+
+@given(SCHEDULES, st.integers(1, 3))
+@settings(max_examples=40, deadline=None)
+def test_sites_end_at_the_exact_posterior_in_any_order_with_any_delays(schedule, buffer):
+    """Undamped, each client's first reply is its whole likelihood, however old its cavity is."""
+    data = independent(clients(2, CLIENTS))
+    method = PVI(damping=1.0)
+    model = scheduled(method, data, [*schedule, *2 * list(range(CLIENTS)), *range(3)], buffer)
+    mean, var = posterior_of_all(data)
+    torch.testing.assert_close(model["weight_mean"], mean)
+    torch.testing.assert_close(model["weight_log_var"].exp(), var)
+
+
+@given(SCHEDULES)
+@settings(max_examples=20, deadline=None)
+def test_damped_sites_come_as_near_as_their_replies_are_many(schedule):
+    """After n replies a site is 1 − (1 − γ)ⁿ of its likelihood, whatever the others did."""
+    data, damping = independent(clients(2, CLIENTS)), 0.25
+    model = scheduled(PVI(damping=damping), data, schedule)
+    precision = torch.ones(4, dtype=torch.float64)
+    for k, (x, _) in enumerate(data):
+        reached = 1 - (1 - damping) ** schedule.count(k)
+        precision += reached * x.square().sum(0) / 0.25
+    torch.testing.assert_close((-model["weight_log_var"]).exp(), precision)
+
+
+def test_correlated_features_reach_the_same_end():
+    data = clients(1, 3, features=3)
+    turns = torch.randint(3, (900,), generator=torch.Generator().manual_seed(0)).tolist()
+    model = scheduled(PVI(), data, turns)
+    mean, var = posterior_of_all(data)
+    torch.testing.assert_close(model["weight_mean"], mean, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(model["weight_log_var"].exp(), var, rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [PVI(), PVI(undamped_start=True), FedEP(), Barycentre("RKLB"), Barycentre("WB"),
+     Barycentre("FKLB", server_momentum=0.5)],
+)  # fmt: skip
+def test_replies_of_all_to_the_model_of_now_are_a_round(method):
+    data = clients(1, 3)
+    model, state = start(method, data)
+    for _ in range(3):
+        server = Server(model, state)
+        sent = {str(k): method.send(server, str(k)) for k in range(3)}
+        replies = [answer(method, sent[str(k)], data[k], str(k)) for k in range(3)]
+        every = sum(reply.weight for reply in replies)
+        arrivals = [
+            Arrival(r.client, r.weight, r.tensors, sent[r.client], r.weight / every, 3)
+            for r in replies
+        ]
+        model, state = method.aggregate(server, replies)
+        found, held = method.arrive(server, arrivals)
+        torch.testing.assert_close(found, dict(model), rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(dict(held), dict(state), rtol=1e-6, atol=1e-6)
+
+
+@given(st.lists(st.integers(0, CLIENTS - 1), min_size=1, max_size=20))
+@settings(max_examples=20, deadline=None)
+def test_of_fedag_the_newest_network_of_each_client_counts_once(schedule):
+    method, state, newest = FedAG(), {}, {}
+    model = {"w": torch.zeros(2), "count": torch.tensor(0)}
+    for number, k in enumerate(schedule):
+        newest[k] = {"w": torch.tensor([float(k), float(number)]), "count": torch.tensor(number)}
+        arrival = Arrival(f"site/{k}", 9.0, newest[k], model, 0.1, CLIENTS)
+        model, state = method.arrive(Server(model, state), [arrival])
+    networks = torch.stack([newest[k]["w"] for k in sorted(newest)])
+    torch.testing.assert_close(model["w"], networks.mean(0))
+    assert torch.equal(method.predictive(model, state).members["w"], networks)
+
+
+def test_a_method_without_arrivals_is_refused_by_name():
+    able = []
+    for name, kind in METHODS.items():
+        try:
+            kind().check_arrivals()
+            able.append(name)
+        except SettingError as error:
+            assert f"rounds for {name}" in str(error)
+    assert {"barycentre", "PVI", "FedEP", "FedAG", "LDA", "Ridge"} <= set(able)
+    assert not {"FedSEP", "BayesADMM", "SCAFFOLD"} & set(able)
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [{"rule": "Median"}, {"rule": "HB"}, {"rule": "GAA"}, {"clipping": True}, {"mixing": True},
+     {"max_precision_ratio": 2.0}],
+)  # fmt: skip
+def test_what_compares_the_replies_of_a_round_is_refused(parameters):
+    with pytest.raises(SettingError, match="mode=async"):
+        Barycentre(**parameters).check_arrivals()
