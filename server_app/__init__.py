@@ -22,11 +22,13 @@ from fedbary.runs.resume import checkpoint_to_resume
 from fedbary.runs.run_folder import read_signature
 from fedbary.runs.site_keys import read_site_keys
 from fedbary.settings.config import Settings
+from fedbary.settings.modes import require_real_time
 from fedbary.settings.run_config import resolve_run_config
 from fedbary.tasks import task_of
 from fedbary.variational.frozen import frozen_config, frozen_tensors, require_same_frozen
 from server_app.beginning import facts_of, new_folder, reopened_folder
 from server_app.calibrating import calibrate
+from server_app.clocked import rounds_of
 from server_app.grids.guarded import guarded
 from server_app.grids.omniscient import attacked
 from server_app.grids.watched import watched
@@ -34,7 +36,7 @@ from server_app.recorder import Recorder
 from server_app.roster.asker import Asker
 from server_app.roster.roster import Roster
 from server_app.roster.simulated import end_simulation
-from server_app.rounds import Rounds, until_stale
+from server_app.rounds import until_stale
 from server_app.run_strategy import require_room_for_draws, strategy_of
 from strategies import CompressedGrid
 from strategies.internals import FLOWER_LOGGER as logger
@@ -54,6 +56,7 @@ def main(grid: Grid, context: Context) -> None:
         settings = resolve_run_config(context.run_config)
         if not is_simulated(grid):
             require_simulation(settings.attack)
+            require_real_time(settings)
             grid = OnceGrid(guarded(grid))
         with claimed_folder(settings, Path.cwd()) as folder:
             run(grid, settings, folder)
@@ -123,8 +126,8 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
     config |= {f"fact.{k}": v.tolist() for k, v in facts.items()}
     packed = None if settings.compress == "none" else CompressedGrid(grid, settings.compress)
     recorder = Recorder(settings, results, roster, facts, packed.traffic if packed else {})
-    rounds = Rounds(roster, asker, recorder, config)
-    recorder.strategy = strategy_of(recorder, rounds)
+    rounds, clock = rounds_of(roster, asker, recorder, config)
+    recorder.strategy = strategy_of(recorder, rounds, clock)
     completed = 0
     if checkpoint is not None:
         completed = checkpoint.round

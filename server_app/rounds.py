@@ -60,6 +60,10 @@ class Rounds:
             COUNTED_KEY: self._recorder.strategy.counted,
         }
 
+    def measured(self) -> dict[str, Any]:
+        """Return what is recorded of a round beside its scores."""
+        return {}
+
     def after(self, round_here: int, arrays: ArrayRecord) -> MetricRecord | None:
         """Put the task's questions to the sites, and record the round.
 
@@ -73,7 +77,7 @@ class Rounds:
         write_site_keys(results.path, self._roster.keys)
         questions = recorder.task.ask_after(members, last)
         told = self._asker.hold(questions, recorder.strategy.contributors, self._config)
-        recorded = recorder.record(server_round, told)
+        recorded = recorder.record(server_round, {**told, **self.measured()})
         if server_round < recorder.settings.rounds and is_stale(recorder.settings, results.rounds):
             raise _EarlyStop
         return recorded

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,21 +11,32 @@ from torch import Tensor
 from fedbary.gaussian import Posterior
 from fedbary.methods import Bench, arguments_of, method_of, require_room
 from fedbary.settings.config import Settings
+from fedbary.settings.modes import mode_of
 from fedbary.tasks import task_of
+from server_app.clocked import Clock
 from server_app.means import means_of
 from server_app.recorder import Recorder
 from server_app.rounds import Rounds
-from strategies import MethodStrategy, strategy_for
+from strategies import MethodStrategy, asynchronous, strategy_for
 
 
-def strategy_of(recorder: Recorder, rounds: Rounds) -> MethodStrategy:
-    """Return the strategy that the run's settings choose, with its callbacks."""
+def strategy_of(recorder: Recorder, rounds: Rounds, clock: Clock | None) -> MethodStrategy:
+    """Return the strategy that the run's settings choose, with its callbacks.
+
+    One without rounds may skip as many aggregates in a row as make up `max_skipped` rounds.
+    """
     settings, roster = recorder.settings, recorder.roster
     means = means_of(recorder.known_metrics)
-    return strategy_for(settings.method)(
-        **_parameters(settings, recorder.facts),
+    kind, max_skipped = strategy_for(settings.method), settings.max_skipped
+    own = _parameters(settings, recorder.facts)
+    if settings.mode == "async" and clock is not None:
+        mode = mode_of(settings)
+        kind, own = asynchronous(kind), {**own, "asynchronous": mode, "seconds": clock.seconds}
+        max_skipped *= math.ceil((mode.concurrency or settings.clients) / mode.buffer)
+    return kind(
+        **own,
         min_replies=settings.min_replies,
-        max_skipped=settings.max_skipped,
+        max_skipped=max_skipped,
         max_weight_ratio=settings.weight_bound,
         train_limit=roster.trained_on,
         evaluate_limit=roster.held_out,

@@ -8,6 +8,7 @@ name too, whose clients answer by a `Client`.
 from fedbary.aggregation import RULES
 from fedbary.methods import METHODS
 
+from .asynchronous import AsynchronousStrategy, asynchronous
 from .by_name import strategy_for
 from .charts import Chart, chart
 from .client import Client
@@ -22,6 +23,7 @@ from .strategy import PosteriorStrategy
 
 __all__ = [
     "CONVENTIONS",
+    "AsynchronousStrategy",
     "Chart",
     "CompressedGrid",
     "Client",
@@ -32,6 +34,7 @@ __all__ = [
     "Refusal",
     "aggregate_records",
     "arrays_from_posterior",
+    "asynchronous",
     "chart",
     "compression",
     "parameter_groups",

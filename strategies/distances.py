@@ -28,7 +28,10 @@ STANDS_OUT = 10.0
 
 
 def farness(
-    records: Sequence[ArrayRecord], like: ArrayRecord, keys: Collection[str]
+    records: Sequence[ArrayRecord],
+    like: ArrayRecord,
+    keys: Collection[str],
+    earlier: Sequence[float] = (),
 ) -> list[float]:
     """Return how many times as far as usual each reply lies from what was sent.
 
@@ -45,16 +48,19 @@ def farness(
         What a sound reply looks like: of the model's arrays those that were sent.
     keys : collection of str
         The arrays that are compared.
+    earlier : sequence of float
+        Distances of other replies, from what was sent then, which the median is of too.
     """
-
-    def distance(record: ArrayRecord) -> float:
-        return max((_apart(record[key], like[key]) for key in keys), default=0.0)
-
     with workers() as pool:
-        distances = list(pool.map(distance, records))
+        distances = list(pool.map(lambda record: distance(record, like, keys), records))
     largest = max((_apart(like[key]) for key in keys), default=0.0)
-    usual = max(median_low(distances), largest / FAR, NEAR / FAR)
+    usual = max(median_low([*earlier, *distances]), largest / FAR, NEAR / FAR)
     return [far / usual for far in distances]
+
+
+def distance(record: ArrayRecord, like: ArrayRecord, keys: Collection[str]) -> float:
+    """Return the largest distance of a reply's numbers from those of what was sent."""
+    return max((_apart(record[key], like[key]) for key in keys), default=0.0)
 
 
 def too_far(weights: float, others: float) -> str | None:

@@ -137,9 +137,13 @@ class GatedStrategy(AdmittingStrategy, ABC):
         """
         if not self.completed_rounds:
             self._tally, self._retreat = Tally(self.max_skipped), Retreat()
-        result = super().start(*args, **kwargs)
+        result = self._loop(*args, **kwargs)
         self._tally.end()
         return result
+
+    def _loop(self, *args: Any, **kwargs: Any) -> Result:
+        """Run Flower's loop of rounds."""
+        return super().start(*args, **kwargs)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

@@ -226,13 +226,17 @@ class MethodStrategy(GatedStrategy):
         names, blanks = Names(sent.keys(), self.convention), Blanks()
         server = self._server(names.read(sent), blanks)
         try:
-            result, self._pending = self.method.aggregate(server, replies)
+            result, self._pending = self._made(server, replies)
         except (ArithmeticError, torch.linalg.LinAlgError) as error:
             raise ValueError(f"{self.method.name} cannot compute with it: {error}") from error
         self.method.check_state(result, self._pending)
         tensors = dict(result)
         del result  # now only the dictionary refers to what lies in blanks
         return names.write(tensors, sent, blanks)
+
+    def _made(self, server: Server, replies: Sequence[Reply]) -> tuple[Tensors, Tensors]:
+        """Return the method's model and state after the replies of a round."""
+        return self.method.aggregate(server, replies)
 
     def predictive(self, model: Mapping[str, Tensor]) -> Predictive:
         """Return what predicts after the last round; `model` is the global arrays as tensors."""

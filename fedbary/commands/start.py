@@ -15,6 +15,7 @@ from fedbary.runs.damage import as_written
 from fedbary.runs.location import SETTINGS, claimed_folder, is_deployed, read_settings
 from fedbary.runs.own_code import require_trusted
 from fedbary.settings.config import DEFAULTS, Settings, parse_overrides, resolve, validated
+from fedbary.settings.modes import require_real_time
 from fedbary.settings.uses import require_used
 
 PATIENCE = 3.5
@@ -62,6 +63,7 @@ def deploy(words: list[str], sites: list[Path]) -> None:
     if settings.dataset == "none" and not sites:
         raise SettingError("dataset", "none", "a data set, or --site with each site's data")
     require_simulation(settings.attack)
+    require_real_time(settings)
     from fedbary.launching.deploy import deploy as run_lab
     from fedbary.launching.deploy import site_configs
 

@@ -91,6 +91,8 @@ def require_method(settings: Settings) -> None:
     method = method_of(settings)
     method.check(settings.participants, settings.local_epochs)
     method.check_rounds(settings.rounds, settings.patience)
+    if settings.mode == "async":
+        method.check_arrivals()
     if method.needs_kl and settings.kl_weight == 0:
         raise SettingError("kl_weight", 0, f"above 0 for method={settings.method}")
     if method.needs_bench and settings.server_fraction == 0:

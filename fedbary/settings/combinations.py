@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from fedbary.attacks import OMNISCIENT, hostile_count
 from fedbary.parts.parameters import declared
 from fedbary.settings import limits
+from fedbary.settings.modes import mode_of
 from fedbary.settings.parameters import methods, models, unused_by
 
 if TYPE_CHECKING:
@@ -20,6 +21,11 @@ def conflicts(settings: Settings) -> Iterator[tuple[str, str]]:
         yield "min_replies", f"from 1 to the {settings.participants} clients that train in a round"
     if settings.kl_weight == 0 and settings.inference in ("ivon", "natural_gradient"):
         yield "kl_weight", f"above 0 for inference={settings.inference}"
+    if settings.mode == "async":
+        yield from _without_rounds(settings)
+    if settings.speeds not in ("none", "uniform", "lognormal"):
+        if not settings.speeds.endswith(".csv"):
+            yield "speeds", "none, uniform, lognormal, or the path of a .csv"
     yield from _with_method(settings)
     if settings.projection != "none" and settings.holdout == 0:
         yield "projection", "none without a holdout, on which clients score"
@@ -41,6 +47,30 @@ def _with_sets(settings: Settings) -> Iterator[tuple[str, str]]:
     if settings.keep_best != "none" and not settings.server_validates:
         chosen = "what clients hold out would choose the round and calibrate it"
         yield "keep_best", f"none with conformal, or evaluate_on=validation: {chosen}"
+
+
+def _without_rounds(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Yield what does not fit where replies are aggregated as they arrive."""
+    mode = mode_of(settings)
+    at_work = mode.concurrency or settings.clients
+    if at_work > settings.clients:
+        yield "concurrency", f"none, or from 1 to the {settings.clients} clients"
+    if mode.buffer > at_work:
+        yield "buffer", f"from 1 to the {at_work} clients at work: a client replies once to each"
+    if settings.min_replies > mode.buffer:
+        yield "min_replies", f"from 1 to the {mode.buffer} replies of an aggregate"
+    if settings.participation < 1:
+        yield "participation", "1 for mode=async: concurrency says how many clients work"
+    if settings.speeds == "none":
+        yield "speeds", "uniform, lognormal or a .csv for mode=async, which needs a virtual clock"
+    if settings.compress != "none":
+        yield "compress", "none for mode=async"
+    if settings.attack in OMNISCIENT:
+        yield "attack", "another for mode=async: this one sees the replies of a round"
+    if settings.projection != "none":
+        yield "projection", "none for mode=async"
+    if settings.task == "regression" and settings.noise == "cross":
+        yield "noise", "another for mode=async: cross shows clients the networks of a round"
 
 
 def _with_attack(settings: Settings) -> Iterator[tuple[str, str]]:

@@ -14,6 +14,7 @@ from fedbary.errors import SettingError
 from fedbary.parts.parameters import NONE, Parameter, declared
 from fedbary.parts.registry import modules, rules
 from fedbary.settings.config import DEFAULTS, Settings
+from fedbary.settings.modes import MODES, parameters_of_mode
 from fedbary.settings.parameters import methods, models
 from fedbary.settings.partition_names import classes, parameters_of, partitioners
 
@@ -63,6 +64,8 @@ def parts() -> Iterator[Part]:
     for setting, room in _ROOMS:
         for module in modules(room):
             yield Part(setting, module, _docstring(room, module))
+    for name, mode in MODES.items():
+        yield Part("mode", name, inspect.getdoc(mode) or "")
     yield from _schemes()
     for name in partitioners():
         yield Part("partition", name, inspect.getdoc(classes()[name]) or "")
@@ -133,6 +136,8 @@ def _owned(setting: str, name: str) -> Mapping[str, Parameter]:
     """Return what a method, a network or a partitioner owns; other parts own no parameters."""
     if setting == "method":
         return declared(methods()[name])
+    if setting == "mode":
+        return parameters_of_mode(name)
     if setting == "partition":
         return parameters_of(name)
     return models()[name] if setting == "model" else {}

@@ -71,6 +71,8 @@ class Settings(BaseModel):
     min_replies: Count
     max_skipped: Count
     round_timeout: Positive
+    mode: Literal["rounds", "async"]
+    speeds: str
 
     dataset: str
     classes: str

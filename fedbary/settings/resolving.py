@@ -15,6 +15,7 @@ from fedbary.parts.parameters import Parameter, allowed, declared
 from fedbary.settings.combinations import conflicts
 from fedbary.settings.earlier import translated
 from fedbary.settings.model import Settings
+from fedbary.settings.modes import MODES, parameters_of_mode
 from fedbary.settings.parameters import methods, models
 from fedbary.settings.partition_names import parameters_of as parameters_of_partition
 from fedbary.settings.partition_names import partitioners
@@ -72,6 +73,8 @@ def resolve(overrides: Mapping[str, Any], file: Path = DEFAULTS) -> Settings:
     defaults |= {n: found.default for n, found in own_of_model if n not in values}
     own_of_partition = parameters_of_partition(chosen.partition).items()
     defaults |= {n: found.default for n, found in own_of_partition}
+    own_of_mode = parameters_of_mode(chosen.mode).items()
+    defaults |= {n: found.default for n, found in own_of_mode}
     if method.deterministic:
         defaults["bayesian_layers"] = 0
     if chosen.inference == "laplace":
@@ -98,6 +101,7 @@ def validated(values: Mapping[str, Any]) -> Settings:
     own = {
         **models().get(chosen.model, {}),
         **parameters_of_partition(chosen.partition),
+        **parameters_of_mode(chosen.mode),
         **parameters_of(chosen.method),
     }
     extra = {
@@ -151,9 +155,10 @@ def _refuse(key: str, values: Mapping[str, Any], own: Mapping[str, Parameter]) -
     owners = [f"method={name}" for name in methods() if key in parameters_of(name)]
     owners += [f"model={name}" for name, found in models().items() if key in found]
     owners += [f"partition={name}" for name, found in partitioners().items() if key in found]
+    owners += [f"mode={name}" for name in MODES if key in parameters_of_mode(name)]
     if owners:
         chosen = ", ".join(
-            f"{part}={values.get(part)}" for part in ("method", "model", "partition")
+            f"{part}={values.get(part)}" for part in ("method", "model", "partition", "mode")
         )
         used = ", ".join(own) or "none of their own"
         allowed = f"the parameters of {chosen}: {used}; {key} is of {', '.join(owners)}"

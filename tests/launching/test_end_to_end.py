@@ -66,6 +66,15 @@ def test_ray_gives_the_model_of_one_process_and_leaves_nothing_behind(on_ray, tm
         ]
 
 
+def test_without_rounds_ray_gives_the_model_of_one_process(tmp_path):
+    """Costs a start of Ray, some 20 seconds: clients work at once, in the clock's order."""
+    words = [*QUICK, "mode=async", "speeds=uniform", "rounds=4", "method=PVI", "kl_weight=1"]
+    done = simulate(*words, "engine=ray", "output=ray", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    run_inline(resolve({**parse_overrides(words), "engine": "inline"}), tmp_path / "inline")
+    assert same(tmp_path / "ray", tmp_path / "inline")
+
+
 def test_a_run_in_a_terminal_shows_its_rounds_and_its_lines(on_ray):
     *_, shown = on_ray
     shows_its_rounds_and_its_lines(shown)

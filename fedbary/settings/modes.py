@@ -1,0 +1,93 @@
+"""How a federation goes on: in rounds, or whenever replies arrive."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal
+
+from fedbary.errors import SettingError
+from fedbary.parts.parameters import Checked, Count, NotNegative, Number, Parameter, declared
+
+if TYPE_CHECKING:
+    from fedbary.settings.model import Settings
+
+
+@dataclass(frozen=True)
+class Asynchronous(Checked):
+    """The server keeps clients at work, and aggregates whenever some replies are in.
+
+    A round of the settings and the log is then one aggregate. A client that has replied waits for
+    the aggregate of its reply before it is asked again.
+
+    Parameters
+    ----------
+    concurrency : int or None
+        How many clients are at work at a time; none: all.
+    buffer : int
+        How many replies make an aggregate.
+    staleness : str
+        How a change counts that began s aggregates ago: constant: as one that began now; even:
+        (1 + s)/u, for u aggregates while the mean client works, so that fast clients have no more
+        say; polynomial: (1 + s)^−a; hinge: wholly up to s = b, then 1/(a (s − b) + 1). Sites have
+        no staleness.
+    staleness_rate : float
+        a of polynomial and hinge.
+    staleness_grace : int
+        b of hinge.
+
+    Raises
+    ------
+    SettingError
+        If a parameter is out of its range.
+    """
+
+    concurrency: Count | None = None
+    buffer: Count = 1
+    staleness: Literal["constant", "even", "polynomial", "hinge"] = "constant"
+    staleness_rate: NotNegative = 0.5
+    staleness_grace: Number = 4
+
+    def weight(self, aggregates: int, at_work: int) -> float:
+        """Return how much a change counts that began s aggregates ago, with so many at work.
+
+        All but even are of FedAsync, section 5.2. While a client works, others make aggregates;
+        these intervals fill a run, so that under even a client's say is that of its examples,
+        however fast it is.
+        """
+        if self.staleness == "polynomial":
+            return float((1 + aggregates) ** -self.staleness_rate)
+        if self.staleness == "even":
+            return (1 + aggregates) * self.buffer / at_work
+        late = max(0, aggregates - self.staleness_grace) if self.staleness == "hinge" else 0
+        return 1 / (self.staleness_rate * late + 1)
+
+
+@dataclass(frozen=True)
+class Synchronous(Checked):
+    """The server asks clients and waits for all of them, or until `round_timeout`."""
+
+
+MODES: Mapping[str, type[Checked]] = MappingProxyType(
+    {"rounds": Synchronous, "async": Asynchronous}
+)
+"""The class of each mode's parameters by the mode's name."""
+
+
+def parameters_of_mode(mode: str) -> Mapping[str, Parameter]:
+    """Return the parameters of a mode by name."""
+    return declared(MODES[mode])
+
+
+def mode_of(settings: Settings) -> Asynchronous:
+    """Return the parameters of a run without rounds."""
+    own = parameters_of_mode("async")
+    given: dict[str, Any] = {n: own[n].read(getattr(settings, n)) for n in own}
+    return Asynchronous(**given)
+
+
+def require_real_time(settings: Settings) -> None:
+    """Raise a SettingError where a run on real servers is to have a virtual clock."""
+    if settings.speeds != "none":
+        raise SettingError("speeds", settings.speeds, "none on real servers, whose time is real")

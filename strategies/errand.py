@@ -1,0 +1,90 @@
+"""A question that is out: what a client was sent, and when its reply arrives."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from urllib.parse import quote, unquote
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
+from torch import Tensor
+
+from .arrays import array_from_tensor, tensor_from_array
+from .asking import question
+from .retreat import part_of
+
+_ERRANDS = "errand/"
+
+
+@dataclass(frozen=True, eq=False)
+class Errand:
+    """A question that is out.
+
+    Parameters
+    ----------
+    client : str
+        The name of its site.
+    round : int
+        The aggregate that the server was to make when it asked.
+    arrives : float
+        When the reply arrives, in seconds on the server's clock.
+    message : Message
+        What was sent.
+    message_id : str
+        By which the reply is pulled; empty before it is sent.
+    """
+
+    client: str
+    round: int
+    arrives: float
+    message: Message
+    message_id: str = ""
+
+    def to(self, node: int) -> Errand:
+        """Return the errand with its question to another node, as after a restart."""
+        group_id = question(MessageType.TRAIN, self.round)
+        message = Message(self.message.content, node, MessageType.TRAIN, group_id=group_id)
+        return replace(self, message=message)
+
+    def pushed(self, message_id: str) -> Errand:
+        """Return the errand once it is sent."""
+        return replace(self, message_id=message_id)
+
+
+def written(errand: Errand) -> dict[str, Tensor]:
+    """Return tensors from which `errands` reads it."""
+    prefix = f"{_ERRANDS}{quote(errand.client, safe='')}/"
+    (arrays,) = errand.message.content.array_records.values()
+    (config,) = errand.message.content.config_records.values()
+    said = json.dumps(dict(config)).encode()
+    return {
+        f"{prefix}round": torch.tensor(errand.round),
+        f"{prefix}arrives": torch.tensor(errand.arrives, dtype=torch.float64),
+        f"{prefix}config": torch.tensor(list(said), dtype=torch.uint8),
+        **{f"{prefix}arrays/{key}": tensor_from_array(a).clone() for key, a in arrays.items()},
+    }
+
+
+def errands(state: Mapping[str, Tensor], arrays_key: str, config_key: str) -> dict[str, Errand]:
+    """Return the errands in a state by client, to be sent to the nodes of now.
+
+    Parameters
+    ----------
+    state
+        What `written` returned of each, perhaps among other tensors.
+    arrays_key, config_key
+        The names of a message's records.
+    """
+    held = part_of(state, _ERRANDS)
+    found = {}
+    for quoted in sorted({key.partition("/")[0] for key in held}):
+        own = part_of(held, f"{quoted}/")
+        arrays = {k: array_from_tensor(t) for k, t in part_of(own, "arrays/").items()}
+        config = ConfigRecord(json.loads(bytes(own["config"].tolist())))
+        content = RecordDict({arrays_key: ArrayRecord(arrays), config_key: config})
+        client, number = unquote(quoted), int(own["round"])
+        message = Message(content, 0, MessageType.TRAIN)
+        found[client] = Errand(client, number, float(own["arrives"]), message)
+    return found

@@ -1,0 +1,197 @@
+"""Runs without rounds on a virtual clock: the same bits at any speed, resume, refusals, faults."""
+
+import pytest
+import torch
+from flwr.app import ArrayRecord
+from flwr.clientapp import ClientApp
+from nodes import Grid
+from runs_of import lines, posterior, same, timeless_lines
+
+import client_app
+from fedbary.errors import SettingError
+from fedbary.methods import require_method
+from fedbary.settings.config import resolve
+from fedbary.settings.modes import require_real_time
+from server_app import run
+from server_app.engine.inline import InlineGrid, run_inline
+
+BASE = {
+    "task": "tables", "engine": "inline", "device": "cpu", "pictures": False, "clients": 4,
+    "rounds": 7, "local_epochs": 1, "samples": 2, "evaluate_clients": 0, "speeds": "uniform",
+}  # fmt: skip
+ASYNC = {**BASE, "mode": "async"}
+SITES = {"method": "PVI", "kl_weight": 1.0, "undamped_start": True}
+
+
+def made(folder, **changes):
+    run_inline(resolve({**ASYNC, **changes}), folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    return made(tmp_path_factory.mktemp("async") / "run")
+
+
+def test_a_run_is_made_again_to_the_same_bits(whole, tmp_path):
+    again = made(tmp_path / "again")
+    assert same(posterior(whole), posterior(again))
+    assert timeless_lines(whole) == timeless_lines(again)
+
+
+def test_the_clock_goes_on_and_late_replies_are_told(whole):
+    found = lines(whole)
+    times = [line["virtual_seconds"] for line in found]
+    assert times[0] == 0 and times == sorted(times) and times[-1] > 0
+    late = [late for line in found[1:] for late in line["staleness"]]
+    assert len(late) == 7 and late[0] == 0 and 0 < max(late) < 7
+    assert all(line["admitted"] == 1 for line in found[1:])
+
+
+@pytest.mark.parametrize("changes", [SITES, {"buffer": 2, "concurrency": 3}])
+def test_a_run_cut_off_at_any_moment_goes_on_to_the_same_bits(changes, tmp_path):
+    whole = made(tmp_path / "whole", **changes)
+    for messages in (2, 7):
+        folder = tmp_path / f"cut{messages}"
+        chosen = resolve({**ASYNC, **changes, "output": str(folder)})
+        cut_off(chosen, folder, messages)
+        run_inline(chosen.model_copy(update={"resume": "last"}), folder)
+        assert same(posterior(whole), posterior(folder))
+        assert timeless_lines(whole) == timeless_lines(folder)
+
+
+def app_of(train):
+    """The project's ClientApp with another function that trains."""
+    app = ClientApp()
+    app.query()(client_app.query)
+    app.query("ask")(client_app.ask)
+    app.evaluate()(client_app.evaluate)
+    app.train()(train)
+    return app
+
+
+def cut_off(chosen, folder, messages):
+    """Make a run in which the server is interrupted while it sends a later message."""
+    left = iter(range(messages))
+
+    def train(message, context):
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        return client_app.train(message, context)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(InlineGrid(app_of(train), chosen.clients, chosen.model_dump()), chosen, folder)
+
+
+@pytest.mark.parametrize("changes", [{}, SITES])
+def test_who_waits_for_all_makes_rounds_in_the_time_of_rounds(changes, tmp_path):
+    """With concurrency = buffer = all clients, up to the order of sums."""
+    made(tmp_path / "async", rounds=2, buffer=4, **changes)
+    run_inline(resolve({**BASE, "rounds": 2, **changes}), tmp_path / "rounds")
+    one, other = lines(tmp_path / "async"), lines(tmp_path / "rounds")
+    assert [a["virtual_seconds"] for a in one] == pytest.approx(
+        [b["virtual_seconds"] for b in other]
+    )
+    found, expected = posterior(tmp_path / "async"), posterior(tmp_path / "rounds")
+    for name, tensor in expected.items():
+        torch.testing.assert_close(found[name], tensor, rtol=1e-3, atol=1e-4)
+
+
+def test_a_clock_changes_nothing_in_rounds(tmp_path):
+    run_inline(resolve({**BASE, "rounds": 2}), tmp_path / "clock")
+    run_inline(resolve({**BASE, "rounds": 2, "speeds": "none"}), tmp_path / "none")
+    assert same(posterior(tmp_path / "clock"), posterior(tmp_path / "none"))
+    assert "virtual_seconds" not in lines(tmp_path / "none")[1]
+
+
+def test_rounds_that_go_on_keep_their_time(tmp_path):
+    run_inline(resolve({**BASE, "rounds": 2}), tmp_path / "whole")
+    folder = tmp_path / "cut"
+    chosen = resolve({**BASE, "rounds": 2, "output": str(folder)})
+    cut_off(chosen, folder, 5)
+    run_inline(chosen.model_copy(update={"resume": "last"}), folder)
+    assert timeless_lines(folder) == timeless_lines(tmp_path / "whole")
+
+
+def test_the_replies_of_a_hostile_client_are_refused_and_the_others_go_on(tmp_path):
+    def train(message, context):
+        reply = client_app.train(message, context)
+        if context.node_config["partition-id"] == 2:
+            held = reply.content["arrays"].to_torch_state_dict()
+            reply.content["arrays"] = ArrayRecord({n: t * torch.nan for n, t in held.items()})
+        return reply
+
+    chosen = resolve({**ASYNC, "output": str(tmp_path / "run")})
+    grid = InlineGrid(app_of(train), 4, chosen.model_dump())
+    run(grid, chosen, tmp_path / "run")
+    found = lines(tmp_path / "run")
+    refused = [reason for line in found[1:] for reason in line["refused"]]
+    assert refused and all("partition 2" in reason for reason in refused)
+    assert sum(line["skipped"] for line in found) == len(refused) < 7
+    assert all(torch.isfinite(tensor).all() for tensor in posterior(tmp_path / "run").values())
+
+
+def test_a_client_that_vanishes_is_passed_over(tmp_path):
+    chosen = resolve({**ASYNC, "rounds": 6, "round_timeout": 1, "output": str(tmp_path / "run")})
+    grid = Grid(client_app.app, chosen)
+    counted = iter(range(10**6))
+    answer = grid._answer
+
+    def vanishing(message):
+        if message.metadata.message_type == "train" and next(counted) == 5:
+            grid.mute.add(grid.online[2])
+        return answer(message)
+
+    grid._answer = vanishing
+    run(grid, chosen, tmp_path / "run")
+    found = lines(tmp_path / "run")
+    assert [line["admitted"] for line in found[1:]] == [1] * 6
+    assert ["partition 2"] in [line["unanswered"] for line in found[1:]]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"speeds": "none"}, "speeds: 'none'"),
+        ({"speeds": "fast"}, "speeds: 'fast'; expected none, uniform, lognormal, or"),
+        ({"concurrency": 5}, "concurrency: 5; expected none, or from 1 to the 4 clients"),
+        ({"buffer": 3, "concurrency": 2}, "buffer: 3; expected from 1 to the 2 clients at work"),
+        ({"min_replies": 2}, "min_replies: 2; expected from 1 to the 1 replies of an aggregate"),
+        ({"participation": 0.5}, "participation: 0.5; expected 1 for mode=async"),
+        ({"compress": "all"}, "compress: 'all'; expected none for mode=async"),
+        ({"attack": "inner_product", "clients": 5}, "attack: 'inner_product'; expected another"),
+        ({"projection": "WB", "holdout": 0.2}, "projection: 'WB'; expected none for mode=async"),
+        (
+            {"staleness": "linear"},
+            "staleness: 'linear'; expected constant, even, polynomial, hinge",
+        ),
+        ({"mode": "rounds", "buffer": 2}, "buffer is of mode=async"),
+    ],
+)
+def test_what_does_not_go_without_rounds_is_refused_by_name(changes, said):
+    with pytest.raises(SettingError) as error:
+        resolve({**ASYNC, **changes})
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize("changes", [{"rule": "Median"}, {"method": "BayesADMM"}, {"mixing": True}])
+def test_a_method_that_needs_rounds_is_refused_before_the_run(changes):
+    with pytest.raises(SettingError, match=r"mode.*async"):
+        require_method(resolve({**ASYNC, **changes}))
+
+
+def test_real_servers_have_no_virtual_clock():
+    with pytest.raises(SettingError, match="none on real servers"):
+        require_real_time(resolve(ASYNC))
+
+
+def test_a_trace_says_how_fast_each_site_is(tmp_path):
+    trace = tmp_path / "trace.csv"
+    rows = [f"partition {k},{0.001 * 2**k},0" for k in range(4)]
+    trace.write_text("\n".join(["site,seconds_per_example,latency", *rows]) + "\n")
+    made(tmp_path / "run", speeds=str(trace), rounds=2, buffer=4)
+    found = lines(tmp_path / "run")
+    slowest = max(c["num-examples"] * 1e-3 * 2 ** int(c["site"][-1]) for c in found[1]["clients"])
+    assert [line["virtual_seconds"] for line in found] == pytest.approx(
+        [slowest * number for number in range(3)]
+    )
