@@ -69,9 +69,10 @@ def predict(
     images) or rows (.csv or .parquet with the columns that were trained on, .npz).
 
     The CSV has a line an example: of classes the most probable, all probabilities, total and
-    epistemic uncertainty in nats; of numbers mean, std and a 90 % interval. Of images the surest
-    and the least sure are drawn beside it. A row with a level that the model does not know goes to
-    a person, without a prediction.
+    epistemic uncertainty in nats; of numbers mean, std and a 90 % interval. A run with conformal
+    sets has the classes in each example's set. Of images the surest and the least sure are drawn
+    beside it. A row with a level that the model does not know goes to a person, without a
+    prediction.
 
     Examples: `fedbary predict runs/RUN scans/ --samples 50`; `fedbary predict runs/RUN loans.csv
     --error-rate 0.01 --confidence 0.95`.
@@ -158,7 +159,8 @@ def evaluate(
     .npz with y, folders named as the classes, a CSV file with the target.
 
     The folder gets scores.csv and pictures: reliability, and what rejecting the most uncertain
-    predictions is worth, in all and for each group.
+    predictions is worth, in all and for each group. A run with conformal sets has sets.csv, how
+    often they hold the class and how large they are, and set-sizes.png.
 
     Examples: `fedbary evaluate runs/RUN ward7.csv --by sex`; `fedbary evaluate runs/RUN test.npz`.
     """

@@ -81,6 +81,7 @@ def held_out_histogram(score: str, probs: Tensor, y: Tensor, by_class: bool) -> 
     Tensor
         Counts (rows, BINS), int64.
     """
+    y = y.to(probs.device)
     own = class_bins(score, probs).gather(1, y[:, None])[:, 0]
     rows = y if by_class else torch.zeros_like(y)
     return counted(own, rows, probs.shape[-1] if by_class else 1)

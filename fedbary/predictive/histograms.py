@@ -44,7 +44,7 @@ def upper_edge(number: int) -> float:
 
 
 def counted(bins: Tensor, rows: Tensor, height: int) -> Tensor:
-    """Return how many examples each bin of each row has, (height, BINS) int64.
+    """Return how many examples each bin of each row has, (height, BINS) int64, on the CPU.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ def counted(bins: Tensor, rows: Tensor, height: int) -> Tensor:
     height
         How many rows there are.
     """
-    return torch.bincount(rows * BINS + bins, minlength=height * BINS).view(height, BINS)
+    return torch.bincount(rows * BINS + bins, minlength=height * BINS).view(height, BINS).cpu()
 
 
 class HeldOut(NamedTuple):

@@ -63,7 +63,7 @@ def uncertainty_bins(prediction: Prediction) -> Tensor:
 
 def risk_histogram(prediction: Prediction, y: Tensor) -> Tensor:
     """Return how many right and how many wrong predictions each bin has, (2, BINS) int64."""
-    wrong = (prediction.probs.argmax(-1) != y).long()
+    wrong = (prediction.probs.argmax(-1) != y.to(prediction.probs.device)).long()
     return counted(uncertainty_bins(prediction), wrong, 2)
 
 

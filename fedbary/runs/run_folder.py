@@ -60,6 +60,8 @@ class RunFolder:
     - `metrics.jsonl`: one line per round, flushed;
     - `checkpoint-<round>.safetensors`: what the next round starts from; the last two are kept,
       the last from which a round counted, and with `keep_best` the best round's;
+    - with `conformal`: `conformal.json`, thresholds and each site's histograms, see
+      `conformal_kept`, and with `pictures` `set-sizes.png`;
     - with `pictures`: `partition.png`, `learning-curves.png`, `reliability.png` (where the server
       has test data); of a regression `learning-curves.png` and `coverage.png`;
     - of a regression `standardiser.safetensors`, `mean` and `std` of the features and, last, the
