@@ -1,0 +1,65 @@
+"""A strategy without rounds, in a project of one's own."""
+
+import pytest
+import torch
+from flwr.app import ArrayRecord
+from strategies_clients import CLIENTS, assert_posterior, grid, initial
+
+from fedbary.errors import SettingError
+from fedbary.settings.modes import Asynchronous
+from strategies import CONVENTIONS, asynchronous, posterior_from_arrays, strategy_for
+
+
+def strategy(rule, mode, **changes):
+    kind = asynchronous(strategy_for(rule))
+    return kind(asynchronous=mode, seconds=lambda node: 1.0 + node % 3, **changes)
+
+
+@pytest.mark.parametrize("rule", ["RKLB", "WB", "FKLB"])
+def test_who_waits_for_all_makes_flower_s_rounds(rule):
+    every = Asynchronous(buffer=CLIENTS)
+    found = strategy(rule, every).start(grid=grid(), initial_arrays=initial(), num_rounds=3)
+    expected = strategy_for(rule)().start(grid=grid(), initial_arrays=initial(), num_rounds=3)
+    wanted = posterior_from_arrays(expected.arrays, CONVENTIONS["fedbary"])
+    assert_posterior(found.arrays, wanted, tolerance=1e-4)
+
+
+def test_a_reply_that_arrives_alone_is_refused_if_it_lies_far_beyond_the_latest_ones():
+    def far(message, context, call_next):
+        reply = call_next(message, context)
+        if context.node_config["partition-id"] == 0:
+            held = reply.content["arrays"].to_torch_state_dict()
+            moved = {n: t + 1e5 if t.is_floating_point() and "log" not in n else t
+                     for n, t in held.items()}  # fmt: skip
+            reply.content["arrays"] = ArrayRecord(moved)
+        return reply
+
+    run = strategy("WB", Asynchronous(), max_skipped=None)
+    run.seconds = {2: 9.0, 3: 1.0, 4: 2.0, 5: 3.0}.__getitem__
+    result = run.start(grid=grid(train_mods=[far]), initial_arrays=initial(), num_rounds=20)
+    assert {refusal.node_id for refusal in run.refusals} == {2}
+    assert all("as far from what was sent as usual" in each.reason for each in run.refusals)
+    tensors = result.arrays.to_torch_state_dict().values()
+    assert all(float(tensor.double().abs().max()) < 100 for tensor in tensors)
+
+
+def test_the_clock_is_that_of_the_replies():
+    run = strategy("RKLB", Asynchronous(concurrency=1))
+    run.seconds = lambda node: 2.0
+    run.start(grid=grid(), initial_arrays=initial(), num_rounds=5)
+    assert run.now == 10 and run.staleness == [0]
+
+
+def test_a_rule_that_needs_the_replies_of_a_round_is_refused():
+    with pytest.raises(SettingError, match="Median"):
+        strategy("Median", Asynchronous())
+
+
+def test_a_state_that_is_read_is_the_state_that_was_written():
+    run, other = (strategy("RKLB", Asynchronous()) for _ in range(2))
+    run.start(grid=grid(), initial_arrays=initial(), num_rounds=4)
+    state = run.state_dict()
+    other.load_state_dict(state, 4)
+    again = other.state_dict()
+    assert state.keys() == again.keys()
+    assert all(torch.equal(state[name], again[name]) for name in state)
