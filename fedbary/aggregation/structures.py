@@ -50,8 +50,8 @@ class Structure(ABC):
     softmax_alone: ClassVar[bool] = False
     """Whether it bounds the curvature of one softmax, and holds no other loss's."""
 
-    is_exact: ClassVar[bool] = False
-    """Whether it holds all of the loss's curvature."""
+    undamped: ClassVar[bool] = False
+    """Whether sites move all the way: it holds all of the loss's curvature, or a bound on it."""
 
     damping: ClassVar[float] = 0.3
     """How far sites of it move in a round where nothing tells how far they may."""
@@ -135,7 +135,7 @@ class Diagonal(Structure):
 class Full(Structure):
     """All covariances."""
 
-    is_exact = True
+    undamped = True
 
     def sizes(self) -> dict[str, int]:
         """Return the triangle of c d."""
@@ -233,7 +233,7 @@ class Shared(Kronecker):
     """One matrix of second moments for all classes, under Böhning's bound."""
 
     softmax_alone = True
-    damping = 1.0
+    undamped = True
 
     def sizes(self) -> dict[str, int]:
         """Return the triangle of d."""

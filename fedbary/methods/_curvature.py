@@ -21,9 +21,11 @@ from fedbary.aggregation.structures import Structure
 from fedbary.data.batches import inputs
 from fedbary.errors import SettingError
 from fedbary.methods._kronecker import conjugate_gradients, last_layer
-from fedbary.methods.shared.descent import GRADIENTS_AT_ONCE
 from fedbary.methods.shared.method import Local, Tensors
 from fedbary.predictive.networks import evaluation
+
+_AT_ONCE = 512
+"""Examples that go through the network at a time."""
 
 ROUNDING = 1e-4
 """What a row of a softmax's Hessian may sum to in place of 0."""
@@ -38,8 +40,7 @@ def statistics(local: Local, structure: Structure) -> dict[str, Tensor]:
         If the loss is not convex in the last layer.
     """
     total, is_wide = structure.zeros(), len(last_layer(local.model.state_dict())) > 1
-    at_once = max(1, GRADIENTS_AT_ONCE // structure.inputs**2)
-    for features, slopes, bent in passes(local, at_once):
+    for features, slopes, bent in passes(local, _AT_ONCE):
         ones = features.new_ones(len(features), int(is_wide))
         by_layer = slopes.mT @ bent @ slopes
         if structure.softmax_alone and by_layer.sum(2).abs().max() > ROUNDING:

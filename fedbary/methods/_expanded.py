@@ -14,8 +14,9 @@ slopes of all likelihoods and of the prior sum to 0: M is the mode of all data, 
 structure.
 
 γ is 1 in the first round: no two sites tell of the same data. Full sites hold the curvature, so
-rounds converge as Newton's method does, and γ stays 1. Of others it follows from the rounds
-themselves. With r the way from M to the mode of the undamped sites and P their precision,
+rounds converge as Newton's method does. Shared ones hold a bound on it. Their γ stays 1. The γ of
+others follows from the rounds themselves. With r the way from M to the mode of the undamped sites
+and P their precision,
 
     γ ← −γ ⟨r', P (r − r')⟩ / ⟨r − r', P (r − r')⟩,      within 0.1 and 1,
 
@@ -175,7 +176,7 @@ class Expanded:
         residual, step = undamped.mode - mean, 1.0
         if not state:
             residual = undamped.mode  # without sites the mode is the prior's, 0
-        elif self.damping or structure.is_exact:
+        elif self.damping or structure.undamped:
             step = self.damping or 1.0
         elif _CLIENTS in state and int(state[_CLIENTS]) == who:
             last = state[_RESIDUAL].view_as(mean)

@@ -27,10 +27,10 @@ data. On features of a pretrained network take `inference=laplace`.
 
 `inference=laplace` is PVI of the last layer's point weights. A client finds the mode of its tilted
 posterior by L-BFGS, so there is no step size. Its site is the likelihood's expansion there. The
-first round is undamped. Full sites stay undamped, and converge as Newton's method does. Others are
-damped by Aitken's rule, which needs no choice; diagonal ones would diverge without it. A start from
-LDA's head did not pay, as its probabilities are too sure for an expansion there. `covariance` says
-how a site holds its precision, of C classes and d features:
+first round is undamped. Full sites stay undamped, and converge as Newton's method does; shared ones
+stay so, too, and are slow. Others are damped by Aitken's rule, which needs no choice; diagonal ones
+would diverge without it. A start from LDA's head did not pay, as its probabilities are too sure for
+an expansion there. `covariance` says how a site holds its precision, of C classes and d features:
 
     diagonal    2 C d numbers
     kronecker   C d + d²/2 + C²/2
@@ -69,7 +69,8 @@ class PVI(SiteMethod):
     damping : float
         γ: how far a site moves. 0, the default: 1 over the number of replies of a
         round, with which synchronous rounds converge and one client a round moves all the way.
-        Laplace sites move all the way, after the first round by Aitken's rule unless full.
+        Laplace sites move all the way; diagonal and kronecker ones after the first round by
+        Aitken's rule.
     undamped_start : bool
         Whether the first round that counts moves its sites all the way, γ = 1.
     prior_std : float

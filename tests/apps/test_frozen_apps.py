@@ -75,6 +75,18 @@ def test_a_run_that_is_loaded_predicts_by_the_body_in_its_folder(done):
     )
 
 
+@pytest.mark.slow
+def test_the_graph_has_the_body(done, tmp_path):
+    """It takes some 10 s, nearly all of them the exporter's."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    trained = fedbary.load(done[1], own_code=True)
+    trained.export(tmp_path / "model.onnx", 3)
+    x = trained.evaluation_examples().x[:5]
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
+    (probs, *_) = session.run(["probs"], {"x": x.numpy()})
+    assert probs == pytest.approx(trained.predict(x, 3).probs.numpy(), abs=1e-4)
+
+
 @pytest.mark.parametrize("method", KINDS)
 def test_methods_of_every_kind_leave_the_body_at_home(method, tmp_path):
     settings = chosen(method=method, **KINDS[method])

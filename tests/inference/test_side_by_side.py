@@ -13,6 +13,7 @@ from fedbary.inference import Training, _schedule, local_method, prepare
 from fedbary.inference._side_by_side import fit, hindrance
 from fedbary.inference._stacked import Call
 from fedbary.models import build
+from fedbary.variational import keep_frozen
 
 NAMES = ["variational", "clamped_sgd"]
 
@@ -136,3 +137,15 @@ def test_on_a_gpu_steps_captured_or_not_agree_with_the_plain_loop(name, capture)
     plain = calls(network(name), [40, 23, 3], augment=True, epochs=3)
     made = [moved(call, "cuda") for call in plain]
     assert_as_alone(name, made, fit(name, made, capture), atol=1e-8)
+
+
+def test_a_frozen_body_stays_where_clients_train_side_by_side():
+    model = network()
+    model.conv1.requires_grad_(False)
+    before = model.conv1.weight.clone()
+    made = calls(keep_frozen(model), [5, 8])
+    assert hindrance("variational", made) == ""
+    found = fit("variational", made)
+    assert all("conv1.weight" not in state for state, _ in found)
+    assert_as_alone("variational", made, found)
+    assert torch.equal(model.conv1.weight, before)

@@ -155,6 +155,14 @@ def test_diagonal_sites_that_would_diverge_are_held():
     assert ours[-1] < ours[2] / 2
 
 
+@pytest.mark.parametrize("covariance", STRUCTURES)
+def test_what_holds_the_curvature_or_bounds_it_is_not_damped(covariance):
+    x, y = softmax_data()
+    method = PVI(covariance=covariance, prior_std=PRIOR_STD)
+    _, state = rounds(method, network(3, 4), split(x, y), functional.cross_entropy, 3)
+    assert (float(state["step/length"]) == 1) == (covariance in ("full", "shared"))
+
+
 def test_where_others_reply_the_step_is_the_structure_s_own():
     x, y = softmax_data()
     parts, model, method = split(x, y), network(3, 4), PVI(covariance="diagonal")
