@@ -35,11 +35,13 @@ import yaml
 from torch import Tensor
 
 from fedbary.data.partition import partition
-from fedbary.inference import Training, local_method
+from fedbary.inference import PosteriorParameters, Training, local_method
 from fedbary.inference._side_by_side import TrainedState, fit
 from fedbary.inference._stacked import Call
+from fedbary.parts.parameters import told
 from fedbary.settings.config import Settings, parse_overrides, resolve
 from fedbary.settings.device import torch_device
+from fedbary.settings.task_words import OfImages
 from fedbary.tasks._network import network
 
 CLASSES = 10
@@ -71,9 +73,11 @@ def calls_of(
     """Return what each client of the partition asks of its local method."""
     device = torch_device(settings)
     labels = np.repeat(np.arange(CLASSES), images // CLASSES)
-    parts = partition(labels, "dirichlet", settings.clients, 0, alpha=settings.alpha)
+    own = dict(settings.partition_parameters)
+    parts = partition(labels, settings.partition, settings.clients, 0, **own)
     model = network(settings, shape, CLASSES, 0)
     state = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+    of_posterior = told(PosteriorParameters, settings)
     training = Training(
         epochs=epochs,
         batch_size=settings.batch_size,
@@ -81,14 +85,14 @@ def calls_of(
         momentum=settings.momentum,
         weight_decay=settings.weight_decay,
         max_grad_norm=settings.grad_bound,
-        log_var_lr=settings.log_var_lr,
-        kl_weight=float(settings.kl_weight),
+        log_var_lr=of_posterior.log_var_lr,
+        kl_weight=float(of_posterior.kl_weight),
     )
     calls = []
     for number, part in enumerate(parts):
         x = torch.randint(256, (len(part), *shape), dtype=torch.uint8).to(device)
         y = torch.from_numpy(labels[part]).to(device)
-        augment = settings.augment is True
+        augment = told(OfImages, settings).augment is True
         calls.append(
             Call(model, x, y, training=training, seed=number, augment=augment, start=state)
         )

@@ -47,7 +47,7 @@ class Job:
             y,
             node.training(request, len(y)),
             nll=self.task.loss(self.facts),
-            inference=inference(node.settings.inference),
+            inference=inference(node.settings),
             prior=node.prior(request),
             augment=self.task.augments(node.site),
         )

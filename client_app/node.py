@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 import torch
@@ -12,11 +12,12 @@ from flwr.app import Context
 from torch import Tensor
 
 from fedbary import Posterior
-from fedbary.attacks import ATTACKS, hostile_clients
+from fedbary.attacks import ATTACKS, Hostile, attack_of_one, hostile_clients
 from fedbary.data.paths import user_path
 from fedbary.data.sites import Site, site_from
-from fedbary.inference import Prior, Training
+from fedbary.inference import PosteriorParameters, Prior, Training
 from fedbary.methods import Fitted
+from fedbary.parts.parameters import told
 from fedbary.settings.config import Settings
 from fedbary.settings.run_config import resolve_run_config
 from strategies.answering import Request
@@ -32,7 +33,7 @@ class Node:
 
     def training(self, request: Request, examples: int) -> Training:
         """Return how a local method trains on so many examples in a message's round."""
-        settings, kl_weight = self.settings, self.settings.kl_weight
+        settings, kl_weight = self.settings, self._of_posterior.kl_weight
         if not isinstance(kl_weight, float):
             kl_weight = examples / int(request.config[EXAMPLES_KEY])  # type: ignore[arg-type]
         return Training(
@@ -42,7 +43,7 @@ class Node:
             momentum=settings.momentum,
             weight_decay=settings.weight_decay,
             max_grad_norm=settings.grad_bound,
-            log_var_lr=settings.log_var_lr,
+            log_var_lr=self._of_posterior.log_var_lr,
             kl_weight=kl_weight,
         )
 
@@ -51,9 +52,15 @@ class Node:
 
         Until a round has counted there is no such posterior, only the untrained start.
         """
-        if self.settings.prior == "normal" or request.config.get(COUNTED_KEY, 0) == 0:
-            return self.settings.prior_std
+        held = self._of_posterior
+        if held.prior == "normal" or request.config.get(COUNTED_KEY, 0) == 0:
+            return held.prior_std
         return Posterior.from_state_dict(request.received)
+
+    @cached_property
+    def _of_posterior(self) -> PosteriorParameters:
+        """What local methods are told of posteriors; where none has a use for it, the defaults."""
+        return told(PosteriorParameters, self.settings)
 
     @property
     def keeps_in(self) -> Path | None:
@@ -74,10 +81,13 @@ class Node:
         attack it sends what it fitted: the simulation's server replaces that.
         """
         settings, site = self.settings, self.site
-        hostile = hostile_clients(settings.hostile_fraction, site.partitions, settings.seed)
-        if settings.attack not in ATTACKS or site.partition not in hostile:
+        if settings.attack not in ATTACKS:
             return fitted
-        return replace(fitted, reply=ATTACKS[settings.attack](received, fitted.reply))
+        fraction = told(Hostile, settings).hostile_fraction
+        if site.partition not in hostile_clients(fraction, site.partitions, settings.seed):
+            return fitted
+        attack = attack_of_one(settings.attack, settings)
+        return replace(fitted, reply=attack(received, fitted.reply))
 
 
 def node_of(context: Context) -> Node:

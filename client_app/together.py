@@ -16,13 +16,14 @@ from flwr.app import Message
 from fedbary.inference import Fit, Local, local_method
 from fedbary.inference._side_by_side import TrainedState, fit, hindrance
 from fedbary.inference._stacked import Call
+from fedbary.settings.config import Settings
 
-_FIT: ContextVar[Callable[[str], Fit]] = ContextVar("fit", default=local_method)
+_FIT: ContextVar[Callable[[str, Settings], Fit]] = ContextVar("fit", default=local_method)
 
 
-def inference(name: str) -> Fit:
-    """Return the local method of that name, or who stands in for it here."""
-    return _FIT.get()(name)
+def inference(settings: Settings) -> Fit:
+    """Return the local method of a run, or who stands in for it here."""
+    return _FIT.get()(settings.inference, settings)
 
 
 class Together:
@@ -81,7 +82,7 @@ class _Asked(BaseException):
         self.name, self.call = name, call
 
 
-def _ask(name: str) -> Fit:
+def _ask(name: str, settings: Settings) -> Fit:
     def ask(local: Local) -> dict[str, float]:
         raise _Asked(name, Call(**vars(local), start=local.state()))
 
@@ -94,10 +95,10 @@ class _Ready:
     def __init__(self, fitted: TrainedState | None) -> None:
         self.fitted = fitted
 
-    def __call__(self, name: str) -> Fit:
+    def __call__(self, name: str, settings: Settings) -> Fit:
         def take(local: Local) -> dict[str, float]:
             if self.fitted is None:
-                return local_method(name)(local)
+                return local_method(name, settings)(local)
             (state, metrics), self.fitted = self.fitted, None
             local.load(state)
             return metrics
@@ -106,7 +107,7 @@ class _Ready:
 
 
 @contextmanager
-def _taken_by(fit: Callable[[str], Fit]) -> Iterator[None]:
+def _taken_by(fit: Callable[[str, Settings], Fit]) -> Iterator[None]:
     token = _FIT.set(fit)
     try:
         yield

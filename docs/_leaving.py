@@ -21,7 +21,7 @@ from flwr.supercore.logger import FLOWER_LOGGER
 from fedbary.data.sites import WITHHOLDABLE
 from fedbary.errors import RunError, SettingError
 from fedbary.settings.config import Settings, resolve
-from fedbary.settings.parameters import methods
+from fedbary.settings.owners import methods
 from server_app.engine.inline import InlineGrid
 
 PAGE = Path(__file__).parent / "howto" / "leaving.md"

@@ -31,7 +31,7 @@ from fedbary.report.markup import markdown_table
 from fedbary.report.report import write_report
 from fedbary.runs.schema import ENTRIES
 from fedbary.settings.explain import Part, parts, settings
-from fedbary.settings.parameters import methods
+from fedbary.settings.owners import methods, owners
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
@@ -84,6 +84,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         r"<!-- report: ([\w/-]+), (.+?) -->", lambda m: reported(*m.groups()), markdown
     )
     markdown = markdown.replace("<!-- settings -->", settings_table())
+    markdown = markdown.replace("<!-- owned -->", owned_table())
     markdown = markdown.replace("<!-- rules -->", rules_table())
     markdown = markdown.replace("<!-- metrics -->", metrics_table())
     here = os.path.dirname(page.file.src_uri)
@@ -181,6 +182,18 @@ def settings_table() -> str:
     return table(
         ("setting", "default", "meaning"), ((f"`{m[1]}`", f"`{m[2]}`", m[3]) for m in rows if m)
     )
+
+
+def owned_table() -> str:
+    """Return the settings that parts own, those of methods and of flwr-datasets apart."""
+    whose: dict[tuple[str, ...], list[str]] = {}
+    for setting, parts_of_it in owners().items():
+        for name, own in parts_of_it.items():
+            for p in own.values() if setting != "method" else ():
+                words = f"`{p.name}`", f"`{p.default}`", p.allowed, p.meaning
+                whose.setdefault(words, []).append(f"`{setting}={name}`")
+    rows = ((name, ", ".join(found), *words) for (name, *words), found in whose.items())
+    return table(("setting", "of", "default", "allowed", "meaning"), rows)
 
 
 def metrics_table() -> str:

@@ -12,7 +12,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from torch import Tensor
 
 from fedbary.errors import SettingError
-from fedbary.methods import Fitted, Local, Method, method_named
+from fedbary.methods import Fitted, Local, Method, method_named, require_kl
 from fedbary.predictive import Predictive
 from fedbary.runs.memory import Memory
 
@@ -88,8 +88,7 @@ class Request:
         if METHOD_KEY not in self.config:
             allowed = "one of a strategy named after a method"
             raise SettingError("message", "without a method", allowed)
-        if method.needs_kl and local.training.kl_weight == 0:
-            raise SettingError("kl_weight", 0, f"above 0 for {method.name}")
+        require_kl(method, local.training.kl_weight)
         if KEPT_KEY not in self.config:
             return method.fit(local, self.received, {})
         memory, admitted, earlier = self._memory()

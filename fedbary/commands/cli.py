@@ -201,11 +201,13 @@ def refuse_settings_with_dashes(words: list[str]) -> None:
     if not {"simulate", "resume", "deploy", "sweep", "central"} & set(words[:1]):
         return
     from fedbary.settings.config import Settings
+    from fedbary.settings.earlier import OF_EVERY_RUN
 
+    known = Settings.model_fields.keys() | OF_EVERY_RUN.keys()
     for word, following in zip(words, [*words[1:], ""], strict=True):
         name, separator, value = word.removeprefix("--").partition("=")
         name = name.replace("-", "_")
-        if word.startswith("--") and name in Settings.model_fields:
+        if word.startswith("--") and name in known:
             given = value if separator or following.startswith("-") else following
             raise SettingError("argument", word, f"{name}={given or '…'}, without dashes")
 

@@ -65,8 +65,11 @@ def not_trained_on(trained: Trained, examples: Examples, source: Path) -> Exampl
 
 def names_of(trained: Trained, examples: Examples) -> dict[str, Any]:
     """Return what says which example is which: its name, and the run's column of ids."""
+    from fedbary.parts.parameters import told
+    from fedbary.settings.task_words import OfRows
+
     names: dict[str, Any] = {"example": list(examples.names)}
-    column = trained.settings.id
+    column = told(OfRows, trained.settings).id
     if column in examples.columns:
         names[column] = examples.columns[column]
     return names

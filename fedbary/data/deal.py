@@ -52,7 +52,7 @@ class Deal:
         Which split into training and test, prescribed or drawn; None for a set with one of its own.
     evaluate_on : str
         ``test``, or ``validation``: a tenth of the training examples, kept from all clients.
-    partition, alpha, classes_per_client, min_examples
+    partition, min_examples
         See `fedbary.data.partition.partition`.
     holdout : float
         Fraction of a client's own examples kept to score the global model on.
@@ -63,14 +63,13 @@ class Deal:
     server_fraction : float
         Fraction of the used ones that the server keeps to learn from.
     partition_parameters : tuple of (str, value)
-        Those of a partitioner of flwr-datasets, see `fedbary.data.partitioners.partition_by`.
+        What the partition owns, such as alpha; of a partitioner of flwr-datasets see
+        `fedbary.data.partitioners.partition_by`.
     """
 
     split: int | None = None
     evaluate_on: str = "test"
     partition: str = "dirichlet"
-    alpha: float = 0.5
-    classes_per_client: int = 2
     min_examples: int = 10
     holdout: float = 0.1
     seed: int = 0
@@ -81,7 +80,7 @@ class Deal:
     @classmethod
     def of(cls, settings: object, by_split: bool = True) -> Deal:
         """Return the deal that a run's settings describe; without `by_split` there is one split."""
-        named = {field.name: getattr(settings, field.name) for field in fields(cls)}
+        named = {own.name: getattr(settings, own.name, own.default) for own in fields(cls)}
         return cls(**named if by_split else {**named, "split": None})
 
     def derived(self, purpose: str, *indices: int) -> int:
@@ -158,7 +157,6 @@ def client_rows(held: Dealable, deal: Deal, clients: int) -> tuple[np.ndarray, .
             targets.numpy()[pool],
             clients,
             deal.derived("partition"),
-            alpha=deal.alpha,
             min_examples=deal.min_examples,
             parameters=dict(deal.partition_parameters),
         )
@@ -168,9 +166,8 @@ def client_rows(held: Dealable, deal: Deal, clients: int) -> tuple[np.ndarray, .
         deal.partition,
         clients,
         deal.derived("partition"),
-        alpha=deal.alpha,
-        classes_per_client=deal.classes_per_client,
         min_examples=deal.min_examples,
+        **dict(deal.partition_parameters),
     )
     return tuple(pool[part] for part in parts)
 

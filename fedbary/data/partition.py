@@ -1,14 +1,55 @@
 """Who holds what: the training examples dealt to the clients."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from math import isfinite
+from types import MappingProxyType
 
 import numpy as np
 
 from fedbary.errors import SettingError
+from fedbary.parts.parameters import Checked, Count, Positive
 
-PARTITIONS = ("dirichlet", "iid", "classes", "quantity")
 DRAWS = 1000
+
+
+@dataclass(frozen=True)
+class Skew(Checked):
+    """What shares from a Dirichlet distribution depend on.
+
+    Parameters
+    ----------
+    alpha
+        Concentration of the Dirichlet shares: the smaller, the more the clients differ.
+    """
+
+    alpha: Positive = 0.5
+
+
+@dataclass(frozen=True)
+class FewClasses(Checked):
+    """What a deal of whole classes depends on.
+
+    Parameters
+    ----------
+    classes_per_client
+        Classes of a client.
+    """
+
+    classes_per_client: Count = 2
+
+
+@dataclass(frozen=True)
+class Even(Checked):
+    """An even deal depends on nothing."""
+
+
+SCHEMES: Mapping[str, type[Checked]] = MappingProxyType(
+    {"dirichlet": Skew, "iid": Even, "classes": FewClasses, "quantity": Skew}
+)
+"""What each partition owns, by its name."""
+
+PARTITIONS = tuple(SCHEMES)
 
 
 def partition(
@@ -17,8 +58,8 @@ def partition(
     clients: int,
     seed: int,
     *,
-    alpha: float = 0.5,
-    classes_per_client: int = 2,
+    alpha: float = Skew.alpha,
+    classes_per_client: int = FewClasses.classes_per_client,
     min_examples: int = 10,
 ) -> list[np.ndarray]:
     """Deal every example to exactly one client.

@@ -24,7 +24,6 @@ def partition_by(
     clients: int,
     seed: int,
     *,
-    alpha: float,
     min_examples: int,
     parameters: Mapping[str, Any],
 ) -> list[np.ndarray]:
@@ -36,9 +35,9 @@ def partition_by(
         A class of ``flwr_datasets.partitioner``.
     targets : ndarray
         Classes or numbers, (N,): the column that it partitions by.
-    clients, seed, alpha, min_examples
-        Its ``num_partitions``, ``seed``, ``alpha`` and ``min_partition_size``, where it has them;
-        no client may hold fewer than ``min_examples``.
+    clients, seed, min_examples
+        Its ``num_partitions``, ``seed`` and ``min_partition_size``, where it has them; no client
+        may hold fewer than ``min_examples``.
     parameters : mapping
         What else it takes; None leaves its default.
 
@@ -61,7 +60,6 @@ def partition_by(
         "num_partitions": clients,
         "partition_by": "target",
         "seed": seed,
-        "alpha": alpha,
         "min_partition_size": min_examples,
         **{key: value for key, value in parameters.items() if value is not None},
     }

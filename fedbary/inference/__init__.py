@@ -4,16 +4,20 @@ A method is a module of this package with one function
 
     fit(local) -> dict[str, float]
 
-which trains `local.model` in place, starting from the posterior it holds. It may have a second one,
-prepare(model) -> None, for what a fresh network needs before the first round. The module's name is
-the method's name in the settings; nothing else has to be registered. Shared code lies in `shared/`,
-or in a module whose name starts with an underscore.
+which trains `local.model` in place, starting from the posterior it holds, and a frozen dataclass
+`Parameters` of the settings that it owns. Those of `PosteriorParameters` reach it in `local`. One
+that declares others is called with them, fit(local, parameters). It may have a second function,
+prepare(model) -> None, for what a fresh network needs before the first round, and name in `UNUSED`
+settings that it leaves alone. The module's name is the method's name in the settings; nothing else
+has to be registered. Shared code lies in `shared/`, or in a module whose name starts with an
+underscore.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib import import_module
 from types import ModuleType
 
@@ -25,6 +29,8 @@ from fedbary.aggregation.structures import Quadratic
 from fedbary.data.batches import Augment
 from fedbary.errors import SettingError
 from fedbary.gaussian import Factor, Posterior
+from fedbary.inference._parameters import PosteriorParameters
+from fedbary.parts.parameters import declared, told
 from fedbary.parts.registry import modules
 
 Prior = Posterior | Factor | Quadratic | float
@@ -149,10 +155,26 @@ INFERENCE = modules("inference")
 """Names of the local methods."""
 
 
-def local_method(name: str) -> Fit:
-    """Return the local method of that name; a SettingError lists the names if there is none."""
-    fit: Fit = _module(name).fit
-    return fit
+def local_method(name: str, values: object = None) -> Fit:
+    """Return the local method of that name, with the values of its own parameters that are given.
+
+    Parameters
+    ----------
+    name
+        One of `INFERENCE`.
+    values
+        An object with values under the parameters' names, a run's settings, say.
+
+    Raises
+    ------
+    SettingError
+        If there is none of that name, which the message lists, or a value is out of its range.
+    """
+    module = _module(name)
+    if declared(module.Parameters).keys() <= declared(PosteriorParameters).keys():
+        fit: Fit = module.fit
+        return fit
+    return partial(module.fit, parameters=told(module.Parameters, values))
 
 
 def prepare(name: str, model: nn.Module) -> None:

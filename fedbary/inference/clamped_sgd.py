@@ -24,12 +24,15 @@ import torch
 from torch import Tensor, nn
 
 from fedbary.inference import Local, Training
+from fedbary.inference._parameters import PosteriorParameters
 from fedbary.inference._update import Update, inferred
 from fedbary.inference.shared.vectors import Gaussians
 from fedbary.variational.layers import VARIATIONAL
 
 LOG_VAR_RANGE = (-8.0, 8.0)
 """The range to which log-variances are clamped when they are used."""
+
+Parameters = PosteriorParameters
 
 
 def prepare(model: nn.Module) -> None:

@@ -51,12 +51,15 @@ from torch import Tensor
 
 from fedbary.gaussian import variance_power
 from fedbary.inference import Local
+from fedbary.inference._parameters import NaturalParameters
 from fedbary.inference._steps import Steps
 from fedbary.inference.shared.vectors import Momentum, Vectors, effective_size, scale_precision
 from fedbary.variational.layers import normal_like
 
 MAX_GAIN = 1.0
 """What a weight's rate may be at most, in units of `lr`."""
+
+Parameters = NaturalParameters
 
 
 def fit(local: Local) -> dict[str, float]:

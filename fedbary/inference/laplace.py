@@ -13,6 +13,9 @@ Reference: Liu and Nocedal, On the limited memory BFGS method, 1989.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Literal
+
 import numpy as np
 import torch
 from scipy.optimize import minimize
@@ -22,12 +25,42 @@ from fedbary.aggregation.structures import Diagonal, Quadratic
 from fedbary.errors import SettingError
 from fedbary.inference import Local
 from fedbary.inference._head import Head
+from fedbary.parts.parameters import Checked, Positive
 
 STEPS = 1000
 """Steps at most; some fifty are usual."""
 
 TOLERANCE = 1e-6
 """The largest part of the loss's slope at the start that may be left of the slope at the end."""
+
+UNUSED = (
+    "local_epochs",
+    "batch_size",
+    "lr",
+    "lr_schedule",
+    "momentum",
+    "weight_decay",
+    "max_grad_norm",
+    "log_var_lr",
+    "init_log_var",
+    "undamped_start",
+    "augment",
+)
+"""Settings of steps, which it does not take."""
+
+
+@dataclass(frozen=True)
+class Parameters(Checked):
+    """What the mode depends on.
+
+    Parameters
+    ----------
+    kl_weight
+        κ, the weight of the prior beside n_k times the mean cross-entropy; share: n_k/n, the
+        client's share of all examples.
+    """
+
+    kl_weight: Literal["share"] | Positive = 1.0
 
 
 def fit(local: Local) -> dict[str, float]:

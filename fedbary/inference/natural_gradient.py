@@ -34,8 +34,11 @@ from __future__ import annotations
 from torch import Tensor
 
 from fedbary.inference import Local, Training
+from fedbary.inference._parameters import NaturalParameters
 from fedbary.inference._update import Update, inferred
 from fedbary.inference.shared.vectors import Gaussians, effective_size, scale_precision
+
+Parameters = NaturalParameters
 
 
 def fit(local: Local) -> dict[str, float]:

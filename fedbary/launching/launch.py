@@ -71,11 +71,12 @@ def launch(
 
 def located(settings: Settings, folder: Path) -> Settings:
     """Return settings of a run in a folder, with absolute paths."""
+    paths = [name for name in MAY_BE_PATHS if hasattr(settings, name)]
     return settings.model_copy(
         update={
             "output": str(folder),
             "data_dir": str(user_path(settings.data_dir).resolve()),
-            **{setting: _absolute(getattr(settings, setting)) for setting in MAY_BE_PATHS},
+            **{name: _absolute(getattr(settings, name)) for name in paths},
         }
     )
 

@@ -13,6 +13,7 @@ from importlib import import_module
 from types import MappingProxyType
 
 from fedbary.errors import SettingError
+from fedbary.inference import PosteriorParameters
 from fedbary.methods._room import require_room
 from fedbary.methods.shared.method import (
     Arrival,
@@ -24,7 +25,7 @@ from fedbary.methods.shared.method import (
     Server,
     Tensors,
 )
-from fedbary.parts.parameters import Value, declared
+from fedbary.parts.parameters import Value, declared, told
 from fedbary.parts.registry import modules
 from fedbary.settings.config import Settings
 
@@ -41,6 +42,7 @@ __all__ = [
     "arguments_of",
     "method_named",
     "method_of",
+    "require_kl",
     "require_method",
     "require_room",
 ]
@@ -93,8 +95,7 @@ def require_method(settings: Settings) -> None:
     method.check_rounds(settings.rounds, settings.patience)
     if settings.mode == "async":
         method.check_arrivals()
-    if method.needs_kl and settings.kl_weight == 0:
-        raise SettingError("kl_weight", 0, f"above 0 for method={settings.method}")
+    require_kl(method, told(PosteriorParameters, settings).kl_weight)
     if method.needs_bench and settings.server_fraction == 0:
         allowed = f"above 0, as {settings.method} learns from examples that the server keeps"
         raise SettingError("server_fraction", settings.server_fraction, allowed)
@@ -106,6 +107,12 @@ def require_method(settings: Settings) -> None:
     if settings.calibrate != "none" and not _is_scored_whole(method):
         allowed = f"none for {settings.method}: its clients have only a part of what predicts"
         raise SettingError("calibrate", settings.calibrate, allowed)
+
+
+def require_kl(method: Method, kl_weight: float | str) -> None:
+    """Raise a SettingError for a weight of the prior under which it would not act."""
+    if method.needs_kl and kl_weight == 0:
+        raise SettingError("kl_weight", 0, f"above 0 for method={method.name}")
 
 
 def _is_scored_whole(method: Method) -> bool:

@@ -27,7 +27,8 @@ class Parameters(Checked):
     pixels
         What the first layer sees of images in [0, 1]: themselves ("unit"), or 2x − 1 ("signed").
     initialisation
-        Of weights, the means of Gaussian ones too: He's ("he"), or the papers' ("papers"); see
+        Of weights, the means of Gaussian ones too: He's ("he"), variance 2/fan_in and biases of 0,
+        so that no layer of ReLUs starts dead; or the papers' ("papers"). See
         `fedbary.variational.layers.reset_layer`.
     dropout
         Probability with which training drops each input of fc2 and fc3; with

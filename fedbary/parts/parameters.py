@@ -16,7 +16,7 @@ from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from numbers import Integral, Real
 from types import MappingProxyType, NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from pydantic import Field
 
@@ -42,6 +42,8 @@ NONE = "none"
 """How None is written where a parameter may have no value."""
 
 Value = float | int | bool | str | None
+
+_Part = TypeVar("_Part")
 
 _WORDS = {float: "a number", int: "a whole number", bool: "true or false", str: "a text"}
 
@@ -132,13 +134,14 @@ class Parameter:
         kinds = arms(self.kind)
         if NoneType in kinds and (value is None or str(value).lower() == NONE):
             return None
-        kind = next(bare(arm) for arm in kinds if bare(arm) is not None)
-        try:
-            found = _read(kind, value)
-        except (ValueError, KeyError):
-            raise SettingError(self.name, value, self.allowed) from None
-        self.check(found)
-        return found
+        for kind in filter(None, map(bare, kinds)):
+            try:
+                found = _read(kind, value)
+            except (ValueError, KeyError):
+                continue
+            self.check(found)
+            return found
+        raise SettingError(self.name, value, self.allowed)
 
 
 def _fits(arm: Any, value: Any) -> bool:
@@ -201,6 +204,19 @@ def _declared(part: Any) -> Mapping[str, Parameter]:
             raise SettingError(place, field.default, error.allowed) from None
         found[field.name] = parameter
     return MappingProxyType(found)
+
+
+def told(part: type[_Part], values: object) -> _Part:
+    """Return a part's parameters with the values that an object has under their names.
+
+    Raises
+    ------
+    SettingError
+        If one is out of its range.
+    """
+    own = declared(part)
+    held = {name: getattr(values, name) for name in own if hasattr(values, name)}
+    return part(**{name: own[name].read(value) for name, value in held.items()})
 
 
 class Checked:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -16,7 +17,7 @@ from torch import Tensor
 from fedbary.data.paths import require_regular
 from fedbary.errors import SettingError
 from fedbary.runs.whole import write_tensors
-from fedbary.settings.config import BOOKKEEPING, Settings
+from fedbary.settings.config import BOOKKEEPING
 
 KEPT = 2
 """Checkpoints that stay in a folder: the last, and the one before should the last be damaged."""
@@ -50,9 +51,9 @@ class Checkpoint:
     strategy: Mapping[str, Tensor]
 
 
-def fingerprint(settings: Settings) -> str:
+def fingerprint(settings: Mapping[str, Any]) -> str:
     """Return the SHA-256 of the settings that decide what comes out of a run."""
-    deciding = settings.model_dump(exclude=set(BOOKKEEPING))
+    deciding = {name: value for name, value in settings.items() if name not in BOOKKEEPING}
     return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from fedbary.data.paths import user_path
 from fedbary.errors import SettingError
+from fedbary.parts.parameters import NONE
 from fedbary.runs.lock import LOCK
 from fedbary.settings.config import BOOKKEEPING, Settings, read_yaml
 
@@ -138,6 +139,7 @@ def require_startable(folder: Path, settings: Settings) -> None:
         return
     made = read_settings(folder)
     for key, value in settings.model_dump().items():
-        if key not in BOOKKEEPING and made.get(key) != value:
+        same = made.get(key) == value or (value == NONE and made.get(key) is None)
+        if key not in BOOKKEEPING and not same:
             allowed = f"{made.get(key)!r}, with which the run in {folder} was started"
             raise SettingError(key, value, allowed)

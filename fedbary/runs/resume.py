@@ -49,12 +49,15 @@ def checkpoint_to_resume(folder: Path, settings: Settings) -> Checkpoint | None:
 def sound_checkpoint(folder: Path, settings: Settings, earlier: Collection[int]) -> Checkpoint:
     """Return the checkpoint that `resume` names, if it and the metrics up to it are this run's.
 
-    Other settings are those of another run, but for numbers of rounds that it had `earlier`.
+    Other settings are those of another run, but for numbers of rounds that it had `earlier`, and
+    for those that an earlier version wrote into the folder for the same run.
     """
     checkpoint = load_checkpoint(folder, settings.resume)
     lengths = [settings.rounds, *earlier]
     if checkpoint.settings not in [
-        fingerprint(settings.model_copy(update={"rounds": rounds})) for rounds in lengths
+        fingerprint({**held, "rounds": rounds})
+        for rounds in lengths
+        for held in (settings.model_dump(), read_settings(folder))
     ]:
         raise SettingError("checkpoint", str(folder), "checkpoints of this run, not of another")
     lines_until(folder, checkpoint)

@@ -138,7 +138,7 @@ class RunFolder:
     def add_checkpoint(self, arrays: Mapping[str, Tensor], strategy: Mapping[str, Tensor]) -> None:
         """Write what the next round starts from, tied to the settings and the rounds so far."""
         history = self._written.hexdigest()
-        marks = len(self.rounds) - 1, fingerprint(self.settings), history
+        marks = len(self.rounds) - 1, fingerprint(self.settings.model_dump()), history
         kept = [
             line[BEST_ROUND] for line in self.rounds[-KEPT:] if line.get(BEST_ROUND) is not None
         ]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from fedbary.attacks import OMNISCIENT, hostile_count
-from fedbary.parts.parameters import declared
+from fedbary.attacks import OMNISCIENT, Hostile, hostile_count
+from fedbary.parts.parameters import declared, told
 from fedbary.settings import limits
 from fedbary.settings.modes import mode_of
-from fedbary.settings.parameters import methods, models, unused_by
+from fedbary.settings.owners import methods, models, unused_by
 
 if TYPE_CHECKING:
     from fedbary.settings.model import Settings
@@ -19,8 +19,6 @@ def conflicts(settings: Settings) -> Iterator[tuple[str, str]]:
     """Yield the settings that do not fit the others, each with what is allowed."""
     if settings.min_replies > settings.participants:
         yield "min_replies", f"from 1 to the {settings.participants} clients that train in a round"
-    if settings.kl_weight == 0 and settings.inference in ("ivon", "natural_gradient"):
-        yield "kl_weight", f"above 0 for inference={settings.inference}"
     if settings.mode == "async":
         yield from _without_rounds(settings)
     if settings.speeds not in ("none", "uniform", "lognormal"):
@@ -69,14 +67,15 @@ def _without_rounds(settings: Settings) -> Iterator[tuple[str, str]]:
         yield "attack", "another for mode=async: this one sees the replies of a round"
     if settings.projection != "none":
         yield "projection", "none for mode=async"
-    if settings.task == "regression" and settings.noise == "cross":
+    if getattr(settings, "noise", "none") == "cross":
         yield "noise", "another for mode=async: cross shows clients the networks of a round"
 
 
 def _with_attack(settings: Settings) -> Iterator[tuple[str, str]]:
     if settings.attack == "none":
         return
-    clients, hostile = settings.clients, hostile_count(settings.hostile_fraction, settings.clients)
+    clients = settings.clients
+    hostile = hostile_count(told(Hostile, settings).hostile_fraction, clients)
     if hostile == 0:
         yield "hostile_fraction", f"more, for of {clients} clients it is none: 1/{clients} is one"
     if settings.attack in OMNISCIENT and 2 * hostile >= clients:
@@ -90,10 +89,13 @@ def _with_method(settings: Settings) -> Iterator[tuple[str, str]]:
         yield "bayesian_layers", f"{'0' if settings.bayesian_layers else '1 or more'} for {method}"
     if kind.needs_numbers and settings.task != "regression":
         yield "method", f"another for task={settings.task}: {settings.method} predicts numbers"
-    elif kind.needs_numbers and settings.noise != "learned":
+    elif kind.needs_numbers and getattr(settings, "noise", "learned") != "learned":
         yield "noise", f"learned for {method}"
     yield from _with_laplace(settings, "covariance" in declared(kind))
-    if settings.kl_weight == "share" and "prior" in {*unused_by(kind), *declared(kind)}:
+    if getattr(settings, "kl_weight", None) == "share" and "prior" in {
+        *unused_by(kind),
+        *declared(kind),
+    }:
         why = "share lets clients count the run's prior once in all, which it does not use"
         yield "kl_weight", f"a number for {method}: {why}"
     if settings.projection != "none" and kind.personalises:
@@ -154,7 +156,7 @@ def _without_data(settings: Settings) -> Iterator[tuple[str, str]]:
             yield key, "not auto where dataset is none"
     if settings.ood_dataset != "none":
         yield "ood_dataset", "none where dataset is none"
-    if settings.corruptions:
+    if getattr(settings, "corruptions", False):
         yield "corruptions", "false where dataset is none"
     if settings.train_fraction < 1:
         yield "train_fraction", "1 where dataset is none"

@@ -3,10 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 WRITTEN_OUT = {"predictive": ("bootstrap", "montecarlo")}
 """What earlier versions wrote where today's say auto."""
+
+OF_EVERY_RUN: Mapping[str, tuple[str, Any]] = MappingProxyType(
+    {
+        "alpha": ("partition", 0.5),
+        "classes_per_client": ("partition", 2),
+        "id": ("leave_out", "none"),
+        "missing": ("leave_out", "refuse"),
+        "split": ("leave_out", 0),
+        "backbone_weights": ("backbone", "auto"),
+        "backbone_size": ("backbone", "auto"),
+        "features": ("backbone", "all"),
+        "whiten": ("backbone", False),
+        "resize": ("backbone", "none"),
+        "normalise": ("backbone", "channels"),
+        "pixels": ("backbone", "unit"),
+        "initialisation": ("backbone", "he"),
+        "augment": ("backbone", "auto"),
+        "hidden_units": ("model", 50),
+        "noise": ("model", "none"),
+        "prior": ("inference", "normal"),
+        "prior_std": ("inference", 1.0),
+        "kl_weight": ("inference", 0.001),
+        "log_var_lr": ("max_grad_norm", 0.003),
+        "server_momentum": ("rule", 0.0),
+        "trim_fraction": ("rule", 0.2),
+        "clipping": ("rule", False),
+        "mixing": ("rule", False),
+        "max_precision_ratio": ("rule", "none"),
+        "corruptions": ("ood_dataset", False),
+        "ece_bins": ("samples", 15),
+        "specificity": ("samples", 0.95),
+        "hostile_fraction": ("attack", 0.2),
+    }
+)
+"""Settings of parts that every run had, used or not: each with the one it followed, its default.
+
+Files and grids may name them where no part owns them, and the names of a sweep's runs hold them.
+"""
 
 _OF_CYCLES = ("cycles", "noisy_epochs", "rate_factor")
 """What samplers of clients' posteriors had before their rate was set by their data."""
@@ -26,3 +65,19 @@ def translated(values: Mapping[str, Any]) -> dict[str, Any]:
     if today.get("predictive") == "bootstrap":
         today["predictive"] = "members"
     return today
+
+
+def with_every(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a run's settings, in the order of earlier versions, with all that every run had.
+
+    One that no part of the run owns is as it was given, or by default.
+    """
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        if key in OF_EVERY_RUN:
+            continue
+        found[key] = value
+        for name, (before, default) in OF_EVERY_RUN.items():
+            if before == key:
+                found[name] = values.get(name, given.get(name, default))
+    return found

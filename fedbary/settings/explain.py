@@ -11,12 +11,12 @@ from importlib import import_module
 
 from fedbary.data.partition import partition
 from fedbary.errors import SettingError
-from fedbary.parts.parameters import NONE, Parameter, declared
+from fedbary.parts.parameters import NONE, Parameter
 from fedbary.parts.registry import modules, rules
 from fedbary.settings.config import DEFAULTS, Settings
-from fedbary.settings.modes import MODES, parameters_of_mode
-from fedbary.settings.parameters import methods, models
-from fedbary.settings.partition_names import classes, parameters_of, partitioners
+from fedbary.settings.modes import MODES
+from fedbary.settings.owners import methods, owned
+from fedbary.settings.partition_names import classes, partitioners
 
 _ROOMS = (
     ("task", "tasks"),
@@ -24,6 +24,7 @@ _ROOMS = (
     ("dataset", "data/images"),
     ("dataset", "data/tables"),
     ("model", "models"),
+    ("attack", "attacks"),
     ("tracker", "runs/tracking"),
 )
 """Settings whose values are modules, each with a folder that these lie in."""
@@ -98,11 +99,14 @@ def explained(name: str) -> str:
     texts = [f"{part.setting}={part.name}\n\n{part.text}{_parameters(part)}" for part in found]
     if name in meanings:
         texts.append(meanings[name])
+    whose: dict[str, list[str]] = {}
     for part in parts():
-        if parameter := _owned(part.setting, part.name).get(name):
-            texts.append(f"with {part.setting}={part.name}: {_line(parameter)}")
+        if parameter := owned(part.setting, part.name).get(name):
+            whose.setdefault(_line(parameter), []).append(f"{part.setting}={part.name}")
+    texts += [f"with {', '.join(found)}: {line}" for line, found in whose.items()]
     if not texts:
-        known = [*(part.name for part in parts()), *meanings]
+        words = {word for part in parts() for word in owned(part.setting, part.name)}
+        known = [*(part.name for part in parts()), *meanings, *sorted(words)]
         close = difflib.get_close_matches(name, known, n=3)
         hint = f", perhaps {' or '.join(close)}" if close else ""
         raise SettingError("part", name, f"a part that `fedbary explain` lists, or a setting{hint}")
@@ -126,21 +130,10 @@ def settings() -> Mapping[str, str]:
 
 def _parameters(part: Part) -> str:
     """Return a part's own parameters, each with its default and its meaning."""
-    own = _owned(part.setting, part.name)
+    own = owned(part.setting, part.name)
     if not own:
         return ""
     return "\n\nParameters:\n" + "\n".join(f"  {_line(parameter)}" for parameter in own.values())
-
-
-def _owned(setting: str, name: str) -> Mapping[str, Parameter]:
-    """Return what a method, a network or a partitioner owns; other parts own no parameters."""
-    if setting == "method":
-        return declared(methods()[name])
-    if setting == "mode":
-        return parameters_of_mode(name)
-    if setting == "partition":
-        return parameters_of(name)
-    return models()[name] if setting == "model" else {}
 
 
 def _schemes() -> Iterator[Part]:

@@ -14,7 +14,6 @@ from fedbary.data.partition import PARTITIONS
 from fedbary.data.partitioners import EXTRA
 from fedbary.errors import SettingError
 from fedbary.parts.parameters import (
-    BelowHalf,
     BelowOne,
     Count,
     LogVar,
@@ -23,13 +22,11 @@ from fedbary.parts.parameters import (
     Positive,
     Ratio,
     Share,
-    ShareOrZero,
-    Units,
 )
 from fedbary.parts.registry import is_factory, modules, rules
 from fedbary.parts.registry import methods as names_of_methods
 from fedbary.settings import limits
-from fedbary.settings.parameters import divergences, methods, unused_by
+from fedbary.settings.owners import divergences, methods, unused_by
 from fedbary.settings.partition_names import parameters_of, partitioners
 
 BOOKKEEPING = frozenset(
@@ -56,10 +53,10 @@ A protocol is in the other settings.
 
 
 class Settings(BaseModel):
-    """Every setting of a run; simulation.yaml says what each means and holds the defaults.
+    """What every run has; simulation.yaml says what each means and holds the defaults.
 
-    The parameters of the method are settings beside these; `validated` sees to it that there are
-    no others.
+    The parameters of the run's parts are settings beside these; `validated` sees to it that there
+    are no others.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -80,42 +77,23 @@ class Settings(BaseModel):
     target: str
     columns: str
     leave_out: str
-    id: str
-    missing: Literal["refuse", "mean", "median", "indicator"]
-    split: Number
     test_dataset: str
     data_dir: str
     download: bool
     partition: str
-    alpha: Positive
-    classes_per_client: Count
     min_examples: Count
     holdout: BelowOne
     train_fraction: Share
     server_fraction: BelowOne
 
     backbone: str
-    backbone_weights: str
-    backbone_size: Literal["auto"] | Count
-    features: Literal["all"] | Count
-    whiten: bool
 
-    resize: Literal["none", "crop", "pad", "stretch"]
-    normalise: Literal["none", "channels"]
-    pixels: Literal["unit", "signed"]
-    initialisation: Literal["he", "papers"]
-    augment: Literal["auto", "crop", "flip"] | bool
     model: str
-    hidden_units: Units
-    noise: Literal["none", "cross", "learned"] | Positive
     class_weights: Literal["none", "balanced"]
     bayesian_layers: Number
     init_log_var: LogVar
 
     inference: str
-    prior: Literal["normal", "global"]
-    prior_std: Positive
-    kl_weight: Literal["share"] | NotNegative
     local_epochs: Count
     batch_size: Count
     lr: Positive
@@ -123,30 +101,21 @@ class Settings(BaseModel):
     momentum: BelowOne
     weight_decay: NotNegative
     max_grad_norm: Literal["none"] | Positive
-    log_var_lr: NotNegative
 
     method: str
     rule: str
-    server_momentum: BelowOne
-    trim_fraction: BelowHalf
-    clipping: bool
-    mixing: bool
-    max_precision_ratio: Literal["none"] | Ratio
     max_weight_ratio: Literal["none"] | Ratio
     compress: Literal["none", "log_var", "all"]
     rounds: Count
 
     evaluate_on: Literal["test", "validation"]
     ood_dataset: str
-    corruptions: bool
     predictive: Literal["auto", "montecarlo", "members", "product", "dropout", "closed"]
     calibrate: Literal["none", "temperature"]
     conformal: Literal["none"] | Annotated[float, Field(gt=0, lt=1)]
     conformal_score: Literal["lac", "aps", "raps"]
     conformal_by: Literal["all", "class"]
     samples: Count
-    ece_bins: Annotated[int, Field(ge=1, le=10**5)]
-    specificity: ShareOrZero
     evaluate_clients: Number
     evaluate_fraction: Share
     keep_best: str
@@ -154,7 +123,6 @@ class Settings(BaseModel):
     projection: str
 
     attack: str
-    hostile_fraction: ShareOrZero
 
     seed: Annotated[int, Field(ge=0, lt=2**63)]
     replicate: Number
@@ -218,9 +186,9 @@ class Settings(BaseModel):
 
     @property
     def partition_parameters(self) -> tuple[tuple[str, Any], ...]:
-        """The parameters of a partitioner of flwr-datasets, each with its value."""
-        own = parameters_of(self.partition)
-        return tuple((name, getattr(self, name)) for name in own)
+        """The parameters of the partition, each with its value."""
+        own = parameters_of(self.partition).items()
+        return tuple((name, found.read(getattr(self, name))) for name, found in own)
 
     @property
     def participants(self) -> int:

@@ -10,14 +10,13 @@ from importlib.util import find_spec
 from types import MappingProxyType, NoneType
 from typing import Any, get_type_hints
 
-from fedbary.data.partition import PARTITIONS
-from fedbary.parts.parameters import Parameter, arms, bare, meanings
+from fedbary.data.partition import SCHEMES, Skew
+from fedbary.parts.parameters import Parameter, arms, bare, declared, meanings
 
 GIVEN = {
     "num_partitions": "clients",
     "partition_by": "target",
     "seed": "seed",
-    "alpha": "alpha",
     "min_partition_size": "min_examples",
     "shuffle": "",
 }
@@ -41,16 +40,10 @@ def partitioners() -> Mapping[str, Mapping[str, Parameter]]:
     return MappingProxyType({name: own for name, own in found.items() if own is not None})
 
 
-def parameters_of(partition: object) -> Mapping[str, Parameter]:
-    """Return the parameters of a partition; none for the package's own, and for an unknown one."""
-    return {} if partition in PARTITIONS else partitioners().get(str(partition), {})
-
-
-def uses_alpha(partition: str) -> bool:
-    """Whether a partition takes the setting `alpha`."""
-    if partition in PARTITIONS:
-        return partition in ("dirichlet", "quantity")
-    return "alpha" in inspect.signature(classes()[partition]).parameters
+def parameters_of(partition: str) -> Mapping[str, Parameter]:
+    """Return the parameters of a partition; none for an unknown one."""
+    own = SCHEMES.get(partition)
+    return declared(own) if own else partitioners().get(partition, {})
 
 
 def classes() -> Mapping[str, type]:
@@ -70,6 +63,9 @@ def _parameters(partitioner: Any) -> Mapping[str, Parameter] | None:
     found = {}
     for name, argument in arguments.items():
         if name in GIVEN:
+            continue
+        if name == "alpha":  # a number for all classes, as of the package's own
+            found[name] = declared(Skew)[name]
             continue
         kind, default = kinds[name], argument.default
         if all(bare(arm) is None for arm in arms(kind)):

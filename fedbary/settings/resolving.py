@@ -11,13 +11,11 @@ from typing import Any, NoReturn, get_type_hints
 from pydantic import ValidationError
 
 from fedbary.errors import SettingError
-from fedbary.parts.parameters import Parameter, allowed, declared
+from fedbary.parts.parameters import NONE, Parameter, Value, allowed, declared
 from fedbary.settings.combinations import conflicts
-from fedbary.settings.earlier import translated
+from fedbary.settings.earlier import OF_EVERY_RUN, translated
 from fedbary.settings.model import Settings
-from fedbary.settings.modes import MODES, parameters_of_mode
-from fedbary.settings.parameters import methods, models
-from fedbary.settings.partition_names import parameters_of as parameters_of_partition
+from fedbary.settings.owners import methods, owned_by, owners
 from fedbary.settings.partition_names import partitioners
 from fedbary.settings.yaml_file import DEFAULTS, read_yaml
 
@@ -66,24 +64,33 @@ def resolve(overrides: Mapping[str, Any], file: Path = DEFAULTS) -> Settings:
     if method.fits_last_layer or chosen.inference == "laplace":
         values["model"] = "linear"
         chosen = _typed({**values, **given})
-    in_file = parameters_of(BARYCENTRE)  # parameters with defaults in simulation.yaml
-    own_of_method = declared(method).items()
-    defaults = {n: found.default for n, found in own_of_method if found != in_file.get(n)}
-    own_of_model = models().get(chosen.model, {}).items()
-    defaults |= {n: found.default for n, found in own_of_model if n not in values}
-    own_of_partition = parameters_of_partition(chosen.partition).items()
-    defaults |= {n: found.default for n, found in own_of_partition}
-    own_of_mode = parameters_of_mode(chosen.mode).items()
-    defaults |= {n: found.default for n, found in own_of_mode}
+    defaults = _defaults(chosen, values)
+    values = {name: value for name, value in values.items() if name in Settings.model_fields}
     if method.deterministic:
         defaults["bayesian_layers"] = 0
     if chosen.inference == "laplace":
-        defaults |= {"bayesian_layers": 0, "kl_weight": 1.0, "covariance": "diagonal"}
+        defaults |= {"bayesian_layers": 0, "covariance": "diagonal"}
     if method.samples_along:
         defaults["lr_schedule"] = "constant"
-    if chosen.pixels == "signed" and "pixels" in given:
+    if given.get("pixels") == "signed" and "normalise" in defaults:
         defaults["normalise"] = "none"
     return validated({**values, **defaults, **given})
+
+
+def _defaults(chosen: Settings, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the defaults of what the chosen parts own.
+
+    A task has others in simulation.yaml for what the parts own that it chooses itself. A part with
+    a default of its own keeps that.
+    """
+    found: dict[str, Any] = {}
+    first = owned_by(values)
+    for setting, own in owned_by(chosen).items():
+        for name, parameter in own.items():
+            usual = first[setting].get(name, parameter).default == parameter.default
+            by_task = name in values and usual and setting != "method"
+            found[name] = values[name] if by_task else parameter.default
+    return found
 
 
 def validated(values: Mapping[str, Any]) -> Settings:
@@ -98,24 +105,32 @@ def validated(values: Mapping[str, Any]) -> Settings:
     """
     values = translated(values)
     chosen = _typed(values)
-    own = {
-        **models().get(chosen.model, {}),
-        **parameters_of_partition(chosen.partition),
-        **parameters_of_mode(chosen.mode),
-        **parameters_of(chosen.method),
+    owner = {
+        name: (parameter, f"{setting}={getattr(chosen, setting)}")
+        for setting, own in owned_by(chosen).items()
+        for name, parameter in own.items()
     }
     extra = {
-        name: found.read(values.get(name, found.default))
-        for name, found in own.items()
+        name: _read(parameter, values.get(name, parameter.default), part)
+        for name, (parameter, part) in owner.items()
         if name not in Settings.model_fields
     }
     settings = _typed(values, extra)
     for setting, allows in conflicts(settings):
         raise SettingError(setting, getattr(settings, setting), allows)
     for key in values:  # last: whose parameters there are is said by values that are right
-        if key not in Settings.model_fields and key not in extra:
-            _refuse(str(key), values, own)
+        if key not in extra and key not in Settings.model_fields and key not in OF_EVERY_RUN:
+            _refuse(str(key), chosen)
     return settings
+
+
+def _read(parameter: Parameter, value: object, part: str) -> Value:
+    """Return a value of a part's parameter; an error says which part it is of."""
+    try:
+        found = parameter.read(value)
+    except SettingError as error:
+        raise SettingError(error.setting, error.value, f"{error.allowed} for {part}") from None
+    return NONE if found is None else found
 
 
 def _typed(values: Mapping[str, Any], extra: Mapping[str, Any] = MappingProxyType({})) -> Settings:
@@ -150,18 +165,18 @@ def parse_overrides(words: list[str]) -> dict[str, Any]:
     return overrides
 
 
-def _refuse(key: str, values: Mapping[str, Any], own: Mapping[str, Parameter]) -> NoReturn:
+def _refuse(key: str, chosen: Settings) -> NoReturn:
     """Raise the error of a key that is no setting of this run."""
-    owners = [f"method={name}" for name in methods() if key in parameters_of(name)]
-    owners += [f"model={name}" for name, found in models().items() if key in found]
-    owners += [f"partition={name}" for name, found in partitioners().items() if key in found]
-    owners += [f"mode={name}" for name in MODES if key in parameters_of_mode(name)]
-    if owners:
-        chosen = ", ".join(
-            f"{part}={values.get(part)}" for part in ("method", "model", "partition", "mode")
-        )
-        used = ", ".join(own) or "none of their own"
-        allowed = f"the parameters of {chosen}: {used}; {key} is of {', '.join(owners)}"
+    own = [name for parameters in owned_by(chosen).values() for name in parameters]
+    found = {
+        setting: [name for name, parameters in parts.items() if key in parameters]
+        for setting, parts in owners().items()
+    }
+    found["partition"] += [name for name, own in partitioners().items() if key in own]
+    if whose := [f"{setting}={name}" for setting, names in found.items() for name in names]:
+        parts = ", ".join(f"{setting}={getattr(chosen, setting)}" for setting in found)
+        used = ", ".join(dict.fromkeys(own)) or "none of their own"
+        allowed = f"the parameters of {parts}: {used}; {key} is of {', '.join(whose)}"
         raise SettingError("unknown setting", key, allowed)
     known = [*Settings.model_fields, *own]
     close = difflib.get_close_matches(key, known, n=1)

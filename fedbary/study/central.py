@@ -18,18 +18,18 @@ from fedbary.data.standardise import Sums
 from fedbary.errors import SettingError
 from fedbary.inference import Training
 from fedbary.launching.app import app_folder
+from fedbary.models.mlp import Parameters
+from fedbary.parts.parameters import told
 from fedbary.predictive.forecast import Forecast
 from fedbary.predictive.standardised import RegressionStandardiser
 from fedbary.runs.commit import git_commit
 from fedbary.scores.regression import score
 from fedbary.settings.config import Settings
+from fedbary.settings.task_words import OfRows
 from fedbary.study.baselines import bayesian_linear, deep_ensemble, mean_field
 from fedbary.tasks import task_of
 
 TABLE = "central.csv"
-
-SETTINGS = ("hidden_units", "evaluate_on", "seed")
-"""The settings of a run that these methods use, beside the data set and the split."""
 
 STEPS = 10_000
 """About how many steps a network is trained, whatever the size of the data."""
@@ -98,7 +98,9 @@ def central(runs: Iterable[Settings], results: Path) -> pd.DataFrame:
     file = results / TABLE
     rows = pd.read_csv(file).to_dict("records") if file.exists() else []
     done = {(row["dataset"], row["split"], row["method"]) for row in rows}
-    points = {(Path(run.dataset).name, run.split): run for run in runs if run.model == "mlp"}
+    points = {
+        (Path(run.dataset).name, told(OfRows, run).split): run for run in runs if run.model == "mlp"
+    }
     for row in rows:
         if (settings := points.get((row["dataset"], row["split"]))) is not None:
             _require_same(row, settings, file)
@@ -120,16 +122,26 @@ def _fitted(settings: Settings, name: str) -> dict[str, object]:
     standardiser = RegressionStandardiser.from_sums(Sums.of(columns, Sums.of(columns).mean))
     data = standardiser.features(x), standardiser.target(y), standardiser.features(x_new)
     start = time.perf_counter()
-    found = METHODS[name](*data, settings.hidden_units, task.seed("central"))
+    used = _used(settings)
+    found = METHODS[name](*data, int(used["hidden_units"]), task.seed("central"))
     seconds = time.perf_counter() - start
     scores = score(standardiser.restore(found), y_new)
-    point = {"dataset": Path(settings.dataset).name, "split": settings.split, "method": name}
-    made_with = {key: getattr(settings, key) for key in SETTINGS}
-    return {**point, **made_with, "commit": git_commit(app_folder()), **scores, "seconds": seconds}
+    point = {
+        "dataset": Path(settings.dataset).name,
+        "split": told(OfRows, settings).split,
+        "method": name,
+    }
+    return {**point, **used, "commit": git_commit(app_folder()), **scores, "seconds": seconds}
 
 
 def _require_same(row: Mapping[Hashable, object], settings: Settings, file: Path) -> None:
-    for key in SETTINGS:
-        if row.get(key) != getattr(settings, key):
+    for key, value in _used(settings).items():
+        if row.get(key) != value:
             allowed = f"{row.get(key)}, with which {file} was made, or another --results"
-            raise SettingError(key, getattr(settings, key), allowed)
+            raise SettingError(key, value, allowed)
+
+
+def _used(settings: Settings) -> dict[str, str | int]:
+    """Return the settings of a run that these methods use, beside the data set and the split."""
+    hidden = told(Parameters, settings).hidden_units
+    return {"hidden_units": hidden, "evaluate_on": settings.evaluate_on, "seed": settings.seed}

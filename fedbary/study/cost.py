@@ -77,8 +77,9 @@ def _seconds_of_an_epoch(settings: Settings) -> float:
 
 def _seconds_by_steps(settings: Settings) -> float:
     from fedbary.data.sites import Site
-    from fedbary.inference import Training, local_method
+    from fedbary.inference import PosteriorParameters, Training, local_method
     from fedbary.methods import Local, Server, method_of
+    from fedbary.parts.parameters import told
     from fedbary.tasks import task_of
 
     task, method = task_of(settings), method_of(settings)
@@ -91,11 +92,13 @@ def _seconds_by_steps(settings: Settings) -> float:
         batch_size=settings.batch_size,
         lr=settings.lr,
     ).suited_to(model, len(y))
+    inference = local_method(settings.inference, settings)
+    prior_std = told(PosteriorParameters, settings).prior_std
     for _ in range(2):
         start = time.perf_counter()
         local = Local(
-            model, x, y, task.loss({}), local_method(settings.inference), training,
-            settings.prior_std, round=1, seed=0, augment=task.augments(site),
+            model, x, y, task.loss({}), inference, training, prior_std,
+            round=1, seed=0, augment=task.augments(site),
         )  # fmt: skip
         state = local.state()
         method.fit(local, method.send(Server(state, method.start(state)), site.name), {})

@@ -22,6 +22,7 @@ from typing import Any
 
 from fedbary.errors import SettingError
 from fedbary.settings.config import BOOKKEEPING, Settings, read_yaml, resolve
+from fedbary.settings.earlier import with_every
 from fedbary.settings.uses import require_used, require_used_by_some
 
 KEYS = ("title", "about", "settings", "grid")
@@ -76,7 +77,8 @@ def read_experiment(
         or not all(isinstance(b, dict) and b for b in blocks)
     ):
         raise SettingError(f"{file}: grid", blocks, "a list of blocks, each with lines key: value")
-    runs = []
+    runs: list[Settings] = []
+    told: list[dict[str, Any]] = []
     for number, block in enumerate(blocks, start=1):
         if clash := sorted(overrides.keys() & block.keys()):
             allowed = (
@@ -84,16 +86,17 @@ def read_experiment(
             )
             raise SettingError("argument", clash[0], allowed)
         try:
-            of_block = [resolve({**common, **point, **overrides}) for point in _points(block)]
+            points = [{**common, **point, **overrides} for point in _points(block)]
+            of_block = [resolve(point) for point in points]
             require_used_by_some(block, of_block)
             for settings in of_block:
-                require_used((key for key in block if _values(block[key])[1:]), settings)
+                require_used({key: v for key, v in block.items() if _values(v)[1:]}, settings)
         except SettingError as error:
             where = f"{file}, block {number}: {error.setting}"
             raise SettingError(where, error.value, error.allowed) from None
         runs += of_block
+        told += map(_told, of_block, points)
     require_used_by_some(overrides, runs)
-    told = [_told(settings) for settings in runs]
     for key in only:
         if not any(key in run for run in told):
             raise SettingError("--only", key, "a setting that the grid varies")
@@ -129,9 +132,9 @@ def _differing_in(group: Sequence[Mapping[str, Any]]) -> list[str]:
     return [key for key in keys if len({run[key] for run in group if key in run}) > 1]
 
 
-def _told(settings: Settings) -> dict[str, Any]:
+def _told(settings: Settings, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return a run's settings as names tell them: a method's name in place of the rule."""
-    return {**settings.model_dump(), "rule": settings.strategy}
+    return with_every({**settings.model_dump(), "rule": settings.strategy}, given)
 
 
 def _points(block: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -31,7 +31,7 @@ from fedbary.runs.schema import BEST_ROUND
 from fedbary.runs.whole import write_whole
 from fedbary.settings.config import BARYCENTRE, Settings, read_yaml
 from fedbary.settings.earlier import WRITTEN_OUT, translated
-from fedbary.settings.parameters import methods
+from fedbary.settings.owners import methods
 from fedbary.study import files
 
 FORMAT = 1

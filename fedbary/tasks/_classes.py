@@ -17,12 +17,14 @@ from fedbary.data.shard import Shard
 from fedbary.figures.gains import who_gains
 from fedbary.figures.reliability import reliability_picture
 from fedbary.figures.run_pictures import Curve
+from fedbary.parts.parameters import told
 from fedbary.predictive import Prediction, Predictive
 from fedbary.predictive.choice import Predictor, predictor
 from fedbary.predictive.networks import device_of
 from fedbary.runs import schema
 from fedbary.scores.metrics import evaluate
 from fedbary.scores.temperature import nll_at_temperatures
+from fedbary.settings.task_words import OfClasses
 from fedbary.tasks import _class_scores, _failing
 from fedbary.tasks._class_scores import SCORES
 from fedbary.tasks._task import Task
@@ -47,6 +49,11 @@ class Classes(Task):
     limits: Mapping[str, tuple[float, float]] = SCORES
     known_metrics = _class_scores.known(SCORES)
     curves: tuple[Curve, ...] = (_class_scores.ACCURACY, _class_scores.NLL, _class_scores.ECE)
+
+    @property
+    def bins(self) -> int:
+        """How many bins the expected calibration error has."""
+        return told(OfClasses, self.settings).ece_bins
 
     # What is the task's own
 
@@ -73,7 +80,7 @@ class Classes(Task):
     def judged(self, prediction: Prediction, y: Tensor) -> dict[str, float]:
         """Return accuracy, NLL, ECE and Brier score, of each pixel or label by itself."""
         each = prediction.one_by_one().probs
-        return evaluate(each, y.to(each.device).flatten(), self.settings.ece_bins)
+        return evaluate(each, y.to(each.device).flatten(), self.bins)
 
     def at_end(
         self, outcome: Outcome, prediction: Prediction, x: Tensor, y: Tensor, facts: Facts
@@ -103,7 +110,7 @@ class Classes(Task):
         each, labels = prediction.one_by_one(), y.flatten()
         if weights is not None:
             weights = weights.repeat_interleave(len(labels) // len(y))
-            return evaluate(each.probs, labels, self.settings.ece_bins, weights)
+            return evaluate(each.probs, labels, self.bins, weights)
         found = self.judged(prediction, y)
         if self.settings.calibrate == "temperature" and by is not None:
             found |= nll_at_temperatures(each, labels)
@@ -235,7 +242,7 @@ class Classes(Task):
 
     def _reliability(self, prediction: Prediction, y: Tensor, title: str) -> Figure:
         each, labels = prediction.one_by_one(), y.flatten()
-        return reliability_picture(each, labels, self.settings.ece_bins, title)
+        return reliability_picture(each, labels, self.bins, title)
 
     def _predictor(
         self, model: nn.Module, by: Outcome | Predictive, facts: Facts, seed: int

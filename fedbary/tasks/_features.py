@@ -17,8 +17,10 @@ from fedbary.data.principal import principal
 from fedbary.data.shard import Shard
 from fedbary.data.standardise import Standardiser
 from fedbary.errors import SettingError
+from fedbary.parts.parameters import told
 from fedbary.settings.config import Settings
 from fedbary.settings.device import torch_device
+from fedbary.settings.task_words import OfImages
 from fedbary.tasks import _moments
 from fedbary.tasks.shared.values import Dialogue
 
@@ -27,7 +29,8 @@ def backbone_of(settings: Settings) -> Backbone | None:
     """Return the backbone that the settings name, read once per process; None for none."""
     if settings.backbone == "none":
         return None
-    by = settings.backbone, settings.backbone_weights, settings.backbone_size
+    own = told(OfImages, settings)
+    by = settings.backbone, own.backbone_weights, own.backbone_size
     return load(*by, torch_device(settings))
 
 
@@ -61,19 +64,21 @@ def shape_of(settings: Settings, layout: ImageLayout) -> tuple[int, ...]:
     SettingError
         If the settings ask for components of images, or for more than there are features.
     """
-    if settings.features == "all":
+    features = told(OfImages, settings).features
+    if features == "all":
         return layout.seen
     if len(layout.seen) > 1:
         allowed = "all for images without a backbone"
-        raise SettingError("features", settings.features, allowed)
-    if settings.features > layout.seen[0]:
-        raise SettingError("features", settings.features, f"all, or up to {layout.seen[0]}")
-    return (settings.features,)
+        raise SettingError("features", features, allowed)
+    if features > layout.seen[0]:
+        raise SettingError("features", features, f"all, or up to {layout.seen[0]}")
+    return (features,)
 
 
 def ask_projection(scale: Normaliser, settings: Settings) -> Dialogue[Normaliser]:
     """Ask for second moments of standardised features; return how they are projected, too."""
     mean, std = (torch.tensor(held, dtype=torch.float64) for held in (scale.mean, scale.std))
     moments = yield from _moments.ask(Standardiser(mean, std))
-    found = principal(moments, int(settings.features), settings.whiten)
+    own = told(OfImages, settings)
+    found = principal(moments, int(own.features), own.whiten)
     return replace(scale, projection=tuple(found.flatten().tolist()))

@@ -16,8 +16,10 @@ from fedbary.data.image_layout import ImageLayout, of_pictures, parse_classes, p
 from fedbary.data.images import Dataset, load
 from fedbary.data.labels import CLASSES, Labels
 from fedbary.errors import SettingError
+from fedbary.parts.parameters import told
 from fedbary.settings.config import Settings
 from fedbary.settings.device import torch_device
+from fedbary.settings.task_words import OfImages
 
 LUMINANCE = (0.299, 0.587, 0.114)
 """Weights of red, green and blue in an image's luminance, ITU-R BT.601."""
@@ -33,16 +35,17 @@ def load_dataset(settings: Settings, labels: Labels = CLASSES) -> Dataset:
     """Return the data set, read once per process."""
     named = named_shape(settings)
     data_dir, shape = Path(settings.data_dir), named if named and len(named) == 3 else None
-    by = settings.resize, settings.target
+    by = told(OfImages, settings).resize, settings.target
     return load(settings.dataset, data_dir, settings.download, shape, *by, labels)
 
 
 def load_foreign(settings: Settings, labels: Labels = CLASSES) -> Dataset:
     """Return `ood_dataset`; pictures that may be resized take the shape of the data set."""
     held = load_dataset(settings, labels).shape
-    shape = of_pictures(held) if settings.resize != "none" else None
+    resize = told(OfImages, settings).resize
+    shape = of_pictures(held) if resize != "none" else None
     data_dir = Path(settings.data_dir)
-    found = load(settings.ood_dataset, data_dir, settings.download, shape, settings.resize)
+    found = load(settings.ood_dataset, data_dir, settings.download, shape, resize)
     if 1 in (len(held), len(found.shape)) and found.shape != held:
         shown, allowed = ("×".join(map(str, sides)) for sides in (found.shape, held))
         raise SettingError("ood_dataset", f"inputs of {shown}", f"inputs of {allowed}, as dataset")
@@ -79,9 +82,8 @@ def layout_of(settings: Settings, labels: Labels = CLASSES) -> ImageLayout:
 
 def augments(settings: Settings, labels: Labels = CLASSES) -> Augment:
     """How training images of the data set are changed at random."""
-    return (
-        load_dataset(settings, labels).augment if settings.augment == "auto" else settings.augment
-    )
+    chosen = told(OfImages, settings).augment
+    return load_dataset(settings, labels).augment if chosen == "auto" else chosen
 
 
 def require_fit(dataset: Dataset, layout: ImageLayout) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from fedbary.data.standardise import Sums
 from fedbary.data.table_examples import read_rows
 from fedbary.data.tables import Choice, Labelled, Layout, Table, names_in, plain
 from fedbary.errors import CellError
+from fedbary.parts.parameters import told
+from fedbary.settings.task_words import OfRows
 from fedbary.tasks import _medians
 from fedbary.tasks._task import Task
 from fedbary.tasks.shared.values import Dialogue
@@ -32,17 +35,23 @@ class Rows(Task):
     by_split = True
     facts = "standardiser"
 
+    @cached_property
+    def own(self) -> OfRows:
+        """What the task owns of the settings."""
+        return told(OfRows, self.settings)
+
     @property
     def choice(self) -> Choice:
         """Which columns the settings use, and how missing values are taken."""
         by = self.settings
         columns, leave_out = names_in(by.columns, "all"), names_in(by.leave_out, "none")
-        return Choice(columns, leave_out, "" if by.id == "none" else plain(by.id), by.missing)
+        own = self.own
+        return Choice(columns, leave_out, "" if own.id == "none" else plain(own.id), own.missing)
 
     @property
     def fills(self) -> bool:
         """Whether missing values are filled in."""
-        return self.settings.missing != "refuse"
+        return self.own.missing != "refuse"
 
     @abstractmethod
     def load(self, name: str, layout: Layout | None = None) -> Labelled | Table:
@@ -118,7 +127,7 @@ class Rows(Task):
         if not self.fills:
             return {}
         of_features = sums.first(len(layout.features))
-        if self.settings.missing != "median":
+        if self.own.missing != "median":
             return {"fill": of_features.mean}
         medians = yield from _medians.ask(of_features)
         names = [name for name, levels in layout.columns if not levels]

@@ -30,11 +30,13 @@ from fedbary.data.labels import CLASSES, Labels
 from fedbary.data.shard import Shard
 from fedbary.data.sites import Site, own_data, own_notes
 from fedbary.errors import SettingError
+from fedbary.parts.parameters import told
 from fedbary.predictive import Prediction
 from fedbary.runs import schema
 from fedbary.runs.run_folder import read_signature
 from fedbary.settings.config import Settings
 from fedbary.settings.device import torch_device
+from fedbary.settings.task_words import OfImages
 from fedbary.tasks import _beyond, _features, _images, _moments, _sums
 from fedbary.tasks._classes import Classes
 from fedbary.tasks._network import network
@@ -85,8 +87,13 @@ class Classification(Classes):
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
-        if settings.normalise != "none":
+        if self.own.normalise != "none":
             self.facts = "normaliser"
+
+    @cached_property
+    def own(self) -> OfImages:
+        """What the task owns of the settings."""
+        return told(OfImages, self.settings)
 
     def check(self, own_data: bool) -> None:
         """Raise a SettingError if the device, the data sets, the model or the split fail."""
@@ -95,10 +102,10 @@ class Classification(Classes):
         self.make_model(self.signature())
         if settings.ood_dataset != "none":
             _images.load_foreign(settings, self.labels)
-        if settings.corruptions:
+        if self.own.corruptions:
             require_pixels(inputs(deal.evaluation_data(self.held, self.deal)[0]))
-        if settings.augment not in ("auto", False) and len(self.signature().shape) == 1:
-            raise SettingError("augment", settings.augment, "auto or false for features")
+        if self.own.augment not in ("auto", False) and len(self.signature().shape) == 1:
+            raise SettingError("augment", self.own.augment, "auto or false for features")
         if not own_data:
             deal.client_rows(self.held, self.deal, settings.clients)
 
@@ -127,7 +134,7 @@ class Classification(Classes):
         """Return a site's images, or their features, and labels, on the device."""
         _features.require_same(self.backbone, signature)
         if site.partition is None:
-            by = self.settings.resize, self.labels, self.deal
+            by = self.own.resize, self.labels, self.deal
             shard = _own_shard(site.data_path, signature, *by, site.key)
         else:
             _images.require_fit(self.held, signature)
@@ -197,7 +204,7 @@ class Classification(Classes):
         if self.backbone is not None:
             return False
         if site.partition is None:
-            return False if self.settings.augment == "auto" else self.settings.augment
+            return False if self.own.augment == "auto" else self.own.augment
         return _images.augments(self.settings, self.labels)
 
     def prepared(self, shard: Shard, facts: Facts) -> Shard:
@@ -223,7 +230,7 @@ class Classification(Classes):
         channels, *sides = self.signature().seen
         sums = yield from _sums.ask(channels, pixels=math.prod(sides) if sides else 0)
         scale = Normaliser.from_sums(sums)
-        if self.settings.features != "all":
+        if self.own.features != "all":
             scale = yield from _features.ask_projection(scale, self.settings)
         return scale.facts()
 
@@ -246,7 +253,7 @@ class Classification(Classes):
 
     def examples(self, path: Path, signature: ImageLayout) -> Examples:
         """Read an ``.npz`` file, an image, or a folder of images."""
-        return read_images(path, signature, self.settings.resize, self.labels)
+        return read_images(path, signature, self.own.resize, self.labels)
 
     def compared(self, examples: Examples, said: Mapping[str, Any]) -> tuple[str, ...]:
         """Compare the pixels' range."""
@@ -278,13 +285,13 @@ class Classification(Classes):
             line[schema.MONTE_CARLO] = _beyond.spread_over_draws(
                 prediction, y, lambda i: predicted(x, i)
             )
-        if self.settings.corruptions:
+        if self.own.corruptions:
             line[schema.CORRUPTED] = _beyond.on_corrupted(
                 deal.evaluation_data(self.held, self.deal)[0],
                 y,
                 lambda images: predicted(self.taken(images.to(y.device), facts)),
                 lambda kind, strength: self.seed("corruption", kind, strength),
-                self.settings.ece_bins,
+                self.own.ece_bins,
             )
         foreign = _images.ood_images(self.settings, self.labels)
         if foreign is not None:

@@ -22,6 +22,7 @@ from fedbary.data.shard import Shard
 from fedbary.data.tables import Layout, Table, load
 from fedbary.figures.reliability import reliability_picture
 from fedbary.figures.sheet import BLUE, GREEN, RED
+from fedbary.parts.parameters import told
 from fedbary.predictive.combine import Gate, Pool
 from fedbary.predictive.draws import drawn, members_drawn
 from fedbary.predictive.forecast import (
@@ -36,6 +37,7 @@ from fedbary.predictive.noise_var import NoiseSums, noise_sums
 from fedbary.predictive.standardised import RegressionStandardiser
 from fedbary.runs import schema
 from fedbary.scores.regression import SCORES, score
+from fedbary.settings.task_words import OfNumbers
 from fedbary.tasks import _failing, _sums
 from fedbary.tasks._rows import Rows
 from fedbary.tasks.shared.values import Dialogue, Facts, Graph, Loss, Outcome, Question, Scored
@@ -63,6 +65,11 @@ class Regression(Rows):
         ("coverage_90", 100, "Targets in the 90 % interval (%)", GREEN),
     )
 
+    @functools.cached_property
+    def own(self) -> OfNumbers:
+        """What the task owns of the settings."""
+        return told(OfNumbers, self.settings)
+
     def load(self, name: str, layout: Layout | None = None) -> Table:
         """Return rows with a number each."""
         by = self.settings
@@ -77,8 +84,8 @@ class Regression(Rows):
     def make_model(self, signature: Layout) -> nn.Module:
         """Return the network for rows of those features; one for squared errors has no noise."""
         settings = self.settings
-        noise = "none" if settings.trains_on_squares else settings.noise
-        hidden = settings.hidden_units if settings.model == "mlp" else 0
+        noise = "none" if settings.trains_on_squares else self.own.noise
+        hidden = getattr(settings, "hidden_units", 0)
         model = Regressor(len(signature.features), hidden, settings.bayesian_layers, noise)  # type: ignore
         model.reset(settings.init_log_var, self.seed("model"))
         return model
@@ -123,7 +130,7 @@ class Regression(Rows):
 
         If nobody answers, the noise of the round before stays.
         """
-        noise = self.settings.noise
+        noise = self.own.noise
         if self.settings.trains_on_squares and isinstance(noise, float):
             return {schema.NOISE_VAR: noise}
         if noise == "cross" and members:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,10 +24,12 @@ from fedbary.data.standardise import Standardiser
 from fedbary.data.tables import Labelled, Layout, load_features, load_labelled, with_test
 from fedbary.figures.roc_curves import roc_curves
 from fedbary.figures.sheet import GREEN, SKY
+from fedbary.parts.parameters import told
 from fedbary.predictive import Prediction
 from fedbary.runs import schema
 from fedbary.scores import tables as scores
 from fedbary.settings.device import torch_device
+from fedbary.settings.task_words import OfLabelledRows
 from fedbary.tasks import _beyond, _class_scores, _sums
 from fedbary.tasks._class_weights import class_weights, natural, weighted_cross_entropy
 from fedbary.tasks._classes import Classes
@@ -59,6 +61,11 @@ class Tables(Rows, Classes):
         ("auroc", 100, "AUROC (%)", SKY),
         ("sensitivity", 100, "Sensitivity (%)", GREEN),
     )
+
+    @cached_property
+    def own(self) -> OfLabelledRows:
+        """What the task owns of the settings."""
+        return told(OfLabelledRows, self.settings)
 
     def load(self, name: str, layout: Layout | None = None) -> Labelled:
         """Return rows with classes: a layout's, else those of the settings, else the data's."""
@@ -146,7 +153,7 @@ class Tables(Rows, Classes):
         """Return accuracy, NLL, AUROC and the sensitivity at the chosen specificity."""
         if math.isnan(scored["accuracy"]):
             return super().said(scored)
-        return scores.said(scored, self.settings.specificity)
+        return scores.said(scored, self.own.specificity)
 
     def summary(
         self, trained: Sequence[ClientMetrics], held_out: Sequence[ClientMetrics]
@@ -167,7 +174,7 @@ class Tables(Rows, Classes):
         yield from super().pictures(prediction, facts)
         names = self.signature().classes
         curves = {names[k]: curve for k, curve in scores.rocs(prediction.probs, labels).items()}
-        yield "roc", roc_curves(curves, self.settings.specificity, title)
+        yield "roc", roc_curves(curves, self.own.specificity, title)
 
     def _weights(self, facts: Facts) -> Tensor:
         rows = facts["class_rows"] if facts else torch.ones(len(self.signature().classes))
@@ -189,5 +196,5 @@ class Tables(Rows, Classes):
 
     def judged(self, prediction: Prediction, y: Tensor) -> dict[str, float]:
         """Return accuracy, NLL, ECE, Brier score, AUROC and sensitivity."""
-        probs, settings = prediction.probs, self.settings
-        return scores.score(probs, y.to(probs.device), settings.ece_bins, settings.specificity)
+        probs = prediction.probs
+        return scores.score(probs, y.to(probs.device), self.own.ece_bins, self.own.specificity)

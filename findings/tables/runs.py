@@ -18,8 +18,10 @@ from sklearn.linear_model import LogisticRegression
 
 from fedbary.data.deal import Deal, evaluation_data, rows
 from fedbary.data.tables import load_labelled
+from fedbary.parts.parameters import told
 from fedbary.scores.tables import score
 from fedbary.settings.config import Settings, resolve
+from fedbary.settings.task_words import OfLabelledRows
 from server_app.engine.inline import run_inline
 
 SPLITS = range(10)
@@ -45,12 +47,13 @@ def federated(settings: Settings, folder: Path) -> dict[str, float]:
 
 def pooled(settings: Settings) -> dict[str, float]:
     """Return the scores of logistic regression that has all training rows in one place."""
-    table, deal = load_labelled(settings.dataset, settings.data_dir), Deal(split=settings.split)
+    own = told(OfLabelledRows, settings)
+    table, deal = load_labelled(settings.dataset, settings.data_dir), Deal(split=own.split)
     train, (x, y) = rows(table, deal)[0], evaluation_data(table, deal)
     mean, std = table.x[train].mean(0), table.x[train].std(0)
     fitted = LogisticRegression(max_iter=5000).fit((table.x[train] - mean) / std, table.y[train])
     probs = torch.from_numpy(fitted.predict_proba((x - mean) / std))
-    return score(probs, y, settings.ece_bins, settings.specificity)
+    return score(probs, y, own.ece_bins, own.specificity)
 
 
 def main() -> None:

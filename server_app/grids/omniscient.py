@@ -9,7 +9,8 @@ from flwr.app import ArrayRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 from torch import Tensor
 
-from fedbary.attacks import OMNISCIENT, hostile_clients
+from fedbary.attacks import OMNISCIENT, Hostile, OfAll, attack_of_all, hostile_clients
+from fedbary.parts.parameters import told
 from fedbary.settings.config import Settings
 from server_app.roster.member import Member
 from strategies.internals import with_content
@@ -19,12 +20,13 @@ def attacked(grid: Grid, settings: Settings, members: Callable[[], Iterable[Memb
     """Return the grid, or, under an omniscient attack, one whose hostile replies are replaced."""
     if settings.attack not in OMNISCIENT:
         return grid
-    chosen = hostile_clients(settings.hostile_fraction, settings.clients, settings.seed)
+    fraction = told(Hostile, settings).hostile_fraction
+    chosen = hostile_clients(fraction, settings.clients, settings.seed)
 
     def hostile() -> set[int]:
         return {member.node_id for member in members() if member.partition in chosen}
 
-    return cast(Grid, Omniscient(grid, settings.attack, hostile))
+    return cast(Grid, Omniscient(grid, attack_of_all(settings.attack, settings), hostile))
 
 
 class Omniscient:
@@ -36,14 +38,14 @@ class Omniscient:
     ----------
     grid : Grid
         What everything is passed on to.
-    attack : str
-        A name in `OMNISCIENT`.
+    attack : callable
+        An omniscient attack.
     hostile : callable
         Returns which nodes are hostile.
     """
 
-    def __init__(self, grid: Grid, attack: str, hostile: Callable[[], Collection[int]]) -> None:
-        self._grid, self._attack, self._hostile = grid, OMNISCIENT[attack], hostile
+    def __init__(self, grid: Grid, attack: OfAll, hostile: Callable[[], Collection[int]]) -> None:
+        self._grid, self._attack, self._hostile = grid, attack, hostile
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._grid, name)

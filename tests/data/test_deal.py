@@ -44,7 +44,8 @@ def numbered(counts):
 )
 def test_every_row_is_somewhere_once(counts, scheme, evaluate_on, holdout, seed, split):
     table = numbered(counts)
-    deal = Deal(split, evaluate_on, scheme, 1.0, 2, 2, holdout, seed)
+    own = (("alpha", 1.0),) if scheme in ("dirichlet", "quantity") else ()
+    deal = Deal(split, evaluate_on, scheme, 2, holdout, seed, partition_parameters=own)
     clients = 3
     shards = [client_shard(table, deal, clients, client) for client in range(clients)]
     x, y = evaluation_data(table, deal)

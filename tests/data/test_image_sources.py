@@ -168,7 +168,7 @@ def test_the_column_of_the_classes_may_be_named(tmp_path):
     made.rename_column("label", "coarse").save_to_disk(tmp_path / "three")
     refused(r"coarse \(ClassLabel\), fine .*that target= names", "hf:three", *arguments[1:])
     with pytest.raises(SettingError, match="dataset=digits does not use it"):
-        require_used(["target"], resolve({"target": "fine"}))
+        require_used({"target": "fine"}, resolve({"target": "fine"}))
     chosen = {"dataset": "hf:two", "data_dir": str(tmp_path), "target": "fine"}
     require_used(chosen, resolve(chosen))
     assert torch.equal(task_of(resolve(chosen)).held.y_train, held.y_train)

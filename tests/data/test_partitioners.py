@@ -13,13 +13,13 @@ from fedbary.methods import METHODS
 from fedbary.parts.parameters import declared
 from fedbary.settings.config import resolve
 from fedbary.settings.explain import explained, overview
-from fedbary.settings.parameters import models
+from fedbary.settings.owners import models
 from fedbary.settings.partition_names import partitioners
 from fedbary.settings.uses import require_used
 from fedbary.tasks import task_of
 
 LABELS = np.random.default_rng(0).integers(0, 10, 1000)
-GIVEN = {"alpha": 0.5, "min_examples": 1, "parameters": {}}
+GIVEN = {"min_examples": 1, "parameters": {"alpha": 0.5}}
 NEEDS = {
     "PathologicalPartitioner": {"num_classes_per_partition": 10},
     "ShardPartitioner": {"num_shards_per_partition": 2},
@@ -30,7 +30,7 @@ NEEDS = {
 @pytest.mark.filterwarnings("ignore:Specifying null_placement:FutureWarning")  # in datasets
 @pytest.mark.parametrize("name", sorted(partitioners()))
 def test_every_partitioner_deals_by_the_seed_and_no_example_twice(name):
-    given = {**GIVEN, "parameters": NEEDS.get(name, {})}
+    given = {**GIVEN, "parameters": {"alpha": 0.5, **NEEDS.get(name, {})}}
     deals = [partition_by(name, LABELS, 5, seed, **given) for seed in (0, 0, 1)]
     sizes = [len(part) for part in deals[0]]
     dealt = np.concatenate(deals[0])
@@ -113,14 +113,14 @@ def test_settings_without_use_are_refused():
     for partition, refused in (("IidPartitioner", "alpha"), ("DirichletPartitioner", None)):
         chosen = resolve({"partition": partition, "alpha": 1.0})
         if refused is None:
-            require_used(["alpha"], chosen)
+            require_used({"alpha": 1.0}, chosen)
         else:
             with pytest.raises(SettingError, match=f"partition={partition} does not use it"):
-                require_used([refused], chosen)
+                require_used({refused: 1.0}, chosen)
 
 
 def test_their_parameters_are_no_other_part_s_and_explained():
-    own = {name for parameters in partitioners().values() for name in parameters}
+    own = {name for parameters in partitioners().values() for name in parameters} - {"alpha"}
     assert not own & {name for method in METHODS.values() for name in declared(method)}
     assert not own & {name for parameters in models().values() for name in parameters}
     assert "PathologicalPartitioner" in overview()

@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from fedbary.aggregation import RULES
+from fedbary.attacks import ATTACKS, OMNISCIENT
 from fedbary.data.partition import PARTITIONS
 from fedbary.errors import SettingError
 from fedbary.inference import INFERENCE
@@ -21,6 +22,7 @@ def test_every_part_is_listed_with_its_purpose():
     assert {name for setting, name in listed if setting == "rule"} == RULES.keys()
     assert {name for setting, name in listed if setting == "inference"} == set(INFERENCE)
     assert {name for setting, name in listed if setting == "task"} == set(TASKS)
+    assert {name for setting, name in listed if setting == "attack"} == {*ATTACKS, *OMNISCIENT}
     assert {name for setting, name in listed if setting == "partition"} >= set(PARTITIONS)
     presets = yaml.safe_load(DEFAULTS.read_text())["protocols"]
     assert {name for setting, name in listed if setting == "protocol"} == presets.keys()

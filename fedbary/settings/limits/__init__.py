@@ -6,8 +6,10 @@ The file of a task in `fedbary.tasks` bears the same name here. It defines
     the names of its data sets;
 ``FILES``
     how the path of a file that it reads may end; "" for any path;
+``Parameters``
+    the settings that the task owns, a frozen dataclass;
 ``UNUSED``, ``USES``
-    settings that are nothing to the task, and in words what it uses instead;
+    settings of every run that are nothing to the task, and in words what it uses instead;
 ``BEST_BY``
     the scores by which the best round may be chosen, each with ``min`` or ``max``, the better;
 ``limits(settings)``

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from fedbary.parts.parameters import told
 from fedbary.parts.registry import modules
+from fedbary.settings.task_words import OfImages
 
 if TYPE_CHECKING:
     from fedbary.settings.config import Settings
@@ -14,17 +16,9 @@ DATASETS = ("none", *modules("data/images", "read"))
 
 FILES = (".npz", ".parquet")
 
-UNUSED = (
-    "test_dataset",
-    "columns",
-    "leave_out",
-    "id",
-    "missing",
-    "split",
-    "noise",
-    "class_weights",
-    "specificity",
-)
+Parameters = OfImages
+
+UNUSED = ("test_dataset", "columns", "leave_out", "class_weights")
 
 USES = "classes, input_shape, resize, normalise, augment, ood_dataset, ece_bins, predictive"
 
@@ -34,6 +28,7 @@ BEST_BY = {"nll": min, "accuracy": max, "ece": min, "brier": min}
 
 def limits(settings: Settings) -> Iterator[tuple[str, bool, str]]:
     """Yield what has to fit."""
+    own = told(OfImages, settings)
     fits = settings.model != "cnn" or settings.bayesian_layers <= 5
     yield "bayesian_layers", fits, "a whole number from 0 to 5, the layers of the CNN"
     yield (
@@ -43,13 +38,13 @@ def limits(settings: Settings) -> Iterator[tuple[str, bool, str]]:
     )
     yield "predictive", settings.predictive != "closed", "another: closed is for regression"
     on_features = settings.backbone != "none"
-    still = not on_features or settings.augment in ("auto", False)
+    still = not on_features or own.augment in ("auto", False)
     yield "augment", still, "auto or false with a backbone, which sees an image once"
     flat = not on_features or settings.model not in ("cnn", "resnet20")
     yield "model", flat, "linear, mlp or a network of yours with a backbone, for its features"
-    standard = settings.features == "all" or settings.normalise == "channels"
+    standard = own.features == "all" or own.normalise == "channels"
     yield "features", standard, "all for normalise=none: components are of standardised features"
-    normal = settings.normalise == "none" or settings.pixels == "unit"
+    normal = own.normalise == "none" or getattr(settings, "pixels", "unit") == "unit"
     yield "normalise", normal, "none for pixels=signed"
     yield "test_dataset", settings.test_dataset == "none", "none, or another task=tables tests on"
     yield "class_weights", settings.class_weights == "none", "none, or balanced for task=tables"

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 from fedbary.parts.registry import modules
 from fedbary.settings.limits import classification
-from fedbary.settings.parameters import methods
+from fedbary.settings.owners import methods
 
 if TYPE_CHECKING:
     from fedbary.settings.config import Settings
+
+Parameters = classification.Parameters
 
 DATASETS = ("none", *modules("data/images", "read_sets"))
 

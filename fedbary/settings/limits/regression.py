@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from fedbary.parts.parameters import told
 from fedbary.parts.registry import modules
+from fedbary.settings.task_words import OfNumbers
 
 if TYPE_CHECKING:
     from fedbary.settings.config import Settings
@@ -18,28 +20,18 @@ FILES = ("",)
 OF_CLASSES = ("DirichletPartitioner", "PathologicalPartitioner", "ShardPartitioner")
 """Partitioners of flwr-datasets that deal classes."""
 
+Parameters = OfNumbers
+
 UNUSED = (
     "test_dataset",
     "backbone",
-    "backbone_weights",
-    "backbone_size",
-    "features",
-    "whiten",
     "classes",
     "input_shape",
-    "augment",
-    "pixels",
-    "initialisation",
-    "resize",
-    "normalise",
-    "ece_bins",
     "class_weights",
-    "specificity",
     "calibrate",
     "conformal",
     "conformal_score",
     "conformal_by",
-    "corruptions",
 )
 
 USES = "target, columns, leave_out, id, missing, split, noise, predictive"
@@ -65,7 +57,7 @@ def limits(settings: Settings) -> Iterator[tuple[str, bool, str]]:
     yield "device", settings.device != "cuda", "auto or cpu: regression is done on CPUs"
     layers = 2 if settings.model == "mlp" else 1
     yield "bayesian_layers", settings.bayesian_layers <= layers, f"at most {layers} of this model"
-    name, noise = settings.strategy, settings.noise
+    name, noise = settings.strategy, told(OfNumbers, settings).noise
     if settings.trains_on_squares:
         yield "noise", noise != "learned", f"none, cross or a number for {name}"
     else:

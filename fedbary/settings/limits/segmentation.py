@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from fedbary.parts.parameters import told
 from fedbary.parts.registry import is_factory, modules
 from fedbary.settings.limits import classification
 from fedbary.settings.limits.multilabel import FILES, UNUSED, USES
-from fedbary.settings.parameters import methods
+from fedbary.settings.owners import methods
+from fedbary.settings.task_words import OfImages
 
 if TYPE_CHECKING:
     from fedbary.settings.config import Settings
 
-__all__ = ["DATASETS", "FILES", "UNUSED", "USES", "limits"]
+__all__ = ["DATASETS", "FILES", "UNUSED", "USES", "Parameters", "limits"]
+
+Parameters = OfImages
 
 DATASETS = ("none", *modules("data/images", "read_masks"))
 
@@ -24,7 +28,7 @@ def limits(settings: Settings) -> Iterator[tuple[str, bool, str]]:
     """Yield what has to fit."""
     dense = settings.model == "unet" or is_factory(settings.model)
     yield "model", dense, "unet or a network of yours for task=segmentation"
-    still = settings.augment in ("auto", False)
+    still = told(OfImages, settings).augment in ("auto", False)
     yield (
         "backbone",
         settings.backbone == "none",

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from fedbary.parts.registry import modules
+from fedbary.settings.task_words import OfLabelledRows
 
 if TYPE_CHECKING:
     from fedbary.settings.config import Settings
@@ -14,21 +15,9 @@ DATASETS = modules("data/tables", "read_labelled")
 
 FILES = ("",)
 
-UNUSED = (
-    "backbone",
-    "backbone_weights",
-    "backbone_size",
-    "features",
-    "whiten",
-    "input_shape",
-    "augment",
-    "pixels",
-    "initialisation",
-    "resize",
-    "normalise",
-    "noise",
-    "corruptions",
-)
+Parameters = OfLabelledRows
+
+UNUSED = ("backbone", "input_shape")
 
 USES = (
     "target, classes, columns, leave_out, id, missing, split, test_dataset, ood_dataset, "

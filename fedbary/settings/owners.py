@@ -1,0 +1,105 @@
+"""The parts that own settings: which there are of each kind, and what each declares.
+
+What is asked here is imported, and PyTorch with it; names alone are in `fedbary.parts.registry`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib import import_module
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from fedbary.data.partition import SCHEMES
+from fedbary.parts.parameters import Parameter, declared
+from fedbary.parts.registry import modules
+from fedbary.settings import limits
+from fedbary.settings.modes import MODES
+from fedbary.settings.partition_names import parameters_of
+
+if TYPE_CHECKING:
+    from fedbary.methods import Method
+    from fedbary.settings.model import Settings
+
+Owned = Mapping[str, Parameter]
+"""The settings that a part owns, by name."""
+
+_OF_POSTERIORS = ("inference", "init_log_var")
+"""Settings without use where weights are points, beside those of the local inference."""
+
+
+def methods() -> Mapping[str, type[Method]]:
+    """Return every method's class by its name."""
+    found: Mapping[str, type[Method]] = import_module("fedbary.methods").METHODS
+    return found
+
+
+def divergences() -> tuple[str, ...]:
+    """Return the rules that make a divergence least."""
+    return tuple(import_module("fedbary.aggregation").DIVERGENCES)
+
+
+def models() -> Mapping[str, Owned]:
+    """Return the parameters of every network, by the network's name."""
+    return _declared_in("models")
+
+
+def local_methods() -> Mapping[str, Owned]:
+    """Return the parameters of every local method, by its name."""
+    return _declared_in("inference")
+
+
+def owners() -> Mapping[str, Mapping[str, Owned]]:
+    """Return what each part owns, by the setting that chooses it and by its name.
+
+    Partitioners of flwr-datasets are left out: they are imported where one is chosen.
+    Where two parts of a run own a setting of one name, the later kind's says what it is.
+    """
+    return {
+        "task": {name: declared(limits.of(name).Parameters) for name in limits.TASKS},
+        "partition": {name: declared(kind) for name, kind in SCHEMES.items()},
+        "attack": _declared_in("attacks"),
+        "inference": local_methods(),
+        "model": models(),
+        "mode": {name: declared(kind) for name, kind in MODES.items()},
+        "method": {name: declared(kind) for name, kind in methods().items()},
+    }
+
+
+def owned(setting: str, name: object) -> Owned:
+    """Return what a part owns; nothing for an unknown one, or a network of one's own."""
+    if setting == "partition":
+        return parameters_of(str(name))
+    return owners().get(setting, {}).get(str(name), {})
+
+
+def owned_by(chosen: Settings | Mapping[str, Any]) -> dict[str, Owned]:
+    """Return what each of a run's parts owns, by the setting that chooses it.
+
+    A local method owns nothing that the run's method leaves unused.
+    """
+    values = chosen if isinstance(chosen, Mapping) else vars(chosen)
+    found = {setting: parts.get(str(values[setting]), {}) for setting, parts in owners().items()}
+    found["partition"] = parameters_of(str(values["partition"]))
+    unused = unused_by(methods()[str(values["method"])])
+    local = {} if "inference" in unused else found["inference"]
+    found["inference"] = {name: own for name, own in local.items() if name not in unused}
+    return found
+
+
+def unused_by(method: type[Method]) -> frozenset[str]:
+    """Return the settings that other methods use and this one does not."""
+    local = {name for own in local_methods().values() for name in own}
+    of_posteriors = {*_OF_POSTERIORS, *local} if method.deterministic else ()
+    return frozenset({"rule", *method.unused, *of_posteriors} - declared(method).keys())
+
+
+@cache
+def _declared_in(room: str) -> Mapping[str, Owned]:
+    """Return what the parts of a room declare, by their names."""
+    found = {
+        name: declared(import_module(f"fedbary.{room.replace('/', '.')}.{name}").Parameters)
+        for name in modules(room)
+    }
+    return MappingProxyType(found)
