@@ -82,8 +82,8 @@ def copy(tmp_path_factory):
         shutil.copy(ROOT / part, folder)
     blocks = re.findall(r"```python\n# (fedbary/\S+\.py)\n(.*?)```", PAGE, re.DOTALL)
     assert sorted(Path(name).parent.name for name, _ in blocks) == [
-        "aggregation", "aggregation", "images", "inference", "limits", "methods", "models",
-        "tasks",
+        "aggregation", "aggregation", "attacks", "images", "inference", "limits", "methods",
+        "models", "tables", "tasks", "tracking",
     ]  # fmt: skip
     for name, text in blocks:
         assert not (folder / name).exists()
@@ -91,6 +91,11 @@ def copy(tmp_path_factory):
     (defaults,) = re.findall(r"```yaml\n# simulation.yaml, under tasks\n(.*?)```", PAGE, re.DOTALL)
     settings = (folder / "simulation.yaml").read_text(encoding="utf-8")
     (folder / "simulation.yaml").write_text(settings.replace("\ntasks:\n", f"\ntasks:\n{defaults}"))
+    lines = re.findall(r"```\w+\n# (\S+), after (\w+)\n(.*?)```", PAGE, re.DOTALL)
+    for name, place, line in lines:
+        text = (folder / name).read_text(encoding="utf-8")
+        after = re.search(rf"^ *{place}: .*\n", text, re.MULTILINE).end()
+        (folder / name).write_text(text[:after] + line + text[after:])
     return folder
 
 
@@ -151,18 +156,23 @@ def test_every_test_that_reads_a_registry_stays_green(copy, added, tmp_path):
 
 def test_they_run_by_their_names_and_a_task_has_its_scores_in_the_log_and_in_a_report(copy, added):
     of = {part.partition("=")[0]: part.partition("=")[2] for part in added}
-    assert of.keys() == {"rule", "dataset", "inference", "method", "model", "task"}
+    assert of.keys() == {
+        "rule", "dataset", "inference", "attack", "method", "model", "task", "tracker",
+    }  # fmt: skip
+    assert added >= {"dataset=bars", "dataset=moons"}
     rules = [part.partition("=")[2] for part in added if part.startswith("rule=")]
     short = {"engine": "inline", "pictures": False, "rounds": 1, "clients": 3, "local_epochs": 2}
-    own = {"dataset": of["dataset"], "model": of["model"], **short}
+    own = {"dataset": "bars", "model": of["model"], **short}
     blocks = [
-        {"rule": rules, "inference": of["inference"], "bayesian_layers": 1},
+        {"rule": rules, "inference": of["inference"], "cool": 0.5, "bayesian_layers": 1},
         {"method": of["method"]},
+        {"attack": of["attack"], "blur": 0.5, "hostile_fraction": 0.4},
     ]
     (copy / "names.yaml").write_text(json.dumps({"settings": own, "grid": blocks}))
     grid = [{"rule": ["RKLB", "WB"], "split": [0, 1]}]
+    told = {"dataset": "moons", "tracker": of["tracker"], "note": "a try"}
     (copy / "grades.yaml").write_text(
-        json.dumps({"settings": {"task": of["task"], **short}, "grid": grid})
+        json.dumps({"settings": {"task": of["task"], **told, **short}, "grid": grid})
     )
     words = [
         ["sweep", "names.yaml", "--results", "named"],
@@ -171,6 +181,9 @@ def test_they_run_by_their_names_and_a_task_has_its_scores_in_the_log_and_in_a_r
     ]
     done = python("-c", COMMANDS, json.dumps(words), cwd=copy)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert len(list(copy.glob("named/runs/*/posterior.safetensors"))) == len(rules) + 1
+    assert len(list(copy.glob("named/runs/*/posterior.safetensors"))) == len(rules) + 2
     assert done.stdout.count("  RPS 0.") == 4
+    runs = list(copy.glob("graded/runs/*/settings.yaml"))
+    assert len(runs) == len(list(copy.glob("graded/runs/*/lines.txt"))) == 4
+    assert all("note: a try" in run.read_text() for run in runs)
     assert "| Ranked probability score |" in (copy / "graded" / "report.md").read_text()
