@@ -66,7 +66,7 @@ def parts() -> Iterator[Part]:
         for module in modules(room):
             yield Part(setting, module, _docstring(room, module))
     for name, mode in MODES.items():
-        yield Part("mode", name, inspect.getdoc(mode) or "")
+        yield Part("mode", name, (inspect.getdoc(mode) or "").partition("\n\nParameters\n")[0])
     yield from _schemes()
     for name in partitioners():
         yield Part("partition", name, inspect.getdoc(classes()[name]) or "")
