@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from fedbary.errors import SettingError
-from fedbary.parts.parameters import Checked, Count, NotNegative, Number, Parameter, declared
+from fedbary.parts.parameters import Checked, Count, NotNegative, Number, declared
 
 if TYPE_CHECKING:
     from fedbary.settings.model import Settings
@@ -75,14 +75,9 @@ MODES: Mapping[str, type[Checked]] = MappingProxyType(
 """The class of each mode's parameters by the mode's name."""
 
 
-def parameters_of_mode(mode: str) -> Mapping[str, Parameter]:
-    """Return the parameters of a mode by name."""
-    return declared(MODES[mode])
-
-
 def mode_of(settings: Settings) -> Asynchronous:
     """Return the parameters of a run without rounds."""
-    own = parameters_of_mode("async")
+    own = declared(Asynchronous)
     given: dict[str, Any] = {n: own[n].read(getattr(settings, n)) for n in own}
     return Asynchronous(**given)
 

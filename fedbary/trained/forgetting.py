@@ -105,10 +105,11 @@ def forget(run: Path, site: str, output: Path, own_code: bool = False) -> list[s
         write_remaining(folder, run, site, settings.model_copy(update=held), left)
         note_forgotten(folder, [*notes, note])
     said = [f"{run} still holds the sums of {site}: delete it to be rid of them"]
+    again = "another run" if is_deployed(run) else f"fedbary resume {output} rounds=2"
     if settings.calibrate != "none":
-        again = f"fedbary resume {output} rounds=2 finds one without it"
-        again = "another run finds one without it" if is_deployed(run) else again
-        said.append(f"Its temperature counted {site} and is gone: {again}")
+        said.append(f"Its temperature counted {site} and is gone: {again} finds one without it")
+    if settings.conformal_level is not None:
+        said.append(f"Its sets counted {site} and are gone: {again} makes them without it")
     return said
 
 

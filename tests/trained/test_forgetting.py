@@ -1,6 +1,7 @@
 """A site that withdraws: the run is that of a federation in which it never was."""
 
 import functools
+import json
 import shutil
 
 import numpy as np
@@ -20,6 +21,7 @@ from fedbary.errors import SettingError
 from fedbary.methods import METHODS
 from fedbary.methods._sums import sites_of, state_of
 from fedbary.runs.checkpoints import load_checkpoint
+from fedbary.runs.conformal_kept import CONFORMAL
 from fedbary.runs.longer import lengthen
 from fedbary.runs.metrics_file import read_rounds
 from server_app.engine.inline import run_inline
@@ -100,18 +102,24 @@ def test_it_goes_on_without_the_site_and_with_one_that_comes_late(made, tmp_path
     assert same(posterior(late), posterior(folders / "pixels"))
 
 
-def test_a_temperature_that_counted_the_site_is_gone_and_is_found_again(tmp_path, capsys):
-    settings = chosen("pixels", calibrate="temperature")
+def test_a_temperature_and_sets_that_counted_the_site_are_gone_and_are_found_again(
+    tmp_path, capsys
+):
+    settings = chosen("pixels", calibrate="temperature", conformal=0.9)
     run_inline(settings, tmp_path / "run")
     forget(tmp_path / "run", GONE)
     left = tmp_path / "run-without-partition-1"
-    assert "temperature counted partition 1" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "temperature counted partition 1" in said and "sets counted partition 1" in said
+    assert (tmp_path / "run" / CONFORMAL).exists() and not (left / CONFORMAL).exists()
     assert "temperature" in lines(tmp_path / "run")[-1] and "temperature" not in lines(left)[-1]
     more = settings.model_copy(update={"rounds": 2, "resume": "last"})
     lengthen(left, more)
     run_of(more, (0, 1, 2), left)
     two = run_of(settings, (0, 2), tmp_path / "two")
     assert lines(left)[-1]["temperature"] == pytest.approx(lines(two)[-1]["temperature"])
+    sets = [json.loads((folder / CONFORMAL).read_text()) for folder in (left, two)]
+    assert sets[0]["thresholds"] == sets[1]["thresholds"] and sets[0]["sites"] == sets[1]["sites"]
 
 
 def test_two_sites_are_forgotten_one_after_the_other(made, tmp_path):
