@@ -24,7 +24,7 @@ from fedbary.methods._possible import ROUNDING
 from fedbary.methods.shared.method import Arrival, Fitted, Local, Method, Reply, Server, Tensors
 from fedbary.parts.parameters import Count, NotNegative
 from fedbary.predictive import Predictive
-from fedbary.predictive.background import Background
+from fedbary.predictive.mahalanobis import Background
 from fedbary.predictive.networks import evaluation
 
 _AT_ONCE = 512
@@ -33,7 +33,7 @@ _AT_ONCE = 512
 _SITES, _WEIGHT, _BACKGROUND = "sites/", "/weight", "background/"
 
 
-class Head(NamedTuple):
+class LastLayer(NamedTuple):
     """A last layer: weight (outputs, d) and bias (outputs,), and what knows its features."""
 
     weight: Tensor
@@ -75,8 +75,8 @@ class SumsMethod(Method):
         """Raise a ValueError if no examples have such means, of so many if that is known."""
 
     @abstractmethod
-    def head(self, count: float, means: Tensors) -> Head:
-        """Return the last layer from the means over so many examples."""
+    def head(self, count: float, means: Tensors, sites: int) -> LastLayer:
+        """Return the last layer from the means over so many examples of so many sites."""
 
     @abstractmethod
     def sizes(self, features: int, outputs: int) -> Mapping[str, int]:
@@ -105,8 +105,13 @@ class SumsMethod(Method):
             features = self._held(_entering(local, weight, x).double())
             for name, added in self.products(features, y, outputs).items():
                 total[name] = total[name] + added if name in total else added
-        means = {name: (total[name] / len(local.x)).to(like[name].dtype) for name in like}
+        sent = self.released(total, len(local.x))
+        means = {name: (sent[name] / len(local.x)).to(like[name].dtype) for name in like}
         return Fitted(means, {})
+
+    def released(self, sums: Tensors, examples: int) -> Tensors:
+        """Return what a client sends of the sums over so many examples: these themselves."""
+        return sums
 
     def reply_like(self, model: Tensors) -> Tensors:
         """Return the sums' names and sizes."""
@@ -117,7 +122,7 @@ class SumsMethod(Method):
         state = dict(server.state)
         for reply in replies:
             self.require_possible(reply.tensors, reply.weight if server.counted else None)
-            self._require_norm(reply.tensors, server.model)
+            self.require_norm(reply.tensors, server.model)
             sent = {name: tensor.clone() for name, tensor in reply.tensors.items()}
             state |= state_of({reply.client: (reply.weight, sent)})
         return self.model_of(server, state)
@@ -133,12 +138,25 @@ class SumsMethod(Method):
                 f"{self.name} fits the last layer alone: {others:,} weights before it stay as they "
                 "were initialised. Take model=linear, or a network that is pretrained"
             )
-        weight, bias, background = self.head(count, means)
+        weight, bias, background = self.head(count, means, len(sites_of(state)))
         found = zip(names, (weight, bias), strict=True)
         head = {name: tensor.to(server.model[name]) for name, tensor in found}
         told = background.tensors() if background else {}
         state = {**state, **{_BACKGROUND + name: tensor for name, tensor in told.items()}}
         return {**server.model, **head}, state
+
+    def model_of_total(self, model: Tensors, examples: float, means: Tensors) -> Tensors:
+        """Return the model from the means over all clients' examples, as one sum tells them.
+
+        Raises
+        ------
+        ValueError
+            If no so many examples have such means.
+        """
+        self.require_possible(means, examples)
+        self.require_norm(means, model)
+        found, _ = self.model_of(Server(model, {}), state_of({"all": (examples, means)}))
+        return found
 
     def predictive(self, model: Tensors, state: Tensors) -> Predictive:
         """Return the model, and what tells how far inputs lie from all classes."""
@@ -154,7 +172,7 @@ class SumsMethod(Method):
         norms = features.norm(dim=1, keepdim=True).clamp_min(1e-30)
         return features * (self.max_norm / norms).clamp_max(1)
 
-    def _require_norm(self, means: Tensors, model: Tensors) -> None:
+    def require_norm(self, means: Tensors, model: Tensors) -> None:
         """Raise a ValueError if features have a larger mean square than `max_norm` allows."""
         if not self.max_norm:
             return

@@ -41,7 +41,7 @@ from torch import Tensor
 from fedbary.aggregation.covariance import packed, unpacked
 from fedbary.errors import SettingError
 from fedbary.methods._possible import require_rank, scatter
-from fedbary.methods._sums import Head, SumsMethod, head_names, total_of
+from fedbary.methods._sums import LastLayer, SumsMethod, head_names, total_of
 from fedbary.methods.ridge import best_ridge
 from fedbary.methods.shared.method import Server, Tensors
 from fedbary.parts.parameters import Count
@@ -115,10 +115,10 @@ class ConjugateGaussian(SumsMethod):
         if examples is not None:
             require_rank(covariance, _products(means), round(examples) - 1)
 
-    def head(self, count: float, means: Tensors) -> Head:
+    def head(self, count: float, means: Tensors, sites: int) -> LastLayer:
         """Return ŵ and its bias."""
         weight, bias, *_ = _posterior(count, means)
-        return Head(weight[None], bias[None])
+        return LastLayer(weight[None], bias[None])
 
     def model_of(self, server: Server, state: Tensors) -> tuple[Tensors, Tensors]:
         """Return the posterior's mean, and the state with what is drawn from the posterior."""

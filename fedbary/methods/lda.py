@@ -27,6 +27,8 @@ may be fewer examples than features.
 
 What travels: the network down; up C + C d + d (d + 1)/2 numbers, once. A further round counts only
 clients that are new. The server keeps each client's sums.
+With `epsilon` a client adds Gaussian noise to its sums, and the server takes the nearest ones that
+examples could have.
 
 What it costs: a client pays one pass and n d² products; the server some ten times d³.
 
@@ -42,19 +44,25 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import one_hot
 
 from fedbary.aggregation.covariance import packed, unpacked
-from fedbary.methods._possible import require_counts, require_rank, scatter
-from fedbary.methods._sums import Head, SumsMethod
+from fedbary.errors import SettingError
+from fedbary.methods._class_sums import FEATURES, PRODUCTS, SHARES, by_class, sums_by_class
+from fedbary.methods._mechanism import noise_multiplier, secret_generator
+from fedbary.methods._possible import require_counts, require_rank
+from fedbary.methods._private import private_sums, repaired, require_near
+from fedbary.methods._sums import LastLayer, SumsMethod
 from fedbary.methods.shared.method import Tensors
-from fedbary.predictive.background import Background
+from fedbary.parts.parameters import NotNegative
+from fedbary.predictive.mahalanobis import Background
 
-SHARES, FEATURES, PRODUCTS = "sums/shares", "sums/features", "sums/products"
-"""The keys of what a client sends, each a mean over its examples."""
+Delta = Annotated[float, Field(gt=0, lt=1)]
 
 MOST_KAPPA = 1e6
 """The most examples that the prior of a class's mean counts for: all classes have one mean."""
@@ -65,9 +73,38 @@ STRENGTHS = tuple(10 ** (step / 20) for step in range(-40, 121))
 
 @dataclass(frozen=True)
 class LDA(SumsMethod):
-    """Linear discriminants from clients' sums, with their prior by evidence."""
+    """Linear discriminants from clients' sums, with their prior by evidence.
+
+    Parameters
+    ----------
+    epsilon : float
+        ε: a client adds noise, so that its sums are (ε, δ)-private for each of its examples; 0: no
+        noise. It needs `max_norm`, one round, and inputs as they are.
+    delta : float
+        δ, below one over a client's examples.
+
+    Raises
+    ------
+    SettingError
+        If a parameter is out of its range, or there is an `epsilon` without `max_norm`.
+    """
+
+    epsilon: NotNegative = 0.0
+    delta: Delta = 1e-5
 
     needs_softmax = True
+
+    def __post_init__(self) -> None:
+        """Check every parameter."""
+        super().__post_init__()
+        if self.epsilon and not self.max_norm:
+            raise SettingError("max_norm", 0, "above 0 with epsilon: noise hides bounded sums")
+
+    def check_rounds(self, rounds: int, patience: int) -> None:
+        """Refuse several rounds with noise: each would tell of the examples again."""
+        if self.epsilon and rounds > 1:
+            allowed = "1 with epsilon, as each round would send the sums with other noise"
+            raise SettingError("rounds", rounds, allowed)
 
     def sizes(self, features: int, outputs: int) -> Mapping[str, int]:
         """Return how many numbers each of the sums has."""
@@ -88,14 +125,35 @@ class LDA(SumsMethod):
             PRODUCTS: packed(features.T @ features),
         }
 
+    def released(self, sums: Tensors, examples: int) -> Tensors:
+        """Return the sums, with noise where `epsilon` asks for it."""
+        if not (self.epsilon and self.max_norm):
+            return sums
+        if self.delta >= 1 / examples:
+            raise SettingError("delta", self.delta, "below one over the examples of every site")
+        multiplier = noise_multiplier(self.epsilon, self.delta)
+        return private_sums(sums, self.max_norm, multiplier, secret_generator())
+
+    def require_norm(self, means: Tensors, model: Tensors) -> None:
+        """Raise a ValueError if features have a larger mean square than allowed, without noise."""
+        if not self.epsilon:
+            super().require_norm(means, model)
+
+    def moments(self, count: float, means: Tensors, sites: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return counts (C,), means (C, d) and the scatter (d, d) within the classes."""
+        if not (self.epsilon and self.max_norm):
+            return by_class(count, means)
+        std = math.sqrt(sites) * noise_multiplier(self.epsilon, self.delta) / count
+        return repaired(count, means, self.max_norm, std)
+
     def columns(self, means: Tensors) -> tuple[Tensor, Tensor]:
         """Return mean and mean square (d,) of the features."""
-        total = _sums_by_class(means).sum(0)
+        total = sums_by_class(means).sum(0)
         return total, unpacked(means[PRODUCTS].double(), len(total)).diagonal()
 
     def rescaled(self, means: Tensors, shift: Tensor, scale: Tensor) -> Tensors:
         """Return the means of the same examples whose features φ are (φ − shift)/scale."""
-        shares, sums = means[SHARES].double(), _sums_by_class(means)
+        shares, sums = means[SHARES].double(), sums_by_class(means)
         total = sums.sum(0)
         cross = torch.outer(total, shift)
         products = unpacked(means[PRODUCTS].double(), len(total)) - cross - cross.T
@@ -105,15 +163,20 @@ class LDA(SumsMethod):
 
     def require_possible(self, means: Tensors, examples: float | None) -> None:
         """Raise a ValueError if no examples have such sums, of so many if that is known."""
+        if self.epsilon and self.max_norm:
+            if examples is not None:
+                multiplier = noise_multiplier(self.epsilon, self.delta)
+                require_near(means, self.max_norm, multiplier / examples)
+            return
         shares, _, within = by_class(1.0, means)
         if examples is not None:
             require_counts(shares, examples)
             whole = unpacked(means[PRODUCTS].double(), len(within))
             require_rank(within, whole, round(examples) - int((shares > 0).sum()))
 
-    def head(self, count: float, means: Tensors) -> Head:
+    def head(self, count: float, means: Tensors, sites: int) -> LastLayer:
         """Return the discriminants, under the κ and ν of the largest evidence."""
-        counts, centres, within = by_class(count, means)
+        counts, centres, within = self.moments(count, means, sites)
         mean = (counts[:, None] * centres).sum(0) / count
         between = centres - mean
         kappa = pull(counts, between, within)
@@ -125,7 +188,7 @@ class LDA(SumsMethod):
         pulled = mean + (counts / (counts + kappa))[:, None] * between
         weight = torch.linalg.solve(covariance, pulled.T).T
         bias = ((counts + 1) / (count + len(counts))).log() - (weight * pulled).sum(1) / 2
-        return Head(weight, bias, background(counts, pulled, weight, bias))
+        return LastLayer(weight, bias, background(counts, pulled, weight, bias))
 
 
 def background(counts: Tensor, centres: Tensor, weight: Tensor, bias: Tensor) -> Background:
@@ -145,27 +208,6 @@ def background(counts: Tensor, centres: Tensor, weight: Tensor, bias: Tensor) ->
     turn = torch.eye(len(counts), dtype=torch.float64)[held]
     turn = turn - shares @ turn
     return Background(turn, -turn @ bias - along @ mean, apart @ along.T, shares)
-
-
-def by_class(count: float, means: Tensors) -> tuple[Tensor, Tensor, Tensor]:
-    """Return counts (C,), means (C, d), 0 for a class without examples, and the scatter (d, d).
-
-    Raises
-    ------
-    ValueError
-        If no examples have such sums.
-    """
-    shares, sums = means[SHARES].double(), _sums_by_class(means)
-    if shares.min() < 0 or abs(float(shares.sum()) - 1) > 1e-4:
-        raise ValueError("the classes' shares are none")
-    centres = torch.where(shares[:, None] > 0, sums / shares[:, None].clamp_min(1e-30), 0.0)
-    within = scatter(means[PRODUCTS], sums.shape[1], centres.T @ sums)
-    return count * shares, centres, count * within
-
-
-def _sums_by_class(means: Tensors) -> Tensor:
-    """Return the features' sums by class as parts of the mean of all examples, (C, d)."""
-    return means[FEATURES].double().view(len(means[SHARES]), -1)
 
 
 def pull(counts: Tensor, between: Tensor, within: Tensor) -> float:

@@ -35,10 +35,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedbary.methods._sums import Head
-from fedbary.methods.lda import LDA, by_class
+from fedbary.methods._sums import LastLayer
+from fedbary.methods.lda import LDA
 from fedbary.methods.shared.method import Tensors
-from fedbary.predictive.background import Background
+from fedbary.predictive.mahalanobis import Background
 
 LAMBDAS = tuple(10 ** (step / 20) for step in range(-120, 21))
 """What λ may be, in the unit of the trace of A; less would be lost in the rounding of the sums."""
@@ -51,9 +51,9 @@ PROBIT = 1.702 / math.sqrt(2)
 class Ridge(LDA):
     """Least squares on the classes' indicators from clients' sums, with λ by evidence."""
 
-    def head(self, count: float, means: Tensors) -> Head:
+    def head(self, count: float, means: Tensors, sites: int) -> LastLayer:
         """Return the scores' weights and biases, as logits."""
-        counts, centres, within = by_class(count, means)
+        counts, centres, within = self.moments(count, means, sites)
         mean = (counts[:, None] * centres).sum(0) / count
         between = counts.sqrt()[:, None] * (centres - mean)
         values, vectors = torch.linalg.eigh(within + between.T @ between)
@@ -64,7 +64,7 @@ class Ridge(LDA):
         weight = products / (values + scale) @ vectors.T
         bias = counts / count - weight @ mean
         slope = PROBIT / noise
-        return Head(weight * slope, bias * slope, background(counts, between, weight, slope))
+        return LastLayer(weight * slope, bias * slope, background(counts, between, weight, slope))
 
 
 def background(counts: Tensor, between: Tensor, weight: Tensor, slope: float) -> Background:

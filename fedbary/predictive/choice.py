@@ -10,9 +10,9 @@ from torch import Generator, Tensor, nn
 
 from fedbary.gaussian import LOG_VAR_SUFFIX, Posterior
 from fedbary.predictive import dropout, members, montecarlo
-from fedbary.predictive.background import Background
 from fedbary.predictive.combine import Gate, Pool, Prediction, gated, mixture, pooled, product
 from fedbary.predictive.draws import drawn
+from fedbary.predictive.mahalanobis import Background
 from fedbary.predictive.networks import Answers, batches
 from fedbary.variational import gaussian_layers
 

@@ -30,7 +30,7 @@ class Prediction:
         Mean over the networks of the entropy of each one's answer, (N,), in nats.
     distance : Tensor or None
         Relative Mahalanobis distance of the features to the nearest class, (N,); None where the
-        method knows no Gaussians of them. See `fedbary.predictive.background`.
+        method knows no Gaussians of them. See `fedbary.predictive.mahalanobis`.
     """
 
     probs: Tensor

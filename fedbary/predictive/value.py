@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, field
 from torch import Tensor
 
 from fedbary.gaussian import Posterior
-from fedbary.predictive.background import Background
 from fedbary.predictive.combine import Gate, Pool, pool_from
+from fedbary.predictive.mahalanobis import Background
 
 
 @dataclass(frozen=True, eq=False)

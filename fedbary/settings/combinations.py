@@ -92,6 +92,8 @@ def _with_method(settings: Settings) -> Iterator[tuple[str, str]]:
     elif kind.needs_numbers and getattr(settings, "noise", "learned") != "learned":
         yield "noise", f"learned for {method}"
     yield from _with_laplace(settings, "covariance" in declared(kind))
+    if getattr(settings, "epsilon", 0) and "max_norm" in declared(kind):
+        yield from _with_noise(settings)
     if getattr(settings, "kl_weight", None) == "share" and "prior" in {
         *unused_by(kind),
         *declared(kind),
@@ -104,6 +106,19 @@ def _with_method(settings: Settings) -> Iterator[tuple[str, str]]:
         yield "projection", f"none for {method}: what its clients keep is no model"
     for shared in sorted(declared(kind).keys() & models().get(settings.model, {}).keys()):
         yield "model", f"another network for {method}: {shared} is a parameter of both"
+
+
+def _with_noise(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Yield what else sites would tell of their examples, beside sums with noise."""
+    if settings.task != "classification":
+        why = "its standardisation takes sums without noise"
+        yield "epsilon", f"0 for task={settings.task}: {why}"
+    elif settings.normalise != "none":
+        yield "normalise", "none with epsilon: normalisation takes sums without noise"
+    if settings.features != "all":
+        yield "features", "all with epsilon: a projection takes sums without noise"
+    if settings.calibrate != "none":
+        yield "calibrate", "none with epsilon: a temperature takes scores without noise"
 
 
 def _with_laplace(settings: Settings, takes: bool) -> Iterator[tuple[str, str]]:

@@ -17,8 +17,8 @@ from torch import Tensor
 from fedbary.data.standardise import Standardiser, renewed
 from fedbary.errors import SettingError
 from fedbary.methods import METHODS, Server, method_of
+from fedbary.methods._class_sums import SHARES
 from fedbary.methods._sums import SumsMethod, head_names, sites_of, state_of, total_of
-from fedbary.methods.lda import SHARES
 from fedbary.runs.checkpoints import Checkpoint
 from fedbary.runs.commit import git_commit
 from fedbary.runs.damage import as_written

@@ -18,10 +18,10 @@ from fedbary.data.examples import Examples
 from fedbary.data.paths import content_of, user_path
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
-from fedbary.predictive.background import Background
 from fedbary.predictive.combine import pool_from
 from fedbary.predictive.conformal import Conformal
 from fedbary.predictive.histograms import HeldOut
+from fedbary.predictive.mahalanobis import Background
 from fedbary.runs.best import result_line
 from fedbary.runs.conformal_kept import read_held_out
 from fedbary.runs.damage import as_written

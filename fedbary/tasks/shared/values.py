@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from torch import Tensor, nn
 
 from fedbary.gaussian import Posterior
-from fedbary.predictive.background import Background
 from fedbary.predictive.combine import Gate, Pool
+from fedbary.predictive.mahalanobis import Background
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
