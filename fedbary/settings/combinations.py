@@ -10,6 +10,7 @@ from fedbary.parts.parameters import declared, told
 from fedbary.settings import limits
 from fedbary.settings.modes import mode_of
 from fedbary.settings.owners import methods, models, unused_by
+from fedbary.settings.task_words import OfImages
 
 if TYPE_CHECKING:
     from fedbary.settings.model import Settings
@@ -91,6 +92,8 @@ def _with_method(settings: Settings) -> Iterator[tuple[str, str]]:
         yield "method", f"another for task={settings.task}: {settings.method} predicts numbers"
     elif kind.needs_numbers and getattr(settings, "noise", "learned") != "learned":
         yield "noise", f"learned for {method}"
+    if kind.fits_last_layer and settings.class_weights != "none":
+        yield "class_weights", f"none for {method}, which counts every example once"
     yield from _with_laplace(settings, "covariance" in declared(kind))
     if getattr(settings, "epsilon", 0) and "max_norm" in declared(kind):
         yield from _with_noise(settings)
@@ -110,15 +113,18 @@ def _with_method(settings: Settings) -> Iterator[tuple[str, str]]:
 
 def _with_noise(settings: Settings) -> Iterator[tuple[str, str]]:
     """Yield what else sites would tell of their examples, beside sums with noise."""
+    own = told(OfImages, settings)
     if settings.task != "classification":
         why = "its standardisation takes sums without noise"
         yield "epsilon", f"0 for task={settings.task}: {why}"
-    elif settings.normalise != "none":
+    elif own.normalise != "none":
         yield "normalise", "none with epsilon: normalisation takes sums without noise"
-    if settings.features != "all":
+    if own.features != "all":
         yield "features", "all with epsilon: a projection takes sums without noise"
     if settings.calibrate != "none":
         yield "calibrate", "none with epsilon: a temperature takes scores without noise"
+    if settings.conformal != "none":
+        yield "conformal", "none with epsilon: sets take scores without noise"
 
 
 def _with_laplace(settings: Settings, takes: bool) -> Iterator[tuple[str, str]]:
