@@ -29,7 +29,7 @@ from fedbary.variational.frozen import frozen_config, frozen_tensors, require_sa
 from server_app.beginning import facts_of, new_folder, reopened_folder
 from server_app.calibrating import calibrate
 from server_app.clocked import rounds_of
-from server_app.grids.guarded import guarded
+from server_app.grids.guarded import Guarded, guarded
 from server_app.grids.omniscient import attacked
 from server_app.grids.watched import watched
 from server_app.recorder import Recorder
@@ -57,7 +57,7 @@ def main(grid: Grid, context: Context) -> None:
         if not is_simulated(grid):
             require_simulation(settings.attack)
             require_real_time(settings)
-            grid = OnceGrid(guarded(grid))
+            grid = guarded(grid)
         with claimed_folder(settings, Path.cwd()) as folder:
             run(grid, settings, folder)
     except (SettingError, RunError) as error:
@@ -99,7 +99,10 @@ def run(grid: Grid, settings: Settings, folder: Path) -> None:
 
 
 def _run(grid: Grid, settings: Settings, folder: Path) -> None:
-    simulated, grid = is_simulated(grid), watched(grid, settings.rounds)
+    simulated, is_real = is_simulated(grid), isinstance(grid, Guarded)
+    grid = watched(grid, settings.rounds)
+    if is_real:
+        grid = OnceGrid(grid)
     task = task_of(settings)
     signature = task.signature()
     for note in task.notes():

@@ -1,12 +1,16 @@
 """Long entries of a config reach every client in every round, and travel once."""
 
+import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from server_app.engine.inline import InlineGrid
+from server_app.grids.watched import Watched
 from strategies.once import KEPT, LONG, OnceGrid, once
 
-NUMBERS = {"long": [0.5 * k for k in range(LONG)], "short": [1.0, 2.0], "word": "a"}
+NUMBERS = {
+    "long": [0.5 * k for k in range(LONG)], "short": [1.0, 2.0], "word": "a", "server-round": 1,
+}  # fmt: skip
 
 
 class Counted(InlineGrid):
@@ -45,10 +49,11 @@ def asked(grid, **more):
     return list(grid.send_and_receive(messages, timeout=60))
 
 
-def test_a_long_entry_travels_once_and_is_heard_in_every_round():
+@pytest.mark.parametrize("is_watched", [False, True])
+def test_a_long_entry_travels_once_and_is_heard_in_every_round(is_watched, tmp_path):
     heard = []
     inner = federation(heard)
-    grid = OnceGrid(inner)
+    grid = OnceGrid(Watched(inner, tmp_path / "progress", 3) if is_watched else inner)
     for _ in range(3):
         assert not any(reply.has_error() for reply in asked(grid))
     assert heard == [NUMBERS] * 9
