@@ -16,6 +16,7 @@ from fedbary.errors import SettingError
 from fedbary.parts.parameters import NONE
 from fedbary.runs.lock import LOCK
 from fedbary.settings.config import BOOKKEEPING, Settings, read_yaml
+from fedbary.settings.earlier import ADDED
 
 POSTERIOR = "posterior.safetensors"
 METRICS = "metrics.jsonl"
@@ -97,13 +98,18 @@ def is_deployed(folder: Path) -> bool:
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
-    """Return the settings that the run in a folder was started with.
+    """Return the settings that the run in a folder was started with, in today's number.
 
     Raises
     ------
     SettingError
         If the folder holds no run.
     """
+    return {**ADDED, **written_settings(folder)}
+
+
+def written_settings(folder: Path) -> dict[str, Any]:
+    """Return the settings in a run's folder as they were written."""
     file = folder / SETTINGS
     made = read_yaml(file).get("settings") if file.exists() else None
     if not isinstance(made, dict):

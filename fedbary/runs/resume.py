@@ -16,6 +16,7 @@ from fedbary.runs.location import (
     is_deployed,
     read_settings,
     require_startable,
+    written_settings,
 )
 from fedbary.runs.lock import require_free
 from fedbary.runs.metrics_file import metrics_lines
@@ -57,7 +58,7 @@ def sound_checkpoint(folder: Path, settings: Settings, earlier: Collection[int])
     if checkpoint.settings not in [
         fingerprint({**held, "rounds": rounds})
         for rounds in lengths
-        for held in (settings.model_dump(), read_settings(folder))
+        for held in (settings.model_dump(), written_settings(folder))
     ]:
         raise SettingError("checkpoint", str(folder), "checkpoints of this run, not of another")
     lines_until(folder, checkpoint)

@@ -9,6 +9,18 @@ from typing import Any
 WRITTEN_OUT = {"predictive": ("bootstrap", "montecarlo")}
 """What earlier versions wrote where today's say auto."""
 
+ADDED: Mapping[str, Any] = MappingProxyType(
+    {
+        "mode": "rounds",
+        "speeds": "none",
+        "backbone": "none",
+        "conformal": "none",
+        "conformal_score": "lac",
+        "conformal_by": "all",
+    }
+)
+"""Settings of every run that earlier versions did not write, each with what their runs did."""
+
 OF_EVERY_RUN: Mapping[str, tuple[str, Any]] = MappingProxyType(
     {
         "alpha": ("partition", 0.5),

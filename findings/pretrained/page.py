@@ -1,80 +1,150 @@
-"""Heads on a pretrained network's features: the tables of docs/results/pretrained.md."""
+"""Heads on a pretrained network's features: what docs/results/pretrained.md shows."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from fedbary.figures.sheet import BLUE, GREEN, GREY, ORANGE, RED, SKY, open_frame, sheet
 from fedbary.report.cells import ACCURACY, ECE_15, NLL
 from fedbary.report.differences import differences, p_value
 from fedbary.report.markup import markdown_table
 from fedbary.study.table import read_table, result_rows
 from findings._pairs import SEED
 
-SIDES = {
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+NAMES = {
     "LDA": "LDA by sums",
     "Ridge": "Ridge by sums",
     "sites": "PVI, Kronecker sites",
-    "FedAvg 1": "FedAvg",
-    "FedAvg 5": "FedAvg",
-    "FedAvg 20": "FedAvg",
+    "FedAvg": "FedAvg",
+    "SCAFFOLD": "SCAFFOLD",
     "one place": "all examples in one place",
 }
-"""Each side of the table, and what the page calls it."""
+"""Each kind of head, and what the page calls it."""
+
+SIDES = ["LDA", "Ridge", "sites 2"]
+SIDES += [f"{rival} {rounds}" for rival in ("FedAvg", "SCAFFOLD") for rounds in (1, 5, 10, 20)]
+SIDES += ["one place"]
+"""The sides of the table in its order; a number is that of rounds."""
+
+FRONT = ["LDA", "sites 2", "FedAvg 5", "FedAvg 20", "SCAFFOLD 20", "one place"]
+"""The sides of the README's table."""
 
 PAIRS = [
     ("LDA", "FedAvg 5"),
     ("LDA", "FedAvg 20"),
+    ("LDA", "SCAFFOLD 20"),
     ("LDA", "one place"),
-    ("sites", "FedAvg 20"),
-    ("sites", "one place"),
+    ("sites 2", "FedAvg 20"),
+    ("sites 2", "SCAFFOLD 20"),
+    ("sites 2", "one place"),
 ]
 """What is tested, by NLL."""
 
+COLORS = {"LDA": BLUE, "Ridge": SKY, "sites": GREEN, "FedAvg": RED, "SCAFFOLD": ORANGE}
+
 
 def read(results: Path) -> pd.DataFrame:
-    """Return the result of every run, `side` being its method, of FedAvg with its rounds."""
+    """Return the result of every run, with its kind of head and its side."""
     rows = result_rows(read_table(results))
-    side = rows["method"].where(
-        rows["method"] != "barycentre", "FedAvg " + rows["rounds"].astype(str)
-    )
-    side = side.where(rows["method"] != "PVI", "sites")
-    return rows.assign(side=side.where(rows["clients"] > 1, "one place"))
+    kind = rows["method"].replace({"barycentre": "FedAvg", "PVI": "sites"})
+    kind = kind.where(rows["clients"] > 1, "one place")
+    told = kind.isin(["sites", "FedAvg", "SCAFFOLD"])
+    side = kind.where(~told, kind + " " + rows["rounds"].astype(str))
+    return rows.assign(kind=kind, side=side, kilobytes=rows["bytes.up"] * rows["rounds"] / 1000)
 
 
 def tables(results: Path) -> str:
     """Return the scores, the tests, and what was chosen, in Markdown."""
     rows = read(results)
+    return "\n\n".join([scores(rows, SIDES), _tests(rows), *_chosen(results / "choice")])
+
+
+def scores(rows: pd.DataFrame, sides: list[str]) -> str:
+    """Return each side's rounds, bytes and scores."""
     body = []
-    for side, name in SIDES.items():
+    for side in sides:
         runs = rows[rows["side"] == side]
-        sent = (runs["bytes.up"] * runs["rounds"]).mean() / 1000
+        if runs.empty:
+            continue
         alone = side == "one place"
-        told = ["–", "–"] if alone else [f"{runs['rounds'].iloc[0]}", f"{sent:,.0f}"]
-        scores = [metric.show(runs[metric.column]) for metric in (ACCURACY, NLL, ECE_15)]
-        body.append([name, *told, *scores])
+        sent = f"{runs['kilobytes'].mean():,.0f}"
+        told = ["–", "–"] if alone else [f"{runs['rounds'].iloc[0]}", sent]
+        shown = [metric.show(runs[metric.column]) for metric in (ACCURACY, NLL, ECE_15)]
+        body.append([NAMES[runs["kind"].iloc[0]], *told, *shown])
     head = ["head", "rounds", "KB up a client", ACCURACY.label, NLL.label, ECE_15.label]
-    tested = [
-        [_named(row.first, row.second), NLL.difference(row), p_value(row.t_test), p_value(row.holm)]
+    return markdown_table(head, body)
+
+
+def _tests(rows: pd.DataFrame) -> str:
+    body = [
+        [f"{row.first} − {row.second}", NLL.difference(row), p_value(row.t_test), p_value(row.holm)]
         for row in differences(rows, PAIRS, [NLL], SEED).itertuples()
     ]
-    second = markdown_table(["pair", "NLL [95 %]", "p, t-test", "p, Holm"], tested)
-    return "\n\n".join([markdown_table(head, body), second, _chosen(results / "choice")])
+    return markdown_table(["pair", "NLL [95 %]", "p, t-test", "p, Holm"], body)
 
 
-def _chosen(results: Path) -> str:
-    """Return the NLL on validation data by setting and rounds."""
+def _chosen(results: Path) -> list[str]:
+    """Return the NLL on validation data by setting and rounds: of FedAvg, SCAFFOLD, the centre."""
     table = read_table(results)
-    of_fedavg = table[table["method"] != "PVI"]
-    mean = of_fedavg.groupby(["lr", "weight_decay", "round"])["nll"].mean()
-    body = [
-        [f"{lr:g}", f"{decay:g}", *(f"{mean[lr, decay, each]:.4f}" for each in (1, 5, 20))]
-        for lr, decay in sorted({key[:2] for key in mean.index})
-    ]
-    return markdown_table(["`lr`", "`weight_decay`", "round 1", "round 5", "round 20"], body)
+    keys = {
+        "FedAvg": ["local_epochs", "lr", "weight_decay"],
+        "SCAFFOLD": ["lr"],
+        "PVI": ["prior_std"],
+    }
+    kind = table["method"].replace("barycentre", "FedAvg")
+    found = []
+    for name, settings in keys.items():
+        of_it = table[kind == name]
+        mean = of_it.groupby([*settings, "round"])["nll"].mean().unstack("round")
+        rounds = [each for each in (1, 5, 10, 20) if each in mean]
+        body = [
+            [*(f"{value:g}" for value in (key if isinstance(key, tuple) else (key,))), *cells]
+            for key, cells in zip(
+                mean.index,
+                ([f"{row[each]:.4f}" for each in rounds] for _, row in mean.iterrows()),
+                strict=True,
+            )
+        ]
+        shown = {"PVI": "one place"}.get(name, name)
+        names = [f"{shown}: `{settings[0]}`", *(f"`{each}`" for each in settings[1:])]
+        told = [f"round {each}" for each in rounds] if len(rounds) > 1 else ["NLL"]
+        found.append(markdown_table([*names, *told], body))
+    return found
 
 
-def _named(one: str, other: str) -> str:
-    names = {"sites": "Kronecker sites"}
-    return f"{names.get(one, one)} less {names.get(other, other)}"
+def picture(results: Path) -> Figure:
+    """Return the NLL against rounds and against bytes, with the central model as a line."""
+    rows = read(results)
+    figure = sheet(9.0, 3.6)
+    left, right = figure.subplots(1, 2, sharey=True)
+    _draw(left, rows, "rounds", {1: "1", 2: "2", 5: "5", 10: "10", 20: "20"})
+    _draw(right, rows, "kilobytes", {50: "50", 200: "200", 1000: "1,000", 3000: "3,000"})
+    left.set_xlabel("rounds")
+    right.set_xlabel("KB that a client sends in all")
+    left.set_ylabel("NLL")
+    left.legend(frameon=False)
+    return figure
+
+
+def _draw(axes: Axes, rows: pd.DataFrame, column: str, ticks: Mapping[int, str]) -> None:
+    for kind, color in COLORS.items():
+        of_it = rows[rows["kind"] == kind]
+        mean = of_it.groupby("rounds")[["kilobytes", "nll"]].mean().reset_index()
+        spread = of_it.groupby("rounds")["nll"].std()
+        axes.errorbar(
+            mean[column], mean["nll"], spread, fmt="o-", color=color, capsize=2, label=NAMES[kind]
+        )
+    central = rows.loc[rows["kind"] == "one place", "nll"].mean()
+    axes.axhline(central, color=GREY, linewidth=1, linestyle="--", label=NAMES["one place"])
+    axes.set_xscale("log")
+    axes.set_xticks(list(ticks), list(ticks.values()))
+    axes.minorticks_off()
+    open_frame(axes)
