@@ -32,3 +32,12 @@ def test_sentences_are_short_and_begin_with_their_subject():
     assert sum(count > 30 for count in words) / len(words) <= 0.04
     fronted = [sentence for sentence in every if FRONTED.match(sentence)]
     assert len(fronted) / len(every) <= 0.01, fronted
+
+
+def test_no_line_of_text_is_longer_than_120_characters():
+    for page in PAGES:
+        text = re.sub(r"(?s)```.*?```", "", page.read_text(encoding="utf-8"))
+        lines = [
+            line for line in text.splitlines() if not line.startswith(("|", "!", "<!--", "[!"))
+        ]
+        assert not [line for line in lines if len(line) > 120], page
