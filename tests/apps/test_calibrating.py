@@ -190,7 +190,7 @@ def test_sets_need_examples_that_nothing_else_has_used(words, named):
 @pytest.mark.parametrize("name", ["conformal_score", "conformal_by"])
 def test_what_makes_sets_is_refused_without_any(name):
     with pytest.raises(SettingError, match="conformal=none does not use it"):
-        require_used([name], settings(conformal="none"))
+        require_used({name: "lac"}, settings(conformal="none"))
 
 
 @pytest.mark.parametrize("content", ["{}", "[]", "{", '{"sites": {"a": {"cells": [-1]}}}'])
