@@ -166,7 +166,7 @@ def test_they_run_by_their_names_and_a_task_has_its_scores_in_the_log_and_in_a_r
     blocks = [
         {"rule": rules, "inference": of["inference"], "cool": 0.5, "bayesian_layers": 1},
         {"method": of["method"]},
-        {"attack": of["attack"], "blur": 0.5, "hostile_fraction": 0.4},
+        {"attack": of["attack"], "blur": 0.5, "hostile_fraction": 0.4, "bayesian_layers": 1},
     ]
     (copy / "names.yaml").write_text(json.dumps({"settings": own, "grid": blocks}))
     grid = [{"rule": ["RKLB", "WB"], "split": [0, 1]}]
