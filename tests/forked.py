@@ -64,6 +64,7 @@ def serve(folder: str, listening: int) -> None:
                 break
             client.close()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a job ignores it
     size, files, _, _ = socket.recv_fds(client, 4, FIRST_FREE)
     asked = json.loads(client.recv(int.from_bytes(size, "big"), socket.MSG_WAITALL))
     child = os.fork()
