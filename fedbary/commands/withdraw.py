@@ -21,7 +21,7 @@ def forget(
 ) -> None:
     """Take a site out of a run of LDA, Ridge or ConjugateGaussian.
 
-    RUN is the folder of a run that has ended, SITE the name of a site as its log has it. The
+    RUN is the folder of a run that has ended. SITE is the name of a site as its log has it. The
     model of the new folder is that of a run without the site. RUN stays as it is.
 
     Examples: `fedbary forget runs/RUN north`; `fedbary forget runs/RUN "partition 3" --output
