@@ -17,11 +17,12 @@ import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from fedbary.errors import SettingError
-from fedbary.settings.config import BOOKKEEPING, Settings, read_yaml, resolve
+from fedbary.settings.config import BOOKKEEPING, DEFAULTS, Settings, read_yaml, resolve
 from fedbary.settings.earlier import with_every
 from fedbary.settings.uses import require_used, require_used_by_some
 
@@ -134,7 +135,15 @@ def _differing_in(group: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _told(settings: Settings, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return a run's settings as names tell them: a method's name in place of the rule."""
-    return with_every({**settings.model_dump(), "rule": settings.strategy}, given)
+    chosen = {**_presets().get(settings.protocol, {}), **given}
+    return with_every({**settings.model_dump(), "rule": settings.strategy}, chosen)
+
+
+@cache
+def _presets() -> Mapping[str, Mapping[str, Any]]:
+    """Return what each protocol of simulation.yaml sets."""
+    found: Mapping[str, Mapping[str, Any]] = read_yaml(DEFAULTS)["protocols"]
+    return found
 
 
 def _points(block: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
