@@ -51,7 +51,7 @@ class SumsMethod(Method):
         The most features that may enter the last layer, as clients send their square.
     max_norm : float
         Features of an example are scaled down to this Euclidean norm; 0: they stay. It bounds what
-        one example, and so a hostile site, can do.
+        one example, and so a hostile site, can do. Predictions take features as they are.
 
     Raises
     ------
