@@ -13,10 +13,14 @@ from torch import nn
 
 from fedbary.backbones import _own, _timm, _torchvision
 from fedbary.backbones._body import Backbone
-from fedbary.data.forms import BACKBONES, HUB, TIMM, TORCHVISION, is_own_backbone
+from fedbary.data.forms import BACKBONES, FUNCTION, backbone_of
 from fedbary.errors import SettingError
 
 __all__ = ["Backbone", "load"]
+
+
+MAKERS = {"timm": _timm, "hf": _timm, "torchvision": _torchvision, FUNCTION: _own}
+"""What makes networks of each kind of source."""
 
 
 @lru_cache(maxsize=4)
@@ -39,14 +43,10 @@ def load(name: str, weights: str, size: int | str, device: torch.device) -> Back
     SettingError
         If it or its weights cannot be had; the message says what is missing and where it must lie.
     """
-    if name.startswith((TIMM, HUB)):
-        body, transform = _timm.make(name, weights)
-    elif name.startswith(TORCHVISION):
-        body, transform = _torchvision.make(name, weights)
-    elif is_own_backbone(name):
-        body, transform = _own.make(name, weights)
-    else:
+    source = backbone_of(name)
+    if source is None:
         raise SettingError("backbone", name, f"none, {BACKBONES}")
+    body, transform = MAKERS[source.kind].make(source, weights)
     if size != "auto":
         transform = transform.sized(int(size))
     return Backbone(name, _frozen(body).to(device), transform)

@@ -8,11 +8,12 @@ from torch import nn
 
 from fedbary.backbones._body import Transform
 from fedbary.backbones._weights import fill
+from fedbary.data.forms import DataSource
 from fedbary.errors import SettingError
 from fedbary.parts.imports import called_function, said
 
 
-def make(name: str, weights: str) -> tuple[nn.Module, Transform]:
+def make(source: DataSource, weights: str) -> tuple[nn.Module, Transform]:
     """Return what the function returns: a module, or one with a dict of its transform.
 
     The dict has some of ``size``, ``mean``, ``std`` and ``mode``, see `Transform`.
@@ -22,6 +23,7 @@ def make(name: str, weights: str) -> tuple[nn.Module, Transform]:
     SettingError
         If it cannot be imported or called without arguments, or returns something else.
     """
+    name = source.text
     found = called_function("backbone", name)
     body, told = found if isinstance(found, tuple) and len(found) == 2 else (found, {})
     allowed = "a function that returns an nn.Module, or one and a dict of size, mean, std, mode"

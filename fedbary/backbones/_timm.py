@@ -6,14 +6,14 @@ from torch import nn
 
 from fedbary.backbones._body import Transform
 from fedbary.backbones._weights import fill
-from fedbary.data.forms import HUB, TIMM
+from fedbary.data.forms import DataSource
 from fedbary.errors import SettingError
 from fedbary.parts.imports import library
 
 EXTRA = "vision"
 
 
-def make(name: str, weights: str) -> tuple[nn.Module, Transform]:
+def make(source: DataSource, weights: str) -> tuple[nn.Module, Transform]:
     """Return a network without its head, and its transform.
 
     Raises
@@ -21,9 +21,10 @@ def make(name: str, weights: str) -> tuple[nn.Module, Transform]:
     SettingError
         If timm is not installed or has no such network, or its weights are not there.
     """
+    name = source.text
     timm = library("timm", EXTRA, "backbone", name)
-    is_hub = name.startswith(HUB)
-    called = f"hf-hub:{name.removeprefix(HUB)}" if is_hub else name.removeprefix(TIMM)
+    is_hub = source.kind == "hf"
+    called = f"hf-hub:{source.held}" if is_hub else source.held
     if not is_hub and not timm.is_model(called.partition(".")[0]):
         close = ", ".join(timm.list_models(f"*{called[:8]}*")[:5]) or "timm.list_models() has them"
         raise SettingError("backbone", name, f"a network of timm: {close}")

@@ -9,14 +9,14 @@ from torch import nn
 
 from fedbary.backbones._body import Transform
 from fedbary.backbones._weights import HEADS, fill
-from fedbary.data.forms import TORCHVISION
+from fedbary.data.forms import DataSource
 from fedbary.errors import SettingError, one_line
 from fedbary.parts.imports import library
 
 EXTRA = "simulation"
 
 
-def make(name: str, weights: str) -> tuple[nn.Module, Transform]:
+def make(source: DataSource, weights: str) -> tuple[nn.Module, Transform]:
     """Return a network without its last layer, and its transform.
 
     Raises
@@ -24,8 +24,8 @@ def make(name: str, weights: str) -> tuple[nn.Module, Transform]:
     SettingError
         If torchvision has no such classifier of images, or its weights are not there.
     """
+    name, called = source.text, source.held
     models = library("torchvision.models", EXTRA, "backbone", name)
-    called = name.removeprefix(TORCHVISION)
     known = models.list_models(module=models)
     if called not in known:
         raise SettingError("backbone", name, f"a network of torchvision: {', '.join(known)}")

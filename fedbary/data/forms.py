@@ -1,46 +1,139 @@
-"""The forms that the names of data sets and backbones may have, beside names and paths."""
+"""Where data and backbones come from: what a setting says of it, parsed once to a value."""
 
 from __future__ import annotations
 
-from fedbary.parts.registry import is_factory
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 
-HUB = "hf:"
-"""How the names of Hugging Face's data sets begin, ``hf:owner/name``, and those of local copies."""
+from fedbary.data.paths import user_path
+from fedbary.parts.registry import forms, is_factory, modules
 
-TORCHVISION = "torchvision:"
-"""How the names of torchvision's data sets begin, ``torchvision:KMNIST``."""
+FUNCTION = "function"
+"""The kind of a function of one's own, ``package.module:function``."""
 
-TIMM = "timm:"
-"""How the names of timm's networks begin, ``timm:resnet18``."""
+PATH = "path"
+"""The kind of a name of a data set here, and of a path whose ending is no format's."""
 
-BACKBONES = f"{TIMM}NAME, {TORCHVISION}NAME, {HUB}OWNER/NAME, or package.module:factory"
+OTHER_ENDINGS = {".csv.gz": "csv", ".tsv": "csv"}
+"""Endings of files that a format reads beside that of its own name."""
+
+BACKBONES = "timm:NAME, torchvision:NAME, hf:OWNER/NAME, or package.module:factory"
 """The forms that the name of a backbone may have."""
 
-PARQUET = ".parquet"
-"""How the names of Parquet files end."""
+_OF_BACKBONES = ("timm", "torchvision", "hf")
 
 
-def has_columns(name: str) -> bool:
-    """Whether a data set of images holds columns by name: one of Hugging Face, a Parquet file."""
-    return name.startswith(HUB) or name.lower().endswith(PARQUET)
+@dataclass(frozen=True)
+class DataSource:
+    """Where something comes from.
+
+    Attributes
+    ----------
+    text : str
+        What the setting says.
+    kind : str
+        A file in `fedbary.data.sources` for ``kind:place:part``, one in `fedbary.data.formats` for
+        the path of a file; `FUNCTION`; or `PATH`.
+    place : str
+        What a library calls it, a module, or a path.
+    part : str
+        What of it: a configuration, a split or a function; "" where the text has none.
+    """
+
+    text: str
+    kind: str
+    place: str
+    part: str = ""
+
+    @property
+    def is_code(self) -> bool:
+        """Whether it is a function of one's own."""
+        return self.kind == FUNCTION
+
+    @property
+    def is_path(self) -> bool:
+        """Whether it is a path, whatever lies there: its text has a slash."""
+        return "/" in self.text and not self.is_elsewhere
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether a library or a function gives it, so that no file of its name need be here."""
+        return self.is_code or self.kind in libraries()
+
+    @property
+    def has_columns(self) -> bool:
+        """Whether images of it are a column among others, so that another's name is asked for."""
+        return any(self.kind in modules(room, "image_columns") for room in _ROOMS)
+
+    @property
+    def held(self) -> str:
+        """The text without the library's name."""
+        return ":".join([self.place, *([self.part] if self.part else [])])
+
+    @property
+    def stem(self) -> str:
+        """A short name, for a run's folder."""
+        return Path(self.part or self.place).stem
+
+    def path(self, data_dir: Path | str) -> Path:
+        """Return where it lies if it is a path: absolute, here, or else in a folder."""
+        here = user_path(self.held)
+        return here if here.exists() else Path(data_dir) / here
+
+    def located(self) -> str:
+        """Return the text with an absolute path where it is that of a file or folder here."""
+        path = user_path(self.held)
+        may_lie_here = self.kind in modules("data/sources", "local")
+        if self.is_elsewhere and not may_lie_here:
+            return self.text
+        is_path = may_lie_here or self.is_path or (path.suffix and path.is_file())
+        prefix = f"{self.kind}:" if may_lie_here else ""
+        return prefix + str(path.resolve()) if is_path and path.exists() else self.text
 
 
-def is_own(name: str) -> bool:
-    """Whether a name is that of a function of one's own, ``package.module:function``."""
-    return is_factory(name) and not name.startswith((HUB, TORCHVISION))
+_ROOMS = ("data/sources", "data/formats")
 
 
-def is_source(name: str) -> bool:
-    """Whether a name says where data come from: a library, or a function of one's own."""
-    return name.startswith((HUB, TORCHVISION)) or is_factory(name)
+def libraries() -> tuple[str, ...]:
+    """Return what texts may begin with, before a colon."""
+    return modules("data/sources")
 
 
-def is_own_backbone(name: str) -> bool:
-    """Whether the name of a backbone is that of a function of one's own."""
-    return is_factory(name) and not name.startswith((TIMM, TORCHVISION, HUB))
+def endings(function: str = "") -> dict[str, str]:
+    """Return the formats by how their files end; with a function's name those that define it."""
+    known = modules("data/formats", function)
+    own = {f".{name}": name for name in known}
+    return own | {end: name for end, name in OTHER_ENDINGS.items() if name in known}
 
 
-def is_backbone(name: str) -> bool:
-    """Whether a name has one of the forms of `BACKBONES`."""
-    begun = (name.startswith(form) and name != form for form in (TIMM, TORCHVISION, HUB))
-    return any(begun) or is_own_backbone(name)
+def elsewhere(*functions: str) -> str:
+    """Return the forms of what is no path, for an error; of those that define a function."""
+    return ", ".join([*forms("data/sources", functions), "or package.module:function"])
+
+
+@lru_cache(maxsize=256)
+def source_of(text: str) -> DataSource:
+    """Return the source that ``dataset=`` names; a text of no known form is a `PATH`."""
+    if found := _of_library(text, libraries()) or _of_function(text):
+        return found
+    ending = [name for end, name in endings().items() if text.lower().endswith(end)]
+    return DataSource(text, ending[0] if ending else PATH, text)
+
+
+def backbone_of(text: str) -> DataSource | None:
+    """Return the source that ``backbone=`` names; None for a text of another form."""
+    found = _of_library(text, _OF_BACKBONES)
+    return found if found and found.held else None if found else _of_function(text)
+
+
+def _of_library(text: str, known: tuple[str, ...]) -> DataSource | None:
+    kind, colon, held = text.partition(":")
+    if not (colon and kind in known):
+        return None
+    place, _, part = held.partition(":")
+    return DataSource(text, kind, place, part)
+
+
+def _of_function(text: str) -> DataSource | None:
+    return DataSource(text, FUNCTION, *text.split(":")) if is_factory(text) else None

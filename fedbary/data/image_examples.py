@@ -11,12 +11,12 @@ import torch
 
 from fedbary.data.examples import Examples
 from fedbary.data.folder_contents import contents
+from fedbary.data.formats.npz import read_npz_arrays
 from fedbary.data.image_files import IMAGES, read_image, shape_of
 from fedbary.data.image_folder import treated
 from fedbary.data.image_layout import ImageLayout, of_pictures
 from fedbary.data.images._dataset import images_of, require_pixels
 from fedbary.data.labels import CLASSES, Labels
-from fedbary.data.npz import read_npz_arrays
 from fedbary.errors import SettingError
 from fedbary.texts import composed
 

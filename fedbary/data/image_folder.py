@@ -10,10 +10,9 @@ import numpy as np
 
 from fedbary.data.folder_contents import Contents, contents, formats, is_hidden, named
 from fedbary.data.image_files import Shape, common_shape, read_image, shape_of, traits_of
+from fedbary.data.readers import LabelledImages
 from fedbary.errors import SettingError
 from fedbary.texts import composed
-
-LabelledImages = tuple[np.ndarray, np.ndarray]
 
 
 def folders_in(folder: Path) -> dict[str, Path]:

@@ -12,7 +12,7 @@ from typing import IO
 
 import yaml
 
-from fedbary.data.forms import HUB, is_source
+from fedbary.data.forms import source_of
 from fedbary.data.paths import user_path
 from fedbary.errors import RunError, SettingError
 from fedbary.launching.environment import flower_environment, progress_in
@@ -76,7 +76,7 @@ def located(settings: Settings, folder: Path) -> Settings:
         update={
             "output": str(folder),
             "data_dir": str(user_path(settings.data_dir).resolve()),
-            **{name: _absolute(getattr(settings, name)) for name in paths},
+            **{name: source_of(getattr(settings, name)).located() for name in paths},
         }
     )
 
@@ -115,22 +115,14 @@ def prepare(settings: Settings, folder: Path, own_data: bool = False) -> Setting
     return prepared
 
 
-def _absolute(dataset: str) -> str:
-    """Return the path of a data set that is a file or folder here; others' names as they are."""
-    prefix = HUB if dataset.startswith(HUB) else ""
-    path = user_path(dataset.removeprefix(prefix))
-    is_path = prefix or "/" in dataset or (path.suffix and path.is_file())
-    return prefix + str(path.resolve()) if is_path and path.exists() else dataset
-
-
 def _require_file(setting: str, settings: Settings) -> None:
     """Raise a SettingError if what names a data set is neither a known name nor a path."""
     name = getattr(settings, setting)
     known = limits.of(limits.data_task(setting, settings.task)).DATASETS
-    places = (user_path(name), Path(settings.data_dir) / name)
-    if name in ("none", *known) or is_source(name):
+    source = source_of(name)
+    if name in ("none", *known) or source.is_elsewhere:
         return
-    if not any(place.exists() for place in places):
+    if not source.path(settings.data_dir).exists():
         raise SettingError(setting, name, f"{', '.join(known)}, or the path of data")
 
 

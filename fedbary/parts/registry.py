@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pkgutil
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 _PACKAGE = Path(__file__).parents[1]
@@ -24,6 +25,13 @@ def modules(package: str, function: str = "") -> tuple[str, ...]:
 
 def _text(package: str, module: str) -> str:
     return (_PACKAGE / package / f"{module}.py").read_text(encoding="utf-8")
+
+
+def forms(package: str, functions: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return the ``FORM`` of each module of a package that defines one of some functions."""
+    wanted = functions or ("",)
+    names = [name for name in modules(package) if any(name in modules(package, f) for f in wanted)]
+    return tuple(re.findall(r'^FORM = "(.+)"', _text(package, n), re.M)[0] for n in names)
 
 
 def is_factory(name: str) -> bool:

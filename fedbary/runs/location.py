@@ -35,7 +35,7 @@ def run_folder(settings: Settings, base: Path) -> Path:
     if settings.output != "auto":
         return (base / user_path(settings.output)).resolve()
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    data = Path(settings.dataset.rpartition(":")[2]).stem
+    data = settings.source.stem
     name = f"{stamp}-{data}-{settings.strategy}-n{settings.bayesian_layers}-seed{settings.seed}"
     folder = (base / "runs" / name).resolve()
     numbered = (folder.with_name(f"{name}-{number}") for number in itertools.count(2))

@@ -8,17 +8,27 @@ from contextlib import suppress
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
-from fedbary.data.forms import is_own, is_own_backbone
+from fedbary.data.forms import backbone_of, source_of
 from fedbary.errors import SettingError
 from fedbary.parts.registry import is_factory
 from fedbary.settings.config import Settings
 
+
+def _is_own_data(name: str) -> bool:
+    return source_of(name).is_code
+
+
+def _is_own_backbone(name: str) -> bool:
+    source = backbone_of(name)
+    return source is not None and source.is_code
+
+
 NAMES_CODE: Mapping[str, Callable[[str], bool]] = {
     "model": is_factory,
-    "backbone": is_own_backbone,
-    "dataset": is_own,
-    "test_dataset": is_own,
-    "ood_dataset": is_own,
+    "backbone": _is_own_backbone,
+    "dataset": _is_own_data,
+    "test_dataset": _is_own_data,
+    "ood_dataset": _is_own_data,
 }
 """Settings that may name a function, ``package.module:function``, and whether a value does."""
 

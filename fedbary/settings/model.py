@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from fedbary.attacks import ATTACKS, OMNISCIENT
-from fedbary.data.forms import BACKBONES, HUB, TORCHVISION, is_backbone, is_source
+from fedbary.data.forms import BACKBONES, DataSource, backbone_of, elsewhere, source_of
 from fedbary.data.image_layout import parse_classes, parse_shape
 from fedbary.data.partition import PARTITIONS
 from fedbary.data.partitioners import EXTRA
@@ -146,6 +146,11 @@ class Settings(BaseModel):
         return self.keep_best != "none" or server_round >= self.rounds
 
     @property
+    def source(self) -> DataSource:
+        """Where the data come from."""
+        return source_of(self.dataset)
+
+    @property
     def server_validates(self) -> bool:
         """Whether the server scores models on validation data of its own."""
         return self.evaluate_on == "validation" and self.dataset != "none"
@@ -241,19 +246,19 @@ class Settings(BaseModel):
         setting, task = str(info.field_name), str(info.data.get("task"))
         task = limits.data_task(setting, task) if task in limits.TASKS else "classification"
         known, files = limits.of(task).DATASETS, limits.of(task).FILES
-        is_file = value.lower().endswith(files)
-        if value in ("none", *known) or is_file or "/" in value or is_source(value):
+        source, is_file = source_of(value), value.lower().endswith(files)
+        if value in ("none", *known) or is_file or source.is_path or source.is_elsewhere:
             return value
         also = f", the path of a file {', '.join(files)} or of a folder (with a slash: ./scans), "
-        also += f"{HUB}owner/name, {TORCHVISION}NAME, or package.module:function"
-        if setting == "dataset" and value.lower().endswith(".csv"):
+        also += elsewhere()
+        if setting == "dataset" and source.kind == "csv":
             also += "; a table needs task=regression or task=tables, and target=<its column>"
         raise SettingError(setting, value, ", ".join(known) + also)
 
     @field_validator("backbone")
     @classmethod
     def _is_backbone(cls, value: str) -> str:
-        if value != "none" and not is_backbone(value):
+        if value != "none" and backbone_of(value) is None:
             raise SettingError("backbone", value, f"none, {BACKBONES}")
         return value
 

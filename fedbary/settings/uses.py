@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
-from fedbary.data.forms import has_columns
 from fedbary.errors import SettingError
 from fedbary.parts.parameters import declared
 from fedbary.settings import limits
@@ -48,7 +47,7 @@ def _unused(settings: Settings) -> Iterator[tuple[str, tuple[str, str]]]:
     task = limits.of(settings.task)
     for name in task.UNUSED:
         yield name, (f"task={settings.task}", task.USES)
-    if settings.task == "classification" and not has_columns(settings.dataset):
+    if settings.task == "classification" and not settings.source.has_columns:
         yield "target", (f"dataset={settings.dataset}", task.USES)
     method = methods()[settings.method]
     part = f"method={method.name}"

@@ -5,7 +5,9 @@ import socket
 import pytest
 import yaml
 
-from fedbary.data.hub import load_hub
+from fedbary.data.forms import source_of
+from fedbary.data.readers import Reading
+from fedbary.data.sources.hf import load_hub
 from fedbary.errors import SettingError
 
 ELSEWHERE = (
@@ -53,10 +55,10 @@ def write(folder, file, configuration):
 def test_data_elsewhere_are_refused_before_anything_is_read(file, form, place, folder, tmp_path):
     write(folder, file, {"config_name": "default", **FORMS[form](place)})
     with pytest.raises(SettingError, match="not in the folder"):
-        load_hub(f"hf:{folder}", tmp_path, False)
+        load_hub(source_of(f"hf:{folder}"), Reading(tmp_path))
 
 
 @pytest.mark.parametrize("file", ["README.md", ".huggingface.yaml"])
 def test_data_in_the_folder_are_read(file, folder, tmp_path):
     write(folder, file, {"config_name": "default", "data_files": "x.parquet"})
-    assert len(load_hub(f"hf:{folder}", tmp_path, False)[0]) == 3
+    assert len(load_hub(source_of(f"hf:{folder}"), Reading(tmp_path))[0]) == 3

@@ -4,9 +4,14 @@ import re
 
 import pytest
 
-from fedbary.data.tables._csv import read as read_csv
-from fedbary.data.tables._uci import read
+from fedbary.data.formats import _uci, csv
+from fedbary.data.forms import source_of
+from fedbary.data.readers import Reading
 from fedbary.errors import SettingError
+
+
+def read(format_, path):
+    return format_.table(source_of(str(path)), Reading(path.parent, target="y"))
 
 
 @pytest.mark.parametrize(
@@ -20,14 +25,14 @@ from fedbary.errors import SettingError
 def test_a_csv_file_that_is_none(content, said, tmp_path):
     (tmp_path / "t.csv").write_bytes(content)
     with pytest.raises(SettingError, match=re.escape(said)):
-        read_csv(tmp_path / "t.csv", "y")
+        read(csv, tmp_path / "t.csv")
 
 
 def test_names_may_be_quoted_and_begin_with_a_mark(tmp_path):
     (tmp_path / "t.csv").write_bytes(b'\xef\xbb\xbf"a,b","a"\n1,2\n')
-    assert list(read_csv(tmp_path / "t.csv", "y").columns) == ["a,b", "a"]
+    assert list(read(csv, tmp_path / "t.csv").columns) == ["a,b", "a"]
 
 
 def test_a_folder_that_holds_no_table(tmp_path):
     with pytest.raises(SettingError, match="'a folder without data.txt'; expected a table's file"):
-        read(tmp_path, "y")
+        read(_uci, tmp_path)

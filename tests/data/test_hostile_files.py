@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from PIL import Image, ImageFile
 
 from fedbary.data.batches import inputs
+from fedbary.data.formats.npz import read_npz_arrays
 from fedbary.data.image_files import FORMATS, LARGEST_FILE, read_image
 from fedbary.data.image_layout import ImageLayout
 from fedbary.data.images import load
-from fedbary.data.npz import read_npz_arrays
 from fedbary.data.sites import own_data
 from fedbary.data.tables import load as load_table
 from fedbary.errors import SettingError
@@ -169,7 +169,8 @@ def test_too_little_memory_is_said_in_one_line(folder, monkeypatch):
 
     monkeypatch.setattr("fedbary.data.image_folder.read_image", grasps)
     assert "Unable to allocate" in refused(own_data.__wrapped__, str(folder), TASK)
-    monkeypatch.setattr("fedbary.data.images.read_npz", grasps)
+    monkeypatch.setattr("fedbary.data.formats.npz.read_npz_arrays", grasps)
+    (folder / "x.npz").touch()
     assert "Unable to allocate" in refused(load, str(folder / "x.npz"), folder, False)
 
 

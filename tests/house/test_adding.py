@@ -83,7 +83,7 @@ def copy(tmp_path_factory):
     blocks = re.findall(r"```python\n# (fedbary/\S+\.py)\n(.*?)```", PAGE, re.DOTALL)
     assert sorted(Path(name).parent.name for name, _ in blocks) == [
         "aggregation", "aggregation", "attacks", "images", "inference", "limits", "methods",
-        "models", "tables", "tasks", "tracking",
+        "models", "sources", "tables", "tasks", "tracking",
     ]  # fmt: skip
     for name, text in blocks:
         assert not (folder / name).exists()
@@ -169,7 +169,7 @@ def test_they_run_by_their_names_and_a_task_has_its_scores_in_the_log_and_in_a_r
         {"attack": of["attack"], "blur": 0.5, "hostile_fraction": 0.4, "bayesian_layers": 1},
     ]
     (copy / "names.yaml").write_text(json.dumps({"settings": own, "grid": blocks}))
-    grid = [{"rule": ["RKLB", "WB"], "split": [0, 1]}]
+    grid = [{"rule": ["RKLB", "WB"], "split": [0, 1]}, {"dataset": "sklearn:wine"}]
     told = {"dataset": "moons", "tracker": of["tracker"], "note": "a try"}
     (copy / "grades.yaml").write_text(
         json.dumps({"settings": {"task": of["task"], **told, **short}, "grid": grid})
@@ -182,8 +182,8 @@ def test_they_run_by_their_names_and_a_task_has_its_scores_in_the_log_and_in_a_r
     done = python("-c", COMMANDS, json.dumps(words), cwd=copy)
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(list(copy.glob("named/runs/*/posterior.safetensors"))) == len(rules) + 2
-    assert done.stdout.count("  RPS 0.") == 4
+    assert done.stdout.count("  RPS 0.") == 5
     runs = list(copy.glob("graded/runs/*/settings.yaml"))
-    assert len(runs) == len(list(copy.glob("graded/runs/*/lines.txt"))) == 4
+    assert len(runs) == len(list(copy.glob("graded/runs/*/lines.txt"))) == 5
     assert all("note: a try" in run.read_text() for run in runs)
     assert "| Ranked probability score |" in (copy / "graded" / "report.md").read_text()

@@ -15,19 +15,20 @@ Nothing else has to be told: ``load("<module>", ...)`` works from the file alone
 """
 
 import importlib
-from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from fedbary.data.forms import HUB, TORCHVISION, has_columns
+from fedbary.data.formats.npz import NAMES, PARTS, read_npz_arrays
+from fedbary.data.forms import elsewhere, endings, source_of
+from fedbary.data.image_columns import UNNAMED
 from fedbary.data.image_files import Shape
-from fedbary.data.images import _folder, _hf, _own, _torchvision
-from fedbary.data.images._dataset import MAX_FLOAT, UNREADABLE, Dataset, from_arrays, read_npz
+from fedbary.data.images._dataset import MAX_FLOAT, UNREADABLE, Dataset, from_arrays
 from fedbary.data.images._normalise import Normaliser, pixel_sums
 from fedbary.data.labels import CLASSES, Labels
 from fedbary.data.paths import user_path
+from fedbary.data.readers import Reading, reader
 from fedbary.errors import SettingError, one_line
-from fedbary.parts.registry import is_factory, modules
+from fedbary.parts.registry import modules
 
 __all__ = [
     "MAX_FLOAT",
@@ -38,7 +39,7 @@ __all__ = [
     "pixel_sums",
 ]
 
-_loaded: dict[tuple[str, Path, Shape | None, str, str, Labels], Dataset] = {}
+_loaded: dict[tuple[str, Reading, Labels], Dataset] = {}
 
 
 def names(labels: Labels = CLASSES) -> tuple[str, ...]:
@@ -52,7 +53,7 @@ def load(
     download: bool,
     shape: Shape | None = None,
     resize: str = "none",
-    target: str = _hf.UNNAMED,
+    target: str = UNNAMED,
     labels: Labels = CLASSES,
 ) -> Dataset:
     """Return a data set as tensors, read once per process.
@@ -60,11 +61,10 @@ def load(
     Parameters
     ----------
     name : str
-        One of `names`; or the path of an ``.npz`` file or of a folder of images by class, see
-        `_folder`: absolute, relative to the working directory, or else relative to ``data_dir``;
-        or ``hf:owner/name``, ``hf:PATH`` or a ``.parquet`` file, see `fedbary.data.hub`;
-        ``torchvision:NAME``, see `_torchvision`; or ``package.module:function``, a function that
-        returns the four arrays.
+        One of `names`; or the path of a file of a format of `fedbary.data.formats`, or of a folder
+        of images by class: absolute, relative to the working directory, or else relative to
+        ``data_dir``; or of a library, see `fedbary.data.sources`; or ``package.module:function``, a
+        function that returns the four arrays.
     data_dir : Path or str
         Where data sets lie. ``<data_dir>/<name>.npz`` is read in preference to anything else.
     download : bool
@@ -75,7 +75,7 @@ def load(
     resize : str
         What is done with pictures of another size, see `fedbary.data.image_files.read_image`.
     target : str
-        The column of the classes, of a set that has columns, see `_hf.read`.
+        The column of the classes, of a set that has columns.
     labels : Labels
         What the labels are to look like, by default a class an image.
 
@@ -91,46 +91,28 @@ def load(
         The name is unknown, the data are absent and cannot be had, or a file holds what it
         must not; the message says which.
     """
-    key = name, user_path(data_dir).absolute(), shape, resize, target, labels
+    reading = Reading(user_path(data_dir).absolute(), False, target, shape, resize)
+    key = name, reading, labels
     if key not in _loaded:
         try:
-            _loaded[key] = _read(name, key[1], download, shape, resize, target, labels)
+            _loaded[key] = _read(name, replace(reading, download=download), labels)
         except MemoryError as error:
             raise SettingError("dataset", error, "one that fits into this memory") from error
     return _loaded[key]
 
 
-def _read(
-    name: str,
-    data_dir: Path,
-    download: bool,
-    shape: Shape | None,
-    resize: str,
-    target: str,
-    labels: Labels,
-) -> Dataset:
-    path = user_path(name)
-    path = path if path.exists() else data_dir / path
+def _read(name: str, reading: Reading, labels: Labels) -> Dataset:
     if name in names(labels):
-        return _named(name, data_dir, download, labels)
-    arrays: Mapping[str, Any]
-    if has_columns(name):
-        arrays = _hf.read(name, data_dir, download, shape, resize, target)
-    elif name.startswith(TORCHVISION):
-        arrays = _torchvision.read(name, data_dir, download, shape, resize)
-    elif name.lower().endswith(".npz"):
-        return read_npz(name, path, labels=labels)
-    elif name and path.is_dir():
-        arrays = _folder.read(path, shape, resize)
-    elif is_factory(name):
-        arrays = _own.read(name)
-    else:
-        allowed = (
-            f"{', '.join(names(labels))}, the path of an .npz or .parquet file or of a folder "
-        )
-        allowed += f"of images, {HUB}owner/name, {TORCHVISION}NAME, or package.module:function"
+        return _named(name, reading.data_dir, reading.download, labels)
+    source = source_of(name)
+    read = reader(source, reading.data_dir, "images", "image_columns")
+    if read is None:
+        formats = " or ".join([*endings("images"), *endings("image_columns")])
+        allowed = f"{', '.join(names(labels))}, the path of an {formats} file or of a folder of "
+        allowed += f"images, {elsewhere('images', 'image_columns')}"
         raise SettingError("dataset", name, allowed)
-    return from_arrays(name, arrays, name, labels=labels)
+    called = str(source.path(reading.data_dir)) if source.kind == "npz" else name
+    return from_arrays(name, read(source, reading), called, labels=labels)
 
 
 def _named(name: str, data_dir: Path, download: bool, labels: Labels) -> Dataset:
@@ -138,7 +120,8 @@ def _named(name: str, data_dir: Path, download: bool, labels: Labels) -> Dataset
     augment = getattr(module, "AUGMENT", False)
     laid_out = data_dir / f"{name}.npz"
     if laid_out.exists():
-        return read_npz(name, laid_out, augment, labels)
+        arrays = read_npz_arrays(laid_out, (*PARTS, NAMES))
+        return from_arrays(name, arrays, str(laid_out), augment, labels)
     try:
         arrays = getattr(module, labels.reader)(data_dir, download)
     except UNREADABLE as error:

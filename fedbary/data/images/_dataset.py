@@ -15,18 +15,12 @@ from torch import Tensor
 from fedbary.data.batches import Augment
 from fedbary.data.deal import tenth_of_all
 from fedbary.data.folder_contents import named
+from fedbary.data.formats.npz import NAMES, PARTS, read_npz_arrays
 from fedbary.data.image_layout import MIN_SIDE
 from fedbary.data.labels import CLASSES, Labels
-from fedbary.data.npz import read_npz_arrays
+from fedbary.data.readers import NOTES
 from fedbary.errors import SettingError
 from fedbary.texts import composed
-
-ARRAYS = ("x_train", "y_train", "x_test", "y_test")
-NAMES = "classes"
-"""The array, which need not be there, of the names of the classes."""
-
-NOTES = "what was read"
-"""The entry, which need not be there, of lines that say what was read and what was not."""
 
 MAX_FLOAT = 10
 """The largest size of a float pixel. Images of 0 to 255 as floats are not scaled, nor taken."""
@@ -143,9 +137,9 @@ def from_arrays(
     SettingError
         An array is missing, has another shape, type or length, or holds a value not allowed.
     """
-    missing = [array for array in ARRAYS if array not in arrays]
+    missing = [array for array in PARTS if array not in arrays]
     if missing:
-        raise SettingError(source, f"no {', '.join(missing)}", f"the arrays {', '.join(ARRAYS)}")
+        raise SettingError(source, f"no {', '.join(missing)}", f"the arrays {', '.join(PARTS)}")
     x_train, y_train = tensors(arrays, ("x_train", "y_train"), source, labels)
     x_test, y_test = tensors(arrays, ("x_test", "y_test"), source, labels)
     if (x_train.shape[1:], x_train.dtype) != (x_test.shape[1:], x_test.dtype):
@@ -173,22 +167,6 @@ def from_arrays(
     if top < DARK and x_train.min() >= 0 and x_train.ndim > 2:
         notes += (f"{source}: the largest pixel is {top:.2g} of 1: all images are dark",)
     return Dataset(name, x_train, y_train, x_test, y_test, classes, augment, notes, labels)
-
-
-def read_npz(name: str, path: Path, augment: Augment = False, labels: Labels = CLASSES) -> Dataset:
-    """Return the data set in an ``.npz`` file, laid out as `from_arrays` says.
-
-    Arrays of other names are left unread; pickled objects are refused.
-
-    Raises
-    ------
-    SettingError
-        The file is absent or unreadable, or `from_arrays` refuses what it holds.
-    """
-    if not path.is_file():
-        raise SettingError("dataset", name, f"the path of an .npz file; there is none at {path}")
-    arrays = read_npz_arrays(path, (*ARRAYS, NAMES))
-    return from_arrays(name, arrays, str(path), augment, labels)
 
 
 def read_own_npz(path: Path, like: Labels = CLASSES) -> tuple[Tensor, Tensor]:

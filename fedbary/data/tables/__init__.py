@@ -2,9 +2,7 @@
 
 A set by name is one module of this package whose name has no leading underscore: with
 ``read(data_dir)`` it is for regression, with ``read_labelled(data_dir)`` for classification; both
-return a `Frame` of `_frame`. A format is a module whose name has an
-underscore, with ``read(path, target)``, which returns a `Frame` for both; `_hf` and `_own` take
-other names than paths. Nothing else has to be told of a new set.
+return a `Frame` of `fedbary.data.frame`. Nothing else has to be told of a new set.
 """
 
 from __future__ import annotations
@@ -12,24 +10,24 @@ from __future__ import annotations
 import importlib
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedbary.data.forms import HUB
+from fedbary.data.cell_words import plain
+from fedbary.data.formats.npz import PARTS
+from fedbary.data.forms import DataSource, elsewhere, endings, source_of
 from fedbary.data.frame import Frame
 from fedbary.data.paths import user_path
-from fedbary.data.tables import _csv, _hf, _npz, _own, _parquet, _uci
+from fedbary.data.readers import Reading, reader
+from fedbary.data.split import Split
 from fedbary.data.tables._choice import Choice, chosen, names_in, perhaps
 from fedbary.data.tables._coding import features_of
 from fedbary.data.tables._labelled import Labelled, encode, with_test
 from fedbary.data.tables._layout import Layout, layout_of
-from fedbary.data.tables._split import Split
 from fedbary.data.tables._table import Table, measured
-from fedbary.data.tables._words import plain
 from fedbary.errors import CellError, SettingError
-from fedbary.parts.registry import is_factory, modules
+from fedbary.parts.registry import modules
 
 __all__ = [
     "Choice",
@@ -48,9 +46,6 @@ __all__ = [
 ]
 
 ALL = Choice()
-
-FORMATS = {".csv": _csv, ".csv.gz": _csv, ".tsv": _csv, ".npz": _npz, ".parquet": _parquet}
-"""The modules that read files, by how these end, in whatever case."""
 
 
 def names(reader: str = "read") -> tuple[str, ...]:
@@ -78,10 +73,10 @@ def load(
     Parameters
     ----------
     name : str
-        One of `names`; or the path of a ``.csv``, ``.npz`` or ``.parquet`` file, or of a folder in
-        the format of the UCI sets: absolute, relative to the working directory, or else to
-        ``data_dir``; or ``hf:owner/name`` or ``hf:PATH``, see `fedbary.data.hub`; or
-        ``package.module:function``, a function that returns a pandas DataFrame.
+        One of `names`; or the path of a file of a format of `fedbary.data.formats`, or of a folder
+        in the format of the UCI sets: absolute, relative to the working directory, or else to
+        ``data_dir``; or of a library, see `fedbary.data.sources`; or ``package.module:function``, a
+        function that returns a pandas DataFrame.
     data_dir : Path or str
         Where data sets lie.
     target : str
@@ -103,7 +98,8 @@ def load(
     SettingError
         There is no such set, or it holds what it must not; the message says what and where.
     """
-    return _measured(name, user_path(data_dir).absolute(), target, download, layout, choice)
+    reading = Reading(user_path(data_dir).absolute(), download, target)
+    return _measured(name, reading, layout, choice)
 
 
 @cache
@@ -127,8 +123,8 @@ def load_labelled(
         The classes in their order, the positive one last; by default those of the data, see
         `Layout`.
     """
-    place = user_path(data_dir).absolute()
-    held = _with_target(_read("read_labelled", name, place, target, download), target)
+    reading = Reading(user_path(data_dir).absolute(), download, target)
+    held = _with_target(_read("read_labelled", name, reading), target)
     if layout is None:
         held = chosen(held, choice)
         layout = layout_of(held, classes, choice.missing)
@@ -147,7 +143,7 @@ def load_features(
     SettingError
         There is no such set, or a column of the layout is missing in it.
     """
-    held = _read("read_labelled", name, user_path(data_dir).absolute(), target, download)
+    held = _read("read_labelled", name, Reading(user_path(data_dir).absolute(), download, target))
     x, unknown = features_of(held, layout)
     return torch.from_numpy(x[~unknown])
 
@@ -157,49 +153,43 @@ def read_file(path: Path, target: str) -> Frame | None:
 
     None of a file of another.
     """
-    endings = [end for end in FORMATS if path.name.lower().endswith(end)]
-    if not (endings and path.is_file()):
+    return _of_source(source_of(str(path)), Reading(Path(), target=target))
+
+
+def _of_source(source: DataSource, reading: Reading) -> Frame | None:
+    """Return what a source holds; None where there is none of its name."""
+    read = reader(source, reading.data_dir, "table")
+    is_file = source.kind in endings().values()
+    if read is None or (is_file and not source.path(reading.data_dir).is_file()):
         return None
-    held: Frame = FORMATS[endings[0]].read(path, target)
+    held: Frame = read(source, reading)
     return held
 
 
 @cache
-def _measured(
-    name: str, data_dir: Path, target: str, download: bool, layout: Layout | None, choice: Choice
-) -> Table:
-    held = _with_target(_read("read", name, data_dir, target, download), target)
+def _measured(name: str, reading: Reading, layout: Layout | None, choice: Choice) -> Table:
+    held = _with_target(_read("read", name, reading), reading.target)
     return (
         measured(held, layout) if layout else measured(chosen(held, choice), None, choice.missing)
     )
 
 
 @cache
-def _read(reader: str, name: str, data_dir: Path, target: str, download: bool) -> Any:
-    if name in names(reader):
+def _read(function: str, name: str, reading: Reading) -> Frame:
+    if name in names(function):
         module = importlib.import_module(f"{__name__}.{name}")
-        return getattr(module, reader)(data_dir)
-    if name.startswith(HUB):
-        return _hf.read(name, data_dir, download, target)
-    path = user_path(name)
-    if not path.exists():
-        path = data_dir / path
-    if name and path.is_dir():
-        return _uci.read(path, target)
-    if (held := read_file(path, target)) is not None:
+        shipped: Frame = getattr(module, function)(reading.data_dir)
+        return shipped
+    if (held := _of_source(source_of(name), reading)) is not None:
         return held
-    if is_factory(name):
-        return _own.read(name, target)
-    sets = ", ".join(names(reader))
-    allowed = f"{sets}, the path of a {', '.join(FORMATS)} file or a UCI folder, "
-    allowed += f"{HUB}owner/name, or package.module:function"
-    raise SettingError("dataset", name, allowed)
+    allowed = f"{', '.join(names(function))}, the path of a {', '.join(endings('table'))} file or "
+    raise SettingError("dataset", name, f"{allowed}a UCI folder, {elsewhere('table')}")
 
 
 def _with_target(held: Frame, target: str) -> Frame:
     """Return a frame that has its target; the error names a column that may have been meant."""
-    if held.target is None and held.name.endswith(".npz"):
-        raise SettingError(held.name, "x", f"the arrays x, y or {', '.join(_npz.PARTS)}")
+    if held.target is None and source_of(held.name).kind == "npz":
+        raise SettingError(held.name, "x", f"the arrays x, y or {', '.join(PARTS)}")
     if held.target is None:
         told = f"{len(held.columns)} columns; missing: {target}"
         allowed = perhaps(plain(target), held.name, list(held.columns))

@@ -6,8 +6,8 @@ import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from fedbary.data.cell_words import plain
 from fedbary.data.frame import Frame
-from fedbary.data.tables._words import plain
 from fedbary.errors import CellError
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
+from fedbary.data.split import Split, prescribed
 from fedbary.data.tables._layout import Layout
-from fedbary.data.tables._split import Split, prescribed
 from fedbary.seeds import derive_seed
 
 

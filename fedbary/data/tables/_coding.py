@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fedbary.data.column import Column
 from fedbary.data.frame import Frame
-from fedbary.data.tables._column import Column
 from fedbary.data.tables._layout import Layout, require, require_plain
 from fedbary.errors import CellError
 

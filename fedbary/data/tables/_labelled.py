@@ -9,10 +9,10 @@ import numpy as np
 import torch
 
 from fedbary.data.frame import TARGET, Frame
+from fedbary.data.split import Split, tenth_of_each_class
 from fedbary.data.tables._coded import Coded
 from fedbary.data.tables._coding import features_of, places_of, without
 from fedbary.data.tables._layout import Layout, require, require_plain
-from fedbary.data.tables._split import Split, tenth_of_each_class
 from fedbary.errors import SettingError
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from fedbary.data.cell_words import MISSING, disguised, is_code, name_of, order_of, unit_of
+from fedbary.data.column import MAX_LEVELS, Column
 from fedbary.data.frame import TARGET, Frame
-from fedbary.data.tables._column import MAX_LEVELS, Column
-from fedbary.data.tables._words import MISSING, disguised, is_code, name_of, order_of, unit_of
 from fedbary.errors import CellError
 from fedbary.texts import alike
 

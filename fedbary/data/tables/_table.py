@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from fedbary.data.cell_words import disguised
+from fedbary.data.column import Column
 from fedbary.data.deal import tenth_of_all
 from fedbary.data.frame import TARGET, Frame
+from fedbary.data.split import tenth
 from fedbary.data.tables._coded import Coded
 from fedbary.data.tables._coding import features_of, without
-from fedbary.data.tables._column import Column
 from fedbary.data.tables._layout import Layout, columns_of, indicated, require, require_plain
-from fedbary.data.tables._split import tenth
-from fedbary.data.tables._words import disguised
 from fedbary.errors import CellError, SettingError
 
 

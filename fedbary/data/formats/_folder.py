@@ -1,17 +1,17 @@
-"""A folder with a folder of images for each class, named as the class.
+"""A folder: of images with a folder for each class, or of a table in the format of the UCI sets.
 
-It may hold two of these, ``train`` and ``test`` (or ``validation``, ``valid``, ``val``), in capital
-letters too; otherwise a tenth of each class is tested. Hidden files and folders are no data.
+A folder of images may hold two of these, ``train`` and ``test`` (or ``validation``, ``valid``,
+``val``), in capital letters too; otherwise a tenth of each class is tested. Hidden files and
+folders are no data.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from fedbary.data.folder_contents import named
-from fedbary.data.hub import TESTS
-from fedbary.data.image_files import Shape
+from fedbary.data.formats._uci import table
+from fedbary.data.forms import DataSource
 from fedbary.data.image_folder import (
     classes_in,
     described,
@@ -20,15 +20,16 @@ from fedbary.data.image_folder import (
     require_examples,
     shape_in,
 )
-from fedbary.data.images._dataset import NOTES
-from fedbary.data.images._parts import arrays_of
+from fedbary.data.readers import NOTES, TESTS, Reading, arrays_of
 from fedbary.errors import SettingError
+
+__all__ = ["images", "table"]
 
 TRAIN = "train"
 """What the part to train on is called, in capital letters too, and `TESTS` likewise."""
 
 
-def read(folder: Path, shape: Shape | None, resize: str) -> dict[str, Any]:
+def images(source: DataSource, reading: Reading) -> dict[str, Any]:
     """Return the four arrays and the classes' names.
 
     Raises
@@ -37,6 +38,7 @@ def read(folder: Path, shape: Shape | None, resize: str) -> dict[str, Any]:
         An image cannot be read, or is not of the shape, or of the others' where none is given; or
         there are no classes, or no test part beside ``train``.
     """
+    folder, resize = source.path(reading.data_dir), reading.resize
     train, test = folder, None
     parts = {name.casefold(): place for name, place in folders_in(folder).items()}
     if TRAIN in parts:
@@ -50,7 +52,7 @@ def read(folder: Path, shape: Shape | None, resize: str) -> dict[str, Any]:
         held = ", ".join(classes) or "no folder"
         raise SettingError(str(train), held, "a folder of images for each of 2 classes or more")
     require_examples(train)
-    shape = shape or shape_in(train, classes)
+    shape = reading.shape or shape_in(train, classes)
     tested = read_classes(test, classes, shape, resize) if test else None
     arrays = arrays_of(classes, read_classes(train, classes, shape, resize), tested)
     said = [f"{part}: {described(part, classes)}" for part in (train, test) if part]

@@ -12,15 +12,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedbary.data.formats.csv import read_text
+from fedbary.data.forms import DataSource
 from fedbary.data.frame import Frame, frame
-from fedbary.data.tables._text import read_text
+from fedbary.data.readers import Reading
 from fedbary.errors import SettingError
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
 
-def read(path: Path, target: str) -> Frame:
+def table(source: DataSource, reading: Reading) -> Frame:
     """Return the columns in a folder; the target is the column that the folder names.
 
     Raises
@@ -28,6 +30,7 @@ def read(path: Path, target: str) -> Frame:
     SettingError
         A file is missing or does not hold what it must.
     """
+    path = source.path(reading.data_dir)
     features, aim, splits = _parts(path)
     columns = {str(name): _numbers(features[name]) for name in features.columns}
     return frame(str(path), columns, _numbers(aim), splits)

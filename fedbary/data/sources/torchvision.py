@@ -10,27 +10,25 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedbary.data.forms import TORCHVISION
-from fedbary.data.hub import TESTS
+from fedbary.data.forms import DataSource
 from fedbary.data.image_files import Shape, common_shape, fitted, picture_shape
-from fedbary.data.image_folder import LabelledImages, counted
+from fedbary.data.image_folder import counted
 from fedbary.data.image_pixels import traits
-from fedbary.data.images._dataset import NOTES, UNREADABLE
-from fedbary.data.images._parts import arrays_of
+from fedbary.data.images._dataset import UNREADABLE
+from fedbary.data.readers import NOTES, TESTS, LabelledImages, Reading, arrays_of
 from fedbary.errors import SettingError, one_line
+
+FORM = "torchvision:NAME"
 
 TRAINS = ("train", "trainval")
 """What the split to train on is called: the first of these that the set knows."""
 
 
-def read(
-    name: str, data_dir: Path, download: bool, shape: Shape | None, resize: str
-) -> dict[str, Any]:
+def images(source: DataSource, reading: Reading) -> dict[str, Any]:
     """Return the four arrays and the classes' names, where torchvision knows them.
 
     Raises
@@ -39,16 +37,18 @@ def read(
         There is no such set, its files are absent and cannot be had, or it is none of images with
         a class each; or an image has another shape.
     """
-    called, _, variant = name.removeprefix(TORCHVISION).partition(":")
-    makes = _makes(name, called, variant)
+    name, called, folder = source.text, source.place, str(reading.data_dir)
+    makes = _makes(name, called, source.part)
     try:
-        train, test = _parts(makes, {"root": str(data_dir), "download": download}, variant)
+        train, test = _parts(makes, {"root": folder, "download": reading.download}, source.part)
     except UNREADABLE as error:
         allowed = f"a folder with torchvision's files of {called}, or download=true and a network"
-        raise SettingError("data_dir", str(data_dir), f"{allowed} ({one_line(error)})") from error
-    shape = shape or common_shape((n, picture_shape(p, n)) for n, p, _ in _items(name, train))
+        raise SettingError("data_dir", folder, f"{allowed} ({one_line(error)})") from error
+    shape = reading.shape or common_shape(
+        (n, picture_shape(p, n)) for n, p, _ in _items(name, train)
+    )
     seen: Counter[str] = Counter()
-    parts = [part and _read(name, part, shape, resize, seen) for part in (train, test)]
+    parts = [part and _read(name, part, shape, reading.resize, seen) for part in (train, test)]
     known = [str(known) for known in getattr(train, "classes", ())]
     numbers = range(1 + int(parts[0][1].max()))
     named = len(set(known)) == len(known) >= len(numbers)
@@ -62,10 +62,10 @@ def _makes(name: str, called: str, variant: str) -> Any:
 
     found = getattr(datasets, called, None)
     if called not in datasets.__all__ or not isinstance(found, type):
-        allowed = f"a data set of torchvision, such as {TORCHVISION}KMNIST or {TORCHVISION}DTD"
+        allowed = "a data set of torchvision, such as torchvision:KMNIST or torchvision:DTD"
         raise SettingError("dataset", name, allowed)
     if bool(variant) != ({"train", "split"} <= _taken(found)):
-        allowed = f"{TORCHVISION}{called}" if variant else f"{name}:SPLIT, as {called} has several"
+        allowed = f"torchvision:{called}" if variant else f"{name}:SPLIT, as {called} has several"
         raise SettingError("dataset", name, allowed)
     return found
 

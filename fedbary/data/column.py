@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedbary.data.tables._words import DIGITS, EXPONENT, MISSING, is_code, name_of
+from fedbary.data.cell_words import DIGITS, EXPONENT, MISSING, is_code, name_of
 
 MAX_LEVELS = 50
 """Different texts of a column above which it is taken for names or notes and refused."""

@@ -1,4 +1,4 @@
-"""Images of a Hugging Face data set or a Parquet file: a column of images, one of classes."""
+"""Images in a column, of a Hugging Face data set or a Parquet file, beside one of classes."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from fedbary.data.hub import load_hub
 from fedbary.data.image_files import Shape, common_shape, read_image, shape_of
-from fedbary.data.image_folder import LabelledImages
-from fedbary.data.images._parts import arrays_of
+from fedbary.data.readers import LabelledImages, Reading, arrays_of
 from fedbary.errors import SettingError
 
 LABELS = ("label", "labels")
@@ -22,23 +20,20 @@ UNNAMED = "y"
 """The setting `target` where nobody has named a column."""
 
 
-def read(
-    name: str, data_dir: Path, download: bool, shape: Shape | None, resize: str, target: str
-) -> dict[str, Any]:
-    """Return the four arrays and the classes' names.
+def arrays_of_columns(name: str, parts: tuple[Any, Any | None], reading: Reading) -> dict[str, Any]:
+    """Return the four arrays and the classes' names of parts that train and test.
 
     The images are the only column of the type Image, or of files' ``bytes`` and ``path``; the
-    classes are the column ``target``, or else the only one of the type ClassLabel, or else the
-    column ``label`` or ``labels``.
+    classes are the column that the reading names, or else the only one of the type ClassLabel, or
+    else the column ``label`` or ``labels``.
 
     Raises
     ------
     SettingError
-        The data set cannot be had, has no such columns, or an image that cannot be read or has
-        another shape.
+        There are no such columns, or an image cannot be read or has another shape.
     """
-    train, test = load_hub(name, data_dir, download, target)
-    columns = _columns(name, train, target)
+    train, test = parts
+    columns, shape, resize = _columns(name, train, reading.target), reading.shape, reading.resize
     if shape is None:
         held = _held(name, train, columns.images)
         shape = common_shape((row, shape_of(image, row)) for row, image in held)

@@ -11,11 +11,15 @@ import gzip
 import itertools
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from fedbary.data.frame import Frame
-from fedbary.data.tables._dataframe import frame_of
-from fedbary.data.tables._text import read_text
+from fedbary.data.forms import DataSource
+from fedbary.data.frame import Frame, frame_of
+from fedbary.data.readers import Reading
 from fedbary.errors import CellError, SettingError
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 MOST_COLUMNS = 10**4
 
@@ -23,7 +27,7 @@ MARKS = (b"\xff\xfe", b"\xfe\xff")
 """How a file in UTF-16 begins."""
 
 
-def read(path: Path, target: str) -> Frame:
+def table(source: DataSource, reading: Reading) -> Frame:
     """Return the columns and targets in a CSV file.
 
     Raises
@@ -31,6 +35,7 @@ def read(path: Path, target: str) -> Frame:
     SettingError
         It is no table of text; or as of `frame_of`.
     """
+    path = source.path(reading.data_dir)
     packed = path.suffix.lower() == ".gz"
     names, separator, encoding = _header(path, packed)
     if len(names) > MOST_COLUMNS:
@@ -48,7 +53,31 @@ def read(path: Path, target: str) -> Frame:
     if again.any():
         allowed = "a header at the top alone"
         raise CellError(f"{path}: row {again.argmax() + 1}", "the header again", allowed)
-    return frame_of(str(path), held.set_axis(names, axis=1), target)
+    return frame_of(str(path), held.set_axis(names, axis=1), reading.target)
+
+
+def read_text(path: Path, **layout: Any) -> DataFrame:
+    """Return a text file's cells as they stand, all of them text.
+
+    Raises
+    ------
+    SettingError
+        The file cannot be read as a table, or its rows are longer than its header.
+    """
+    import pandas
+
+    try:
+        cells = pandas.read_csv(path, dtype=str, keep_default_na=False, **layout)
+    except pandas.errors.EmptyDataError:
+        raise SettingError(str(path), "no line", "a table, a line a row") from None
+    except UnicodeError:
+        raise SettingError(str(path), "other bytes", "a table of text in UTF-8") from None
+    except (OSError, ValueError) as error:
+        raise SettingError(str(path), error, "a table, a line a row") from error
+    if not isinstance(cells.index, pandas.RangeIndex):
+        held = f"rows of more than {cells.shape[1]} cells"
+        raise SettingError(str(path), held, f"{cells.shape[1]}, a cell for each name in the header")
+    return cells
 
 
 def _header(path: Path, packed: bool) -> tuple[list[str], str, str]:

@@ -1,0 +1,150 @@
+"""An ``.npz`` file: the arrays ``x_train``, ``y_train``, ``x_test``, ``y_test``.
+
+Images may have the names of their ``classes``. A table, ``x`` (N, D) and ``y`` (N,) in numbers or
+text, may have the four arrays, which prescribe a split, or these two alone; and the names of its
+``features``. An array is read only after its size is known to be that of honest data.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+import zipfile
+from collections import Counter
+from collections.abc import Collection
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.lib import format as npy
+
+from fedbary.data.cell_words import plain
+from fedbary.data.forms import DataSource
+from fedbary.data.frame import Frame, frame
+from fedbary.data.readers import Reading
+from fedbary.errors import CellError, SettingError
+
+PARTS = ("x_train", "y_train", "x_test", "y_test")
+
+NAMES = "classes"
+"""The array, which need not be there, of the names of the classes."""
+
+KINDS = "iufbU"
+"""Of dtypes that hold numbers or text."""
+
+SMALL = 64 * 2**20
+"""Bytes up to which an array may be compressed as it likes."""
+
+COMPRESSED = 200
+"""How many times smaller a larger array may be in the file: images and tables are far from it."""
+
+_HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+
+
+def images(source: DataSource, reading: Reading) -> dict[str, Any]:
+    """Return the four arrays of images and perhaps the classes' names; others stay unread."""
+    path = source.path(reading.data_dir)
+    if not path.is_file():
+        allowed = f"the path of an .npz file; there is none at {path}"
+        raise SettingError("dataset", source.text, allowed)
+    return read_npz_arrays(path, (*PARTS, NAMES))
+
+
+def table(source: DataSource, reading: Reading) -> Frame:
+    """Return the columns in a file; the target is ``y``, whatever the reading says.
+
+    Raises
+    ------
+    SettingError
+        The file is unreadable, arrays are missing or have shapes or values that do not fit.
+    """
+    path = source.path(reading.data_dir)
+    x, y, names, splits = _arrays(path)
+    right = x.ndim == 2 and x.dtype.kind in KINDS
+    if not right or (y is not None and (y.shape != x.shape[:1] or y.dtype.kind not in KINDS)):
+        held = ", ".join(f"{a.shape} {a.dtype}" for a in (x, y) if a is not None)
+        raise SettingError(str(path), held, "features (N, D) and targets (N,), numbers or text")
+    if len(set(names)) < len(names):
+        twice = Counter(names).most_common(1)[0][0]
+        raise CellError(f"{path}: features", twice, "a name for each column of its own")
+    return frame(str(path), dict(zip(names, x.T, strict=True)), y, splits)
+
+
+def read_npz_arrays(path: Path, names: Collection[str]) -> dict[str, Any]:
+    """Return those arrays of an ``.npz`` file that have one of the names; others stay unread.
+
+    Pickled objects are refused, and an array that would take more than 64 MiB and more than 200
+    times its part of the file, before memory is taken for it.
+
+    Raises
+    ------
+    SettingError
+        If the file is not there, special, damaged or of another kind.
+    """
+    if not path.is_file():
+        raise SettingError("file", str(path), "the path of an .npz file; there is none")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = {member.filename: member for member in archive.infolist()}
+            found = {name: members.get(f"{name}.npy") for name in names}
+            return {
+                name: _read(archive, member) for name, member in found.items() if member is not None
+            }
+    except Exception as error:  # whatever reading a stranger's file raises
+        allowed = "a file that numpy.savez wrote, without pickled objects"
+        raise SettingError(str(path), error, allowed) from error
+
+
+def _read(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
+    with archive.open(member) as file:
+        held = _claimed_bytes(file)
+    if held > max(SMALL, COMPRESSED * member.compress_size):
+        raise ValueError(f"{member.filename} would take {held / 2**20:,.0f} MiB: no honest data do")
+    with archive.open(member) as file:
+        return npy.read_array(file, allow_pickle=False)
+
+
+def _claimed_bytes(file: IO[bytes]) -> int:
+    """Return the bytes that an array will take, as its header says."""
+    version = npy.read_magic(file)
+    if version not in _HEADERS:
+        raise ValueError(f"an array of format {version[0]}.{version[1]}")
+    shape, _, dtype = _HEADERS[version](file)
+    return math.prod(shape) * dtype.itemsize
+
+
+def _is_hidden(arrays: dict[str, np.ndarray]) -> bool:
+    """Whether the test part's targets are all −1, which the training part's never are."""
+    held, known = arrays["y_test"], arrays["y_train"]
+    return bool(np.size(held) and (held == -1).all() and not (known == -1).any())
+
+
+def _arrays(
+    path: Path,
+) -> tuple[np.ndarray, np.ndarray | None, list[str], list[tuple[np.ndarray, np.ndarray]]]:
+    """Return features, targets if there are any, names of the features, and perhaps a split."""
+    y: np.ndarray | None
+    arrays = read_npz_arrays(path, ("x", "y", "features", *PARTS))
+    splits = []
+    if all(part in arrays for part in PARTS) and _is_hidden(arrays):
+        warnings.warn(f"{path}: y_test has no labels, a part of y_train tests", stacklevel=2)
+        x, y = arrays["x_train"], arrays["y_train"]
+    elif all(part in arrays for part in PARTS):
+        count = np.size(arrays["y_train"]), np.size(arrays["y_test"])
+        try:
+            x, y = (np.concatenate([arrays[f"{a}_train"], arrays[f"{a}_test"]]) for a in "xy")
+        except ValueError as error:
+            raise SettingError(str(path), error, "parts of as many features") from error
+        rows = np.arange(sum(count))
+        splits = [(rows[: count[0]], rows[count[0] :])]
+    elif "x" in arrays:
+        x, y = arrays["x"], arrays.get("y")
+    else:
+        held = ", ".join(arrays) or "no array"
+        raise SettingError(str(path), held, f"the arrays x, y or {', '.join(PARTS)}")
+    names = arrays.get("features", np.arange(x.shape[-1] if x.ndim else 0))
+    if x.ndim == 2 and names.shape != x.shape[1:]:
+        raise SettingError(
+            f"{path}: features", names.size, f"{x.shape[1]} names, one a column of x"
+        )
+    return x, y, [plain(name) for name in names], splits

@@ -1,0 +1,124 @@
+"""Hugging Face data sets: from the hub by name, or a local copy in a folder or a Parquet file."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedbary.data.cards import require_local
+from fedbary.data.forms import DataSource
+from fedbary.data.frame import Frame, frame_of
+from fedbary.data.image_columns import arrays_of_columns
+from fedbary.data.readers import TESTS, Reading
+from fedbary.errors import SettingError
+from fedbary.parts.imports import library
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+FORM = "hf:owner/name"
+
+_SAVED = ("dataset_dict.json", "state.json")
+"""Files of which one lies in a folder that `save_to_disk` made."""
+
+
+def table(source: DataSource, reading: Reading) -> Frame:
+    """Return columns and targets; a SettingError as of `load_hub` and `frame_of`.
+
+    The test part prescribes a split. Classes that have names keep their order.
+    """
+    import pandas
+
+    train, test = load_hub(source, reading)
+    parts = [_named(part) for part in (train, test) if part is not None]
+    rows = np.arange(sum(map(len, parts)))
+    splits = [(rows[: len(train)], rows[len(train) :])] if test is not None else []
+    target = reading.target
+    classes = getattr(train.features.get(target), "names", None) or ()
+    return frame_of(source.text, pandas.concat(parts, ignore_index=True), target, splits, classes)
+
+
+def image_columns(source: DataSource, reading: Reading) -> dict[str, Any]:
+    """Return the four arrays and the classes' names; a SettingError as of `load_hub`."""
+    return arrays_of_columns(source.text, load_hub(source, reading), reading)
+
+
+def local(source: DataSource, data_dir: Path) -> Path | None:
+    """Return the folder or file here that a source names; None for a name on the hub."""
+    path = source.path(data_dir)
+    return path if path.exists() else None
+
+
+def load_hub(source: DataSource, reading: Reading) -> tuple[Any, Any | None]:
+    """Return the training part and the test part, if there is one, as `datasets.Dataset`.
+
+    Parameters
+    ----------
+    source : DataSource
+        ``hf:PATH``, a folder as ``save_to_disk`` makes it, or with Parquet files or folders of
+        images: absolute, relative to the working directory, or else to the reading's folder. A
+        Parquet file likewise, with or without ``hf:``. Or ``hf:owner/name``, or
+        ``hf:owner/name:configuration``, on the hub.
+    reading : Reading
+        In the folder ``huggingface`` of its own lies what is fetched or converted. Its target is
+        the column of the labels; columns of named classes hold some in any case. A part whose
+        labels are all hidden (−1) does not test.
+
+    Raises
+    ------
+    SettingError
+        The library is not installed, there is no such data set, or the hub cannot be reached.
+    """
+    name, here = source.text, local(source, reading.data_dir)
+    if here is None and (name.lower().endswith(".parquet") or not reading.download):
+        allowed = "a folder or a Parquet file that is there, or download=true for a name on the hub"
+        raise SettingError("dataset", name, allowed)
+    datasets = library("datasets", "hf", "dataset", name)
+    cache = str(reading.data_dir / "huggingface")
+    if here:
+        datasets.disable_progress_bars()
+    try:
+        if here is not None and any((here / file).is_file() for file in _SAVED):
+            found = datasets.load_from_disk(str(here))
+        elif here is not None and here.is_file():
+            found = datasets.load_dataset("parquet", data_files=str(here), cache_dir=cache)
+        else:
+            if here is not None:
+                require_local(here)
+            names = (str(here), None) if here else (source.place, source.part or None)
+            found = datasets.load_dataset(*names, cache_dir=cache)
+    except Exception as error:  # noqa: BLE001 - files and networks raise many kinds
+        allowed = f"a data set that can be read: hf:PATH, or {FORM}"
+        raise SettingError(f"dataset {name}", error, allowed) from error
+    if not isinstance(found, datasets.DatasetDict):
+        return found, None
+    train = found.get("train", next(iter(found.values())) if len(found) == 1 else None)
+    if train is None:
+        allowed = "a part called train, or one part alone"
+        raise SettingError(f"dataset {name}: parts", ", ".join(found), allowed)
+    parts = [test for test in TESTS if test in found]
+    tests = [test for test in parts if not _is_hidden(found[test], reading.target)]
+    if hidden := [test for test in parts if test not in tests]:
+        instead = f"{tests[0]} tests" if tests else "a part of train tests"
+        warnings.warn(f"dataset {name}: {hidden[0]} has no labels, {instead}", stacklevel=2)
+    return train, found[tests[0]] if tests else None
+
+
+def _is_hidden(part: Any, target: str) -> bool:
+    """Whether a column of labels says nothing in all rows."""
+    columns = [column for column, kind in part.features.items() if hasattr(kind, "int2str")]
+    if str(getattr(part.features.get(target), "dtype", "")).startswith(("int", "string")):
+        columns.append(target)
+    return any({-1, None}.issuperset(part.unique(column)) for column in columns)
+
+
+def _named(part: Any) -> DataFrame:
+    """Return the rows of a part, its classes by their names."""
+    held = part.to_pandas()
+    for column, feature in part.features.items():
+        if hasattr(feature, "int2str"):
+            held[column] = [None if k < 0 else feature.int2str(int(k)) for k in held[column]]
+    return held
