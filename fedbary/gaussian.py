@@ -93,10 +93,9 @@ class Posterior:
         """
         state: dict[str, Tensor] = {}
         for name, mean in self.mean.items():
+            pair = {name: mean}
             if name in self.log_var:
                 pair = {name + MEAN_SUFFIX: mean, name + LOG_VAR_SUFFIX: self.log_var[name]}
-            else:
-                pair = {name: mean}
             if twice := state.keys() & pair.keys():
                 raise ValueError(f"two tensors of the posterior have the key {min(twice)!r}")
             state |= pair

@@ -9,12 +9,14 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 
+from fedbary.aggregation.bound import check_ratio
+
 from .admission import metric_refusals
 from .asking import AskingStrategy
 from .conventions import CONVENTIONS
 from .gate import Refusal, ReplyGate, Terms
 from .listener import Listener
-from .weights import Limit, check_weight_ratio
+from .weights import Limit
 
 
 class AdmittingStrategy(AskingStrategy):
@@ -74,7 +76,7 @@ class AdmittingStrategy(AskingStrategy):
             name = type(self).__name__
             raise TypeError(f"{name} has no argument {unknown[0]!r}; it takes {', '.join(takes)}")
         super().__init__(*args, **kwargs)
-        check_weight_ratio(max_weight_ratio)
+        check_ratio(max_weight_ratio, "max_weight_ratio")
         self.max_weight_ratio = max_weight_ratio
         self.train_limit = train_limit
         self.evaluate_limit = evaluate_limit

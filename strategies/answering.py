@@ -11,6 +11,7 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from torch import Tensor
 
+from fedbary.aggregation.prefixes import under
 from fedbary.errors import SettingError
 from fedbary.methods import Fitted, Local, Method, method_named, require_kl
 from fedbary.predictive import Predictive
@@ -69,7 +70,7 @@ class Request:
         if METHOD_KEY not in self.config:
             return Method()
         name, prefix = str(self.config[METHOD_KEY]), METHOD_KEY + "."
-        own = {k.removeprefix(prefix): v for k, v in self.config.items() if k.startswith(prefix)}
+        own = under(prefix, self.config)
         try:
             return method_named(name)(**own)
         except TypeError as error:

@@ -11,9 +11,10 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from torch import Tensor
 
+from fedbary.aggregation.prefixes import under
+
 from .arrays import array_from_tensor, tensor_from_array
 from .asking import question
-from .retreat import part_of
 
 _ERRANDS = "errand/"
 
@@ -77,11 +78,11 @@ def errands(state: Mapping[str, Tensor], arrays_key: str, config_key: str) -> di
     arrays_key, config_key
         The names of a message's records.
     """
-    held = part_of(state, _ERRANDS)
+    held = under(_ERRANDS, state)
     found = {}
     for quoted in sorted({key.partition("/")[0] for key in held}):
-        own = part_of(held, f"{quoted}/")
-        arrays = {k: array_from_tensor(t) for k, t in part_of(own, "arrays/").items()}
+        own = under(f"{quoted}/", held)
+        arrays = {k: array_from_tensor(t) for k, t in under("arrays/", own).items()}
         config = ConfigRecord(json.loads(bytes(own["config"].tolist())))
         content = RecordDict({arrays_key: ArrayRecord(arrays), config_key: config})
         client, number = unquote(quoted), int(own["round"])

@@ -13,6 +13,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from torch import Tensor, nn
 
+from fedbary.aggregation.prefixes import under
 from fedbary.errors import SettingError
 from fedbary.methods import Bench, Method, Reply, Server, Tensors, require_room
 from fedbary.predictive import Prediction, Predictive
@@ -26,7 +27,6 @@ from .gated import GatedStrategy
 from .internals import log
 from .names import Names
 from .privacy import driving_wrapper
-from .retreat import part_of
 
 METHOD_KEY = "method"
 """The entry of a message's config with the method's name; its parameters stand beside it."""
@@ -190,8 +190,8 @@ class MethodStrategy(GatedStrategy):
     def load_state_dict(self, state: Mapping[str, Tensor], completed_rounds: int) -> None:
         """Take a state that `state_dict` returned after so many rounds."""
         super().load_state_dict(state, completed_rounds)
-        self._state = {name: tensor.clone() for name, tensor in part_of(state, _STATE).items()}
-        self._kept = {name: int(number) for name, number in part_of(state, _KEPT).items()}
+        self._state = {name: tensor.clone() for name, tensor in under(_STATE, state).items()}
+        self._kept = {name: int(number) for name, number in under(_KEPT, state).items()}
         self._run = int(state.get(_RUN, self._run))
 
     def _check_global(self, arrays: ArrayRecord) -> None:
@@ -217,8 +217,7 @@ class MethodStrategy(GatedStrategy):
     ) -> ArrayRecord:
         """Keep the state of a round that counts, and note whose replies it admitted."""
         self._state = self._pending
-        names = map(self._name, admitted)
-        self._kept |= dict.fromkeys(names, self._round)
+        self._kept |= dict.fromkeys(map(self._name, admitted), self._round)
         return aggregate
 
     def _aggregate(self, sent: ArrayRecord, replies: Sequence[Reply]) -> ArrayRecord:

@@ -18,7 +18,8 @@ from flwr.serverapp import Grid
 
 from fedbary.errors import SettingError
 
-from .internals import ClientAppCallable, NodeInfo, Run, with_content
+from .internals import ClientAppCallable, with_content
+from .passing import PassingGrid
 
 LONG = 1000
 """So many numbers make an entry long."""
@@ -54,7 +55,7 @@ def once(message: Message, context: Context, call_next: ClientAppCallable) -> Me
     return call_next(message, context)
 
 
-class OnceGrid(Grid):
+class OnceGrid(PassingGrid):
     """A Flower grid that sends long entries of configs once to a node whose app has `once`.
 
     Parameters
@@ -64,44 +65,8 @@ class OnceGrid(Grid):
     """
 
     def __init__(self, grid: Grid) -> None:
-        self._grid = grid
+        super().__init__(grid)
         self._held: dict[int, set[str]] = {}
-
-    def set_run(self, run: Run) -> None:
-        """Set the run."""
-        self._grid.set_run(run)
-
-    @property
-    def run(self) -> Run:
-        """The run."""
-        return self._grid.run
-
-    def create_message(
-        self,
-        content: RecordDict,
-        message_type: str,
-        dst_node_id: int,
-        group_id: str,
-        ttl: float | None = None,
-    ) -> Message:
-        """Return a message to a node."""
-        return self._grid.create_message(content, message_type, dst_node_id, group_id, ttl)
-
-    def get_node_ids(self) -> Iterable[int]:
-        """Return the ids of all nodes."""
-        return self._grid.get_node_ids()
-
-    def get_nodes(self) -> Iterable[NodeInfo]:
-        """Return all nodes."""
-        return self._grid.get_nodes()
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Push messages as they are."""
-        return self._grid.push_messages(messages)
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Pull replies."""
-        return self._grid.pull_messages(message_ids)
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None

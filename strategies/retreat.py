@@ -9,6 +9,8 @@ import torch
 from flwr.app import ArrayRecord, Message
 from torch import Tensor
 
+from fedbary.aggregation.prefixes import under
+
 from .arrays import array_from_tensor, tensor_from_array
 from .distances import LEAST, STANDS_OUT
 from .internals import ErrorCode
@@ -84,12 +86,12 @@ class Retreat:
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Take a state of `state_dict`."""
-        self.barred = {name: int(number) for name, number in part_of(state, _BARRED).items()}
+        self.barred = {name: int(number) for name, number in under(_BARRED, state).items()}
         self.before = None
         if _ROUND in state:
-            arrays = {k: array_from_tensor(tensor) for k, tensor in part_of(state, _ARRAYS).items()}
-            far = {name: float(times) for name, times in part_of(state, _FAR).items()}
-            earlier = part_of(state, _STATE)
+            arrays = {k: array_from_tensor(tensor) for k, tensor in under(_ARRAYS, state).items()}
+            far = {name: float(times) for name, times in under(_FAR, state).items()}
+            earlier = under(_STATE, state)
             self.before = Before(int(state[_ROUND]), ArrayRecord(arrays), earlier, far)
 
 
@@ -108,8 +110,3 @@ def standing_out(farness: Mapping[str, float]) -> dict[str, float]:
 def could_not_train(reply: Message) -> bool:
     """Whether a reply that is not admitted is the client's own, and no word of Flower's on it."""
     return reply.has_content() or reply.error.code == ErrorCode.CLIENT_APP_RAISED_EXCEPTION
-
-
-def part_of(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """Return the tensors whose names begin with a prefix, by the rest of their names."""
-    return {k.removeprefix(prefix): t for k, t in state.items() if k.startswith(prefix)}

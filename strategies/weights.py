@@ -10,8 +10,6 @@ from typing import cast
 
 from flwr.app import Message, MetricRecord, RecordDict
 
-from fedbary.errors import SettingError
-
 from .admission import metrics_of
 
 Limit = Callable[[int], float | None]
@@ -21,12 +19,6 @@ Limit = Callable[[int], float | None]
 def weight_of(reply: Message, weighted_by_key: str) -> float:
     """Return the weight of an admitted reply."""
     return float(cast(float, metrics_of(reply)[weighted_by_key]))
-
-
-def check_weight_ratio(ratio: float | None) -> None:
-    """Raise a SettingError unless the ratio is None or a finite number of 1 or more."""
-    if ratio is not None and not 1 <= ratio < math.inf:
-        raise SettingError("max_weight_ratio", ratio, "1 or more, or None")
 
 
 def weightless(

@@ -11,10 +11,10 @@ from fedbary.aggregation.median import median
 from fedbary.errors import SettingError
 
 
-def check_ratio(max_precision_ratio: float | None) -> None:
+def check_ratio(ratio: float | None, setting: str = "max_precision_ratio") -> None:
     """Raise a SettingError unless the ratio is None, or finite and 1 or more."""
-    if max_precision_ratio is not None and not 1 <= max_precision_ratio < math.inf:
-        raise SettingError("max_precision_ratio", max_precision_ratio, "1 or more, or None")
+    if ratio is not None and not 1 <= ratio < math.inf:
+        raise SettingError(setting, ratio, "1 or more, or None")
 
 
 def bound_precisions(log_var: Tensor, max_precision_ratio: float) -> Tensor:

@@ -17,7 +17,8 @@ from typer.core import TyperGroup
 
 from fedbary import __version__
 from fedbary.commands.experiments import central, compare, report, sweep
-from fedbary.commands.use import OwnCode, clusters, evaluate, export, predict
+from fedbary.commands.grouping import clusters
+from fedbary.commands.use import OwnCode, evaluate, export, predict
 from fedbary.commands.withdraw import forget
 from fedbary.errors import RunError, SettingError, Stopped
 from fedbary.texts import printable

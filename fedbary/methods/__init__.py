@@ -15,16 +15,8 @@ from types import MappingProxyType
 from fedbary.errors import SettingError
 from fedbary.inference import PosteriorParameters
 from fedbary.methods._room import require_room
-from fedbary.methods.shared.method import (
-    Arrival,
-    Bench,
-    Fitted,
-    Local,
-    Method,
-    Reply,
-    Server,
-    Tensors,
-)
+from fedbary.methods.shared.bench import Bench
+from fedbary.methods.shared.method import Arrival, Fitted, Local, Method, Reply, Server, Tensors
 from fedbary.parts.parameters import Value, declared, told
 from fedbary.parts.registry import modules
 from fedbary.settings.config import Settings

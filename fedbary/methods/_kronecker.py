@@ -20,8 +20,8 @@ from torch.nn import functional
 
 from fedbary.data.batches import inputs
 from fedbary.errors import SettingError
-from fedbary.methods.shared.descent import weights_of
 from fedbary.methods.shared.method import Local, Tensors
+from fedbary.methods.shared.server_steps import weights_of
 from fedbary.predictive.networks import evaluation
 
 _AT_ONCE = 128

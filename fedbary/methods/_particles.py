@@ -15,7 +15,7 @@ from torch.func import functional_call, vmap
 from fedbary.inference.shared.vectors import Batches
 from fedbary.methods._stein import Score, SteinSteps, direction
 from fedbary.methods.shared.method import Local, Tensors
-from fedbary.methods.shared.server_steps import is_buffer
+from fedbary.methods.shared.server_steps import is_buffer, weights_of
 
 
 def stacked(model: Tensors, count: int) -> dict[str, Tensor]:
@@ -48,20 +48,15 @@ def named(prefix: str, particles: Tensors) -> dict[str, Tensor]:
     return {prefix + name: tensor for name, tensor in particles.items()}
 
 
-def under(prefix: str, tensors: Tensors) -> dict[str, Tensor]:
-    """Return what lies under keys with a prefix, without it."""
-    return {k.removeprefix(prefix): t for k, t in tensors.items() if k.startswith(prefix)}
-
-
 def matrix(particles: Tensors, like: Tensors) -> Tensor:
     """Return the particles' weights as rows, (M, d): what is no buffer, in the order of `like`."""
-    names = [name for name, tensor in like.items() if not is_buffer(name, tensor)]
+    names = weights_of(like)
     return torch.cat([particles[name].reshape(len(particles[name]), -1) for name in names], 1)
 
 
 def filled(rows: Tensor, particles: Tensors, like: Tensors) -> dict[str, Tensor]:
     """Return particles with the weights of a `matrix`; their buffers stay."""
-    names = [name for name, tensor in like.items() if not is_buffer(name, tensor)]
+    names = weights_of(like)
     parts = rows.split([like[name].numel() for name in names], 1)
     found = dict(particles)
     for name, part in zip(names, parts, strict=True):

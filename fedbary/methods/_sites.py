@@ -22,6 +22,7 @@ from torch import Tensor
 
 from fedbary.aggregation import RULES
 from fedbary.aggregation.arriving import Change, along
+from fedbary.aggregation.prefixes import under
 from fedbary.gaussian import Factor, Posterior, gaussian_pairs
 from fedbary.methods.shared.method import (
     Arrival,
@@ -193,14 +194,7 @@ def named(prefix: str, factor: Factor) -> dict[str, Tensor]:
 
 def factor(prefix: str, tensors: Tensors) -> Factor:
     """Return the factor whose tensors have keys with that prefix."""
-    parts = {
-        part: {
-            key.removeprefix(f"{prefix}/{part}/"): tensor
-            for key, tensor in tensors.items()
-            if key.startswith(f"{prefix}/{part}/")
-        }
-        for part in ("shift", "precision")
-    }
+    parts = {part: under(f"{prefix}/{part}/", tensors) for part in ("shift", "precision")}
     return Factor(parts["shift"], parts["precision"])
 
 

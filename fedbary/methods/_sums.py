@@ -17,6 +17,7 @@ from urllib.parse import quote, unquote
 import torch
 from torch import Tensor
 
+from fedbary.aggregation.prefixes import under
 from fedbary.data.batches import inputs
 from fedbary.errors import SettingError
 from fedbary.methods._kronecker import last_layer
@@ -160,9 +161,7 @@ class SumsMethod(Method):
 
     def predictive(self, model: Tensors, state: Tensors) -> Predictive:
         """Return the model, and what tells how far inputs lie from all classes."""
-        told = {
-            k.removeprefix(_BACKGROUND): t for k, t in state.items() if k.startswith(_BACKGROUND)
-        }
+        told = under(_BACKGROUND, state)
         return Predictive(model, background=Background.of(told))
 
     def _held(self, features: Tensor) -> Tensor:
@@ -217,7 +216,7 @@ def sites_of(state: Tensors) -> dict[str, tuple[float, dict[str, Tensor]]]:
     found = {}
     for place in sorted(key.removesuffix(_WEIGHT) for key in state if key.endswith(_WEIGHT)):
         within = f"{place}/"
-        held = {k.removeprefix(within): t for k, t in state.items() if k.startswith(within)}
+        held = under(within, state)
         weight = float(held.pop(_WEIGHT[1:]))
         found[unquote(place.removeprefix(_SITES))] = weight, held
     return found

@@ -65,6 +65,7 @@ from urllib.parse import quote
 import torch
 from torch import Tensor
 
+from fedbary.aggregation.prefixes import under
 from fedbary.errors import SettingError
 from fedbary.methods._particles import (
     Swarm,
@@ -74,7 +75,6 @@ from fedbary.methods._particles import (
     named,
     scattered,
     stacked,
-    under,
 )
 from fedbary.methods._room import require_room
 from fedbary.methods._stein import Normal, Smooth, descended

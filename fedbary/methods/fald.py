@@ -55,6 +55,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from fedbary.aggregation.prefixes import under
 from fedbary.methods._langevin import Sampler
 from fedbary.methods.shared.method import (
     Fitted,
@@ -139,5 +140,4 @@ class FALD(Method):
 
     def predictive(self, model: Tensors, state: Tensors) -> Predictive:
         """Return the global networks of the last rounds that were kept."""
-        members = {name.removeprefix(_NETWORKS): tensor for name, tensor in state.items()}
-        return Predictive(model, members=members)
+        return Predictive(model, members=under(_NETWORKS, state))

@@ -37,6 +37,7 @@ import torch
 from torch import Tensor
 
 from fedbary.aggregation import aggregate
+from fedbary.aggregation.prefixes import under
 from fedbary.aggregation.sums import normalised
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
@@ -120,11 +121,7 @@ class FedAG(Method):
 
     def predictive(self, model: Tensors, state: Tensors) -> Predictive:
         """Return the clients' networks of the last round that counted, and the Gaussian of them."""
-        networks = {
-            name.removeprefix(_NETWORK): tensor
-            for name, tensor in state.items()
-            if name.startswith(_NETWORK)
-        }
+        networks = under(_NETWORK, state)
         if newest := _newest(state):
             floating = [name for name, tensor in newest[0].items() if tensor.is_floating_point()]
             networks = stacked([{name: own[name] for name in floating} for own in newest])

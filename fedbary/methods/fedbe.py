@@ -43,19 +43,17 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
+from fedbary.aggregation.prefixes import under
 from fedbary.methods._bench import bench_of
 from fedbary.methods._distil import Distillation, distilled
 from fedbary.methods.fedag import fit_gaussian, stacked
-from fedbary.methods.shared.descent import weights_of
 from fedbary.methods.shared.method import Method, Reply, Server, Tensors, shares, weighted_mean
+from fedbary.methods.shared.server_steps import weights_of
 from fedbary.parts.parameters import Count, Number, Positive
 from fedbary.predictive import Predictive
 from fedbary.predictive.choice import unstacked
 from fedbary.predictive.draws import drawn
 from fedbary.seeds import derive_seed
-
-ENSEMBLES = ("gaussian", "dirichlet")
-"""What networks may be drawn from."""
 
 _NETWORKS = "networks/"
 
@@ -130,8 +128,7 @@ class FedBE(Method):
 
     def predictive(self, model: Tensors, state: Tensors) -> Predictive:
         """Return the ensemble: the clients' networks, their mean, the draws."""
-        members = {name.removeprefix(_NETWORKS): tensor for name, tensor in state.items()}
-        return Predictive(model, members=members)
+        return Predictive(model, members=under(_NETWORKS, state))
 
     def _drawn(
         self, clients: Tensors, weights: Sequence[float], generator: Generator

@@ -42,7 +42,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from fedbary.methods.shared.descent import Descent, weights_of
+from fedbary.methods.shared.descent import Descent
 from fedbary.methods.shared.method import (
     Fitted,
     Local,
@@ -52,6 +52,7 @@ from fedbary.methods.shared.method import (
     Tensors,
     weighted_mean,
 )
+from fedbary.methods.shared.server_steps import weights_of
 from fedbary.parts.parameters import Positive
 
 _DRIFT = "drift/"

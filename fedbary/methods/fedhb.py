@@ -59,7 +59,7 @@ from fedbary.methods.shared.method import (
     Tensors,
     weighted_mean,
 )
-from fedbary.methods.shared.server_steps import is_buffer
+from fedbary.methods.shared.server_steps import weights_of
 from fedbary.parts.parameters import Positive, Share
 from fedbary.predictive import Predictive
 
@@ -102,7 +102,7 @@ class FedHB(Method):
 
     def start(self, model: Tensors) -> Tensors:
         """Return V₀ = s² for every weight, and that no client counts yet."""
-        var = {_VAR + n: torch.full_like(model[n], self.prior_std**2) for n in _weights(model)}
+        var = {_VAR + n: torch.full_like(model[n], self.prior_std**2) for n in weights_of(model)}
         return {**var, _CLIENTS: torch.zeros((), dtype=torch.float64)}
 
     def send(self, server: Server, client: str) -> Tensors:
@@ -130,7 +130,7 @@ class FedHB(Method):
 
     def aggregate(self, server: Server, replies: Sequence[Reply]) -> tuple[Tensors, Tensors]:
         """Set m₀ and V₀ to their optimum given the clients' networks; buffers are averaged."""
-        model, weights, clients = server.model, _weights(server.model), len(replies)
+        model, weights, clients = server.model, weights_of(server.model), len(replies)
         after = weighted_mean(replies, [name for name in model if name not in weights])
         state = {_CLIENTS: torch.tensor(float(clients), dtype=torch.float64)}
         for name in weights:
@@ -154,11 +154,7 @@ class FedHB(Method):
         wide = (l0 + 1) / (l0 * n0) * n0 / (n0 - 2)
         log_var = {
             name: (state[_VAR + name].double() * wide).log().clamp_min(-39).to(model[name])
-            for name in _weights(model)
+            for name in weights_of(model)
             if state
         }
         return Predictive(model, Posterior(model, log_var))
-
-
-def _weights(model: Tensors) -> list[str]:
-    return [name for name, tensor in model.items() if not is_buffer(name, tensor)]

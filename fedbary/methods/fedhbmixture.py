@@ -46,6 +46,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Generator, Tensor
 
+from fedbary.aggregation.prefixes import under
 from fedbary.data.batches import inputs
 from fedbary.inference.shared.vectors import Vectors
 from fedbary.methods._near import Pull, fit_near, packed
@@ -59,7 +60,7 @@ from fedbary.methods.shared.method import (
     Tensors,
     weighted_mean,
 )
-from fedbary.methods.shared.server_steps import is_buffer
+from fedbary.methods.shared.server_steps import weights_of
 from fedbary.parts.parameters import Count, Positive
 from fedbary.predictive import Predictive
 from fedbary.predictive.combine import Gate, gate_logits
@@ -101,7 +102,7 @@ class FedHBMixture(Method):
         """Return the gate, the model, and the centres: the model, and others with noise of σ."""
         noise = Generator().manual_seed(0)
         state = {_GATE + name: tensor.clone() for name, tensor in model.items()}
-        for name in _weights(model):
+        for name in weights_of(model):
             stacked = model[name].cpu().repeat(self.centres, *[1] * model[name].ndim)
             drawn = torch.empty_like(stacked[1:]).normal_(generator=noise)
             stacked[1:] += self.centre_std * drawn
@@ -134,7 +135,7 @@ class FedHBMixture(Method):
 
     def _gate(self, local: Local, received: Tensors, own: Tensors) -> dict[str, Tensor]:
         """Train the gate to name the centres that the client's network is near."""
-        gate = {n.removeprefix(_GATE): t for n, t in received.items() if n.startswith(_GATE)}
+        gate = under(_GATE, received)
         if self.centres == 1:
             return gate
         squares = [_squared_distance(own, centre) for centre in self._centres(received)]
@@ -160,7 +161,7 @@ class FedHBMixture(Method):
 
     def aggregate(self, server: Server, replies: Sequence[Reply]) -> tuple[Tensors, Tensors]:
         """Move each centre to its clients; the model is the largest cluster's; average the gate."""
-        model, weights = server.model, _weights(server.model)
+        model, weights = server.model, weights_of(server.model)
         centres = [server.state[_CENTRE + name].double() for name in weights]
         networks = [torch.stack([r.tensors[n].double() for r in replies]) for n in weights]
         squares = torch.stack(
@@ -211,7 +212,7 @@ class FedHBMixture(Method):
 def _squared_distance(one: Tensors, other: Tensors) -> Tensor:
     """Return ‖m − r‖² over all weights, on the device of the first."""
     gaps = [
-        one[name].double() - other[name].to(one[name].device).double() for name in _weights(one)
+        one[name].double() - other[name].to(one[name].device).double() for name in weights_of(one)
     ]
     return torch.stack([gap.square().sum() for gap in gaps]).sum()
 
@@ -224,7 +225,3 @@ def _nll(local: Local, network: Tensors) -> float:
     parts = zip(local.x.split(500), local.y.split(500), strict=True)
     total = sum(float(local.nll(local.model(inputs(x)), y)) * len(y) for x, y in parts)
     return total / len(local.y)
-
-
-def _weights(model: Tensors) -> list[str]:
-    return [name for name, tensor in model.items() if not is_buffer(name, tensor)]

@@ -44,7 +44,7 @@ from fedbary.methods.shared.method import (
     Tensors,
     weighted_mean,
 )
-from fedbary.methods.shared.server_steps import ServerSGD, is_buffer
+from fedbary.methods.shared.server_steps import ServerSGD, is_buffer, weights_of
 from fedbary.parts.parameters import BelowOne, NotNegative, Number, Positive
 
 
@@ -108,7 +108,7 @@ class FedPA(Method):
         """Step along the mean Δ of the parameters; buffers are averaged."""
         model, state = server.model, server.state
         means = weighted_mean(replies, list(model))
-        parameters = [name for name, tensor in model.items() if not is_buffer(name, tensor)]
+        parameters = weights_of(model)
         steps, after = self._optimiser.step({name: means[name] for name in parameters}, state)
         return {**means, **{name: model[name] - steps[name] for name in parameters}}, after
 

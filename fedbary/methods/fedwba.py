@@ -48,6 +48,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedbary.aggregation.prefixes import under
 from fedbary.methods._particles import (
     Swarm,
     centre,
@@ -55,7 +56,6 @@ from fedbary.methods._particles import (
     named,
     scattered,
     stacked,
-    under,
 )
 from fedbary.methods._room import require_room
 from fedbary.methods._stein import Normal, Score, Smooth

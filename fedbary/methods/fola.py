@@ -43,7 +43,7 @@ import torch
 
 from fedbary.gaussian import Posterior
 from fedbary.methods.laplace import FISHER, pooled
-from fedbary.methods.shared.descent import Descent, fisher, weights_of
+from fedbary.methods.shared.descent import Descent, fisher
 from fedbary.methods.shared.method import (
     Fitted,
     Local,
@@ -51,9 +51,10 @@ from fedbary.methods.shared.method import (
     Reply,
     Server,
     Tensors,
-    all_examples,
     weighted_mean,
 )
+from fedbary.methods.shared.reached import all_examples
+from fedbary.methods.shared.server_steps import weights_of
 from fedbary.parts.parameters import NotNegative, Positive
 from fedbary.predictive import Predictive
 

@@ -48,7 +48,7 @@ from typing import Literal
 import torch
 
 from fedbary.methods import _around
-from fedbary.methods.shared.descent import fisher, gauss_newton, weights_of
+from fedbary.methods.shared.descent import fisher, gauss_newton
 from fedbary.methods.shared.method import (
     Fitted,
     Local,
@@ -56,10 +56,11 @@ from fedbary.methods.shared.method import (
     Reply,
     Server,
     Tensors,
-    all_examples,
     shares,
     weighted_mean,
 )
+from fedbary.methods.shared.reached import all_examples
+from fedbary.methods.shared.server_steps import weights_of
 from fedbary.parts.parameters import Positive
 from fedbary.predictive import Predictive
 

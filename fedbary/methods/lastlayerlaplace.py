@@ -72,10 +72,10 @@ from fedbary.methods.shared.method import (
     Reply,
     Server,
     Tensors,
-    all_examples,
     shares,
     weighted_mean,
 )
+from fedbary.methods.shared.reached import all_examples
 from fedbary.parts.parameters import Count, Positive
 from fedbary.predictive import Predictive
 from fedbary.seeds import derive_seed

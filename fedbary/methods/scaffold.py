@@ -48,7 +48,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedbary.methods.shared.descent import Descent, weights_of
+from fedbary.methods.shared.descent import Descent
 from fedbary.methods.shared.method import (
     Fitted,
     Local,
@@ -56,10 +56,10 @@ from fedbary.methods.shared.method import (
     Reply,
     Server,
     Tensors,
-    part_of_all,
     weighted_mean,
 )
-from fedbary.methods.shared.server_steps import ServerSGD, stepped
+from fedbary.methods.shared.reached import part_of_all
+from fedbary.methods.shared.server_steps import ServerSGD, stepped, weights_of
 from fedbary.parts.parameters import Positive
 
 CONTROL = "control/"

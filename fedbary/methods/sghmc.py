@@ -52,9 +52,9 @@ from dataclasses import dataclass
 
 import torch
 
+from fedbary.aggregation.prefixes import under
 from fedbary.methods._chain import Chain
 from fedbary.methods._room import require_room
-from fedbary.methods.shared.descent import weights_of
 from fedbary.methods.shared.method import (
     Fitted,
     Local,
@@ -64,6 +64,7 @@ from fedbary.methods.shared.method import (
     Tensors,
     weighted_mean,
 )
+from fedbary.methods.shared.server_steps import weights_of
 from fedbary.parts.parameters import Count, NotNegative, Share
 from fedbary.predictive import Predictive
 
@@ -139,9 +140,5 @@ class SGHMC(Method):
 
     def predictive(self, model: Tensors, state: Tensors) -> Predictive:
         """Return the clients' samples of the last round that counted, client by client."""
-        members = {
-            name.removeprefix(_NETWORKS): tensor
-            for name, tensor in state.items()
-            if name.startswith(_NETWORKS)
-        }
+        members = under(_NETWORKS, state)
         return Predictive(model, members=members)

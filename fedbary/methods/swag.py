@@ -38,7 +38,7 @@ from fedbary.aggregation import aggregate
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
 from fedbary.methods import _around
-from fedbary.methods.shared.descent import Descent, weights_of
+from fedbary.methods.shared.descent import Descent
 from fedbary.methods.shared.method import (
     Fitted,
     Local,
@@ -48,6 +48,7 @@ from fedbary.methods.shared.method import (
     Tensors,
     weighted_mean,
 )
+from fedbary.methods.shared.server_steps import weights_of
 from fedbary.parts.parameters import Number, Positive
 from fedbary.predictive import Predictive
 

@@ -14,6 +14,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from fedbary.aggregation.prefixes import under
 from fedbary.data.paths import require_regular
 from fedbary.errors import SettingError
 from fedbary.runs.whole import write_tensors
@@ -108,7 +109,7 @@ def _read(file: Path, others: list[str]) -> Checkpoint:
     except (SafetensorError, OSError, ValueError, KeyError) as error:
         allowed = " or ".join(["an undamaged checkpoint", *others])
         raise SettingError(f"checkpoint {file}", error, allowed) from None
-    parts = _part(tensors, "arrays."), _part(tensors, "strategy.")
+    parts = under("arrays.", tensors), under("strategy.", tensors)
     return Checkpoint(int(marks["round"]), marks["settings"], marks["metrics"], *parts)
 
 
@@ -131,10 +132,6 @@ def _digest(tensors: Mapping[str, Tensor], marks: Mapping[str, str]) -> str:
         values = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
         digest.update(values.data)
     return digest.hexdigest()
-
-
-def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {k.removeprefix(prefix): t for k, t in tensors.items() if k.startswith(prefix)}
 
 
 def _file(folder: Path, number: int) -> Path:

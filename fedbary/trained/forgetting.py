@@ -14,6 +14,7 @@ from pathlib import Path
 
 from torch import Tensor
 
+from fedbary.aggregation.prefixes import under
 from fedbary.data.standardise import Standardiser, renewed
 from fedbary.errors import SettingError
 from fedbary.methods import METHODS, Server, method_of
@@ -29,8 +30,8 @@ from fedbary.runs.resume import require_ended, rounds_before, sound_checkpoint
 from fedbary.seeds import derive_seed
 from fedbary.settings.config import ROOT, Settings, validated
 from fedbary.tasks import Task, task_of
+from fedbary.trained.loading import tensors_of
 from fedbary.trained.remaining import METHOD_STATE, Remaining, write_remaining
-from fedbary.trained.run import tensors_of
 from fedbary.trained.writing import require_free, written_whole
 
 _Site = tuple[float, Mapping[str, Tensor]]
@@ -129,11 +130,7 @@ def _without(
     """Return what is left without a site."""
     method = method_of(settings)
     assert isinstance(method, SumsMethod)
-    held = {
-        name.removeprefix(METHOD_STATE): tensor
-        for name, tensor in checkpoint.strategy.items()
-        if name.startswith(METHOD_STATE)
-    }
+    held = under(METHOD_STATE, checkpoint.strategy)
     sites = sites_of(held)
     if site not in sites:
         raise SettingError("site", site, f"one whose sums the run holds: {', '.join(sites)}")

@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load as load_tensors
 from torch import Tensor, nn
 
 from fedbary.data.digest import Digest
 from fedbary.data.examples import Examples
-from fedbary.data.paths import content_of, user_path
+from fedbary.data.paths import user_path
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
 from fedbary.predictive.combine import pool_from
@@ -23,20 +21,11 @@ from fedbary.predictive.conformal import Conformal
 from fedbary.predictive.histograms import HeldOut
 from fedbary.predictive.mahalanobis import Background
 from fedbary.runs.best import result_line
-from fedbary.runs.conformal_kept import read_held_out
-from fedbary.runs.damage import as_written
-from fedbary.runs.data_kept import read_digest
-from fedbary.runs.location import METRICS, read_settings
-from fedbary.runs.metrics_file import read_rounds
-from fedbary.runs.own_code import require_trusted
-from fedbary.runs.resume import require_ended
-from fedbary.runs.run_folder import BACKGROUND, NETWORKS, POSTERIOR, read_signature
 from fedbary.runs.schema import POOL, ROUND
 from fedbary.runs.whole import write_whole
 from fedbary.seeds import seed_of_draws
-from fedbary.settings.config import Settings, resolve
+from fedbary.settings.config import Settings
 from fedbary.tasks import Outcome, Signature, Task, task_of
-from fedbary.variational.frozen import frozen_tensors
 
 
 @dataclass(frozen=True, eq=False)
@@ -253,100 +242,3 @@ class Trained:
         pool = pool_from(line[POOL]) if POOL in line else None
         by = self.network, self.posterior, self.members
         return Outcome(line[ROUND], *by, line, [], pool, background=self.background)
-
-
-def load(run: Path | str, own_code: bool = False) -> Trained:
-    """Load the model of a run that has ended, and try it on two inputs of zeros.
-
-    Parameters
-    ----------
-    run
-        The run's folder, as `fedbary simulate` prints it.
-    own_code
-        Whether the functions that the run's settings name, as in ``model=own:resnet``, may be
-        imported and called. Ask for it only where you know the folder: whoever wrote its settings
-        chose them.
-
-    Raises
-    ------
-    SettingError, RunError
-        If the folder holds no whole run, see `fedbary.runs.resume.require_ended`; if it is damaged;
-        if it names code that is not asked for, or that lies within the folder.
-    """
-    folder = user_path(run)
-    with as_written(folder):
-        require_ended(folder)
-        trained = _loaded(folder, own_code)
-        trained.predict(task_of(trained.settings).zeros(trained.signature), samples=1)
-    return trained
-
-
-def _loaded(folder: Path, own_code: bool) -> Trained:
-    made = read_settings(folder)
-    if not (rounds := read_rounds(folder)):
-        raise SettingError("run", str(folder), f"a run with the lines of its {METRICS}")
-    here = {"device": "auto", "resume": "none", "protocol": "none"}
-    older = {"normalise": "none"}  # what the model was trained on; other newer settings default
-    settings = resolve({**older, **made, **here})
-    require_trusted(settings, folder, own_code)
-    task = task_of(settings)
-    held = read_signature(folder)
-    signature = task.signature() if held is None else task.signature_from(held)
-    posterior = Posterior.from_state_dict(tensors_of(folder, POSTERIOR))
-    network = task.make_model(signature)
-    _fill(network, posterior, folder)
-    return Trained(
-        network.eval(),
-        posterior,
-        _members(folder, result_line(rounds)),
-        settings,
-        signature,
-        tensors_of(folder, task.facts) if task.facts else {},
-        rounds,
-        read_digest(folder),
-        Background.of(tensors_of(folder, BACKGROUND) if _holds(folder, BACKGROUND) else {}),
-        read_held_out(folder, settings, len(signature.classes)),
-    )
-
-
-def _fill(network: nn.Module, posterior: Posterior, folder: Path) -> None:
-    """Put a posterior into a network; into one of point weights its means; frozen parts too."""
-    held, wanted = posterior.state_dict(), {**network.state_dict(), **frozen_tensors(network)}
-    found = {
-        name: held.get(name, posterior.mean.get(name)) for name in wanted
-    }  # a buffer that is no part of a posterior stays as it is
-    given = {name: tensor for name, tensor in found.items() if tensor is not None}
-    if not given or not all(_is_like(tensor, wanted[name]) for name, tensor in given.items()):
-        raise SettingError("run", str(folder), "a posterior of the network that its settings name")
-    network.load_state_dict({n: wanted[n] if t is None else t for n, t in found.items()})
-
-
-def _is_like(tensor: Tensor, wanted: Tensor) -> bool:
-    """Whether a tensor can stand for another: of its shape, its kind of numbers, and finite."""
-    alike = tensor.is_floating_point() == wanted.is_floating_point()
-    return alike and tensor.shape == wanted.shape and bool(tensor.isfinite().all())
-
-
-def _members(folder: Path, line: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Read the networks that predict together, which must be there if the round had some."""
-    held = "members" in line or _holds(folder, NETWORKS)
-    return tensors_of(folder, NETWORKS) if held else {}
-
-
-def _holds(folder: Path, name: str) -> bool:
-    return (folder / f"{name}.safetensors").exists()
-
-
-def tensors_of(folder: Path, name: str) -> dict[str, Tensor]:
-    """Read ``<name>.safetensors`` of a run, in the order of the names, by which a seed draws.
-
-    Raises
-    ------
-    SettingError
-        If it is missing or damaged.
-    """
-    file = folder / f"{name}.safetensors"
-    try:
-        return dict(sorted(load_tensors(content_of(file)).items()))
-    except (OSError, SafetensorError) as error:
-        raise SettingError(str(file), error, "what the run wrote") from None

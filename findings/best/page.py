@@ -22,13 +22,13 @@ from fedbary.report.markup import markdown_table
 from fedbary.report.method_tables import BRIER
 from fedbary.study.table import read_table, result_rows
 from findings._pairs import SEED, by_seed, of_pair
+from findings.best.choices import CHOICES, RULES, choice_table
 from findings.published import PERSONAL, PRINTED, published, table1
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NAMES = {"fashionmnist": "Fashion-MNIST", "cifar10": "CIFAR-10"}
-RULES = ("RKLB", "FedAvg")
 TARGETS = {
     "fashionmnist": {ACCURACY: 90.0, ECE_15: 1.0, ECE_100: 1.5, NLL: 0.280},
     "cifar10": {ACCURACY: 69.0, ECE_15: 1.2, ECE_100: 2.0, NLL: 0.89},
@@ -37,37 +37,6 @@ TARGETS = {
 
 MOONSHOTS = {"fashionmnist": (90.5, 0.27), "cifar10": (70.0, 0.87)}
 """Accuracy and NLL that were wished for beyond the targets."""
-
-CHOICES = {
-    "fashionmnist": (
-        "choice",
-        "choice-rates",
-        "choice-length",
-        "choice-snapshots",
-        "choice-decay",
-    ),
-    "cifar10": (
-        "choice-cifar10",
-        "choice-cifar10-rates",
-        "choice-cifar10-batches",
-        "choice-cifar10-decay",
-        "choice-cifar10-length",
-    ),
-}
-"""The folders within, of runs on validation data that chose a data set's settings."""
-
-TRIED = {
-    "local_epochs": "local epochs",
-    "batch_size": "batch",
-    "normalise": "normalise",
-    "pixels": "pixels",
-    "augment": "augment",
-    "server_momentum": "server's momentum",
-    "kl_weight": "KL weight",
-    "weight_decay": "weight decay",
-    "lr": "lr",
-}
-"""The settings that were tried, and what the tables call them."""
 
 ECE = (ECE_15, ECE_100)
 DRAWN = (ACCURACY, NLL, ECE_15)
@@ -213,40 +182,6 @@ def papers_table(last: pd.DataFrame) -> str:
     return markdown_table(
         ["", "", "RKLB, ours", "BA-BFL's Table 1, the best of the column", *PERSONAL], body
     )
-
-
-def choice_table(results: Path, dataset: str) -> str:
-    """Return what was tried for each rule on validation data, and the NLL at the clients' T.
-
-    Of the settings those are shown that were not the same in all runs.
-    """
-    folders = CHOICES[dataset]
-    runs = pd.concat(result_rows(read(results / folder)) for folder in folders)
-    gaussian = runs["bayesian_layers"] > 0
-    shown = pd.DataFrame({"": runs["rule"], "rounds": runs.apply(_schedule, axis=1)})
-    for setting, label in TRIED.items():
-        of_it = runs[setting].where(gaussian) if setting == "kl_weight" else runs[setting]
-        if of_it.nunique() > 1:
-            shown[label] = of_it.map(_said)
-    shown["NLL"] = runs["nll"].map("{:.4f}".format)
-    is_best = runs["nll"] == runs.groupby("rule")["nll"].transform("min")
-    marked_rows = shown.where(~is_best, "**" + shown + "**").replace("****", "")
-    body = [row for rule in RULES for row in marked_rows[runs["rule"] == rule].values.tolist()]
-    return markdown_table(list(shown), body)
-
-
-def _said(value: object) -> str:
-    """Return a setting's value in a table; "" if the run has none."""
-    if isinstance(value, float):
-        return "" if math.isnan(value) else f"{value:g}"
-    return str(value).lower()
-
-
-def _schedule(run: pd.Series) -> str:
-    """Return what a run's rounds are."""
-    cycle = run.get("cycle")
-    rounds = f"{run['rounds']:.0f}"
-    return rounds if pd.isna(cycle) else f"{rounds}, snapshots every {cycle:.0f}"
 
 
 def tables(results: Path) -> str:

@@ -31,7 +31,8 @@ from fedbary.runs.location import read_settings
 from fedbary.runs.run_folder import POSTERIOR
 from fedbary.runs.whole import write_whole
 from fedbary.settings.config import Settings, parse_overrides, validated
-from fedbary.trained.run import Trained, load
+from fedbary.trained.loading import load
+from fedbary.trained.run import Trained
 from findings._scores import scores
 from server_app import run
 from server_app.engine.inline import InlineGrid

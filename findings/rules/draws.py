@@ -20,7 +20,8 @@ from fedbary.report.cells import ACCURACY, NLL
 from fedbary.runs.whole import write_whole
 from fedbary.settings.config import parse_overrides
 from fedbary.study.table import result_rows
-from fedbary.trained.run import Trained, load
+from fedbary.trained.loading import load
+from fedbary.trained.run import Trained
 from findings._scores import scores
 from findings.rules.page import DRAWN, DRAWS, draws_table, read
 

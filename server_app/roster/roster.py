@@ -22,22 +22,10 @@ from server_app.roster.counting import answered, drawn, expected
 from server_app.roster.member import Member, member_from
 from server_app.roster.questions import Questions
 from server_app.roster.simulated import hindrance
+from server_app.roster.waiting import Waiting
 from strategies.internals import log
 
 POLL_SECONDS = 0.2
-
-GRACE_SECONDS = 120.0
-"""How long to wait for further nodes when all that came cannot take part.
-
-A node that was being sent a message when the server was killed hears nothing else until Flower has
-missed two heartbeats of the server, a minute.
-"""
-
-LOG_SECONDS = 30.0
-"""How often the log says who is waited for."""
-
-PATIENCE = 55.0
-"""Seconds without a further answer after which the log says what may hold a simulation up."""
 
 
 class Roster:
@@ -132,26 +120,16 @@ class Roster:
         RunError
             If fewer than `min_replies` can take part.
         """
-        deadline = time.monotonic() + self._settings.round_timeout
-        latest, say = time.monotonic(), time.monotonic() + LOG_SECONDS
-        warned = False
+        waiting = Waiting(self._settings.round_timeout)
         while not self._is_complete():
             known = len(self._members) + len(self._refused)
             self._listen()
             self._ask(self._online() - self._members.keys() - self._refused.keys())
             self._listen()
-            now = time.monotonic()
-            if len(self._members) + len(self._refused) > known:
-                latest = now
-            hopeless = self._refused and not self._members and now > latest + GRACE_SECONDS
-            if now > deadline or hopeless:
+            has_news = len(self._members) + len(self._refused) > known
+            if waiting.is_over(has_news, in_vain=bool(self._refused and not self._members)):
                 break
-            if now > say:
-                say = now + LOG_SECONDS
-                log(INFO, "%s", self._awaited())
-                if now > latest + PATIENCE and hindrance() and not warned:
-                    warned = True
-                    log(WARNING, "%s", hindrance())
+            waiting.say(self._awaited)
             if not self._is_complete():
                 time.sleep(POLL_SECONDS)
         if len(self._members) < self._settings.min_replies:

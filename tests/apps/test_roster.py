@@ -79,7 +79,7 @@ def test_waiting_ends_and_with_enough_nodes_the_run_goes_on():
 
 
 def test_if_no_node_can_take_part_the_reason_is_given_without_waiting_for_the_timeout(monkeypatch):
-    monkeypatch.setattr("server_app.roster.roster.GRACE_SECONDS", 0.2)
+    monkeypatch.setattr("server_app.roster.waiting.GRACE_SECONDS", 0.2)
     app = ClientApp()
 
     @app.query()
@@ -137,7 +137,7 @@ def test_a_question_that_was_lost_is_asked_again_and_the_log_says_who_is_missing
     monkeypatch, caplog
 ):
     monkeypatch.setattr("server_app.roster.questions.AGAIN_SECONDS", 0.3)
-    monkeypatch.setattr("server_app.roster.roster.LOG_SECONDS", 0.1)
+    monkeypatch.setattr("server_app.roster.waiting.LOG_SECONDS", 0.1)
     grid, roster = roster_of(settings(round_timeout=60))
     lost = grid.mute = set(grid.online[1:])
     push, pushes = grid.push_messages, []
@@ -162,8 +162,8 @@ def test_a_question_that_was_lost_is_asked_again_and_the_log_says_who_is_missing
 def test_beside_a_ray_that_does_not_start_the_log_says_so_with_where_to_look(monkeypatch, caplog):
     monkeypatch.setitem(sys.modules, "ray", importlib.import_module("ray"))
     monkeypatch.setenv("RAY_ADDRESS", "local")
-    monkeypatch.setattr("server_app.roster.roster.LOG_SECONDS", 0.1)
-    monkeypatch.setattr("server_app.roster.roster.PATIENCE", 0.5)
+    monkeypatch.setattr("server_app.roster.waiting.LOG_SECONDS", 0.1)
+    monkeypatch.setattr("server_app.roster.waiting.PATIENCE", 0.5)
     grid, roster = roster_of(settings(round_timeout=1.5))
     grid.online = []
     with caplog.at_level("INFO"), pytest.raises(RunError, match="Ray has not started yet"):

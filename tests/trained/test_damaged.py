@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 import fedbary
 from fedbary.commands import start
-from fedbary.commands.use import clusters
+from fedbary.commands.grouping import clusters
 from fedbary.data.paths import content_of
 from fedbary.errors import RunError, SettingError
 from fedbary.settings.config import read_yaml, resolve

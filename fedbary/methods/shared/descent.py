@@ -17,7 +17,7 @@ from fedbary.data.batches import inputs
 from fedbary.inference._steps import Steps
 from fedbary.inference.shared.vectors import Momentum, Vectors
 from fedbary.methods.shared.method import Local, Tensors
-from fedbary.methods.shared.server_steps import is_buffer
+from fedbary.methods.shared.server_steps import weights_of
 from fedbary.predictive.networks import evaluation
 
 NetworkCall = Callable[[dict[str, Tensor], Tensor], Tensor]
@@ -89,11 +89,6 @@ class Descent:
         """Return a vector's parts by parameter, in memory of their own."""
         parts = zip(self.vectors.point_names, self.vectors.points.views(vector), strict=True)
         return {name: part.contiguous() for name, part in parts}
-
-
-def weights_of(model: Tensors) -> list[str]:
-    """Return the names of a state dict's weights: its tensors that are no buffers."""
-    return [name for name, tensor in model.items() if not is_buffer(name, tensor)]
 
 
 def fisher(local: Local) -> dict[str, Tensor]:

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedbary.aggregation.tensors import Empty, new_empty
 from fedbary.errors import SettingError
 from fedbary.inference import Local
+from fedbary.methods.shared.bench import Bench
 from fedbary.parts.parameters import Checked
 from fedbary.predictive import Predictive
 
@@ -38,26 +39,6 @@ class Fitted:
     reply: Tensors
     metrics: Mapping[str, float]
     kept: Tensors = field(default_factory=dict)
-
-
-@dataclass(frozen=True, eq=False)
-class Bench:
-    """What a server has to compute with: a network, and examples that are nobody else's.
-
-    Parameters
-    ----------
-    network : nn.Module
-        Of the global model's architecture, on the examples' device; what it holds does not matter.
-    x, y : Tensor
-        Inputs and targets, of no client and of no test set. Who needs inputs alone leaves y aside.
-    nll : callable
-        Mean negative log-likelihood of (outputs, targets), in nats.
-    """
-
-    network: nn.Module
-    x: Tensor
-    y: Tensor
-    nll: Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -301,21 +282,6 @@ def shares(replies: Sequence[Reply]) -> list[float]:
     """Return the replies' weights, divided by their sum."""
     total = sum(reply.weight for reply in replies)
     return [reply.weight / total for reply in replies]
-
-
-def all_examples(server: Server, replies: Sequence[Reply]) -> float:
-    """Return how many examples all clients have: those of the replies, where nobody knows more."""
-    return max(float(server.examples), sum(reply.weight for reply in replies))
-
-
-def part_of_all(server: Server, replies: Sequence[Reply]) -> float:
-    """Return the part of all clients' examples that lies at a round's replies.
-
-    Where nobody knows these it is the part of the clients; where nobody knows either, 1.
-    """
-    if server.examples:
-        return min(1.0, sum(reply.weight for reply in replies) / server.examples)
-    return min(1.0, len(replies) / server.clients) if server.clients else 1.0
 
 
 def weighted_mean(replies: Sequence[Reply], names: Sequence[str]) -> dict[str, Tensor]:

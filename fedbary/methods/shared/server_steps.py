@@ -101,7 +101,7 @@ def stepped(
 
     Buffers are the means.
     """
-    names = [name for name, tensor in model.items() if not is_buffer(name, tensor)]
+    names = weights_of(model)
     steps, after = optimiser.step({name: model[name] - means[name] for name in names}, state)
     return {**means, **{name: model[name] - steps[name] for name in names}}, after
 
@@ -109,3 +109,8 @@ def stepped(
 def is_buffer(name: str, tensor: Tensor) -> bool:
     """Whether a tensor of a state dict is a buffer: not floating, or batch norm's statistics."""
     return not tensor.is_floating_point() or name.endswith(("running_mean", "running_var"))
+
+
+def weights_of(model: Tensors) -> list[str]:
+    """Return the names of a state dict's weights: its tensors that are no buffers."""
+    return [name for name, tensor in model.items() if not is_buffer(name, tensor)]
