@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from fedbary.inference import StepParameters
+from fedbary.parts.parameters import told
 from fedbary.runs.schema import STALENESS, VIRTUAL_SECONDS
 from fedbary.settings.config import Settings
 from server_app.recorder import Recorder
@@ -26,7 +28,7 @@ class Clock:
 
     def __init__(self, settings: Settings, roster: Roster) -> None:
         self._speeds = speeds_of(settings.speeds, settings.seed)
-        self._roster, self._passes = roster, settings.local_epochs
+        self._roster, self._passes = roster, told(StepParameters, settings).local_epochs
         for member in roster.members:
             self._speeds(member.name)  # says at once what a trace lacks
 

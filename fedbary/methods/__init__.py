@@ -13,7 +13,7 @@ from importlib import import_module
 from types import MappingProxyType
 
 from fedbary.errors import SettingError
-from fedbary.inference import PosteriorParameters
+from fedbary.inference import PosteriorParameters, StepParameters
 from fedbary.methods._room import require_room
 from fedbary.methods.shared.method import (
     Arrival,
@@ -91,7 +91,7 @@ def require_method(settings: Settings) -> None:
     where there are none, nor clients fit a temperature to other predictions than the server's.
     """
     method = method_of(settings)
-    method.check(settings.participants, settings.local_epochs)
+    method.check(settings.participants, told(StepParameters, settings).local_epochs)
     method.check_rounds(settings.rounds, settings.patience)
     if settings.mode == "async":
         method.check_arrivals()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
@@ -16,7 +15,6 @@ from fedbary.errors import SettingError
 from fedbary.parts.parameters import (
     BelowOne,
     Count,
-    LogVar,
     NotNegative,
     Number,
     Positive,
@@ -26,7 +24,7 @@ from fedbary.parts.parameters import (
 from fedbary.parts.registry import is_factory, modules, rules
 from fedbary.parts.registry import methods as names_of_methods
 from fedbary.settings import limits
-from fedbary.settings.owners import divergences, methods, unused_by
+from fedbary.settings.owners import divergences, methods
 from fedbary.settings.partition_names import parameters_of, partitioners
 
 BOOKKEEPING = frozenset(
@@ -91,16 +89,8 @@ class Settings(BaseModel):
     model: str
     class_weights: Literal["none", "balanced"]
     bayesian_layers: Number
-    init_log_var: LogVar
 
     inference: str
-    local_epochs: Count
-    batch_size: Count
-    lr: Positive
-    lr_schedule: Literal["constant", "cosine"]
-    momentum: BelowOne
-    weight_decay: NotNegative
-    max_grad_norm: Literal["none"] | Positive
 
     method: str
     rule: str
@@ -149,20 +139,6 @@ class Settings(BaseModel):
     def server_validates(self) -> bool:
         """Whether the server scores models on validation data of its own."""
         return self.evaluate_on == "validation" and self.dataset != "none"
-
-    def lr_of(self, server_round: int) -> float:
-        """Return the rate of the means in a round; cosine: lr · ½ (1 + cos(π (t − 1)/rounds)).
-
-        It is constant where the method has a schedule of its own.
-        """
-        if self.lr_schedule == "constant" or "lr_schedule" in unused_by(methods()[self.method]):
-            return self.lr
-        return self.lr * 0.5 * (1 + math.cos(math.pi * (server_round - 1) / self.rounds))
-
-    @property
-    def grad_bound(self) -> float | None:
-        """The norm that longer gradients are shortened to; None for none."""
-        return None if isinstance(self.max_grad_norm, str) else self.max_grad_norm
 
     @property
     def weight_bound(self) -> float | None:

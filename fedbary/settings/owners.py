@@ -25,14 +25,16 @@ if TYPE_CHECKING:
 Owned = Mapping[str, Parameter]
 """The settings that a part owns, by name."""
 
-_OF_POSTERIORS = ("inference", "init_log_var")
-"""Settings without use where weights are points, beside those of the local inference."""
-
 
 def methods() -> Mapping[str, type[Method]]:
     """Return every method's class by its name."""
     found: Mapping[str, type[Method]] = import_module("fedbary.methods").METHODS
     return found
+
+
+def steps() -> Owned:
+    """Return the parameters of a client's steps, for methods that make their own of them."""
+    return declared(import_module("fedbary.inference").StepParameters)
 
 
 def divergences() -> tuple[str, ...]:
@@ -77,21 +79,22 @@ def owned(setting: str, name: object) -> Owned:
 def owned_by(chosen: Settings | Mapping[str, Any]) -> dict[str, Owned]:
     """Return what each of a run's parts owns, by the setting that chooses it.
 
-    A local method owns nothing that the run's method leaves unused.
+    A local method owns nothing that the run's method leaves unused. Where the method does not use
+    the local inference, the steps are in its place.
     """
     values = chosen if isinstance(chosen, Mapping) else vars(chosen)
     found = {setting: parts.get(str(values[setting]), {}) for setting, parts in owners().items()}
     found["partition"] = parameters_of(str(values["partition"]))
     unused = unused_by(methods()[str(values["method"])])
-    local = {} if "inference" in unused else found["inference"]
+    local = steps() if "inference" in unused else found["inference"]
     found["inference"] = {name: own for name, own in local.items() if name not in unused}
     return found
 
 
 def unused_by(method: type[Method]) -> frozenset[str]:
     """Return the settings that other methods use and this one does not."""
-    local = {name for own in local_methods().values() for name in own}
-    of_posteriors = {*_OF_POSTERIORS, *local} if method.deterministic else ()
+    local = {name for own in local_methods().values() for name in own} - steps().keys()
+    of_posteriors = {"inference", *local} if method.deterministic else ()
     return frozenset({"rule", *method.unused, *of_posteriors} - declared(method).keys())
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from importlib import import_module
 from typing import Any
 
 from fedbary.data.forms import has_columns
@@ -54,9 +53,6 @@ def _unused(settings: Settings) -> Iterator[tuple[str, tuple[str, str]]]:
     part = f"method={method.name}"
     for name in unused_by(method):
         yield name, (part, ", ".join(declared(method)))
-    local = import_module(f"fedbary.inference.{settings.inference}")
-    for name in getattr(local, "UNUSED", ()):
-        yield name, (f"inference={settings.inference}", ", ".join(owned_by(settings)["inference"]))
     if settings.task == "regression" and method.squares:
         for name in ("momentum", "weight_decay", "max_grad_norm"):
             yield name, (part, "lr, lr_schedule, local_epochs, batch_size, noise")
