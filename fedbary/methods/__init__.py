@@ -28,6 +28,7 @@ from fedbary.methods.shared.method import (
 from fedbary.parts.parameters import Value, declared, told
 from fedbary.parts.registry import modules
 from fedbary.settings.config import Settings
+from fedbary.settings.task_words import OfClasses
 
 __all__ = [
     "METHODS",
@@ -104,9 +105,10 @@ def require_method(settings: Settings) -> None:
         allowed = f"another for {settings.method}; methods whose networks predict together: "
         allowed += ", ".join(have)
         raise SettingError("predictive", settings.predictive, allowed)
-    if settings.calibrate != "none" and not _is_scored_whole(method):
+    calibrate = told(OfClasses, settings).calibrate
+    if calibrate != "none" and not _is_scored_whole(method):
         allowed = f"none for {settings.method}: its clients have only a part of what predicts"
-        raise SettingError("calibrate", settings.calibrate, allowed)
+        raise SettingError("calibrate", calibrate, allowed)
 
 
 def require_kl(method: Method, kl_weight: float | str) -> None:

@@ -12,22 +12,24 @@ WRITTEN_OUT = {"predictive": ("bootstrap", "montecarlo")}
 ADDED: Mapping[str, Any] = MappingProxyType(
     {
         "mode": "rounds",
-        "speeds": "none",
         "backbone": "none",
-        "conformal": "none",
-        "conformal_score": "lac",
-        "conformal_by": "all",
     }
 )
 """Settings of every run that earlier versions did not write, each with what their runs did."""
 
 OF_EVERY_RUN: Mapping[str, tuple[str, Any]] = MappingProxyType(
     {
+        "speeds": ("mode", "none"),
+        "classes": ("dataset", "auto"),
+        "input_shape": ("dataset", "auto"),
+        "target": ("dataset", "y"),
+        "columns": ("dataset", "all"),
+        "leave_out": ("dataset", "none"),
+        "id": ("dataset", "none"),
+        "missing": ("dataset", "refuse"),
+        "split": ("dataset", 0),
         "alpha": ("partition", 0.5),
         "classes_per_client": ("partition", 2),
-        "id": ("leave_out", "none"),
-        "missing": ("leave_out", "refuse"),
-        "split": ("leave_out", 0),
         "backbone_weights": ("backbone", "auto"),
         "backbone_size": ("backbone", "auto"),
         "features": ("backbone", "all"),
@@ -39,6 +41,7 @@ OF_EVERY_RUN: Mapping[str, tuple[str, Any]] = MappingProxyType(
         "augment": ("backbone", "auto"),
         "hidden_units": ("model", 50),
         "noise": ("model", "none"),
+        "class_weights": ("model", "none"),
         "init_log_var": ("bayesian_layers", -7.0),
         "prior": ("inference", "normal"),
         "prior_std": ("inference", 1.0),
@@ -57,6 +60,10 @@ OF_EVERY_RUN: Mapping[str, tuple[str, Any]] = MappingProxyType(
         "mixing": ("rule", False),
         "max_precision_ratio": ("rule", "none"),
         "corruptions": ("ood_dataset", False),
+        "calibrate": ("predictive", "none"),
+        "conformal": ("predictive", "none"),
+        "conformal_score": ("predictive", "lac"),
+        "conformal_by": ("predictive", "all"),
         "ece_bins": ("samples", 15),
         "specificity": ("samples", 0.95),
         "hostile_fraction": ("attack", 0.2),

@@ -8,7 +8,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 
 from fedbary.attacks import ATTACKS, OMNISCIENT
 from fedbary.data.forms import BACKBONES, HUB, TORCHVISION, is_backbone, is_source
-from fedbary.data.image_layout import parse_classes, parse_shape
 from fedbary.data.partition import PARTITIONS
 from fedbary.data.partitioners import EXTRA
 from fedbary.errors import SettingError
@@ -67,14 +66,8 @@ class Settings(BaseModel):
     max_skipped: Count
     round_timeout: Positive
     mode: Literal["rounds", "async"]
-    speeds: str
 
     dataset: str
-    classes: str
-    input_shape: str
-    target: str
-    columns: str
-    leave_out: str
     test_dataset: str
     data_dir: str
     download: bool
@@ -87,7 +80,6 @@ class Settings(BaseModel):
     backbone: str
 
     model: str
-    class_weights: Literal["none", "balanced"]
     bayesian_layers: Number
 
     inference: str
@@ -101,10 +93,6 @@ class Settings(BaseModel):
     evaluate_on: Literal["test", "validation"]
     ood_dataset: str
     predictive: Literal["auto", "montecarlo", "members", "product", "dropout", "closed"]
-    calibrate: Literal["none", "temperature"]
-    conformal: Literal["none"] | Annotated[float, Field(gt=0, lt=1)]
-    conformal_score: Literal["lac", "aps", "raps"]
-    conformal_by: Literal["all", "class"]
     samples: Count
     evaluate_clients: Number
     evaluate_fraction: Share
@@ -146,11 +134,6 @@ class Settings(BaseModel):
         return None if isinstance(self.max_weight_ratio, str) else self.max_weight_ratio
 
     @property
-    def conformal_level(self) -> float | None:
-        """The rate at which conformal sets hold the true class; None without such sets."""
-        return None if isinstance(self.conformal, str) else self.conformal
-
-    @property
     def strategy(self) -> str:
         """What the run is called: its method, or the setting that the method is called by."""
         return str(getattr(self, methods()[self.method].called_by))
@@ -170,26 +153,6 @@ class Settings(BaseModel):
     def participants(self) -> int:
         """Number of clients that train in a round."""
         return max(1, round(self.participation * self.clients))
-
-    @field_validator("classes", mode="before")
-    @classmethod
-    def _are_classes(cls, value: Any) -> str:
-        text = listed("classes", value)
-        if text != "auto":
-            parse_classes(text)
-        return text
-
-    @field_validator("columns", "leave_out", mode="before")
-    @classmethod
-    def _are_columns(cls, value: Any, info: ValidationInfo) -> str:
-        return listed(str(info.field_name), value)
-
-    @field_validator("input_shape")
-    @classmethod
-    def _is_shape(cls, value: str) -> str:
-        if value != "auto":
-            parse_shape(value)
-        return value
 
     @field_validator("task", "rule", "method", "inference", "partition", "attack", "tracker")
     @classmethod
@@ -240,17 +203,6 @@ class Settings(BaseModel):
         if value not in networks and not is_factory(value):
             raise SettingError("model", value, f"{', '.join(networks)}, or package.module:factory")
         return value
-
-
-def listed(setting: str, value: Any) -> str:
-    """Return names with commas between, which a YAML file may give as a list."""
-    if not isinstance(value, list | tuple):
-        return str(value)
-    if bad := [v for v in value if not isinstance(v, str | int) or isinstance(v, bool)]:
-        raise SettingError(setting, bad[0], "names; what YAML reads as something else in quotes")
-    if bad := [name for name in map(str, value) if "," in name]:
-        raise SettingError(setting, bad[0], "names without commas")
-    return ",".join(map(str, value))
 
 
 def registered(setting: str) -> tuple[str, ...]:

@@ -74,7 +74,7 @@ class Regression(Rows):
     def load(self, name: str, layout: Layout | None = None) -> Table:
         """Return rows with a number each."""
         by = self.settings
-        return load(name, by.data_dir, by.target, by.download, layout, self.choice)
+        return load(name, by.data_dir, self.own.target, by.download, layout, self.choice)
 
     def sample(self, count: int) -> tuple[Tensor, Tensor, int]:
         """Return zeros in place of standardised rows: the time they take is the same."""
