@@ -26,28 +26,6 @@ from fedbary.settings import limits
 from fedbary.settings.owners import divergences, methods
 from fedbary.settings.partition_names import parameters_of, partitioners
 
-BOOKKEEPING = frozenset(
-    {
-        "output",
-        "data_dir",
-        "download",
-        "engine",
-        "tracker",
-        "pictures",
-        "device",
-        "cpus_per_client",
-        "gpus_per_client",
-        "round_timeout",
-        "max_skipped",
-        "resume",
-        "protocol",
-    }
-)
-"""Settings that say where and how a run is made, not what comes out of it.
-
-A protocol is in the other settings.
-"""
-
 
 class Settings(BaseModel):
     """What every run has; simulation.yaml says what each means and holds the defaults.

@@ -26,6 +26,29 @@ Owned = Mapping[str, Parameter]
 """The settings that a part owns, by name."""
 
 
+BOOKKEEPING = frozenset(
+    {
+        "output",
+        "data_dir",
+        "download",
+        "engine",
+        "tracker",
+        "pictures",
+        "device",
+        "cpus_per_client",
+        "gpus_per_client",
+        "round_timeout",
+        "max_skipped",
+        "resume",
+        "protocol",
+    }
+)
+"""Settings of every run that say where and how it is made, not what comes out of it.
+
+A protocol is in the other settings.
+"""
+
+
 def methods() -> Mapping[str, type[Method]]:
     """Return every method's class by its name."""
     found: Mapping[str, type[Method]] = import_module("fedbary.methods").METHODS
@@ -65,6 +88,7 @@ def owners() -> Mapping[str, Mapping[str, Owned]]:
         "inference": local_methods(),
         "model": models(),
         "mode": {name: declared(kind) for name, kind in MODES.items()},
+        "tracker": _declared_in("runs/tracking"),
         "method": {name: declared(kind) for name, kind in methods().items()},
     }
 
@@ -99,10 +123,17 @@ def unused_by(method: type[Method]) -> frozenset[str]:
 
 
 @cache
+def bookkeeping() -> frozenset[str]:
+    """Return the settings that say where and how a run is made, not what comes out of it."""
+    of_trackers = {name for own in _declared_in("runs/tracking").values() for name in own}
+    return BOOKKEEPING | of_trackers
+
+
+@cache
 def _declared_in(room: str) -> Mapping[str, Owned]:
-    """Return what the parts of a room declare, by their names."""
+    """Return what the parts of a room declare, by their names; nothing where one declares none."""
     found = {
-        name: declared(import_module(f"fedbary.{room.replace('/', '.')}.{name}").Parameters)
-        for name in modules(room)
+        name: import_module(f"fedbary.{room.replace('/', '.')}.{name}") for name in modules(room)
     }
-    return MappingProxyType(found)
+    own = {name: m.Parameters for name, m in found.items() if hasattr(m, "Parameters")}
+    return MappingProxyType({name: declared(own[name]) if name in own else {} for name in found})
