@@ -94,6 +94,11 @@ def _with_method(settings: Settings) -> Iterator[tuple[str, str]]:
         yield "method", f"another for task={settings.task}: {settings.method} predicts numbers"
     elif kind.needs_numbers and getattr(settings, "noise", "learned") != "learned":
         yield "noise", f"learned for {method}"
+    has_classes, has_one = (
+        issubclass(limits.of(settings.task).Parameters, of) for of in (OfClasses, OfSets)
+    )
+    if kind.needs_softmax and has_classes and not has_one:
+        yield "method", f"another for task={settings.task}: it learns from the softmax of one class"
     if kind.fits_last_layer and told(OfLabelledRows, settings).class_weights != "none":
         yield "class_weights", f"none for {method}, which counts every example once"
     yield from _with_laplace(settings, "covariance" in declared(kind))

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from fedbary.parts.registry import modules
 from fedbary.settings.limits import classification
-from fedbary.settings.owners import methods
 from fedbary.settings.task_words import OfImages
 
 if TYPE_CHECKING:
@@ -27,7 +26,5 @@ BEST_BY = {**classification.BEST_BY, "f1": max, "auroc": max}
 def limits(settings: Settings) -> Iterator[tuple[str, bool, str]]:
     """Yield what has to fit."""
     yield from classification.limits(settings)
-    softmax = f"another for task={settings.task}: it learns from the softmax of one class"
-    yield "method", not methods()[settings.method].needs_softmax, softmax
     bound = getattr(settings, "covariance", "none") == "shared"
     yield "covariance", not bound, "another: shared is a bound on one softmax"

@@ -9,7 +9,6 @@ from fedbary.parts.parameters import told
 from fedbary.parts.registry import is_factory, modules
 from fedbary.settings.limits import classification
 from fedbary.settings.limits.multilabel import FILES, TAKES
-from fedbary.settings.owners import methods
 from fedbary.settings.task_words import OfImages
 
 if TYPE_CHECKING:
@@ -36,6 +35,4 @@ def limits(settings: Settings) -> Iterator[tuple[str, bool, str]]:
     )
     yield "test_dataset", settings.test_dataset == "none", "none for task=segmentation"
     yield "augment", still, "auto or false for task=segmentation: masks would not move along"
-    softmax = "another for task=segmentation: it learns from the softmax of one class"
-    yield "method", not methods()[settings.method].needs_softmax, softmax
     yield "predictive", settings.predictive != "closed", "another: closed is for regression"
