@@ -80,11 +80,11 @@ def calls_of(
     of_posterior = told(PosteriorParameters, settings)
     training = Training(
         epochs=epochs,
-        batch_size=settings.batch_size,
-        lr=settings.lr,
-        momentum=settings.momentum,
-        weight_decay=settings.weight_decay,
-        max_grad_norm=settings.grad_bound,
+        batch_size=of_posterior.batch_size,
+        lr=of_posterior.lr,
+        momentum=of_posterior.momentum,
+        weight_decay=of_posterior.weight_decay,
+        max_grad_norm=of_posterior.max_grad_norm,
         log_var_lr=of_posterior.log_var_lr,
         kl_weight=float(of_posterior.kl_weight),
     )
@@ -209,8 +209,9 @@ def whole(words: Mapping[str, Any], limit: float, plain_step: float) -> None:
     trained = [sum(client["train-seconds"] for client in line["clients"]) for line in done]
     every = sum(line["seconds"] for line in done) / max(1, len(done))
     training = sum(trained) / max(1, len(done))
-    steps = settings.local_epochs * sum(
-        math.ceil(client["num-examples"] / settings.batch_size)
+    by = told(PosteriorParameters, settings)
+    steps = by.local_epochs * sum(
+        math.ceil(client["num-examples"] / by.batch_size)
         for client in (done[-1]["clients"] if done else [])
     )
     say(

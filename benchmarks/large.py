@@ -38,6 +38,8 @@ import server_app
 from client_app import app
 from fedbary.data.batches import inputs
 from fedbary.data.sites import site_from
+from fedbary.inference import StepParameters
+from fedbary.parts.parameters import told
 from fedbary.settings.config import Settings, parse_overrides, resolve
 from fedbary.tasks import task_of
 from server_app.engine.inline import InlineGrid
@@ -160,10 +162,10 @@ def pfls(settings: Settings) -> None:
         )
         return Dataset(raw_data=[inputs(shard.x), shard.y], user_id=str(user))
 
-    network = Network()
+    network, by = Network(), told(StepParameters, settings)
     model = PyTorchModel(
         network,
-        local_optimizer_create=partial(torch.optim.SGD, momentum=settings.momentum),
+        local_optimizer_create=partial(torch.optim.SGD, momentum=by.momentum),
         central_optimizer=torch.optim.SGD(network.parameters(), lr=1.0),
     )
     users = FederatedDataset(part, MinimizeReuseUserSampler(list(range(settings.clients))))
@@ -172,7 +174,7 @@ def pfls(settings: Settings) -> None:
         NNAlgorithmParams(settings.rounds, settings.rounds + 1, PER_ROUND, None),
         SimulatedBackend(training_data=users, val_data=users),
         model,
-        NNTrainHyperParams(settings.batch_size, settings.local_epochs, settings.lr),
+        NNTrainHyperParams(by.batch_size, by.local_epochs, by.lr),
         send_metrics_to_platform=False,
     )
     spent = (time.process_time() - start) / settings.rounds

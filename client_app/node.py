@@ -15,7 +15,7 @@ from fedbary import Posterior
 from fedbary.attacks import ATTACKS, Hostile, attack_of_one, hostile_clients
 from fedbary.data.paths import user_path
 from fedbary.data.sites import Site, site_from
-from fedbary.inference import PosteriorParameters, Prior, Training
+from fedbary.inference import PosteriorParameters, Prior, Training, lr_in
 from fedbary.methods import Fitted
 from fedbary.parts.parameters import told
 from fedbary.settings.config import Settings
@@ -33,17 +33,17 @@ class Node:
 
     def training(self, request: Request, examples: int) -> Training:
         """Return how a local method trains on so many examples in a message's round."""
-        settings, kl_weight = self.settings, self._of_posterior.kl_weight
+        by, kl_weight = self._told, self._told.kl_weight
         if not isinstance(kl_weight, float):
             kl_weight = examples / int(request.config[EXAMPLES_KEY])  # type: ignore[arg-type]
         return Training(
-            epochs=settings.local_epochs,
-            batch_size=settings.batch_size,
-            lr=settings.lr_of(request.round),
-            momentum=settings.momentum,
-            weight_decay=settings.weight_decay,
-            max_grad_norm=settings.grad_bound,
-            log_var_lr=self._of_posterior.log_var_lr,
+            epochs=by.local_epochs,
+            batch_size=by.batch_size,
+            lr=lr_in(self.settings, request.round),
+            momentum=by.momentum,
+            weight_decay=by.weight_decay,
+            max_grad_norm=by.max_grad_norm,
+            log_var_lr=by.log_var_lr,
             kl_weight=kl_weight,
         )
 
@@ -52,14 +52,14 @@ class Node:
 
         Until a round has counted there is no such posterior, only the untrained start.
         """
-        held = self._of_posterior
+        held = self._told
         if held.prior == "normal" or request.config.get(COUNTED_KEY, 0) == 0:
             return held.prior_std
         return Posterior.from_state_dict(request.received)
 
     @cached_property
-    def _of_posterior(self) -> PosteriorParameters:
-        """What local methods are told of posteriors; where none has a use for it, the defaults."""
+    def _told(self) -> PosteriorParameters:
+        """What local methods are told; where none has a use for it, the defaults."""
         return told(PosteriorParameters, self.settings)
 
     @property

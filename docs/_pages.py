@@ -190,7 +190,8 @@ def owned_table() -> str:
     for setting, parts_of_it in owners().items():
         for name, own in parts_of_it.items():
             for p in own.values() if setting != "method" else ():
-                words = f"`{p.name}`", f"`{p.default}`", p.allowed, p.meaning
+                default = NONE if p.default is None else p.default
+                words = f"`{p.name}`", f"`{default}`", p.allowed, p.meaning
                 whose.setdefault(words, []).append(f"`{setting}={name}`")
     rows = ((name, ", ".join(found), *words) for (name, *words), found in whose.items())
     return table(("setting", "of", "default", "allowed", "meaning"), rows)

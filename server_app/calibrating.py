@@ -9,12 +9,14 @@ from typing import Any
 
 from fedbary.figures.set_sizes import set_size_picture
 from fedbary.figures.spared import spared
+from fedbary.parts.parameters import told
 from fedbary.predictive import Predictive
 from fedbary.predictive.conformal import QUESTION, Conformal, examples_needed
 from fedbary.predictive.histograms import HeldOut, believed, together
 from fedbary.runs.conformal_kept import CONFORMAL, write_conformal
 from fedbary.scores.coverage import coverage
 from fedbary.seeds import seed_of_draws
+from fedbary.settings.task_words import OfSets
 from fedbary.tasks import Question
 from server_app.recorder import Recorder
 from server_app.roster.asker import Asker
@@ -35,17 +37,18 @@ def calibrate(recorder: Recorder, roster: Roster, asker: Asker, config: Mapping[
     config
         What every message holds beside its arrays.
     """
-    level, settings = recorder.settings.conformal_level, recorder.settings
+    own = told(OfSets, recorder.settings)
+    level = own.conformal
     if level is None:
         return
     classes = recorder.task.signature().classes
-    height = len(classes) if settings.conformal_by == "class" else 1
+    height = len(classes) if own.conformal_by == "class" else 1
     sites = _histograms(recorder, roster, asker, config, height)
     if not sites:
         (recorder.results.path / CONFORMAL).unlink(missing_ok=True)
         log(WARNING, "No site sent a histogram of what it holds out: the run has no sets")
         return
-    found = Conformal(settings.conformal_score, level, together(sites.values(), height).scores)
+    found = Conformal(own.conformal_score, level, together(sites.values(), height).scores)
     tested = _tested(recorder, found, classes)
     write_conformal(recorder.results.path, found, sites, classes, tested)
     _say(found, len(sites), classes, tested)

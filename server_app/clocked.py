@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from fedbary.inference import StepParameters
+from fedbary.parts.parameters import told
 from fedbary.runs.schema import STALENESS, VIRTUAL_SECONDS
 from fedbary.settings.config import Settings
+from fedbary.settings.modes import Clocked
 from server_app.recorder import Recorder
 from server_app.roster.asker import Asker
 from server_app.roster.roster import Roster
@@ -25,8 +28,8 @@ class Clock:
     """
 
     def __init__(self, settings: Settings, roster: Roster) -> None:
-        self._speeds = speeds_of(settings.speeds, settings.seed)
-        self._roster, self._passes = roster, settings.local_epochs
+        self._speeds = speeds_of(told(Clocked, settings).speeds, settings.seed)
+        self._roster, self._passes = roster, told(StepParameters, settings).local_epochs
         for member in roster.members:
             self._speeds(member.name)  # says at once what a trace lacks
 
@@ -80,7 +83,7 @@ def rounds_of(
 ) -> tuple[Rounds, Clock | None]:
     """Return what the run's mode calls back, and its clock, if it has one."""
     settings = recorder.settings
-    if settings.speeds == "none":
+    if told(Clocked, settings).speeds == "none":
         return Rounds(roster, asker, recorder, config), None
     clock = Clock(settings, roster)
     if settings.mode == "async":

@@ -7,10 +7,9 @@ A method is a module of this package with one function
 which trains `local.model` in place, starting from the posterior it holds, and a frozen dataclass
 `Parameters` of the settings that it owns. Those of `PosteriorParameters` reach it in `local`. One
 that declares others is called with them, fit(local, parameters). It may have a second function,
-prepare(model) -> None, for what a fresh network needs before the first round, and name in `UNUSED`
-settings that it leaves alone. The module's name is the method's name in the settings; nothing else
-has to be registered. Shared code lies in `shared/`, or in a module whose name starts with an
-underscore.
+prepare(model) -> None, for what a fresh network needs before the first round. The module's name is
+the method's name in the settings; nothing else has to be registered. Shared code lies in `shared/`,
+or in a module whose name starts with an underscore.
 """
 
 from __future__ import annotations
@@ -29,9 +28,22 @@ from fedbary.aggregation.structures import Quadratic
 from fedbary.data.batches import Augment
 from fedbary.errors import SettingError
 from fedbary.gaussian import Factor, Posterior
-from fedbary.inference._parameters import PosteriorParameters
+from fedbary.inference._parameters import PosteriorParameters, StepParameters, lr_in
 from fedbary.parts.parameters import declared, told
 from fedbary.parts.registry import modules
+
+__all__ = [
+    "INFERENCE",
+    "Fit",
+    "Local",
+    "PosteriorParameters",
+    "Prior",
+    "StepParameters",
+    "Training",
+    "local_method",
+    "lr_in",
+    "prepare",
+]
 
 Prior = Posterior | Factor | Quadratic | float
 """A prior: a posterior (the previous global one, say), the standard deviation of N(0, std²), or a

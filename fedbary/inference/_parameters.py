@@ -1,16 +1,62 @@
-"""What a local method can be told of the posterior that it infers."""
+"""What local methods can be told: of the steps that they take, and of the posterior."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from fedbary.parts.parameters import Checked, NotNegative, Positive
+from fedbary.parts.parameters import (
+    BelowOne,
+    Checked,
+    Count,
+    LogVar,
+    NotNegative,
+    Positive,
+    told,
+)
+
+if TYPE_CHECKING:
+    from fedbary.settings.config import Settings
 
 
 @dataclass(frozen=True)
-class PosteriorParameters(Checked):
-    """The prior, its weight, and how fast log-variances move.
+class StepParameters(Checked):
+    """The batches, and SGD of means and point weights.
+
+    A method that does not use the run's local inference trains by these.
+
+    Parameters
+    ----------
+    local_epochs
+        Passes of a client over its data in a round.
+    batch_size
+        Examples a step.
+    lr
+        SGD's rate.
+    lr_schedule
+        constant, or cosine: from lr in round 1 towards 0 after the last. It is constant by default
+        with methods that sample along their steps, such as SGLD.
+    momentum
+        Of that SGD.
+    weight_decay
+        Of means and deterministic weights, beside the prior.
+    max_grad_norm
+        A longer gradient of the mean cross-entropy is shortened to this norm; none: never.
+    """
+
+    local_epochs: Count = 5
+    batch_size: Count = 16
+    lr: Positive = 0.02
+    lr_schedule: Literal["constant", "cosine"] = "cosine"
+    momentum: BelowOne = 0.9
+    weight_decay: NotNegative = 0.00001
+    max_grad_norm: Positive | None = 5.0
+
+
+@dataclass(frozen=True)
+class PosteriorParameters(StepParameters):
+    """The steps, the prior and its weight, and how log-variances begin and move.
 
     Parameters
     ----------
@@ -22,6 +68,8 @@ class PosteriorParameters(Checked):
     kl_weight
         Weight of KL(q‖prior)/n_k beside the mean cross-entropy; share: n_k/n, the client's share of
         all examples, with which clients of any size count the prior once in all.
+    init_log_var
+        Log-variance that the variational weights start from.
     log_var_lr
         Log-variances: Adam's rate; for ivon and natural_gradient the part of its way that a
         precision moves in a step; for clamped_sgd SGD's rate; 0 freezes them.
@@ -30,6 +78,7 @@ class PosteriorParameters(Checked):
     prior: Literal["normal", "global"] = "normal"
     prior_std: Positive = 1.0
     kl_weight: Literal["share"] | NotNegative = 0.001
+    init_log_var: LogVar = -7.0
     log_var_lr: NotNegative = 0.003
 
 
@@ -38,3 +87,14 @@ class NaturalParameters(PosteriorParameters):
     """Those of natural gradients, which a `kl_weight` of 0 would make infinite."""
 
     kl_weight: Literal["share"] | Positive = 0.001
+
+
+def lr_in(settings: Settings, server_round: int) -> float:
+    """Return the rate of the means in a round; cosine: lr · ½ (1 + cos(π (t − 1)/rounds)).
+
+    It is constant in a run without a schedule, whose method has one of its own.
+    """
+    by = told(StepParameters, settings)
+    if getattr(settings, "lr_schedule", "constant") == "constant":
+        return by.lr
+    return by.lr * 0.5 * (1 + math.cos(math.pi * (server_round - 1) / settings.rounds))

@@ -33,21 +33,6 @@ STEPS = 1000
 TOLERANCE = 1e-6
 """The largest part of the loss's slope at the start that may be left of the slope at the end."""
 
-UNUSED = (
-    "local_epochs",
-    "batch_size",
-    "lr",
-    "lr_schedule",
-    "momentum",
-    "weight_decay",
-    "max_grad_norm",
-    "log_var_lr",
-    "init_log_var",
-    "undamped_start",
-    "augment",
-)
-"""Settings of steps, which it does not take."""
-
 
 @dataclass(frozen=True)
 class Parameters(Checked):

@@ -13,13 +13,14 @@ from importlib import import_module
 from types import MappingProxyType
 
 from fedbary.errors import SettingError
-from fedbary.inference import PosteriorParameters
+from fedbary.inference import PosteriorParameters, StepParameters
 from fedbary.methods._room import require_room
 from fedbary.methods.shared.bench import Bench
 from fedbary.methods.shared.method import Arrival, Fitted, Local, Method, Reply, Server, Tensors
 from fedbary.parts.parameters import Value, declared, told
 from fedbary.parts.registry import modules
 from fedbary.settings.config import Settings
+from fedbary.settings.task_words import OfClasses
 
 __all__ = [
     "METHODS",
@@ -83,7 +84,7 @@ def require_method(settings: Settings) -> None:
     where there are none, nor clients fit a temperature to other predictions than the server's.
     """
     method = method_of(settings)
-    method.check(settings.participants, settings.local_epochs)
+    method.check(settings.participants, told(StepParameters, settings).local_epochs)
     method.check_rounds(settings.rounds, settings.patience)
     if settings.mode == "async":
         method.check_arrivals()
@@ -96,9 +97,10 @@ def require_method(settings: Settings) -> None:
         allowed = f"another for {settings.method}; methods whose networks predict together: "
         allowed += ", ".join(have)
         raise SettingError("predictive", settings.predictive, allowed)
-    if settings.calibrate != "none" and not _is_scored_whole(method):
+    calibrate = told(OfClasses, settings).calibrate
+    if calibrate != "none" and not _is_scored_whole(method):
         allowed = f"none for {settings.method}: its clients have only a part of what predicts"
-        raise SettingError("calibrate", settings.calibrate, allowed)
+        raise SettingError("calibrate", calibrate, allowed)
 
 
 def require_kl(method: Method, kl_weight: float | str) -> None:

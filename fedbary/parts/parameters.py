@@ -11,7 +11,7 @@ import inspect
 import math
 import operator
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from numbers import Integral, Real
@@ -37,6 +37,9 @@ Count = Annotated[int, Field(ge=1, le=MOST)]
 Number = Annotated[int, Field(ge=0, le=MOST)]
 Several = Annotated[int, Field(ge=2, le=MOST)]
 Units = Annotated[int, Field(ge=1, le=10**4)]
+Level = Annotated[float, Field(gt=0, lt=1)]
+Names = Annotated[str, Field(title="names")]
+"""Names with commas between; a list of them in a YAML file."""
 
 NONE = "none"
 """How None is written where a parameter may have no value."""
@@ -132,6 +135,8 @@ class Parameter:
             If it is none, or out of its range.
         """
         kinds = arms(self.kind)
+        if Names in kinds and isinstance(value, list | tuple):
+            value = self._joined(value)
         if NoneType in kinds and (value is None or str(value).lower() == NONE):
             return None
         for kind in filter(None, map(bare, kinds)):
@@ -142,6 +147,16 @@ class Parameter:
             self.check(found)
             return found
         raise SettingError(self.name, value, self.allowed)
+
+    def _joined(self, names: Sequence[object]) -> str:
+        """Return names with commas between."""
+        for name in names:
+            if not isinstance(name, str | int) or isinstance(name, bool):
+                said = "names, in quotes where YAML reads them as something else"
+                raise SettingError(self.name, name, said)
+            if "," in str(name):
+                raise SettingError(self.name, name, "names without commas")
+        return ",".join(map(str, names))
 
 
 def _fits(arm: Any, value: Any) -> bool:

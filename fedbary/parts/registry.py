@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pkgutil
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 _PACKAGE = Path(__file__).parents[1]
@@ -13,25 +14,32 @@ _PACKAGE = Path(__file__).parents[1]
 def modules(package: str, function: str = "") -> tuple[str, ...]:
     """Return the names of the public modules of a package of fedbary, in order.
 
-    With the name of a function only those modules are returned that define it.
+    With the name of a function only those modules are returned that define it. A file that is added
+    later is found by another process.
     """
-    found = [
-        module for module in pkgutil.iter_modules([str(_PACKAGE / package)]) if not module.ispkg
-    ]
-    public = sorted(module.name for module in found if not module.name.startswith("_"))
     begins = f"\ndef {function}("
-    return tuple(name for name in public if not function or begins in _text(package, name))
+    return tuple(
+        name for name, text in _texts(_PACKAGE / package).items() if not function or begins in text
+    )
 
 
-def _text(package: str, module: str) -> str:
-    return (_PACKAGE / package / f"{module}.py").read_text(encoding="utf-8")
+@cache
+def _texts(folder: Path) -> Mapping[str, str]:
+    """Return the text of each public module in a folder, by its name, in order."""
+    names = sorted(m.name for m in pkgutil.iter_modules([str(folder)]) if not m.ispkg)
+    public = (name for name in names if not name.startswith("_"))
+    return {name: (folder / f"{name}.py").read_text(encoding="utf-8") for name in public}
 
 
 def forms(package: str, functions: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the ``FORM`` of each module of a package that defines one of some functions."""
     wanted = functions or ("",)
-    names = [name for name in modules(package) if any(name in modules(package, f) for f in wanted)]
-    return tuple(re.findall(r'^FORM = "(.+)"', _text(package, n), re.M)[0] for n in names)
+    texts = [
+        text
+        for name, text in _texts(_PACKAGE / package).items()
+        if any(name in modules(package, function) for function in wanted)
+    ]
+    return tuple(re.findall(r'^FORM = "(.+)"', text, re.M)[0] for text in texts)
 
 
 def is_factory(name: str) -> bool:
@@ -50,11 +58,12 @@ def methods() -> tuple[str, ...]:
     return _named("methods", r'^class (\w+)\(|^    name: ClassVar\[str\] = "(\w+)"')
 
 
+@cache
 def _named(package: str, form: str) -> tuple[str, ...]:
     """Return the last name in each file that has a form and is the file's but for its writing."""
     names = []
-    for module in modules(package):
+    for module, text in _texts(_PACKAGE / package).items():
         plain = module.replace("_", "")
-        found = ("".join(m.groups("")) for m in re.finditer(form, _text(package, module), re.M))
+        found = ("".join(m.groups("")) for m in re.finditer(form, text, re.M))
         names += [name for name in found if name.lower() == plain][-1:]
     return tuple(names)

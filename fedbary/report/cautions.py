@@ -6,7 +6,7 @@ from fedbary.report.document import Document
 from fedbary.report.markup import Markup, code, listed
 from fedbary.report.results import REPEATS, Results, grouped, written
 from fedbary.runs.failing import FAILING, verdict
-from fedbary.settings.config import BOOKKEEPING
+from fedbary.settings.config import bookkeeping
 from fedbary.study.grid import NAMING
 from fedbary.study.table import settings_of
 
@@ -26,7 +26,7 @@ def add_cautions(results: Results, document: Document) -> None:
             document.text("**{run}**: {said}.", run=code(str(run["run"])), said=verdict(run))
     for dataset, rows in grouped(results.last, "dataset"):
         settings = settings_of(rows)
-        known = BOOKKEEPING.union(NAMING, REPEATS, results.varied, ["method"])
+        known = bookkeeping().union(NAMING, REPEATS, results.varied, ["method"])
         mixed = [k for k in settings if k not in known and settings[k].nunique() > 1]
         if mixed:
             document.text(

@@ -15,7 +15,7 @@ from fedbary.report.differences import differences
 from fedbary.report.differences import pairs_table as pairs_of
 from fedbary.report.results import REPEATS, plain
 from fedbary.runs.resume import require_ended
-from fedbary.settings.config import BOOKKEEPING
+from fedbary.settings.config import bookkeeping
 from fedbary.study.table import joined, read_run, result_rows, settings_of
 from fedbary.tasks import task_class
 
@@ -107,5 +107,5 @@ def _differing(table: pd.DataFrame) -> list[str]:
     return [
         key
         for key in settings
-        if key not in BOOKKEEPING and settings[key].astype(object).nunique(dropna=False) > 1
+        if key not in bookkeeping() and settings[key].astype(object).nunique(dropna=False) > 1
     ]

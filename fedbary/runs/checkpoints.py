@@ -18,7 +18,7 @@ from fedbary.aggregation.prefixes import under
 from fedbary.data.paths import require_regular
 from fedbary.errors import SettingError
 from fedbary.runs.whole import write_tensors
-from fedbary.settings.config import BOOKKEEPING
+from fedbary.settings.config import bookkeeping
 
 KEPT = 2
 """Checkpoints that stay in a folder: the last, and the one before should the last be damaged."""
@@ -54,7 +54,7 @@ class Checkpoint:
 
 def fingerprint(settings: Mapping[str, Any]) -> str:
     """Return the SHA-256 of the settings that decide what comes out of a run."""
-    deciding = {name: value for name, value in settings.items() if name not in BOOKKEEPING}
+    deciding = {name: value for name, value in settings.items() if name not in bookkeeping()}
     return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()
 
 

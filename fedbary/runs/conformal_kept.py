@@ -10,10 +10,12 @@ from torch import Tensor
 
 from fedbary.data.paths import content_of
 from fedbary.errors import SettingError
+from fedbary.parts.parameters import told
 from fedbary.predictive.conformal import Conformal
 from fedbary.predictive.histograms import HeldOut, believed, together, upper_edge
 from fedbary.runs.whole import write_whole
 from fedbary.settings.config import Settings
+from fedbary.settings.task_words import OfSets
 
 CONFORMAL = "conformal.json"
 """The file's name."""
@@ -71,9 +73,10 @@ def read_held_out(folder: Path, settings: Settings, classes: int) -> HeldOut | N
         If the file is damaged.
     """
     file = folder / CONFORMAL
-    if settings.conformal_level is None or not file.is_file():
+    own = told(OfSets, settings)
+    if own.conformal is None or not file.is_file():
         return None
-    height = classes if settings.conformal_by == "class" else 1
+    height = classes if own.conformal_by == "class" else 1
     try:
         sites = json.loads(content_of(file))["sites"]
         return together([believed(site, height) for site in sites.values()], height)

@@ -10,7 +10,6 @@ from typing import Any
 
 from fedbary.runs.schema import FAILING
 from fedbary.settings.config import Settings
-from fedbary.settings.owners import methods, unused_by
 
 PATIENCE = 3
 """So many rounds in a row are not yet called failing: every run begins with nothing learned."""
@@ -49,14 +48,13 @@ def _lasts(failing: Sequence[bool]) -> bool:
 
 def _cures(settings: Settings) -> Iterator[str]:
     """Yield settings that may help, each as on a command line."""
-    yield f"lr={settings.lr / 3:.1g}"
+    if hasattr(settings, "lr"):
+        yield f"lr={settings.lr / 3:.1g}"
     if settings.task == "classification" and getattr(settings, "normalise", "") == "none":
         yield "normalise=channels pixels=unit"
     if getattr(settings, "initialisation", "he") == "papers":
         yield "initialisation=he"
-    if settings.max_grad_norm == "none" and "max_grad_norm" not in unused_by(
-        methods()[settings.method]
-    ):
+    if getattr(settings, "max_grad_norm", 0) == "none":
         yield "max_grad_norm=5"
     if settings.dataset != "none" and settings.partition != "iid" and settings.clients > 1:
         yield "partition=iid"

@@ -15,7 +15,7 @@ from fedbary.data.paths import user_path
 from fedbary.errors import SettingError
 from fedbary.parts.parameters import NONE
 from fedbary.runs.lock import LOCK
-from fedbary.settings.config import BOOKKEEPING, Settings, read_yaml
+from fedbary.settings.config import Settings, bookkeeping, read_yaml
 from fedbary.settings.earlier import ADDED
 
 POSTERIOR = "posterior.safetensors"
@@ -146,6 +146,6 @@ def require_startable(folder: Path, settings: Settings) -> None:
     made = read_settings(folder)
     for key, value in settings.model_dump().items():
         same = made.get(key) == value or (value == NONE and made.get(key) is None)
-        if key not in BOOKKEEPING and not same:
+        if key not in bookkeeping() and not same:
             allowed = f"{made.get(key)!r}, with which the run in {folder} was started"
             raise SettingError(key, value, allowed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fedbary.errors import SettingError
+from fedbary.inference import lr_in
 from fedbary.runs.location import POSTERIOR, SETTINGS
 from fedbary.runs.lock import only_writer
 from fedbary.runs.provenance import write_settings
@@ -50,11 +51,11 @@ def earlier_rates(folder: Path, settings: Settings) -> list[str]:
     first, said = 1, []
     for made in rounds_before(folder):
         shorter, last = settings.model_copy(update={"rounds": made["rounds"]}), made["round"]
-        if last >= first and shorter.lr_of(last) != settings.lr_of(last):
+        if last >= first and lr_in(shorter, last) != lr_in(settings, last):
             said.append(
-                f"Rounds {first} to {last} had rates from {shorter.lr_of(first):.3g} to "
-                f"{shorter.lr_of(last):.3g}, of a schedule of {made['rounds']} rounds; the next "
-                f"has {settings.lr_of(last + 1):.3g}, of one of {settings.rounds}"
+                f"Rounds {first} to {last} had rates from {lr_in(shorter, first):.3g} to "
+                f"{lr_in(shorter, last):.3g}, of a schedule of {made['rounds']} rounds; the next "
+                f"has {lr_in(settings, last + 1):.3g}, of one of {settings.rounds}"
             )
         first = last + 1
     return said

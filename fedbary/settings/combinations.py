@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from fedbary.attacks import OMNISCIENT, Hostile, hostile_count
 from fedbary.parts.parameters import declared, told
 from fedbary.settings import limits
-from fedbary.settings.modes import mode_of
+from fedbary.settings.modes import Clocked, mode_of
 from fedbary.settings.owners import methods, models, unused_by
-from fedbary.settings.task_words import OfImages
+from fedbary.settings.task_words import OfClasses, OfImages, OfLabelledRows, OfSets
 
 if TYPE_CHECKING:
     from fedbary.settings.model import Settings
@@ -22,13 +22,15 @@ def conflicts(settings: Settings) -> Iterator[tuple[str, str]]:
         yield "min_replies", f"from 1 to the {settings.participants} clients that train in a round"
     if settings.mode == "async":
         yield from _without_rounds(settings)
-    if settings.speeds not in ("none", "uniform", "lognormal"):
-        if not settings.speeds.endswith(".csv"):
+    speeds = told(Clocked, settings).speeds
+    if speeds not in ("none", "uniform", "lognormal"):
+        if not speeds.endswith(".csv"):
             yield "speeds", "none, uniform, lognormal, or the path of a .csv"
     yield from _with_method(settings)
     if settings.projection != "none" and settings.holdout == 0:
         yield "projection", "none without a holdout, on which clients score"
-    if settings.calibrate == "temperature" and not (settings.holdout and settings.evaluate_clients):
+    calibrated = told(OfClasses, settings).calibrate == "temperature"
+    if calibrated and not (settings.holdout and settings.evaluate_clients):
         yield "calibrate", "none without holdout and evaluate_clients above 0: clients fit it"
     yield from _with_sets(settings)
     yield from _with_attack(settings)
@@ -39,7 +41,7 @@ def conflicts(settings: Settings) -> Iterator[tuple[str, str]]:
 
 
 def _with_sets(settings: Settings) -> Iterator[tuple[str, str]]:
-    if settings.conformal == "none":
+    if told(OfSets, settings).conformal is None:
         return
     if settings.holdout == 0:
         yield "conformal", "none without holdout above 0: clients score what they hold out"
@@ -60,7 +62,7 @@ def _without_rounds(settings: Settings) -> Iterator[tuple[str, str]]:
         yield "min_replies", f"from 1 to the {mode.buffer} replies of an aggregate"
     if settings.participation < 1:
         yield "participation", "1 for mode=async: concurrency says how many clients work"
-    if settings.speeds == "none":
+    if mode.speeds == "none":
         yield "speeds", "uniform, lognormal or a .csv for mode=async, which needs a virtual clock"
     if settings.compress != "none":
         yield "compress", "none for mode=async"
@@ -92,7 +94,12 @@ def _with_method(settings: Settings) -> Iterator[tuple[str, str]]:
         yield "method", f"another for task={settings.task}: {settings.method} predicts numbers"
     elif kind.needs_numbers and getattr(settings, "noise", "learned") != "learned":
         yield "noise", f"learned for {method}"
-    if kind.fits_last_layer and settings.class_weights != "none":
+    has_classes, has_one = (
+        issubclass(limits.of(settings.task).Parameters, of) for of in (OfClasses, OfSets)
+    )
+    if kind.needs_softmax and has_classes and not has_one:
+        yield "method", f"another for task={settings.task}: it learns from the softmax of one class"
+    if kind.fits_last_layer and told(OfLabelledRows, settings).class_weights != "none":
         yield "class_weights", f"none for {method}, which counts every example once"
     yield from _with_laplace(settings, "covariance" in declared(kind))
     if getattr(settings, "epsilon", 0) and "max_norm" in declared(kind):
@@ -121,9 +128,9 @@ def _with_noise(settings: Settings) -> Iterator[tuple[str, str]]:
         yield "normalise", "none with epsilon: normalisation takes sums without noise"
     if own.features != "all":
         yield "features", "all with epsilon: a projection takes sums without noise"
-    if settings.calibrate != "none":
+    if told(OfClasses, settings).calibrate != "none":
         yield "calibrate", "none with epsilon: a temperature takes scores without noise"
-    if settings.conformal != "none":
+    if told(OfSets, settings).conformal is not None:
         yield "conformal", "none with epsilon: sets take scores without noise"
 
 
@@ -157,7 +164,8 @@ def _with_best(settings: Settings) -> Iterator[tuple[str, str]]:
     clients_validate = settings.holdout > 0 and settings.evaluate_clients == 1
     if not (settings.server_validates or clients_validate):
         yield "keep_best", f"none without validation data, which {_validation(settings)} gives"
-    if settings.calibrate == "temperature" and settings.evaluate_clients != 1:
+    calibrated = told(OfClasses, settings).calibrate == "temperature"
+    if calibrated and settings.evaluate_clients != 1:
         yield "evaluate_clients", "1 for keep_best with calibrate=temperature, fitted every round"
     if settings.projection != "none" or methods()[settings.method].personalises:
         yield "keep_best", "none where clients keep models of their own, which are the last round's"
@@ -173,7 +181,7 @@ def _validation(settings: Settings) -> str:
 
 def _without_data(settings: Settings) -> Iterator[tuple[str, str]]:
     for key in ("classes", "input_shape"):
-        if getattr(settings, key) == "auto":
+        if getattr(settings, key, "") == "auto":
             yield key, "not auto where dataset is none"
     if settings.ood_dataset != "none":
         yield "ood_dataset", "none where dataset is none"

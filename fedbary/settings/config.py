@@ -1,6 +1,7 @@
 """Typed settings: what they may be (`model`), and where they come from (`resolving`, `files`)."""
 
-from fedbary.settings.model import BOOKKEEPING, Settings, registered
+from fedbary.settings.model import Settings, registered
+from fedbary.settings.owners import bookkeeping
 from fedbary.settings.resolving import (
     BARYCENTRE,
     parameters_of,
@@ -12,10 +13,10 @@ from fedbary.settings.yaml_file import DEFAULTS, ROOT, read_yaml
 
 __all__ = [
     "BARYCENTRE",
-    "BOOKKEEPING",
     "DEFAULTS",
     "ROOT",
     "Settings",
+    "bookkeeping",
     "parameters_of",
     "parse_overrides",
     "read_yaml",

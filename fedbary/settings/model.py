@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from fedbary.attacks import ATTACKS, OMNISCIENT
 from fedbary.data.forms import BACKBONES, DataSource, backbone_of, elsewhere, source_of
-from fedbary.data.image_layout import parse_classes, parse_shape
 from fedbary.data.partition import PARTITIONS
 from fedbary.data.partitioners import EXTRA
 from fedbary.errors import SettingError
 from fedbary.parts.parameters import (
     BelowOne,
     Count,
-    LogVar,
     NotNegative,
     Number,
     Positive,
@@ -26,30 +23,8 @@ from fedbary.parts.parameters import (
 from fedbary.parts.registry import is_factory, modules, rules
 from fedbary.parts.registry import methods as names_of_methods
 from fedbary.settings import limits
-from fedbary.settings.owners import divergences, methods, unused_by
+from fedbary.settings.owners import divergences, methods
 from fedbary.settings.partition_names import parameters_of, partitioners
-
-BOOKKEEPING = frozenset(
-    {
-        "output",
-        "data_dir",
-        "download",
-        "engine",
-        "tracker",
-        "pictures",
-        "device",
-        "cpus_per_client",
-        "gpus_per_client",
-        "round_timeout",
-        "max_skipped",
-        "resume",
-        "protocol",
-    }
-)
-"""Settings that say where and how a run is made, not what comes out of it.
-
-A protocol is in the other settings.
-"""
 
 
 class Settings(BaseModel):
@@ -69,14 +44,8 @@ class Settings(BaseModel):
     max_skipped: Count
     round_timeout: Positive
     mode: Literal["rounds", "async"]
-    speeds: str
 
     dataset: str
-    classes: str
-    input_shape: str
-    target: str
-    columns: str
-    leave_out: str
     test_dataset: str
     data_dir: str
     download: bool
@@ -89,18 +58,9 @@ class Settings(BaseModel):
     backbone: str
 
     model: str
-    class_weights: Literal["none", "balanced"]
     bayesian_layers: Number
-    init_log_var: LogVar
 
     inference: str
-    local_epochs: Count
-    batch_size: Count
-    lr: Positive
-    lr_schedule: Literal["constant", "cosine"]
-    momentum: BelowOne
-    weight_decay: NotNegative
-    max_grad_norm: Literal["none"] | Positive
 
     method: str
     rule: str
@@ -111,10 +71,6 @@ class Settings(BaseModel):
     evaluate_on: Literal["test", "validation"]
     ood_dataset: str
     predictive: Literal["auto", "montecarlo", "members", "product", "dropout", "closed"]
-    calibrate: Literal["none", "temperature"]
-    conformal: Literal["none"] | Annotated[float, Field(gt=0, lt=1)]
-    conformal_score: Literal["lac", "aps", "raps"]
-    conformal_by: Literal["all", "class"]
     samples: Count
     evaluate_clients: Number
     evaluate_fraction: Share
@@ -155,29 +111,10 @@ class Settings(BaseModel):
         """Whether the server scores models on validation data of its own."""
         return self.evaluate_on == "validation" and self.dataset != "none"
 
-    def lr_of(self, server_round: int) -> float:
-        """Return the rate of the means in a round; cosine: lr · ½ (1 + cos(π (t − 1)/rounds)).
-
-        It is constant where the method has a schedule of its own.
-        """
-        if self.lr_schedule == "constant" or "lr_schedule" in unused_by(methods()[self.method]):
-            return self.lr
-        return self.lr * 0.5 * (1 + math.cos(math.pi * (server_round - 1) / self.rounds))
-
-    @property
-    def grad_bound(self) -> float | None:
-        """The norm that longer gradients are shortened to; None for none."""
-        return None if isinstance(self.max_grad_norm, str) else self.max_grad_norm
-
     @property
     def weight_bound(self) -> float | None:
         """The largest ratio of a client's weight to the round's median; None for none."""
         return None if isinstance(self.max_weight_ratio, str) else self.max_weight_ratio
-
-    @property
-    def conformal_level(self) -> float | None:
-        """The rate at which conformal sets hold the true class; None without such sets."""
-        return None if isinstance(self.conformal, str) else self.conformal
 
     @property
     def strategy(self) -> str:
@@ -199,26 +136,6 @@ class Settings(BaseModel):
     def participants(self) -> int:
         """Number of clients that train in a round."""
         return max(1, round(self.participation * self.clients))
-
-    @field_validator("classes", mode="before")
-    @classmethod
-    def _are_classes(cls, value: Any) -> str:
-        text = listed("classes", value)
-        if text != "auto":
-            parse_classes(text)
-        return text
-
-    @field_validator("columns", "leave_out", mode="before")
-    @classmethod
-    def _are_columns(cls, value: Any, info: ValidationInfo) -> str:
-        return listed(str(info.field_name), value)
-
-    @field_validator("input_shape")
-    @classmethod
-    def _is_shape(cls, value: str) -> str:
-        if value != "auto":
-            parse_shape(value)
-        return value
 
     @field_validator("task", "rule", "method", "inference", "partition", "attack", "tracker")
     @classmethod
@@ -269,17 +186,6 @@ class Settings(BaseModel):
         if value not in networks and not is_factory(value):
             raise SettingError("model", value, f"{', '.join(networks)}, or package.module:factory")
         return value
-
-
-def listed(setting: str, value: Any) -> str:
-    """Return names with commas between, which a YAML file may give as a list."""
-    if not isinstance(value, list | tuple):
-        return str(value)
-    if bad := [v for v in value if not isinstance(v, str | int) or isinstance(v, bool)]:
-        raise SettingError(setting, bad[0], "names; what YAML reads as something else in quotes")
-    if bad := [name for name in map(str, value) if "," in name]:
-        raise SettingError(setting, bad[0], "names without commas")
-    return ",".join(map(str, value))
 
 
 def registered(setting: str) -> tuple[str, ...]:

@@ -5,17 +5,31 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from fedbary.errors import SettingError
-from fedbary.parts.parameters import Checked, Count, NotNegative, Number, declared
+from fedbary.parts.parameters import Checked, Count, NotNegative, Number, told
 
 if TYPE_CHECKING:
     from fedbary.settings.model import Settings
 
 
 @dataclass(frozen=True)
-class Asynchronous(Checked):
+class Clocked(Checked):
+    """What every mode owns.
+
+    Parameters
+    ----------
+    speeds
+        A virtual clock of the simulation: none; uniform, lognormal: clients' seconds are drawn by
+        the seed; or a .csv with the columns site, seconds_per_example, latency. Needed by async.
+    """
+
+    speeds: str = "none"
+
+
+@dataclass(frozen=True)
+class Asynchronous(Clocked):
     """The server keeps clients at work, and aggregates whenever some replies are in.
 
     A round of the settings and the log is then one aggregate. A client that has replied waits for
@@ -65,11 +79,11 @@ class Asynchronous(Checked):
 
 
 @dataclass(frozen=True)
-class Synchronous(Checked):
+class Synchronous(Clocked):
     """The server asks clients and waits for all of them, or until `round_timeout`."""
 
 
-MODES: Mapping[str, type[Checked]] = MappingProxyType(
+MODES: Mapping[str, type[Clocked]] = MappingProxyType(
     {"rounds": Synchronous, "async": Asynchronous}
 )
 """The class of each mode's parameters by the mode's name."""
@@ -77,12 +91,10 @@ MODES: Mapping[str, type[Checked]] = MappingProxyType(
 
 def mode_of(settings: Settings) -> Asynchronous:
     """Return the parameters of a run without rounds."""
-    own = declared(Asynchronous)
-    given: dict[str, Any] = {n: own[n].read(getattr(settings, n)) for n in own}
-    return Asynchronous(**given)
+    return told(Asynchronous, settings)
 
 
 def require_real_time(settings: Settings) -> None:
     """Raise a SettingError where a run on real servers is to have a virtual clock."""
-    if settings.speeds != "none":
-        raise SettingError("speeds", settings.speeds, "none on real servers, whose time is real")
+    if (speeds := told(Clocked, settings).speeds) != "none":
+        raise SettingError("speeds", speeds, "none on real servers, whose time is real")

@@ -25,14 +25,39 @@ if TYPE_CHECKING:
 Owned = Mapping[str, Parameter]
 """The settings that a part owns, by name."""
 
-_OF_POSTERIORS = ("inference", "init_log_var")
-"""Settings without use where weights are points, beside those of the local inference."""
+
+BOOKKEEPING = frozenset(
+    {
+        "output",
+        "data_dir",
+        "download",
+        "engine",
+        "tracker",
+        "pictures",
+        "device",
+        "cpus_per_client",
+        "gpus_per_client",
+        "round_timeout",
+        "max_skipped",
+        "resume",
+        "protocol",
+    }
+)
+"""Settings of every run that say where and how it is made, not what comes out of it.
+
+A protocol is in the other settings.
+"""
 
 
 def methods() -> Mapping[str, type[Method]]:
     """Return every method's class by its name."""
     found: Mapping[str, type[Method]] = import_module("fedbary.methods").METHODS
     return found
+
+
+def steps() -> Owned:
+    """Return the parameters of a client's steps, for methods that make their own of them."""
+    return declared(import_module("fedbary.inference").StepParameters)
 
 
 def divergences() -> tuple[str, ...]:
@@ -63,6 +88,7 @@ def owners() -> Mapping[str, Mapping[str, Owned]]:
         "inference": local_methods(),
         "model": models(),
         "mode": {name: declared(kind) for name, kind in MODES.items()},
+        "tracker": _declared_in("runs/tracking"),
         "method": {name: declared(kind) for name, kind in methods().items()},
     }
 
@@ -77,29 +103,37 @@ def owned(setting: str, name: object) -> Owned:
 def owned_by(chosen: Settings | Mapping[str, Any]) -> dict[str, Owned]:
     """Return what each of a run's parts owns, by the setting that chooses it.
 
-    A local method owns nothing that the run's method leaves unused.
+    A local method owns nothing that the run's method leaves unused. Where the method does not use
+    the local inference, the steps are in its place.
     """
     values = chosen if isinstance(chosen, Mapping) else vars(chosen)
     found = {setting: parts.get(str(values[setting]), {}) for setting, parts in owners().items()}
     found["partition"] = parameters_of(str(values["partition"]))
     unused = unused_by(methods()[str(values["method"])])
-    local = {} if "inference" in unused else found["inference"]
+    local = steps() if "inference" in unused else found["inference"]
     found["inference"] = {name: own for name, own in local.items() if name not in unused}
     return found
 
 
 def unused_by(method: type[Method]) -> frozenset[str]:
     """Return the settings that other methods use and this one does not."""
-    local = {name for own in local_methods().values() for name in own}
-    of_posteriors = {*_OF_POSTERIORS, *local} if method.deterministic else ()
+    local = {name for own in local_methods().values() for name in own} - steps().keys()
+    of_posteriors = {"inference", *local} if method.deterministic else ()
     return frozenset({"rule", *method.unused, *of_posteriors} - declared(method).keys())
 
 
 @cache
+def bookkeeping() -> frozenset[str]:
+    """Return the settings that say where and how a run is made, not what comes out of it."""
+    of_trackers = {name for own in _declared_in("runs/tracking").values() for name in own}
+    return BOOKKEEPING | of_trackers
+
+
+@cache
 def _declared_in(room: str) -> Mapping[str, Owned]:
-    """Return what the parts of a room declare, by their names."""
+    """Return what the parts of a room declare, by their names; nothing where one declares none."""
     found = {
-        name: declared(import_module(f"fedbary.{room.replace('/', '.')}.{name}").Parameters)
-        for name in modules(room)
+        name: import_module(f"fedbary.{room.replace('/', '.')}.{name}") for name in modules(room)
     }
-    return MappingProxyType(found)
+    own = {name: m.Parameters for name, m in found.items() if hasattr(m, "Parameters")}
+    return MappingProxyType({name: declared(own[name]) if name in own else {} for name in found})

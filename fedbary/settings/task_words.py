@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from fedbary.parts.parameters import Checked, Count, Number, Positive, ShareOrZero
+from fedbary.data.image_layout import parse_classes, parse_shape
+from fedbary.parts.parameters import (
+    Checked,
+    Count,
+    Level,
+    Names,
+    Number,
+    Positive,
+    ShareOrZero,
+)
+
+Idle = Mapping[str, tuple[str, object, str]]
+"""Words without use where another word has a value, each with both, and what does use it."""
 
 
 @dataclass(frozen=True)
@@ -16,11 +29,50 @@ class OfClasses(Checked):
 
     Parameters
     ----------
+    classes
+        auto: the data set's; their number, or their names with commas.
+    calibrate
+        none; temperature: predictions are p^(1/T), normalised, at the one T that suits what clients
+        hold out (holdout, evaluate_clients above 0), who send 21 numbers.
     ece_bins
         Bins of the expected calibration error.
     """
 
+    classes: Names = "auto"
+    calibrate: Literal["none", "temperature"] = "none"
     ece_bins: Annotated[int, Field(ge=1, le=10**5)] = 15
+
+    def __post_init__(self) -> None:
+        """Check every parameter."""
+        super().__post_init__()
+        if self.classes != "auto":
+            parse_classes(self.classes)
+
+
+@dataclass(frozen=True)
+class OfSets(OfClasses):
+    """What tasks with one class an example own.
+
+    Parameters
+    ----------
+    conformal
+        none; 0.9: after the last round clients send a histogram of what they hold out (holdout
+        above 0), and predictions have sets that hold the true class at that rate.
+    conformal_score
+        How badly a class fits: lac: 1 − p, the smallest sets; aps: the probability of the classes
+        above it, no set is empty; raps: and 0.1 for each rank after the first.
+    conformal_by
+        all: one threshold; class: one for each class, whose rates then hold class by class.
+    """
+
+    conformal: Level | None = None
+    conformal_score: Literal["lac", "aps", "raps"] = "lac"
+    conformal_by: Literal["all", "class"] = "all"
+
+    IDLE: ClassVar[Idle] = {
+        name: ("conformal", None, "a level such as conformal=0.9 does")
+        for name in ("conformal_score", "conformal_by")
+    }
 
 
 @dataclass(frozen=True)
@@ -29,6 +81,8 @@ class OfImages(OfClasses):
 
     Parameters
     ----------
+    input_shape
+        auto: the data set's; or CHANNELSxHEIGHTxWIDTH, such as 1x28x28.
     backbone_weights
         auto: the library's own; the path of a file, or an installed package that holds one.
     backbone_size
@@ -52,6 +106,7 @@ class OfImages(OfClasses):
         Whether the final model is scored on blurred, noisy and pale images, too.
     """
 
+    input_shape: str = "auto"
     backbone_weights: str = "auto"
     backbone_size: Literal["auto"] | Count = "auto"
     features: Literal["all"] | Count = "all"
@@ -61,6 +116,34 @@ class OfImages(OfClasses):
     augment: Literal["auto", "crop", "flip"] | bool = "auto"
     corruptions: bool = False
 
+    IDLE: ClassVar[Idle] = {
+        "backbone_weights": ("backbone", "none", "a pretrained network does"),
+        "backbone_size": ("backbone", "none", "a pretrained network does"),
+        "whiten": ("features", "all", "a number of components does"),
+    }
+
+    def __post_init__(self) -> None:
+        """Check every parameter."""
+        super().__post_init__()
+        if self.input_shape != "auto":
+            parse_shape(self.input_shape)
+
+
+@dataclass(frozen=True)
+class OfLabelledImages(OfImages, OfSets):
+    """What the classification of images owns.
+
+    Parameters
+    ----------
+    target
+        The column of the labels in a Hugging Face data set or a Parquet file (y, where there is
+        none: their only ClassLabel, or label).
+    """
+
+    target: str = "y"
+
+    IDLE: ClassVar[Idle] = {**OfImages.IDLE, **OfSets.IDLE}
+
 
 @dataclass(frozen=True)
 class OfRows(Checked):
@@ -68,6 +151,12 @@ class OfRows(Checked):
 
     Parameters
     ----------
+    target
+        The column that is predicted.
+    columns
+        The columns that are known of a row, names with commas between.
+    leave_out
+        Columns that are not used, names with commas between.
     id
         The column that names a row; it is not used, and comes back in predictions.csv.
     missing
@@ -78,21 +167,28 @@ class OfRows(Checked):
         Which split into training and test, prescribed or drawn.
     """
 
+    target: str = "y"
+    columns: Names = "all"
+    leave_out: Names = "none"
     id: str = "none"
     missing: Literal["refuse", "mean", "median", "indicator"] = "refuse"
     split: Number = 0
 
 
 @dataclass(frozen=True)
-class OfLabelledRows(OfRows, OfClasses):
+class OfLabelledRows(OfRows, OfSets):
     """What the classification of tables owns.
 
     Parameters
     ----------
+    class_weights
+        none; balanced: rare classes weigh more in the loss, counted over all clients; the predicted
+        probabilities are those of the data's own frequencies.
     specificity
         The specificity at which the sensitivity is told.
     """
 
+    class_weights: Literal["none", "balanced"] = "none"
     specificity: ShareOrZero = 0.95
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from importlib import import_module
 from typing import Any
 
 from fedbary.errors import SettingError
-from fedbary.parts.parameters import declared
+from fedbary.parts.parameters import NONE, declared, told
 from fedbary.settings import limits
 from fedbary.settings.config import Settings
 from fedbary.settings.owners import methods, owned_by, owners, unused_by
@@ -45,17 +44,15 @@ def _unused(settings: Settings) -> Iterator[tuple[str, tuple[str, str]]]:
     """
     yield from _of_other_parts(settings)
     task = limits.of(settings.task)
-    for name in task.UNUSED:
-        yield name, (f"task={settings.task}", task.USES)
+    for name in {name for other in limits.TASKS for name in limits.of(other).TAKES} - {*task.TAKES}:
+        whose = [f"task={other}" for other in limits.TASKS if name in limits.of(other).TAKES]
+        yield name, (f"task={settings.task}", f"{', '.join(whose)} do")
     if settings.task == "classification" and not settings.source.has_columns:
-        yield "target", (f"dataset={settings.dataset}", task.USES)
+        yield "target", (f"dataset={settings.dataset}", "those with columns do")
     method = methods()[settings.method]
     part = f"method={method.name}"
     for name in unused_by(method):
         yield name, (part, ", ".join(declared(method)))
-    local = import_module(f"fedbary.inference.{settings.inference}")
-    for name in getattr(local, "UNUSED", ()):
-        yield name, (f"inference={settings.inference}", ", ".join(owned_by(settings)["inference"]))
     if settings.task == "regression" and method.squares:
         for name in ("momentum", "weight_decay", "max_grad_norm"):
             yield name, (part, "lr, lr_schedule, local_epochs, batch_size, noise")
@@ -64,15 +61,9 @@ def _unused(settings: Settings) -> Iterator[tuple[str, tuple[str, str]]]:
     if by_rule and settings.rule not in _WITH_HOSTILE and not mixes:
         part = f"rule={settings.rule}"
         yield "trim_fraction", (part, "max_precision_ratio, max_weight_ratio, server_momentum")
-    images = "features" in owned_by(settings)["task"]
-    if images and settings.backbone == "none":
-        for name in ("backbone_weights", "backbone_size"):
-            yield name, ("backbone=none", "a pretrained network does")
-    if getattr(settings, "features", "") == "all":
-        yield "whiten", ("features=all", "a number of components does")
-    if settings.conformal == "none":
-        for name in ("conformal_score", "conformal_by"):
-            yield name, ("conformal=none", "a level such as conformal=0.9 does")
+    for name, (setting, value, uses) in getattr(task.Parameters, "IDLE", {}).items():
+        if getattr(told(task.Parameters, settings), setting, getattr(settings, setting)) == value:
+            yield name, (f"{setting}={NONE if value is None else value}", uses)
 
 
 def _of_other_parts(settings: Settings) -> Iterator[tuple[str, tuple[str, str]]]:

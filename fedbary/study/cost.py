@@ -57,12 +57,12 @@ class Cost:
 def _passes(row: pd.Series) -> float:
     """Return how often a run passes over all the training data."""
     used = row["train_fraction"] * (1 - row["server_fraction"])
-    return float(row["local_epochs"] * row["rounds"] * row["participation"] * used)
+    return float(row.get("local_epochs", 1) * row["rounds"] * row["participation"] * used)
 
 
 def _like(row: pd.Series) -> tuple[object, ...]:
     keys = ("model", "method", "bayesian_layers", "batch_size", "inference", "engine")
-    return Path(row["dataset"]).name, *(row[key] for key in keys)
+    return Path(row["dataset"]).name, *(row.get(key) for key in keys)
 
 
 def _seconds_of_an_epoch(settings: Settings) -> float:
@@ -84,25 +84,24 @@ def _seconds_by_steps(settings: Settings) -> float:
 
     task, method = task_of(settings), method_of(settings)
     model = task.make_model(task.signature())
-    epochs = settings.local_epochs
-    x, y, rows = task.sample(math.ceil(STEPS / epochs) * settings.batch_size)
+    by = told(PosteriorParameters, settings)
+    x, y, rows = task.sample(math.ceil(STEPS / by.local_epochs) * by.batch_size)
     site = Site("partition 0", "", 0, settings.clients)
     training = Training(
-        epochs=epochs,
-        batch_size=settings.batch_size,
-        lr=settings.lr,
+        epochs=by.local_epochs,
+        batch_size=by.batch_size,
+        lr=by.lr,
     ).suited_to(model, len(y))
     inference = local_method(settings.inference, settings)
-    prior_std = told(PosteriorParameters, settings).prior_std
     for _ in range(2):
         start = time.perf_counter()
         local = Local(
-            model, x, y, task.loss({}), inference, training, prior_std,
+            model, x, y, task.loss({}), inference, training, by.prior_std,
             round=1, seed=0, augment=task.augments(site),
         )  # fmt: skip
         state = local.state()
         method.fit(local, method.send(Server(state, method.start(state)), site.name), {})
-        seconds = (time.perf_counter() - start) / epochs
+        seconds = (time.perf_counter() - start) / by.local_epochs
     at_once = 1
     if settings.engine == "ray":
         at_once = max(1, (os.cpu_count() or 1) // settings.cpus_per_client)

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbary.errors import SettingError
-from fedbary.settings.config import BOOKKEEPING, DEFAULTS, Settings, read_yaml, resolve
+from fedbary.settings.config import DEFAULTS, Settings, bookkeeping, read_yaml, resolve
 from fedbary.settings.earlier import with_every
 from fedbary.settings.uses import require_used, require_used_by_some
 
@@ -129,7 +129,7 @@ def _alike(runs: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
 
 
 def _differing_in(group: Sequence[Mapping[str, Any]]) -> list[str]:
-    keys = dict.fromkeys(key for run in group for key in run if key not in BOOKKEEPING)
+    keys = dict.fromkeys(key for run in group for key in run if key not in bookkeeping())
     return [key for key in keys if len({run[key] for run in group if key in run}) > 1]
 
 

@@ -24,7 +24,7 @@ from fedbary.runs.duration import duration
 from fedbary.runs.location import is_whole
 from fedbary.runs.lock import require_free
 from fedbary.runs.resume import resumable, rounds_before
-from fedbary.settings.config import BOOKKEEPING, Settings
+from fedbary.settings.config import Settings, bookkeeping
 from fedbary.study.cost import Cost
 from fedbary.study.files import is_table
 from fedbary.study.grid import Experiment
@@ -130,7 +130,7 @@ class SweepFolder:
                 write_table(self.path, list(self.done.values()))
 
     def _require_same(self, name: str, settings: Settings) -> None:
-        wanted = settings.model_dump(exclude=set(BOOKKEEPING))
+        wanted = settings.model_dump(exclude=set(bookkeeping()))
         rows = self.done[name]
         if (different := differing_setting(rows, public(wanted))) is not None:
             has = rows.iloc[0][different]

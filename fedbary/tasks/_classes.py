@@ -112,7 +112,7 @@ class Classes(Task):
             weights = weights.repeat_interleave(len(labels) // len(y))
             return evaluate(each.probs, labels, self.bins, weights)
         found = self.judged(prediction, y)
-        if self.settings.calibrate == "temperature" and by is not None:
+        if told(OfClasses, self.settings).calibrate == "temperature" and by is not None:
             found |= nll_at_temperatures(each, labels)
         return {name: value for name, value in found.items() if not math.isnan(value)}
 

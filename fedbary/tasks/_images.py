@@ -19,7 +19,7 @@ from fedbary.errors import SettingError
 from fedbary.parts.parameters import told
 from fedbary.settings.config import Settings
 from fedbary.settings.device import torch_device
-from fedbary.settings.task_words import OfImages
+from fedbary.settings.task_words import OfImages, OfLabelledImages
 
 LUMINANCE = (0.299, 0.587, 0.114)
 """Weights of red, green and blue in an image's luminance, ITU-R BT.601."""
@@ -35,7 +35,8 @@ def load_dataset(settings: Settings, labels: Labels = CLASSES) -> Dataset:
     """Return the data set, read once per process."""
     named = named_shape(settings)
     data_dir, shape = Path(settings.data_dir), named if named and len(named) == 3 else None
-    by = told(OfImages, settings).resize, settings.target
+    own = told(OfLabelledImages, settings)
+    by = own.resize, own.target
     return load(settings.dataset, data_dir, settings.download, shape, *by, labels)
 
 
@@ -54,7 +55,8 @@ def load_foreign(settings: Settings, labels: Labels = CLASSES) -> Dataset:
 
 def named_shape(settings: Settings) -> tuple[int, ...] | None:
     """Return the shape that the settings name; None for that of the data set."""
-    return None if settings.input_shape == "auto" else parse_shape(settings.input_shape)
+    named = told(OfImages, settings).input_shape
+    return None if named == "auto" else parse_shape(named)
 
 
 def layout_of(settings: Settings, labels: Labels = CLASSES) -> ImageLayout:
@@ -65,18 +67,19 @@ def layout_of(settings: Settings, labels: Labels = CLASSES) -> ImageLayout:
     SettingError
         If the two do not agree.
     """
+    own = told(OfImages, settings)
     if settings.dataset == "none":
-        return ImageLayout(parse_shape(settings.input_shape), parse_classes(settings.classes))
+        return ImageLayout(parse_shape(own.input_shape), parse_classes(own.classes))
     dataset = load_dataset(settings, labels)
     if named_shape(settings) not in (None, dataset.shape):
         shape = "x".join(map(str, dataset.shape))
-        raise SettingError("input_shape", settings.input_shape, f"auto or {shape}, the data set's")
-    if settings.classes == "auto":
+        raise SettingError("input_shape", own.input_shape, f"auto or {shape}, the data set's")
+    if own.classes == "auto":
         return ImageLayout(dataset.shape, dataset.classes)
-    classes, numbers = parse_classes(settings.classes), parse_classes(str(dataset.num_classes))
+    classes, numbers = parse_classes(own.classes), parse_classes(str(dataset.num_classes))
     if dataset.classes not in (classes, numbers) or len(classes) != len(numbers):
         allowed = f"auto, or the {dataset.num_classes} classes of the data set, in their order"
-        raise SettingError("classes", settings.classes, f"{allowed}: {', '.join(dataset.classes)}")
+        raise SettingError("classes", own.classes, f"{allowed}: {', '.join(dataset.classes)}")
     return ImageLayout(dataset.shape, classes)
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from torch import nn
 
-from fedbary.inference import prepare
+from fedbary.inference import PosteriorParameters, prepare
 from fedbary.models import build
+from fedbary.parts.parameters import told
 from fedbary.parts.registry import is_factory
 from fedbary.settings.config import Settings
 from fedbary.settings.device import torch_device
@@ -33,7 +34,7 @@ def network(
         outputs,
         seed,
         settings.bayesian_layers,
-        settings.init_log_var,
+        told(PosteriorParameters, settings).init_log_var,
         settings.model_dump(),
         answer,
     )

@@ -43,9 +43,8 @@ class Rows(Task):
     @property
     def choice(self) -> Choice:
         """Which columns the settings use, and how missing values are taken."""
-        by = self.settings
-        columns, leave_out = names_in(by.columns, "all"), names_in(by.leave_out, "none")
         own = self.own
+        columns, leave_out = names_in(own.columns, "all"), names_in(own.leave_out, "none")
         return Choice(columns, leave_out, "" if own.id == "none" else plain(own.id), own.missing)
 
     @property
@@ -136,7 +135,7 @@ class Rows(Task):
 
     def examples(self, path: Path, signature: Layout) -> Examples:
         """Read the rows of a file."""
-        return read_rows(path, self.settings.target, signature, self.choice.id)
+        return read_rows(path, self.own.target, signature, self.choice.id)
 
     def evaluation_examples(self) -> Examples:
         """Return the test rows, or those kept for validation."""

@@ -19,9 +19,11 @@ from fedbary.data.shard import Shard
 from fedbary.data.sites import Site
 from fedbary.errors import SettingError
 from fedbary.figures.run_pictures import Curve
+from fedbary.parts.parameters import told
 from fedbary.predictive import Prediction, Predictive
 from fedbary.runs.data_kept import read_digest
 from fedbary.settings.config import Settings
+from fedbary.settings.task_words import OfSets
 from fedbary.tasks.shared.values import (
     ClientMetrics,
     Dialogue,
@@ -192,7 +194,7 @@ class Task(ABC):
     ) -> Prediction:
         """Predict classes of inputs as the model takes them, without a temperature."""
         allowed = f"none for task={self.settings.task}: its examples have no single class"
-        raise SettingError("conformal", self.settings.conformal, allowed)
+        raise SettingError("conformal", told(OfSets, self.settings).conformal, allowed)
 
     def answer(
         self, question: str, shard: Shard, asked: Mapping[str, Any], tensors: Mapping[str, Tensor]

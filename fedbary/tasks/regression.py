@@ -22,6 +22,7 @@ from fedbary.data.shard import Shard
 from fedbary.data.tables import Layout, Table, load
 from fedbary.figures.reliability import reliability_picture
 from fedbary.figures.sheet import BLUE, GREEN, RED
+from fedbary.inference import PosteriorParameters
 from fedbary.parts.parameters import told
 from fedbary.predictive.combine import Gate, Pool
 from fedbary.predictive.draws import drawn, members_drawn
@@ -73,7 +74,7 @@ class Regression(Rows):
     def load(self, name: str, layout: Layout | None = None) -> Table:
         """Return rows with a number each."""
         by = self.settings
-        return load(name, by.data_dir, by.target, by.download, layout, self.choice)
+        return load(name, by.data_dir, self.own.target, by.download, layout, self.choice)
 
     def sample(self, count: int) -> tuple[Tensor, Tensor, int]:
         """Return zeros in place of standardised rows: the time they take is the same."""
@@ -87,7 +88,7 @@ class Regression(Rows):
         noise = "none" if settings.trains_on_squares else self.own.noise
         hidden = getattr(settings, "hidden_units", 0)
         model = Regressor(len(signature.features), hidden, settings.bayesian_layers, noise)  # type: ignore
-        model.reset(settings.init_log_var, self.seed("model"))
+        model.reset(told(PosteriorParameters, settings).init_log_var, self.seed("model"))
         return model
 
     def loss(self, facts: Facts) -> Loss:

@@ -69,9 +69,9 @@ class Tables(Rows, Classes):
 
     def load(self, name: str, layout: Layout | None = None) -> Labelled:
         """Return rows with classes: a layout's, else those of the settings, else the data's."""
-        by = self.settings
-        classes = parse_classes(by.classes) if layout is None and by.classes != "auto" else ()
-        place, how = (by.data_dir, by.target), (by.download, self.choice)
+        by, own = self.settings, self.own
+        classes = parse_classes(own.classes) if layout is None and own.classes != "auto" else ()
+        place, how = (by.data_dir, own.target), (by.download, self.choice)
         held = load_labelled(name, *place, classes, layout, *how)
         if by.test_dataset == "none" or name != by.dataset:
             return held
@@ -88,7 +88,7 @@ class Tables(Rows, Classes):
         if by.ood_dataset == "none":
             return None
         layout = self.signature()
-        return load_features(by.ood_dataset, by.data_dir, by.target, by.download, layout)
+        return load_features(by.ood_dataset, by.data_dir, self.own.target, by.download, layout)
 
     def at_end(
         self, outcome: Outcome, prediction: Prediction, x: Tensor, y: Tensor, facts: Facts
@@ -178,7 +178,7 @@ class Tables(Rows, Classes):
 
     def _weights(self, facts: Facts) -> Tensor:
         rows = facts["class_rows"] if facts else torch.ones(len(self.signature().classes))
-        return class_weights(self.settings.class_weights, rows)
+        return class_weights(self.own.class_weights, rows)
 
     def adjusting(self, facts: Facts) -> Callable[[Tensor], Tensor]:
         """Return what takes logits to the classes' own frequencies, whatever the loss's weights."""
@@ -187,7 +187,7 @@ class Tables(Rows, Classes):
     def temperature(self, outcome: Outcome) -> float | None:
         """Return the temperature; 1 where predictions have one and no site has told."""
         known = super().temperature(outcome)
-        return 1.0 if known is None and self.settings.calibrate == "temperature" else known
+        return 1.0 if known is None and self.own.calibrate == "temperature" else known
 
     def taken(self, x: Tensor, facts: Facts) -> Tensor:
         """Return rows standardised."""

@@ -20,6 +20,7 @@ from fedbary.errors import SettingError
 from fedbary.methods import METHODS, Server, method_of
 from fedbary.methods._class_sums import SHARES
 from fedbary.methods._sums import SumsMethod, head_names, sites_of, state_of, total_of
+from fedbary.parts.parameters import told
 from fedbary.runs.checkpoints import Checkpoint
 from fedbary.runs.commit import git_commit
 from fedbary.runs.damage import as_written
@@ -29,6 +30,7 @@ from fedbary.runs.own_code import require_trusted
 from fedbary.runs.resume import require_ended, rounds_before, sound_checkpoint
 from fedbary.seeds import derive_seed
 from fedbary.settings.config import ROOT, Settings, validated
+from fedbary.settings.task_words import OfClasses, OfSets
 from fedbary.tasks import Task, task_of
 from fedbary.trained.loading import tensors_of
 from fedbary.trained.remaining import METHOD_STATE, Remaining, write_remaining
@@ -107,9 +109,9 @@ def forget(run: Path, site: str, output: Path, own_code: bool = False) -> list[s
         note_forgotten(folder, [*notes, note])
     said = [f"{run} still holds the sums of {site}: delete it to be rid of them"]
     again = "another run" if is_deployed(run) else f"fedbary resume {output} rounds=2"
-    if settings.calibrate != "none":
+    if told(OfClasses, settings).calibrate != "none":
         said.append(f"Its temperature counted {site} and is gone: {again} finds one without it")
-    if settings.conformal_level is not None:
+    if told(OfSets, settings).conformal is not None:
         said.append(f"Its sets counted {site} and are gone: {again} makes them without it")
     return said
 

@@ -16,6 +16,7 @@ from fedbary.data.examples import Examples
 from fedbary.data.paths import user_path
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
+from fedbary.parts.parameters import told
 from fedbary.predictive.combine import pool_from
 from fedbary.predictive.conformal import Conformal
 from fedbary.predictive.histograms import HeldOut
@@ -25,6 +26,7 @@ from fedbary.runs.schema import POOL, ROUND
 from fedbary.runs.whole import write_whole
 from fedbary.seeds import seed_of_draws
 from fedbary.settings.config import Settings
+from fedbary.settings.task_words import OfSets
 from fedbary.tasks import Outcome, Signature, Task, task_of
 
 
@@ -81,10 +83,10 @@ class Trained:
     @property
     def conformal(self) -> Conformal | None:
         """What makes the run's sets of classes; None where it has none."""
-        level, held = self.settings.conformal_level, self.held_out
-        if level is None or held is None:
+        own, held = told(OfSets, self.settings), self.held_out
+        if own.conformal is None or held is None:
             return None
-        return Conformal(self.settings.conformal_score, level, held.scores)
+        return Conformal(own.conformal_score, own.conformal, held.scores)
 
     def read(self, path: Path | str, target: str = "") -> Examples:
         """Read examples of one's own, in the forms that the task takes.
@@ -102,7 +104,7 @@ class Trained:
             If there are none that fit the model, or images of a far wider range than the training
             images; the message says where.
         """
-        column = {"target": target or self.settings.target}
+        column = {"target": target} if target else {}
         task, place = task_of(self.settings.model_copy(update=column)), user_path(path)
         if not place.exists():
             raise SettingError("data", str(path), "the path of a file or a folder; there is none")
@@ -174,7 +176,7 @@ class Trained:
         """
         if (by := self.conformal) is None:
             allowed = "a run with conformal=0.9, whose sites sent histograms"
-            raise SettingError("conformal", self.settings.conformal, allowed)
+            raise SettingError("conformal", "none", allowed)
         by = by if level is None else replace(by, level=level)
         return by.sets(self.scored_by_sites(x).probs)
 

@@ -135,7 +135,7 @@ def test_every_rule_runs_and_the_first_round_is_its_aggregate(rule, tmp_path):
         shard, model = client_shard(task.held, task.deal, 3, client), network(chosen)
         training = Training(
             1, chosen.batch_size, chosen.lr, chosen.momentum, chosen.weight_decay,
-            chosen.log_var_lr, chosen.kl_weight, chosen.grad_bound,
+            chosen.log_var_lr, chosen.kl_weight, chosen.max_grad_norm,
         )  # fmt: skip
         seed = derive_seed(0, "train", client, 1)
         augment = task.held.augment

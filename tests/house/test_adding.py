@@ -170,7 +170,7 @@ def test_they_run_by_their_names_and_a_task_has_its_scores_in_the_log_and_in_a_r
     ]
     (copy / "names.yaml").write_text(json.dumps({"settings": own, "grid": blocks}))
     grid = [{"rule": ["RKLB", "WB"], "split": [0, 1]}, {"dataset": "sklearn:wine"}]
-    told = {"dataset": "moons", "tracker": of["tracker"], "note": "a try"}
+    told = {"dataset": "moons", "tracker": of["tracker"], "decimals": 2, "note": "a try"}
     (copy / "grades.yaml").write_text(
         json.dumps({"settings": {"task": of["task"], **told, **short}, "grid": grid})
     )
@@ -186,4 +186,6 @@ def test_they_run_by_their_names_and_a_task_has_its_scores_in_the_log_and_in_a_r
     runs = list(copy.glob("graded/runs/*/settings.yaml"))
     assert len(runs) == len(list(copy.glob("graded/runs/*/lines.txt"))) == 5
     assert all("note: a try" in run.read_text() for run in runs)
+    written = (runs[0].parent / "lines.txt").read_text().splitlines()
+    assert all(re.fullmatch(r"\d+ -?\d+\.\d\d", line) for line in written)
     assert "| Ranked probability score |" in (copy / "graded" / "report.md").read_text()

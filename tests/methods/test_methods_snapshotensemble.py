@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fedbary.data.sites import Site
 from fedbary.errors import SettingError
-from fedbary.inference import Training, local_method
+from fedbary.inference import Training, local_method, lr_in
 from fedbary.methods import METHODS, Local, Reply, Server, require_method
 from fedbary.methods.barycentre import Barycentre
 from fedbary.methods.snapshotensemble import SnapshotEnsemble
@@ -88,7 +88,7 @@ def test_rates_fall_as_a_cosine_in_every_cycle_alike():
 def test_a_file_s_schedule_is_not_on_top_of_the_method_s():
     """Of the command line it is refused."""
     run = resolve({"method": "SnapshotEnsemble", "lr_schedule": "cosine", "rounds": 8})
-    assert {run.lr_of(number) for number in range(1, 9)} == {run.lr}
+    assert {lr_in(run, number) for number in range(1, 9)} == {run.lr}
     with pytest.raises(SettingError, match="lr_schedule.*method=SnapshotEnsemble does not use it"):
         require_used({"lr_schedule": "cosine"}, run)
 

@@ -11,7 +11,9 @@ from fedbary.settings.modes import Asynchronous
 @given(st.integers(0, 100), st.floats(0, 5), st.integers(0, 10))
 def test_the_weights_of_the_stale(late, rate, grace):
     def weight(kind):
-        mode = Asynchronous(2, staleness=kind, staleness_rate=rate, staleness_grace=grace)
+        mode = Asynchronous(
+            concurrency=2, staleness=kind, staleness_rate=rate, staleness_grace=grace
+        )
         return mode.weight(late, 4)
 
     assert weight("constant") == 1 and weight("even") == (1 + late) / 4

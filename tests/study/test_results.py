@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fedbary.settings.config import BOOKKEEPING
+from fedbary.settings.config import bookkeeping
 from fedbary.study.files import is_table
 from fedbary.study.grid import read_experiment
 from fedbary.study.table import differing_setting, public, read_table
@@ -20,5 +20,5 @@ def test_what_a_table_has_of_a_grid_is_not_asked_to_be_run_again(grid):
     known = {str(name): rows for name, rows in table.groupby("run", sort=False)}
     assert known.keys() <= experiment.runs.keys()
     for name, rows in known.items():
-        wanted = experiment.runs[name].model_dump(exclude=set(BOOKKEEPING))
+        wanted = experiment.runs[name].model_dump(exclude=set(bookkeeping()))
         assert differing_setting(rows, public(wanted)) is None

@@ -13,7 +13,7 @@ from fedbary.report.markup import bold
 from fedbary.report.method_tables import add_methods, several
 from fedbary.report.results import REPEATS, Results, scored_after, scored_on
 from fedbary.report.run_list import add_runs
-from fedbary.settings.config import BOOKKEEPING
+from fedbary.settings.config import bookkeeping
 from fedbary.study.central import TABLE as CENTRAL
 from fedbary.study.grid import NAMING
 from fedbary.study.table import settings_of
@@ -73,7 +73,7 @@ def scores_by_method(last: pd.DataFrame, folder: Path) -> pd.DataFrame:
 
 def _differences(last: pd.DataFrame) -> pd.Series:
     """Return, as texts, in which settings runs of a method on a data set differ but the split."""
-    keys = [key for key in settings_of(last) if key not in {*BOOKKEEPING, *REPEATS}]
+    keys = [key for key in settings_of(last) if key not in {*bookkeeping(), *REPEATS}]
     texts = pd.Series("", index=last.index)
     for _, held in last.groupby(["dataset", "rule", "model"]):
         for key in (key for key in keys if held[key].nunique() > 1):

@@ -8,8 +8,10 @@ A tracker is a module of this package with one class
         .stop(killed)                   the run ended without a result, by an error or killed
         .reopens                        whether a second one goes on in the first one's run
 
-The module's name is the setting's value, and that of the extra that installs its library; nothing
-else has to be registered. A failure of a tracker never stops a run.
+The module's name is the setting's value; nothing else has to be registered. A frozen dataclass
+`Parameters`, if there is one, declares settings of its own, which `settings` holds. `LIBRARY` names
+the library that the tracker imports when it begins; the extra of the tracker's name installs it. A
+failure of a tracker never stops a run.
 """
 
 from __future__ import annotations
@@ -108,10 +110,12 @@ def tracker_class(name: str) -> type[Tracker]:
         If its library is not installed.
     """
     try:
-        found: type[Tracker] = import_module(f"{__name__}.{name}").Tracker
+        module = import_module(f"{__name__}.{name}")
+        import_module(getattr(module, "LIBRARY", __name__))
     except ImportError:
         allowed = f"none, or what pip install 'fedbary[{name}]' brings"
         raise SettingError("tracker", name, allowed) from None
+    found: type[Tracker] = module.Tracker
     return found
 
 

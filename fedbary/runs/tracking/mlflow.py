@@ -7,17 +7,29 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mlflow import MlflowClient
-from mlflow.exceptions import MlflowException
+from fedbary.parts.parameters import Checked
 
-EXPERIMENT = "fedbary"
-"""What the experiment is called that the runs are in."""
+LIBRARY = "mlflow"
 
 RUN = "mlflow-run.txt"
 """The file with the id of the MLflow run."""
+
+
+@dataclass(frozen=True)
+class Parameters(Checked):
+    """What MLflow is told.
+
+    Parameters
+    ----------
+    experiment
+        The experiment that the run is in.
+    """
+
+    experiment: str = "fedbary"
 
 
 class Tracker:
@@ -26,13 +38,16 @@ class Tracker:
     reopens = True
 
     def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
+        from mlflow import MlflowClient
+
         os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # a local store without a database
         local = (folder.resolve().parent / "mlruns").as_uri()
         self._client = MlflowClient(os.environ.get("MLFLOW_TRACKING_URI") or local)
         self._held: dict[str, set[int]] = {}
         if not self._goes_on(folder / RUN):
-            found = self._client.get_experiment_by_name(EXPERIMENT)
-            place = found.experiment_id if found else self._client.create_experiment(EXPERIMENT)
+            name = settings.get("experiment", Parameters.experiment)
+            found = self._client.get_experiment_by_name(name)
+            place = found.experiment_id if found else self._client.create_experiment(name)
             self._run = self._client.create_run(place, run_name=folder.name).info.run_id
             (folder / RUN).write_text(self._run, encoding="utf-8")
         held = self._client.get_run(self._run).data.params
@@ -42,6 +57,8 @@ class Tracker:
 
     def _goes_on(self, file: Path) -> bool:
         """Open the run again that a file names, if there is such a run in the store."""
+        from mlflow.exceptions import MlflowException
+
         try:
             self._run = file.read_text(encoding="utf-8")
             self._client.update_run(self._run, status="RUNNING")

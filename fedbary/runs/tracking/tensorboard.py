@@ -10,7 +10,8 @@ import numpy as np
 import yaml
 from PIL import Image
 from safetensors.numpy import load_file
-from torch.utils.tensorboard import SummaryWriter
+
+LIBRARY = "torch.utils.tensorboard"
 
 
 class Tracker:
@@ -19,6 +20,8 @@ class Tracker:
     reopens = False
 
     def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
         self._writer = SummaryWriter(str(folder / "tensorboard"))
         listed = yaml.safe_dump({**settings}, sort_keys=False)
         self._writer.add_text("settings", "    " + listed.replace("\n", "\n    "))

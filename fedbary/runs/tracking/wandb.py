@@ -1,12 +1,28 @@
-"""Weights & Biases: a run of the project `fedbary`; WANDB_MODE=offline keeps it in its folder."""
+"""Weights & Biases: a run of a project; WANDB_MODE=offline keeps it in its folder."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import wandb
+from fedbary.parts.parameters import Checked
+
+LIBRARY = "wandb"
+
+
+@dataclass(frozen=True)
+class Parameters(Checked):
+    """What Weights & Biases is told.
+
+    Parameters
+    ----------
+    project
+        The project that the run is in.
+    """
+
+    project: str = "fedbary"
 
 
 class Tracker:
@@ -15,8 +31,11 @@ class Tracker:
     reopens = False
 
     def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
+        import wandb
+
+        project = settings.get("project", Parameters.project)
         self._run = wandb.init(
-            project="fedbary", name=folder.name, dir=str(folder), config={**settings}
+            project=project, name=folder.name, dir=str(folder), config={**settings}
         )
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
@@ -29,6 +48,8 @@ class Tracker:
 
     def end(self, pictures: Sequence[Path], posterior: Path) -> None:
         """Log pictures and posterior, and end the run."""
+        import wandb
+
         self._run.log({picture.stem: wandb.Image(str(picture)) for picture in pictures})
         artefact = wandb.Artifact(f"posterior-{self._run.id}", type="posterior")
         artefact.add_file(str(posterior), policy="immutable")  # else W&B keeps a copy of it at home

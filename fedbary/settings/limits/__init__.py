@@ -8,8 +8,8 @@ The file of a task in `fedbary.tasks` bears the same name here. It defines
     how the path of a file that it reads may end; "" for any path;
 ``Parameters``
     the settings that the task owns, a frozen dataclass;
-``UNUSED``, ``USES``
-    settings of every run that are nothing to the task, and in words what it uses instead;
+``TAKES``
+    of the settings of every run those that only some tasks take, which it does;
 ``BEST_BY``
     the scores by which the best round may be chosen, each with ``min`` or ``max``, the better;
 ``limits(settings)``
@@ -23,6 +23,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from fedbary.parts.parameters import told
 from fedbary.parts.registry import modules
 
 if TYPE_CHECKING:
@@ -44,5 +45,6 @@ def data_task(setting: str, task: str) -> str:
 
 def conflicts(settings: Settings) -> Iterator[tuple[str, str]]:
     """Yield the settings that do not fit the others, each with what is allowed."""
-    found = of(settings.task).limits(settings)
-    return ((setting, allowed) for setting, fits, allowed in found if not fits)
+    task = of(settings.task)
+    told(task.Parameters, settings)
+    return ((setting, allowed) for setting, fits, allowed in task.limits(settings) if not fits)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from fedbary.parts.parameters import told
 from fedbary.parts.registry import modules
-from fedbary.settings.task_words import OfImages
+from fedbary.settings.task_words import OfImages, OfLabelledImages
 
 if TYPE_CHECKING:
     from fedbary.settings.config import Settings
@@ -16,12 +16,9 @@ DATASETS = ("none", *modules("data/images", "read"))
 
 FILES = (".npz", ".parquet")
 
-Parameters = OfImages
+Parameters: type[OfImages] = OfLabelledImages
 
-UNUSED = ("test_dataset", "columns", "leave_out", "class_weights")
-
-USES = "classes, input_shape, resize, normalise, augment, ood_dataset, ece_bins, predictive"
-
+TAKES = ("backbone",)
 
 BEST_BY = {"nll": min, "accuracy": max, "ece": min, "brier": min}
 
@@ -47,4 +44,3 @@ def limits(settings: Settings) -> Iterator[tuple[str, bool, str]]:
     normal = own.normalise == "none" or getattr(settings, "pixels", "unit") == "unit"
     yield "normalise", normal, "none for pixels=signed"
     yield "test_dataset", settings.test_dataset == "none", "none, or another task=tables tests on"
-    yield "class_weights", settings.class_weights == "none", "none, or balanced for task=tables"

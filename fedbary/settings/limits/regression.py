@@ -22,20 +22,7 @@ OF_CLASSES = ("DirichletPartitioner", "PathologicalPartitioner", "ShardPartition
 
 Parameters = OfNumbers
 
-UNUSED = (
-    "test_dataset",
-    "backbone",
-    "classes",
-    "input_shape",
-    "class_weights",
-    "calibrate",
-    "conformal",
-    "conformal_score",
-    "conformal_by",
-)
-
-USES = "target, columns, leave_out, id, missing, split, noise, predictive"
-
+TAKES = ()
 
 BEST_BY = {"nll": min, "rmse": min, "crps": min}
 
@@ -50,8 +37,6 @@ def limits(settings: Settings) -> Iterator[tuple[str, bool, str]]:
     yield "backbone", settings.backbone == "none", "none for regression"
     yield "test_dataset", settings.test_dataset == "none", "none for regression"
     yield "ood_dataset", settings.ood_dataset == "none", "none for regression"
-    yield "conformal", settings.conformal == "none", "none for regression: sets are of classes"
-    yield "class_weights", settings.class_weights == "none", "none for regression"
     clamped = settings.inference == "clamped_sgd"
     yield "inference", not clamped, "another local method: the CNN alone clamps log-variances"
     yield "device", settings.device != "cuda", "auto or cpu: regression is done on CPUs"

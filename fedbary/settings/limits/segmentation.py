@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 from fedbary.parts.parameters import told
 from fedbary.parts.registry import is_factory, modules
 from fedbary.settings.limits import classification
-from fedbary.settings.limits.multilabel import FILES, UNUSED, USES
-from fedbary.settings.owners import methods
+from fedbary.settings.limits.multilabel import FILES, TAKES
 from fedbary.settings.task_words import OfImages
 
 if TYPE_CHECKING:
     from fedbary.settings.config import Settings
 
-__all__ = ["DATASETS", "FILES", "UNUSED", "USES", "Parameters", "limits"]
+__all__ = ["DATASETS", "FILES", "TAKES", "Parameters", "limits"]
 
 Parameters = OfImages
 
@@ -36,8 +35,4 @@ def limits(settings: Settings) -> Iterator[tuple[str, bool, str]]:
     )
     yield "test_dataset", settings.test_dataset == "none", "none for task=segmentation"
     yield "augment", still, "auto or false for task=segmentation: masks would not move along"
-    softmax = "another for task=segmentation: it learns from the softmax of one class"
-    one = "none: a set is of an example with one class"
-    yield "conformal", settings.conformal == "none", one
-    yield "method", not methods()[settings.method].needs_softmax, softmax
     yield "predictive", settings.predictive != "closed", "another: closed is for regression"

@@ -17,13 +17,7 @@ FILES = ("",)
 
 Parameters = OfLabelledRows
 
-UNUSED = ("backbone", "input_shape")
-
-USES = (
-    "target, classes, columns, leave_out, id, missing, split, test_dataset, ood_dataset, "
-    "class_weights, specificity, ece_bins"
-)
-
+TAKES = ("test_dataset",)
 
 BEST_BY = {"nll": min, "accuracy": max, "ece": min, "brier": min, "auroc": max, "sensitivity": max}
 
