@@ -1,6 +1,6 @@
 """One torch thread: bitwise equality needs one number of them, and Ray's actors need the cores.
 
-No example has a deadline: machines are shared.
+No example has a deadline: machines are shared. No file waits for the disk: no test cuts the power.
 """
 
 import os
@@ -11,6 +11,7 @@ import pytest
 import torch
 
 torch.set_num_threads(1)
+os.fsync = lambda descriptor: None
 hypothesis.settings.register_profile("shared machine", deadline=None)
 hypothesis.settings.load_profile("shared machine")
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")

@@ -10,9 +10,7 @@ import forked
 import numpy as np
 import psutil
 import pytest
-from processes import wait_until
-
-from fedbary.runs.lock import require_free
+from processes import is_free, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -108,7 +106,6 @@ def test_an_own_npz_runs_and_a_second_run_does_not_overwrite_it(tmp_path):
     assert "output" in second.stderr
     assert {path: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
 
-
     again = fedbary("resume", "out", cwd=tmp_path)
     assert again.returncode == 2 and "this one is whole" in again.stderr
 
@@ -128,7 +125,7 @@ def test_a_simulation_that_is_stopped_says_in_one_line_how_to_go_on(tmp_path, se
     assert process.wait(120) == 130
     assert command != FEDBARY or children
     assert not any(child.is_running() for child in children)
-    require_free(tmp_path / "run")
+    wait_until(lambda: is_free(tmp_path / "run"), 20)
     said = (tmp_path / "said").read_text()
     go_on = f"fedbary resume {tmp_path / 'run'} goes on from the last whole round"
     assert said.splitlines()[-1] == f"fedbary: stopped; {go_on}"
