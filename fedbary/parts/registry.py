@@ -11,6 +11,7 @@ from pathlib import Path
 _PACKAGE = Path(__file__).parents[1]
 
 
+@cache
 def modules(package: str, function: str = "") -> tuple[str, ...]:
     """Return the names of the public modules of a package of fedbary, in order.
 
