@@ -254,7 +254,7 @@ def test_endings_separators_and_blanks_in_a_header(name, tmp_path):
     assert held.layout.features == ("age", "sex=a", "sex=b") and held.y.tolist() == [0, 1, 0]
 
 
-@pytest.mark.parametrize("mark", [";", "\t"])
+@pytest.mark.parametrize("mark", [";", "\t", "|"])
 def test_a_name_may_hold_the_comma_that_separates_elsewhere(mark, tmp_path):
     header = mark.join(["age, years", "sex", "out"])
     (tmp_path / "c.csv").write_text(f"{header}\n" + "1,2,3\n4,5,6\n".replace(",", mark))
