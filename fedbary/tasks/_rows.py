@@ -28,9 +28,6 @@ from fedbary.tasks.shared.values import Dialogue
 UNTOLD = "columns or cells that do not fit"
 """What a server is told of a site's table; the site's own log says more."""
 
-FEW = 10
-"""So many rows tell whether a column numbers them."""
-
 
 class Rows(Task):
     """A task on the rows of a table."""
@@ -156,14 +153,6 @@ def _note(held: Labelled | Table) -> str:
         parts.append(f"levels: {', '.join(texts)}")
     if gone := int(held.x.isnan().any(1).sum()):
         parts.append(f"{gone} rows with missing values")
-    if numbering := [name for name, levels in columns if not levels and _numbers_rows(held, name)]:
-        parts.append(f"{', '.join(numbering)}: the rows' numbers, see leave_out= and id=")
     if held.unused:
         parts.append(f"not used: {', '.join(held.unused)}")
     return f"{held.name}: {'; '.join(parts)}"
-
-
-def _numbers_rows(held: Labelled | Table, name: str) -> bool:
-    """Whether a column of several rows holds whole numbers in a row, each once."""
-    values = held.x[:, held.layout.features.index(name)].sort().values
-    return len(values) >= FEW and bool((values.diff() == 1).all())

@@ -74,14 +74,6 @@ def test_a_line_says_what_a_table_holds_and_what_is_not_used(tmp_path):
     )
 
 
-@pytest.mark.parametrize(("step", "said"), [(1, True), (2, False)])
-def test_a_column_that_numbers_the_rows_is_said(step, said, tmp_path):
-    rows = "".join(f"{100 + step * (5 * i % 12)},{i % 7},{i * i}\n" for i in range(12))
-    (tmp_path / "wards.csv").write_text("visit,age,out\n" + rows)
-    note = task(tmp_path, dataset=str(tmp_path / "wards.csv")).notes()[0]
-    assert ("; visit: the rows' numbers, see leave_out= and id=" in note) == said
-
-
 # --- what is told --------------------------------------------------------------------------------
 
 SECRET = st.text("ЖѪŁŒÞ☃", min_size=1, max_size=4)
