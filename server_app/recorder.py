@@ -178,7 +178,9 @@ class Recorder:
             f"{left:.0f} s" if server_round else "?",
             "  skipped" if skipped else "",
         )
-        if server_round < self.settings.rounds and (said := turn(self.results.rounds)):
+        if server_round < self.settings.rounds and (
+            said := turn(self.results.rounds, self.settings.rounds)
+        ):
             log(WARNING, "Round %d: %s", server_round, said)
         return MetricRecord({**scores})
 

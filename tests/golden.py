@@ -23,6 +23,7 @@ IMAGES = {
     "max_grad_norm": "none", "log_var_lr": 0.01,
 }  # fmt: skip
 REGRESSION = {"task": "regression", "clients": 5, "rounds": 2, "local_epochs": 2, "samples": 5}
+POINTS = {**REGRESSION, "lr_schedule": "constant"}
 ROBUST = ("Median", "TrimmedMean", "MultiKrum")
 
 RUNS: dict[str, dict[str, object]] = {
@@ -38,8 +39,8 @@ RUNS: dict[str, dict[str, object]] = {
     "bound": {"max_precision_ratio": 1.5, "attack": "variance_collapse"},
     "participation": {"participation": 0.6, "augment": True},
     "classes": {"partition": "classes"},
-    "FedAG": REGRESSION,
-    "FedAG-no-noise": {**REGRESSION, "noise": "none", "predictive": "montecarlo"},
+    "FedAG": POINTS,
+    "FedAG-no-noise": {**POINTS, "noise": "none", "predictive": "montecarlo"},
     "linear": {**REGRESSION, "model": "linear", "predictive": "closed", "rounds": 1},
     "tables": {"task": "tables", "rounds": 2, "class_weights": "balanced", "split": 1},
     "tables-linear": {"task": "tables", "rounds": 2, "model": "linear", "rule": "WB"},

@@ -48,6 +48,11 @@ def several(shape, outputs):
     return nn.Sequential(nn.Flatten(), nn.LazyLinear(3), nn.GRU(3, outputs))
 
 
+def probable(shape, outputs):
+    """Return a network that answers with probabilities."""
+    return nn.Sequential(nn.Flatten(), nn.LazyLinear(outputs), nn.Softmax(1))
+
+
 def tied(shape, outputs):
     """Return a network of which two layers have one weight, and the head its own."""
     net = nn.Sequential(nn.Flatten(), nn.LazyLinear(4), nn.Linear(4, 4), nn.Linear(4, 4))

@@ -28,7 +28,7 @@ def folders_in(folder: Path) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for entry in sorted(folder.iterdir()):
         if entry.is_dir() and not is_hidden(entry.name):
-            if (name := composed(entry.name)) in found:
+            if (name := composed(entry.name).strip()) in found:
                 raise SettingError(str(folder), f"two folders {name}", "one folder for each class")
             found[name] = entry
     numbered = all(map(str.isdecimal, found))

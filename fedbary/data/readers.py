@@ -72,11 +72,15 @@ def arrays_of(
 ) -> dict[str, Any]:
     """Return the four arrays of a data set of images and the classes' names.
 
-    Without a test part a tenth of each class is tested, always the same.
+    Without a test part as `parted` has them.
     """
-    x, y = train
     if test is None:
-        tested = tenth_of_each_class(y, np.random.default_rng(derive_seed(0, "split")))
-        test = x[tested], y[tested]
-        x, y = x[~tested], y[~tested]
+        return {**parted(*train), "classes": classes}
+    x, y = train
     return {"x_train": x, "y_train": y, "x_test": test[0], "y_test": test[1], "classes": classes}
+
+
+def parted(x: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the four arrays of examples of which a tenth of each class is tested, always alike."""
+    tested = tenth_of_each_class(y, np.random.default_rng(derive_seed(0, "split")))
+    return {"x_train": x[~tested], "y_train": y[~tested], "x_test": x[tested], "y_test": y[tested]}

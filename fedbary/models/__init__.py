@@ -114,13 +114,19 @@ def _own(name: str, shape: Sequence[int], outputs: int, answer: tuple[int, ...])
     plain = _unwrapped(plain)
     try:
         with torch.no_grad():
-            found = tuple(plain.eval()(torch.zeros(1, *shape)).shape)
+            answered = plain.eval()(torch.zeros(1, *shape))
     except Exception as error:  # noqa: BLE001
         allowed = f"a network that answers inputs of shape (1, {', '.join(map(str, shape))})"
         raise SettingError("model", name, f"{allowed} ({said(error)})") from None
-    if found != (1, *answer):
+    if not isinstance(answered, torch.Tensor):
+        allowed = f"a network that answers with one tensor, not a {type(answered).__name__}"
+        raise SettingError("model", name, allowed)
+    if (found := tuple(answered.shape)) != (1, *answer):
         allowed = f"a network whose answer to one input has shape {(1, *answer)}, not {found}"
         raise SettingError("model", name, allowed)
+    total = answered.sum(1)
+    if outputs > 1 and not (answered < 0).any() and total.allclose(torch.ones_like(total)):
+        raise SettingError("model", name, "a network that answers with logits, without a softmax")
     return plain.train()
 
 

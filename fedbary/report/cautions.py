@@ -5,7 +5,8 @@ from __future__ import annotations
 from fedbary.report.document import Document
 from fedbary.report.markup import Markup, code, listed
 from fedbary.report.results import REPEATS, Results, grouped, written
-from fedbary.runs.failing import FAILING, verdict
+from fedbary.runs.failing import verdict
+from fedbary.runs.schema import BEHIND, FAILING
 from fedbary.settings.config import bookkeeping
 from fedbary.study.grid import NAMING
 from fedbary.study.table import settings_of
@@ -21,9 +22,10 @@ def add_cautions(results: Results, document: Document) -> None:
             {named}: their last round is not comparable with that of the other runs.""",
             named=listed([Markup(f"{run} ({count:.0f})") for run, count in lost]),
         )
-    if FAILING in results.last:
-        for run in results.last[results.last[FAILING].notna()].to_dict("records"):
-            document.text("**{run}**: {said}.", run=code(str(run["run"])), said=verdict(run))
+    for word in [word for word in (FAILING, BEHIND) if word in results.last]:
+        for run in results.last[results.last[word].notna()].to_dict("records"):
+            said = verdict({word: run[word]})
+            document.text("**{run}**: {said}.", run=code(str(run["run"])), said=said)
     for dataset, rows in grouped(results.last, "dataset"):
         settings = settings_of(rows)
         known = bookkeeping().union(NAMING, REPEATS, results.varied, ["method"])

@@ -1,6 +1,7 @@
-"""Runs that fail to learn: since when, and what to try.
+"""Runs that fail to learn, or learn less than a linear model: since when, and what to try.
 
-The line of a round says by `failing` what is wrong with its model, see `fedbary.tasks._failing`.
+The line of a round says by `failing` what is wrong with its model, see `fedbary.tasks._failing`,
+and by `behind` how far a linear model is ahead, see `fedbary.tasks._linear`.
 """
 
 from __future__ import annotations
@@ -8,42 +9,68 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from fedbary.runs.schema import FAILING
+from fedbary.runs.schema import BEHIND, FAILING
 from fedbary.settings.config import Settings
+from fedbary.settings.owners import methods, unused_by
 
 PATIENCE = 3
 """So many rounds in a row are not yet called failing: every run begins with nothing learned."""
 
+LASTING = 2
+"""So many rounds in a row of the second half behind a linear model are told."""
+
 
 def advised(line: Mapping[str, Any], settings: Settings) -> Mapping[str, Any]:
     """Return the line of a round with what to try, where it says that something is wrong."""
-    if FAILING not in line:
-        return line
-    return {**line, FAILING: f"{line[FAILING]}. Try {', or '.join(_cures(settings))}"}
+    cures = {FAILING: _cures, BEHIND: _remedies}
+    for word in _words(line):
+        line = {**line, word: f"{line[word]}. Try {', or '.join(cures[word](settings))}"}
+    return line
 
 
-def turn(rounds: Sequence[Mapping[str, Any]]) -> str:
+def turn(rounds: Sequence[Mapping[str, Any]], planned: int) -> str:
     """Return what the log says after the last of these rounds; "" where nothing has changed.
 
     Parameters
     ----------
     rounds
         Lines of metrics.jsonl, from that of round 0.
+    planned
+        How many rounds the run is to have. A linear model is ahead at first: it counts from half
+        of them on.
     """
     failing = [FAILING in line for line in rounds[1:]]
-    before, now = _lasts(failing[:-1]), _lasts(failing)
-    if now and not before:
+    behind = [BEHIND in line for line in rounds[max(1, -(-planned // 2)) :]]
+    if _begins(failing, PATIENCE):
         return f"Nothing learned in {PATIENCE} rounds: {rounds[-1][FAILING]}"
-    return "The model has begun to learn" if before and not now else ""
+    if _begins(behind, LASTING):
+        return f"Behind a linear model: {rounds[-1][BEHIND]}"
+    if _ends(failing, PATIENCE):
+        return "The model has begun to learn"
+    return "The model is no longer far behind a linear one" if _ends(behind, LASTING) else ""
 
 
 def verdict(line: Mapping[str, Any]) -> str:
-    """Return what is to be said of a result that has not learned; "" of others."""
-    return f"The model has not learned: {line[FAILING]}" if FAILING in line else ""
+    """Return what is to be said of a result that has not learned, or too little; "" of others."""
+    said = {FAILING: "The model has not learned", BEHIND: "The model is behind a linear one"}
+    return " ".join(f"{said[word]}: {line[word]}" for word in _words(line))
 
 
-def _lasts(failing: Sequence[bool]) -> bool:
-    return len(failing) >= PATIENCE and all(failing[-PATIENCE:])
+def _words(line: Mapping[str, Any]) -> Iterator[str]:
+    """Yield under which words a line says that something is wrong; a model that fails is behind."""
+    yield from [word for word in (FAILING, BEHIND) if word in line][:1]
+
+
+def _begins(spell: Sequence[bool], patience: int) -> bool:
+    return _lasts(spell, patience) and not _lasts(spell[:-1], patience)
+
+
+def _ends(spell: Sequence[bool], patience: int) -> bool:
+    return _lasts(spell[:-1], patience) and not _lasts(spell, patience)
+
+
+def _lasts(spell: Sequence[bool], patience: int) -> bool:
+    return len(spell) >= patience and all(spell[-patience:])
 
 
 def _cures(settings: Settings) -> Iterator[str]:
@@ -59,3 +86,16 @@ def _cures(settings: Settings) -> Iterator[str]:
     if settings.dataset != "none" and settings.partition != "iid" and settings.clients > 1:
         yield "partition=iid"
     yield f"rounds={2 * settings.rounds}"
+
+
+def _remedies(settings: Settings) -> Iterator[str]:
+    """Yield settings that may catch up with a linear model, each as on a command line."""
+    if "lr" in unused_by(methods()[settings.method]):
+        yield "another method (fedbary explain lists them)"
+        return
+    yield f"rounds={2 * settings.rounds}"
+    yield f"lr={3 * settings.lr:.1g}"
+    yield f"lr={settings.lr / 3:.1g}"
+    if settings.model != "linear":
+        images = settings.task == "classification"
+        yield "model=linear bayesian_layers=1" if images else "model=linear"

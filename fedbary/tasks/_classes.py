@@ -25,7 +25,7 @@ from fedbary.runs import schema
 from fedbary.scores.metrics import evaluate
 from fedbary.scores.temperature import nll_at_temperatures
 from fedbary.settings.task_words import OfClasses
-from fedbary.tasks import _class_scores, _failing
+from fedbary.tasks import _class_scores, _failing, _linear
 from fedbary.tasks._class_scores import SCORES
 from fedbary.tasks._task import Task
 from fedbary.tasks.shared.values import ClientMetrics, Facts, Graph, Outcome, Scored, Tested
@@ -144,6 +144,8 @@ class Classes(Task):
             line |= self.at_end(outcome, each, x, labels, facts)
         found = self.judged(prediction, y)
         line |= _failing.classes_failing(found, each, labels, outcome.model, x)
+        if outcome.round and y.ndim == 1 and schema.FAILING not in line:
+            line |= _linear.classes_behind(self.held, self.deal, each, labels)
         return Scored(found, line, prediction)
 
     def _scored_by_sites(self, outcome: Outcome, temperature: float | None) -> Scored:

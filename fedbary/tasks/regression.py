@@ -39,7 +39,7 @@ from fedbary.predictive.standardised import RegressionStandardiser
 from fedbary.runs import schema
 from fedbary.scores.regression import SCORES, score
 from fedbary.settings.task_words import OfNumbers
-from fedbary.tasks import _failing, _sums
+from fedbary.tasks import _failing, _linear, _sums
 from fedbary.tasks._rows import Rows
 from fedbary.tasks.shared.values import Dialogue, Facts, Graph, Loss, Outcome, Question, Scored
 from fedbary.variational.regressor import Regressor, gaussian_nll, moments
@@ -153,6 +153,8 @@ class Regression(Rows):
             line[schema.WITHOUT_NOISE] = score(replace(prediction, aleatoric=none), targets)
         scores = score(prediction, targets)
         line |= _failing.numbers_failing(scores["rmse"], targets)
+        if outcome.round and schema.FAILING not in line:
+            line |= _linear.numbers_behind(self.held, self.deal, prediction, targets)
         return Scored(scores, line, prediction)
 
     def said(self, scores: Mapping[str, float]) -> str:

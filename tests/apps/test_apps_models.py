@@ -96,7 +96,7 @@ def test_more_layers_than_the_network_has_and_absent_factories_end_a_run_before_
     [
         ("own_models:failing", "RuntimeError: no weights here"),
         ("own_models:deaf", r"answers inputs of shape \(1, 1, 8, 8\) \(KeyError"),
-        ("own_models:several", "AttributeError"),
+        ("own_models:several", "one tensor, not a tuple"),
         ("torch.nn:Linear", "TypeError"),
         ("json:loads", "TypeError"),
         ("math:pi", "not callable"),

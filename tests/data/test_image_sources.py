@@ -28,6 +28,25 @@ def test_a_folder_holds_each_picture_once_and_tests_a_tenth_of_each_class(tmp_pa
     assert rows[0] == rows[1]
 
 
+def test_names_of_folders_are_told_apart_as_names_of_classes_are(tmp_path):
+    folder = pictures(tmp_path / "p", ("Cat", "cat", "dog "))
+    held = load(str(folder), tmp_path, False)
+    assert held.classes == ("Cat", "cat", "dog")
+    assert any("'Cat' and 'cat' differ in case or blanks alone" in note for note in held.notes)
+    pictures(folder, ("dog",))
+    with pytest.raises(SettingError, match="two folders dog"):
+        load(f"{folder}/", tmp_path, True)
+
+
+def test_hidden_labels_of_images_do_not_test(tmp_path):
+    x, y = np.random.default_rng(0).integers(0, 256, (40, 8, 8)).astype(np.uint8), np.arange(40) % 2
+    parts = {"x_train": x[:30], "y_train": y[:30], "x_test": x[30:], "y_test": np.full(10, -1)}
+    np.savez(tmp_path / "hidden.npz", **parts)
+    with pytest.warns(UserWarning, match="y_test has no labels"):
+        held = load("hidden.npz", tmp_path, False)
+    assert (len(held.y_train), held.y_test.tolist()) == (26, [1, 0, 1, 0])
+
+
 @pytest.mark.parametrize("test", ["test", "validation", "val"])
 def test_a_folder_may_say_what_is_tested(test, tmp_path):
     pictures(tmp_path / "p" / "train", ("10", "9"), each=3)

@@ -17,7 +17,7 @@ from fedbary.models.cnn import LAYERS
 from fedbary.report.cautions import add_cautions
 from fedbary.report.document import Document
 from fedbary.report.results import Results
-from fedbary.runs.failing import PATIENCE, turn, verdict
+from fedbary.runs.failing import LASTING, PATIENCE, turn, verdict
 from fedbary.runs.metrics_file import read_rounds
 from fedbary.settings.config import resolve
 from fedbary.study.table import read_run
@@ -35,12 +35,29 @@ COUNTS = st.lists(st.integers(1, 500), min_size=2, max_size=6)
 @given(st.lists(st.booleans(), max_size=12))
 def test_the_log_says_it_once_when_it_lasts_and_once_when_it_ends(failing):
     lines = [{}, *({"failing": "why"} if fails else {} for fails in failing)]
-    said = [turn(lines[: end + 1]) for end in range(len(lines))]
+    said = [turn(lines[: end + 1], 12) for end in range(len(lines))]
     spells = [(fails, len(list(run))) for fails, run in itertools.groupby(failing)]
     lasting = [fails and length >= PATIENCE for fails, length in spells]
     assert sum("why" in text for text in said) == sum(lasting)
     assert sum("begun to learn" in text for text in said) == sum(lasting[:-1])
     assert bool(verdict(lines[-1])) == (failing[-1:] == [True])
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=12))
+def test_the_log_says_what_is_behind_a_linear_model_from_half_of_the_rounds_on(behind):
+    lines = [{}, *({"behind": "how far"} if each else {} for each in behind)]
+    said = [turn(lines[: end + 1], len(behind)) for end in range(len(lines))]
+    half = -(-len(behind) // 2)
+    late = itertools.groupby(behind[half - 1 :])
+    lasting = [each for each, run in late if each and len(list(run)) >= LASTING]
+    assert not any(said[:half])
+    assert sum("how far" in text for text in said) == len(lasting)
+    assert bool(verdict(lines[-1])) == behind[-1]
+
+
+def test_what_has_learned_nothing_is_not_also_called_behind():
+    line = {"failing": "nothing", "behind": "how far"}
+    assert verdict(line) == "The model has not learned: nothing"
 
 
 @given(COUNTS, st.data())
@@ -113,9 +130,34 @@ def test_a_run_that_learns_nothing_says_so_and_what_to_try(colours, tmp_path, ca
     assert f"The model has not learned: {why}" in caplog.text
     predict(folder, colours, output=tmp_path / "out.csv")
     assert why in capsys.readouterr().err
-    results = Results.of(pd.DataFrame(read_run("red-and-blue", folder)), tmp_path)
-    document = Document(tmp_path, "Colours")
+    assert "**`red-and-blue`**: The model has not learned: layer" in reported(
+        "red-and-blue", folder
+    )
+
+
+def test_a_run_far_behind_a_linear_model_says_so_and_what_to_try(tmp_path, caplog, capsys):
+    caplog.set_level(logging.WARNING)
+    folder, given = tmp_path / "run", {"task": "regression", "engine": "inline", "device": "cpu"}
+    few = {"clients": 2, "rounds": 4, "local_epochs": 1, "lr": 3e-4}
+    run_inline(resolve({**given, **few, "samples": 2, "pictures": False}), folder)
+    lines = read_rounds(folder)
+    why = lines[-1]["behind"]
+    assert "behind" not in lines[0] and "its R² of" in why and "398 training examples" in why
+    for mend in ("rounds=8", "lr=0.0009", "model=linear"):
+        assert mend in why
+    assert f"Round 3: Behind a linear model: {lines[3]['behind']}" in caplog.text
+    assert f"The model is behind a linear one: {why}" in caplog.text
+    rows = tmp_path / "rows.csv"
+    rows.write_text("age,sex,bmi,bp,s1,s2,s3,s4,s5,s6\n" + ",".join(["40"] * 10) + "\n")
+    predict(folder, rows, output=tmp_path / "out.csv")
+    assert why in capsys.readouterr().err
+    assert "**`few`**: The model is behind a linear one: its R²" in reported("few", folder)
+
+
+def reported(name, folder):
+    """Return what a report warns of in a run."""
+    results = Results.of(pd.DataFrame(read_run(name, folder)), folder)
+    document = Document(folder, "Runs")
     add_cautions(results, document)
     document.write()
-    report = (tmp_path / "report.md").read_text()
-    assert "**`red-and-blue`**: The model has not learned: layer" in report
+    return (folder / "report.md").read_text()

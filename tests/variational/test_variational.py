@@ -203,6 +203,8 @@ def test_a_network_of_ones_own_is_imported_by_name_and_tried():
         ("no_such_module:make", "No module named 'no_such_module'"),
         ("own_models:number", "returns an nn.Module, not a int"),
         ("own_models:wide", r"shape \(1, 3\), not \(1, 4\)"),
+        ("own_models:several", "answers with one tensor, not a tuple"),
+        ("own_models:probable", "answers with logits, without a softmax"),
         ("own_models", "package.module:factory"),
     ):
         with pytest.raises(SettingError, match=said):

@@ -1,7 +1,7 @@
 """A CSV file with a header; one of its columns is the target. No splits are prescribed.
 
-Cells are separated by commas, semicolons or tabs, whichever the header has most. The text is in
-UTF-8, or in UTF-16 with its mark; the file may be packed, ``.csv.gz``.
+Cells are separated by commas, semicolons, tabs or bars, whichever the header has most. The text is
+in UTF-8, or in UTF-16 with its mark; the file may be packed, ``.csv.gz``.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _header(path: Path, packed: bool) -> tuple[list[str], str, str]:
         with opened(path, "rt", encoding=encoding, newline="") as text:
             line = next((line for line in text if line.strip()), "")
             bare = re.sub(r'"[^"]*"', "", line)
-            separator = max(",;\t", key=bare.count)  # of equals the first
+            separator = max(",;\t|", key=bare.count)  # of equals the first
             lines = itertools.chain([line], text)  # a name may have a line's end in its quotes
             names = next(csv.reader(lines, delimiter=separator, skipinitialspace=True), [])
     except UnicodeError:

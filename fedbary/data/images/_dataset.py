@@ -18,9 +18,9 @@ from fedbary.data.folder_contents import named
 from fedbary.data.formats.npz import NAMES, PARTS, read_npz_arrays
 from fedbary.data.image_layout import MIN_SIDE
 from fedbary.data.labels import CLASSES, Labels
-from fedbary.data.readers import NOTES
+from fedbary.data.readers import NOTES, parted
 from fedbary.errors import SettingError
-from fedbary.texts import composed
+from fedbary.texts import alike, composed
 
 MAX_FLOAT = 10
 """The largest size of a float pixel. Images of 0 to 255 as floats are not scaled, nor taken."""
@@ -140,13 +140,17 @@ def from_arrays(
     missing = [array for array in PARTS if array not in arrays]
     if missing:
         raise SettingError(source, f"no {', '.join(missing)}", f"the arrays {', '.join(PARTS)}")
+    if _is_hidden(arrays["y_test"], arrays["y_train"]):
+        warnings.warn(f"{source}: y_test has no labels, a part of y_train tests", stacklevel=2)
+        known = np.asarray(arrays["x_train"]), np.asarray(arrays["y_train"])
+        arrays = {**arrays, **parted(*known)}
     x_train, y_train = tensors(arrays, ("x_train", "y_train"), source, labels)
     x_test, y_test = tensors(arrays, ("x_test", "y_test"), source, labels)
     if (x_train.shape[1:], x_train.dtype) != (x_test.shape[1:], x_test.dtype):
         held = f"{_describe(x_train)} and {_describe(x_test)}"
         raise SettingError(f"{source}: x_train and x_test", held, "images of one shape and type")
     names = arrays.get(NAMES, range(labels.classes(y_train)))
-    classes = tuple(composed(str(name)) for name in names)
+    classes = tuple(composed(str(name)).strip() for name in names)
     num_classes = len(classes)
     if len(set(classes)) < num_classes or not labels.fit(y_train, num_classes):
         held = f"{num_classes} names for labels up to {labels.classes(y_train) - 1}"
@@ -163,10 +167,18 @@ def from_arrays(
     notes = tuple(arrays.get(NOTES, ()))
     if empty := [label for label, count in zip(classes, counts, strict=True) if not count]:
         notes += (f"{source}: classes without a training example: {named(empty)}",)
+    for one, other in alike(classes):
+        said = f"{one!r} and {other!r} differ in case or blanks alone, and are told apart"
+        notes += (f"{source}: {said}",)
     top = float(x_train.max()) / (255 if x_train.dtype == torch.uint8 else 1)
     if top < DARK and x_train.min() >= 0 and x_train.ndim > 2:
         notes += (f"{source}: the largest pixel is {top:.2g} of 1: all images are dark",)
     return Dataset(name, x_train, y_train, x_test, y_test, classes, augment, notes, labels)
+
+
+def _is_hidden(tested: Any, known: Any) -> bool:
+    """Whether test labels all say nothing, as -1 does."""
+    return bool(np.size(tested) and (np.asarray(tested) == -1).all() and np.ndim(known) == 1)
 
 
 def read_own_npz(path: Path, like: Labels = CLASSES) -> tuple[Tensor, Tensor]:

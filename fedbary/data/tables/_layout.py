@@ -19,6 +19,9 @@ from fedbary.texts import alike
 
 MAX_CLASSES = 100
 
+MANY = 50
+"""So many rows are not numbered by chance."""
+
 FEW = 5
 """Levels that are never too many for a column's rows."""
 
@@ -182,10 +185,15 @@ def _levels(name: str, column: str, held: Column, refused: bool) -> tuple[str, .
 
 
 def _numbers_rows(column: str, numbers: np.ndarray) -> bool:
-    """Whether a column is called as one that numbers rows, and no whole number stands twice."""
+    """Whether a column is called as one that numbers rows, and no whole number stands twice.
+
+    Many numbers that follow one another number the rows, whatever they are called.
+    """
     called = re.search(r"(?i)(^|[_ .-])(id|index|nr|no|row|number|unnamed: 0)$", column)
     whole = bool((numbers == np.round(numbers)).all())
-    return called is not None and whole and len(np.unique(numbers)) == len(numbers) > FEW
+    if not whole or len(np.unique(numbers)) < len(numbers) or len(numbers) <= FEW:
+        return False
+    return called is not None or len(numbers) >= MANY and np.ptp(numbers) == len(numbers) - 1
 
 
 def _warn_alike(name: str, where: str, names: Sequence[str]) -> None:

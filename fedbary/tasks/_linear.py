@@ -1,0 +1,127 @@
+"""How far a model is behind a linear one of pixels or columns, which sees all data in one place.
+
+The server fits it by ridge regression to the training examples that it reads: in a simulation those
+of all clients, else its own. Nothing is asked of a site. Both models are scored on the same
+examples.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Generator, Tensor
+from torch.nn.functional import adaptive_avg_pool2d, one_hot
+
+from fedbary.data import deal
+from fedbary.predictive import Prediction
+from fedbary.predictive.forecast import Forecast
+from fedbary.runs import schema
+from fedbary.scores.ridge import ridge
+
+FAR = 0.05
+"""The accuracy, or R², by which a model that is behind is far behind: five points."""
+
+PRODUCTS = 4_000_000_000
+"""About how many products the fit takes; of more examples a part is drawn. Half a second."""
+
+SIDE = 32
+"""Pixels of a side that the linear model sees; larger images are averaged to so many."""
+
+AT_ONCE = 1000
+"""Examples at a time."""
+
+
+@dataclass(frozen=True, eq=False)
+class Rival:
+    """What a linear model answers on the examples that score, and what it has seen.
+
+    Attributes
+    ----------
+    answers : Tensor
+        Scores of the classes (N, C), or numbers (N, 1).
+    seen, examples : int
+        The training examples that it is fit to, of how many.
+    """
+
+    answers: Tensor
+    seen: int
+    examples: int
+
+    def told(self) -> str:
+        """Return what the model is."""
+        of = f"{self.seen}" if self.seen == self.examples else f"{self.seen} of {self.examples}"
+        return f"a linear model, which the server fits to {of} training examples in one place"
+
+
+def classes_behind(
+    held: deal.Dealable, dealt: deal.Deal, prediction: Prediction, labels: Tensor
+) -> dict[str, str]:
+    """Return ``behind`` with how far accuracy is behind, where that is far."""
+    if (found := rival(held, dealt, classes=prediction.probs.shape[1])) is None:
+        return {}
+    labels = labels.cpu()
+    theirs = (found.answers.argmax(1) == labels).double()
+    ours = (prediction.probs.argmax(1).cpu() == labels).double()
+    return far_behind("accuracy", ours, theirs, found)
+
+
+def numbers_behind(
+    held: deal.Dealable, dealt: deal.Deal, prediction: Forecast, targets: Tensor
+) -> dict[str, str]:
+    """Return ``behind`` with how far R² is behind, where that is far."""
+    var = targets.double().var(correction=0)
+    if not var > 0 or (found := rival(held, dealt)) is None:
+        return {}
+    theirs, ours = (
+        1 - (answers.double() - targets).square() / var
+        for answers in (found.answers[:, 0], prediction.mean)
+    )
+    return far_behind("R²", ours, theirs, found)
+
+
+@lru_cache(maxsize=4)
+def rival(held: deal.Dealable, dealt: deal.Deal, classes: int = 0) -> Rival | None:
+    """Return the linear model of a deal, of so many classes or of numbers; None of few examples."""
+    x, y = deal.training_data(held, dealt)
+    if len(y) < 2:
+        return None
+    width = _seen(x[:1]).shape[1]
+    most = max(math.isqrt(PRODUCTS // width), PRODUCTS // width**2)
+    order = torch.randperm(len(y), generator=Generator().manual_seed(dealt.derived("linear")))
+    rows = order[:most].sort().values
+    features, y = torch.cat([_seen(part) for part in x[rows].split(AT_ONCE)]), y[rows]
+    mean = features.nanmean(0).nan_to_num()
+    features = features.where(~features.isnan(), mean)
+    std = features.std(0, correction=0) if x.ndim == 2 else torch.ones(())
+    std = torch.where(std > 0, std, 1.0)
+    targets = one_hot(y.long(), classes) if classes else y[:, None]
+    weight, bias = ridge((features - mean) / std, targets)
+
+    def answered(part: Tensor) -> Tensor:
+        seen = _seen(part)
+        return (seen.where(~seen.isnan(), mean) - mean) / std @ weight + bias
+
+    tested = deal.evaluation_data(held, dealt)[0]
+    answers = torch.cat([answered(part) for part in tested.split(AT_ONCE)])
+    return Rival(answers, len(rows), len(order))
+
+
+def far_behind(score: str, ours: Tensor, theirs: Tensor, found: Rival) -> dict[str, str]:
+    """Return ``behind`` where the mean of a score (N,) is far below, and beyond its error."""
+    gap = theirs - ours
+    points, error = float(gap.mean()), float(gap.std(correction=0)) / math.sqrt(len(gap))
+    if not points >= max(FAR, error):
+        return {}
+    said = f"its {score} of {100 * ours.mean():.1f} % is {100 * points:.1f} points (standard error "
+    said += f"{100 * error:.1f}) below the {100 * theirs.mean():.1f} % of {found.told()}"
+    return {schema.BEHIND: f"{said}; {len(gap)} examples score both"}
+
+
+def _seen(x: Tensor) -> Tensor:
+    """Return what the linear model sees of images (N, C, H, W) or rows (N, d), in float64."""
+    if x.ndim == 4 and max(x.shape[2:]) > SIDE:
+        x = adaptive_avg_pool2d(x.float(), (min(x.shape[2], SIDE), min(x.shape[3], SIDE)))
+    return x.flatten(1).double()
