@@ -11,7 +11,6 @@ from typing import Any
 
 from fedbary.runs.schema import BEHIND, FAILING
 from fedbary.settings.config import Settings
-from fedbary.settings.owners import methods, unused_by
 
 PATIENCE = 3
 """So many rounds in a row are not yet called failing: every run begins with nothing learned."""
@@ -90,7 +89,7 @@ def _cures(settings: Settings) -> Iterator[str]:
 
 def _remedies(settings: Settings) -> Iterator[str]:
     """Yield settings that may catch up with a linear model, each as on a command line."""
-    if "lr" in unused_by(methods()[settings.method]):
+    if not hasattr(settings, "lr"):
         yield "another method (fedbary explain lists them)"
         return
     yield f"rounds={2 * settings.rounds}"
