@@ -37,8 +37,8 @@ Count = Annotated[int, Field(ge=1, le=MOST)]
 Number = Annotated[int, Field(ge=0, le=MOST)]
 Several = Annotated[int, Field(ge=2, le=MOST)]
 Units = Annotated[int, Field(ge=1, le=10**4)]
-Level = Annotated[float, Field(gt=0, lt=1)]
-Names = Annotated[str, Field(title="names")]
+InsideUnit = Annotated[float, Field(gt=0, lt=1)]
+NameList = Annotated[str, Field(title="names")]
 """Names with commas between; a list of them in a YAML file."""
 
 NONE = "none"
@@ -135,7 +135,7 @@ class Parameter:
             If it is none, or out of its range.
         """
         kinds = arms(self.kind)
-        if Names in kinds and isinstance(value, list | tuple):
+        if NameList in kinds and isinstance(value, list | tuple):
             value = self._joined(value)
         if NoneType in kinds and (value is None or str(value).lower() == NONE):
             return None

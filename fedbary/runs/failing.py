@@ -89,12 +89,13 @@ def _cures(settings: Settings) -> Iterator[str]:
 
 def _remedies(settings: Settings) -> Iterator[str]:
     """Yield settings that may catch up with a linear model, each as on a command line."""
-    if not hasattr(settings, "lr"):
+    lr = getattr(settings, "lr", None)
+    if lr is None:
         yield "another method (fedbary explain lists them)"
         return
     yield f"rounds={2 * settings.rounds}"
-    yield f"lr={3 * settings.lr:.1g}"
-    yield f"lr={settings.lr / 3:.1g}"
+    yield f"lr={3 * lr:.1g}"
+    yield f"lr={lr / 3:.1g}"
     if settings.model != "linear":
         images = settings.task == "classification"
         yield "model=linear bayesian_layers=1" if images else "model=linear"

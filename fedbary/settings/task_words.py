@@ -12,8 +12,8 @@ from fedbary.data.image_layout import parse_classes, parse_shape
 from fedbary.parts.parameters import (
     Checked,
     Count,
-    Level,
-    Names,
+    InsideUnit,
+    NameList,
     Number,
     Positive,
     ShareOrZero,
@@ -38,7 +38,7 @@ class OfClasses(Checked):
         Bins of the expected calibration error.
     """
 
-    classes: Names = "auto"
+    classes: NameList = "auto"
     calibrate: Literal["none", "temperature"] = "none"
     ece_bins: Annotated[int, Field(ge=1, le=10**5)] = 15
 
@@ -65,7 +65,7 @@ class OfSets(OfClasses):
         all: one threshold; class: one for each class, whose rates then hold class by class.
     """
 
-    conformal: Level | None = None
+    conformal: InsideUnit | None = None
     conformal_score: Literal["lac", "aps", "raps"] = "lac"
     conformal_by: Literal["all", "class"] = "all"
 
@@ -168,8 +168,8 @@ class OfRows(Checked):
     """
 
     target: str = "y"
-    columns: Names = "all"
-    leave_out: Names = "none"
+    columns: NameList = "all"
+    leave_out: NameList = "none"
     id: str = "none"
     missing: Literal["refuse", "mean", "median", "indicator"] = "refuse"
     split: Number = 0
