@@ -57,6 +57,11 @@ class DataSource:
         return "/" in self.text and not self.is_elsewhere
 
     @property
+    def is_file(self) -> bool:
+        """Whether it is the path of a file by a format's ending, whether there is one or not."""
+        return self.kind in modules("data/formats")
+
+    @property
     def is_elsewhere(self) -> bool:
         """Whether a library or a function gives it, so that no file of its name need be here."""
         return self.is_code or self.kind in libraries()

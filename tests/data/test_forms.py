@@ -1,12 +1,14 @@
 """What `dataset=` and `backbone=` say is parsed to a value that loses nothing of it."""
 
 import os
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbary.data.forms import FUNCTION, PATH, backbone_of, elsewhere, endings, source_of
+from fedbary.data.tables import read_file
 
 
 @pytest.mark.parametrize(
@@ -70,3 +72,10 @@ def test_a_backbone_s_library_is_no_module_of_one_s_own():
     assert backbone_of("timm:resnet18").kind == "timm"
     assert backbone_of("hf:timm/a.b").held == "timm/a.b"
     assert backbone_of("own.module:make").is_code
+
+
+@pytest.mark.parametrize("name", ["own_data:fails", "hf:t.csv", "torchvision:KMNIST", "t.txt"])
+def test_a_file_called_as_a_function_or_a_library_is_no_table(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path(name).touch()
+    assert read_file(Path(name), "") is None

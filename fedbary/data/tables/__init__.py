@@ -153,14 +153,14 @@ def read_file(path: Path, target: str) -> Frame | None:
 
     None of a file of another.
     """
-    return _of_source(source_of(str(path)), Reading(Path(), target=target))
+    source = source_of(str(path))
+    return _of_source(source, Reading(Path(), target=target)) if source.is_file else None
 
 
 def _of_source(source: DataSource, reading: Reading) -> Frame | None:
     """Return what a source holds; None where there is none of its name."""
     read = reader(source, reading.data_dir, "table")
-    is_file = source.kind in endings().values()
-    if read is None or (is_file and not source.path(reading.data_dir).is_file()):
+    if read is None or (source.is_file and not source.path(reading.data_dir).is_file()):
         return None
     held: Frame = read(source, reading)
     return held
