@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pkgutil
 import re
+from functools import cache
 from pathlib import Path
 
 _PACKAGE = Path(__file__).parents[1]
 
 
+@cache
 def modules(package: str, function: str = "") -> tuple[str, ...]:
     """Return the names of the public modules of a package of fedbary, in order.
 
@@ -42,6 +44,7 @@ def methods() -> tuple[str, ...]:
     return _named("methods", r'^class (\w+)\(|^    name: ClassVar\[str\] = "(\w+)"')
 
 
+@cache
 def _named(package: str, form: str) -> tuple[str, ...]:
     """Return the last name in each file that has a form and is the file's but for its writing."""
     names = []
