@@ -2,7 +2,7 @@
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from strategies_replies import state
 
@@ -126,3 +126,22 @@ def assert_close(arrays, expected, dtype=torch.float32):
         assert value.dtype == wanted.dtype
         tolerance = TOLERANCE[dtype]
         np.testing.assert_allclose(value, wanted, rtol=tolerance, atol=tolerance, err_msg=key)
+
+
+def masking_mod(message, context, call_next):
+    """Pairwise masks, as in secure aggregation: they cancel in the weighted sum of all clients."""
+    reply = call_next(message, context)
+    if "arrays" not in reply.content:
+        return reply
+    me, weight = context.node_config["partition-id"], reply.content["metrics"]["num-examples"]
+    masked = {key: array.numpy() for key, array in reply.content["arrays"].items()}
+    for other in set(range(CLIENTS)) - {me}:
+        rng = np.random.default_rng([min(me, other), max(me, other)])
+        sign = 1 if me < other else -1
+        for key, value in masked.items():
+            masked[key] = (value + sign * 1000 * rng.standard_normal(value.shape) / weight).astype(
+                value.dtype
+            )
+    arrays = {key: Array(np.asarray(value)) for key, value in masked.items()}
+    reply.content["arrays"] = ArrayRecord(arrays)
+    return reply

@@ -1,12 +1,11 @@
 """Images from folders, Hugging Face, torchvision and functions of one's own."""
 
-import struct
-
 import datasets
 import numpy as np
 import own_data
 import pytest
 import torch
+from image_files import SHAPE, picture, pictures, refused
 from PIL import Image
 
 from fedbary.data.images import load
@@ -14,28 +13,6 @@ from fedbary.errors import SettingError
 from fedbary.settings.config import resolve
 from fedbary.settings.uses import require_used
 from fedbary.tasks import task_of
-
-RNG = np.random.default_rng(0)
-SHAPE = (3, 12, 12)
-
-
-def picture(side=9, grey=False):
-    return Image.fromarray(RNG.integers(0, 256, (side, side, *([] if grey else [3])), np.uint8))
-
-
-def pictures(folder, classes=("cat", "dog"), each=10, **how):
-    for name in classes:
-        (folder / name).mkdir(parents=True)
-        for number in range(each):
-            picture(**how).save(folder / name / f"{number}.png")
-    return folder
-
-
-def refused(match, *arguments):
-    with pytest.raises(SettingError, match=match) as caught:
-        load(*arguments)
-    assert "\n" not in str(caught.value)
-
 
 # --- a folder of images by class ----------------------------------------------------------------
 
@@ -225,62 +202,6 @@ def test_the_extra_that_is_missing_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "datasets", None)
     (tmp_path / "one").mkdir()
     refused(r"pip install 'fedbary\[hf\]'", "hf:one", tmp_path, False)
-
-
-# --- torchvision --------------------------------------------------------------------------------
-
-
-def idx(array):
-    head = struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape)
-    return head + array.astype(np.uint8).tobytes()
-
-
-def test_a_set_with_the_parameter_train(tmp_path):
-    raw = tmp_path / "KMNIST" / "raw"
-    raw.mkdir(parents=True)
-    images = {part: RNG.integers(0, 256, (20, 28, 28), np.uint8) for part in ("train", "t10k")}
-    for part, held in images.items():
-        (raw / f"{part}-images-idx3-ubyte").write_bytes(idx(held))
-        (raw / f"{part}-labels-idx1-ubyte").write_bytes(idx(np.arange(20) % 10))
-    held = load("torchvision:KMNIST", tmp_path, False)
-    assert np.array_equal(held.x_train[:, 0].numpy(), images["train"])
-    assert np.array_equal(held.x_test[:, 0].numpy(), images["t10k"])
-    assert held.classes[:3] == ("o", "ki", "su") and held.y_test.tolist() == [*range(10)] * 2
-
-
-def test_a_set_with_a_split_and_one_without_either(tmp_path):
-    for part in ("train", "test"):
-        pictures(tmp_path / "country211" / part, ("AD", "AE"), each=3)
-    held = load("torchvision:Country211", tmp_path, False)
-    assert held.classes == ("AD", "AE") and (len(held.y_train), len(held.y_test)) == (6, 6)
-    pictures(tmp_path / "eurosat" / "2750", ("Forest", "River"))
-    held = load("torchvision:EuroSAT", tmp_path, False, SHAPE, "stretch")
-    assert held.shape == SHAPE and (len(held.y_train), len(held.y_test)) == (18, 2)
-
-
-def test_a_set_of_several_names_which(tmp_path):
-    raw = tmp_path / "EMNIST" / "raw"
-    raw.mkdir(parents=True)
-    for part in ("train", "test"):
-        (raw / f"emnist-digits-{part}-images-idx3-ubyte").write_bytes(
-            idx(np.full((20, 28, 28), 200))
-        )
-        (raw / f"emnist-digits-{part}-labels-idx1-ubyte").write_bytes(idx(np.arange(20) % 10))
-    assert load("torchvision:EMNIST:digits", tmp_path, False).num_classes == 10
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("torchvision:KMNIST", "data_dir: .*torchvision's files of KMNIST, or download=true"),
-        ("torchvision:EMNIST", "torchvision:EMNIST:SPLIT, as EMNIST has several"),
-        ("torchvision:KMNIST:balanced", "expected torchvision:KMNIST$"),
-        ("torchvision:Kuzushiji", "a data set of torchvision, such as torchvision:KMNIST"),
-        ("torchvision:wrap_dataset_for_transforms_v2", "a data set of torchvision"),
-    ],
-)
-def test_torchvision_s_sets_that_cannot_be_had(name, message, tmp_path):
-    refused(message, name, tmp_path, False)
 
 
 # --- functions of one's own, and settings ---------------------------------------------------------

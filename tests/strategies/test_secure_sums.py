@@ -1,11 +1,11 @@
 """Heads by sums where the server sees one sum: Flower's FedAvg, and masks that cancel in it."""
 
-import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord
+from flwr.app import ArrayRecord, ConfigRecord
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
+from strategies_clients import CLIENTS, masking_mod
 from sums_of import WIDTH, examples, network, replies, state
 
 from fedbary.inference import Training
@@ -13,27 +13,12 @@ from fedbary.methods import METHODS, Server
 from server_app.engine.inline import InlineGrid
 from strategies import Client
 
-CLIENTS = 4
 X, Y = examples(9, 300)
 PARTS = [part.tolist() for part in Y.argsort().chunk(CLIENTS)]
 
 
-def masks(message, context, call_next):
-    """Pairwise masks, as in secure aggregation: they cancel in the weighted sum of all clients."""
-    reply = call_next(message, context)
-    me, weight = context.node_config["partition-id"], reply.content["metrics"]["num-examples"]
-    masked = {key: array.numpy() for key, array in reply.content["arrays"].items()}
-    for other in set(range(CLIENTS)) - {me}:
-        rng = np.random.default_rng([min(me, other), max(me, other)])
-        sign = 1 if me < other else -1
-        for key, value in masked.items():
-            masked[key] = value + sign * 1000 * rng.standard_normal(value.shape) / weight
-    reply.content["arrays"] = ArrayRecord({key: Array(value) for key, value in masked.items()})
-    return reply
-
-
 def grid():
-    app = ClientApp(mods=[masks])
+    app = ClientApp(mods=[masking_mod])
 
     @app.train()
     def train(message, context):

@@ -9,7 +9,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord
 from flwr.clientapp.mod import fixedclipping_mod
 from flwr.serverapp.strategy import DifferentialPrivacyClientSideFixedClipping, FedAvg
-from strategies_clients import CLIENTS, assert_close, grid, initial
+from strategies_clients import CLIENTS, assert_close, grid, initial, masking_mod
 
 from strategies import chart, strategy_for
 
@@ -62,25 +62,6 @@ def test_a_client_s_failure_stays_its_own():
 
     result = FedAvg().start(grid(mods=[chart("WB"), failing]), initial(), num_rounds=1)
     assert result.arrays == ArrayRecord({})
-
-
-def masking_mod(message, context, call_next):
-    """Pairwise masks, as in secure aggregation: they cancel in the weighted sum of all clients."""
-    reply = call_next(message, context)
-    if "arrays" not in reply.content:
-        return reply
-    me, weight = context.node_config["partition-id"], reply.content["metrics"]["num-examples"]
-    masked = {key: array.numpy() for key, array in reply.content["arrays"].items()}
-    for other in set(range(CLIENTS)) - {me}:
-        rng = np.random.default_rng([min(me, other), max(me, other)])
-        sign = 1 if me < other else -1
-        for key, value in masked.items():
-            masked[key] = (value + sign * 1000 * rng.standard_normal(value.shape) / weight).astype(
-                value.dtype
-            )
-    arrays = {key: Array(np.asarray(value)) for key, value in masked.items()}
-    reply.content["arrays"] = ArrayRecord(arrays)
-    return reply
 
 
 @pytest.mark.parametrize("rule", ["RKLB", "WB"])
