@@ -1,6 +1,7 @@
 """One torch thread: bitwise equality needs one number of them, and Ray's actors need the cores.
 
-No example has a deadline: machines are shared.
+No example has a deadline: machines are shared. By day a law is tried on fewer examples, unless it
+says how many. No file waits for the disk: no test cuts the power.
 """
 
 import os
@@ -11,7 +12,9 @@ import pytest
 import torch
 
 torch.set_num_threads(1)
-hypothesis.settings.register_profile("shared machine", deadline=None)
+os.fsync = lambda descriptor: None
+EXAMPLES = 100 if os.environ.get("FEDBARY_EVERY_METHOD") else 40
+hypothesis.settings.register_profile("shared machine", deadline=None, max_examples=EXAMPLES)
 hypothesis.settings.load_profile("shared machine")
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")

@@ -53,6 +53,7 @@ def serve(folder: str, listening: int) -> None:
     import_module_of("server_app.engine.warm")
     for function in _flower().values():
         import_module_of(function.partition(":")[0])
+    os.fsync = lambda descriptor: None  # no test cuts the power
     gc.freeze()
     with socket.socket(fileno=listening) as server:
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)

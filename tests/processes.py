@@ -10,7 +10,9 @@ from typing import Any
 
 import psutil
 
+from fedbary.errors import RunError
 from fedbary.launching.programs import free_port
+from fedbary.runs.lock import require_free
 
 MARK = "FEDBARY_TEST"
 NAMES = ("flower-super", "flwr-", "ray::")
@@ -41,6 +43,15 @@ def servers_of(folder: Path) -> list[psutil.Process]:
         if flower and environment.get(MARK) == str(folder):
             found.append(process)
     return found
+
+
+def is_free(folder: Path) -> bool:
+    """Whether nobody writes to a run's folder."""
+    try:
+        require_free(folder)
+    except RunError:
+        return False
+    return True
 
 
 def commands(process: psutil.Process) -> list[str]:

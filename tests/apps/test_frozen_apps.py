@@ -4,6 +4,7 @@ import shutil
 
 import pytest
 import torch
+from every_method import EACH, night
 from own_models import OTHERWISE
 from runs_of import lines, network, tensors
 
@@ -75,6 +76,7 @@ def test_a_run_that_is_loaded_predicts_by_the_body_in_its_folder(done):
     )
 
 
+@night  # by day tests/tasks/test_backbones has a graph with a body
 @pytest.mark.slow
 def test_the_graph_has_the_body(done, tmp_path):
     """It takes some 10 s, nearly all of them the exporter's."""
@@ -87,7 +89,7 @@ def test_the_graph_has_the_body(done, tmp_path):
     assert probs == pytest.approx(trained.predict(x, 3).probs.numpy(), abs=1e-4)
 
 
-@pytest.mark.parametrize("method", KINDS)
+@pytest.mark.parametrize("method", [name for name in KINDS if name in {*EACH, "LDA"}])
 def test_methods_of_every_kind_leave_the_body_at_home(method, tmp_path):
     settings = chosen(method=method, **KINDS[method])
     run_inline(settings, tmp_path / "run")

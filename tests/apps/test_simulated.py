@@ -27,6 +27,13 @@ def test_a_ray_elsewhere_that_has_not_answered_is_named(beside_ray, monkeypatch)
     assert simulated.hindrance().startswith(named)
 
 
+def test_a_ray_whose_workers_do_not_answer_says_how_many_cpus_are_free(beside_ray, monkeypatch):
+    monkeypatch.setattr("ray.is_initialized", lambda: True)
+    monkeypatch.setattr("ray.available_resources", dict)
+    monkeypatch.setattr("ray.cluster_resources", lambda: {"CPU": 2.0})
+    assert "0 of its 2 CPUs are free" in simulated.hindrance()
+
+
 def test_a_simulation_whose_server_has_failed_ends_though_ray_never_answers(
     beside_ray, monkeypatch
 ):

@@ -15,10 +15,11 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
 TUTORIALS = sorted(ROOT.glob("docs/tutorials/*.ipynb"))
 SHORTER = {
-    "rounds=12": "rounds=6", "round 12/12": "round 6/6", "rounds=4": "rounds=2",
-    "round 4/4": "round 2/2", "rounds: 5": "rounds: 1", "rounds=5": "rounds=2",
+    "rounds: 5": "rounds: 1, clients: 3", "rounds=5": "rounds=1", "rounds=4": "rounds=1",
+    "round 4/4": "round 1/1", "rounds=12": "rounds=4", "round 12/12": "round 4/4",
+    "rounds=10": "rounds=4",
 }  # fmt: skip
-"""What by day stands in the place of long runs."""
+"""What by day stands in the place of long runs, one after the other."""
 
 
 @pytest.mark.filterwarnings("default")  # those of Jupyter's own parts

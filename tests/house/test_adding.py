@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from every_method import NIGHT
 
 from fedbary.settings.explain import parts
 
@@ -129,7 +130,7 @@ def test_every_test_that_reads_a_registry_stays_green(copy, added, tmp_path):
     """In the copy these tests take in the newcomers by their names alone.
 
     Those of parts that were there before, and those that read no registry, are run by the suite
-    itself, and left out here.
+    itself, and left out here. By day so are those that read one within; every file is collected.
     """
     files = sorted((ROOT / "tests").rglob("test_*.py"))
     files = [file for file in files if REGISTRIES.search(file.read_text())]
@@ -139,7 +140,7 @@ def test_every_test_that_reads_a_registry_stays_green(copy, added, tmp_path):
         f"{name}::{test}" for file, name in zip(files, names, strict=True) for test in readers(file)
     }
     wanted = {
-        "reading": sorted(reading),
+        "reading": sorted(reading) if NIGHT else [],
         "before": [part.partition("=")[2] for part in BEFORE],
         "newcomers": [part.partition("=")[2] for part in added],
     }

@@ -8,7 +8,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from every_method import NIGHT
+from every_method import night
 from flwr.app import Context, RecordDict
 
 from fedbary.launching import launch
@@ -89,14 +89,14 @@ def test_a_resnet_s_rounds_run(capsys):
     assert lines.keys() == {"RKLB", "FedAvg"}
 
 
+@night  # above each runs in this process, and tests/foreign under Flower and Ray
 @pytest.mark.slow
 def test_the_projects_run_under_flower(tmp_path):
-    """One by day, every one with FEDBARY_EVERY_METHOD=1; above each ran in this process."""
     environment = launch.flower_environment(tmp_path)
     federation = "num-supernodes=3 client-resources-num-cpus=1"
     with launch.superlink(environment, tmp_path) as wait:
         wait()
-        for name in PROJECTS if NIGHT else ["own-cnn"]:
+        for name in PROJECTS:
             command = [str(Path(sys.executable).parent / "flwr"), "run", str(EXAMPLES / name)]
             command += ["local", "--stream", "--run-config", "rounds=1"]
             done = subprocess.run(

@@ -38,7 +38,10 @@ def test_an_index_would_take_it(released):
 
 @pytest.mark.slow
 def test_a_sweep_its_report_and_a_run_on_ray_need_no_clone(environment, tmp_path):
-    """What Ray gives is what the sweep found in one process."""
+    """What Ray gives is what the sweep found in one process, and nobody speaks of Flower or nodes.
+
+    Costs a start of Ray, some 30 seconds.
+    """
     grid = {"settings": dict(word.split("=") for word in QUICK), "grid": [{"rule": ["RKLB", "WB"]}]}
     (tmp_path / "mine.yaml").write_text(json.dumps(grid))
     with dead_ray() as trace:
@@ -49,6 +52,7 @@ def test_a_sweep_its_report_and_a_run_on_ray_need_no_clone(environment, tmp_path
         ):
             done = command_of_the_wheel(environment, *words, cwd=tmp_path, **trace)
             assert done.returncode == 0, done.stdout + done.stderr
+    speaks_of_the_run_alone(done.stdout + done.stderr)
     assert (tmp_path / "found" / "report.html").exists()
     (inline,) = (tmp_path / "found" / "runs").glob("*RKLB*")
     one, other = (load_file(f / "posterior.safetensors") for f in (inline, tmp_path / "ray"))
@@ -56,6 +60,15 @@ def test_a_sweep_its_report_and_a_run_on_ray_need_no_clone(environment, tmp_path
     for folder in (inline, tmp_path / "ray"):
         made = yaml.safe_load((folder / "settings.yaml").read_text())
         assert made["commit"] == "unknown"
+
+
+def speaks_of_the_run_alone(said):
+    first, *lines = re.sub(r"\x1b\[\d+m", "", said).splitlines()
+    assert first.startswith("2 clients train 1 rounds of RKLB on digits")
+    ours = r"\w+ *: +(\d+ of 2 nodes|round|Results|Ray runs and no worker)|Results"
+    for line in lines:
+        assert re.match(ours, line), line
+        assert not re.search(r"\d{17}", line)
 
 
 def test_without_its_extra_the_command_says_what_to_install(tmp_path):

@@ -9,7 +9,7 @@ from pathlib import Path
 import own_data
 import psutil
 import pytest
-from every_method import same
+from every_method import night, same
 from nodes import Grid
 from processes import marked, servers_of
 
@@ -20,7 +20,7 @@ from fedbary.tasks._images import layout_of
 from server_app.engine.inline import run_inline
 from server_app.roster.roster import Roster
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::ResourceWarning")]
+pytestmark = [night, pytest.mark.slow, pytest.mark.filterwarnings("ignore::ResourceWarning")]
 
 TESTS = Path(own_data.__file__).parent
 

@@ -25,6 +25,14 @@ QUICK = ["clients=3", "rounds=2", "local_epochs=1", "samples=2", "device=cpu"]
 ATTACKED = ["attack=inner_product", "hostile_fraction=0.4"]
 
 
+HOSTILE = {
+    **dict.fromkeys(("http_proxy", "https_proxy"), "http://127.0.0.1:9"),
+    **dict.fromkeys(("no_proxy", "NO_PROXY"), ""),
+    "MPLBACKEND": "module://a_notebook_s.backend",
+}
+"""What a user's environment may hold: a proxy that is dead, a backend of a notebook."""
+
+
 def simulate(*words, cwd, **variables):
     return subprocess.run(
         [str(BIN / "fedbary"), "simulate", *words],
@@ -37,7 +45,7 @@ def simulate(*words, cwd, **variables):
 def on_ray(request, tmp_path_factory):
     """A method's run on Ray, in a terminal of a machine on which a Ray died: folder, words, text.
 
-    A client attacks, so it sees what the honest ones send.
+    A client attacks, so it sees what the honest ones send. The environment is hostile.
     """
     folder, name = tmp_path_factory.mktemp("on-ray"), request.param
     words = [*QUICK, *ATTACKED, f"method={name}"]
@@ -46,7 +54,7 @@ def on_ray(request, tmp_path_factory):
         words.append("server_fraction=0.1")
     command = [str(BIN / "fedbary"), "simulate", *words, "engine=ray", "output=ray"]
     with dead_ray() as trace:
-        environment = {**marked(folder), **trace}
+        environment = {**marked(folder), **trace, **HOSTILE}
         return folder, words, shown_in_a_terminal(*command, cwd=folder, environment=environment)
 
 
@@ -66,6 +74,7 @@ def test_ray_gives_the_model_of_one_process_and_leaves_nothing_behind(on_ray, tm
         ]
 
 
+@night
 def test_without_rounds_ray_gives_the_model_of_one_process(tmp_path):
     """Costs a start of Ray, some 20 seconds: clients work at once, in the clock's order."""
     words = [*QUICK, "mode=async", "speeds=uniform", "rounds=4", "method=PVI", "kl_weight=1"]
@@ -76,8 +85,9 @@ def test_without_rounds_ray_gives_the_model_of_one_process(tmp_path):
 
 
 def test_a_run_in_a_terminal_shows_its_rounds_and_its_lines(on_ray):
-    *_, shown = on_ray
+    folder, _, shown = on_ray
     shows_its_rounds_and_its_lines(shown)
+    assert (folder / "ray" / "learning-curves.png").exists()
 
 
 def test_the_trace_of_a_dead_cluster_is_not_followed(tmp_path, monkeypatch):
@@ -87,6 +97,7 @@ def test_the_trace_of_a_dead_cluster_is_not_followed(tmp_path, monkeypatch):
     assert launch.flower_environment(tmp_path)["RAY_ADDRESS"] == "10.0.0.1:6379"
 
 
+@night
 def test_a_run_that_fails_exits_with_an_error(tmp_path):
     done = simulate(*QUICK, "cpus_per_client=2", "round_timeout=0.01", "output=run", cwd=tmp_path)
     assert done.returncode != 0

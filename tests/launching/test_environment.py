@@ -8,6 +8,7 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
+from every_method import night
 from processes import marked, servers_of
 
 from fedbary.errors import RunError, SettingError
@@ -95,6 +96,7 @@ def test_without_a_short_folder_the_start_says_so(monkeypatch, tmp_path):
         environment.ray_folder()
 
 
+@night  # by day tests/launching/test_end_to_end has all but the long folder
 @pytest.mark.slow
 def test_a_run_on_ray_bears_a_proxy_a_notebook_and_a_long_temporary_folder(tmp_path):
     long = tmp_path / ("deep" * 20)

@@ -5,12 +5,12 @@ import subprocess
 import forked
 import pytest
 import yaml
-from every_method import ON_SERVERS, of_tables, same
+from every_method import ON_SERVERS, night, of_tables, same
 from processes import marked, servers_of
 
 from server_app.engine.inline import run_inline
 
-pytestmark = pytest.mark.slow
+pytestmark = [night, pytest.mark.slow]  # by day tests/launching/test_deploy has one
 
 
 @pytest.mark.parametrize("name", ON_SERVERS)

@@ -8,12 +8,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from processes import commands, marked, servers_of, wait_until
+from processes import commands, is_free, marked, servers_of, wait_until
 
-from fedbary.errors import RunError
 from fedbary.launching.watcher import MARK_VARIABLE, kill_marked
 from fedbary.launching.watcher import marked as marked_by
-from fedbary.runs.lock import require_free
 
 BIN = Path(sys.executable).parent
 STARTS = """
@@ -25,14 +23,6 @@ apart = start([sys.executable, "-c", below], start_new_session=True)
 print(apart.pid, start([sys.executable, "-c", sleeping]).pid, flush=True)
 time.sleep(600)
 """
-
-
-def is_free(folder):
-    try:
-        require_free(folder)
-    except RunError:
-        return False
-    return True
 
 
 @pytest.mark.parametrize("whom", ["the process", "its group"])

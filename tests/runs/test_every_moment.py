@@ -2,8 +2,8 @@
 
 import shutil
 import subprocess
-import sys
 
+import forked
 import pytest
 import yaml
 from runs_of import timeless_lines
@@ -19,28 +19,6 @@ QUICK = {
     "engine": "inline", "clients": 2, "rounds": 2, "local_epochs": 1, "samples": 2, "device": "cpu",
     "pictures": False, "server_momentum": 0.5, "batch_size": 256,
 }  # fmt: skip
-
-WATCHED = """
-import os, pathlib, shutil, sys
-from server_app.engine import inline
-
-run, states = map(pathlib.Path, sys.argv[2:])
-CHANGES = {"open", "os.rename", "os.remove", "os.mkdir"}
-
-
-def kept(event, arguments):
-    inside = event in CHANGES and str(arguments[0]).startswith(str(run))
-    if not inside or not run.exists() or copying or event == "open" and arguments[1] in (None, "r"):
-        return
-    copying.append(1)
-    shutil.copytree(run, states / f"{len(list(states.iterdir())):03}")
-    copying.clear()
-
-
-copying = []
-sys.addaudithook(kept)
-inline.main()
-"""
 
 
 def content(folder):
@@ -61,7 +39,7 @@ def states(tmp_path_factory):
     whole, file, copies = base / "run", base / "settings.yaml", base / "states"
     copies.mkdir()
     file.write_text(yaml.safe_dump(resolve({**QUICK, "output": str(whole)}).model_dump()))
-    command = [sys.executable, "-c", WATCHED, file, whole, copies]
+    command = [forked.command("every_moment"), file, whole, copies]
     subprocess.run(command, check=True, timeout=300, stdout=subprocess.DEVNULL)
     different = []
     for folder in sorted(copies.iterdir()):

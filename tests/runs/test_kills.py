@@ -1,10 +1,10 @@
 """Killed at random moments, again and again, runs end with the bytes of the uninterrupted one.
 
-`FEDBARY_KILLS` sets the budget: that many kills of a run's process, a fifth of it of the command,
-a tenth of sweeps, a fiftieth of real servers.
+`FEDBARY_KILLS` sets the budget: that many kills of a run's process, a fifth of it of the command;
+by night a tenth of sweeps, a fiftieth of real servers. By day tests/study and tests/launching have
+one kill of each.
 """
 
-import json
 import os
 import random
 import shutil
@@ -20,7 +20,9 @@ import forked
 import psutil
 import pytest
 import yaml
+from every_method import NIGHT, night
 from processes import MARK, servers_of, wait_until
+from runs_of import timeless_lines
 
 from fedbary.launching.deploy import lab, partition_configs
 from fedbary.launching.launch import prepare
@@ -29,7 +31,6 @@ from fedbary.settings.config import resolve
 
 pytestmark = pytest.mark.slow
 
-FEDBARY = str(Path(sys.executable).parent / "fedbary")
 PATIENCE = 600  # seconds for which a busy machine may take to start what is to be killed
 BUDGET = int(os.environ.get("FEDBARY_KILLS", "5"))
 SMALL = {
@@ -39,6 +40,11 @@ SMALL = {
     "evaluate_clients": 2,
 }  # fmt: skip
 WORDS = [f"{key}={value}" for key, value in SMALL.items()]
+
+
+def fedbary():
+    """The command; by day in a fork, which ends with it."""
+    return str(Path(sys.executable).parent / "fedbary") if NIGHT else forked.command()
 
 
 @pytest.fixture
@@ -53,7 +59,7 @@ def whole(tmp_path_factory):
     """The folder of a run that nothing interrupts, and the seconds for which it wrote."""
     folder = tmp_path_factory.mktemp("whole")
     done = subprocess.run(
-        [FEDBARY, "simulate", *WORDS, "output=run"],
+        [fedbary(), "simulate", *WORDS, "output=run"],
         cwd=folder, capture_output=True, text=True, timeout=900, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
@@ -61,20 +67,10 @@ def whole(tmp_path_factory):
     return folder / "run", max(times) - min(times)
 
 
-def metrics(folder):
-    """What a run measured, without the time it took."""
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    for line in lines:
-        line.pop("seconds")
-        for client in line.get("clients", []):
-            client.pop("train-seconds")
-    return lines
-
-
 def same(one, other):
     """Whether two runs ended with the same bytes and measured the same."""
     posteriors = [(folder / "posterior.safetensors").read_bytes() for folder in (one, other)]
-    return posteriors[0] == posteriors[1] and metrics(one) == metrics(other)
+    return posteriors[0] == posteriors[1] and timeless_lines(one) == timeless_lines(other)
 
 
 def kill(processes):
@@ -127,7 +123,7 @@ def test_the_command(whole, chance, tmp_path):
         command = ["resume", "run"] if going else ["simulate", *WORDS, "output=run"]
         with open(tmp_path / "log", "w") as log:
             process = subprocess.Popen(
-                [FEDBARY, *command], cwd=tmp_path, stdout=log, stderr=log, start_new_session=True
+                [fedbary(), *command], cwd=tmp_path, stdout=log, stderr=log, start_new_session=True
             )
         lock.unlink(missing_ok=True)
         if killed < most:
@@ -144,6 +140,7 @@ def test_the_command(whole, chance, tmp_path):
     print(f"{killed} kills")
 
 
+@night
 def test_a_sweep(whole, chance, tmp_path):
     reference, seconds = whole
     content = {"title": "T", "about": "A.", "settings": SMALL, "grid": [{"seed": [0, 1]}]}
@@ -156,7 +153,7 @@ def test_a_sweep(whole, chance, tmp_path):
         runs = tmp_path / f"killed{killed}" / "runs"
         with open(tmp_path / "log", "w") as log:
             sweep = psutil.Popen(
-                [FEDBARY, *words, f"killed{killed}"], cwd=tmp_path, stdout=log, stderr=log
+                [fedbary(), *words, f"killed{killed}"], cwd=tmp_path, stdout=log, stderr=log
             )
         wait_until(lambda runs=runs: list(runs.glob("*/metrics.jsonl")), PATIENCE)
         time.sleep(chance.uniform(0, 3 * seconds))
@@ -170,6 +167,7 @@ def test_a_sweep(whole, chance, tmp_path):
     print(f"{killed} kills")
 
 
+@night
 def test_real_servers(whole, chance, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "executable", os.path.join(forked.tools(), "python"))
     monkeypatch.setenv(MARK, str(tmp_path))

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from every_method import OF_CLASSES
+from every_method import EACH
 from fedbary.strategies import Client, FedAvgM, strategy_for
 from flwr.app import ArrayRecord, ConfigRecord
 from flwr.clientapp import ClientApp
@@ -62,7 +62,7 @@ def run(name, chosen=None, **words):
     return chosen, chosen.start(grid=grid, initial_arrays=arrays, num_rounds=ROUNDS)
 
 
-@pytest.mark.parametrize("name", OF_CLASSES)
+@pytest.mark.parametrize("name", EACH)
 def test_it_trains_and_evaluates_and_the_strategy_predicts(name):
     strategy, result = run(name)
     assert strategy.refusals == [] and strategy.num_admitted == CLIENTS

@@ -1,11 +1,10 @@
 """What holds for every method as a Flower strategy: refusals, the order of replies, resume."""
 
 import copy
-import os
 
 import pytest
 import torch
-from every_method import OF_CLASSES
+from every_method import EACH, NIGHT, OF_CLASSES, night
 from fedbary.strategies import Client
 from fedbary.strategies.arrays import Blanks, bytes_of
 from fedbary.strategies.conventions import Convention
@@ -100,7 +99,7 @@ def same(one, other):
     return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
 
 
-@pytest.mark.skipif(not os.environ.get("FEDBARY_EVERY_METHOD"), reason="it takes a minute")
+@night
 @pytest.mark.parametrize("name", ["FedHB", "FedPop"])
 def test_three_hundred_rounds_stay_finite(name):
     """What these methods learn of the clients' spread goes on from round to round."""
@@ -116,7 +115,7 @@ WITHOUT_NORMS = {"FedBN"}
 """Methods whose global model has no moments for batch norm: it takes those of the data."""
 
 
-@pytest.mark.parametrize("name", OF_CLASSES)
+@pytest.mark.parametrize("name", EACH)
 def test_a_federation_learns(name):
     rounds, parameters = SLOW.get(name, (12, {}))
     _, arrays = run(name, rounds=rounds, chosen=strategy(name, **parameters))
@@ -127,7 +126,7 @@ def test_a_federation_learns(name):
     assert (model(x).argmax(1) == y).float().mean() > 0.8
 
 
-@pytest.mark.parametrize("name", OF_CLASSES)
+@pytest.mark.parametrize("name", EACH)
 def test_a_resumed_run_is_the_uninterrupted_one(name):
     _, whole = run(name)
     first, arrays = run(name, rounds=2)
@@ -137,7 +136,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(name):
     assert same(whole, resumed)
 
 
-@pytest.mark.parametrize("name", OF_CLASSES)
+@pytest.mark.parametrize("name", EACH)
 def test_a_refused_reply_leaves_a_federation_as_if_that_client_had_been_away(name):
     chosen, arrays = run(name, spoiled=[(1, 2)])
     assert [refusal.round for refusal in chosen.refusals] == [2]
@@ -151,14 +150,14 @@ def test_a_refused_reply_leaves_a_federation_as_if_that_client_had_been_away(nam
     assert same(arrays, away)
 
 
-@pytest.mark.parametrize("name", OF_CLASSES)
+@pytest.mark.parametrize("name", EACH)
 def test_the_order_of_replies_and_of_nodes_is_irrelevant(name):
     _, forwards = run(name, chosen=strategy(name, choose_nodes=lambda _: [2, 3, 4, 5]))
     _, backwards = run(name, chosen=strategy(name, choose_nodes=lambda _: [5, 4, 3, 2]))
     assert same(forwards, backwards)
 
 
-@pytest.mark.parametrize("name", OF_CLASSES)
+@pytest.mark.parametrize("name", EACH)
 def test_an_aggregate_does_not_write_to_what_it_is_given(name):
     model = {key: tensor.clone() for key, tensor in network(name).state_dict().items()}
     method = method_named(name)()
@@ -187,7 +186,7 @@ def test_a_model_of_the_other_kind_is_refused_by_name(name):
         run(name, start=ArrayRecord(network(other).state_dict()))
 
 
-@pytest.mark.parametrize("name", OF_CLASSES)
+@pytest.mark.parametrize("name", EACH)
 def test_an_argument_that_is_no_parameter_of_the_method_is_refused(name):
     with pytest.raises(TypeError, match="unheard_of"):
         strategy(name, unheard_of=0.1)
@@ -234,8 +233,8 @@ def foreign(convention):
     return mod
 
 
-@pytest.mark.parametrize("unit", ["log_var", "std", "rho"])
-@pytest.mark.parametrize("name", GAUSSIAN)
+@pytest.mark.parametrize("unit", ["log_var", "std", "rho"] if NIGHT else ["rho"])
+@pytest.mark.parametrize("name", sorted({*EACH}.intersection(GAUSSIAN)))
 def test_a_model_of_other_names_and_units_federates_under_every_method(name, unit):
     convention = Convention("*.loc", "*.scale", unit)
     ours = ArrayRecord(network(name).state_dict())
@@ -265,7 +264,7 @@ class Heard:
         """Hear nothing of replies."""
 
 
-@pytest.mark.parametrize("name", OF_CLASSES)
+@pytest.mark.parametrize("name", EACH)
 def test_a_listener_hears_all_that_clients_are_sent(name):
     heard, received = Heard(), []
 
@@ -280,7 +279,7 @@ def test_a_listener_hears_all_that_clients_are_sent(name):
         assert received[0] > ArrayRecord(network(name).state_dict()).count_bytes()
 
 
-@pytest.mark.parametrize("name", OF_CLASSES)
+@pytest.mark.parametrize("name", EACH)
 def test_what_all_clients_score_lies_in_memory_once(name):
     """A copy for each would be thousands of models."""
     chosen = strategy(name)

@@ -12,7 +12,7 @@ import forked
 import psutil
 import pytest
 import yaml
-from every_method import NIGHT
+from every_method import NIGHT, night
 from processes import wait_until
 
 from fedbary.settings.config import resolve
@@ -176,9 +176,7 @@ def started_sweep(folder, file, jobs):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "jobs"),
-    [*((how, 1) for how in STOPS), ("Ctrl-C twice", 2)]
-    if NIGHT
-    else [("Ctrl-C", 1), ("SIGTERM twice", 2), ("a closed terminal", 1)],
+    [*((how, 1) for how in STOPS), ("Ctrl-C twice", 2)] if NIGHT else [("Ctrl-C twice", 2)],
 )
 def test_a_sweep_that_is_stopped_ends_soon_and_whole_and_goes_on(tmp_path, how, jobs):
     file = grid_file(tmp_path, SEEDS, rounds=400)
@@ -205,7 +203,7 @@ def test_a_sweep_that_is_stopped_ends_soon_and_whole_and_goes_on(tmp_path, how, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("changed", [{}, {"lr": 0.02}])
+@pytest.mark.parametrize("changed", [{}, pytest.param({"lr": 0.02}, marks=night)])
 def test_a_run_that_was_cut_off_goes_on_where_nothing_has_changed(tmp_path, changed):
     file = grid_file(tmp_path, [{**SEEDS[0], "seed": 0}], rounds=50)
     process, begun, children = started_sweep(tmp_path, file, 1)
@@ -255,7 +253,7 @@ def watcher_of(process):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("watched", [True, False])
+@pytest.mark.parametrize("watched", [pytest.param(True, marks=night), False])
 def test_the_runs_of_a_killed_sweep_end_with_it_or_are_not_started_beside_themselves(
     tmp_path, watched
 ):
