@@ -12,7 +12,7 @@ from fedbary.commands import cli
 SHORT = {
     "engine": "inline",
     "pictures": False,
-    "clients": 4,
+    "clients": 5,
     "rounds": 1,
     "local_epochs": 1,
     "samples": 2,
