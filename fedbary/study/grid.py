@@ -135,15 +135,19 @@ def _differing_in(group: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _told(settings: Settings, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return a run's settings as names tell them: a method's name in place of the rule."""
-    chosen = {**_presets().get(settings.protocol, {}), **given}
+    usual, protocol = (
+        _sections()[kind].get(by, {})
+        for kind, by in (("tasks", settings.task), ("protocols", settings.protocol))
+    )
+    chosen = {**usual, **protocol, **given}
     return with_every({**settings.model_dump(), "rule": settings.strategy}, chosen)
 
 
 @cache
-def _presets() -> Mapping[str, Mapping[str, Any]]:
-    """Return what each protocol of simulation.yaml sets."""
-    found: Mapping[str, Mapping[str, Any]] = read_yaml(DEFAULTS)["protocols"]
-    return found
+def _sections() -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
+    """Return what simulation.yaml sets for each task and in each protocol."""
+    found = read_yaml(DEFAULTS)
+    return {kind: found[kind] for kind in ("tasks", "protocols")}
 
 
 def _points(block: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -110,10 +110,10 @@ def rival(held: deal.Dealable, dealt: deal.Deal, classes: int = 0) -> Rival | No
 
 
 def far_behind(score: str, ours: Tensor, theirs: Tensor, found: Rival) -> dict[str, str]:
-    """Return ``behind`` where the mean of a score (N,) is far below, and beyond its error."""
+    """Return ``behind`` where the mean of a score (N,) is far below, with its standard error."""
     gap = theirs - ours
     points, error = float(gap.mean()), float(gap.std(correction=0)) / math.sqrt(len(gap))
-    if not points >= max(FAR, error):
+    if not points >= FAR - 1e-12:
         return {}
     said = f"its {score} of {100 * ours.mean():.1f} % is {100 * points:.1f} points (standard error "
     said += f"{100 * error:.1f}) below the {100 * theirs.mean():.1f} % of {found.told()}"
