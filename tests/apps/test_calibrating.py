@@ -178,13 +178,17 @@ def test_without_any_histogram_the_run_ends_without_sets(tmp_path):
         ({"conformal": 1.0}, "conformal: 1.0; expected"),
         ({"conformal": "yes"}, "conformal: 'yes'; expected"),
         ({"keep_best": "nll"}, "keep_best: 'nll'; expected none with conformal"),
-        ({"task": "multilabel", "model": "cnn"}, "conformal: 0.9; expected none"),
-        ({"task": "segmentation", "model": "unet"}, "conformal: 0.9; expected none"),
     ],
 )
 def test_sets_need_examples_that_nothing_else_has_used(words, named):
     with pytest.raises(SettingError, match=named):
         settings(**words)
+
+
+@pytest.mark.parametrize(("task", "model"), [("multilabel", "cnn"), ("segmentation", "unet")])
+def test_sets_are_of_one_class_an_example(task, model):
+    with pytest.raises(SettingError, match=f"conformal: 0.9; expected no value: task={task}"):
+        require_used({"conformal": 0.9}, settings(task=task, model=model))
 
 
 @pytest.mark.parametrize("name", ["conformal_score", "conformal_by"])

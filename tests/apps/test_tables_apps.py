@@ -169,7 +169,6 @@ def test_sites_hold_files_of_their_own_with_text_and_one_that_does_not_fit_is_le
         ({"class_weights": "some"}, "class_weights: 'some'; expected none, balanced"),
         ({"ood_dataset": "digits"}, "ood_dataset: 'digits'"),
         ({"clients": 600}, "min_examples|clients"),
-        ({"task": "classification", "dataset": "digits", "class_weights": "balanced"}, "none"),
     ],
 )
 def test_what_does_not_fit_is_one_line(changes, said, tmp_path):

@@ -33,7 +33,7 @@ QUICK = {
 }  # fmt: skip
 NUMBERS = {
     "task": "regression", "server_momentum": 0.0, "lr": 0.1, "samples": 10, "keep_best": "rmse",
-    "evaluate_on": "validation",
+    "evaluate_on": "validation", "lr_schedule": "constant",
 }  # fmt: skip
 
 
