@@ -152,7 +152,7 @@ class Parameter:
         """Return names with commas between."""
         for name in names:
             if not isinstance(name, str | int) or isinstance(name, bool):
-                said = "names, in quotes where YAML reads them as something else"
+                said = "names; what YAML reads as something else in quotes"
                 raise SettingError(self.name, name, said)
             if "," in str(name):
                 raise SettingError(self.name, name, "names without commas")
