@@ -96,7 +96,7 @@ def _chosen(results: Path) -> list[str]:
     table = read_table(results)
     keys = {
         "FedAvg": ["local_epochs", "lr", "weight_decay"],
-        "SCAFFOLD": ["lr"],
+        "SCAFFOLD": ["lr", "weight_decay"],
         "PVI": ["prior_std"],
     }
     kind = table["method"].replace("barycentre", "FedAvg")
