@@ -180,6 +180,27 @@ def test_weights_come_from_a_file_by_name_or_in_order(tmp_path):
         assert said in str(refused.value)
 
 
+class Ran:
+    """What writes a file if it is unpickled."""
+
+    def __init__(self, mark):
+        self.mark = mark
+
+    def __reduce__(self):
+        return exec, (f"open({str(self.mark)!r}, 'w').close()",)
+
+
+@pytest.mark.parametrize("ending", ["pth", "pt", "bin"])
+def test_a_file_of_weights_runs_nothing(ending, tmp_path):
+    file, mark = tmp_path / f"weights.{ending}", tmp_path / "ran"
+    torch.save({"0.weight": Ran(mark)}, file)
+    with pytest.raises(SettingError, match="backbone_weights"):
+        fill(tiny()[0], str(file))
+    assert not mark.exists()
+    torch.load(file, weights_only=False)
+    assert mark.exists()
+
+
 @pytest.mark.parametrize("changes", [{"model": "cnn"}, {"augment": "true"}, {"task": "tables"}])
 def test_settings_that_do_not_go_with_a_backbone_are_refused(changes, tmp_path):
     with pytest.raises(SettingError):
