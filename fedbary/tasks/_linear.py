@@ -25,8 +25,7 @@ FAR = 0.05
 """The accuracy, or R², by which a model that is behind is far behind: five points."""
 
 PRODUCTS = 4_000_000_000
-"""About how many products the fit takes; of more examples a part is drawn. It is
-some 0.8 s of one core."""
+"""Products of the fit, some 0.8 s of one core; of more examples a part is drawn."""
 
 SIDE = 32
 """Pixels of a side that the linear model sees; larger images are averaged to so many."""
