@@ -58,6 +58,7 @@ def methods() -> tuple[str, ...]:
     return _named("methods", r'^class (\w+)\(|^    name: ClassVar\[str\] = "(\w+)"')
 
 
+@cache
 def _named(package: str, form: str) -> tuple[str, ...]:
     """Return the last name in each file that has a form and is the file's but for its writing."""
     names = []

@@ -61,8 +61,9 @@ def _unused(settings: Settings) -> Iterator[tuple[str, tuple[str, str]]]:
     if by_rule and settings.rule not in _WITH_HOSTILE and not mixes:
         part = f"rule={settings.rule}"
         yield "trim_fraction", (part, "max_precision_ratio, max_weight_ratio, server_momentum")
+    own = told(task.Parameters, settings)
     for name, (setting, value, uses) in getattr(task.Parameters, "IDLE", {}).items():
-        if getattr(told(task.Parameters, settings), setting, getattr(settings, setting)) == value:
+        if getattr(own, setting, getattr(settings, setting)) == value:
             yield name, (f"{setting}={NONE if value is None else value}", uses)
 
 

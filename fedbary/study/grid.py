@@ -163,7 +163,9 @@ def _values(value: Any) -> list[Any]:
 
 
 def _names(runs: Sequence[Mapping[str, Any]], file: Path) -> list[str]:
-    extra = {id(run): _differing_in(group) for group in _alike(runs) for run in group}
+    extra: dict[int, list[str]] = {}
+    for group in _alike(runs):
+        extra |= dict.fromkeys(map(id, group), _differing_in(group))
     datasets = Counter(Path(dataset).name for dataset in {run["dataset"] for run in runs})
     for dataset, count in datasets.items():
         if count > 1:
