@@ -71,6 +71,7 @@ def _compared(
     least: int,
 ) -> dict[str, Any] | None:
     keys = list(points or repeats)
+    rows = rows[["side", *keys, metric.column]]
     scores = [
         metric.scale
         * rows[rows["side"] == side].groupby(keys, sort=False, dropna=False)[metric.column].mean()

@@ -92,7 +92,8 @@ def arms_table(last: pd.DataFrame) -> str:
 
 def compared(rows: pd.DataFrame, metric: Metric, pairs: Sequence[tuple[str, str]]) -> pd.DataFrame:
     """Return how far pairs of arms lie apart, with three tests over the seeds."""
-    return differences(_sided(rows), pairs, [metric], SEED, SEED)
+    scores = rows[["arm", *SEED, metric.column]].rename(columns={"arm": "side"})
+    return differences(scores, pairs, [metric], SEED, SEED)
 
 
 def pairs_table(last: pd.DataFrame, metric: Metric) -> str:
@@ -104,7 +105,7 @@ def pairs_table(last: pd.DataFrame, metric: Metric) -> str:
 
 def rounds_table(rows: pd.DataFrame, metric: Metric) -> str:
     """Return the differences of what tells the effects apart, round by round."""
-    shown = rows[rows["round"].isin(ROUNDS)]
+    shown = rows.loc[rows["round"].isin(ROUNDS), ["arm", "round", *SEED, metric.column]]
     found = pd.concat(
         compared(now, metric, [pair]).assign(round=number)
         for pair in EFFECTS

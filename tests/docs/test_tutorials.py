@@ -14,6 +14,8 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
 TUTORIALS = sorted(ROOT.glob("docs/tutorials/*.ipynb"))
+BY_NIGHT = ("one-round", "reproduce-the-paper")
+"""Those that take a minute of two cores; their commands are run by other tests, too."""
 SHORTER = {
     "rounds: 5": "rounds: 1, clients: 3", "rounds=5": "rounds=1", "rounds=4": "rounds=1",
     "round 4/4": "round 1/1", "rounds=12": "rounds=4", "round 12/12": "round 4/4",
@@ -23,7 +25,11 @@ SHORTER = {
 
 
 @pytest.mark.filterwarnings("default")  # those of Jupyter's own parts
-@pytest.mark.parametrize("notebook", TUTORIALS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "notebook",
+    [n for n in TUTORIALS if NIGHT or n.stem not in BY_NIGHT],
+    ids=lambda path: path.stem,
+)
 def test_a_tutorial_runs(notebook, tmp_path, monkeypatch):
     monkeypatch.setenv("FEDBARY_CLONE", str(ROOT))
     tools = tmp_path / "tools"

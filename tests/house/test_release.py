@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from every_method import night
 from processes import dead_ray
 from safetensors.torch import load_file
 
@@ -37,29 +38,33 @@ def test_an_index_would_take_it(released):
 
 
 @pytest.mark.slow
-def test_a_sweep_its_report_and_a_run_on_ray_need_no_clone(environment, tmp_path):
-    """What Ray gives is what the sweep found in one process, and nobody speaks of Flower or nodes.
-
-    Costs a start of Ray, some 30 seconds.
-    """
+def test_a_sweep_and_its_report_need_no_clone(environment, tmp_path):
+    """Some 15 seconds."""
     grid = {"settings": dict(word.split("=") for word in QUICK), "grid": [{"rule": ["RKLB", "WB"]}]}
     (tmp_path / "mine.yaml").write_text(json.dumps(grid))
+    for words in (
+        ["sweep", "mine.yaml", "engine=inline", "--results", "found"],
+        ["report", "found"],
+    ):
+        done = command_of_the_wheel(environment, *words, cwd=tmp_path)
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "found" / "report.html").exists()
+    (run,) = (tmp_path / "found" / "runs").glob("*RKLB*")
+    assert yaml.safe_load((run / "settings.yaml").read_text())["commit"] == "unknown"
+
+
+@night  # by day Ray runs a foreign project with the wheel, and this run with the clone
+@pytest.mark.slow
+def test_ray_needs_no_clone_and_nobody_speaks_of_flower_or_nodes(environment, tmp_path):
+    """What Ray gives is what one process gives."""
     with dead_ray() as trace:
-        for words in (
-            ["sweep", "mine.yaml", "engine=inline", "--results", "found"],
-            ["report", "found"],
-            ["simulate", *QUICK, "engine=ray", "output=ray"],
-        ):
+        for engine in ("inline", "ray"):
+            words = ["simulate", *QUICK, f"engine={engine}", f"output={engine}"]
             done = command_of_the_wheel(environment, *words, cwd=tmp_path, **trace)
             assert done.returncode == 0, done.stdout + done.stderr
     speaks_of_the_run_alone(done.stdout + done.stderr)
-    assert (tmp_path / "found" / "report.html").exists()
-    (inline,) = (tmp_path / "found" / "runs").glob("*RKLB*")
-    one, other = (load_file(f / "posterior.safetensors") for f in (inline, tmp_path / "ray"))
+    one, other = (load_file(tmp_path / f / "posterior.safetensors") for f in ("inline", "ray"))
     assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
-    for folder in (inline, tmp_path / "ray"):
-        made = yaml.safe_load((folder / "settings.yaml").read_text())
-        assert made["commit"] == "unknown"
 
 
 def speaks_of_the_run_alone(said):

@@ -1,9 +1,11 @@
 """Local inference finds posteriors that are known, and trains the variances."""
 
+import itertools
 import math
 
 import pytest
 import torch
+from every_method import NIGHT
 from known_posteriors import (
     OF_ANY_NETWORK,
     SCALED,
@@ -27,8 +29,13 @@ NATURAL = ("natural_gradient", "ivon")
 """The methods whose variances take natural-gradient steps."""
 
 
-@pytest.mark.parametrize("name", SCALED)
-@pytest.mark.parametrize("kind", ["normal", "posterior", "improper factor"])
+KINDS = ("normal", "posterior", "improper factor")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    list(itertools.product(SCALED, KINDS) if NIGHT else zip(SCALED, KINDS, strict=True)),
+)
 def test_recovers_the_posterior_of_bayesian_linear_regression(name, kind):
     x, y = regression_data()
     model = Regression(x.shape[1])

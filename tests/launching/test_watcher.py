@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from every_method import night
 from processes import commands, is_free, marked, servers_of, wait_until
 
 from fedbary.launching.watcher import MARK_VARIABLE, kill_marked
@@ -57,6 +58,7 @@ def test_who_has_another_mark_is_left_alone():
             process.communicate()
 
 
+@night  # by day: what is started bears the mark, whatever session it is in
 @pytest.mark.slow
 def test_a_killed_simulation_on_ray_leaves_nobody(tmp_path):
     words = ["clients=3", "rounds=500", "local_epochs=1", "samples=2", "output=run"]

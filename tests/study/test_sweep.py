@@ -205,7 +205,7 @@ def test_a_sweep_that_is_stopped_ends_soon_and_whole_and_goes_on(tmp_path, how, 
 @pytest.mark.slow
 @pytest.mark.parametrize("changed", [{}, pytest.param({"lr": 0.02}, marks=night)])
 def test_a_run_that_was_cut_off_goes_on_where_nothing_has_changed(tmp_path, changed):
-    file = grid_file(tmp_path, [{**SEEDS[0], "seed": 0}], rounds=50)
+    file = grid_file(tmp_path, [{**SEEDS[0], "seed": 0}], rounds=30)
     process, begun, children = started_sweep(tmp_path, file, 1)
 
     def done():
@@ -215,8 +215,8 @@ def test_a_run_that_was_cut_off_goes_on_where_nothing_has_changed(tmp_path, chan
     process.send_signal(signal.SIGTERM)
     assert process.wait(120) == 130
     psutil.wait_procs(children, 30)
-    assert done() < 50
-    grid_file(tmp_path, [{**SEEDS[0], "seed": 0}], rounds=50, **changed)
+    assert done() < 30
+    grid_file(tmp_path, [{**SEEDS[0], "seed": 0}], rounds=30, **changed)
     for results in ("out", "anew"):
         again = fedbary("sweep", file, "--results", results, cwd=tmp_path)
         assert again.returncode == 0, again.stdout + again.stderr
@@ -224,7 +224,7 @@ def test_a_run_that_was_cut_off_goes_on_where_nothing_has_changed(tmp_path, chan
     assert bool(resumed) == (not changed)
     assert begun.with_name(f"{begun.name}.interrupted-1").exists() == bool(changed)
     tables = [read_table(tmp_path / name) for name in ("out", "anew")]
-    assert tables[0]["nll"].tolist() == tables[1]["nll"].tolist() and len(tables[0]) == 51
+    assert tables[0]["nll"].tolist() == tables[1]["nll"].tolist() and len(tables[0]) == 31
 
 
 @pytest.mark.slow
