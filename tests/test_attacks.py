@@ -228,6 +228,7 @@ def test_what_omniscient_clients_send_is_made_of_all_honest_replies(tmp_path):
             torch.testing.assert_close(network.double(), expected, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_run_under_an_omniscient_attack_goes_on_to_the_same_model(tmp_path):
     tables = {
         "task": "tables", "engine": "inline", "pictures": False, "clients": 5, "rounds": 3,

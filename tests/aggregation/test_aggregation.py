@@ -155,6 +155,7 @@ def test_a_rule_needs_no_name_in_the_registry():
     assert np.exp(log_var) == pytest.approx(1.5)
 
 
+@pytest.mark.slow
 def test_one_new_file_makes_a_rule_and_a_strategy(tmp_path):
     root = Path(__file__).parents[2]
     for package in ("fedbary", "strategies"):

@@ -118,6 +118,7 @@ def test_order_is_irrelevant_equals_stay_and_the_order_of_traces_holds(rule, see
     assert torch.linalg.eigvalsh(mixture - covariance).min() > -1e-8 * mixture.trace()
 
 
+@pytest.mark.slow
 def test_the_fixed_point_s_equation_holds_for_a_hundred_weights():
     means, covariances, weights = federation(0, 4, 100, 1.5)
     _, covariance = wasserstein_barycentre(means, covariances, weights)

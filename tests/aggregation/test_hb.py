@@ -51,6 +51,7 @@ def test_at_one_it_is_the_forward_kl_barycentre(seed, clients):
     np.testing.assert_allclose(found(rooted(1), m, lv, w), found("FKLB", m, lv, w), atol=1e-9)
 
 
+@pytest.mark.slow
 def test_the_pool_is_the_nearest_density_in_hellinger_s_distance():
     """Among all densities on a grid; the moments are those of the nearest."""
     x = torch.linspace(-8, 8, 81, dtype=torch.float64)

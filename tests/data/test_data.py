@@ -34,6 +34,7 @@ def test_unknown_name_lists_the_allowed(name, tmp_path):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_importing_is_light():
     heavy = "{'sklearn', 'torchvision', 'torchmetrics', 'matplotlib', 'scipy', 'flwr'}"
     names = ("data.images", "data.partition", "scores.metrics", "figures.run_pictures")

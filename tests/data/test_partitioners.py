@@ -128,6 +128,7 @@ def test_their_parameters_are_no_other_part_s_and_explained():
     assert "with partition=ContinuousPartitioner: strictness" in explained("strictness")
 
 
+@pytest.mark.slow
 def test_runs_without_them_do_not_import_them_and_without_them_the_extra_is_named(monkeypatch):
     code = (
         "import sys; from fedbary.settings.config import resolve; "

@@ -150,6 +150,7 @@ def federation(chosen, paths):
     return InlineGrid(client_app.app, nodes, chosen.model_dump())
 
 
+@pytest.mark.slow
 def test_sites_with_their_own_data_train_a_network_that_a_server_without_data_scores(
     files, tmp_path, caplog
 ):

@@ -199,6 +199,7 @@ columns = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(columns.map(tuple), st.lists(st.text(min_size=1), min_size=2, max_size=3).map(tuple))
 def test_a_layout_survives_its_journey(columns, classes):

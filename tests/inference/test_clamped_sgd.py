@@ -110,6 +110,7 @@ def test_data_and_prior_speak_within_the_clamp_alone(start, kl_weight, prior_std
     assert torch.equal(log_vars(model), before) != (LOW <= float(before[0]) <= HIGH)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [100, 400])
 def test_recovers_the_posterior_of_bayesian_linear_regression_within_the_clamp(n):
     """With 400 examples the surest weight's variance lies below e⁻⁸, where the clamp holds it."""

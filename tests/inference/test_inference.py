@@ -32,6 +32,7 @@ NATURAL = ("natural_gradient", "ivon")
 KINDS = ("normal", "posterior", "improper factor")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "kind"),
     list(itertools.product(SCALED, KINDS) if NIGHT else zip(SCALED, KINDS, strict=True)),
@@ -111,6 +112,7 @@ def test_log_variances_train_and_zero_rate_freezes_them(name):
         assert moved > 0.1 if moves else moved == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OF_ANY_NETWORK)
 @pytest.mark.parametrize("n", [0, 3, 5])
 def test_a_network_learns(name, n):

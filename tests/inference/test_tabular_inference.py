@@ -71,6 +71,7 @@ def fitted(name, scheme):
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["none", "balanced"])
 @pytest.mark.parametrize("name", SCALED)
 def test_every_local_method_finds_the_mean_field_optimum(name, scheme):
@@ -101,6 +102,7 @@ def test_the_optimum_is_near_the_exact_posterior_of_the_logit_s_slope():
     assert m == pytest.approx(mean, abs=0.1 * std)
 
 
+@pytest.mark.slow
 def test_predictions_are_those_of_the_drawn_networks():
     """Against a plain integral over the Gaussian gap of the logits."""
     model = fitted("variational", "none")

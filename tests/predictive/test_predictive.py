@@ -51,6 +51,7 @@ def test_uint8_images_are_scaled_to_one():
     torch.testing.assert_close(ours, scaled)
 
 
+@pytest.mark.slow
 def test_more_samples_approach_the_posterior_predictive():
     net, x = model(3, log_var=-2.0), torch.rand(10, 1, 12, 12)
     truth = predict(net, x, 5_000, Generator().manual_seed(2), batch_size=5).probs
@@ -191,6 +192,7 @@ def test_the_product_of_gaussian_like_experts_is_sure_where_the_mixture_is_not()
     assert product([sides]).probs.argmax() == 1 != int(mixture([sides]).probs.argmax())
 
 
+@pytest.mark.slow
 def test_dropout_is_kept_at_its_rate_while_batch_norm_is_in_evaluation_mode():
     net = blocks(last=0)
     state = torch.get_rng_state()
@@ -207,6 +209,7 @@ def test_dropout_is_kept_at_its_rate_while_batch_norm_is_in_evaluation_mode():
     assert torch.equal(again, logits)
 
 
+@pytest.mark.slow
 def test_drawn_networks_and_passes_that_draw_have_the_same_moments():
     """Convolutions draw weights a pass, linear layers outputs; predictions draw weights once."""
     net = blocks(last=2).eval()

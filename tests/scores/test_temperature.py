@@ -113,6 +113,7 @@ def test_a_round_s_line_has_the_temperature_if_clients_have_told(own):
         assert line.get("temperature") == (pytest.approx(2.0, rel=1e-3) if held_out else None)
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_after_its_last_round_draws_what_it_would_have_drawn(
     tmp_path, monkeypatch
 ):

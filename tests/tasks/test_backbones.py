@@ -143,6 +143,7 @@ def test_a_site_with_another_backbone_is_left_out_by_name(tmp_path, caplog):
     assert "backbone" in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("backbone", "said"),
     [

@@ -55,6 +55,7 @@ def invoke(*words):
     return CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False).output
 
 
+@pytest.mark.slow
 def test_its_predictions_are_probabilities_and_a_row_an_example(ended, monkeypatch):
     task, folder, held = ended
     monkeypatch.chdir(folder)

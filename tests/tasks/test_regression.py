@@ -118,6 +118,7 @@ def is_for_regressions(name):
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(filter(is_for_regressions, OF_ANY_NETWORK)))
 def test_every_local_method_fits_a_network_and_its_noise(name):
     x, y = data(600, noise=0.5)
@@ -243,6 +244,7 @@ def test_bayesian_linear_regression_is_the_exact_posterior():
     torch.testing.assert_close(found.aleatoric, torch.full((5,), 1 / beta).double())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["mean_field", "deep_ensemble"])
 def test_networks_that_see_all_data_find_function_and_noise(method):
     x, y = data(600, noise=0.5)
@@ -268,6 +270,7 @@ def test_deep_ensemble_sees_noise_that_depends_on_x():
     assert quiet < 0.3 and loud > 0.7
 
 
+@pytest.mark.slow
 def test_importing_is_light():
     heavy = "{'sklearn', 'torchvision', 'torchmetrics', 'matplotlib', 'pandas', 'flwr'}"
     modules = "fedbary.data.tables, fedbary.study.baselines"

@@ -42,6 +42,7 @@ def test_a_signature_travels_and_the_data_fit_it(name):
         task.answer("gossip", shard, {}, {})
 
 
+@pytest.mark.slow
 @every_task
 def test_a_run_scores_every_round_and_draws(name, tmp_path):
     chosen = settings(name, evaluate_clients=1)

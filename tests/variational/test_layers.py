@@ -24,6 +24,7 @@ def linear(in_features=7, out_features=5, log_var=-1.0):
     return layer
 
 
+@pytest.mark.slow
 def test_linear_outputs_have_the_moments_of_the_weights():
     layer, x = linear(), torch.randn(3, 7, generator=seeded(1))
     with torch.no_grad():
