@@ -57,3 +57,41 @@ def test_the_folder_of_now_is_filled_too(tmp_path, monkeypatch):
     with writing.written_whole(Path(".")) as made:
         writing.write_text(made / "scores.csv", "new")
     assert (tmp_path / "scores.csv").read_text() == "new"
+
+
+EACH_STEP = """
+import os, pathlib, sys
+from fedbary.trained import writing
+
+file = pathlib.Path(sys.argv[1])
+
+
+def kill(event, arguments):
+    if event.split(".")[0] in ("os", "open") and str(file.parent) in str(arguments):
+        if next(left, None) is None:
+            os.kill(os.getpid(), 9)
+
+
+code, steps = 9, 0
+while code:
+    file.write_text("old")
+    child, left = os.fork(), iter(range(steps))
+    if not child:
+        sys.addaudithook(kill)
+        writing.write_table(file, {"class": ["new"] * 1000})
+        os._exit(0)
+    code = os.waitpid(child, 0)[1]
+    print(code, hash(file.read_bytes()))
+    steps += 1
+"""
+"""Write a table, killed before its first step at its folder, its second, and so on."""
+
+
+@pytest.mark.slow
+def test_predictions_are_whole_or_as_they_were_whenever_their_writer_is_killed(tmp_path):
+    words = [sys.executable, "-c", EACH_STEP, str(tmp_path / "predictions.csv")]
+    root = Path(__file__).parents[2]
+    done = subprocess.run(words, cwd=root, capture_output=True, text=True, check=True)
+    ends = [line.split() for line in done.stdout.splitlines()]
+    assert len(ends) > 3 and [code for code, _ in ends] == ["9"] * (len(ends) - 1) + ["0"]
+    assert len({content for _, content in ends}) == 2  # as it was, and whole
