@@ -6,7 +6,6 @@ import hashlib
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
 from torch import Tensor
@@ -16,6 +15,7 @@ from fedbary.data.image_layout import ImageLayout, of_pictures
 from fedbary.data.images._dataset import read_own_npz, tensors
 from fedbary.data.labels import CLASSES, Labels
 from fedbary.data.paths import user_path
+from fedbary.data.unchanged import Kept, state_of
 from fedbary.errors import SettingError
 
 LONGEST_NAME = 64
@@ -106,11 +106,13 @@ def _whole(config: Mapping[str, bool | int | float | str], key: str, least: int)
     return value
 
 
-@lru_cache(maxsize=4)
+_own: Kept[tuple[Tensor, Tensor]] = Kept(4)
+
+
 def own_data(
     path: str, task: ImageLayout, resize: str = "none", labels: Labels = CLASSES
 ) -> tuple[Tensor, Tensor]:
-    """Return a site's own images and labels, read once per process.
+    """Return a site's own images and labels, read once, and anew where its files have changed.
 
     Parameters
     ----------
@@ -138,6 +140,11 @@ def own_data(
     SettingError
         If they cannot be read or do not fit; the message says why.
     """
+    state = state_of(user_path(path))
+    return _own.get((path, task, resize, labels), state, lambda: _read(path, task, resize, labels))
+
+
+def _read(path: str, task: ImageLayout, resize: str, labels: Labels) -> tuple[Tensor, Tensor]:
     file = user_path(path)
     if not file.is_dir() and not file.is_file():
         raise SettingError("data-path", path, "an .npz file or a folder; there is none")

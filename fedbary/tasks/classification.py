@@ -27,8 +27,10 @@ from fedbary.data.image_examples import read_images
 from fedbary.data.image_layout import ImageLayout
 from fedbary.data.images import Dataset, Normaliser, pixel_sums
 from fedbary.data.labels import CLASSES, Labels
+from fedbary.data.paths import user_path
 from fedbary.data.shard import Shard
 from fedbary.data.sites import Site, own_data, own_notes
+from fedbary.data.unchanged import Kept, state_of
 from fedbary.errors import SettingError
 from fedbary.parts.parameters import told
 from fedbary.predictive import Prediction
@@ -67,11 +69,15 @@ def _scored(
     return (by(x) if by else x).to(device), y.to(device)
 
 
-@lru_cache(maxsize=4)
+_own: Kept[Shard] = Kept(4)
+
+
 def _own_shard(
     path: str, layout: ImageLayout, resize: str, labels: Labels, dealt: deal.Deal, key: int
 ) -> Shard:
-    return deal.site_shard(*own_data(path, layout, resize, labels), dealt, key)
+    by = path, layout, resize, labels
+    state = state_of(user_path(path))
+    return _own.get((by, dealt, key), state, lambda: deal.site_shard(*own_data(*by), dealt, key))
 
 
 class Classification(Classes):
@@ -121,7 +127,7 @@ class Classification(Classes):
             return layout
         return replace(layout, backbone=by.digest, width=by.width(layout.shape))
 
-    @cached_property
+    @property
     def backbone(self) -> Backbone | None:
         """The network that makes features of the images; None for none."""
         return _features.backbone_of(self.settings)

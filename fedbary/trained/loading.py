@@ -11,6 +11,7 @@ from safetensors.torch import load as load_tensors
 from torch import Tensor, nn
 
 from fedbary.data.paths import content_of, user_path
+from fedbary.data.unchanged import one_state
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
 from fedbary.predictive.mahalanobis import Background
@@ -48,7 +49,7 @@ def load(run: Path | str, own_code: bool = False) -> Trained:
         if it names code that is not asked for, or that lies within the folder.
     """
     folder = user_path(run)
-    with as_written(folder):
+    with as_written(folder), one_state():
         require_ended(folder)
         trained = _loaded(folder, own_code)
         trained.predict(task_of(trained.settings).zeros(trained.signature), samples=1)
