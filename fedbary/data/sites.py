@@ -10,11 +10,13 @@ from pathlib import Path
 
 from torch import Tensor
 
+from fedbary.data.deal import Deal, site_shard
 from fedbary.data.image_folder import described, read_classes
 from fedbary.data.image_layout import ImageLayout, of_pictures
 from fedbary.data.images._dataset import read_own_npz, tensors
 from fedbary.data.labels import CLASSES, Labels
 from fedbary.data.paths import user_path
+from fedbary.data.shard import Shard
 from fedbary.data.unchanged import Kept, state_of
 from fedbary.errors import SettingError
 
@@ -107,6 +109,7 @@ def _whole(config: Mapping[str, bool | int | float | str], key: str, least: int)
 
 
 _own: Kept[tuple[Tensor, Tensor]] = Kept(4)
+_shards: Kept[Shard] = Kept(4)
 
 
 def own_data(
@@ -163,6 +166,15 @@ def _read(path: str, task: ImageLayout, resize: str, labels: Labels) -> tuple[Te
         allowed = f"labels from 0 to {len(task.classes) - 1}, as there are {len(task.classes)}"
         raise SettingError(path, labels.classes(y) - 1, f"{allowed} classes")
     return x, y
+
+
+def own_shard(
+    path: str, task: ImageLayout, resize: str, labels: Labels, deal: Deal, key: int
+) -> Shard:
+    """Return what a site trains on and holds out of its own images, see `own_data`."""
+    by = path, task, resize, labels
+    state = state_of(user_path(path))
+    return _shards.get((by, deal, key), state, lambda: site_shard(*own_data(*by), deal, key))
 
 
 def own_notes(path: str, task: ImageLayout) -> tuple[str, ...]:
