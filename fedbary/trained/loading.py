@@ -24,7 +24,7 @@ from fedbary.runs.metrics_file import read_rounds
 from fedbary.runs.own_code import require_trusted
 from fedbary.runs.resume import require_ended
 from fedbary.runs.run_folder import BACKGROUND, NETWORKS, POSTERIOR, read_signature
-from fedbary.settings.config import resolve
+from fedbary.settings.config import completed
 from fedbary.tasks import task_of
 from fedbary.trained.run import Trained
 from fedbary.variational.frozen import frozen_tensors
@@ -62,7 +62,7 @@ def _loaded(folder: Path, own_code: bool) -> Trained:
         raise SettingError("run", str(folder), f"a run with the lines of its {METRICS}")
     here = {"device": "auto", "resume": "none", "protocol": "none"}
     older = {"normalise": "none"}  # what the model was trained on; other newer settings default
-    settings = resolve({**older, **made, **here})
+    settings = completed({**older, **made, **here})
     require_trusted(settings, folder, own_code)
     task = task_of(settings)
     held = read_signature(folder)
