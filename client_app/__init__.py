@@ -90,7 +90,7 @@ def train(message: Message, context: Context) -> Message:
     node, task, shard = job.node, job.task, job.shard
     request = Request.read(message, node.keeps_in)
     if node.site.partition is None:
-        require_same_data(node.keeps_in, task.shard(node.site, job.signature), request.round)
+        require_same_data(node.keeps_in, job.held, request.round)
     model = _model(node.settings, job.signature)
     again = [node.settings.replicate] if node.settings.replicate else []
     seed = task.seed("train", node.site.key, request.round, *again)

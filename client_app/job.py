@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from client_app.node import Node, node_of
 from client_app.together import inference
 from fedbary.data.shard import Shard
+from fedbary.data.sites import Site
+from fedbary.data.unchanged import hold_state, one_state
 from fedbary.tasks import Signature, Task, task_of
 from strategies.answering import Request
 from strategies.client import Client
@@ -28,14 +30,15 @@ class Job:
         The node, and the task of its run.
     signature, facts
         What the server says of the data, and what it has learnt by asking; at first nothing.
-    shard
-        The node's data: in their own units until there are facts, then as the model takes them.
+    held, shard
+        The node's data in their own units, and as the model takes them once there are facts.
     """
 
     node: Node
     task: Task
     signature: Signature
     facts: dict[str, Tensor]
+    held: Shard
     shard: Shard
 
     def client(self, request: Request, model: nn.Module) -> Client:
@@ -69,5 +72,15 @@ def job_of(message: Message, context: Context) -> Job:
         for key, value in config.items()
         if key.startswith(_FACT)
     }
-    shard = task.shard(node.site, signature)
-    return Job(node, task, signature, facts, task.prepared(shard, facts) if facts else shard)
+    held = _held(task, node.site, signature)
+    prepared = task.prepared(held, facts) if facts else held
+    return Job(node, task, signature, facts, held, prepared)
+
+
+def _held(task: Task, site: Site, signature: Signature) -> Shard:
+    """Return a site's data; its own are looked at for each message, those of a run once."""
+    if site.partition is not None:
+        hold_state()
+        return task.shard(site, signature)
+    with one_state():
+        return task.shard(site, signature)

@@ -11,6 +11,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedbary.attacks import require_simulation
+from fedbary.data.unchanged import one_state
 from fedbary.errors import RunError, SettingError
 from fedbary.figures import draw_without_screen
 from fedbary.methods import require_method
@@ -94,7 +95,7 @@ def run(grid: Grid, settings: Settings, folder: Path) -> None:
     """
     require_startable(folder, settings)
     require_method(settings)
-    with only_writer(folder):
+    with only_writer(folder), one_state():
         _run(grid, settings, folder)
 
 

@@ -6,14 +6,14 @@ head on what comes out. Its name says where it is from, see `fedbary.data.forms.
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import torch
 from torch import nn
 
 from fedbary.backbones import _own, _timm, _torchvision
 from fedbary.backbones._body import Backbone
 from fedbary.data.forms import BACKBONES, FUNCTION, backbone_of
+from fedbary.data.paths import user_path
+from fedbary.data.unchanged import Kept, state_of
 from fedbary.errors import SettingError
 
 __all__ = ["Backbone", "load"]
@@ -23,9 +23,11 @@ MAKERS = {"timm": _timm, "hf": _timm, "torchvision": _torchvision, FUNCTION: _ow
 """What makes networks of each kind of source."""
 
 
-@lru_cache(maxsize=4)
+_loaded: Kept[Backbone] = Kept(4)
+
+
 def load(name: str, weights: str, size: int | str, device: torch.device) -> Backbone:
-    """Return a backbone, read once per process, frozen and in evaluation mode.
+    """Return a backbone, read once while its weights stay as they are, frozen, in evaluation mode.
 
     Parameters
     ----------
@@ -43,6 +45,12 @@ def load(name: str, weights: str, size: int | str, device: torch.device) -> Back
     SettingError
         If it or its weights cannot be had; the message says what is missing and where it must lie.
     """
+    state = state_of(user_path(weights))
+    by = name, weights, size, device
+    return _loaded.get(by, state, lambda: _load(*by))
+
+
+def _load(name: str, weights: str, size: int | str, device: torch.device) -> Backbone:
     source = backbone_of(name)
     if source is None:
         raise SettingError("backbone", name, f"none, {BACKBONES}")

@@ -48,8 +48,10 @@ def resume(run: Path, checkpoint: str, words: Sequence[str] = (), own_code: bool
     if given:
         from fedbary.methods import require_method
         from fedbary.runs.longer import lengthen
+        from fedbary.tasks import task_of
 
         require_method(settings)
+        task_of(settings).require_same_data(run)  # a run that is refused stays whole
         lengthen(run, settings)
     _simulate(settings, run.resolve())
 

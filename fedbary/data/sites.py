@@ -6,16 +6,18 @@ import hashlib
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
 from torch import Tensor
 
+from fedbary.data.deal import Deal, site_shard
 from fedbary.data.image_folder import described, read_classes
 from fedbary.data.image_layout import ImageLayout, of_pictures
 from fedbary.data.images._dataset import read_own_npz, tensors
 from fedbary.data.labels import CLASSES, Labels
 from fedbary.data.paths import user_path
+from fedbary.data.shard import Shard
+from fedbary.data.unchanged import Kept, state_of
 from fedbary.errors import SettingError
 
 LONGEST_NAME = 64
@@ -106,11 +108,14 @@ def _whole(config: Mapping[str, bool | int | float | str], key: str, least: int)
     return value
 
 
-@lru_cache(maxsize=4)
+_own: Kept[tuple[Tensor, Tensor]] = Kept(4)
+_shards: Kept[Shard] = Kept(4)
+
+
 def own_data(
     path: str, task: ImageLayout, resize: str = "none", labels: Labels = CLASSES
 ) -> tuple[Tensor, Tensor]:
-    """Return a site's own images and labels, read once per process.
+    """Return a site's own images and labels, read once, and anew where its files have changed.
 
     Parameters
     ----------
@@ -138,6 +143,11 @@ def own_data(
     SettingError
         If they cannot be read or do not fit; the message says why.
     """
+    state = state_of(user_path(path))
+    return _own.get((path, task, resize, labels), state, lambda: _read(path, task, resize, labels))
+
+
+def _read(path: str, task: ImageLayout, resize: str, labels: Labels) -> tuple[Tensor, Tensor]:
     file = user_path(path)
     if not file.is_dir() and not file.is_file():
         raise SettingError("data-path", path, "an .npz file or a folder; there is none")
@@ -156,6 +166,15 @@ def own_data(
         allowed = f"labels from 0 to {len(task.classes) - 1}, as there are {len(task.classes)}"
         raise SettingError(path, labels.classes(y) - 1, f"{allowed} classes")
     return x, y
+
+
+def own_shard(
+    path: str, task: ImageLayout, resize: str, labels: Labels, deal: Deal, key: int
+) -> Shard:
+    """Return what a site trains on and holds out of its own images, see `own_data`."""
+    by = path, task, resize, labels
+    state = state_of(user_path(path))
+    return _shards.get((by, deal, key), state, lambda: site_shard(*own_data(*by), deal, key))
 
 
 def own_notes(path: str, task: ImageLayout) -> tuple[str, ...]:

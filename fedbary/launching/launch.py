@@ -14,6 +14,7 @@ import yaml
 
 from fedbary.data.forms import source_of
 from fedbary.data.paths import user_path
+from fedbary.data.unchanged import one_state
 from fedbary.errors import RunError, SettingError
 from fedbary.launching.environment import flower_environment, progress_in
 from fedbary.launching.programs import run_program
@@ -109,9 +110,10 @@ def prepare(settings: Settings, folder: Path, own_data: bool = False) -> Setting
     if settings.tracker != "none":
         tracker_class(settings.tracker)
     task = task_of(settings)
-    task.check(own_data)
-    if checkpoint_to_resume(folder, prepared):
-        task.require_same_data(folder)
+    with one_state():
+        task.check(own_data)
+        if checkpoint_to_resume(folder, prepared):
+            task.require_same_data(folder)
     return prepared
 
 

@@ -4,13 +4,21 @@ With centred X (n, d) and Y (n, k), W = (XᵀX + λ)⁻¹ XᵀY. The residual of
 is (y_i − ŷ_i)/(1 − h_i), with h_i = 1/n + x_iᵀ (XᵀX + λ)⁻¹ x_i. λ has the least sum of its squares,
 on a grid. The eigenvectors are those of the smaller of XᵀX and XXᵀ.
 
-Reference: Golub, Heath and Wahba, Generalized Cross-Validation, Technometrics 1979.
+Indicators of classes mask a class that lies between two others: its answer is the largest nowhere.
+A linear discriminant of the answers does not, with the means and the pooled covariance of what is
+answered of examples that are left out.
+
+References: Golub, Heath and Wahba, Generalized Cross-Validation, Technometrics 1979; Hastie,
+Tibshirani and Friedman, The Elements of Statistical Learning 2009, sections 4.2 and 4.3.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 PENALTIES = tuple(10.0**exponent for exponent in range(-6, 2))
 """What λ may be, in the unit of the largest eigenvalue."""
@@ -19,8 +27,42 @@ SMALLEST = 1e-10
 """Eigenvalue, as a part of the largest, below which a direction counts as empty."""
 
 
-def ridge(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Return weight (d, k) and bias (k,) of the linear model of y (n, k) by x (n, d): float64."""
+@dataclass(frozen=True, eq=False)
+class Linear:
+    """A linear model.
+
+    Attributes
+    ----------
+    weight, bias : Tensor
+        Of what is answered of x: x W + b; (d, k) and (k,), float64.
+    left_out : Tensor
+        What is answered of each example that it is fit to by one without it, (n, k).
+    """
+
+    weight: Tensor
+    bias: Tensor
+    left_out: Tensor
+
+
+def discriminant(answers: Tensor, labels: Tensor) -> Linear:
+    """Return the linear discriminant of classes (n,) by what is answered of them (n, k).
+
+    δ_c(a) = aᵀ S⁻¹ μ_c − ½ μ_cᵀ S⁻¹ μ_c + log π_c, with the pooled covariance S. A class without an
+    example has −∞.
+    """
+    answers = answers.double()
+    member = one_hot(labels.long(), answers.shape[1]).double()
+    counts = member.sum(0)
+    means = member.T @ answers / counts.clamp_min(1)[:, None]
+    residuals = answers - means[labels.long()]
+    pooled = residuals.T @ residuals / len(answers)
+    weight = torch.linalg.pinv(pooled, rtol=SMALLEST, hermitian=True) @ means.T
+    bias = (counts / counts.sum()).log() - (means * weight.T).sum(1) / 2
+    return Linear(weight, bias, answers @ weight + bias)
+
+
+def ridge(x: Tensor, y: Tensor) -> Linear:
+    """Return the linear model of y (n, k) by x (n, d)."""
     x, y = x.double(), y.double()
     x_mean, y_mean = x.mean(0), y.mean(0)
     x, y = x - x_mean, y - y_mean
@@ -31,16 +73,18 @@ def ridge(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         left = x @ right / values.clamp_min(SMALLEST * values[-1]).sqrt()
     kept = values > SMALLEST * values[-1]
     if not kept.any():
-        return x.new_zeros(x.shape[1], y.shape[1]), y_mean
+        mean_of_others = y_mean - y / max(len(y) - 1, 1)
+        return Linear(x.new_zeros(x.shape[1], y.shape[1]), y_mean, mean_of_others)
     values, left = values[kept], left[:, kept]
     products = left.T @ y
 
-    def left_out(penalty: float) -> float:
+    def residuals(penalty: float) -> Tensor:
         shrunk = values / (values + penalty)
         leverage = 1 / len(x) + left.square() @ shrunk
-        residuals = y - left @ (shrunk[:, None] * products)
-        return float((residuals / (1 - leverage).clamp_min(SMALLEST)[:, None]).square().sum())
+        of_all = y - left @ (shrunk[:, None] * products)
+        return of_all / (1 - leverage).clamp_min(SMALLEST)[:, None]
 
-    penalty = min((float(values[-1]) * part for part in PENALTIES), key=left_out)
+    penalties = [float(values[-1]) * part for part in PENALTIES]
+    penalty = min(penalties, key=lambda penalty: float(residuals(penalty).square().sum()))
     weight = x.T @ (left @ (products / (values + penalty)[:, None]))
-    return weight, y_mean - x_mean @ weight
+    return Linear(weight, y_mean - x_mean @ weight, y + y_mean - residuals(penalty))

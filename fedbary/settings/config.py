@@ -4,6 +4,7 @@ from fedbary.settings.model import Settings, registered
 from fedbary.settings.owners import bookkeeping
 from fedbary.settings.resolving import (
     BARYCENTRE,
+    completed,
     parameters_of,
     parse_overrides,
     resolve,
@@ -17,6 +18,7 @@ __all__ = [
     "ROOT",
     "Settings",
     "bookkeeping",
+    "completed",
     "parameters_of",
     "parse_overrides",
     "read_yaml",

@@ -17,6 +17,7 @@ from fedbary.settings.earlier import OF_EVERY_RUN, translated
 from fedbary.settings.model import Settings
 from fedbary.settings.owners import methods, owned_by, owners
 from fedbary.settings.partition_names import partitioners
+from fedbary.settings.uses import require_of_task
 from fedbary.settings.yaml_file import DEFAULTS, read_yaml
 
 BARYCENTRE = "barycentre"
@@ -24,7 +25,20 @@ BARYCENTRE = "barycentre"
 
 
 def resolve(overrides: Mapping[str, Any], file: Path = DEFAULTS) -> Settings:
-    """Return the settings of a run.
+    """Return the settings of a run, see `completed`; an override of another task is refused.
+
+    Raises
+    ------
+    SettingError
+        As of `completed`; or an override is a word of other tasks alone.
+    """
+    settings = completed(overrides, file)
+    require_of_task(overrides, settings)
+    return settings
+
+
+def completed(overrides: Mapping[str, Any], file: Path = DEFAULTS) -> Settings:
+    """Return the settings of a run; words that its parts do not use are left out.
 
     The order, the later over the earlier: simulation.yaml; what it says under `tasks` of the run's
     task, and under `on_features` of a run with a backbone; `file`, where it is another; the preset

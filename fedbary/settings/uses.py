@@ -8,7 +8,7 @@ from typing import Any
 from fedbary.errors import SettingError
 from fedbary.parts.parameters import NONE, declared, told
 from fedbary.settings import limits
-from fedbary.settings.config import Settings
+from fedbary.settings.model import Settings
 from fedbary.settings.owners import methods, owned_by, owners, unused_by
 
 _WITH_HOSTILE = ("TrimmedMean", "MultiKrum")
@@ -37,6 +37,18 @@ def require_used_by_some(named: Mapping[str, Any], runs: Sequence[Settings]) -> 
             raise SettingError(name, value, f"no value: {part} does not use it, but {uses}")
 
 
+def require_of_task(named: Mapping[str, Any], settings: Settings) -> None:
+    """Raise a SettingError for the first of the named settings that is of other tasks alone."""
+    unused = dict(_unused(settings))
+    require_used(
+        {n: v for n, v in named.items() if unused.get(n, ("",))[0] == _task(settings)}, settings
+    )
+
+
+def _task(settings: Settings) -> str:
+    return f"task={settings.task}"
+
+
 def _unused(settings: Settings) -> Iterator[tuple[str, tuple[str, str]]]:
     """Yield settings without use, each with the part that has none for it and what that uses.
 
@@ -46,7 +58,7 @@ def _unused(settings: Settings) -> Iterator[tuple[str, tuple[str, str]]]:
     task = limits.of(settings.task)
     for name in {name for other in limits.TASKS for name in limits.of(other).TAKES} - {*task.TAKES}:
         whose = [f"task={other}" for other in limits.TASKS if name in limits.of(other).TAKES]
-        yield name, (f"task={settings.task}", f"{', '.join(whose)} do")
+        yield name, (_task(settings), f"{', '.join(whose)} do")
     if settings.task == "classification" and not settings.source.has_columns:
         yield "target", (f"dataset={settings.dataset}", "those with columns do")
     method = methods()[settings.method]

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbary.errors import SettingError
-from fedbary.settings.config import DEFAULTS, Settings, bookkeeping, read_yaml, resolve
+from fedbary.settings.config import DEFAULTS, Settings, bookkeeping, completed, read_yaml
 from fedbary.settings.earlier import with_every
 from fedbary.settings.uses import require_used, require_used_by_some
 
@@ -88,7 +88,7 @@ def read_experiment(
             raise SettingError("argument", clash[0], allowed)
         try:
             points = [{**common, **point, **overrides} for point in _points(block)]
-            of_block = [resolve(point) for point in points]
+            of_block = [completed(point) for point in points]
             require_used_by_some(block, of_block)
             for settings in of_block:
                 require_used({key: v for key, v in block.items() if _values(v)[1:]}, settings)

@@ -97,7 +97,6 @@ def require_fit(dataset: Dataset, layout: ImageLayout) -> None:
         raise SettingError(dataset.name, found, allowed)
 
 
-@lru_cache(maxsize=4)
 def ood_images(settings: Settings, labels: Labels = CLASSES) -> Tensor | None:
     """Test images of `ood_dataset` in the shape of the data set, on the device; None for none.
 
@@ -106,15 +105,20 @@ def ood_images(settings: Settings, labels: Labels = CLASSES) -> Tensor | None:
     """
     if settings.ood_dataset == "none":
         return None
-    other = load_foreign(settings, labels)
-    images, shape = inputs(other.x_test), load_dataset(settings, labels).shape
+    other, shape = load_foreign(settings, labels), load_dataset(settings, labels).shape
+    return _in_shape(other, shape, torch_device(settings))
+
+
+@lru_cache(maxsize=4)
+def _in_shape(other: Dataset, shape: tuple[int, ...], device: torch.device) -> Tensor:
+    images = inputs(other.x_test)
     if len(shape) == 1:
-        return images.to(torch_device(settings))
+        return images.to(device)
     channels, height, width = shape
     if images.shape[1] > channels:
         images = (images * images.new_tensor(LUMINANCE).view(1, 3, 1, 1)).sum(1, keepdim=True)
     images = functional.interpolate(images, (height, width), mode="bilinear", antialias=True)
-    return images.expand(-1, channels, -1, -1).contiguous().to(torch_device(settings))
+    return images.expand(-1, channels, -1, -1).contiguous().to(device)
 
 
 def compared(x: Tensor, said: Mapping[str, Any]) -> tuple[str, ...]:

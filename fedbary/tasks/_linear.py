@@ -1,8 +1,9 @@
 """How far a model is behind a linear one of pixels or columns, which sees all data in one place.
 
 The server fits it by ridge regression to the training examples that it reads: in a simulation those
-of all clients, else its own. Nothing is asked of a site. Both models are scored on the same
-examples.
+of all clients, else its own. Of more than two classes a linear discriminant sees what the ridge
+regression answers, which alone would miss a class between two others. Nothing is asked of a site.
+Both models are scored on the same examples.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from fedbary.data import deal
 from fedbary.predictive import Prediction
 from fedbary.predictive.forecast import Forecast
 from fedbary.runs import schema
-from fedbary.scores.ridge import ridge
+from fedbary.scores.ridge import discriminant, ridge
 
 FAR = 0.05
 """The accuracy, or R², by which a model that is behind is far behind: five points."""
@@ -98,7 +99,11 @@ def rival(held: deal.Dealable, dealt: deal.Deal, classes: int = 0) -> Rival | No
     std = features.std(0, correction=0) if x.ndim == 2 else torch.ones(())
     std = torch.where(std > 0, std, 1.0)
     targets = one_hot(y.long(), classes) if classes else y[:, None]
-    weight, bias = ridge((features - mean) / std, targets)
+    model = ridge((features - mean) / std, targets)
+    weight, bias = model.weight, model.bias
+    if classes > 2:
+        by = discriminant(model.left_out, y)
+        weight, bias = weight @ by.weight, bias @ by.weight + by.bias
 
     def answered(part: Tensor) -> Tensor:
         seen = _seen(part)

@@ -26,9 +26,9 @@ from fedbary.data.examples import Examples
 from fedbary.data.image_examples import read_images
 from fedbary.data.image_layout import ImageLayout
 from fedbary.data.images import Dataset, Normaliser, pixel_sums
-from fedbary.data.labels import CLASSES, Labels
+from fedbary.data.labels import CLASSES
 from fedbary.data.shard import Shard
-from fedbary.data.sites import Site, own_data, own_notes
+from fedbary.data.sites import Site, own_notes, own_shard
 from fedbary.errors import SettingError
 from fedbary.parts.parameters import told
 from fedbary.predictive import Prediction
@@ -65,13 +65,6 @@ def _scored(
     x, y = deal.evaluation_data(held, dealt)
     x = _features.kept_features(x, backbone, folder) if backbone else x
     return (by(x) if by else x).to(device), y.to(device)
-
-
-@lru_cache(maxsize=4)
-def _own_shard(
-    path: str, layout: ImageLayout, resize: str, labels: Labels, dealt: deal.Deal, key: int
-) -> Shard:
-    return deal.site_shard(*own_data(path, layout, resize, labels), dealt, key)
 
 
 class Classification(Classes):
@@ -121,7 +114,7 @@ class Classification(Classes):
             return layout
         return replace(layout, backbone=by.digest, width=by.width(layout.shape))
 
-    @cached_property
+    @property
     def backbone(self) -> Backbone | None:
         """The network that makes features of the images; None for none."""
         return _features.backbone_of(self.settings)
@@ -135,7 +128,7 @@ class Classification(Classes):
         _features.require_same(self.backbone, signature)
         if site.partition is None:
             by = self.own.resize, self.labels, self.deal
-            shard = _own_shard(site.data_path, signature, *by, site.key)
+            shard = own_shard(site.data_path, signature, *by, site.key)
         else:
             _images.require_fit(self.held, signature)
             shard = deal.client_shard(self.held, self.deal, site.partitions, site.partition)

@@ -11,6 +11,7 @@ from safetensors.torch import load as load_tensors
 from torch import Tensor, nn
 
 from fedbary.data.paths import content_of, user_path
+from fedbary.data.unchanged import one_state
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
 from fedbary.predictive.mahalanobis import Background
@@ -23,7 +24,7 @@ from fedbary.runs.metrics_file import read_rounds
 from fedbary.runs.own_code import require_trusted
 from fedbary.runs.resume import require_ended
 from fedbary.runs.run_folder import BACKGROUND, NETWORKS, POSTERIOR, read_signature
-from fedbary.settings.config import resolve
+from fedbary.settings.config import completed
 from fedbary.tasks import task_of
 from fedbary.trained.run import Trained
 from fedbary.variational.frozen import frozen_tensors
@@ -48,7 +49,7 @@ def load(run: Path | str, own_code: bool = False) -> Trained:
         if it names code that is not asked for, or that lies within the folder.
     """
     folder = user_path(run)
-    with as_written(folder):
+    with as_written(folder), one_state():
         require_ended(folder)
         trained = _loaded(folder, own_code)
         trained.predict(task_of(trained.settings).zeros(trained.signature), samples=1)
@@ -61,7 +62,7 @@ def _loaded(folder: Path, own_code: bool) -> Trained:
         raise SettingError("run", str(folder), f"a run with the lines of its {METRICS}")
     here = {"device": "auto", "resume": "none", "protocol": "none"}
     older = {"normalise": "none"}  # what the model was trained on; other newer settings default
-    settings = resolve({**older, **made, **here})
+    settings = completed({**older, **made, **here})
     require_trusted(settings, folder, own_code)
     task = task_of(settings)
     held = read_signature(folder)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from fedbary.data.digest import Digest
 from fedbary.data.examples import Examples
 from fedbary.data.paths import user_path
+from fedbary.data.unchanged import one_state
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
 from fedbary.parts.parameters import told
@@ -121,7 +122,8 @@ class Trained:
         SettingError
             If the data set is no longer the one that the run was started with.
         """
-        examples = self.task.evaluation_examples()
+        with one_state():
+            examples = self.task.evaluation_examples()
         if self.data is not None and examples.y is not None:
             self.data.require_scored(examples.x, examples.y, self.settings.dataset)
         return examples

@@ -13,7 +13,6 @@ from fedbary.data.image_layout import ImageLayout, parse_classes, parse_shape
 from fedbary.data.sites import Site, own_data, site_from
 from fedbary.errors import RunError, SettingError
 from fedbary.settings.config import resolve
-from fedbary.tasks.classification import _own_shard
 from server_app import run
 from server_app.engine.inline import InlineGrid
 
@@ -216,8 +215,6 @@ def test_a_site_with_a_folder_for_its_state_notices_that_its_data_changed(files,
             asked = {message.content["config"].get("server-round") for message in messages}
             if asked == {2}:
                 np.savez(tmp_path / "a.npz", x=x[::-1], y=y[::-1])
-                own_data.cache_clear()
-                _own_shard.cache_clear()
             return super().send_and_receive(messages, timeout=timeout)
 
     run(Changing(client_app.app, nodes, chosen.model_dump()), chosen, tmp_path / "run")

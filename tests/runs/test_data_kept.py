@@ -11,10 +11,12 @@ import pytest
 from flwr.clientapp import ClientApp
 
 import client_app
+from fedbary.commands.start import resume
 from fedbary.commands.use import evaluate, predict
 from fedbary.errors import SettingError
 from fedbary.settings.config import resolve
 from fedbary.tasks import task_of
+from fedbary.trained import load
 from server_app import run
 from server_app.beginning import dealt_digest
 from server_app.engine.inline import InlineGrid, run_inline
@@ -54,13 +56,8 @@ def cut_off(chosen, folder):
 
 
 def reread(file, change):
-    """Change a table, and let nothing of it be known any more."""
-    from fedbary.data import tables as read
-
+    """Change a table."""
     change(pd.read_csv(file)).to_csv(file, index=False)
-    for reader in vars(read).values():
-        if hasattr(reader, "cache_clear"):
-            reader.cache_clear()
 
 
 @pytest.mark.parametrize("number", [0, 1])
@@ -83,6 +80,19 @@ def test_a_run_does_not_go_on_with_another_table(number, change, said, tmp_path)
     list(tables(tmp_path))
     reread(chosen.dataset, lambda table: table)
     run_inline(again, tmp_path / "run")
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_whole_run_stays_whole_where_its_data_do_not_let_it_have_more_rounds(number, tmp_path):
+    chosen = resolve({**QUICK, **list(tables(tmp_path))[number]})
+    run_inline(chosen, tmp_path / "run")
+    reread(chosen.dataset, lambda table: table[::-1])
+    with pytest.raises(SettingError, match="another order of rows"):
+        resume(tmp_path / "run", "last", ["rounds=3"])
+    Path(chosen.dataset).unlink()
+    with pytest.raises(SettingError, match="expected .* the path"):
+        resume(tmp_path / "run", "last", ["rounds=3"])
+    assert load(tmp_path / "run").settings.rounds == 2
 
 
 def test_rows_that_were_trained_on_are_not_taken_for_held_out(tmp_path, monkeypatch, capsys):

@@ -3,7 +3,7 @@
 import pytest
 
 from fedbary.errors import SettingError
-from fedbary.settings.config import resolve
+from fedbary.settings.config import completed, resolve
 from fedbary.settings.uses import require_used
 
 
@@ -37,7 +37,7 @@ from fedbary.settings.uses import require_used
 )
 def test_what_has_no_use_is_refused(overrides, unused, named):
     with pytest.raises(SettingError) as caught:
-        require_used(overrides, resolve(overrides))
+        require_used(overrides, completed(overrides))
     assert caught.value.setting == unused
     assert all(word in str(caught.value) for word in named)
 
@@ -63,7 +63,7 @@ def test_what_has_no_use_is_refused(overrides, unused, named):
     ],
 )  # fmt: skip
 def test_what_is_used_passes(overrides):
-    require_used(overrides, resolve(overrides))
+    require_used(overrides, completed(overrides))
 
 
 @pytest.mark.parametrize("method", ["PVI", "DWC", "pFedVem", "FedPop"])
@@ -85,3 +85,19 @@ def test_a_network_brings_its_parameters():
         resolve({"width": 32})
     with pytest.raises(SettingError, match="whole number"):
         resolve({"model": "resnet20", "width": 1.5})
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {"task": "regression", "normalise": "none"},
+        {"task": "regression", "classes": "a,b"},
+        {"task": "tables", "resize": "crop"},
+        {"task": "segmentation", "missing": "mean"},
+        {"columns": "age"},
+    ],
+)
+def test_a_word_of_another_task_is_refused_in_python_too(overrides):
+    with pytest.raises(SettingError, match="does not use it"):
+        resolve(overrides)
+    assert not overrides.items() <= completed(overrides).model_dump().items()

@@ -15,6 +15,7 @@ Nothing else has to be told: ``load("<module>", ...)`` works from the file alone
 """
 
 import importlib
+from collections.abc import Hashable
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from fedbary.data.images._normalise import Normaliser, pixel_sums
 from fedbary.data.labels import CLASSES, Labels
 from fedbary.data.paths import user_path
 from fedbary.data.readers import Reading, reader
+from fedbary.data.unchanged import Kept, source_state, state_of
 from fedbary.errors import SettingError, one_line
 from fedbary.parts.registry import modules
 
@@ -39,7 +41,7 @@ __all__ = [
     "pixel_sums",
 ]
 
-_loaded: dict[tuple[str, Reading, Labels], Dataset] = {}
+_loaded: Kept[Dataset] = Kept()
 
 
 def names(labels: Labels = CLASSES) -> tuple[str, ...]:
@@ -56,7 +58,7 @@ def load(
     target: str = UNNAMED,
     labels: Labels = CLASSES,
 ) -> Dataset:
-    """Return a data set as tensors, read once per process.
+    """Return a data set as tensors, read once, and anew where its files have changed.
 
     Parameters
     ----------
@@ -82,8 +84,8 @@ def load(
     Returns
     -------
     Dataset
-        The same object for the same arguments but ``download`` throughout the process. Treat its
-        tensors as read-only.
+        The same object for the same arguments but ``download`` while its files stay as they are.
+        Treat its tensors as read-only.
 
     Raises
     ------
@@ -92,16 +94,23 @@ def load(
         must not; the message says which.
     """
     reading = Reading(user_path(data_dir).absolute(), False, target, shape, resize)
-    key = name, reading, labels
-    if key not in _loaded:
-        try:
-            _loaded[key] = _read(name, replace(reading, download=download), labels)
-        except MemoryError as error:
-            raise SettingError("dataset", error, "one that fits into this memory") from error
-    return _loaded[key]
+    state = source_state(source_of(name), reading.data_dir), _laid_out_state(name, reading, labels)
+    now = replace(reading, download=download)
+    return _loaded.get((name, reading, labels), state, lambda: _read(name, now, labels))
+
+
+def _laid_out_state(name: str, reading: Reading, labels: Labels) -> Hashable:
+    return state_of(reading.data_dir / f"{name}.npz") if name in names(labels) else None
 
 
 def _read(name: str, reading: Reading, labels: Labels) -> Dataset:
+    try:
+        return _read_anew(name, reading, labels)
+    except MemoryError as error:
+        raise SettingError("dataset", error, "one that fits into this memory") from error
+
+
+def _read_anew(name: str, reading: Reading, labels: Labels) -> Dataset:
     if name in names(labels):
         return _named(name, reading.data_dir, reading.download, labels)
     source = source_of(name)

@@ -8,7 +8,7 @@ return a `Frame` of `fedbary.data.frame`. Nothing else has to be told of a new s
 from __future__ import annotations
 
 import importlib
-from functools import cache
+from collections.abc import Hashable
 from pathlib import Path
 
 import torch
@@ -26,6 +26,7 @@ from fedbary.data.tables._coding import features_of
 from fedbary.data.tables._labelled import Labelled, encode, with_test
 from fedbary.data.tables._layout import Layout, layout_of
 from fedbary.data.tables._table import Table, measured
+from fedbary.data.unchanged import Kept, source_state
 from fedbary.errors import CellError, SettingError
 from fedbary.parts.registry import modules
 
@@ -46,6 +47,10 @@ __all__ = [
 ]
 
 ALL = Choice()
+
+_tables: Kept[Table] = Kept()
+_labelled: Kept[Labelled] = Kept()
+_frames: Kept[Frame] = Kept()
 
 
 def names(reader: str = "read") -> tuple[str, ...]:
@@ -68,7 +73,7 @@ def load(
     layout: Layout | None = None,
     choice: Choice = ALL,
 ) -> Table:
-    """Return a regression set, read once per process.
+    """Return a regression set, read once, and anew where its files have changed.
 
     Parameters
     ----------
@@ -91,7 +96,8 @@ def load(
     Returns
     -------
     Table
-        The same object for the same arguments throughout the process. Treat it as read-only.
+        The same object for the same arguments while its files stay as they are. Treat it as
+        read-only.
 
     Raises
     ------
@@ -99,10 +105,16 @@ def load(
         There is no such set, or it holds what it must not; the message says what and where.
     """
     reading = Reading(user_path(data_dir).absolute(), download, target)
-    return _measured(name, reading, layout, choice)
+
+    def read() -> Table:
+        held = _with_target(_read("read", name, reading), target)
+        if layout:
+            return measured(held, layout)
+        return measured(chosen(held, choice), None, choice.missing)
+
+    return _tables.get((name, reading, layout, choice), _state(name, reading), read)
 
 
-@cache
 def load_labelled(
     name: str,
     data_dir: Path | str,
@@ -112,7 +124,7 @@ def load_labelled(
     download: bool = False,
     choice: Choice = ALL,
 ) -> Labelled:
-    """Return a classification set, read once per process.
+    """Return a classification set, read once, and anew where its files have changed.
 
     Parameters
     ----------
@@ -124,11 +136,16 @@ def load_labelled(
         `Layout`.
     """
     reading = Reading(user_path(data_dir).absolute(), download, target)
-    held = _with_target(_read("read_labelled", name, reading), target)
-    if layout is None:
+
+    def read() -> Labelled:
+        held = _with_target(_read("read_labelled", name, reading), target)
+        if layout is not None:
+            return encode(held, layout)
         held = chosen(held, choice)
-        layout = layout_of(held, classes, choice.missing)
-    return encode(held, layout)
+        return encode(held, layout_of(held, classes, choice.missing))
+
+    key = name, reading, classes, layout, choice
+    return _labelled.get(key, _state(name, reading), read)
 
 
 def load_features(
@@ -166,16 +183,16 @@ def _of_source(source: DataSource, reading: Reading) -> Frame | None:
     return held
 
 
-@cache
-def _measured(name: str, reading: Reading, layout: Layout | None, choice: Choice) -> Table:
-    held = _with_target(_read("read", name, reading), reading.target)
-    return (
-        measured(held, layout) if layout else measured(chosen(held, choice), None, choice.missing)
-    )
+def _state(name: str, reading: Reading) -> Hashable:
+    return source_state(source_of(name), reading.data_dir)
 
 
-@cache
 def _read(function: str, name: str, reading: Reading) -> Frame:
+    state = _state(name, reading)
+    return _frames.get((function, name, reading), state, lambda: _anew(function, name, reading))
+
+
+def _anew(function: str, name: str, reading: Reading) -> Frame:
     if name in names(function):
         module = importlib.import_module(f"{__name__}.{name}")
         shipped: Frame = getattr(module, function)(reading.data_dir)

@@ -1,0 +1,101 @@
+"""What was read is kept while its files stay as they are; a run is made of one state of them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from fedbary.data.forms import DataSource
+
+ReadOnce = TypeVar("ReadOnce")
+
+_seen: dict[Hashable, Hashable] | None = None
+
+
+@contextmanager
+def one_state() -> Iterator[None]:
+    """Look at each file once while this lasts: what changes meanwhile is not read."""
+    global _seen
+    outer, _seen = _seen, {}
+    try:
+        yield
+    finally:
+        _seen = outer
+
+
+def hold_state() -> None:
+    """Look at each file once from now on, in a process that serves one run."""
+    global _seen
+    if _seen is None:
+        _seen = {}
+
+
+def state_of(path: Path) -> Hashable:
+    """Return what tells a file or folder from a later state: sizes and times of change.
+
+    Outside `one_state` the path is looked at anew.
+    """
+    return _once(path.absolute(), lambda: _look(path))
+
+
+def source_state(source: DataSource, data_dir: Path) -> Hashable:
+    """Return the state of what a source reads; a function of one's own has another each time."""
+    if source.is_code:
+        return _once(source, object)
+    return state_of(source.path(data_dir)) if source.text else None
+
+
+class Kept(Generic[ReadOnce]):
+    """Values by key, each with the state that it was read of; one of another state is read anew.
+
+    Parameters
+    ----------
+    most : int
+        How many there are; the one that is longest unused is given up.
+    """
+
+    def __init__(self, most: int = 4096) -> None:
+        self._most = most
+        self._held: dict[Hashable, tuple[Hashable, ReadOnce]] = {}
+
+    def get(self, key: Hashable, state: Hashable, read: Callable[[], ReadOnce]) -> ReadOnce:
+        """Return the value of a key, read if there is none of this state."""
+        found = self._held.pop(key, None)
+        if found is None or found[0] != state:
+            found = state, read()
+        self._held[key] = found
+        if len(self._held) > self._most:
+            del self._held[next(iter(self._held))]
+        return found[1]
+
+
+def _once(key: Hashable, look: Callable[[], Hashable]) -> Hashable:
+    if _seen is None:
+        return look()
+    if key not in _seen:
+        _seen[key] = look()
+    return _seen[key]
+
+
+def _look(path: Path) -> Hashable:
+    """Return a path with size and time of change of a file, or a hash of those in a folder."""
+    try:
+        found = path.stat()
+    except OSError:
+        return path.absolute(), None
+    if not stat.S_ISDIR(found.st_mode):
+        return path.absolute(), found.st_ino, found.st_size, found.st_mtime_ns
+    of_files = hashlib.blake2b(digest_size=16)
+    for place, folders, files in os.walk(path):
+        folders.sort()
+        for name in sorted(files):
+            file = os.path.join(place, name)
+            held = os.stat(file) if os.path.exists(file) else None
+            told = (held.st_size, held.st_mtime_ns) if held else None
+            of_files.update(repr((file, told)).encode())
+    return path.absolute(), of_files.hexdigest()
