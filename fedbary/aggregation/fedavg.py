@@ -6,9 +6,9 @@ model: there it equals AALV.
 
 It assumes nothing of a posterior: it is for networks of numbers, `bayesian_layers=0`.
 
-What travels: the network, once either way.
+Messages: the network, once either way.
 
-What it costs: the server goes once over the replies.
+Cost: the server goes once over the replies.
 
 Use it as the rival: whatever else is tried should be better than it, under the same budget.
 

@@ -11,9 +11,9 @@ Equal posteriors aggregate to themselves.
 It assumes that clients who agree are to be multiplied, and those who do not are all to be kept:
 outvoted ones count by their overlap.
 
-What travels: the posterior, once either way: two numbers a Gaussian weight.
+Messages: the posterior, once either way: two numbers a Gaussian weight.
 
-What it costs: the server's time grows with the number of these Gaussians, K (K + 1)/2 of K clients:
+Cost: the server's time grows with the number of these Gaussians, K (K + 1)/2 of K clients:
 2 µs a weight of ten clients, 20 times RKLB's; α = ⅓ takes 10, the quadrature of `findings.alpha`,
 for any α, 1500.
 

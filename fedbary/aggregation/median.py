@@ -8,9 +8,9 @@ hostile, every coordinate lies within the range of the honest ones.
 It assumes that most clients are honest and alike; how many are not it need not know. Every client
 counts once, whatever number of examples it claims.
 
-What travels: the posterior, once either way: two numbers a Gaussian weight.
+Messages: the posterior, once either way: two numbers a Gaussian weight.
 
-What it costs: the server puts the clients' values of each weight in order.
+Cost: the server puts the clients' values of each weight in order.
 
 Use it against clients that send what lies far off. It slows learning where clients differ, and
 hardly tells a flipped sign from an unusual client.

@@ -9,9 +9,9 @@ averaging K − h is the practice, and keeps every honest client where the hosti
 It assumes at most h hostile clients of K ≥ 2h + 3, and honest ones closer to one another than to
 those. Every selected client counts once.
 
-What travels: the posterior, once either way: two numbers a Gaussian weight.
+Messages: the posterior, once either way: two numbers a Gaussian weight.
 
-What it costs: the server goes twice over the replies, the first time for K (K − 1)/2 distances.
+Cost: the server goes twice over the replies, the first time for K (K − 1)/2 distances.
 
 Use it against clients whose whole replies are false. It leaves out unusual honest ones, too: where
 each holds two classes that costs more than an attack.

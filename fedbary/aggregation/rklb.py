@@ -5,9 +5,9 @@ The product of the posteriors to the powers w_k, and argmin_q Σ w_k KL(q || p_k
 It assumes variances that say how sure a client is: its say in a weight is w_k/v_k. Where all have
 the same variance the means are FedAvg's.
 
-What travels: the posterior, once either way: two numbers a Gaussian weight.
+Messages: the posterior, once either way: two numbers a Gaussian weight.
 
-What it costs: the server goes once over the replies, with an exponential a weight and client.
+Cost: the server goes once over the replies, with an exponential a weight and client.
 
 Use it as the default. Under `kl_weight=share` it is the posterior of all data exactly, where
 posteriors factorise. Where a client may be hostile it needs a bound, for who sends tiny variances

@@ -6,9 +6,9 @@ weights it is conflation.
 
 It assumes what conflation does, and weights that say how much a client knows.
 
-What travels: the posterior, once either way: two numbers a Gaussian weight.
+Messages: the posterior, once either way: two numbers a Gaussian weight.
 
-What it costs: the server goes once over the replies, with an exponential a weight and client.
+Cost: the server goes once over the replies, with an exponential a weight and client.
 
 Use it as conflation, where clients of few examples should not narrow the aggregate as much as those
 of many. What its page says of rounds holds here too.

@@ -14,7 +14,7 @@ class Hostile(Checked):
     Parameters
     ----------
     hostile_fraction
-        Part of the clients that attack.
+        Fraction of the clients that attack.
     """
 
     hostile_fraction: ShareOrZero = 0.2

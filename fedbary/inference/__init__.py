@@ -65,7 +65,7 @@ class Training:
     log_var_lr
         About how far a log-variance that is much too small rises in a step: Adam's rate in
         `variational`, in `natural_gradient` and `ivon` the part of the way that a precision moves.
-        In `clamped_sgd` SGD's rate. 0 freezes them.
+        In `clamped_sgd` Step size of SGD. 0 freezes them.
     kl_weight
         Weight of KL(q‖prior)/n_k beside the mean negative log-likelihood; 0 is for `variational`.
     max_grad_norm

@@ -41,7 +41,7 @@ class Parameters(Checked):
     Parameters
     ----------
     kl_weight
-        κ, the weight of the prior beside n_k times the mean cross-entropy; share: n_k/n, the
+        κ, the weight of the prior beside n_k times the mean cross-entropy. share: n_k/n, the
         client's share of all examples.
     """
 

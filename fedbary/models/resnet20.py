@@ -34,7 +34,7 @@ class Parameters(Checked):
     Parameters
     ----------
     pixels
-        What the first layer sees of images in [0, 1]: themselves ("unit"), or 2x − 1 ("signed").
+        Scale of the first layer's inputs, for images x in [0, 1]. unit: x. signed: 2x − 1.
     width
         Channels of the first stage, a multiple of `groups`; each further stage has twice as many.
     groups

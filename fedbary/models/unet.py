@@ -28,7 +28,7 @@ class Parameters(Checked):
     Parameters
     ----------
     channels
-        At full side, a multiple of `groups`; each lower level has twice as many.
+        Channels at full size, a multiple of `groups`; each lower level has twice as many.
     groups
         Groups of channels that are normalised together.
     """
