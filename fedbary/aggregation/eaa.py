@@ -4,7 +4,7 @@ The largest of the variances that are means of the clients': RKLB's â‰¤ AALV's â
 
 It assumes nothing of how variances compare: means are FedAvg's, whatever they are.
 
-Messages: the posterior, once either way: two numbers a Gaussian weight.
+Messages: the posterior, once each way: two numbers a Gaussian weight.
 
 Cost: the server goes once over the replies, with an exponential a weight and client.
 

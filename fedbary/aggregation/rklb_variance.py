@@ -5,7 +5,7 @@ It is no barycentre: beside RKLB and WB it tells what of their difference comes 
 It assumes of the variances that they say how sure a client is, as RKLB does; of the means
 nothing, as WB.
 
-Messages: the posterior, once either way: two numbers a Gaussian weight.
+Messages: the posterior, once each way: two numbers a Gaussian weight.
 
 Cost: the server goes once over the replies, with an exponential a weight and client.
 

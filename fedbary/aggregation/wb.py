@@ -4,7 +4,7 @@ argmin_q Σ w_k W₂²(q, p_k).
 
 It assumes nothing of how variances compare: means are FedAvg's, whatever they are.
 
-Messages: the posterior, once either way: two numbers a Gaussian weight.
+Messages: the posterior, once each way: two numbers a Gaussian weight.
 
 Cost: the server goes once over the replies, with an exponential a weight and client.
 

@@ -1,4 +1,4 @@
-"""What local methods can be told: of the steps that they take, and of the posterior."""
+"""Parameters of local methods: of their steps, and of the posterior."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class PosteriorParameters(StepParameters):
         normal: N(0, prior_std²) in every round. global: the last global posterior; round 1 takes
         normal.
     prior_std
-        Of N(0, prior_std²).
+        Standard deviation of the prior N(0, prior_std²).
     kl_weight
         Weight of KL(q‖prior)/n_k beside the mean cross-entropy. share: n_k/n, the client's share of
         all examples; all clients together then count the prior once.

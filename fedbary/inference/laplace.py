@@ -36,7 +36,7 @@ TOLERANCE = 1e-6
 
 @dataclass(frozen=True)
 class Parameters(Checked):
-    """What the mode depends on.
+    """Parameters that the mode depends on.
 
     Parameters
     ----------

@@ -15,7 +15,7 @@ e^g.
 It assumes labelled examples at the server that are like those to be predicted (`server_fraction`
 keeps some). It cannot weigh knowledge of which the server has no example.
 
-Messages: as under the rule alone, the model or the posterior once either way. Clients keep nothing.
+Messages: as under the rule alone, the model or the posterior once each way. Clients keep nothing.
 
 Cost: a client's round is the local inference. The server pays `server_epochs` over its examples a
 round and holds the round's K networks meanwhile.

@@ -20,7 +20,7 @@ KERNEL_SIZE = 5
 
 @dataclass(frozen=True)
 class Parameters(Checked):
-    """What the network can be told.
+    """Parameters of the network.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ class CNN(nn.Module):
         return self._through(range(len(LAYERS)), self._seen(x))
 
     def can_split(self) -> bool:
-        """Whether plain layers are followed by variational ones alone, at least one."""
+        """Return whether plain layers are followed by variational ones alone, at least one."""
         gaussian = [isinstance(self.get_submodule(name), VARIATIONAL) for name in LAYERS]
         return any(gaussian) and all(gaussian[gaussian.index(True) :])
 

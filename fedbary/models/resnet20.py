@@ -1,9 +1,9 @@
 """ResNet-20 for small images, with group norm in place of batch norm.
 
-A 3×3 convolution, three stages of three residual blocks of two 3×3 convolutions each, with 16, 32
-and 64 channels and half the side from stage to stage, the mean over the pixels, and one linear
-layer. Shortcuts have no parameters: where the shape changes they take every second pixel and add
-channels of zeros.
+A 3×3 convolution comes first. Three stages follow, each of three residual blocks of two 3×3
+convolutions. They have 16, 32 and 64 channels, and half the side from stage to stage. The mean over
+the pixels and one linear layer come last. Shortcuts have no parameters: where the shape changes
+they take every second pixel and add channels of zeros.
 
 Batch norm's running moments are those of one client's data, and its means over clients with
 different data are nobody's; group norm has none (Hsieh et al. 2020).
@@ -29,7 +29,7 @@ STAGES, BLOCKS = 3, 3
 
 @dataclass(frozen=True)
 class Parameters(Checked):
-    """What the network can be told.
+    """Parameters of the network.
 
     Parameters
     ----------
