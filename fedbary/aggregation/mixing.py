@@ -9,8 +9,8 @@ client's point, c the global model that it began from and u_k = x_k − c its up
 - mixing then gives every client the mean of K − h points, of K clients of which h may be hostile.
   These are its own point and those whose updates point its way most. They are its nearest
   neighbours, if all updates are of one length (Allouah et al., Fixing by Mixing, AISTATS 2023).
-- Points that still lie far out are clipped to the median distance from the middle, the point
-  whose distances from all sum to least, in m and in √v each by itself too.
+- Points that still lie far out are clipped to the median distance from the middle, in m and in √v
+  each by itself too. The middle is the point whose distances from all sum to least.
 
 A hostile client could spend a length of both together on m alone. If honest standard deviations
 move more than honest means do, a client that scales its means would go several times as far as any

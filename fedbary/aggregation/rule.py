@@ -63,9 +63,7 @@ class Rule:
 
     @property
     def is_mean(self) -> bool:
-        """Return whether it is a weighted mean in its chart: weights as they are, which sum to
-        1.
-        """
+        """Return whether it is a weighted mean in its chart, with weights that sum to 1."""
         return all(power == 1 for power in self.powers) and not self.relative
 
     def found(self, sums: Sequence[Tensor], largest: float | Tensor) -> tuple[Tensor, Tensor]:

@@ -27,7 +27,7 @@ class Slot:
     shape, stride
         Those of the noise for a full batch.
     per_example
-        How many of the first axis belong to an example; 0 for noise that all share.
+        Entries of the first axis that belong to an example; 0 for noise that all share.
     """
 
     shape: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""How a federation goes on: in rounds, or whenever replies arrive."""
+"""The modes of a federation: in rounds, or whenever replies arrive."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Clocked(Checked):
-    """What every mode owns.
+    """Settings of every mode.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What tasks own, by what their data are; a task's file in `limits` says which of these it has."""
+"""Settings of tasks by what their data are; a task's file in `tasks` says which of these it has."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Idle = Mapping[str, tuple[str, object, str]]
 
 @dataclass(frozen=True)
 class OfClasses(Checked):
-    """What tasks with classes own.
+    """Settings of tasks with classes.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ class OfClasses(Checked):
 
 @dataclass(frozen=True)
 class OfSets(OfClasses):
-    """What tasks with one class an example own.
+    """Settings of tasks with one class an example.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ class OfSets(OfClasses):
 
 @dataclass(frozen=True)
 class OfImages(OfClasses):
-    """What tasks on images own.
+    """Settings of tasks on images.
 
     Parameters
     ----------
@@ -132,7 +132,7 @@ class OfImages(OfClasses):
 
 @dataclass(frozen=True)
 class OfLabelledImages(OfImages, OfSets):
-    """What the classification of images owns.
+    """Settings of the classification of images.
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ class OfLabelledImages(OfImages, OfSets):
 
 @dataclass(frozen=True)
 class OfRows(Checked):
-    """What tasks on tables own.
+    """Settings of tasks on tables.
 
     Parameters
     ----------
@@ -178,7 +178,7 @@ class OfRows(Checked):
 
 @dataclass(frozen=True)
 class OfLabelledRows(OfRows, OfSets):
-    """What the classification of tables owns.
+    """Settings of the classification of tables.
 
     Parameters
     ----------
@@ -195,7 +195,7 @@ class OfLabelledRows(OfRows, OfSets):
 
 @dataclass(frozen=True)
 class OfNumbers(OfRows):
-    """What regression owns.
+    """Settings of regression.
 
     Parameters
     ----------
