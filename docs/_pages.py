@@ -40,8 +40,8 @@ TOP = {"CONTRIBUTING.md": "project/contributing.md", "CHANGELOG.md": "project/ch
 
 HEADINGS = {
     "It assumes": "What it assumes",
-    "What travels:": "What travels",
-    "What it costs:": "What it costs",
+    "Messages:": "Messages",
+    "Cost:": "Cost",
     "Use it": "When to use it",
     "Trap": "Traps",
     "Reference": "Source",

@@ -44,7 +44,7 @@ RULES: Mapping[str, AnyRule] = MappingProxyType(
 DIVERGENCES: Mapping[str, Divergence] = MappingProxyType(
     {name: r.divergence for name, r in RULES.items() if isinstance(r, Rule) and r.divergence}
 )
-"""What each barycentre makes least, by its name."""
+"""The divergence that each barycentre minimises, by its name."""
 
 
 def rule_named(name: str) -> AnyRule:
@@ -68,14 +68,14 @@ def aggregate(
 ) -> Posterior:
     """Aggregate the clients' posteriors under a rule.
 
-    Under a chart rule Gaussian tensors become F⁻¹(Σ w_k F(m_k, v_k)) in its chart F (BA-BFL,
-    eqs. 7-10), deterministic floating tensors Σ w_k m_k, with w_k = weights[k] / Σ weights.
-    Integer and bool buffers become their mean Σ w_k x_k, rounded, or under a robust rule their
-    median. The arithmetic is in float64.
+    A chart rule makes Gaussian tensors F⁻¹(Σ w_k F(m_k, v_k)) in its chart F (BA-BFL, eqs. 7-10).
+    Deterministic floating tensors become Σ w_k m_k, with w_k = weights[k] / Σ weights. Integer and
+    bool buffers become their mean Σ w_k x_k, rounded, or under a robust rule their median. The
+    arithmetic is in float64.
 
-    A sequence of posteriors is `aggregate_tensors` of their state dicts. Those of a generator are
-    taken one at a time, so that any number of them needs the memory of the sums alone; only robust
-    and joint rules, and the bound, need them all at once.
+    A sequence of posteriors is `aggregate_tensors` of their state dicts. A generator's are taken
+    one at a time, so any number of them needs the memory of the sums alone. Only robust and joint
+    rules, and the bound, need them all at once.
 
     Parameters
     ----------
@@ -84,8 +84,8 @@ def aggregate(
     posteriors : iterable of Posterior
         One per client, all with the same names and shapes; none is changed.
     weights : sequence of float
-        One per client, in the same order: finite, none negative, not all 0; any scale. Of a
-        robust rule they only say who is left out: a client of weight 0.
+        One per client, in the same order: finite, none negative, not all 0; any scale. For a robust
+        rule they only say who is left out: a client of weight 0.
     max_precision_ratio : float, optional
         The most that a precision may be of the clients' median, 1 or more; see
         `fedbary.aggregation.bound`. None: no bound.

@@ -4,9 +4,9 @@ The geometric mean of the variances.
 
 It assumes nothing of how variances compare: means are FedAvg's, whatever they are.
 
-What travels: the posterior, once either way: two numbers a Gaussian weight.
+Messages: the posterior, once each way: two numbers a Gaussian weight.
 
-What it costs: the server goes once over the replies, as for FedAvg: a sum of what was sent.
+Cost: the server goes once over the replies, as for FedAvg: a sum of what was sent.
 
 Use it as the plain control of the others: it is what Flower's FedAvg makes of a model whose tensors
 are means and log-variances.

@@ -38,12 +38,12 @@ from fedbary.errors import SettingError
 from fedbary.gaussian import gaussian_pairs
 
 LEEWAY = math.log(4.0)
-"""How far, in nats, a log-variance may go beyond those that it comes from."""
+"""The farthest, in nats, that a log-variance may go beyond those that it comes from."""
 
 
 @dataclass(frozen=True, eq=False)
 class Change:
-    """What a client made of a model.
+    """A client's change of a model.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ def along(
         Keys of tensors that are no parameters, such as running variances; they are mixed. Integer
         and bool tensors always are, and rounded.
     largest_log_var : float
-        Where the magnitudes of the result's log-variances end.
+        Largest magnitude of the result's log-variances.
 
     Returns
     -------

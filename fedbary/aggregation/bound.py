@@ -25,10 +25,9 @@ def bound_precisions(log_var: Tensor, max_precision_ratio: float) -> Tensor:
     the aggregate. Bounded, it has at most r times the say of a client with the median precision,
     as long as less than half of the clients are hostile.
 
-    That is all it does. It leaves means as they are: at r a hostile minority of equal weights,
-    a part h of the clients, still has up to r h / (r h + 1 − h) of the say where the others hold
-    the median. It leaves large variances, which WB, EAA and FKLB pass on, and the weights that
-    clients claim.
+    That is all it does. It leaves means as they are. A hostile minority of equal weights, a part h
+    of the clients, still has up to r h / (r h + 1 − h) of the say where the others hold the median.
+    It leaves large variances, which WB, EAA and FKLB pass on, and the weights that clients claim.
     """
     least = median(log_var) - math.log(max_precision_ratio)
     return torch.maximum(log_var, least)

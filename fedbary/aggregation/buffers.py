@@ -1,4 +1,4 @@
-"""What becomes of integer and bool tensors: counters, masks, tables."""
+"""The aggregate of integer and bool tensors: counters, masks, tables."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ class BufferMean:
     """The weighted mean Σ w_k x_k of an integer or bool tensor, rounded, half to even.
 
     Clients are added one after another, with weights that sum to 1. Sums run in float64 over the
-    differences from the heaviest client so far: equal values stay what they are, nothing overflows
-    from one end of int64 to the other, and a far value of little weight costs no accuracy.
+    differences from the heaviest client so far. So equal values stay what they are, nothing
+    overflows from one end of int64 to the other, and a far value of little weight costs no
+    accuracy.
     """
 
     def __init__(self) -> None:
@@ -60,8 +61,8 @@ class BufferMean:
 def aggregate_buffer(rule: AnyRule, clients: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
     """Return what becomes of an integer or bool tensor.
 
-    Under a robust rule it is the element-wise median, of an even number of clients the lower of
-    the two middle ones; under any other rule the rounded mean, see `BufferMean`.
+    A robust rule takes the element-wise median; of an even number of clients it takes the lower of
+    the two middle ones. Any other rule takes the rounded mean, see `BufferMean`.
 
     Parameters
     ----------

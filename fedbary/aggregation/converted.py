@@ -15,8 +15,7 @@ from fedbary.aggregation.reals import flat_reals
 class Converted(Mapping[str, Tensor]):
     """Named tensors, some of which are what a function makes of those that are held.
 
-    Whoever asks for one gets it whole; who works through it by `piece_of` never holds more of it
-    than a piece.
+    Indexing returns a tensor whole. `piece_of` never holds more of it than a piece.
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
 """Barycentres of Gaussians with full covariances, of few weights: a linear model, a last layer.
 
-Of N(m_k, C_k) with weights w_k the reverse-KL barycentre argmin_q Σ w_k KL(q ‖ p_k) is
+The reverse-KL barycentre of N(m_k, C_k) with weights w_k, argmin_q Σ w_k KL(q ‖ p_k), is
 
     C⁻¹ = Σ w_k C_k⁻¹,      m = C Σ w_k C_k⁻¹ m_k      (BA-BFL, eq. 8),
 
@@ -8,7 +8,7 @@ the Wasserstein-2 barycentre argmin_q Σ w_k W₂²(q, p_k) has m = Σ w_k m_k a
 
     C = Σ w_k (C^½ C_k C^½)^½      (BA-BFL, eq. 10),
 
-to which C ← C^-½ (Σ w_k (C^½ C_k C^½)^½)² C^-½ goes from any start. Where covariances commute, as
+to which C ← C^-½ (Σ w_k (C^½ C_k C^½)^½)² C^-½ goes from any start. If covariances commute, as
 diagonal ones do, they are the rules RKLB and WB.
 
 Reference: Álvarez-Esteban et al., A fixed-point approach to barycenters in Wasserstein space, 2016.
@@ -85,8 +85,8 @@ def square_root(matrix: Tensor) -> Tensor:
 def with_ridge(matrix: Tensor, ridge: float) -> Tensor:
     """Return a symmetric matrix plus a ridge, above 0, on its diagonal, none below half of it.
 
-    Where eigenvalues of the matrix fall so far below 0, they count as 0; that takes
-    eigenvalues, some twenty times as long as to find that there are none.
+    Eigenvalues of the matrix that fall so far below 0 count as 0. That takes eigenvalues, some
+    twenty times as long as to find that there are none.
     """
     half = matrix.clone()
     half.diagonal().add_(ridge / 2)

@@ -1,14 +1,14 @@
 """FedAvg: the weighted mean of parameters, θ = Σ w θ_k.
 
-McMahan et al. (2017), eq. 1, for deterministic tensors. Of a Gaussian tensor it averages the
-parameters as this package stores them, mean and log-variance, as Flower's FedAvg does to such a
-model: there it equals AALV.
+McMahan et al. (2017), eq. 1, for deterministic tensors. It averages a Gaussian tensor's parameters
+as this package stores them, mean and log-variance, as Flower's FedAvg does to such a model. It
+equals AALV there.
 
 It assumes nothing of a posterior: it is for networks of numbers, `bayesian_layers=0`.
 
-What travels: the network, once either way.
+Messages: the network, once each way.
 
-What it costs: the server goes once over the replies.
+Cost: the server goes once over the replies.
 
 Use it as the rival: whatever else is tried should be better than it, under the same budget.
 

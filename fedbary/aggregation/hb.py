@@ -11,11 +11,11 @@ Equal posteriors aggregate to themselves.
 It assumes that clients who agree are to be multiplied, and those who do not are all to be kept:
 outvoted ones count by their overlap.
 
-What travels: the posterior, once either way: two numbers a Gaussian weight.
+Messages: the posterior, once each way: two numbers a Gaussian weight.
 
-What it costs: the server's time grows with the number of these Gaussians, K (K + 1)/2 of K clients:
-2 µs a weight of ten clients, 20 times RKLB's; α = ⅓ takes 10, the quadrature of `findings.alpha`,
-for any α, 1500.
+Cost: the server's time grows with the number of these Gaussians, K (K + 1)/2 of K clients. Ten
+clients take 2 µs a weight, 20 times RKLB's. α = ⅓ takes 10 µs; the quadrature of `findings.alpha`,
+for any α, takes 1500.
 
 Use it for some tens of clients that agree here and there. `rooted(3)` is the rule of α = ⅓, as
 ``rule`` in Python.
@@ -88,8 +88,9 @@ def _component(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return of Π p_k^{c_k/r} the log of its mass, its mean less that of the first k, its variance.
 
-    With a_k = c_k/r: 1/v = Σ a_k/v_k, m = v Σ a_k m_k/v_k, and, Σ a_k being 1, the log of the mass
-    ½ [log v − Σ a_k log v_k − Σ a_k (m_k − m)²/v_k].
+    With a_k = c_k/r: 1/v = Σ a_k/v_k and m = v Σ a_k m_k/v_k. As Σ a_k is 1, the log of the mass is
+
+        ½ [log v − Σ a_k log v_k − Σ a_k (m_k − m)²/v_k].
     """
     first, *_ = counts
     parts = {k: count / root for k, count in counts.items()}

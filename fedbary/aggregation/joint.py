@@ -1,4 +1,4 @@
-"""What a joint rule is: a function of all clients' Gaussians of a weight, and of their weights."""
+"""A joint rule: a function of all clients' Gaussians of a weight, and of their weights."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class JointRule:
 
     @property
     def is_mean(self) -> bool:
-        """Whether equal posteriors aggregate to themselves."""
+        """Return whether equal posteriors aggregate to themselves."""
         return True
 
 

@@ -1,16 +1,16 @@
 """Median of each coordinate: of the means, and of the log-variances.
 
 Yin et al. (2018), Definition 1. The median of the log-variances is that of the variances, the
-standard deviations or the precisions; of an even number of clients it is the middle of the two
-middle ones, for variances thus their geometric mean. While less than half of the clients are
-hostile, every coordinate lies within the range of the honest ones.
+standard deviations or the precisions. For an even number of clients it is the middle of the two
+middle ones, so for variances their geometric mean. While less than half of the clients are hostile,
+every coordinate lies within the range of the honest ones.
 
 It assumes that most clients are honest and alike; how many are not it need not know. Every client
 counts once, whatever number of examples it claims.
 
-What travels: the posterior, once either way: two numbers a Gaussian weight.
+Messages: the posterior, once each way: two numbers a Gaussian weight.
 
-What it costs: the server puts the clients' values of each weight in order.
+Cost: the server puts the clients' values of each weight in order.
 
 Use it against clients that send what lies far off. It slows learning where clients differ, and
 hardly tells a flipped sign from an unusual client.

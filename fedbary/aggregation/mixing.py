@@ -3,24 +3,25 @@
 Both work in (m, √v), where distances are Wasserstein-2 and the mean is its barycentre. With x_k a
 client's point, c the global model that it began from and u_k = x_k − c its update:
 
-- clipping shortens who has gone far to the median length, u_k ← min(1, r/‖u_k‖) u_k,
-  r = median ‖u_k‖ (Karimireddy, He and Jaggi, Learning from History for Byzantine Robust
-  Optimization, ICML 2021), in m and in √v each by itself;
-- mixing then gives every client the mean of its own point and of those whose updates point its way
-  most, K − h together, of K clients of which h may be hostile: its nearest neighbours (Allouah et
-  al., Fixing by Mixing, AISTATS 2023), if all updates were of one length; and who still lies far
-  out is clipped to the median distance from the middle, the point whose distances from all sum to
-  least, in m and in √v each by itself too.
+- clipping shortens long updates to the median length, u_k ← min(1, r/‖u_k‖) u_k,
+  r = median ‖u_k‖, in m and in √v each by itself (Karimireddy, He and Jaggi, Learning from History
+  for Byzantine Robust Optimization, ICML 2021);
+- mixing then gives every client the mean of K − h points, of K clients of which h may be hostile.
+  These are its own point and those whose updates point its way most. They are its nearest
+  neighbours, if all updates are of one length (Allouah et al., Fixing by Mixing, AISTATS 2023).
+- Points that still lie far out are clipped to the median distance from the middle, in m and in √v
+  each by itself too. The middle is the point whose distances from all sum to least.
 
-A length of both together would be a budget that a hostile client spends on m alone: where honest
-standard deviations move more than honest means do, one who scales its means would go several times
-as far as any honest one.
+A hostile client could spend a length of both together on m alone. If honest standard deviations
+move more than honest means do, a client that scales its means would go several times as far as any
+honest one.
 
-Allouah et al. take the distances themselves. Of clients who differ, small updates then lie next to
-all, honest or not, and the honest mean with its sign flipped is small. How far two updates point
-the same way is the sum of their cosines in m and in √v, for what all do to √v hides who flips m.
+Allouah et al. take the distances themselves. If clients differ, small updates then lie next to all,
+honest or not, and the honest mean with its sign flipped is small. Two updates' likeness is the sum
+of their cosines in m and in √v. One cosine of both would hide a client that flips m behind what all
+do to √v.
 
-Where h is 0 all points become one, the mean of all, and neither the rule nor weights matter.
+If h is 0, all points become one, the mean of all, and neither the rule nor weights matter.
 
 Then the rule aggregates as ever. A point after both is a mean of the clients' points and c, so that
 one pass over the replies finds all products, and another mixes and aggregates.
@@ -37,7 +38,7 @@ from fedbary.aggregation.robust import num_hostile
 from fedbary.errors import SettingError
 
 _NO_LENGTH = 1e-150
-"""What a length of 0 counts as, so that its square is above 0."""
+"""The value that stands for a length of 0, so that its square is above 0."""
 
 _TIE = 1e-9
 """Sums of distances that differ by less than this part are equal: the first client's is taken."""
@@ -45,14 +46,14 @@ _TIE = 1e-9
 
 @dataclass(frozen=True)
 class Mixing:
-    """Whether clipping is all, or mixing follows, and for how many hostile clients.
+    """The steps before a rule: clipping alone, or mixing too, and for how many hostile clients.
 
     Parameters
     ----------
     fraction : float
         The part of the clients that may be hostile, from 0 to below ½; h = ⌊fraction · K⌋.
     mixes : bool
-        Whether neighbours are mixed.
+        True: neighbours are mixed.
 
     Raises
     ------

@@ -1,17 +1,17 @@
 """Multi-Krum: the mean of the K − h clients that lie closest to their neighbours.
 
 The score of a client is the sum of its squared distances to the K − h − 2 others closest to it,
-with h = ⌊trim_fraction · K⌋ (Blanchard et al., 2017, section 4); the h clients of the highest
-scores are left out. Distances are Wasserstein-2, √Σ [(m − m′)² + (√v − √v′)²] over all
-tensors, and so is the mean. The guarantee for a single selected client asks for K ≥ 2h + 3;
-averaging K − h is the practice, and keeps every honest client where the hostile lie far off.
+with h = ⌊trim_fraction · K⌋ (Blanchard et al., 2017, section 4). The rule leaves out the h clients
+of the highest scores. Distances are Wasserstein-2, √Σ [(m − m′)² + (√v − √v′)²] over all tensors,
+and so is the mean. The guarantee for a single selected client asks for K ≥ 2h + 3. Averaging K − h
+is the practice, and keeps every honest client if the hostile ones lie far off.
 
 It assumes at most h hostile clients of K ≥ 2h + 3, and honest ones closer to one another than to
 those. Every selected client counts once.
 
-What travels: the posterior, once either way: two numbers a Gaussian weight.
+Messages: the posterior, once each way: two numbers a Gaussian weight.
 
-What it costs: the server goes twice over the replies, the first time for K (K − 1)/2 distances.
+Cost: the server goes twice over the replies, the first time for K (K − 1)/2 distances.
 
 Use it against clients whose whole replies are false. It leaves out unusual honest ones, too: where
 each holds two classes that costs more than an attack.

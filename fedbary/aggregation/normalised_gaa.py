@@ -1,13 +1,13 @@
 """NormalisedGAA, GAA as BA-BFL's public code has it: m = Σ w m_k, v = Σ w² v_k / Σ w².
 
-Divided so, the variances of equal posteriors stay what they are, and at equal weights it is EAA; a
-client of many examples has more say in the variances than in the means.
+So the variances of equal posteriors stay what they are, and it is EAA at equal weights. A client of
+many examples has more say in the variances than in the means.
 
 It assumes nothing of how variances compare: means are FedAvg's, whatever they are.
 
-What travels: the posterior, once either way: two numbers a Gaussian weight.
+Messages: the posterior, once each way: two numbers a Gaussian weight.
 
-What it costs: the server goes once over the replies, with an exponential a weight and client.
+Cost: the server goes once over the replies, with an exponential a weight and client.
 
 Use it to compare with what the papers print of GAA, whose formula there, Σ w² v, is not what their
 code computes. Else EAA is the plainer choice.

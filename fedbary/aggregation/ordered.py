@@ -14,8 +14,8 @@ _MOST = 32
 def ordered(stack: np.ndarray) -> Sequence[np.ndarray]:
     """Return the rows of a stack [clients, weights] sorted by column, as `numpy.sort` does.
 
-    Of few clients it compares whole rows, pair by pair, by Batcher's odd-even merge sort: a minimum
-    and a maximum of long rows take less time than a sort of many short columns.
+    For few clients it compares whole rows, pair by pair, by Batcher's odd-even merge sort. A
+    minimum and a maximum of long rows take less time than a sort of many short columns.
 
     Source: Batcher, Sorting networks and their applications, AFIPS 1968.
     """

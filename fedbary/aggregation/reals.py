@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def is_continuous(tensor: Tensor) -> bool:
-    """Whether a tensor holds floating or complex numbers, neither integers nor bools."""
+    """Return whether a tensor holds floating or complex numbers, neither integers nor bools."""
     return tensor.is_floating_point() or tensor.is_complex()
 
 

@@ -2,16 +2,16 @@
 
 The product of the posteriors to the powers w_k, and argmin_q Σ w_k KL(q || p_k).
 
-It assumes variances that say how sure a client is: its say in a weight is w_k/v_k. Where all have
-the same variance the means are FedAvg's.
+It assumes variances that say how sure a client is: its say in a weight is w_k/v_k. If all have the
+same variance, the means are FedAvg's.
 
-What travels: the posterior, once either way: two numbers a Gaussian weight.
+Messages: the posterior, once each way: two numbers a Gaussian weight.
 
-What it costs: the server goes once over the replies, with an exponential a weight and client.
+Cost: the server goes once over the replies, with an exponential a weight and client.
 
-Use it as the default. Under `kl_weight=share` it is the posterior of all data exactly, where
-posteriors factorise. Where a client may be hostile it needs a bound, for who sends tiny variances
-owns the aggregate (`max_precision_ratio`).
+Use it as the default. With `kl_weight=share` it is the posterior of all data exactly, if posteriors
+factorise. If a client may be hostile it needs a bound (`max_precision_ratio`), as a client that
+sends tiny variances owns the aggregate.
 
 Reference: Jamoussi, Serra, Stavrou and Kountouris, Information-Geometric Barycenters for Bayesian
 Federated Learning.

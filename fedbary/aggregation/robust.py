@@ -1,4 +1,4 @@
-"""What a robust rule is: a function of all clients' posteriors side by side.
+"""A robust rule: a function of all clients' posteriors side by side.
 
 Robust rules give every client the same say: a weight is what a client claims, and a hostile one
 may claim any. A weight of 0 leaves a client out, as it does under every rule.
@@ -21,7 +21,7 @@ def num_hostile(fraction: float, clients: int) -> int:
 
 @dataclass(frozen=True)
 class RobustRule:
-    """What both kinds of robust rule, `CoordinateRule` and `SelectionRule`, have in common.
+    """The common part of both kinds of robust rule, `CoordinateRule` and `SelectionRule`.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ class RobustRule:
     trim_fraction : float
         The part of the clients that may be hostile, from 0 to below ½.
     counts_hostile : bool
-        Whether the rule needs to know that part.
+        True: the rule needs to know that part.
 
     Raises
     ------
@@ -48,11 +48,11 @@ class RobustRule:
 
     @property
     def is_mean(self) -> bool:
-        """Whether equal posteriors aggregate to themselves, as under every robust rule."""
+        """Return whether equal posteriors aggregate to themselves, as under every robust rule."""
         return True
 
     def is_plain(self, clients: int) -> bool:
-        """Whether ⌊trim_fraction · clients⌋ is 0, so that the rule gives no protection."""
+        """Return whether ⌊trim_fraction · clients⌋ is 0, so that the rule gives no protection."""
         assumed = self.counts_hostile and self.trim_fraction > 0
         return assumed and self.num_hostile(clients) == 0
 

@@ -1,4 +1,4 @@
-"""What an aggregation rule is: a mean of Gaussians in other coordinates."""
+"""An aggregation rule: a mean of Gaussians in other coordinates."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class Rule:
     powers : tuple of int
         The power of the weight for each coordinate.
     centred : bool
-        Whether sums run relative to the first client's mean and in float64, for a chart whose
-        inverse subtracts sums of squared means. Shifting all means must then shift the aggregate.
+        True: sums run relative to the first client's mean and in float64, for a chart whose inverse
+        subtracts sums of squared means. Shifting all means must then shift the aggregate.
     relative : bool
-        Whether the sums are divided by the largest weight, so that its client counts once.
+        True: the sums are divided by the largest weight, so that its client counts once.
     add : callable, optional
         Does on a CPU what `forward` and a weighted sum do, without temporary arrays; for a rule
         that is not `centred` and whose powers are equal.
@@ -63,7 +63,7 @@ class Rule:
 
     @property
     def is_mean(self) -> bool:
-        """Whether it is a weighted mean in its chart: weights as they are, which sum to 1."""
+        """Return whether it is a weighted mean in its chart, with weights that sum to 1."""
         return all(power == 1 for power in self.powers) and not self.relative
 
     def found(self, sums: Sequence[Tensor], largest: float | Tensor) -> tuple[Tensor, Tensor]:

@@ -22,7 +22,7 @@ class Running:
     rule : Rule
         The rule.
     first : Posterior
-        What posteriors look like; its data are not held.
+        A posterior with the layout of all; its data are not held.
 
     Attributes
     ----------

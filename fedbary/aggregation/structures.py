@@ -1,8 +1,9 @@
 """Structures: how the precision of a linear layer's weights is held, summed and solved with.
 
-A layer's weights and bias are a matrix W (outputs, inputs + 1), its input x̄ ends in a 1. Λ_i is the
-Hessian of example i's loss by the outputs. The loss's Hessian by W is Σ Λ_i ⊗ x̄_i x̄_iᵀ, exactly.
-A structure keeps some sums of it, its *statistics*. Those of two data sets add.
+A layer's weights and bias are a matrix W (outputs, inputs + 1), and its input x̄ ends in a 1. The
+matrix Λ_i is the Hessian of example i's loss by the outputs. The loss's Hessian by W is Σ Λ_i ⊗
+x̄_i x̄_iᵀ, exactly. A structure keeps some sums of it, its *statistics*. Those of two data sets
+add.
 
     diagonal   Σ Λ_cc x̄_d²                                            c d numbers
     kronecker  (Σ Λ_i) ⊗ (Σ x̄ x̄ᵀ) / n                                 triangles of c and d, and n
@@ -36,7 +37,7 @@ ROUNDING = 1e-5
 
 @dataclass(frozen=True)
 class Structure(ABC):
-    """How the precision of a layer's weights is held.
+    """A structure of the precision of a layer's weights.
 
     Parameters
     ----------
@@ -48,13 +49,13 @@ class Structure(ABC):
     inputs: int
 
     softmax_alone: ClassVar[bool] = False
-    """Whether it bounds the curvature of one softmax, and holds no other loss's."""
+    """True: it bounds the curvature of one softmax, and holds no other loss's."""
 
     undamped: ClassVar[bool] = False
-    """Whether sites move all the way: it holds all of the loss's curvature, or a bound on it."""
+    """True: sites move all the way, as it holds all of the loss's curvature, or a bound on it."""
 
     damping: ClassVar[float] = 0.3
-    """How far sites of it move in a round where nothing tells how far they may."""
+    """Part of the way that its sites move in a round if nothing tells how far they may."""
 
     @abstractmethod
     def sizes(self) -> dict[str, int]:
@@ -266,7 +267,7 @@ class Quadratic:
     Parameters
     ----------
     structure : Structure
-        How P is held.
+        Structure that holds P.
     held : Statistics
         Those of P.
     ridge : float

@@ -22,9 +22,9 @@ _GROUP = 16
 class RunningSums:
     """Aggregate one tensor, or one piece of it, from one client after another.
 
-    With `dtype` float32 the coordinates are computed, and summed over groups of 16 clients, in
-    float32, and the groups' sums in float64: the rounding error does not grow with the number of
-    clients. That is for log-variances within ±80, where no exponential leaves float32.
+    With `dtype` float32 the coordinates are computed in float32, and summed so over groups of 16
+    clients. The groups' sums are added in float64, so the rounding error does not grow with the
+    number of clients. That is for log-variances within ±80, where no exponential leaves float32.
 
     Parameters
     ----------

@@ -70,14 +70,14 @@ def aggregate_tensors(
     max_precision_ratio : float, optional
         The most that a precision may be of the clients' median; see `fedbary.aggregation.bound`.
     mixing : Mixing, optional
-        What is done to the posteriors before the rule aggregates them.
+        Step on the posteriors before the rule aggregates them.
     centre : Mapping[str, Tensor], optional
         The global model that they began from, like a client's; `mixing` needs it.
     least_dtype : torch.dtype
         The precision to work in where tensors are no wider. In float32 log-variances must be
         within ±80; see `RunningSums`.
     largest_log_var : float
-        Where the magnitudes of the result's log-variances end.
+        Largest magnitude of the result's log-variances.
     empty : callable
         Makes the result's floating and complex tensors.
 

@@ -7,9 +7,9 @@ With at most h hostile clients every coordinate lies within the range of the hon
 It assumes at most h hostile clients, and honest ones that are alike. Every client counts once,
 whatever number of examples it claims.
 
-What travels: the posterior, once either way: two numbers a Gaussian weight.
+Messages: the posterior, once each way: two numbers a Gaussian weight.
 
-What it costs: the server puts the clients' values of each weight in order.
+Cost: the server puts the clients' values of each weight in order.
 
 Use it as the median, where how many may be hostile is known: it takes in more of the honest ones.
 

@@ -1,4 +1,4 @@
-"""How large values may be, so that no rule's arithmetic overflows."""
+"""Limits of values, so that no rule's arithmetic overflows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GAA shrinks variances by Σ w² a round; left alone they would leave what is adm
 """
 
 _HEADROOM = 2.0**20
-"""What sums over clients may multiply a coordinate by."""
+"""The most that sums over clients may multiply a coordinate by."""
 
 
 def value_limit(dtype: torch.dtype, gaussian: bool) -> float:
@@ -32,9 +32,9 @@ def value_limit(dtype: torch.dtype, gaussian: bool) -> float:
     Parameters
     ----------
     dtype : torch.dtype
-        Of the array, floating or complex.
+        Type of the array, floating or complex.
     gaussian : bool
-        Whether it holds means of Gaussians.
+        True: it holds means of Gaussians.
     """
     largest = torch.finfo(torch.promote_types(dtype, torch.float32)).max / _HEADROOM
     square = math.sqrt(torch.finfo(torch.float64).max / _HEADROOM)

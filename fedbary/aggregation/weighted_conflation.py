@@ -6,16 +6,16 @@ weights it is conflation.
 
 It assumes what conflation does, and weights that say how much a client knows.
 
-What travels: the posterior, once either way: two numbers a Gaussian weight.
+Messages: the posterior, once each way: two numbers a Gaussian weight.
 
-What it costs: the server goes once over the replies, with an exponential a weight and client.
+Cost: the server goes once over the replies, with an exponential a weight and client.
 
 Use it as conflation, where clients of few examples should not narrow the aggregate as much as those
-of many. What its page says of rounds holds here too.
+of many. The notes on rounds there hold here, too.
 
-References: Hill and Miller, How to Combine Independent Data Sets for the Same Quantity, 2011;
-Ozer et al., How to Combine Variational Bayesian Networks in Federated Learning (FVBA), 2022, whose
-public code has these formulas, by products of K variances, which underflow; here they are sums.
+References: Hill and Miller, How to Combine Independent Data Sets for the Same Quantity, 2011; Ozer
+et al., How to Combine Variational Bayesian Networks in Federated Learning (FVBA), 2022. Its public
+code has these formulas by products of K variances, which underflow; here they are sums.
 """
 
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What every attack owns."""
+"""Settings of every attack."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from fedbary.parts.parameters import Checked, ShareOrZero
 
 @dataclass(frozen=True)
 class Hostile(Checked):
-    """How many clients are hostile.
+    """Number of hostile clients.
 
     Parameters
     ----------
     hostile_fraction
-        Part of the clients that attack.
+        Fraction of the clients that attack.
     """
 
     hostile_fraction: ShareOrZero = 0.2

@@ -30,8 +30,8 @@ def replaced(
 ) -> dict[str, Tensor]:
     """Return the reply with what the honest clients have too, scales apart, replaced.
 
-    `by` is given a name and the honest clients' tensors, [clients, *shape], in float64. What no
-    honest client has in that shape is sent as fitted.
+    `by` is given a name and the honest clients' tensors, [clients, *shape], in float64. Tensors
+    that no honest client has in that shape are sent as fitted.
     """
     scales = _scales(fitted)
     sent = dict(fitted)

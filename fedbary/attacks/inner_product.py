@@ -14,7 +14,7 @@ from fedbary.attacks._hostile import Hostile
 from fedbary.attacks._moves import NamedTensors, replaced
 
 EPSILON = 1.0
-"""By how much the honest clients' mean update is multiplied, against its sign."""
+"""Factor of the honest clients' mean update, against its sign."""
 
 Parameters = Hostile
 

@@ -1,6 +1,6 @@
 """The honest clients' mean less z standard deviations of each coordinate, and log v_k.
 
-So many honest clients lie farther out that the hostile ones seem to be of the majority; see
+Enough honest clients lie farther out that the hostile ones seem to be of the majority. See
 `deviations` (Baruch, Baruch and Goldberg, A Little Is Enough, NeurIPS 2019, algorithm 3).
 """
 

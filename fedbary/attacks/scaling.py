@@ -12,7 +12,7 @@ from fedbary.attacks._hostile import Hostile
 from fedbary.attacks._moves import NamedTensors, moved
 
 SCALE = 10.0
-"""By how much an update is multiplied."""
+"""Factor of an update."""
 
 Parameters = Hostile
 

@@ -1,7 +1,7 @@
 """The flipped update with tiny variances: m − (m_k − m), −30.
 
 The attack peculiar to posteriors: in the reverse-KL barycentre a client's say is w/v, and one such
-client owns it. Of what has no log-variance it is `sign_flip`.
+client owns it. Tensors without a log-variance get `sign_flip`.
 """
 
 from __future__ import annotations

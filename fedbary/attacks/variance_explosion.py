@@ -1,7 +1,7 @@
 """The flipped update with huge variances: m − (m_k − m), 10.
 
 In the Wasserstein-2 barycentre a standard deviation is a mean of the clients', and one such client
-makes all of them large. Of what has no log-variance it is `sign_flip`.
+makes all of them large. Tensors without a log-variance get `sign_flip`.
 """
 
 from __future__ import annotations

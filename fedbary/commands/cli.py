@@ -1,6 +1,6 @@
 """The `fedbary` command: simulate one run, sweep a grid of runs, report on it.
 
-What a command needs is imported when it is called, so that the help is there at once.
+A command imports its modules when it is called, so that the help is there at once.
 """
 
 from __future__ import annotations
@@ -72,12 +72,12 @@ def simulate(
 ) -> None:
     """Run a simulated federation on this machine.
 
-    SETTINGS.yaml is a file of settings, simulation.yaml if none is named; KEY=VALUE sets one of
-    them and goes over the file.
+    SETTINGS.yaml is a file of settings; the default is simulation.yaml. KEY=VALUE sets one of them
+    and overrides the file.
 
-    Examples: `fedbary simulate`; `fedbary simulate rule=WB rounds=3`;
-    `fedbary simulate mine.yaml dataset=fashionmnist protocol=short`. The settings and their
-    defaults stand in simulation.yaml. The results' folder is printed at the end.
+    Examples: `fedbary simulate`; `fedbary simulate rule=WB rounds=3`; `fedbary simulate mine.yaml
+    dataset=fashionmnist protocol=short`. The file simulation.yaml lists the settings and their
+    defaults. The last line names the results' folder.
     """
     from fedbary.commands import start
 
@@ -89,15 +89,15 @@ def resume(
     run: Annotated[Path, typer.Argument(metavar="RUN")],
     arguments: Annotated[list[str] | None, typer.Argument(metavar="[rounds=NUMBER]")] = None,
     previous: Annotated[
-        bool, typer.Option("--previous", help="From the checkpoint before the last.")
+        bool, typer.Option("--previous", help="Continue from the checkpoint before the last.")
     ] = False,
     own_code: OwnCode = False,
 ) -> None:
-    """Go on with a simulated run that was cut off.
+    """Continue a simulated run that was interrupted.
 
-    RUN is the run's folder. It goes on from its last whole round. NUMBER is how many rounds it then
-    has, more than before: so a run that has ended goes on, too. Example: `fedbary resume runs/RUN
-    rounds=40`.
+    RUN is the run's folder. The run continues after its last whole round. NUMBER is its new number
+    of rounds, more than before; a run that has ended continues, too. Example: `fedbary resume
+    runs/RUN rounds=40`.
 
     The final model is that of a run without the interruption, bit for bit on a CPU.
     """
@@ -119,15 +119,14 @@ def deploy(
 ) -> None:
     """Run a federation of real servers on this machine.
 
-    They talk by TLS, with keys that the command generates.
+    The servers talk by TLS. The command generates their keys.
 
-    SETTINGS.yaml is a file of settings, simulation.yaml if none is named; KEY=VALUE sets one of
-    them and goes over the file.
+    SETTINGS.yaml is a file of settings; the default is simulation.yaml. KEY=VALUE sets one of them
+    and overrides the file.
 
-    Examples: `fedbary deploy clients=3 rounds=3` deals the data set to three SuperNodes;
-    `fedbary deploy --site a.npz --site b.npz dataset=none classes=10 input_shape=1x28x28` gives
-    each its own data and the server none. All that is started is stopped at the end, also on
-    Ctrl-C.
+    Examples: `fedbary deploy clients=3 rounds=3` deals the data set to three SuperNodes; `fedbary
+    deploy --site a.npz --site b.npz dataset=none classes=10 input_shape=1x28x28` gives each its own
+    data and the server none. The command stops all servers at the end, also on Ctrl-C.
     """
     from fedbary.commands import start
 
@@ -138,11 +137,11 @@ def deploy(
 def explain(
     part: Annotated[str | None, typer.Argument(metavar="[PART]")] = None,
 ) -> None:
-    """Say what the parts of a run and its settings are.
+    """Explain a part of a run or a setting.
 
     PART is the name of a method, a rule, a local inference, a data set, a model, a protocol or a
-    setting; without it all are listed. Examples: `fedbary
-    explain`; `fedbary explain PVI`; `fedbary explain kl_weight`.
+    setting. Without PART the command lists all. Examples: `fedbary explain`; `fedbary explain PVI`;
+    `fedbary explain kl_weight`.
     """
     from fedbary.settings.explain import explained, overview
 
@@ -161,7 +160,7 @@ app.command()(forget)
 
 
 def main() -> None:
-    """Run the command line; what goes wrong ends it with one line, a bad setting with code 2."""
+    """Run the command line; an error ends it with one line, a bad setting with code 2."""
     for number in STOPPING:
         if not _goes_on_without_terminal(number):
             signal.signal(number, _stop_once)
@@ -182,12 +181,12 @@ def main() -> None:
 
 
 def _goes_on_without_terminal(number: int) -> bool:
-    """Whether this is the signal of a closed terminal, and `nohup` has had it ignored."""
+    """Return whether this is the signal of a closed terminal that `nohup` has had ignored."""
     return number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN
 
 
 def _stop_once(number: int, frame: object) -> None:
-    """End the command, and let it stop in peace what it has started.
+    """End the command, and let it stop in peace all that it has started.
 
     Further signals are taken by a handler, not ignored: what is started now would inherit that.
     """

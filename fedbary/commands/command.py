@@ -1,4 +1,4 @@
-"""Where the `fedbary` command begins: it says in a line which packages it lacks."""
+"""The entry of the `fedbary` command: it names missing packages in a line."""
 
 import codecs
 import os
@@ -9,7 +9,7 @@ from fedbary.runs.ending import spare_imports
 
 
 def main() -> None:
-    """Run the command line, if what it needs is installed."""
+    """Run the command line, if its packages are installed."""
     _leave_ascii()
     draw_without_screen()
     try:

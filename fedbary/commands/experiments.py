@@ -15,11 +15,11 @@ GridOverrides = Annotated[
     typer.Argument(metavar="[KEY=VALUE ...]"),
 ]
 ResultsFolder = Annotated[
-    Path | None, typer.Option(help="Results folder.", show_default="runs/EXPERIMENT")
+    Path | None, typer.Option(help="Folder of the results.", show_default="runs/EXPERIMENT")
 ]
 Only = Annotated[
     list[str] | None,
-    typer.Option(metavar="KEY=VALUE,...", help="Keep the runs with these values; repeatable."),
+    typer.Option(metavar="KEY=VALUE,...", help="Run only runs with these values; repeatable."),
 ]
 
 
@@ -30,22 +30,24 @@ def sweep(
     only: Only = None,
     jobs: Annotated[
         int | None,
-        typer.Option(min=1, help="Runs at a time.", show_default="CPU cores; with engine=ray 1"),
+        typer.Option(
+            min=1, help="Number of runs at a time.", show_default="CPU cores; with engine=ray 1"
+        ),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List the runs and estimate their time.")
     ] = False,
 ) -> None:
-    """Run a grid of simulations; what is done is skipped.
+    """Run a grid of simulations; runs that are done are skipped.
 
     EXPERIMENT.yaml is the grid's file; KEY=VALUE sets a setting of every run.
 
     Examples: `fedbary sweep findings/smoke/grid.yaml --dry-run`; `fedbary sweep
     findings/protocol/short/grid.yaml --only dataset=cifar10 --only bayesian_layers=0,3 --jobs 2`.
 
-    Each run has a folder under RESULTS/runs and a log under RESULTS/logs; RESULTS/runs.csv has a
-    row a run, RESULTS/rounds.csv.gz a row a round. Stop it whenever you like, and start it again
-    to go on.
+    Each run has a folder under RESULTS/runs and a log under RESULTS/logs. RESULTS/runs.csv has a
+    row a run, RESULTS/rounds.csv.gz a row a round. You may stop the sweep at any time; the same
+    command continues it.
     """
     from rich.console import Console
 
@@ -81,12 +83,13 @@ def central(
     results: ResultsFolder = None,
     only: Only = None,
 ) -> None:
-    """Fit methods that see all data at once to a grid's splits.
+    """Fit central methods, which see all data at once, to a grid's splits.
 
     EXPERIMENT.yaml is the file of a grid of regressions; KEY=VALUE sets a setting of every run.
 
-    Bayesian linear regression, mean-field variational inference and deep ensembles; their scores go
-    to RESULTS/central.csv, where `fedbary report` finds them. What is done is skipped.
+    The methods are Bayesian linear regression, mean-field variational inference and deep ensembles.
+    Their scores go to RESULTS/central.csv, where `fedbary report` finds them. Fits that are done
+    are skipped.
     """
     from fedbary.settings.config import parse_overrides
     from fedbary.study.grid import read_experiment
@@ -105,13 +108,12 @@ def central(
 def report(
     results: Annotated[Path, typer.Argument(metavar="RESULTS")],
 ) -> None:
-    """Tell what a sweep or a run found, on one page.
+    """Report the results of a sweep or a run on one page.
 
-    RESULTS is a folder as `fedbary sweep` fills it, or that of a run that has ended.
+    RESULTS is the folder of a sweep, or of a run that has ended.
 
-    Tables, figures, settings: RESULTS/report.html, one self-contained
-    page, RESULTS/report.md and RESULTS/figures, written from the sweep's table, or the run's
-    metrics, alone.
+    The report has tables, figures and settings: RESULTS/report.html, one self-contained page,
+    RESULTS/report.md and RESULTS/figures. It needs only the sweep's table or the run's metrics.
     """
     from fedbary.report.report import write_report
 
@@ -120,14 +122,16 @@ def report(
 
 def compare(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN RUN ...")],
-    output: Annotated[Path, typer.Option(help="The folder to write.")] = Path("comparison"),
-    force: Annotated[bool, typer.Option("--force", help="Replace what is there.")] = False,
+    output: Annotated[Path, typer.Option(help="Folder to write.")] = Path("comparison"),
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace the folder if it exists.")
+    ] = False,
 ) -> None:
-    """Compare runs: settings, scores, courses.
+    """Compare runs: settings, scores, learning curves.
 
-    RUN is the folder of a run that has ended. The settings that differ are listed. Runs that
-    differ but in their seeds are repeats of one another; where two sets of runs share two seeds or
-    more, their differences are tested in pairs. The folder gets comparison.md and courses.png.
+    RUN is the folder of a run that has ended. The table lists the settings that differ. Runs that
+    differ only in their seeds are repeats. Two sets of runs that share two seeds or more are tested
+    in pairs. The folder gets comparison.md and courses.png.
 
     Example: `fedbary compare runs/A runs/B runs/C`.
     """

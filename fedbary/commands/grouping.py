@@ -12,7 +12,7 @@ from fedbary.commands.use import Run
 
 def clusters(
     run: Run,
-    count: Annotated[int, typer.Option("--count", min=1, help="How many clusters.")] = 2,
+    count: Annotated[int, typer.Option("--count", min=1, help="Number of clusters.")] = 2,
     rule: Annotated[
         str,
         typer.Option(
@@ -23,9 +23,9 @@ def clusters(
     """Group a simulated run's clients by the models that they keep.
 
     RUN is the folder of a run with projection=WB or RKLB, or of a method whose clients keep a whole
-    model (pFedBayes, pFedVem). The clusters are those of k-means whose centres are barycentres,
-    weighted by examples. The last line says how much of the spread about one barycentre they
-    explain: 0 % is nothing, and the more clusters, the more of it.
+    model (pFedBayes, pFedVem). The clusters are those of k-means, with barycentres weighted by
+    examples as centres. The last line says how much of the spread about one barycentre they
+    explain. 0 % is nothing; more clusters explain more.
 
     Example: `fedbary clusters runs/RUN --count 3`.
     """

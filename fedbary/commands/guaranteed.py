@@ -20,14 +20,14 @@ def kept_to(
     error_rate: float,
     confidence: float,
 ) -> np.ndarray:
-    """Return who goes to a person, (N,) bool, and print what is sure of the others.
+    """Return the cases that go to a person, (N,) bool, and print the guarantee for the others.
 
     Parameters
     ----------
     trained, examples
-        The model, and what is predicted.
+        The model, and the examples to predict.
     known
-        Labelled examples that were not trained on; None for what the run's sites hold out.
+        Labelled examples that were not trained on; None: the run's sites' held-out examples.
     error_rate, confidence
         The part of errors among the kept, and the probability that it is not exceeded.
 
@@ -57,7 +57,8 @@ def kept_to(
     flags: np.ndarray = (uncertainty_bins(prediction) > found.number).cpu().numpy()
     if found.number >= 0:
         print(
-            f"Kept: {asked}; {found.wrong} of {found.kept} such of {found.examples} held-out "
-            f"examples are wrong. Here {int(flags.sum())} of {len(flags)} go to a person"
+            f"Kept: {asked}. {found.kept} of {found.examples} held-out examples are kept, and "
+            f"{found.wrong} of these are wrong. Here {int(flags.sum())} of {len(flags)} "
+            "go to a person"
         )
     return flags

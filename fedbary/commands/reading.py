@@ -1,4 +1,4 @@
-"""What the commands on a run's model share: reading examples, and lines for people."""
+"""Helpers of the commands on a run's model: reading examples, and lines for people."""
 
 from __future__ import annotations
 
@@ -33,19 +33,21 @@ def read(trained: Trained, data: Path, target: str, by: str | None = None) -> Ex
     """Read examples; say which columns are of no use, and how many pictures were converted."""
     examples = trained.read(data, target)
     if target and examples.y is None:
-        raise SettingError("--target", target, f"a column of {data}, with what is to be predicted")
+        raise SettingError("--target", target, f"the column of {data} to predict")
     if unused := [name for name in examples.unused if name != by]:
-        tell(f"{data}: columns that are not used: {', '.join(unused)}")
+        tell(f"{data}: unused columns: {', '.join(unused)}")
     if examples.notes:
         tell(f"{data}: {'; '.join(examples.notes)}")
     if examples.unknown:
         first = examples.names[examples.unknown[0]]
-        said = f"{len(examples.unknown)} of {len(examples.names)} rows, the first of them {first}, "
-        tell(f"{data}: {said}hold a level that the model does not know, and go to a person")
+        said = (
+            f"{len(examples.unknown)} of {len(examples.names)} rows (first: {first}) hold a level "
+        )
+        tell(f"{data}: {said}that the model does not know, and go to a person")
     if examples.converted:
         form = "grey" if examples.x.shape[1] == 1 else "colour"
-        said = f"{len(examples.converted)} of {len(examples.names)} pictures, the first of them "
-        said += f"{examples.converted[0]}, were converted to {form}, which the model takes"
+        said = f"{len(examples.converted)} of {len(examples.names)} images (first: "
+        said += f"{examples.converted[0]}) were converted to {form}, as the model needs"
         print(printable(f"{data}: {said}"), file=sys.stderr)
     return examples
 
@@ -64,7 +66,7 @@ def not_trained_on(trained: Trained, examples: Examples, source: Path) -> Exampl
 
 
 def names_of(trained: Trained, examples: Examples) -> dict[str, Any]:
-    """Return what says which example is which: its name, and the run's column of ids."""
+    """Return the examples' names, and the run's column of ids."""
     from fedbary.parts.parameters import told
     from fedbary.settings.task_words import OfRows
 

@@ -1,4 +1,4 @@
-"""What the commands simulate, resume and deploy do: settings from words, a folder, a run."""
+"""The commands simulate, resume and deploy: settings from words, a folder, a run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fedbary.settings.modes import require_real_time
 from fedbary.settings.uses import require_used
 
 PATIENCE = 3.5
-"""Seconds after which a command says what it does, and what is wrong with it comes second."""
+"""Seconds after which a command says what it does, before it knows of errors."""
 
 
 def simulate(words: list[str]) -> None:
@@ -37,12 +37,14 @@ def resume(run: Path, checkpoint: str, words: Sequence[str] = (), own_code: bool
     given = parse_overrides([*words])
     if others := given.keys() - {"rounds"}:
         name = min(others)
-        raise SettingError(name, given[name], "no word but rounds=, as the run has its settings")
+        raise SettingError(name, given[name], "rounds= alone; the run keeps its other settings")
     with as_written(run):
         if is_deployed(run):
             going_on = shlex.join([f"output={run}", f"resume={checkpoint}"])
-            allowed = f"a simulated run; this one had real servers: what began it, with {going_on}"
-            raise SettingError("run", str(run), f"{allowed}, goes on")
+            allowed = (
+                f"a simulated run; this one had real servers: repeat its command with {going_on}"
+            )
+            raise SettingError("run", str(run), allowed)
         settings = validated({**read_settings(run), "resume": checkpoint, **given})
         require_trusted(settings, run, own_code)
     if given:
@@ -60,7 +62,7 @@ def deploy(words: list[str], sites: list[Path]) -> None:
     """Run a federation of real servers, on the data of sites, if there are any."""
     settings = _settings([*words, *([f"clients={len(sites)}"] if sites else [])])
     if sites and (said := [word for word in words if word.startswith("clients=")]):
-        allowed = f"no value, as there are {len(sites)} --site"
+        allowed = f"no value, as {len(sites)} --site are given"
         raise SettingError("clients", said[-1].partition("=")[2], allowed)
     if settings.dataset == "none" and not sites:
         raise SettingError("dataset", "none", "a data set, or --site with each site's data")
@@ -102,7 +104,7 @@ def _simulate(settings: Settings, folder: Path) -> None:
 
 @contextmanager
 def _announced(settings: Settings, starts: str) -> Iterator[None]:
-    """Say what is done now, once it is known to go well, or else after `PATIENCE`."""
+    """Print the run's line, once the run is known to start, or else after `PATIENCE`."""
     line = (
         f"{settings.clients} clients train {settings.rounds} rounds of {settings.strategy} on "
         f"{settings.dataset}"

@@ -23,39 +23,47 @@ Run = Annotated[Path, typer.Argument(metavar="RUN")]
 Data = Annotated[Path, typer.Argument(metavar="DATA")]
 Samples = Annotated[
     int | None,
-    typer.Option(min=0, help="Networks drawn; 0: that of the means.", show_default="the run's"),
+    typer.Option(
+        min=0,
+        help="Number of networks drawn; 0: the network of the means.",
+        show_default="the run's",
+    ),
 ]
 Target = Annotated[
     str,
-    typer.Option(help="The column of a table with the targets.", show_default="the run's"),
+    typer.Option(help="Column of a table with the targets.", show_default="the run's"),
 ]
 OwnCode = Annotated[
     bool, typer.Option("--own-code", help="Import the functions that the run's settings name.")
 ]
 Level = Annotated[
     float | None,
-    typer.Option(help="Rate at which sets hold the class.", show_default="the run's"),
+    typer.Option(help="Rate at which sets hold the true class.", show_default="the run's"),
 ]
-Force = Annotated[bool, typer.Option("--force", help="Replace files that are there.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace existing files.")]
 
 
 def predict(
     run: Run,
     data: Data,
     samples: Samples = None,
-    output: Annotated[Path, typer.Option(help="The CSV file to write.")] = Path("predictions.csv"),
+    output: Annotated[Path, typer.Option(help="CSV file to write.")] = Path("predictions.csv"),
     error_rate: Annotated[
         float | None,
-        typer.Option(help="Leave to a person what is too uncertain for this part of errors."),
+        typer.Option(
+            help="Refer uncertain cases to a person, so that at most this fraction of the kept "
+            "predictions is wrong."
+        ),
     ] = None,
     confidence: Annotated[
         float | None,
-        typer.Option(help="Keep to that part of errors with this probability."),
+        typer.Option(help="Probability that the error rate is kept."),
     ] = None,
     held_out: Annotated[
         Path | None,
         typer.Option(
-            help="Labelled examples by which that is chosen.", show_default="the run's test set"
+            help="Labelled examples that set the referral threshold.",
+            show_default="the run's test set",
         ),
     ] = None,
     level: Level = None,
@@ -63,15 +71,15 @@ def predict(
     own_code: OwnCode = False,
     force: Force = False,
 ) -> None:
-    """Predict examples with a federation's model, and how sure it is.
+    """Predict examples with a federation's model, with uncertainty.
 
     RUN is the folder of a run that has ended. DATA is images (.npz with x, an image, a folder of
-    images) or rows (.csv or .parquet with the columns that were trained on, .npz).
+    images) or rows (.csv or .parquet with the training columns, .npz).
 
-    The CSV has a line an example: of classes the most probable, all probabilities, total and
-    epistemic uncertainty in nats; of numbers mean, std and a 90 % interval. A run with conformal
-    sets has the classes in each example's set. Of images the surest and the least sure are drawn
-    beside it. A row with a level that the model does not know goes to a person, without a
+    The CSV has a line an example. Classes: the most probable class, all probabilities, total and
+    epistemic uncertainty in nats. Numbers: mean, std and a 90 % interval. A run with conformal sets
+    adds the classes in each example's set. A picture beside the CSV shows the surest and the least
+    sure images. A row with a level that the model does not know is referred to a person, without a
     prediction.
 
     Examples: `fedbary predict runs/RUN scans/ --samples 50`; `fedbary predict runs/RUN loans.csv
@@ -82,9 +90,9 @@ def predict(
     from fedbary.trained.class_sets import set_columns
 
     if held_out and error_rate is None:
-        raise SettingError("--held-out", str(held_out), "with --error-rate, which it is for")
+        raise SettingError("--held-out", str(held_out), "only together with --error-rate")
     if confidence is not None and error_rate is None:
-        raise SettingError("--confidence", confidence, "with --error-rate, which it is for")
+        raise SettingError("--confidence", confidence, "only together with --error-rate")
     trained = learned(load(run, own_code))
     picture = writing.picture_beside(output)
     writing.require_free([output, picture], force)
@@ -121,11 +129,13 @@ def export(
 ) -> None:
     """Write a federation's model as one ONNX graph.
 
-    RUN is the folder of a run that has ended, MODEL is the file to write. The graph, of drawn
-    networks, takes any number of inputs, float32 images whose bytes were divided by 255 or float64
-    rows in their own units, and answers with the mean of the networks' probabilities, or mean and
-    variance of a number, the uncertainty, and what each network says. `--samples 0` is the network
-    of the posterior's means. Needs the extra `onnx`.
+    RUN is the folder of a run that has ended. MODEL is the file to write. The command needs the
+    extra `onnx`.
+
+    The graph holds drawn networks. Its inputs are float32 images, whose bytes were divided by 255,
+    or float64 rows in their own units, any number of them. Its outputs are the mean of the
+    networks' probabilities, or mean and variance of a number, then the uncertainty, and each
+    network's answer. With `--samples 0` it is the network of the posterior's means.
 
     Examples: `fedbary export runs/RUN model.onnx --samples 20`; `fedbary export runs/RUN mean.onnx
     --samples 0`.
@@ -145,11 +155,11 @@ def evaluate(
     samples: Samples = None,
     by: Annotated[
         str | None,
-        typer.Option(help="Score each value of this column too; of images: folder, folder 2, …"),
+        typer.Option(help="Score each value of this column too; for images: folder, folder 2, …"),
     ] = None,
     level: Level = None,
     target: Target = "",
-    output: Annotated[Path, typer.Option(help="The folder to write.")] = Path("evaluation"),
+    output: Annotated[Path, typer.Option(help="Folder to write.")] = Path("evaluation"),
     own_code: OwnCode = False,
     force: Force = False,
 ) -> None:
@@ -158,9 +168,9 @@ def evaluate(
     RUN is the folder of a run that has ended. DATA is as for `fedbary predict`, with labels: an
     .npz with y, folders named as the classes, a CSV file with the target.
 
-    The folder gets scores.csv and pictures: reliability, and what rejecting the most uncertain
-    predictions is worth, in all and for each group. A run with conformal sets has sets.csv, how
-    often they hold the class and how large they are, and set-sizes.png.
+    The folder gets scores.csv and pictures, in all and for each group: reliability, and the
+    accuracy after referral of the most uncertain predictions. A run with conformal sets has
+    sets.csv, with their coverage and sizes, and set-sizes.png.
 
     Examples: `fedbary evaluate runs/RUN ward7.csv --by sex`; `fedbary evaluate runs/RUN test.npz`.
     """
@@ -200,7 +210,7 @@ def evaluate(
     for line in [*aligned(found), *(aligned(covered) if covered else ())]:
         print(line)
     for one, other in alike(found["group"]):
-        said = f"{one!r} and {other!r} differ in case or blanks alone, and are told apart"
+        said = f"{one!r} and {other!r} differ only in case or blanks, and count as two groups"
         print(f"{data}: {said}", file=sys.stderr)
     print(f"Evaluation: {output}")
 
@@ -208,7 +218,7 @@ def evaluate(
 def _referred(
     columns: dict[str, np.ndarray], names: Collection[str], unknown: tuple[int, ...]
 ) -> dict[str, np.ndarray]:
-    """Return predictions of which those in some places are left to a person and say nothing."""
+    """Return predictions; those in some places are referred to a person and say nothing."""
     import numpy as np
 
     count = len(columns["example"])
@@ -229,7 +239,7 @@ def _to_person(
     known: Examples,
     samples: int | None,
 ) -> np.ndarray:
-    """Return who goes to a person, and say what that does on the held-out examples."""
+    """Return the cases that go to a person, and print the errors on the held-out examples."""
     from fedbary.predictive import Prediction
     from fedbary.trained.referral import CONFIDENCE, referral
 
@@ -242,13 +252,13 @@ def _to_person(
     flags = chosen.to_person(prediction)
     if chosen.kept:
         print(
-            f"Of {len(known.y)} held-out examples {100 * chosen.kept:.1f} % are kept, of which "
-            f"{100 * chosen.error:.2f} % are wrong (at most {100 * chosen.bound:.2f} % with "
-            f"{100 * CONFIDENCE:.0f} % confidence); here {int(flags.sum())} of {len(flags)} go to "
-            "a person"
+            f"Kept: {100 * chosen.kept:.1f} % of {len(known.y)} held-out examples; "
+            f"{100 * chosen.error:.2f} % of these are wrong (at most {100 * chosen.bound:.2f} % "
+            f"with {100 * CONFIDENCE:.0f} % confidence). Here {int(flags.sum())} of {len(flags)} "
+            "go to a person"
         )
     else:
-        print("On the held-out examples no threshold has so few errors: all go to a person")
+        print("All go to a person: no threshold has so few errors on the held-out examples")
     return flags
 
 

@@ -15,14 +15,14 @@ def forget(
     run: Run,
     site: Annotated[str, typer.Argument(metavar="SITE")],
     output: Annotated[
-        Path | None, typer.Option(help="The folder to write.", show_default="RUN-without-SITE")
+        Path | None, typer.Option(help="Folder to write.", show_default="RUN-without-SITE")
     ] = None,
     own_code: OwnCode = False,
 ) -> None:
     """Take a site out of a run of LDA, Ridge or ConjugateGaussian.
 
-    RUN is the folder of a run that has ended. SITE is the name of a site as its log has it. The
-    model of the new folder is that of a run without the site. RUN stays as it is.
+    RUN is the folder of a run that has ended. SITE is the name of a site, as in its log. The new
+    folder has the model of a run without the site. RUN stays as it is.
 
     Examples: `fedbary forget runs/RUN north`; `fedbary forget runs/RUN "partition 3" --output
     runs/WITHOUT`.

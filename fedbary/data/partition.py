@@ -20,7 +20,7 @@ class Skew(Checked):
     Parameters
     ----------
     alpha
-        Concentration of the Dirichlet shares: the smaller, the more the clients differ.
+        Concentration of the Dirichlet shares; with a smaller one clients differ more.
     """
 
     alpha: Positive = 0.5
@@ -33,7 +33,7 @@ class FewClasses(Checked):
     Parameters
     ----------
     classes_per_client
-        Classes of a client.
+        Number of classes of a client.
     """
 
     classes_per_client: Count = 2

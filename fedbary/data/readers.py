@@ -36,7 +36,7 @@ class Reading:
     download : bool
         Whether what is not there may be fetched.
     target : str
-        The column that is predicted.
+        Column to predict.
     shape : tuple of int
         Channels, height and width that pictures become; None for theirs, which must be all alike.
     resize : str

@@ -47,13 +47,14 @@ __all__ = [
 
 Prior = Posterior | Factor | Quadratic | float
 """A prior: a posterior (the previous global one, say), the standard deviation of N(0, std²), or a
-factor, such as a cavity, which need not be a density; of a last layer's point weights a quadratic
-(inference=laplace)."""
+factor. A factor, such as a cavity, need not be a density. A last layer's point weights have a
+quadratic (inference=laplace).
+"""
 
 
 @dataclass(frozen=True)
 class Training:
-    """How a client trains.
+    """Settings of a client's training.
 
     Parameters
     ----------
@@ -65,7 +66,7 @@ class Training:
     log_var_lr
         About how far a log-variance that is much too small rises in a step: Adam's rate in
         `variational`, in `natural_gradient` and `ivon` the part of the way that a precision moves.
-        In `clamped_sgd` SGD's rate. 0 freezes them.
+        In `clamped_sgd` Step size of SGD. 0 freezes them.
     kl_weight
         Weight of KL(q‖prior)/n_k beside the mean negative log-likelihood; 0 is for `variational`.
     max_grad_norm
@@ -100,7 +101,7 @@ class Training:
 
 @dataclass(frozen=True, eq=False)
 class Local:
-    """What a client has in a round.
+    """A client's model, data and settings in a round.
 
     Parameters
     ----------
@@ -124,11 +125,11 @@ class Local:
     seed : int
         The source of every draw of this client in this round: order, augmentation, noise.
     augment : Augment
-        How images are changed at random, see `fedbary.data.batches.batch_source`.
+        Random changes of images, see `fedbary.data.batches.batch_source`.
     part : float
-        Of all clients' examples, the part that lies at the round's clients; 1 where it is unknown.
+        Part of all clients' examples that lies at the round's clients; 1: unknown.
     share : float
-        How many times the examples of the mean client it has; 1 where it is unknown.
+        Its number of examples, in multiples of the mean client's; 1: unknown.
     """
 
     model: nn.Module
@@ -159,8 +160,10 @@ class Local:
 
 
 Fit = Callable[[Local], dict[str, float]]
-"""A local method: it trains `local.model` in place, and returns metrics of the fit: `train_nll`,
-the mean over the last epoch in nats, and of posteriors `kl`, KL(q ‖ prior) after it in nats."""
+"""A local method: it trains `local.model` in place, and returns metrics of the fit. They are
+`train_nll`, the mean over the last epoch in nats, and for posteriors `kl`, KL(q ‖ prior) after it
+in nats.
+"""
 
 
 INFERENCE = modules("inference")

@@ -24,7 +24,7 @@ class Head:
     layer : nn.Linear
         The layer; `weights` are its weight and bias as a matrix (outputs, inputs + 1), float64.
     features : Tensor
-        What enters it, with a 1 for the bias, (n, inputs + 1), float64.
+        Its inputs, with a 1 for the bias, (n, inputs + 1), float64.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What local methods can be told: of the steps that they take, and of the posterior."""
+"""Parameters of local methods: of their steps, and of the posterior."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ class StepParameters(Checked):
     batch_size
         Examples a step.
     lr
-        SGD's rate.
+        Step size of SGD.
     lr_schedule
-        constant, or cosine: from lr in round 1 towards 0 after the last. It is constant by default
-        with methods that sample along their steps, such as SGLD.
+        constant; cosine: the step size falls from lr in round 1 towards 0 after the last round. The
+        default is constant with methods that sample along their steps, such as SGLD.
     momentum
-        Of that SGD.
+        Momentum of SGD.
     weight_decay
-        Of means and deterministic weights, beside the prior.
+        Weight decay of means and deterministic weights, in addition to the prior.
     max_grad_norm
-        A longer gradient of the mean cross-entropy is shortened to this norm; none: never.
+        Gradients of the mean cross-entropy are clipped to this norm; none: they are not.
     """
 
     local_epochs: Count = 5
@@ -61,18 +61,18 @@ class PosteriorParameters(StepParameters):
     Parameters
     ----------
     prior
-        normal: N(0, prior_std²) in every round; global: the last global posterior, in round 1
+        normal: N(0, prior_std²) in every round. global: the last global posterior; round 1 takes
         normal.
     prior_std
-        Of N(0, prior_std²).
+        Standard deviation of the prior N(0, prior_std²).
     kl_weight
-        Weight of KL(q‖prior)/n_k beside the mean cross-entropy; share: n_k/n, the client's share of
-        all examples, with which clients of any size count the prior once in all.
+        Weight of KL(q‖prior)/n_k beside the mean cross-entropy. share: n_k/n, the client's share of
+        all examples; all clients together then count the prior once.
     init_log_var
-        Log-variance that the variational weights start from.
+        Initial log-variance of the variational weights.
     log_var_lr
-        Log-variances: Adam's rate; for ivon and natural_gradient the part of its way that a
-        precision moves in a step; for clamped_sgd SGD's rate; 0 freezes them.
+        Step size of log-variances: Adam's, or SGD's with clamped_sgd. With ivon and
+        natural_gradient it is the part of its way that a precision moves in a step. 0 freezes them.
     """
 
     prior: Literal["normal", "global"] = "normal"

@@ -27,7 +27,7 @@ class Slot:
     shape, stride
         Those of the noise for a full batch.
     per_example
-        How many of the first axis belong to an example; 0 for noise that all share.
+        Entries of the first axis that belong to an example; 0 for noise that all share.
     """
 
     shape: tuple[int, ...]
@@ -60,12 +60,12 @@ def slots_of(call: Call) -> list[Slot]:
 
 @dataclass(frozen=True, eq=False)
 class StepTable:
-    """What T steps of K clients take; step t is row t.
+    """The inputs of T steps of K clients; step t is row t.
 
     Parameters
     ----------
     indices, crops
-        Which images, of those of all clients one after another, and how cropped: (T, K, B).
+        Indices of images, in those of all clients one after another, and their crops: (T, K, B).
     labels, weights
         Their labels; 1 over the batch's size, or 0 where the batch is filled up: (T, K, B).
     counted
@@ -97,18 +97,18 @@ class Schedule:
     Parameters
     ----------
     calls
-        Of the clients; those with the most examples first.
+        The clients' rounds; those with the most examples first.
     rate
         The rate of the log-variances in a step, counted from 1.
     dtype
-        Of weights, rates and noise.
+        Type of weights, rates and noise.
 
     Attributes
     ----------
     steps : list of int
-        How many each client takes.
+        Number of steps of each client.
     size : int
-        How many steps a table has.
+        Number of steps of a table.
     """
 
     def __init__(

@@ -1,14 +1,14 @@
 """Several clients' local inference at once, side by side on one device.
 
 A step of a small network leaves a GPU waiting for the launch of the next kernel. Here the networks
-of K clients are one: their tensors are stacked, (K, …), a vmap of the network takes K batches, and
-one set of kernels does the work of K. On a GPU the step is captured as a CUDA graph, which takes
+of K clients are one. Their tensors are stacked, (K, …), and a vmap of the network takes K batches.
+One set of kernels does the work of K. On a GPU the step is captured as a CUDA graph, which takes
 one launch. Images, batches and noise lie on the device before they are needed.
 
 Each client takes the steps that the local method alone would let it take, with its own batches,
 crops and noise, from its own seed. The longest come first, and who has taken all steps leaves; a
-batch that is not full is filled up with examples of weight 0. What comes out is what the local
-method gives, to rounding.
+batch that is not full is filled up with examples of weight 0. The results are those of the local
+method, to rounding.
 
 A local method that can be done so names its update `UPDATE`, which its own `fit` uses too.
 """
@@ -72,7 +72,7 @@ def fit(name: str, calls: Sequence[Call], capture: bool = True) -> list[TrainedS
     calls
         One of each client, for which there is no `hindrance`.
     capture
-        Whether steps on a GPU are captured.
+        True: steps on a GPU are captured.
 
     Returns
     -------

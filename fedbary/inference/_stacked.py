@@ -53,7 +53,7 @@ class StackedPosterior:
     Attributes
     ----------
     names : list of str
-        Of the trained parameters: those of `points`, then those of `log_vars`.
+        Names of the trained parameters: those of `points`, then those of `log_vars`.
     held : dict of str to Tensor
         The parameters that are not trained, (K, *shape).
     """

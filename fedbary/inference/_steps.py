@@ -18,7 +18,7 @@ StepLoss = Callable[[Tensor, Tensor], AbstractContextManager[Tensor]]
 class Steps:
     """The steps of a round: going through it yields each batch (x, y) once its gradient is there.
 
-    Who goes through it moves the parameters by their gradients.
+    The loop over it moves the parameters by their gradients.
 
     Parameters
     ----------
@@ -27,14 +27,14 @@ class Steps:
     *vectors : Flat
         Parameters whose gradients are 0 before each step.
     loss : callable, optional
-        By default the mean negative log-likelihood by the network as it is.
+        Loss; the default is the mean negative log-likelihood by the network as it is.
     most : int, optional
-        How many steps are taken, by default those of all epochs.
+        Number of steps; the default is those of all epochs.
 
     Attributes
     ----------
     batches : Batches
-        Of the round, with the generator of its noise.
+        The round's batches, with the generator of its noise.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What a step of variational inference makes of the gradient of the mean NLL."""
+"""A step of variational inference, from the gradient of the mean NLL."""
 
 from __future__ import annotations
 

@@ -21,16 +21,16 @@ Published IVON is that with three differences. The factor c takes the place of i
 hess_init + δ: whatever the variances received, `lr` has SGD's meaning for a weight of mean
 curvature. No weight's rate exceeds lr: a weight of less curvature takes SGD's steps, one of more
 shorter ones. h is noisy. A single weight taken for very steep raises c and with it all others'
-rates, and then each other's h: with 10 lr allowed, 40 weights ran away to NaN at rates where
-`variational` and `natural_gradient` are right, with 3 lr at twice these. Nor is a rate so large
-that the prior's pull alone would be unstable. And (ĥ − h) ρ / (h + δ) is
-held to [−1, 1], see `natural_gradient`. The deterministic tensors take SGD with momentum.
+rates, and then each other's h. With 10 lr allowed, 40 weights ran away to NaN at rates where
+`variational` and `natural_gradient` are right. With 3 lr they did at twice these rates. Nor is a
+rate so large that the prior's pull alone would be unstable. And (ĥ − h) ρ / (h + δ) is held to [−1,
+1], see `natural_gradient`. The deterministic tensors take SGD with momentum.
 
-The variance is all the state there is: h + δ = 1/(ess v) as received, so a round goes on where
-the last one ended. A received variance above the prior's, which some rules make of several, is
-h < 0, no harm as h + δ > 0; it comes down by itself, as every target s₀ + ess ĥ holds s₀. In h's
-recursion, times ess, one sees the precision's of `natural_gradient` with
-½ ĝ (θ − m) as the estimate of ∂E_q[mean NLL]/∂(log v): the code is the same.
+The variance is all the state there is: h + δ = 1/(ess v) as received, so a round goes on where the
+last one ended. Some rules make a variance above the prior's. Received, it is h < 0, which does no
+harm as h + δ > 0. It comes down by itself, as every target s₀ + ess ĥ holds s₀. In h's recursion,
+times ess, one sees the precision's of `natural_gradient` with ½ ĝ (θ − m) as the estimate of
+∂E_q[mean NLL]/∂(log v): the code is the same.
 
 As the draw is shared by the batch, ĥ is noisy: in units of h + δ by about √(ess / batch_size),
 averaged over 1/ρ steps. For log-variances that are right to within one, ρ is at most
@@ -57,7 +57,7 @@ from fedbary.inference.shared.vectors import Momentum, Vectors, effective_size, 
 from fedbary.variational.layers import normal_like
 
 MAX_GAIN = 1.0
-"""What a weight's rate may be at most, in units of `lr`."""
+"""The largest rate of a weight, in units of `lr`."""
 
 Parameters = NaturalParameters
 

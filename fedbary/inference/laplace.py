@@ -36,12 +36,12 @@ TOLERANCE = 1e-6
 
 @dataclass(frozen=True)
 class Parameters(Checked):
-    """What the mode depends on.
+    """Parameters that the mode depends on.
 
     Parameters
     ----------
     kl_weight
-        κ, the weight of the prior beside n_k times the mean cross-entropy; share: n_k/n, the
+        κ, the weight of the prior beside n_k times the mean cross-entropy. share: n_k/n, the
         client's share of all examples.
     """
 

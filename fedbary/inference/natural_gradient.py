@@ -4,8 +4,8 @@ The objective, the draws and the means' SGD are those of `variational`,
 
     NELBO(q) = E_q[mean NLL] + KL(q ‖ prior) / ess,      ess = n_k / kl_weight,
 
-but a variance follows its natural gradient, on a scale that the data set: with the
-precision s = 1/v, the prior's s₀ and g = ∂E_q[mean NLL]/∂(log v) the NELBO is least at
+but a variance follows its natural gradient, on a scale that the data set. With the precision s =
+1/v, the prior's s₀ and g = ∂E_q[mean NLL]/∂(log v) the NELBO is least at
 
     s* = s₀ + 2 ess g / v        (∂E/∂v = g/v),
 
@@ -45,7 +45,7 @@ def fit(local: Local) -> dict[str, float]:
     """Minimise the NELBO over the model's posterior, in place; the module's text has the formulas.
 
     As `fedbary.inference.variational.fit`, except that `training.log_var_lr` is ρ, the part of the
-    way to its optimum that a precision moves in a step: 0 freezes the variances, above 0 up to 1
+    way to its optimum that a precision moves in a step. 0 freezes the variances; above 0 up to 1
     trains them.
 
     Raises

@@ -5,9 +5,9 @@ The client minimises the negative evidence lower bound per example,
     NELBO(q) = E_q[mean NLL] + kl_weight · KL(q ‖ prior) / n_k,
 
 over the means and log-variances of its Gaussian tensors, one draw of the weights a step;
-deterministic tensors train along. Means take SGD with momentum. The gradient of a log-variance
-is of order 1/n_k, so SGD at the means' rate would leave the log-variances where they start; they
-take Adam, whose step does not depend on the gradient's scale. The KL is not built as a graph:
+deterministic tensors train along. Means take SGD with momentum. The gradient of a log-variance is
+of order 1/n_k, so SGD at the means' rate would leave the log-variances where they start. They take
+Adam, whose step does not depend on the gradient's scale. The KL is not built as a graph:
 
     ∂KL/∂m = (m − m₀)/v₀,      ∂KL/∂(log v) = ½ (v/v₀ − 1).
 

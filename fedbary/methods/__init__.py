@@ -1,9 +1,9 @@
 """Published federated methods, a file each.
 
-A method is a module of this package that defines one public subclass of `Method`, or of another
-method, a frozen dataclass of its parameters with the paper's defaults; nothing else registers it.
-Its name is the class's, in small letters the file's. Types say what parameters may be.
-Shared code lies in `shared/`, or in a module whose name starts with an underscore.
+A method is a module of this package. It defines one public subclass of `Method` or of another
+method: a frozen dataclass of its parameters with the paper's defaults. Nothing else registers it.
+Its name is the class's, in small letters the file's. Types say what parameters may be. Shared code
+lies in `shared/`, or in a module whose name starts with an underscore.
 """
 
 from __future__ import annotations
@@ -80,8 +80,9 @@ def arguments_of(settings: Settings) -> dict[str, Value]:
 def require_method(settings: Settings) -> None:
     """Raise a SettingError if the run's method does not allow its parameters or its rounds.
 
-    Nor may the server be without examples where the method learns from some, nor members predict
-    where there are none, nor clients fit a temperature to other predictions than the server's.
+    Further refusals: a server without examples where the method learns from some;
+    `predictive=members` of a method without members; clients that would fit a temperature to other
+    predictions than the server's.
     """
     method = method_of(settings)
     method.check(settings.participants, told(StepParameters, settings).local_epochs)

@@ -9,7 +9,7 @@ from fedbary.methods.shared.method import Tensors
 from fedbary.predictive import Predictive
 
 LOG_VARS = "log_var/"
-"""What the keys of log-variances begin with, in a method's state and in replies."""
+"""The prefix of log-variances' keys, in a method's state and in replies."""
 
 MOST = 40.0
 """The largest magnitude of a log-variance, as strategies admit them."""

@@ -1,4 +1,4 @@
-"""What methods share that learn at the server: the bench's examples in batches, the same bits."""
+"""Helpers of methods that learn at the server: the bench's examples in batches, the same bits."""
 
 from __future__ import annotations
 

@@ -36,8 +36,8 @@ may walk a quarter of the weights' root mean square r there: η/α ≤ n_k r²/(
 clients of 130 images, six rounds) SGHMC is then right on 82 %, and without it at chance.
 
 Directions of a curvature far below h have moved little when the last sample is taken: there samples
-are too close together, not too far apart. What batches add does not shrink with T: at T = 0.1 the
-2 % are 20.
+are too close together, not too far apart. The batches' share does not shrink with T: the 2 % are 20
+at T = 0.1.
 
 References: Chen, Fox and Guestrin, Stochastic Gradient Hamiltonian Monte Carlo, ICML 2014; Baker,
 Fearnhead, Fox and Nemeth, Control Variates for Stochastic Gradient MCMC, 2019.
@@ -65,13 +65,15 @@ from fedbary.seeds import derive_seed
 from fedbary.variational.layers import normal_like
 
 BURN_IN, HURRIED = 4, 3
-"""How many times `thinning` steps are dropped, and how many of these times the chain hurries."""
+"""Numbers of times `thinning` steps: those that are dropped, and those in which the chain
+hurries.
+"""
 
 HURRY = 4
-"""By how much it is then faster, at most."""
+"""The most by which a hurrying chain is faster."""
 
 WALK = 0.25
-"""How far a weight without curvature may walk, as a part of the weights' root mean square."""
+"""The farthest walk of a weight without curvature, as a part of the weights' root mean square."""
 
 CROWD = 30
 """So many examples a weight let a chain go faster than once through the data."""
@@ -173,7 +175,7 @@ class Chain:
 
     @property
     def _may_be_controlled(self) -> bool:
-        """Whether two passes of a batch differ in the weights alone."""
+        """Return whether two passes of a batch differ in the weights alone."""
         random = (_BatchNorm, _DropoutNd)
         modules = self.local.model.modules()
         return not (self.local.augment or any(isinstance(module, random) for module in modules))

@@ -1,4 +1,4 @@
-"""What clients of LDA and Ridge send, and what it says: counts, means and a scatter."""
+"""The sums that clients of LDA and Ridge send, and the counts, means and scatter in them."""
 
 from __future__ import annotations
 

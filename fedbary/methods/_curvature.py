@@ -1,7 +1,8 @@
 """The curvature of a client's loss by its last layer, and the product of such Gaussians.
 
 A client's Gaussian is N(θ_k, (n G_k + λ)⁻¹), G_k the Hessian of its mean loss as a structure holds
-it (`fedbary.aggregation.structures`). Of such with weights w_k the reverse-KL barycentre has
+it (`fedbary.aggregation.structures`). The reverse-KL barycentre of such Gaussians, with weights
+w_k, has
 
     precision  Σ w_k n G_k + λ,      mean  M with  Σ w_k (n G_k + λ) (M − θ_k) = 0.
 
@@ -28,7 +29,7 @@ _AT_ONCE = 512
 """Examples that go through the network at a time."""
 
 ROUNDING = 1e-4
-"""What a row of a softmax's Hessian may sum to in place of 0."""
+"""The largest sum of a row of a softmax's Hessian that counts as 0."""
 
 
 def statistics(local: Local, structure: Structure) -> dict[str, Tensor]:
@@ -102,7 +103,7 @@ def barycentre(
     Parameters
     ----------
     structure, held
-        How G_k are held, and their statistics.
+        Structure that holds the G_k, and their statistics.
     means, weights
         θ_k, (outputs, inputs), and w_k, which sum to 1.
     examples, ridge

@@ -1,8 +1,9 @@
 """Distillation at the server: one network learns what several answer to its examples' inputs.
 
-Targets are the mixture of the networks' predictions; labels are not used. Of classes with
-probabilities p it is t ∝ p^{1/T}, and the student minimises KL(t ‖ p_student); of a number with
-moments (m, v) it minimises KL(N(m, v) ‖ N(m_s, v_s)), each up to what does not depend on it.
+Targets are the mixture of the networks' predictions; labels are not used. For classes with
+probabilities p the target is t ∝ p^{1/T}, and the student minimises KL(t ‖ p_student). For a number
+with moments (m, v) it minimises KL(N(m, v) ‖ N(m_s, v_s)). Terms that do not depend on the student
+are left out.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ AT_ONCE = 500
 
 @dataclass(frozen=True)
 class Distillation:
-    """How the student trains: SGD with momentum, and the mean of its last iterates.
+    """The student's training: SGD with momentum, and the mean of its last iterates.
 
     Parameters
     ----------
@@ -62,7 +63,7 @@ def distilled(
     student, teachers
         State dicts of the network; the student's is where it starts from.
     how, seed
-        How it trains, and the source of the order.
+        Settings of the training, and the seed of the order.
     """
     names = [name for name, _ in bench.network.named_parameters() if name in student]
     with at_work(bench) as device:
@@ -102,7 +103,7 @@ def answers(bench: Bench, networks: Sequence[Tensors]) -> Tensor:
 def target_of(network: nn.Module, found: Tensor, sharpness: float = 1.0) -> Tensor:
     """Return what several networks say together, given their answers (networks, N, outputs).
 
-    Of classes probabilities, (N, classes); of a `Regressor` means and log-variances, (N, 2).
+    Classes have probabilities, (N, classes); a `Regressor` has means and log-variances, (N, 2).
     """
     if not isinstance(network, Regressor):
         return (sharpness * torch.logsumexp(found.log_softmax(-1), 0)).softmax(-1)

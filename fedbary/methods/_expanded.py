@@ -1,7 +1,7 @@
 """Sites of point weights: a client's likelihood, expanded at the mode of its tilted posterior.
 
-With the global mean M, the prior N(0, 1/λ) and for client k the slope R_k of its site at M and the
-site's precision P_k, held by a structure (`fedbary.aggregation.structures`), a round is
+M is the global mean, and N(0, 1/λ) the prior. Client k's site has the slope R_k at M and the
+precision P_k, which a structure holds (`fedbary.aggregation.structures`). A round is
 
     client:  W_k = argmin NLL_k/κ + ⟨λ M + Σ_j≠k R_j, W − M⟩ + ½ ‖W − M‖² under λ + Σ_j≠k P_j,
              P = ∇² NLL_k(W_k)/κ,      R = ∇ NLL_k(W_k)/κ + P (M − W_k),
@@ -20,8 +20,8 @@ and P their precision,
 
     γ ← −γ ⟨r', P (r − r')⟩ / ⟨r − r', P (r − r')⟩,      within 0.1 and 1,
 
-r' being that of the round before. It is a secant's step, and needs nothing of the clients. Where
-others reply than in the round before it is the structure's own constant.
+r' being that of the round before. It is a secant's step, and needs nothing of the clients. It is
+the structure's own constant if other clients reply than in the round before.
 
 Reference: Irons and Tuck, A version of the Aitken accelerator for computer iteration, 1969.
 """

@@ -2,18 +2,22 @@
 
 At batch size 1 a step of these networks is a thousand multiplications, and automatic
 differentiation costs hundreds of times as much as they do. Here the gradients are written out in
-numpy, in float64: one client's epoch, so that it serves a Flower client as it serves a loop over
-clients. `benchmarks/regression_epoch.py` compares it with the plain loop.
+numpy, in float64. One call is one client's epoch, so it serves a Flower client and a loop over
+clients alike. `benchmarks/regression_epoch.py` compares it with the plain loop.
 
 A step on a batch of B examples with errors e_i = ŷ_i − y_i and gradients g_i = ∇ŷ_i is
 
     w ← w − η Σ e_i g_i,      η = (2 lr / B) / (1 + (2 lr / B) Σ ‖g_i‖²).
 
-Without the second factor (`damped=False`) this is the plain SGD of FedAG's Algorithm 1. It
-diverges as soon as one row has lr ‖g‖² above 1, as outlying rows have at any useful rate; then
-nothing but a rate for the worst row helps. Damped, it is for B = 1 the exact proximal step of the
-linearised network, argmin_w (ŷ + gᵀ(w − w₀) − y)² + ‖w − w₀‖²/(2 lr): an error shrinks and never
-changes sign to first order, whatever the rate, and small steps are those of SGD.
+Without the second factor (`damped=False`) this is the plain SGD of FedAG's Algorithm 1. It diverges
+as soon as one row has lr ‖g‖² above 1, as outlying rows have at any useful rate; then nothing but a
+rate for the worst row helps. The damped step at B = 1 is the exact proximal step of the linearised
+network,
+
+    argmin_w (ŷ + gᵀ(w − w₀) − y)² + ‖w − w₀‖²/(2 lr).
+
+An error shrinks at any rate, and never changes its sign to first order. Small steps are those of
+SGD.
 
 References: FedAG (Thorgeirsson and Gauterin 2021), Algorithm 1; Toulis and Airoldi 2017 (implicit
 stochastic gradient descent).
@@ -54,7 +58,7 @@ def fit(
     seed
         Source of the order.
     damped
-        Whether the step is damped, see the module's text.
+        True: the step is damped, see the module's text.
 
     Returns
     -------

@@ -1,8 +1,8 @@
 """Kronecker factors of the Fisher, layer by layer, and the mode of a product of such Gaussians.
 
-A Linear or Conv2d layer with weight and bias as a matrix M (out, in + 1) has per example inputs
-ā_t, with a 1 for the bias, and slopes g_t of the example's own loss by what leaves the layer, at T
-places t: of a Linear layer one, of a Conv2d layer each pixel, with the patch around it. Then
+The weight and bias of a Linear or Conv2d layer are a matrix M (out, in + 1). An example has inputs
+ā_t, with a 1 for the bias, at T places t. It has slopes g_t of its own loss by the layer's outputs
+there. A Linear layer has one place; a Conv2d layer has one a pixel, with the patch around it. Then
 
     A = mean_i (1/T) Σ_t ā_t ā_tᵀ,      B = mean_i Σ_t g_t g_tᵀ,      Fisher ≈ A ⊗ B.
 
@@ -112,7 +112,8 @@ def product_mode(
 ) -> tuple[Tensor, float]:
     """Return the M with Σ w_k B_k M A_k = Σ w_k B_k M_k A_k, and how far the two sides are apart.
 
-    By conjugate gradients from the weighted mean, under the Kronecker product of the mean factors.
+    Conjugate gradients start at the weighted mean. Their preconditioner is the Kronecker product of
+    the mean factors.
 
     Parameters
     ----------

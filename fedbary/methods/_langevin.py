@@ -1,14 +1,14 @@
 """Steps of a stochastic-gradient sampler of a client's own posterior, at the rate it is given.
 
-The target is exp(−U_k(θ)), U_k = n_k · (mean NLL + ½ decay ‖θ‖²), `weight_decay` being the decay:
-a prior of precision n_k · decay at client k, whose product over the clients is that of all data,
-n · decay. With rate η, friction α and standard normal z a step of SGHMC is
+The target is exp(−U_k(θ)), U_k = n_k · (mean NLL + ½ decay ‖θ‖²), with `weight_decay` as the decay.
+That is a prior of precision n_k · decay at client k. The clients' product is the prior of all data,
+of precision n · decay. With rate η, friction α and standard normal z a step of SGHMC is
 
     u ← (1 − α) u − η (∇U_k / n_k) + √(2 α η T / n_k) z,      θ ← θ + u,
 
 whose variance of θ is that of exp(−U_k / T) for small η and gradients of all data. With α = 1 it is
-SGLD at the step η/n_k. Mini-batches of B examples add noise of their own: with h the curvature of
-the mean NLL the chain is at the temperature T + (η/α) h n_k/(2B). `_chain` sets a rate by it.
+SGLD at the step η/n_k. Mini-batches of B examples add noise of their own. The chain is then at the
+temperature T + (η/α) h n_k/(2B), h being the curvature of the mean NLL. `_chain` sets a rate by it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Sampler:
     temperature : float
         T, from 0; 1 samples the posterior.
     steps : int, optional
-        How many steps are taken, by default all of the round's epochs.
+        Number of steps, by default all of the round's epochs.
 
     Attributes
     ----------

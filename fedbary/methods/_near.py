@@ -31,7 +31,7 @@ def fit_near(local: Local, pull: Callable[[Vectors], Pull], keep: float = 1.0) -
     pull
         Given the network's parameters as vectors, the pull.
     keep
-        Of each weight the probability that it is not 0 in a step.
+        Probability of each weight not to be 0 in a step.
     """
     q = Vectors(local.model, 1.0)
     sgd, towards, value = Momentum(q, local.training, 0.0), pull(q), q.points.value

@@ -117,7 +117,7 @@ class Swarm:
         prior
             Its score at (M, d).
         counted
-            How often the data count.
+            Number of times that the data count.
         """
         local, step = self.local, SteinSteps()
         batches = Batches(local.x, local.y, local.training, local.seed, local.augment)

@@ -1,4 +1,4 @@
-"""What sums examples can have: a scatter without negative eigenvalues, whole counts, a rank."""
+"""Sums that examples can have: a scatter without negative eigenvalues, whole counts, a rank."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from fedbary.methods._mechanism import noised
 SENSITIVITY = math.sqrt(6)
 
 FAR = 6.0
-"""How many times as far as noise goes on average an honest client's sums may lie."""
+"""The farthest that an honest client's sums may lie, in multiples of the noise's mean distance."""
 
 
 def private_sums(
@@ -60,7 +60,7 @@ def require_near(means: Mapping[str, Tensor], norm: float, std: float) -> None:
     Parameters
     ----------
     means : mapping of str to Tensor
-        What `private_sums` makes, over the examples.
+        The sums of `private_sums`, over the examples.
     norm : float
         c.
     std : float

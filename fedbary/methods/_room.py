@@ -1,4 +1,4 @@
-"""What does not fit into memory is refused with its size, before a run has gone on for long."""
+"""A method that does not fit into memory is refused with its size, before a run has gone far."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def require_room(setting: str, networks: int, model: Mapping[str, Tensor]) -> No
     Parameters
     ----------
     setting
-        What sets their number.
+        The setting that sets their number.
     networks
-        How many are to be held.
+        Number of them.
     model
         One of them.
     """

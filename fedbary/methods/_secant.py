@@ -38,7 +38,7 @@ def largest_curvature(
     theta
         The weights, which are the same afterwards; their gradients are written over.
     loss
-        Of a batch (x, y), by the weights as they are; nothing in it may be random.
+        Loss of a batch (x, y) at the weights as they are; nothing in it may be random.
     batches
         At most `PROBES` are taken.
     examples

@@ -37,7 +37,7 @@ from fedbary.methods.shared.method import (
 from fedbary.methods.shared.server_steps import is_buffer
 
 LEAST_CAVITY_PRECISION = 1e-6
-"""What the precision of a cavity is held above: a standard deviation of 1000."""
+"""The least precision of a cavity: a standard deviation of 1000."""
 
 
 class SiteMethod(Method):
@@ -118,7 +118,7 @@ class SiteMethod(Method):
         """Replace the sites of those that replied, and multiply all.
 
         A client's new likelihood is its posterior over the cavity that it was sent, however old
-        that is, and its site goes a part γ of the way there: λ_k ← λ_k + γ (η(q_k) − cavity − λ_k).
+        that is. Its site goes a part γ of the way there: λ_k ← λ_k + γ (η(q_k) − cavity − λ_k).
         """
         before = self.global_factor(server)
         sites, velocities = factors("site", server.state), factors("velocity", server.state)
@@ -165,7 +165,7 @@ def advanced(
     Parameters
     ----------
     held
-        What else the server holds: by a word, a factor per client.
+        Further factors that the server holds: by a word, one per client.
     """
     keep = {name: precision > 0 for name, precision in after.precision.items()}
     after = Factor(

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 LEAST_VAR = 1e-10
-"""Of a weight in which all particles agree."""
+"""The standard deviation of a weight in which all particles agree."""
 
 _MEMORY, _TINY = 0.9, 1e-6
 

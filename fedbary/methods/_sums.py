@@ -1,9 +1,9 @@
 """Methods of one round whose clients send sums: a head on features that no client changes.
 
-Features φ(x) are what enters the last layer, the inputs themselves of a linear model. With a row
-z_i of an example's features and targets a client sends the means of its products, and the server
-adds n_k times as much of every client's. So the result is that of all data in one place, under any
-split, up to the rounding of float32.
+Features φ(x) are what enters the last layer, the inputs themselves of a linear model. A row z_i
+holds an example's features and targets. A client sends the means of the row's products. The server
+adds every client's, times n_k. So the result is that of all data in one place, under any split, up
+to the rounding of float32.
 """
 
 from __future__ import annotations
@@ -49,10 +49,11 @@ class SumsMethod(Method):
     Parameters
     ----------
     most_features : int
-        The most features that may enter the last layer, as clients send their square.
+        Largest number of features that enter the last layer; clients send its square.
     max_norm : float
-        Features of an example are scaled down to this Euclidean norm; 0: they stay. It bounds what
-        one example, and so a hostile site, can do. Predictions take features as they are.
+        Largest Euclidean norm of an example's features; longer ones are scaled down to it. 0: no
+        bound. It bounds the effect of one example, and so of a hostile site. Predictions take
+        features as they are.
 
     Raises
     ------

@@ -1,9 +1,9 @@
 """The barycentre of the clients' posteriors under a rule: BA-BFL, and the default.
 
-Clients infer by the local inference of the run. With the posteriors q_k of a round and weights by
-size, the server takes the aggregate that `rule` names, of reverse-KL or Wasserstein-2 barycentres,
-averages and robust rules; RKLB is argmin_q Σ w_k KL(q ‖ q_k). Buffers are averaged. Then it may go
-on with momentum: with m_t the means, and the deterministic tensors, of the aggregate of a round
+Clients infer by the local inference of the run. The server aggregates the posteriors q_k of a
+round, with weights w_k by size, as `rule` says. A rule is a reverse-KL or Wasserstein-2 barycentre,
+an average or a robust rule. RKLB is argmin_q Σ w_k KL(q ‖ q_k). Buffers are averaged. Then it may
+go on with momentum: with m_t the means, and the deterministic tensors, of the aggregate of a round
 that began from θ_t,
 
     u_t = β u_{t−1} + (m_t − θ_t),      θ_{t+1} = θ_t + u_t.
@@ -13,16 +13,16 @@ The scales of Gaussians are the rule's own, so that variances stay positive, and
 It assumes that posteriors factorise over the weights, and that one Gaussian may stand for all
 clients: what sets clients apart is averaged, not kept.
 
-What travels: the posterior once either way, 2 numbers a Gaussian weight. Clients keep nothing.
+Messages: the posterior once each way, 2 numbers a Gaussian weight. Clients keep nothing.
 
-What it costs: a client's round is the local inference; the server takes a weighted sum in the
-rule's coordinates, about a plain mean's time, and keeps u. `clipping` and `mixing`, against hostile
-clients, go over the replies once more, for K (K + 1)/2 products.
+Cost: a client's round is the local inference. The server takes a weighted sum in the rule's
+coordinates, in about a plain mean's time, and keeps u. The settings `clipping` and `mixing`,
+against hostile clients, go over the replies once more, for K (K + 1)/2 products.
 
 Use it as the first thing to try, and as the rival of every other method.
 
 References: Jamoussi, Serra, Stavrou and Kountouris, Information-Geometric Barycenters for Bayesian
-Federated Learning (BA-BFL); Hsu, Qi and Brown, Measuring the Effects of Non-Identical Data
+Federated Learning (BA-BFL). Hsu, Qi and Brown, Measuring the Effects of Non-Identical Data
 Distribution for Federated Visual Classification, 2019 (FedAvgM, here with server rate 1).
 """
 
@@ -59,21 +59,21 @@ class Barycentre(Method):
     Parameters
     ----------
     rule : str or Rule or RobustRule or JointRule
-        A rule's name; in Python also a rule of one's own.
+        Name of the rule; in Python also a rule of one's own.
     trim_fraction : float
-        For TrimmedMean, MultiKrum and `mixing`: the part of a round's clients that may be hostile.
-        Other rules have no use for it, and no protection by it.
+        Fraction of a round's clients that may be hostile. TrimmedMean, MultiKrum and `mixing` use
+        it; other rules do not, and gain no protection by it.
     max_precision_ratio : float or None
-        The most that a client's precision of a weight may be of the clients' median;
-        what is above counts as that much; none: no bound. See `fedbary.aggregation.bound`.
+        Precisions are clipped to this multiple of the clients' median, weight by weight; none: no
+        bound. See `fedbary.aggregation.bound`.
     clipping : bool
-        Whether updates that go farther than the median, of means or of standard deviations, are
-        shortened to it before the rule, see `fedbary.aggregation.mixing`.
+        True: updates longer than the median update, of means or of standard deviations, are
+        shortened to it before the rule. See `fedbary.aggregation.mixing`.
     mixing : bool
-        Whether after clipping each posterior becomes the mean of those whose updates point its way
-        most, as many as `trim_fraction` leaves honest.
+        True: after clipping, each posterior becomes the mean of its nearest ones, whose updates
+        point its way most. `trim_fraction` says how many are honest, and so how many these are.
     server_momentum : float
-        β: the clients' progress is multiplied by up to 1/(1 − β).
+        β, the server's momentum. It multiplies the clients' progress by up to 1/(1 − β).
 
     Raises
     ------
@@ -107,7 +107,7 @@ class Barycentre(Method):
 
     @property
     def _before(self) -> Mixing | None:
-        """What is done before the rule, if anything."""
+        """Return the step before the rule, if there is one."""
         if not (self.clipping or self.mixing):
             return None
         return Mixing(self.trim_fraction, self.mixing)

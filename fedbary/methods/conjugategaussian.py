@@ -18,10 +18,10 @@ itself is ŵ, its bias, and the noise's variance.
 
 It assumes a linear target and one noise for all. It answers with wide intervals where rows are few.
 
-What travels: the network down; up (d + 2)(d + 3)/2 numbers, once. A further round counts only
-clients that are new. The server keeps each client's sums.
+Messages: the network down; up (d + 2)(d + 3)/2 numbers, once. A further round counts only clients
+that are new. The server keeps each client's sums.
 
-What it costs: a client pays one pass and n d² products; the server some ten times d³.
+Cost: a client pays one pass and n d² products; the server some ten times d³.
 
 Use it for tables whose target is a number, where every row stays at its site.
 
@@ -62,7 +62,7 @@ class ConjugateGaussian(SumsMethod):
     Parameters
     ----------
     networks : int
-        Drawn after each round: they predict together.
+        Number of networks drawn after each round; they predict together.
 
     Raises
     ------

@@ -1,15 +1,15 @@
 """DSVGD: global particles, and those of each client's data, by Stein variational gradient descent.
 
-With q the global density and t_k client k's, which is the prior p_0 times the likelihood of its
-data (q = p_0 Π_k t_k / p_0), a client moves M particles from the global ones by SVGD along
+The global density is q. Client k's, t_k, is the prior p_0 times the likelihood of its data, so q =
+p_0 Π_k t_k / p_0. A client moves M particles from the global ones by SVGD along
 
     log q − log t_k + log p_0 + n_k · mean log-likelihood / α,
 
-and these are its q_k. The server moves t_k's particles by SVGD along log t_k + γ (log q_k − log q)
-and the global ones along log q + γ Σ_k (log q_k − log q), over the round's replies. With γ = 1 and
-one client a round, as published, q is q_k. At a fixed point q is the posterior of all data, with
-the prior counted once: the recursion is PVI's, over particles. Before there are particles, q and
-t_k are p_0 = N(0, prior_std²) itself.
+and these are its q_k. The server moves particles by SVGD, too. It moves t_k's along log t_k + γ
+(log q_k − log q). It moves the global ones along log q + γ Σ_k (log q_k − log q), over the round's
+replies. With γ = 1 and one client a round, as published, q is q_k. At a fixed point q is the
+posterior of all data, with the prior counted once: the recursion is PVI's, over particles. Before
+there are particles, q and t_k are p_0 = N(0, prior_std²) itself.
 
 Particles are densities by Gaussians around them, of the std `width`, 0.55 as published. Their
 logarithms are taken of no sum that underflows. With `width=0` mean and variance of the density are
@@ -18,28 +18,27 @@ for one to three weights: quotients of densities of a few particles are rough, a
 the recursion was seen to diverge. The published width is too wide to fail so, and blurs what
 clients say of one another.
 
-No site can be narrower than q, which holds it. Where particles say so, in a weight, the quotient
-q/t_k is no density, and particles would run away along it. There, weight by weight,
+No site can be narrower than q, which holds it. If particles say so, in a weight, the quotient q/t_k
+is no density, and particles would run away along it. There, weight by weight,
 
-- the client leaves q/t_k out, so that its q_k is the prior times its own likelihood;
+- the client leaves q/t_k out, so its q_k is the prior times its own likelihood;
 - the server takes q_k for t_k, and the product of all sites, p_0 Π_k t_k / p_0, for q.
 
 The server does the latter too where a quotient q_k/q would make a density wider than the prior: t_k
-then stays. It warns where the variances of q more than double in a round. With one weight, three
-clients of 8, 20 and 60 examples and one client a round, means were within .5 of the posterior's std
-after 24 rounds, where they had run to 241, and variances .5 to 1 of its own. With all three a round
-means drift by up to 1, and variances fall to .2 to .65.
+then stays. It warns where the variances of q more than double in a round. Tried on one weight with
+three clients of 8, 20 and 60 examples, one client a round. After 24 rounds means were within .5 of
+the posterior's std, where they had run to 241. Variances were .5 to 1 of the posterior's. With all
+three a round means drift by up to 1, and variances fall to .2 to .65.
 
 It assumes few weights: SVGD's particles lie too close together in many dimensions, 20 of them at 27
 % of the variance of 10 weights and at 3 % of that of 100.
 
-What travels: 2 M + 1 models down (the global particles and t_k), M up; clients keep nothing. In the
-paper a client keeps t_k and moves it itself, which says the same; here it lies at the server, so
-that a lost reply leaves no side with another view.
+Messages: 2 M + 1 models down (the global particles and t_k), M up; clients keep nothing. A client
+of the paper keeps t_k and moves it itself, which says the same. Here it lies at the server, so that
+a lost reply leaves no side with another view.
 
-What it costs: a local step costs M of SGD's, of small networks in one batched product. The server
-holds M networks of each client; more particles than half of the memory holds are refused with their
-bytes.
+Cost: a local step costs M of SGD's, of small networks in one batched product. The server holds M
+networks of each client; more particles than half of the memory holds are refused with their bytes.
 
 Use it for small networks, such as those of regressions and tables, whose posterior is no Gaussian.
 
@@ -48,8 +47,8 @@ Use it for small networks, such as those of regressions and tables, whose poster
 than an SGD's; `momentum` and `weight_decay` do nothing.
 
 Traps of the public code: log(KDE + 1e-10) of a normalised density with std 0.55 in each weight has
-a gradient of exactly 0 at a few hundred weights, so that the cavity q/t_k is inert and clients
-train on their own data alone; in the first round clients do nothing; its "llh" for classes is the
+a gradient of exactly 0 at a few hundred weights. The cavity q/t_k is then inert, and clients train
+on their own data alone. Clients do nothing in the first round. Its "llh" for classes is the
 logarithm of the largest probability.
 
 Reference: Kassab and Simeone, Federated Generalized Bayesian Learning via Distributed Stein
@@ -89,7 +88,7 @@ _GLOBAL, _START, _SITE = "particles/", "start/", "site/"
 Density = Smooth | Normal
 
 WIDER = 2.0
-"""By which factor variances may grow in a round, as a geometric mean, before a warning."""
+"""The largest growth of variances in a round, as a geometric mean, without a warning."""
 
 
 @dataclass(frozen=True)
@@ -99,22 +98,22 @@ class DSVGD(Method):
     Parameters
     ----------
     particles : int
-        M, how many a density has.
+        M, the number of particles of a density.
     width : float
-        The std of the Gaussians by which particles are a density; 0: by their own spread.
+        Std of the Gaussians around particles that make a density; 0: from their own spread.
     prior_std : float
-        Of p_0 = N(0, prior_std²).
+        Standard deviation of the prior p_0 = N(0, prior_std²).
     alpha : float
-        α: data count 1/α times.
+        α: the data count 1/α times.
     damping : float
-        γ: how far a client's density moves. 0, the default: 1 over the replies of a
-        round, with which one client a round moves all the way.
+        γ, the part of the way that a client's density moves. 0, the default: 1 over the replies of
+        a round; one client a round then moves all the way.
     server_steps : int
         Steps of SVGD at the server for each density.
     server_rate : float
-        Their size at first, in standard deviations of the particles.
+        Initial size of these steps, in standard deviations of the particles.
     init_std : float
-        How far the particles lie from the global network at the start.
+        Standard deviation of the particles around the global network at the start.
 
     Raises
     ------

@@ -8,7 +8,7 @@ times; the server takes K − 1 of them out,
 where a v_k above v₀, which data cannot make, counts as v₀: then 1/v ≥ 1/v₀. Clients are not weighed
 by size: who has more data is more certain. Deterministic tensors are averaged by size.
 
-Where local posteriors are exact and factorise, one round is exact, for any sizes. Features that are
+One round is exact, for any sizes, if local posteriors are exact and factorise. Features that are
 correlated at the clients shift the mean, which PVI mends over rounds, at four numbers a weight down
 where this sends two. With prior=normal each round is the same problem from a better start. With
 prior=global the last global posterior is the prior and the data of every round count anew: for
@@ -26,10 +26,9 @@ does prior=global, where s_g = s₀.
 It assumes that posteriors are what they say, and that they factorise; features that are correlated
 at the clients break the latter.
 
-What travels: the posterior once either way, 2 numbers a Gaussian weight, and n. Clients keep
-nothing.
+Messages: the posterior once each way, 2 numbers a Gaussian weight, and n. Clients keep nothing.
 
-What it costs: a client's round is plain variational inference; the server takes two sums.
+Cost: a client's round is plain variational inference; the server takes two sums.
 
 Use it for one round, or few, where the prior is to count once and PVI's 4 numbers a weight are too
 many.
@@ -74,9 +73,10 @@ class DWC(Method):
     Parameters
     ----------
     prior : str
-        N(0, prior_std²) in every round, or the last global posterior from the second round on.
+        normal: N(0, prior_std²) in every round. global: the last global posterior from the second
+        round on.
     prior_std : float
-        Of N(0, prior_std²).
+        Standard deviation of the prior N(0, prior_std²).
 
     Raises
     ------

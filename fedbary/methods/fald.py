@@ -4,11 +4,11 @@ A round is a few steps of Langevin dynamics at every client, from the global θ,
 
     θ_k ← θ_k − η ∇U_k / n_k + √(2 η T p / n_k) z_k,     θ ← Σ_k w_k θ_k,     w_k = n_k / n_round,
 
-with U_k = n_k · (mean NLL + ½ weight_decay ‖θ‖²). η is 3 `lr` by default, as no momentum multiplies
-a step. n_round are the examples of the round's clients, n those of all, and p = n_round / n. The
-mean's noise has the variance Σ w_k² 2 η T p / n_k = 2 η T / n a step. That is the noise of Langevin
-dynamics on U = Σ_k U_k with the step η/n. So with one local step θ is such a chain itself, at
-temperature T, whoever takes part. More local steps save communication. Their bias grows with η,
+with U_k = n_k · (mean NLL + ½ weight_decay ‖θ‖²). The default of η is 3 `lr`, as no momentum
+multiplies a step. The round's clients have n_round examples, all clients have n, and p = n_round /
+n. The mean's noise has the variance Σ w_k² 2 η T p / n_k = 2 η T / n a step. That is the noise of
+Langevin dynamics on U = Σ_k U_k with the step η/n. So with one local step θ is such a chain itself,
+at temperature T, whoever takes part. More local steps save communication. Their bias grows with η,
 with their number and with what sets the clients apart. The global networks of the last rounds
 predict together.
 
@@ -26,10 +26,10 @@ the first ones not be kept at all (`burn_in`).
 
 It assumes many rounds, hundreds and more, and point weights.
 
-What travels: 1 model each way. Clients keep nothing.
+Messages: 1 model each way. Clients keep nothing.
 
-What it costs: a local step costs SGD's and a draw of d numbers. The server keeps M networks, and
-refuses what does not fit into half of its memory.
+Cost: a local step costs SGD's and a draw of d numbers. The server keeps M networks, and refuses
+what does not fit into half of its memory.
 
 Use it where rounds are cheap and the posterior of all data is wanted, not a mixture of the
 clients'.
@@ -81,15 +81,15 @@ class FALD(Method):
     networks : int
         M, the global networks that predict together.
     local_steps : int
-        Between two averages.
+        Steps of a client between two averages.
     burn_in : int
-        Rounds whose networks are not kept.
+        Number of first rounds whose networks are not kept.
     thinning : int
-        Of the rounds after these each so-manieth network is kept.
+        Number of rounds from one kept network to the next, after the burn-in.
     temperature : float
-        T; 1 samples the posterior, for steps so small that batches add little.
+        T; 1 samples the posterior, if steps are so small that batches add little.
     rate_factor : float
-        η is `lr` times this.
+        Ratio of η to `lr`.
 
     Raises
     ------

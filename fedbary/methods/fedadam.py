@@ -4,16 +4,16 @@ With the clients' mean θ̄, weighed by size, of what began at θ, and Δ = θ �
 
     m ← β₁ m + (1 − β₁) Δ,      v ← β₂ v + (1 − β₂) Δ²,      θ ← θ − η m / (√v + τ).
 
-Every weight moves by about η a round, at the defaults by 2.1 η at most while steps keep their size,
-however small its step: τ sets from what size of a step on. Buffers are averaged.
+Every weight moves by about η a round, however small its step, if that is above τ. At the defaults
+it moves by 2.1 η at most while steps keep their size. Buffers are averaged.
 
 η has to be tried out: the reference does for every task, from 0.001 to 1.
 
 It assumes a common optimum, and point weights; the prediction is a point.
 
-What travels: as under FedAvg, once the model either way. Clients keep nothing.
+Messages: the model once each way, as under FedAvg. Clients keep nothing.
 
-What it costs: local steps cost FedAvg's; the server keeps m and v, 2 numbers a weight.
+Cost: local steps cost FedAvg's; the server keeps m and v, 2 numbers a weight.
 
 Use it for models whose tensors, embeddings say, move at unlike rates, with η tried out for the
 task.
@@ -40,11 +40,11 @@ class FedAdam(Method):
     Parameters
     ----------
     server_lr : float
-        η, how far the server goes.
+        η, the server's step size.
     beta1, beta2 : float
-        How slowly the mean of the steps, and that of their squares, forget.
+        Decay a round of the mean of the steps (beta1) and of their squares' mean (beta2).
     tau : float
-        τ: adaptivity, in units of a weight's step.
+        τ, in units of a weight's step; with a smaller τ more steps are scaled to one size.
 
     Raises
     ------

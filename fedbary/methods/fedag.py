@@ -13,11 +13,11 @@ have their mean.
 It assumes that clients' data are alike: what sets their networks apart is taken for uncertainty,
 also where it is a difference of their data.
 
-What travels: as under FedAvg, once the model either way. Clients keep nothing. A regression with
+Messages: the model once each way, as under FedAvg. Clients keep nothing. A regression with
 noise=cross also shows each client the round's networks.
 
-What it costs: a client's round is FedAvg's. The server keeps the K networks of the last round, and
-a prediction passes all of them.
+Cost: a client's round is FedAvg's. The server keeps the K networks of the last round, and a
+prediction passes all of them.
 
 Use it for regression, and with many clients of like data.
 
@@ -48,7 +48,7 @@ from fedbary.predictive import Predictive
 from fedbary.variational.regressor import Regressor
 
 ESTIMATORS = ("sample", "population")
-"""What a weight's variance may be, see `fit_gaussian`; the paper leaves it open."""
+"""The estimators of a weight's variance, see `fit_gaussian`; the paper leaves the choice open."""
 
 MIN_LOG_VAR = -40.0
 """Log-variance of a weight in which no client differs, the least that strategies admit."""
@@ -66,8 +66,8 @@ class FedAG(Method):
     Parameters
     ----------
     estimator : str
-        A weight's variance: sample, unbiased for the spread of those that the clients are drawn
-        from; population, the spread of these clients.
+        Estimator of a weight's variance. sample: unbiased for the population that the clients are
+        drawn from. population: the spread of these clients.
 
     Raises
     ------

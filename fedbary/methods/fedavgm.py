@@ -4,17 +4,17 @@ With the clients' mean θ̄, weighed by size, of what began at θ,
 
     u ← β u + (θ − θ̄),      θ ← θ − η u.
 
-η = 1 and β = 0 is FedAvg. Momentum steadies a federation whose clients differ, or of whom few take
-part in a round; the clients' progress is multiplied by up to η/(1 − β), so a large β asks for a
-small η or small local rates. Buffers are averaged, without momentum.
+η = 1 and β = 0 is FedAvg. Momentum steadies a federation if clients differ, or if few take part in
+a round. It multiplies the clients' progress by up to η/(1 − β), so a large β asks for a small η or
+small local rates. Buffers are averaged, without momentum.
 
-Under a posterior `server_momentum` does the same for the means, beside any rule.
+For a posterior, `server_momentum` does the same for the means, beside any rule.
 
 It assumes a common optimum, and point weights; the prediction is a point.
 
-What travels: as under FedAvg, once the model either way. Clients keep nothing.
+Messages: the model once each way, as under FedAvg. Clients keep nothing.
 
-What it costs: local steps cost FedAvg's; the server keeps u, 1 number a weight.
+Cost: local steps cost FedAvg's; the server keeps u, 1 number a weight.
 
 Use it where FedAvg is unsteady, as with clients that differ, or few of many in a round.
 
@@ -39,9 +39,9 @@ class FedAvgM(Method):
     Parameters
     ----------
     server_lr : float
-        η: how far the server goes along the momentum.
+        η, the server's step size along the momentum.
     server_momentum : float
-        β, how much of the momentum a round keeps.
+        β, the part of the momentum that a round keeps.
 
     Raises
     ------

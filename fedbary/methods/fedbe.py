@@ -9,21 +9,21 @@ m = Σ_k w_k θ_k and draws networks,
 and the ensemble is these, the clients' networks and m; its prediction is the mean of theirs
 (Bayesian model averaging). A student then starts from m and learns what the ensemble answers to the
 server's inputs, without labels: targets ∝ p^{1/T} and SGD whose last iterates are averaged. It is
-what the next round starts from. By default the ensemble predicts (`predictive=members`), the
-student with `predictive=montecarlo`.
+what the next round starts from. The ensemble predicts by default (`predictive=members`); the
+student does with `predictive=montecarlo`.
 
 It assumes that the spread of the clients' networks around their mean is uncertainty, and inputs at
 the server that are like the clients' (`server_fraction`).
 
-What travels: as under FedAvg, once the model either way. Clients keep nothing.
+Messages: the model once each way, as under FedAvg. Clients keep nothing.
 
-What it costs: a client's round is FedAvg's. The server holds K + `draws` + 1 networks and distils
-for `distil_epochs` a round; 0 leaves distillation out, needs no examples, and starts rounds from m.
-A prediction passes the whole ensemble.
+Cost: a client's round is FedAvg's. The server holds K + `draws` + 1 networks and distils for
+`distil_epochs` a round; 0 leaves distillation out, needs no examples, and starts rounds from m. A
+prediction passes the whole ensemble.
 
 Use it under label skew, if the server has inputs.
 
-Where paper and public code differ, the paper's text is followed: the code draws from a Gaussian of
+If paper and public code differ, the paper's text is followed. The code draws from a Gaussian of
 normalised differences per tensor with a tenth of their spread, and leaves w out of the Dirichlet.
 Traps of that code: it does not run as published; T = ½, the default here too, sharpens targets and
 thus spoils calibration (1 leaves them). The paper's distillation has some 10,000 inputs: of a few
@@ -65,19 +65,19 @@ class FedBE(Method):
     Parameters
     ----------
     ensemble : str
-        What networks are drawn from: gaussian or dirichlet.
+        Distribution that networks are drawn from: gaussian or dirichlet.
     draws : int
-        How many are drawn beside the clients' networks and their mean.
+        Number of networks drawn in addition to the clients' and their mean.
     concentration : float
-        The Dirichlet's: the larger, the closer the draws to the mean.
+        Concentration of the Dirichlet; with a larger one draws lie closer to the mean.
     distil_epochs : int
         Passes of the student over the server's inputs a round; 0: no student.
     distil_lr : float
-        Of its SGD with momentum 0.9.
+        Step size of its SGD with momentum 0.9.
     distil_batch_size : int
         Inputs a step.
     distil_temperature : float
-        T of the targets p^(1/T).
+        T of the student's targets p^(1/T).
 
     Raises
     ------

@@ -1,28 +1,28 @@
 """FedBN: each client keeps its batch norms; the rest is the barycentre.
 
 A client loads the global model with its own batch norms, infers as under `barycentre`, and sends
-everything but these: weight, bias and running moments of every layer that has `running_mean`. The
-server takes the barycentre of the rest by `rule`. In the first round all start from the same batch
-norms.
+everything but these. They are weight, bias and running moments of every layer that has
+`running_mean`. The server takes the barycentre of the rest by `rule`. In the first round all start
+from the same batch norms.
 
 A client predicts by the global model with its own batch norms.
 
 There is no model for everybody: the global one has the batch norms of the start, so that its scores
-mean little; look at the clients' own. A new client takes part in a round to get batch norms.
-In a model without batch norm nothing is kept and the method is the barycentre, which the log says;
-the networks that come with fedbary have none (group norm in resnet20). A batch norm without running
+mean little; look at the clients' own. A new client takes part in a round to get batch norms. A
+model without batch norm keeps nothing: the method is then the barycentre, and the log says so. The
+networks that come with fedbary have none (resnet20 has group norm). A batch norm without running
 moments is not found and is averaged.
 
-Where paper and code differ: the code keeps all tensors whose key holds "bn", and scores each
-client's own model, as here; both train point weights with FedAvg, which is `rule=FedAvg`.
+The code keeps all tensors whose key holds "bn", unlike the paper. It scores each client's own
+model, as here. Both train point weights with FedAvg, which is `rule=FedAvg`.
 
 It assumes that clients' inputs differ in scale or style (scanners, hospitals), so that each needs a
 normalisation of its own.
 
-What travels: the model without its batch norms, 2 numbers a Gaussian weight. A client keeps its
-batch norms, a few numbers a channel.
+Messages: the model without its batch norms, 2 numbers a Gaussian weight. A client keeps its batch
+norms, a few numbers a channel.
 
-What it costs: a round costs what barycentre's does.
+Cost: a round costs what barycentre's does.
 
 Use it with a network that has batch norm, for sites that each predict their own cases.
 

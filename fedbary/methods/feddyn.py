@@ -12,23 +12,23 @@ clients S of a round, N of all, the server takes
 ω_k weighs clients by size, as the authors' code does: of equal sizes it is 1. Clients' steps
 are the run's SGD on that objective divided by ω_k. Buffers are averaged by size.
 
-Where θ stands still, all y_k are θ, h is the mean of the h_k and 0: θ is the optimum of all data,
-however many local steps there are. FedAvg stands still elsewhere.
+If θ stands still, all y_k are θ, and h is the mean of the h_k and 0. So θ is the optimum of all
+data, however many local steps there are. FedAvg stands still elsewhere.
 
-It assumes point weights, clients that come back, and local training that comes near the minimum:
-of few small steps h grows slowly, and a small α then carries θ past the clients' networks. The
+It assumes point weights, clients that come back, and local training that comes near the minimum.
+After few small steps h grows slowly, and a small α then carries θ past the clients' networks. The
 prediction is a point.
 
-What travels: as under FedAvg, once the model either way. A client keeps h_k of its last admitted
-reply, 1 number a weight.
+Messages: the model once each way, as under FedAvg. A client keeps h_k of its last admitted reply, 1
+number a weight.
 
-What it costs: local steps cost FedAvg's; the server keeps h.
+Cost: local steps cost FedAvg's; the server keeps h.
 
 Use it where clients differ and bytes are dear: SCAFFOLD sends twice as much. On digits (10 clients,
 Dirichlet α = 0.1, 5 epochs, 15 rounds, one seed) it is right on 96 % as FedAvg is, with an NLL of
 0.13 to 0.14.
 
-A larger α steadies, a smaller one hurries. Under `compress` the server's h takes in the rounding of
+A larger α steadies, a smaller one hurries. With `compress` the server's h takes in the rounding of
 the y_k, which falls with their distance from θ.
 
 Reference: Acar, Zhao, Matas Navarro, Mattina, Whatmough and Saligrama, Federated Learning Based on
@@ -65,7 +65,7 @@ class FedDyn(Method):
     Parameters
     ----------
     strength : float
-        α, above 0, per example: how strongly a round's networks are held to the global one.
+        α, above 0, per example: the strength that holds a round's networks to the global one.
 
     Raises
     ------

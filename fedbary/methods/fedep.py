@@ -7,10 +7,10 @@ client,
     tilted:   q_k ≈ π_k · N(0, κ/(c n_k)) · p(D_k | θ)^(1/κ),
     server:   u_k ← β u_k + (s/C) (η(q_k) − η_g),      λ_k ← λ_k + u_k,      η_g = Σ_k λ_k,
 
-κ the run's kl_weight. The prior lies in the likelihoods: c is the weight decay of each, so that
-the whole prior's precision is c n/κ, and the first rounds begin from nothing, with a flat cavity.
-At a fixed point of Gaussians that factorise, η_g is the mean-field posterior of all data; for
-linear models exactly. It is PVI's recursion (see `PVI`) with momentum and the prior shared out.
+κ the run's kl_weight. The prior lies in the likelihoods: c is the weight decay of each, and the
+whole prior's precision is c n/κ. The first rounds begin from nothing, with a flat cavity. At a
+fixed point of Gaussians that factorise, η_g is the mean-field posterior of all data; for linear
+models exactly. It is PVI's recursion (see `PVI`) with momentum and the prior shared out.
 
 The tilted distribution is found by the run's local inference: natural_gradient is nearest to the
 paper's NGVI.
@@ -18,20 +18,20 @@ paper's NGVI.
 It assumes that posteriors factorise, and clients that come back. Deterministic tensors are averaged
 by size.
 
-What travels: to a client the global posterior and its cavity (4 numbers a Gaussian weight), back
-its posterior (2). Clients keep nothing.
+Messages: to a client the global posterior and its cavity (4 numbers a Gaussian weight), back its
+posterior (2). Clients keep nothing.
 
-What it costs: local steps cost what plain variational inference costs. The sites and their momentum
-lie at the server, 4 numbers a weight and client.
+Cost: local steps cost what plain variational inference costs. The sites and their momentum lie at
+the server, 4 numbers a weight and client.
 
 Use it with tens of clients, where PVI is slow; `FedSEP` holds no site of a client.
 
 Reference: Guo et al., Federated Learning as Variational Inference: A Scalable Expectation
-Propagation Approach, ICLR 2023. In its code, HanGuo97/expectation-propagation, the mean is the
-average of SGD's iterates and the precision comes apart, by a Laplace approximation say, each
-likelihood counts 500 times (κ = 0.002 here), it starts at a checkpoint of FedAvg, and server and
-clients each have a momentum of the sum and of the site: if some clients are away, Σ λ_k is no
-longer η_g. Here momentum is the sites' alone, and it is.
+Propagation Approach, ICLR 2023. Its code is HanGuo97/expectation-propagation. There the mean is the
+average of SGD's iterates, and the precision comes apart, by a Laplace approximation say. Each
+likelihood counts 500 times (κ = 0.002 here). It starts at a checkpoint of FedAvg. Server and
+clients each have a momentum of the sum and of the site, so Σ λ_k is no longer η_g if some clients
+are away. Here momentum is the sites' alone, and it is.
 """
 
 from __future__ import annotations
@@ -55,11 +55,12 @@ class FedEP(SiteMethod):
     Parameters
     ----------
     server_lr : float
-        s: how far the sites of a round move together.
+        s, the part of the way that the sites of a round move together.
     server_momentum : float
-        β, how much of the momentum a round keeps.
+        β, the part of the momentum that a round keeps.
     weight_decay : float
-        c: of a client's mean negative log-likelihood; the paper's on CIFAR-100.
+        c, the weight decay beside a client's mean negative log-likelihood; the paper's value for
+        CIFAR-100.
 
     Raises
     ------

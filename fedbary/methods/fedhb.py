@@ -16,16 +16,16 @@ variance. A client's own model is its network fitted anew, from m₀ with the pr
 
 It assumes that the clients' networks scatter about a common one, as draws from a Gaussian.
 
-What travels: m₀ and V₀ down, 2 numbers a weight, m_k up, as under FedAvg. Clients keep nothing.
+Messages: m₀ and V₀ down, 2 numbers a weight, m_k up, as under FedAvg. Clients keep nothing.
 
-What it costs: a round costs FedAvg's, one in which clients are scored their training once more
+Cost: a round costs FedAvg's, one in which clients are scored their training once more
 (`evaluate_clients`). The server keeps V₀.
 
 Use it where clients are many and differ little by little.
 
-Traps: the paper's s = κ = λ = 1 did not work. Tried on digits: ten clients of some 130 images, 20
-rounds of 5 epochs, seed 0; validation accuracy for everybody by draws, and clients' own models on
-what they hold out:
+Traps: the paper's s = κ = λ = 1 did not work. Tried on digits, with ten clients of some 130 images,
+20 rounds of 5 epochs and seed 0. The columns are the validation accuracy for everybody by draws,
+and that of clients' own models on what they hold out:
 
     s = κ = λ = 1                  12 %, 81 %    λ draws m₀ to 0, by N/(N + 1) a round
     s = κ = 1, λ = 0.01            10 %, 95 %    draws have a std of 0.3 per weight; m₀ has 92 %
@@ -73,14 +73,14 @@ class FedHB(Method):
     Parameters
     ----------
     prior_std : float
-        s of the prior NIW(0, λ, s² I, d + 2); the paper's is 1.
+        s of the prior NIW(0, λ, s² I, d + 2); the paper has 1.
     prior_weight : float
-        κ: the weight of the prior at a client, beside its summed NLL; the paper's is 1.
+        κ, the weight of the prior at a client, beside its summed NLL; the paper has 1.
     prior_clients : float
-        λ: for how many clients the prior counts in m₀, which it draws to 0; the paper's
-        is 1.
+        λ, the number of clients that the prior counts for in m₀, which it draws to 0; the paper has
+        1.
     keep : float
-        p: of each weight of a client the probability that it is not 0.
+        p, the probability that a client's weight is not 0.
     spike_std : float
         ε, the standard deviation of a client's spikes.
 

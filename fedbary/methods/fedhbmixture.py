@@ -15,18 +15,19 @@ federated averaging trains to tell from x which centre the client is near,
 
     client:  min over the gate of −mean_i Σ_j c_kj log g_j(x_i).
 
-The gate is a network of the same architecture; its logits are its first J − 1 outputs and a 0, so
-that J is at most the outputs and one. `predictive=members` mixes the centres with equal weights.
+The gate is a network of the same architecture. Its logits are its first J − 1 outputs and a 0, so J
+is at most the number of outputs plus one. `predictive=members` mixes the centres with equal
+weights.
 
 A client's own model is fitted anew, as in training.
 
 It assumes that there are kinds of clients, each with a network of its own.
 
-What travels: J centres and the gate down, beside the model that the run goes by, the largest
-cluster's; a network and the gate up. Clients keep nothing.
+Messages: J centres and the gate down, beside the model that the run goes by, the largest cluster's;
+a network and the gate up. Clients keep nothing.
 
-What it costs: a round costs FedAvg's twice and J passes forwards, one in which clients are scored
-the training once more. The server keeps J + 1 networks.
+Cost: a round costs FedAvg's twice and J passes forwards, one in which clients are scored the
+training once more. The server keeps J + 1 networks.
 
 Use it where clients fall into groups that nobody has named.
 
@@ -76,9 +77,9 @@ class FedHBMixture(Method):
     Parameters
     ----------
     centres : int
-        J, from 1 to the network's outputs and one.
+        J, the number of clusters, from 1 to the network's outputs plus one.
     centre_std : float
-        σ, how far a client's weights lie from its centre's.
+        σ, the standard deviation of a client's weights around its centre's.
 
     Raises
     ------

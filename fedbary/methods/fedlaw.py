@@ -5,27 +5,26 @@ server takes the aggregate under a rule, and scales its means and point weights,
 
     q = rule(q_1 … q_K; softmax(a)),   θ = e^g θ_q,   (a, g) = argmin mean NLL of its own examples,
 
-by Adam from a = log w, w = n_k/n, and g = 0. Of point weights, as published, every rule is the
-weighted mean, θ = e^g Σ_k softmax(a)_k θ_k; of Gaussians a is learned through the rule's chart, on
-one draw of the weights a step, and variances are the rule's. The learned weights leave out a client
+by Adam from a = log w, w = n_k/n, and g = 0. For point weights, as published, every rule is the
+weighted mean, θ = e^g Σ_k softmax(a)_k θ_k. For Gaussians a is learned through the rule's chart, on
+one draw of the weights a step. Variances are the rule's. The learned weights leave out a client
 whose network is of no use together with the others'; e^g < 1 shrinks the global model as a weight
 decay would. Buffers (the moments of batch norm) are averaged under the learned weights, without
 e^g.
 
 It assumes labelled examples at the server that are like those to be predicted (`server_fraction`
-keeps some); what a federation is to know, but the server has none of, it cannot weigh.
+keeps some). It cannot weigh knowledge of which the server has no example.
 
-What travels: as under the rule alone, the model or the posterior once either way. Clients keep
-nothing.
+Messages: as under the rule alone, the model or the posterior once each way. Clients keep nothing.
 
-What it costs: a client's round is the local inference. The server pays `server_epochs` over its
-examples a round and holds the round's K networks meanwhile.
+Cost: a client's round is the local inference. The server pays `server_epochs` over its examples a
+round and holds the round's K networks meanwhile.
 
 Use it where clients are of unlike worth, and a few labelled examples are at hand.
 
-Traps of the public code: its proxy set is a balanced 2 % of the *test* set, so that its scores are
-of examples that were learned from; w counts batches; its rate schedule never acts; moments of
-batch norm are not averaged.
+Traps of the public code: its proxy set is a balanced 2 % of the *test* set, so it is scored on
+examples that it learned from. Its w counts batches. Its rate schedule never acts. Moments of batch
+norm are not averaged.
 
 Reference: Li, Lin, Shang and Wu, Revisiting Weighted Aggregation in Federated Learning with Neural
 Networks, ICML 2023.
@@ -60,11 +59,11 @@ class FedLAW(Method):
     Parameters
     ----------
     rule : str
-        The rule under which Gaussians are aggregated; of point weights all are the weighted mean.
+        Rule that aggregates Gaussians; for point weights each rule is the weighted mean.
     server_epochs : int
-        Passes over the server's examples a round; 0: it is the rule.
+        Passes over the server's examples a round; 0: the method is the rule.
     server_lr : float
-        Adam's rate for a and g: the paper's 0.005, 0.01 on CIFAR-10.
+        Adam's step size for a and g; the paper has 0.005, and 0.01 on CIFAR-10.
     server_batch_size : int
         Examples a step at the server.
 

@@ -1,13 +1,14 @@
 """FedLPA: layer-wise Kronecker Laplace approximations, multiplied; made for one round.
 
-A client trains point weights θ_k, and takes per layer the Kronecker factors of its Fisher, A_k of
-what enters the layer and B_k of the loss's slopes by what leaves it, in a pass over its data. With
-M_k the layer's weight and bias as a matrix, Ā_k = A_k + √damping I and B̄_k likewise, its posterior
-is N(M_k, (B̄_k ⊗ Ā_k)⁻¹), and the server takes the mode M of their product,
+A client trains point weights θ_k. In a pass over its data it takes per layer the Kronecker factors
+of its Fisher: A_k of the layer's inputs, and B_k of the loss's slopes by its outputs. M_k is the
+layer's weight and bias as a matrix, Ā_k = A_k + √damping I, and B̄_k likewise. The client's
+posterior is N(M_k, (B̄_k ⊗ Ā_k)⁻¹). The server takes the mode M of the product,
 
     Σ w_k B̄_k M Ā_k = Σ w_k B̄_k M_k Ā_k,
 
-by conjugate gradients. What is no weight or bias of a Linear or Conv2d layer is averaged by size.
+by conjugate gradients. Tensors other than weights and biases of Linear and Conv2d layers are
+averaged by size.
 
 A client has a say where its loss is curved, which is for those whose labels differ and who meet
 once. With equal factors it is FedAvg, and so it nearly is where damping outweighs the slopes, as
@@ -16,16 +17,16 @@ after long training; equal networks stay what they are. Further rounds begin fro
 It assumes that layers are independent of each other, and a layer's inputs of its slopes. The
 prediction is a point.
 
-What travels: 1 model down; up 1 and two triangles a layer, (in + 1)(in + 2)/2 and out (out + 1)/2
+Messages: 1 model down; up 1 and two triangles a layer, (in + 1)(in + 2)/2 and out (out + 1)/2
 numbers: 1.5 models more of the cnn on Fashion-MNIST. Nothing is kept.
 
-What it costs: a client pays about an epoch; the server K (in³ + out³) and some K (in² out + in
-out²) a step, about ten of them. A layer of more than `most_side` inputs is refused.
+Cost: a client pays about an epoch; the server K (in³ + out³) and some K (in² out + in out²) a step,
+about ten of them. A layer of more than `most_side` inputs is refused.
 
 Use it where one round is all there is, and clients' labels differ.
 
-Traps of the public code, which sends squares, not triangles: it solves for M by 10,000 gradient
-steps, and reports the better of two solutions by the accuracy on the test set.
+Traps of the public code: it sends squares, not triangles. It solves for M by 10,000 gradient steps.
+It reports the better of two solutions by the accuracy on the test set.
 
 Reference: Liu et al., FedLPA: One-shot Federated Learning with Layer-Wise Posterior Aggregation,
 NeurIPS 2024.
@@ -54,7 +55,7 @@ from fedbary.methods.shared.method import (
 from fedbary.parts.parameters import Count, Positive
 
 INPUTS, SLOPES = "inputs/", "slopes/"
-"""What the keys of A and B begin with, as triangles."""
+"""The prefix of the keys of A and B, as triangles."""
 
 ENOUGH = 1e-4
 """The part of the right side that the left may be away from it, above which the server says so."""
@@ -67,9 +68,9 @@ class FedLPA(Method):
     Parameters
     ----------
     damping : float
-        Its root is added to the diagonals of both factors.
+        Damping, whose root is added to the diagonals of both factors.
     most_side : int
-        The most inputs and outputs that a layer may have, as its factors are their squares.
+        Largest number of inputs and of outputs of a layer; its factors are their squares.
 
     Raises
     ------

@@ -1,9 +1,9 @@
 """Federated posterior averaging: the server steps towards the product of Gaussian posteriors.
 
 A client runs SGD at a constant rate from θ_g. After the burn-in the mean of each epoch's iterates
-is taken for a sample x_1 … x_ℓ of its posterior (iterate averaging). With the samples' mean x̄, the
-columns A = [x_t − x̄] and r = 1/(1 + (ℓ − 1) ρ), its shrunk covariance is C = r (I + ρ A Aᵀ), and
-it sends
+is taken for a sample x_1 … x_ℓ of its posterior (iterate averaging). The samples have the mean x̄
+and the columns A = [x_t − x̄]. With r = 1/(1 + (ℓ − 1) ρ) the shrunk covariance is C = r (I + ρ A
+Aᵀ). The client sends
 
     Δ = C⁻¹ (θ_g − x̄) = [b − A (I/ρ + Aᵀ A)⁻¹ Aᵀ b] / r,      b = θ_g − x̄,
 
@@ -14,10 +14,10 @@ sample, or ρ = 0, is FedAvg's step.
 It assumes that the clients' posteriors are about Gaussian, and that SGD's iterates at a constant
 rate sample them. The prediction is a point.
 
-What travels: as under FedAvg, once the model either way. Clients keep nothing.
+Messages: the model once each way, as under FedAvg. Clients keep nothing.
 
-What it costs: local steps cost FedAvg's; ℓ samples are held while a client trains, and an ℓ × ℓ
-solve ends it.
+Cost: local steps cost FedAvg's; ℓ samples are held while a client trains, and an ℓ × ℓ solve ends
+it.
 
 Use it in place of FedAvg where clients differ and make many local steps.
 
@@ -55,14 +55,14 @@ class FedPA(Method):
     Parameters
     ----------
     rho : float
-        ρ: how much of the samples' covariance is used; the paper's 0.1, 0.01 on EMNIST.
+        ρ, the weight of the samples' covariance; the paper has 0.1, and 0.01 on EMNIST.
     burn_in : int
-        Epochs of a round before samples are taken; it must leave one.
+        Number of a round's epochs before samples are taken; it must leave one.
     fedavg_rounds : int
-        First rounds in which clients send θ_g − θ_k, FedAvg's step: the paper's runs begin with
-        400 of 1500.
+        Number of first rounds in which clients send θ_g − θ_k, FedAvg's step. The paper's runs
+        begin with 400 of 1500.
     server_lr, server_momentum : float
-        Of the server's SGD, the paper's on EMNIST.
+        Step size and momentum of the server's SGD: the paper's on EMNIST.
 
     Raises
     ------

@@ -16,22 +16,23 @@ mean of both by n_k. Predictions are the student's alone: one pass, no draws.
 
 It assumes that one network can hold the predictive, and chains long enough to move.
 
-What travels: 2 models either way. Clients keep nothing.
+Messages: 2 models either way. Clients keep nothing.
 
-What it costs: a client pays seven passes an epoch for SGD's one: the teacher's step, and for each
-of the student's three passes the teacher's answers and its own step. The server keeps the teacher.
+Cost: a client pays seven passes an epoch for SGD's one: the teacher's step, and for each of the
+student's three passes the teacher's answers and its own step. The server keeps the teacher.
 
 Use it where a prediction must cost one pass.
 
-Published with one pass of the student an epoch and half of the teacher's rate here (0.055 on
-CIFAR-10), which take a hundred rounds or more, and with a student that is larger than the teacher;
-here both are the run's network. The paper also distils at the server, as FedBE does; that is left
-out, for the mean is its default.
+The paper has one pass of the student an epoch and half of the teacher's rate here (0.055 on
+CIFAR-10), which take a hundred rounds or more. Its student is larger than the teacher; here both
+are the run's network. The paper also distils at the server, as FedBE does; that is left out, for
+the mean is its default.
 
-At this rate mini-batches of B examples add noise of their own: with h the curvature of the mean NLL
-the teacher is at the temperature T + (η/2) h n_k/(2B), about 2 for n_k = 1080, B = 32 and h = 1,
-and nearer to T the more epochs a round has. It is left as published: what the student learns is a
-mean over the teacher's way, and a rate by n_k (see SGHMC) would hardly move it in a round.
+Mini-batches of B examples add noise of their own at this rate. With h the curvature of the mean
+NLL, the teacher is at the temperature T + (η/2) h n_k/(2B). That is about 2 for n_k = 1080, B = 32
+and h = 1. It is nearer to T if a round has more epochs. It is left as published: what the student
+learns is a mean over the teacher's way, and a rate by n_k (see SGHMC) would hardly move it in a
+round.
 
 Trap of the public code: its noise, (2 √η / n_k) z, is a temperature of 4/n_k, of hundreds of
 examples nearly none.
@@ -74,7 +75,7 @@ INPUT_NOISE = 0.001
 """Standard deviation of what is added to the student's inputs."""
 
 RATE_DECAY, DECAY_EPOCHS = 0.85, 3
-"""By which the teacher's rate falls, and every how many epochs of a round."""
+"""Factor by which the teacher's rate falls, and the epochs of a round from one fall to the next."""
 
 
 @dataclass(frozen=True)
@@ -84,13 +85,13 @@ class FedPPD(Method):
     Parameters
     ----------
     teacher_lr : float
-        η of the teacher's SGLD, whose steps are η/2; 0.055 as published. The student's
-        rate is `lr`.
+        η of the teacher's SGLD, whose steps are η/2; the paper has 0.055. The student's step size
+        is `lr`.
     temperature : float
         T of the teacher.
     student_passes : int
-        How often the student goes through the inputs after each epoch of the teacher; once
-        as published, with a hundred rounds or more.
+        Student's passes through the inputs after each epoch of the teacher; published: one, with a
+        hundred rounds or more.
 
     Raises
     ------

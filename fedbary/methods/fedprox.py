@@ -11,9 +11,9 @@ steps, at the price of smaller steps: μ = 0 is FedAvg, a large μ stands still.
 It assumes that a good common model lies near the global one, and point weights; the prediction is a
 point.
 
-What travels: as under FedAvg, once the model either way. Clients and server keep nothing.
+Messages: the model once each way, as under FedAvg. Clients and server keep nothing.
 
-What it costs: local steps cost what FedAvg's cost: the term is two vectors in SGD's update.
+Cost: local steps cost what FedAvg's cost: the term is two vectors in SGD's update.
 
 Use it where federated averaging is unsteady; for a prior that counts once see PVI.
 
@@ -46,7 +46,7 @@ class FedProx(Method):
     Parameters
     ----------
     mu : float
-        μ, per example: its weight beside the mean negative log-likelihood.
+        μ, the weight of the pull, per example, beside the mean negative log-likelihood.
 
     Raises
     ------

@@ -20,11 +20,10 @@ It assumes clients that want models of their own, and few weights: SVGD's partic
 together in many dimensions, 20 of them at 27 % of the variance of 10 weights and at 3 % of that of
 100.
 
-What travels: M + 1 models down, M up; a client keeps M.
+Messages: M + 1 models down, M up; a client keeps M.
 
-What it costs: a local step costs M of SGD's, of small networks in one batched product. The server
-holds M networks of each reply; more particles than half of the memory holds are refused with their
-bytes.
+Cost: a local step costs M of SGD's, of small networks in one batched product. The server holds M
+networks of each reply; more particles than half of the memory holds are refused with their bytes.
 
 Use it for small networks, such as those of regressions and tables, at sites that differ.
 
@@ -32,9 +31,9 @@ Use it for small networks, such as those of regressions and tables, at sites tha
 `weight_decay` do nothing.
 
 Traps of the public code: its p_g is a normalised density whose logarithm of "+ 1e-10" has the
-gradient 0 at a few hundred weights, so that nothing reaches the clients; a batch's gradient is not
-scaled to the client's n_k; in the first round clients do nothing. Here the logarithm is taken of no
-sum that underflows.
+gradient 0 at a few hundred weights, so nothing reaches the clients. It does not scale a batch's
+gradient to the client's n_k. Clients do nothing in the first round. Here the logarithm is taken of
+no sum that underflows.
 
 Reference: Wei et al., Personalized Bayesian Federated Learning with Wasserstein Barycenter
 Aggregation, NeurIPS 2025 (arXiv 2505.14161).
@@ -75,14 +74,15 @@ class FedWBA(Method):
     Parameters
     ----------
     particles : int
-        M, how many a density has.
+        M, the number of particles of a density.
     width : float
-        The std of the Gaussians by which global particles are a density; 0: by their own spread,
-        so that mean and variance of each weight are theirs.
+        Std of the Gaussians around global particles that make a density. 0: from their own spread;
+        mean and variance of each weight are then theirs.
     prior_std : float
-        Of N(0, prior_std²), the prior of the first round.
+        Standard deviation of N(0, prior_std²), the prior of the first round.
     init_std : float
-        How far a client's particles lie from the global network when it first takes part.
+        Standard deviation of a client's particles around the global network when it first takes
+        part.
 
     Raises
     ------
@@ -155,7 +155,7 @@ def barycentre(clouds: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
     Parameters
     ----------
     clouds
-        As many points of each of K clients, (M, d).
+        Points of each of K clients, (M, d), as many of each.
 
     Returns
     -------

@@ -9,26 +9,25 @@ over rounds and clients, round r is
 
 and predictions are drawn from N(θ_g, 1/(n Ω + λ)). n are the examples of all clients, whoever takes
 part: Ω is a mean over examples. (A strategy without a roster knows the replies' examples alone.)
-The paper's Ω is the sum over
-rounds and its penalty divides it by r, which is the same; as a precision of draws the sum would
-count the data once a round. In round 1 there is no Ω, and no penalty.
+The paper's Ω is the sum over rounds, and its penalty divides it by r, which is the same. The sum as
+a precision of draws would count the data once a round. In round 1 there is no Ω, and no penalty.
 
 With equal F_k it is FedAvg; a factor that all S_k share leaves θ as it is.
 
 It assumes what Laplace's approximation does (see Laplace); the penalty adds that what moved little
 in loss may move, as in elastic weight consolidation.
 
-What travels: 2 models either way. Clients keep nothing.
+Messages: 2 models either way. Clients keep nothing.
 
-What it costs: a client pays a pass for F, one to two epochs. The server keeps Ω.
+Cost: a client pays a pass for F, one to two epochs. The server keeps Ω.
 
 Use it under label skew, where clients' networks drift apart.
 
 Traps of the public code: the penalty reads its weights from `state_dict()`, which is detached, so
-that it has no gradient and never acts; ε = 1e-5 in the denominator alone shrinks weights, to 0.09
-of themselves at Ω = 1e-6 (here a prior counts in both); squared gradients of batches of all epochs
-are summed, about the Fisher over the batch's size times the epochs. Its `strength` runs from 0 to
-1e4.
+it has no gradient and never acts. An ε = 1e-5 in the denominator alone shrinks weights, to 0.09 of
+themselves at Ω = 1e-6 (here a prior counts in both). It sums squared gradients of batches of all
+epochs, which is about the Fisher over the batch's size times the epochs. Its `strength` runs from 0
+to 1e4.
 
 Reference: Liu et al., A Bayesian Federated Learning Framework with Online Laplace Approximation,
 2021 (IEEE TPAMI 2024).
@@ -69,9 +68,9 @@ class FOLA(Method):
     Parameters
     ----------
     strength : float
-        Of the pull to the global model; the paper tries 0 to 1e4.
+        Strength of the pull to the global model; the paper tries 0 to 1e4.
     prior_precision : float
-        λ: of the prior beside the data.
+        λ, the precision of the prior beside the data.
 
     Raises
     ------

@@ -12,10 +12,10 @@ without a last loss trains at lr, as all do in the first round; c = 0 is FedAvg.
 It assumes that clients tell their losses truly; who claims a large loss has a higher rate for
 itself alone. The prediction is a point.
 
-What travels: as under FedAvg, once the model either way, a rate to the client and the mean loss of
-its last epoch back, as a tensor that admission checks. Clients keep nothing.
+Messages: as under FedAvg, once the model either way, a rate to the client and the mean loss of its
+last epoch back, as a tensor that admission checks. Clients keep nothing.
 
-What it costs: local steps cost what FedAvg's cost. The server keeps two numbers a client.
+Cost: local steps cost what FedAvg's cost. The server keeps two numbers a client.
 
 Use it where clients should fare alike on their own data.
 
@@ -56,7 +56,7 @@ class GIFAIR(Method):
     Parameters
     ----------
     fairness : float
-        c: the part of the largest λ; the code's ½.
+        c, the part of the largest λ that is used; the public code has ½.
 
     Raises
     ------

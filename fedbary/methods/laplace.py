@@ -16,23 +16,23 @@ where a sum over a part of the clients stands for all: it is divided by their pa
 of all clients. (A strategy without a roster knows the replies' examples alone.) The next round
 starts from θ. Predictions are of networks drawn from N(θ, 1/s).
 
-Of a network the draws are too wide in what F does not see, the more so the smaller λ, which is
-therefore large by default and no prior of the training: that is `weight_decay` (λ/n is the same
-prior). Then linear models with orthogonal features are exact under ggn. Under fisher, the default,
-they are so in expectation only: F uses the labels that occurred, and with 280 examples precisions
-of .77 to .82 of the truth were seen.
+A network's draws are too wide in directions that F does not see, and a smaller λ makes them wider.
+So λ is large by default. It is no prior of the training: that is `weight_decay` (λ/n is the same
+prior). Then linear models with orthogonal features are exact under ggn. Those of fisher, the
+default, are so in expectation only: F uses the labels that occurred, and with 280 examples
+precisions of .77 to .82 of the truth were seen.
 
 It assumes that the loss is quadratic around θ_k and weights do not matter together. With equal F it
 is FedAvg.
 
-What travels: 1 model down, 2 up. Clients keep nothing.
+Messages: 1 model down, 2 up. Clients keep nothing.
 
-What it costs: a pass over the data for F, about one to two epochs more a round; under ggn one for
-each output; per-example gradients are held for some 64 MB at a time. The server keeps s.
+Cost: a pass over the data for F, about one to two epochs more a round; ggn takes one for each
+output. Per-example gradients are held for some 64 MB at a time. The server keeps s.
 
 Use it to make the network of an existing FedAvg uncertain.
 
-Traps of public code: the squared gradient of a *batch* is the Fisher over the batch's size; a
+Traps of public code: the squared gradient of a *batch* is the Fisher over the batch's size. A
 constant beside Σ F in the denominator alone shrinks every weight towards 0.
 
 References: MacKay, A Practical Bayesian Framework for Backpropagation Networks, 1992; Daxberger et
@@ -65,7 +65,7 @@ from fedbary.parts.parameters import Positive
 from fedbary.predictive import Predictive
 
 FISHER = "fisher/"
-"""What the keys of Fisher diagonals begin with."""
+"""The prefix of the keys of Fisher diagonals."""
 
 CURVATURES = {"fisher": fisher, "ggn": gauss_newton}
 """From a client's round to its diagonal curvature."""
@@ -78,9 +78,9 @@ class Laplace(Method):
     Parameters
     ----------
     prior_precision : float
-        λ: of the prior that the draws see.
+        λ, the precision of the prior that the draws see.
     curvature : str
-        fisher, of the labels that occurred, in one pass; or ggn, exact for linear models.
+        fisher: of the labels that occurred, in one pass. ggn: exact for linear models.
 
     Raises
     ------

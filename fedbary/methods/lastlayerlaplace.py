@@ -1,20 +1,23 @@
 """Laplace of the last layer with its full covariance, aggregated by a barycentre of such Gaussians.
 
 A client trains point weights θ_k, and takes the Hessian of its mean loss by the weights of the last
-layer, G_k = (1/n_k) Σ_i J_iᵀ Λ_i J_i, J the outputs' Jacobian and Λ the loss's Hessian by them; it
-is exact, as outputs are linear there. With n the examples of all clients and the prior N(0, 1/λ)
-its posterior is
+layer,
+
+    G_k = (1/n_k) Σ_i J_iᵀ Λ_i J_i,
+
+J being the outputs' Jacobian and Λ the loss's Hessian by the outputs. It is exact, as outputs are
+linear there. With n the examples of all clients and the prior N(0, 1/λ) its posterior is
 
     q_k = N(θ_k, (n G_k + λ)⁻¹),
 
 its data counted n/n_k times, so that w_k = n_k/n weighs what every client says of all data. The
-server takes their barycentre: under RKLB C⁻¹ = Σ n_k G_k + λ, the product of the likelihoods with
-the prior once; under WB the Wasserstein-2 barycentre, by a fixed point
+server takes their barycentre. RKLB's is C⁻¹ = Σ n_k G_k + λ, the product of the likelihoods with
+the prior once. WB's is the Wasserstein-2 barycentre, by a fixed point
 (`fedbary.aggregation.covariance`). All other weights are averaged by size. The next round starts
 from the mean, and predictions are of `networks` networks whose last layer is drawn from N(m, C).
 
-Of a linear model with weight_decay λ/n one round of RKLB is the posterior of all data exactly,
-whatever the correlations, where the mean-field methods are not.
+For a linear model with weight_decay λ/n, one round of RKLB is the posterior of all data exactly,
+whatever the correlations. The mean-field methods are not.
 
 `structure` says how G is held, for C outputs and d inputs with the bias:
 
@@ -28,13 +31,13 @@ nearly: means m are exact by conjugate gradients, draws are of the clients' summ
 
 It assumes that the loss is quadratic in the last layer, and features the same at all clients.
 
-What travels: 1 model down; up 1 and G. Of full that is p (p + 1)/2 numbers (8 models of the cnn: p
-= 850), and more than `most_weights` are refused. To clients that score, the drawn last layers: so
+Messages: 1 model down; up 1 and G. A full G has p (p + 1)/2 numbers (8 models of the cnn: p = 850),
+and more than `most_weights` are refused. To clients that score, the drawn last layers: so
 `calibrate=temperature` fits what predicts. Clients keep nothing.
 
-What it costs: full takes p² numbers and one pass of a client; of the server K p³ for RKLB and some
-ten times K p³ for WB: of ten clients of the cnn 1 s and 20 s a round on a core. The others take d²
-numbers and d³. The server keeps the draws, of full C too.
+Cost: full takes p² numbers and one pass of a client. It takes K p³ products of the server for RKLB,
+and some ten times K p³ for WB. For ten clients of the cnn that is 1 s and 20 s a round on a core.
+The others take d² numbers and d³. The server keeps the draws, of full C too.
 
 Use it where weights of the last layer are correlated: full for tables and small heads, the others
 for features of a pretrained network.
@@ -89,7 +92,7 @@ CURVATURE, COVARIANCE, DRAWS = "curvature/last", "covariance/last", "draws/last"
 """The keys of a client's Hessian, of C, both as triangles, and of the drawn last layers."""
 
 _KEY = "curvature/"
-"""What the keys of a structure's statistics begin with."""
+"""The prefix of the keys of a structure's statistics."""
 
 
 @dataclass(frozen=True)
@@ -99,16 +102,15 @@ class LastLayerLaplace(Method):
     Parameters
     ----------
     rule : str
-        Under which the Gaussians are aggregated: RKLB or WB.
+        Rule that aggregates the Gaussians: RKLB or WB.
     prior_precision : float
-        λ of the prior.
+        λ, the precision of the prior.
     networks : int
-        Drawn after each round: they predict together.
+        Number of networks drawn after each round; they predict together.
     structure : str
-        How a Hessian is held: full, kronecker, shared, diagonal.
+        Structure of a Hessian: full, kronecker, shared, diagonal.
     most_weights : int
-        The most weights that a last layer may have where it is full: the covariance is their
-        square.
+        Largest number of weights of a last layer with structure=full; the covariance is its square.
 
     Raises
     ------

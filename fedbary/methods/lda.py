@@ -25,12 +25,11 @@ It assumes that classes have one covariance. Probabilities are too sure where fe
 Gaussian: `calibrate=temperature` mends them. A class that nobody holds gets the mean of all. There
 may be fewer examples than features.
 
-What travels: the network down; up C + C d + d (d + 1)/2 numbers, once. A further round counts only
-clients that are new. The server keeps each client's sums.
-With `epsilon` a client adds Gaussian noise to its sums, and the server takes the nearest ones that
-examples could have.
+Messages: the network down; up C + C d + d (d + 1)/2 numbers, once. A further round counts only
+clients that are new. The server keeps each client's sums. With `epsilon` a client adds Gaussian
+noise to its sums, and the server takes the nearest ones that examples could have.
 
-What it costs: a client pays one pass and n d² products; the server some ten times d³.
+Cost: a client pays one pass and n d² products; the server some ten times d³.
 
 Use it on features of a pretrained network, where one round is all there is. It also tells how far
 an input lies from every class: the relative Mahalanobis distance.
@@ -68,7 +67,7 @@ MOST_KAPPA = 1e6
 """The most examples that the prior of a class's mean counts for: all classes have one mean."""
 
 STRENGTHS = tuple(10 ** (step / 20) for step in range(-40, 121))
-"""What ν − d − 1 may be."""
+"""The values of ν − d − 1 that are tried."""
 
 
 @dataclass(frozen=True)
@@ -78,10 +77,10 @@ class LDA(SumsMethod):
     Parameters
     ----------
     epsilon : float
-        ε: a client adds noise, so that its sums are (ε, δ)-private for each of its examples; 0: no
-        noise. It needs `max_norm`, one round, and inputs as they are.
+        ε of differential privacy: a client adds noise so that its sums are (ε, δ)-private for each
+        of its examples. 0: no noise. It needs `max_norm`, one round, and inputs as they are.
     delta : float
-        δ, below one over a client's examples.
+        δ of differential privacy, below one over a client's number of examples.
 
     Raises
     ------

@@ -5,12 +5,11 @@ v_k of the global posterior v, in turns,
 
     q_k:  E_q[mean NLL] + ζ/n_k · KL(q_k ‖ v_k),          v_k:  KL(q_k ‖ v_k),
 
-and sends v_k. The server takes v ← (1 − β) v + β Σ w_k v_k on means and on ρ, σ = softplus(ρ).
-v_k starts from v each round and takes an Adam step for every `steps_per_global` steps of q_k,
-after each epoch together; q_k is trained by the run's local inference, begun anew each epoch
-(the code keeps both optimisers' states). The objective is known by
-the paper's abstract shape and by unofficial code, whose 20 · 5 steps a round and rates are the
-defaults here.
+and sends v_k. The server takes v ← (1 − β) v + β Σ w_k v_k on means and on ρ, σ = softplus(ρ). Each
+v_k starts from v every round. It takes an Adam step for every `steps_per_global` steps of q_k,
+after each epoch together. The run's local inference trains q_k, begun anew each epoch (the code
+keeps both optimisers' states). The objective is known by the paper's abstract shape and by
+unofficial code, whose 20 · 5 steps a round and rates are the defaults here.
 
 The exact global step (`global_step=exact`): clients send q_k, and v ← the forward-KL barycentre of
 these with equal weights, which is argmin_v Σ_k KL(q_k ‖ v). With ζ = 1 that is EM of a model with
@@ -21,11 +20,11 @@ are averaged by size, a client's own those that it trained last.
 
 It assumes that clients differ as draws from one Gaussian do.
 
-What travels: the model both ways (2 numbers a Gaussian weight), v_k in place of q_k. A client keeps
-q_k (2).
+Messages: the model both ways (2 numbers a Gaussian weight), v_k in place of q_k. A client keeps q_k
+(2).
 
-What it costs: a round costs what the local inference costs, and one step of 2 numbers a weight for
-every five.
+Cost: a round costs what the local inference costs, and one step of 2 numbers a weight for every
+five.
 
 Use it where clients' labels differ and each has enough of its own.
 
@@ -69,16 +68,15 @@ class pFedBayes(Method):
     Parameters
     ----------
     zeta : float
-        ζ: the weight of KL(q_k ‖ v_k)/n_k beside the mean NLL; it takes the place of
-        `kl_weight`.
+        ζ, the weight of KL(q_k ‖ v_k)/n_k beside the mean NLL. It replaces `kl_weight`.
     beta : float
-        β: how far the server goes towards the clients' mean.
+        β, the part of the way that the server goes to the clients' mean.
     global_lr : float
-        Adam's rate on the means and ρ of v_k.
+        Adam's step size for the means and ρ of v_k.
     steps_per_global : int
         Steps of q_k for each of v_k.
     global_step : str
-        copies: clients send v_k; exact: they send q_k, and v is their forward-KL barycentre.
+        copies: clients send v_k. exact: they send q_k, and v is their forward-KL barycentre.
 
     Raises
     ------

@@ -16,18 +16,19 @@ the global head on the global base. New clients start from the variances that th
 
 It assumes that a client's head differs from the global one by as much in each weight.
 
-What travels: the model down, of which the head's variances never change; its means and a number up,
-as under FedAvg. A client keeps m_k and v_k of the head, and the base that it trained last.
+Messages: the model down, of which the head's variances never change; its means and a number up, as
+under FedAvg. A client keeps m_k and v_k of the head, and the base that it trained last.
 
-What it costs: a round costs the base's epochs and `head_steps` passes over the client's examples.
+Cost: a round costs the base's epochs and `head_steps` passes over the client's examples.
 
 Use it where clients' classes differ.
 
-Traps: the public code trains all clients each round and draws those that are averaged; it sums
-the loss over the examples at a fixed rate, which explodes where they are many (here it is their
-mean, as everywhere, and the rate the run's); 1/ρ² is unbounded, so that one client whose head lies
-on the global one owns it: ρ_k² is held above `least_rho`². In public code ρ_k is that from before
-the E step, as here. There the head's biases are Gaussian too; here they are points, of the base.
+Traps of the public code: it trains all clients each round and draws those that are averaged. It
+sums the loss over the examples at a fixed rate, which explodes if they are many (here it is their
+mean, as everywhere, and the rate the run's). Its 1/ρ² is unbounded, so one client whose head lies
+on the global one owns it. Here ρ_k² is held above `least_rho`². In public code ρ_k is that from
+before the E step, as here. There the head's biases are Gaussian too; here they are points, of the
+base.
 
 Reference: Zhu, Ma and Blaschko, Confidence-aware Personalized Federated Learning via Variational
 Expectation Maximization, CVPR 2023; the code read is JunyiZhu-AI/confidence_aware_PFL.
@@ -61,7 +62,7 @@ RHO = "head/log_rho_squared"
 """The entry of a reply that says how far the client's head is from the global one."""
 
 HEAD = "head/mean/"
-"""What the names of m_k in a reply begin with."""
+"""The prefix of the names of m_k in a reply."""
 
 
 @dataclass(frozen=True)
@@ -71,9 +72,9 @@ class pFedVem(Method):
     Parameters
     ----------
     head_steps : int
-        Steps of the head on all of a client's examples in a round.
+        Number of the head's steps a round, each on all of a client's examples.
     least_rho : float
-        The least that ρ_k counts as; public code has no bound.
+        Least value of ρ_k; public code has no bound.
 
     Raises
     ------

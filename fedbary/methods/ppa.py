@@ -1,8 +1,9 @@
 """Population pooling: mean and variance of numbers drawn from the clients' posteriors.
 
-From each N(m_k, v_k) the server draws N_k = ⌊draws · w_k⌋ numbers per weight, at least one, and
-takes mean and unbiased variance of them all, N = Σ N_k. They depend on the draws through their mean
-x̄_k and sum of squares S_k alone, so these two are drawn in place of N_k numbers, which is the same:
+The server draws N_k = ⌊draws · w_k⌋ numbers per weight from each N(m_k, v_k), at least one. It
+takes the mean and the unbiased variance of them all, N = Σ N_k. They depend on the draws through
+their mean x̄_k and sum of squares S_k alone, so these two are drawn in place of N_k numbers, which
+is the same:
 
     x̄_k ~ N(m_k, v_k/N_k),      S_k ~ v_k χ²(N_k − 1),
     m = Σ N_k x̄_k / N,      v = (Σ S_k + Σ N_k (x̄_k − m)²) / (N − 1).
@@ -12,15 +13,15 @@ the default, in v, anew each round. Deterministic tensors are averaged by size.
 
 It assumes nothing beyond posteriors that factorise.
 
-What travels: the posterior once either way, 2 numbers a Gaussian weight. Nothing is kept.
+Messages: the posterior once each way, 2 numbers a Gaussian weight. Nothing is kept.
 
-What it costs: a client's round is the local inference; the server pays 50 ns a weight and client.
+Cost: a client's round is the local inference; the server pays 50 ns a weight and client.
 
 Use it to repeat the paper; FKLB for all else.
 
 Traps of the public code: the running sum of variances is held at e⁻⁸ or more at each addition, so
-that variances leave their start for a reason of arithmetic alone; a client of a share below
-1/draws is left out.
+variances leave their initial values by arithmetic alone. A client of a share below 1/draws is left
+out.
 
 Reference: Ozer et al., How to Combine Variational Bayesian Networks in Federated Learning (FVBA),
 2022.
@@ -49,7 +50,7 @@ class PPA(Method):
     Parameters
     ----------
     draws : int
-        Of all clients together for a weight.
+        Number of draws for a weight, from all clients together.
 
     Raises
     ------

@@ -1,14 +1,14 @@
 """β-PredBayes: between the mixture and the product of the clients' predictions, β learned.
 
 A client samples its posterior by SGHMC (see SGHMC); of its M samples' predictions p_k is the mean.
-With the product of experts P ∝ Π_k p_k and the mixture Q = Σ_k p_k / K the prediction is
+With the product of experts P ∝ Π_k p_k and the mixture Q = Σ_k p_k / K, the prediction is
 
     p_β ∝ P^β Q^{1−β},      β = argmin over [0, 1] of the NLL of the server's own examples,
 
-by Adam from β = ½. Of a number, with moments (m_k, v_k), P has 1/v_P = Σ 1/v_k and m_P = v_P Σ
-m_k/v_k, Q the mixture's moments, and p_β precision β/v_P + (1−β)/v_Q. The product is right where
-clients' data are independent pieces of one set and the prior counts for little, and is too sure
-where predictions agree for other reasons; the mixture ignores how sure the clients are together.
+by Adam from β = ½. For a number with moments (m_k, v_k), P has 1/v_P = Σ 1/v_k and m_P = v_P Σ
+m_k/v_k. Q has the mixture's moments, and p_β the precision β/v_P + (1−β)/v_Q. The product is right
+if clients' data are independent pieces of one set and the prior counts for little. It is too sure
+if predictions agree for other reasons. The mixture ignores how sure the clients are together.
 
 Further rounds start from the clients' mean sample, which is not published. Class weights of tables
 act on β through the weighted loss, and are taken out of p_β, not of each p_k.
@@ -16,10 +16,10 @@ act on β through the weighted loss, and are taken out of p_β, not of each p_k.
 It assumes labelled examples at the server (`server_fraction`; published 20 % of the training data)
 that are no test data.
 
-What travels: 1 model down, M up. Clients keep nothing.
+Messages: 1 model down, M up. Clients keep nothing.
 
-What it costs: a client's part is SGHMC's. The server holds K · M networks, refuses what does not
-fit into half of its memory, and learns one number. A prediction passes all networks.
+Cost: a client's part is SGHMC's. The server holds K · M networks, refuses what does not fit into
+half of its memory, and learns one number. A prediction passes all networks.
 
 Use it where one round is all there is (`rounds=1` and many local epochs), for classes and for
 numbers.
@@ -29,9 +29,9 @@ a rate of 0.1 that falls to 0. In mini-batches they are far from temperature 1 (
 here the chain is SGHMC's at that friction. The published distillation into one network is left out:
 FedBE has it.
 
-Traps of the public code: the temperature's default is 1/N on top of a division by N, N being all
-examples and not the client's; the cosine's period uses N too, so that no cycle ends; its EP-MCMC
-sets precisions to 1.
+Traps of the public code: the temperature's default is 1/N on top of a division by N, where N is all
+examples, not the client's. The cosine's period uses N too, so no cycle ends. Its EP-MCMC sets
+precisions to 1.
 
 Reference: Hasan, Zhang, Guo, Chen and Poupart, Calibrated One Round Federated Learning with
 Bayesian Inference in the Predictive Space, AAAI 2024.
@@ -67,9 +67,10 @@ class PredBayes(SGHMC):
     Parameters
     ----------
     server_epochs : int
-        Steps of Adam for β, each on all of the server's examples; published 10 passes in batches.
+        Number of Adam's steps for β, each on all of the server's examples; the paper has 10 passes
+        in batches.
     server_lr : float
-        Its rate.
+        Adam's step size.
     """
 
     friction: Share = 0.9

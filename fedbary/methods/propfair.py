@@ -1,28 +1,28 @@
 """PropFair: clients gain as much in proportion, by a loss that grows steep where it is large.
 
-With the mean loss ℓ of a batch and a baseline M, the worst loss that is reckoned with, a client
+ℓ is the mean loss of a batch. The baseline M is the worst loss that is reckoned with. A client
 minimises
 
     −M log(1 − ℓ/M)   where M − ℓ ≥ ε,      ℓ   elsewhere,
 
-from the global model, and the server averages by size. Σ_k w_k log(M − ℓ_k) is the logarithm of a
-Nash product of the utilities M − ℓ_k: its optimum is proportionally fair. The gradient is that of
-ℓ times M/(M − ℓ), from 1 at ℓ = 0 to M/ε, so that clients that fare badly have more say; batches
-beyond M − ε, those of an untrained network first of all, count as under FedAvg. M → ∞ is FedAvg.
+from the global model, and the server averages by size. The sum Σ_k w_k log(M − ℓ_k) is the
+logarithm of a Nash product of the utilities M − ℓ_k. Its optimum is proportionally fair. The
+gradient is that of ℓ times M/(M − ℓ), from 1 at ℓ = 0 to M/ε, so clients that fare badly have more
+say. Batches beyond M − ε count as under FedAvg; an untrained network's are such. M → ∞ is FedAvg.
 
 It assumes losses between 0 and M, as those of classifiers are; a regression's likelihood may be
 negative and gives clients of little noise less say. The prediction is a point.
 
-What travels: as under FedAvg, once the model either way. Clients and server keep nothing.
+Messages: the model once each way, as under FedAvg. Clients and server keep nothing.
 
-What it costs: local steps cost what FedAvg's cost.
+Cost: local steps cost what FedAvg's cost.
 
 Use it where the worst clients matter.
 
 Reference: Zhang et al., Proportional Fairness in Federated Learning, TMLR 2023, and its code,
-huawei-noah/Federated-Learning, FairFL: there both losses are divided by M, so that its rates are M
-times ours, and a variant takes ℓ/ε beyond M − ε. The code's default is M = 2, by which a loss of
-1.8 has ten times its gradient: on skewed digits at lr 0.03 it stayed at chance, where 5 trained.
+huawei-noah/Federated-Learning, FairFL. The code divides both losses by M, so its rates are M times
+ours. A variant takes ℓ/ε beyond M − ε. The code's default is M = 2, by which a loss of 1.8 has ten
+times its gradient. On skewed digits at lr 0.03 it stayed at chance, and M = 5 trained.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class PropFair(Method):
     Parameters
     ----------
     baseline : float
-        M, above `epsilon`: the worst loss that is reckoned with, in nats; the paper tries 2 to 5.
+        M, above `epsilon`, the worst loss that is reckoned with, in nats; the paper tries 2 to 5.
     epsilon : float
-        ε: how near to M a batch's loss may come.
+        ε, the least distance of a batch's loss to M.
 
     Raises
     ------

@@ -12,15 +12,15 @@ posterior of all data; for linear models exactly (mean and diagonal of the preci
 It assumes that posteriors factorise, and clients that come back: a site stays until its client
 replies again. Deterministic tensors have no site: they are averaged by size.
 
-What travels: to a client the global posterior and its cavity (4 numbers a Gaussian weight), back
-its posterior (2). Clients keep nothing, so that a refused or lost reply leaves no side with another
+Messages: to a client the global posterior and its cavity (4 numbers a Gaussian weight), back its
+posterior (2). Clients keep nothing, so that a refused or lost reply leaves no side with another
 view.
 
-What it costs: local steps cost what plain variational inference costs. The sites lie at the server,
-2 numbers a weight and client. Synchronous rounds need damping, so many clients a round make it
-slow. The first round does not: every site starts from nothing, so no two clients explain the same
-data twice. `undamped_start=true` moves all sites the whole way there, which for factorising
-posteriors is the end.
+Cost: local steps cost what plain variational inference costs. The sites lie at the server, 2
+numbers a weight and client. Synchronous rounds need damping, so many clients a round make it slow.
+The first round does not: every site starts from nothing, so no two clients explain the same data
+twice. With `undamped_start=true` all sites move the whole way there, which is the end for
+factorising posteriors.
 
 Use it where the prior is to count once and clients are few: it is variational inference on all
 data. On features of a pretrained network take `inference=laplace`.
@@ -29,8 +29,9 @@ data. On features of a pretrained network take `inference=laplace`.
 posterior by L-BFGS, so there is no step size. Its site is the likelihood's expansion there. The
 first round is undamped. Full sites stay undamped, and converge as Newton's method does; shared ones
 stay so, too, and are slow. Others are damped by Aitken's rule, which needs no choice; diagonal ones
-would diverge without it. A start from LDA's head did not pay, as its probabilities are too sure for
-an expansion there. `covariance` says how a site holds its precision, of C classes and d features:
+would diverge without it. Initialisation by LDA's head did not pay, as its probabilities are too
+sure for an expansion there. The parameter `covariance` says how a site holds its precision, for C
+classes and d features:
 
     diagonal    2 C d numbers
     kronecker   C d + d²/2 + C²/2
@@ -67,16 +68,15 @@ class PVI(SiteMethod):
     Parameters
     ----------
     damping : float
-        γ: how far a site moves. 0, the default: 1 over the number of replies of a
-        round, with which synchronous rounds converge and one client a round moves all the way.
-        Laplace sites move all the way; diagonal and kronecker ones after the first round by
-        Aitken's rule.
+        γ, the part of the way that a site moves. 0, the default: 1 over the number of replies of a
+        round. Synchronous rounds then converge, and one client a round moves all the way. Laplace
+        sites move all the way; diagonal and kronecker ones after the first round by Aitken's rule.
     undamped_start : bool
-        Whether the first round that counts moves its sites all the way, γ = 1.
+        True: the first round that counts moves its sites all the way, γ = 1.
     prior_std : float
-        Of N(0, prior_std²), η₀.
+        Standard deviation of the prior N(0, prior_std²), η₀.
     covariance : str
-        How Laplace sites hold precisions: diagonal, kronecker, full, shared. none: sites are
+        Structure of Laplace sites' precisions: diagonal, kronecker, full, shared. none: sites are
         Gaussians that factorise, of variational layers.
 
     Raises

@@ -1,7 +1,7 @@
 """Ridge: least squares on the classes' indicators from clients' sums, in one round, exact.
 
-A client sends what LDA's clients send. With features centred at their mean m, A their scatter, and
-B (C, d) the sums of the indicators' products with them, the model is
+A client sends what LDA's clients send. Features are centred at their mean m. A is their scatter,
+and B (C, d) holds the sums of the indicators' products with them. The model is
 
     y_c = w_cᵀ (φ − m) + b_c + ε,    w_c ~ N(0, s²/λ),    ε ~ N(0, s²),    b_c free,
 
@@ -13,14 +13,14 @@ Then W = B (A + λ)⁻¹, b = the classes' shares. λ is where the evidence is l
 
 with e_i and v_i the eigenvalues and eigenvectors of A, y centred, and s² = Q/(C n).
 
-The class is the one with the largest y_c. Of two the probability is Φ((y_1 − y_2)/(√2 s)). A
-softmax of 1.702 y_c/(√2 s) has it within .01: these are the logits, of a linear layer.
+The class is the one with the largest y_c. For two classes the probability is Φ((y_1 − y_2)/(√2 s)).
+A softmax of 1.702 y_c/(√2 s) has it within .01: these are the logits, of a linear layer.
 
 It assumes that least squares separate the classes. `calibrate=temperature` mends its probabilities.
 
-What travels: as of LDA, C + C d + d (d + 1)/2 numbers up, once. The server keeps them.
+Messages: as of LDA, C + C d + d (d + 1)/2 numbers up, once. The server keeps them.
 
-What it costs: a client pays one pass and n d² products; the server some ten times d³.
+Cost: a client pays one pass and n d² products; the server some ten times d³.
 
 Use it where LDA serves and labels are few: it needs the temperature less.
 
@@ -41,7 +41,9 @@ from fedbary.methods.shared.method import Tensors
 from fedbary.predictive.mahalanobis import Background
 
 LAMBDAS = tuple(10 ** (step / 20) for step in range(-120, 21))
-"""What λ may be, in the unit of the trace of A; less would be lost in the rounding of the sums."""
+"""The values of λ that are tried, in the unit of the trace of A; less would be lost in the rounding
+of the sums.
+"""
 
 PROBIT = 1.702 / math.sqrt(2)
 """A softmax of two scores times this is their probit, of unit noise, within .01."""
@@ -71,7 +73,7 @@ def background(counts: Tensor, between: Tensor, weight: Tensor, slope: float) ->
     """Return the distance to the nearest class, where (A + λ)/n is the covariance of all.
 
     That within the classes is Σ = Σ₀ − Σ_c w_c δ_c δ_cᵀ. Logits of slope k are k (w_c v_c + w_c)
-    with v_c = δ_cᵀ Σ₀⁻¹ (φ − m), H = δ Σ₀⁻¹ δᵀ, and u = v + H (W⁻¹ − H)⁻¹ v.
+    with v_c = δ_cᵀ Σ₀⁻¹ (φ − m). Further, H = δ Σ₀⁻¹ δᵀ, and u = v + H (W⁻¹ − H)⁻¹ v.
 
     Parameters
     ----------
@@ -105,7 +107,7 @@ def best_ridge(
     squares : float
         The sum of the squares of the centred targets.
     count : float
-        How many examples they are of.
+        Number of examples that they are of.
     """
     degrees = count * len(products)
     unit = max(float(values.sum()), 1e-12)

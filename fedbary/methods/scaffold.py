@@ -13,28 +13,28 @@ With clients S of a round, weighed by size, w_k, and η_g the server's rate,
 
     θ ← θ + η_g Σ_S w_k (y_k − θ),      c ← c + Σ_S (n_k/n) Δ_k.
 
-This is the paper's option II, c_k⁺ = c_k − c + (θ − y_k)/(K η) after K steps: by plain SGD the
-same, while a mean of gradients is one with momentum too. With equal sizes c moves by |S|/N times
-the mean Δ_k, as published. All c start at 0, so the first round is FedAvg's.
+The paper's option II is c_k⁺ = c_k − c + (θ − y_k)/(K η) after K steps. It is the same by plain
+SGD; a mean of gradients is one with momentum too. With equal sizes c moves by |S|/N times the mean
+Δ_k, as published. All c start at 0, so the first round is FedAvg's.
 
-Where c_k is the gradient at the common optimum, no client drifts: on quadratics many local steps
-end at the optimum of all data, FedAvg's do not. Buffers, as batch norm's, have no control variate
-and are averaged.
+If c_k is the gradient at the common optimum, no client drifts. On quadratics many local steps end
+at the optimum of all data; FedAvg's do not. Buffers, as batch norm's, have no control variate and
+are averaged.
 
 It assumes point weights, clients that come back, and gradients that are alike from round to round:
 c_k of a client that is seldom asked is old. The prediction is a point.
 
-What travels: the model and c down, the model and Δ_k up: twice what FedAvg sends. A client keeps
-c_k, of its last admitted reply.
+Messages: the model and c down, the model and Δ_k up: twice what FedAvg sends. A client keeps c_k,
+of its last admitted reply.
 
-What it costs: local steps cost FedAvg's, and two vectors more in memory; the server keeps c.
+Cost: local steps cost FedAvg's, and two vectors more in memory; the server keeps c.
 
 Use it where clients differ and take many local steps, with most of them in a round. It asks for
-small rates. On digits (10 clients, Dirichlet α = 0.1, 5 epochs, 15 rounds, one seed) it is right
-on 94 % at lr=0.05 and momentum=0, FedAvg on 92 %; at lr=0.02 and momentum=0.9 it is right on 81 %,
-FedAvg on 96 %.
+small rates. Tried on digits, with 10 clients, Dirichlet α = 0.1, 5 epochs, 15 rounds and one seed.
+It is right on 94 % at lr=0.05 and momentum=0, where FedAvg is on 92 %. It is right on 81 % at
+lr=0.02 and momentum=0.9, where FedAvg is on 96 %.
 
-Under `compress` control variates travel whole, so that server and clients count the same Δ_k.
+Control variates travel whole with `compress`, so that server and clients count the same Δ_k.
 
 Reference: Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for Federated Learning,
 ICML 2020, Algorithm 1; their η_g is 1.
@@ -63,7 +63,7 @@ from fedbary.methods.shared.server_steps import ServerSGD, stepped, weights_of
 from fedbary.parts.parameters import Positive
 
 CONTROL = "control/"
-"""What the keys of control variates begin with, in state and messages and at a client."""
+"""The prefix of control variates' keys, in state and messages and at a client."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class SCAFFOLD(Method):
     Parameters
     ----------
     server_lr : float
-        η_g, above 0: how far the server goes along the clients' mean step.
+        η_g, above 0, the server's step size along the clients' mean step.
 
     Raises
     ------

@@ -1,23 +1,23 @@
 """Federated SGHMC: samples of the clients' posteriors at temperature 1 predict together.
 
 From θ_g a client trains by SGD, as under FedAvg. From there it runs stochastic-gradient Hamiltonian
-Monte Carlo on its own posterior, exp(−U_k / T), U_k = n_k · (mean NLL + ½ weight_decay ‖θ‖²), with
-friction α and rate η:
+Monte Carlo on its own posterior exp(−U_k / T), with U_k = n_k · (mean NLL + ½ weight_decay ‖θ‖²).
+With friction α and rate η a step is
 
     u ← (1 − α) u − η ∇U_k / n_k + √(2 α η T / n_k) z,      θ ← θ + u.
 
 It drops 4 `thinning` steps, and takes a sample each `thinning` steps after that. The server starts
 the next round from Σ_k w_k mean_t θ_kt. Predictions are the mean of those of all K · M samples.
 
-Batches of B examples add noise of their own: as published, at a rate of one's choice, the chain is
+Batches of B examples add noise of their own. As published, at a rate of one's choice, the chain is
 at the temperature T + (η/α) h n_k/(2B), h being the curvature of the mean NLL. At SGD's rates that
 is many times T. So no rate is chosen here. The client finds the largest h where its chain starts,
 and takes
 
     η/α = min(lr / (1 − momentum), s/h),
 
-where s is 1 over the steps of an epoch, in which the batches' noise cancels, and larger where there
-are 30 examples a weight and more. `fedbary/methods/_chain.py` has the formula.
+where s is 1 over the steps of an epoch, in which the batches' noise cancels. It is larger from 30
+examples a weight on. `fedbary/methods/_chain.py` has the formula.
 
 The mixture is of the clients' posteriors, each of its own data: it is wider than the posterior of
 all data, and counts what sets the clients apart as uncertainty.
@@ -26,20 +26,20 @@ It assumes that a chain reaches what it samples. Within `thinning` steps it forg
 curvature h/κ by about e^(−s thinning/κ): in flat directions of a network samples lie closer
 together than the posterior's. A larger `thinning` mends it.
 
-What travels: 1 model down, M up. Clients keep nothing.
+Messages: 1 model down, M up. Clients keep nothing.
 
-What it costs: SGD's `local_epochs`, and 32 + (4 + M) `thinning` steps beside, 632 by default. A
-step costs what one of SGD does and a draw of d numbers, with 30 examples a weight twice that. The
-server holds K · M networks, and refuses what does not fit into half of its memory; a prediction
-passes all of them.
+Cost: SGD's `local_epochs`, and 32 + (4 + M) `thinning` steps beside, 632 by default. A step costs
+what one of SGD does and a draw of d numbers, with 30 examples a weight twice that. The server holds
+K · M networks, and refuses what does not fit into half of its memory; a prediction passes all of
+them.
 
 Use it where clients' uncertainty is to be that of their posteriors, and time is there for it.
 
-Published in cycles of a rate that falls to 0 (Zhang et al.), whose last samples are those of a
-chain that stands still: .02 to .07 of the posterior's variance were seen. Cycles are left out.
+Zhang et al. run cycles of a rate that falls to 0. Their last samples are those of a chain that
+stands still: .02 to .07 of the posterior's variance were seen. Cycles are left out.
 
-Traps of public code: noise for U_k/n_k without the root of 1/n_k in it, or with the size of all
-data in place of the client's, samples at a temperature that is not 1 and may be 1/n_k.
+Traps of public code: noise for U_k/n_k that lacks the root of 1/n_k, or has the size of all data in
+place of the client's. Either samples at a temperature that is not 1 and may be 1/n_k.
 
 References: Chen, Fox and Guestrin, Stochastic Gradient Hamiltonian Monte Carlo, ICML 2014; Zhang
 et al., Cyclical Stochastic Gradient MCMC, ICLR 2020.
@@ -78,14 +78,15 @@ class SGHMC(Method):
     Parameters
     ----------
     networks : int
-        M, the samples that a client sends.
+        M, the number of samples that a client sends.
     friction : float
-        α; 1 is SGLD.
+        α, the friction; 1 is SGLD.
     temperature : float
-        T; 1 samples the posterior, below it predictions are surer. As published it is T +
-        (η/α) h n_k/(2 batch_size) in mini-batches; here η is so small that little is added.
+        T; 1 samples the posterior, and below it predictions are surer. Mini-batches add (η/α) h
+        n_k/(2 batch_size), which is little, as η is small here.
     thinning : int
-        Steps of the chain between two samples; 4 times as many come before the first.
+        Number of the chain's steps from one sample to the next; 4 times as many come before the
+        first.
 
     Raises
     ------

@@ -2,14 +2,14 @@
 
 A step is θ ← θ − η ∇U_k / n_k + √(2 η T / n_k) z: Langevin's at the step h = η/n_k, with U_k the
 client's negative log posterior. All else is as SGHMC's module says. Batches of B examples make it a
-chain at the temperature T + η h n_k/(2B), h the curvature of the mean NLL; so η is set by h, as
-SGHMC's. Without a velocity s is at most 0.1, where SGHMC at friction 0.1 has 1.
+chain at the temperature T + η h n_k/(2B), h being the curvature of the mean NLL. So η is set by h,
+as SGHMC's. Without a velocity s is at most 0.1, where SGHMC at friction 0.1 has 1.
 
 It assumes what SGHMC assumes.
 
-What travels: 1 model down, M up. Clients keep nothing.
+Messages: 1 model down, M up. Clients keep nothing.
 
-What it costs: what SGHMC costs.
+Cost: as SGHMC.
 
 Use it to compare with papers that sample by SGLD; SGHMC moves farther in as many steps.
 

@@ -5,25 +5,25 @@ Rounds come in cycles of C. In round t, from 1, clients train at
     lr · ½ (1 + cos(π ((t − 1) mod C) / C)),
 
 from the full rate in a cycle's first round towards 0 in its last, and the server takes the
-aggregate of a rule, see `Barycentre`. What it holds at the end of a cycle is a snapshot; the next
-cycle begins there, at the full rate, and leaves for another optimum. Predictions are the mixture of
-the last M snapshots: of posteriors each gives its part of the draws, of point weights one network.
+aggregate of a rule, see `Barycentre`. The model at the end of a cycle is a snapshot. The next cycle
+begins there, at the full rate, and leaves for another optimum. Predictions are the mixture of the
+last M snapshots: of posteriors each gives its part of the draws, of point weights one network.
 Until the first cycle has ended predictions are the global model's, and rounds after the last whole
 cycle change none. A cycle whose last round is skipped, for want of replies, leaves no snapshot.
 
 It assumes that a cycle is long enough to converge, and its first steps large enough to move on.
 
-What travels: as under the rule, once the model either way; clients who score the predictions, on
-what they hold out, are sent the snapshots, M models. Clients keep nothing.
+Messages: as under the rule, once the model either way; clients who score the predictions, on what
+they hold out, are sent the snapshots, M models. Clients keep nothing.
 
-What it costs: a client's round is the local inference; the server keeps M models. A prediction
-takes as many draws as that of one posterior, behind M passes of what lies before the first Gaussian
-layer; of point weights it takes M passes.
+Cost: a client's round is the local inference; the server keeps M models. A prediction takes as many
+draws as that of one posterior, behind M passes of what lies before the first Gaussian layer; of
+point weights it takes M passes.
 
 Use it with rounds to spare: the budget of one long training, spent on several networks.
 
-Published for one machine, with M of 5 to 6 and epochs for rounds; the cycles of a federation
-without an ensemble are those of FedSWA, which averages the ends' weights.
+The paper is for one machine, with M of 5 to 6 and epochs for rounds. FedSWA has such cycles in a
+federation, and averages the ends' weights without an ensemble.
 
 References: Huang et al., Snapshot Ensembles: Train 1, Get M for Free, ICLR 2017; Caldarola, Caputo
 and Ciccone, Improving Generalization in Federated Learning by Seeking Flat Minima, ECCV 2022.
@@ -54,9 +54,9 @@ class SnapshotEnsemble(Barycentre):
     Parameters
     ----------
     cycle : int
-        C: the rounds in which the rate falls from `lr` towards 0.
+        C, the number of rounds in which the step size falls from `lr` towards 0.
     snapshots : int
-        M: how many of the newest ends predict.
+        M, the number of newest snapshots that predict.
 
     The others are those of `Barycentre`.
 

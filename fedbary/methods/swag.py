@@ -9,17 +9,17 @@ and predictions are of networks drawn from N(m, v).
 
 The iterates' variance grows with rate, momentum and 1/batch size, so `scale` is to be chosen, on
 validation data. A weight that a client's data do not reach stands still, and v_k says it is
-certain: so the default is the Wasserstein barycentre, not a product (RKLB), in which that client
-would own the weight. Published is one iterate an epoch; here every step's counts, as rounds are
-short, with a local epoch of burn-in.
+certain. So the default is the Wasserstein barycentre. In a product (RKLB) that client would own the
+weight. Published is one iterate an epoch; here every step's counts, as rounds are short, with a
+local epoch of burn-in.
 
 Moments of batch norm are those of the last iterate.
 
 It assumes that SGD's noise at that rate has the posterior's shape.
 
-What travels: 1 model down, 2 up. Clients keep nothing.
+Messages: 1 model down, 2 up. Clients keep nothing.
 
-What it costs: a step costs three passes over the weights more. The server keeps v.
+Cost: a step costs three passes over the weights more. The server keeps v.
 
 Use it as the cheapest posterior of a network that is trained by SGD anyway.
 
@@ -63,12 +63,11 @@ class SWAG(Method):
     Parameters
     ----------
     burn_in : int
-        Epochs of a round before iterates are taken; it must leave one.
+        Number of a round's epochs before iterates are taken; it must leave one.
     scale : float
-        By which the iterates' variance is multiplied; the paper's ½ has a second half of
-        low rank beside it.
+        Factor of the iterates' variance; the paper's ½ has a second half of low rank beside it.
     rule : str
-        The rule under which the server aggregates.
+        Rule that the server aggregates by.
 
     Raises
     ------

@@ -11,8 +11,8 @@ A network is a module of this package whose name has no leading underscore. It d
     only where the initialisation depends on which layers are Gaussian: draws every tensor anew.
 
 Nothing else has to be told. A network of one's own needs no file here: ``package.module:factory``
-names a function that is called as ``factory(shape, outputs)``. What it freezes stays frozen, see
-`fedbary.variational.frozen`.
+names a function that is called as ``factory(shape, outputs)``. Parameters that it freezes stay
+frozen, see `fedbary.variational.frozen`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def build(
     seed
         Seed of the initial weights. PyTorch's default generator is left as it was.
     bayesian_layers, init_log_var
-        How many of the last layers have Gaussian weights, and the log-variance they start from; see
+        Number of last layers with Gaussian weights, and their initial log-variance; see
         `fedbary.variational.conversion.variational`.
     parameters
         Values for the network's `Parameters`, by name; names that it has not are passed over.

@@ -20,19 +20,19 @@ KERNEL_SIZE = 5
 
 @dataclass(frozen=True)
 class Parameters(Checked):
-    """What the network can be told.
+    """Parameters of the network.
 
     Parameters
     ----------
     pixels
-        What the first layer sees of images in [0, 1]: themselves ("unit"), or 2x − 1 ("signed").
+        Scale of the first layer's inputs, for images x in [0, 1]. unit: x. signed: 2x − 1.
     initialisation
-        Of weights, the means of Gaussian ones too: He's ("he"), variance 2/fan_in and biases of 0,
-        so that no layer of ReLUs starts dead; or the papers' ("papers"). See
-        `fedbary.variational.layers.reset_layer`.
+        Initialisation of weights, the means of Gaussian ones included. he: He's, with variance
+        2/fan_in and biases of 0, so that no layer of ReLUs starts dead. papers: the papers' own.
+        See `fedbary.variational.layers.reset_layer`.
     dropout
-        Probability with which training drops each input of fc2 and fc3; with
-        rule=FedAvg bayesian_layers=0 predictive=dropout this is federated MC dropout.
+        Probability that training drops an input of fc2 and fc3. Federated MC dropout is this with
+        rule=FedAvg bayesian_layers=0 predictive=dropout.
     """
 
     pixels: Literal["unit", "signed"] = "unit"
@@ -104,7 +104,7 @@ class CNN(nn.Module):
         return self._through(range(len(LAYERS)), self._seen(x))
 
     def can_split(self) -> bool:
-        """Whether plain layers are followed by variational ones alone, at least one."""
+        """Return whether plain layers are followed by variational ones alone, at least one."""
         gaussian = [isinstance(self.get_submodule(name), VARIATIONAL) for name in LAYERS]
         return any(gaussian) and all(gaussian[gaussian.index(True) :])
 

@@ -14,7 +14,7 @@ from fedbary.parts.parameters import Checked, Units
 
 @dataclass(frozen=True)
 class Parameters(Checked):
-    """What the network can be told.
+    """Parameters of the network.
 
     Parameters
     ----------

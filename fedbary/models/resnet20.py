@@ -1,9 +1,9 @@
 """ResNet-20 for small images, with group norm in place of batch norm.
 
-A 3×3 convolution, three stages of three residual blocks of two 3×3 convolutions each, with 16, 32
-and 64 channels and half the side from stage to stage, the mean over the pixels, and one linear
-layer. Shortcuts have no parameters: where the shape changes they take every second pixel and add
-channels of zeros.
+A 3×3 convolution comes first. Three stages follow, each of three residual blocks of two 3×3
+convolutions. They have 16, 32 and 64 channels, and half the side from stage to stage. The mean over
+the pixels and one linear layer come last. Shortcuts have no parameters: where the shape changes
+they take every second pixel and add channels of zeros.
 
 Batch norm's running moments are those of one client's data, and its means over clients with
 different data are nobody's; group norm has none (Hsieh et al. 2020).
@@ -29,12 +29,12 @@ STAGES, BLOCKS = 3, 3
 
 @dataclass(frozen=True)
 class Parameters(Checked):
-    """What the network can be told.
+    """Parameters of the network.
 
     Parameters
     ----------
     pixels
-        What the first layer sees of images in [0, 1]: themselves ("unit"), or 2x − 1 ("signed").
+        Scale of the first layer's inputs, for images x in [0, 1]. unit: x. signed: 2x − 1.
     width
         Channels of the first stage, a multiple of `groups`; each further stage has twice as many.
     groups

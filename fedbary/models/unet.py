@@ -1,8 +1,8 @@
 """A small U-Net: a class for each pixel, from what lies around it near and far.
 
-Two convolutions at full side, two at half and two at a quarter of it; on the way up each level sees
-its own features of the way down beside those from below, and a 1×1 convolution answers. Group norm
-has no running moments, which would be one client's. Sides are multiples of 4.
+It has two convolutions at full size, two at half and two at a quarter of it. On the way up each
+level sees its own features of the way down beside those from below. A 1×1 convolution answers.
+Group norm has no running moments, which would be one client's. Sides are multiples of 4.
 
 Reference: Ronneberger, Fischer and Brox, U-Net: Convolutional Networks for Biomedical Image
 Segmentation, MICCAI 2015.
@@ -23,12 +23,12 @@ from fedbary.parts.parameters import Checked, Count
 
 @dataclass(frozen=True)
 class Parameters(Checked):
-    """What the network can be told.
+    """Parameters of the network.
 
     Parameters
     ----------
     channels
-        At full side, a multiple of `groups`; each lower level has twice as many.
+        Channels at full size, a multiple of `groups`; each lower level has twice as many.
     groups
         Groups of channels that are normalised together.
     """

@@ -1,4 +1,4 @@
-"""How a federation goes on: in rounds, or whenever replies arrive."""
+"""The modes of a federation: in rounds, or whenever replies arrive."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Clocked(Checked):
-    """What every mode owns.
+    """Settings of every mode.
 
     Parameters
     ----------
     speeds
-        A virtual clock of the simulation: none; uniform, lognormal: clients' seconds are drawn by
-        the seed; or a .csv with the columns site, seconds_per_example, latency. Needed by async.
+        Virtual clock of the simulation. none: no clock. uniform, lognormal: clients' seconds are
+        drawn by the seed. A .csv file: the columns site, seconds_per_example, latency. async needs
+        a clock.
     """
 
     speeds: str = "none"
@@ -38,14 +39,13 @@ class Asynchronous(Clocked):
     Parameters
     ----------
     concurrency : int or None
-        How many clients are at work at a time; none: all.
+        Number of clients at work at a time; none: all.
     buffer : int
-        How many replies make an aggregate.
+        Number of replies that make an aggregate.
     staleness : str
-        How a change counts that began s aggregates ago: constant: as one that began now; even:
-        (1 + s)/u, for u aggregates while the mean client works, so that fast clients have no more
-        say; polynomial: (1 + s)^−a; hinge: wholly up to s = b, then 1/(a (s − b) + 1). Sites have
-        no staleness.
+        Weight of a change that began s aggregates ago. constant: 1. even: (1 + s)/u, for u
+        aggregates while the mean client works; fast clients then have no more say. polynomial: (1 +
+        s)^−a. hinge: 1 up to s = b, then 1/(a (s − b) + 1). Sites have no staleness.
     staleness_rate : float
         a of polynomial and hinge.
     staleness_grace : int

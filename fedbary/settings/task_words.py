@@ -1,4 +1,4 @@
-"""What tasks own, by what their data are; a task's file in `limits` says which of these it has."""
+"""Settings of tasks by what their data are; a task's file in `tasks` says which of these it has."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ Idle = Mapping[str, tuple[str, object, str]]
 
 @dataclass(frozen=True)
 class OfClasses(Checked):
-    """What tasks with classes own.
+    """Settings of tasks with classes.
 
     Parameters
     ----------
     classes
-        auto: the data set's; their number, or their names with commas.
+        auto: the data set's classes. Otherwise their number, or their names with commas between.
     calibrate
-        none; temperature: predictions are p^(1/T), normalised, at the one T that suits what clients
-        hold out (holdout, evaluate_clients above 0), who send 21 numbers.
+        none; temperature: predictions are p^(1/T), normalised. One T is fitted to the clients'
+        held-out examples (holdout and evaluate_clients above 0); each client sends 21 numbers.
     ece_bins
         Bins of the expected calibration error.
     """
@@ -51,18 +51,19 @@ class OfClasses(Checked):
 
 @dataclass(frozen=True)
 class OfSets(OfClasses):
-    """What tasks with one class an example own.
+    """Settings of tasks with one class an example.
 
     Parameters
     ----------
     conformal
-        none; 0.9: after the last round clients send a histogram of what they hold out (holdout
-        above 0), and predictions have sets that hold the true class at that rate.
+        none; 0.9: predictions have sets of classes that hold the true class at that rate. After the
+        last round clients send a histogram of their held-out examples' scores (holdout above 0).
     conformal_score
-        How badly a class fits: lac: 1 − p, the smallest sets; aps: the probability of the classes
-        above it, no set is empty; raps: and 0.1 for each rank after the first.
+        Score of a class; a larger one fits worse. lac: 1 − p, gives the smallest sets. aps: the
+        probability of the classes above it, leaves no set empty. raps: aps, plus 0.1 for each rank
+        after the first.
     conformal_by
-        all: one threshold; class: one for each class, whose rates then hold class by class.
+        all: one threshold. class: a threshold for each class, so the rate holds class by class.
     """
 
     conformal: InsideUnit | None = None
@@ -77,33 +78,33 @@ class OfSets(OfClasses):
 
 @dataclass(frozen=True)
 class OfImages(OfClasses):
-    """What tasks on images own.
+    """Settings of tasks on images.
 
     Parameters
     ----------
     input_shape
-        auto: the data set's; or CHANNELSxHEIGHTxWIDTH, such as 1x28x28.
+        auto: the data set's shape. Otherwise CHANNELSxHEIGHTxWIDTH, such as 1x28x28.
     backbone_weights
-        auto: the library's own; the path of a file, or an installed package that holds one.
+        auto: the library's own weights. Otherwise the path of a file, or an installed package that
+        holds one.
     backbone_size
         Side in pixels that images are scaled to for a backbone; auto: its own.
     features
-        Of a backbone, or of data that are features: all, or how many principal components, from
-        sums of second moments that the sites send.
+        all; or the number of principal components of a backbone's features, or of data that are
+        features. The sites send sums of second moments for it.
     whiten
-        Whether each component then has variance 1.
+        True: each component is scaled to variance 1.
     resize
-        Pictures of another size than input_shape: none: refused; crop: scaled, and what juts out
-        cut off; pad: scaled, and black added; stretch: each side by itself.
+        Treatment of images of another size than input_shape. none: refuse them. crop: scale them
+        and cut off the rest. pad: scale them and add black. stretch: scale each side by itself.
     normalise
-        none; channels: each channel less its mean over its std, of all sites' training pixels, from
-        sums that the sites send; none by default with pixels=signed.
+        none; channels: subtract each channel's mean and divide by its std. Both are of all sites'
+        training pixels, from sums that the sites send. The default is none with pixels=signed.
     augment
-        Change training images at random: crop: shifted by up to 4 pixels; flip: left to right,
-        every second one; true: both; false: neither; auto: as the data set says (CIFAR-10: true,
-        others: false).
+        Random changes of training images. crop: shift by up to 4 pixels. flip: mirror every second
+        one. true: both. false: neither. auto: as the data set says (CIFAR-10: true, others: false).
     corruptions
-        Whether the final model is scored on blurred, noisy and pale images, too.
+        True: score the final model on blurred, noisy and pale images, too.
     """
 
     input_shape: str = "auto"
@@ -131,13 +132,13 @@ class OfImages(OfClasses):
 
 @dataclass(frozen=True)
 class OfLabelledImages(OfImages, OfSets):
-    """What the classification of images owns.
+    """Settings of the classification of images.
 
     Parameters
     ----------
     target
-        The column of the labels in a Hugging Face data set or a Parquet file (y, where there is
-        none: their only ClassLabel, or label).
+        Column of the labels in a Hugging Face data set or a Parquet file. Without a column y the
+        default is the only ClassLabel, or label.
     """
 
     target: str = "y"
@@ -147,24 +148,24 @@ class OfLabelledImages(OfImages, OfSets):
 
 @dataclass(frozen=True)
 class OfRows(Checked):
-    """What tasks on tables own.
+    """Settings of tasks on tables.
 
     Parameters
     ----------
     target
-        The column that is predicted.
+        Column to predict.
     columns
-        The columns that are known of a row, names with commas between.
+        Columns to predict from, names with commas between.
     leave_out
-        Columns that are not used, names with commas between.
+        Columns not to use, names with commas between.
     id
-        The column that names a row; it is not used, and comes back in predictions.csv.
+        Column that names a row. It is no feature, and comes back in predictions.csv.
     missing
-        Cells without a value: refuse; mean, median: filled in from all sites' sums or counts (a
-        missing text by each level's share); indicator: by the mean, and a feature beside says
-        where, for each column that misses some in the server's table.
+        Treatment of cells without a value. refuse: stop. mean, median: fill in from all sites' sums
+        or counts; a missing text gets each level's share. indicator: fill in the mean and add a
+        feature that marks the cell, for each column with gaps in the server's table.
     split
-        Which split into training and test, prescribed or drawn.
+        Number of the split into training and test, prescribed or drawn.
     """
 
     target: str = "y"
@@ -177,15 +178,15 @@ class OfRows(Checked):
 
 @dataclass(frozen=True)
 class OfLabelledRows(OfRows, OfSets):
-    """What the classification of tables owns.
+    """Settings of the classification of tables.
 
     Parameters
     ----------
     class_weights
-        none; balanced: rare classes weigh more in the loss, counted over all clients; the predicted
-        probabilities are those of the data's own frequencies.
+        none; balanced: rare classes weigh more in the loss, counted over all clients. The predicted
+        probabilities are still those of the data's own frequencies.
     specificity
-        The specificity at which the sensitivity is told.
+        Specificity at which the sensitivity is reported.
     """
 
     class_weights: Literal["none", "balanced"] = "none"
@@ -194,14 +195,14 @@ class OfLabelledRows(OfRows, OfSets):
 
 @dataclass(frozen=True)
 class OfNumbers(OfRows):
-    """What regression owns.
+    """Settings of regression.
 
     Parameters
     ----------
     noise
-        The target's noise. FedAG: none (the paper's), cross (from the other clients' networks'
-        errors) or a number; else: learned or a number. A number is the noise's variance, as a part
-        of the target's.
+        The target's noise. FedAG: none (as in the paper), cross (from the errors of the other
+        clients' networks) or a number. Other methods: learned or a number. A number is the noise's
+        variance as a fraction of the target's.
     """
 
     noise: Literal["none", "cross", "learned"] | Positive = "cross"

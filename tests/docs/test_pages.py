@@ -15,7 +15,7 @@ from fedbary.settings.explain import parts
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-FOUR = ("It assumes ", "What travels: ", "What it costs: ", "Use it ")
+FOUR = ("It assumes ", "Messages: ", "Cost: ", "Use it ")
 
 
 TEXTS = {part.name: part.text for part in parts()}

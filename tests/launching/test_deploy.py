@@ -100,7 +100,7 @@ def test_deploy_trains_as_simulate_does_and_when_it_is_stopped_stops_every_serve
     process.terminate()
     assert process.wait(120) == 130
     assert servers_of(tmp_path) == []
-    with pytest.raises(SettingError, match="what began it, with output=.*resume=last, goes on"):
+    with pytest.raises(SettingError, match="repeat its command with output=.*resume=last"):
         start.resume(tmp_path / "deployed", "last")
 
     run_inline(of_tables("pFedVem", rounds=2), tmp_path / "simulated")

@@ -109,7 +109,7 @@ def test_rows_that_were_trained_on_are_not_taken_for_held_out(tmp_path, monkeypa
     predict(Path("run"), Path("t.csv"), error_rate=0.5, held_out=Path("t.csv"), force=True)
     said = capsys.readouterr()
     assert f"t.csv: {trained} of 80 examples are equal to ones trained on" in said.err
-    assert f"Of {80 - trained} held-out" in said.out or "no threshold" in said.out
+    assert f"of {80 - trained} held-out" in said.out or "no threshold" in said.out
     new = table.assign(a=table["a"] + 1)
     new.to_csv("new.csv", index=False)
     reread("t.csv", lambda table: pd.concat([table[40:], table[:40]]))

@@ -60,7 +60,7 @@ def test_a_row_with_an_unknown_level_goes_to_a_person_and_the_others_are_predict
     held.loc[[1, 7], "ward"] = "Geriatrics"
     held.to_csv("new.csv", index=False)
     predict(runs / task, Path("new.csv"))
-    said = "new.csv: 2 of 9 rows, the first of them 2, hold a level that the model does not know"
+    said = "new.csv: 2 of 9 rows (first: 2) hold a level that the model does not know"
     assert said in capsys.readouterr().err
     for place, (row, known) in enumerate(zip(rows(), rows("all.csv"), strict=True)):
         assert row.pop("to a person") == str(place in (1, 7))

@@ -149,7 +149,7 @@ def test_colours_are_converted_and_said_to_be(runs, digits, here, capsys):
     for name, mode in (("a", "L"), ("b", "RGB"), ("c", "RGB")):
         grey.convert(mode).save(f"scans/{name}.png")
     predict(runs / "images", Path("scans"))
-    said = "scans: 2 of 3 pictures, the first of them b.png, were converted to grey"
+    said = "scans: 2 of 3 images (first: b.png) were converted to grey"
     assert capsys.readouterr().err == f"{said}, which the model takes\n"
     one, *others = ({**row, "example": ""} for row in rows("predictions.csv"))
     assert others == [one, one]
@@ -185,9 +185,9 @@ def test_rows_are_found_by_the_names_of_their_columns(runs, here, capsys):
     frame.head(20).to_csv("a.csv", index=False)
     shuffled.head(20).assign(kind=kinds[:20]).to_csv("b.csv", index=False)
     predict(runs / "tables", Path("a.csv"), output=Path("pa.csv"), error_rate=0.05)
-    assert capsys.readouterr().err == "a.csv: columns that are not used: ward\n"
+    assert capsys.readouterr().err == "a.csv: unused columns: ward\n"
     predict(runs / "tables", Path("b.csv"), output=Path("pb.csv"), target="kind")
-    assert capsys.readouterr().err == "b.csv: columns that are not used: ward\n"
+    assert capsys.readouterr().err == "b.csv: unused columns: ward\n"
     one, other = rows("pa.csv"), rows("pb.csv")
     assert {row["to a person"] for row in one} <= {"True", "False"}
     for row in one:

@@ -1,1 +1,1 @@
-"""What many local methods import."""
+"""Helpers of many local methods."""

@@ -1,4 +1,4 @@
-"""What the local methods share: tensors and prior as vectors, SGD with momentum, the batches."""
+"""Helpers of the local methods: tensors and prior as vectors, SGD with momentum, the batches."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Vectors:
     mean
         The part of `points.value` that is means.
     has_density
-        Whether the prior is one, not a factor without normalisation.
+        True: the prior is a density, not a factor without normalisation.
     prior_shift, prior_precision
         e₀ and s₀ per Gaussian weight; of N(m₀, 1/s₀): e₀ = s₀ m₀.
     """
@@ -125,7 +125,7 @@ class Vectors:
 
 
 class Gaussians(Protocol):
-    """What the updates of a posterior need of it: vectors (d,), or a row for each client (K, d).
+    """A posterior as its updates need it: vectors (d,), or a row for each client (K, d).
 
     The attributes are those of `Vectors`.
     """
@@ -156,13 +156,13 @@ def kl_of(q: Gaussians) -> Tensor:
 class Momentum:
     """SGD's velocity, u ← β u + gradient, for mean NLL + ½ decay ‖·‖² + kl_scale · KL(q ‖ prior).
 
-    The KL is the means' alone, s₀ m − e₀ in the gradient; `weight_decay` is every tensor's, but
-    under a factor only the points', as a factor is all there is to be said before the data.
-    A gradient of the mean NLL above `max_grad_norm` is shortened to it before all that is added.
-    `proximity` μ adds μ (θ − θ₀), θ₀ being what the tensors hold now.
+    The KL is the means' alone, s₀ m − e₀ in the gradient. Every tensor has `weight_decay`, but
+    under a factor only the points do, as a factor says all there is to say before the data. A
+    gradient of the mean NLL above `max_grad_norm` is shortened to it before all that is added. The
+    `proximity` μ adds μ (θ − θ₀), θ₀ being the tensors' values now.
 
-    SGD on a quadratic of curvature a alone is stable while lr a < 2 (1 + β). Of a weight whose
-    penalties' curvature would take more than half of that the rate is (1 + β)/a: a narrow prior
+    SGD on a quadratic of curvature a alone is stable while lr a < 2 (1 + β). The rate is (1 + β)/a
+    for a weight whose penalties' curvature would take more than half of that. So a narrow prior
     holds a weight, whatever `lr` is.
 
     Attributes

@@ -1,1 +1,1 @@
-"""What many methods import: the class of methods, SGD from point weights, steps of a server."""
+"""Helpers of many methods: the class of methods, SGD from point weights, steps of a server."""

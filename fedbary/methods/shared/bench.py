@@ -1,4 +1,4 @@
-"""What some methods compute with at the server."""
+"""The network and examples that some methods compute with at the server."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True, eq=False)
 class Bench:
-    """What a server has to compute with: a network, and examples that are nobody else's.
+    """A server's own network and examples, which no client has.
 
     Parameters
     ----------
     network : nn.Module
-        Of the global model's architecture, on the examples' device; what it holds does not matter.
+        A network of the global model's architecture, on the examples' device; its weights do not
+        matter.
     x, y : Tensor
-        Inputs and targets, of no client and of no test set. Who needs inputs alone leaves y aside.
+        Inputs and targets, of no client and of no test set. Methods that need inputs alone leave y
+        aside.
     nll : callable
         Mean negative log-likelihood of (outputs, targets), in nats.
     """

@@ -1,6 +1,6 @@
 """SGD from the point weights that a client received, step by step, and the curvature where it ends.
 
-What methods need that look at a client's path, or at the loss around its end.
+Helpers of methods that look at a client's path, or at the loss around its end.
 """
 
 from __future__ import annotations
@@ -94,9 +94,9 @@ class Descent:
 def fisher(local: Local) -> dict[str, Tensor]:
     """Return the diagonal empirical Fisher, the mean over the examples of squared gradients.
 
-    F = (1/n_k) Σ_i (∂ −log p(y_i | x_i, θ) / ∂θ)², each example's gradient on its own: the square
+    F = (1/n_k) Σ_i (∂ −log p(y_i | x_i, θ) / ∂θ)², each example's gradient on its own. The square
     of a batch's mean gradient is smaller by about the batch's size. The network is in evaluation
-    mode. Of what it does not train F is 0.
+    mode. F is 0 for weights that it does not train.
     """
 
     def squares(
@@ -112,7 +112,7 @@ def gauss_newton(local: Local) -> dict[str, Tensor]:
     """Return the diagonal of the generalised Gauss-Newton matrix, a mean over the examples.
 
     G = (1/n_k) Σ_i J_iᵀ Λ_i J_i with J_i = ∂ outputs / ∂θ and Λ_i the Hessian of the example's loss
-    by its outputs: where outputs are linear in θ, the loss's own Hessian. Otherwise as `fisher`.
+    by its outputs. If outputs are linear in θ, it is the loss's own Hessian. Otherwise as `fisher`.
     """
 
     def diagonal(
@@ -142,7 +142,7 @@ def _mean_over_examples(
     each
         From a call of the network on one input, its trained weights, that input and its target.
     numbers
-        How many numbers a weight has while an example is looked at.
+        Numbers that a weight has while an example is looked at.
     """
     model = local.model
     trained = {n: p.detach() for n, p in model.named_parameters() if p.requires_grad}

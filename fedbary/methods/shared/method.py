@@ -1,4 +1,4 @@
-"""What a federated method is: server state, messages, local work and aggregation as tensors."""
+"""A federated method: server state, messages, local work and aggregation as tensors."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ state dict, or of a method's own, which hold a slash."""
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """What a client's round yields.
+    """The results of a client's round.
 
     Parameters
     ----------
     reply : Tensors
-        What it sends.
+        Tensors that it sends.
     metrics : mapping
         Numbers for the server's log.
     kept : Tensors
-        What it keeps for its next round, if the server admits this reply; private.
+        Tensors that it keeps for its next round, if the server admits this reply; private.
     """
 
     reply: Tensors
@@ -43,14 +43,14 @@ class Fitted:
 
 @dataclass(frozen=True, eq=False)
 class Server:
-    """What the server has in a round.
+    """The server's model, state and clients in a round.
 
     Parameters
     ----------
     model : Tensors
         The global model, a state dict.
     state : Tensors
-        What the method keeps at the server.
+        Tensors that the method keeps at the server.
     round : int
         From 1.
     seed : int
@@ -62,12 +62,11 @@ class Server:
     warn : callable
         Takes a line for the server's log.
     examples : int
-        Of all clients, those that are not of the round with them; 0 where it is unknown.
+        Number of all clients' examples, those outside the round included; 0: unknown.
     clients : int
-        How many clients there are, those that are not of the round with them; 0 where it is
-        unknown.
+        Number of clients, those outside the round included; 0: unknown.
     counted : bool
-        Whether a reply's weight is its number of examples; a bound on weights makes it less.
+        True: a reply's weight is its number of examples; a bound on weights makes it less.
     """
 
     model: Tensors
@@ -93,7 +92,7 @@ class Reply:
     weight : float
         Its number of examples.
     tensors : Tensors
-        What it sent, as `Method.reply_like` has it.
+        Tensors that it sent, as `Method.reply_like` has them.
     """
 
     client: str
@@ -108,12 +107,12 @@ class Arrival(Reply):
     Parameters
     ----------
     sent : Tensors
-        What the client was sent: the model of then, and what the method adds to it.
+        Tensors that the client was sent: the model of then, and what the method adds to it.
     part : float
-        How far the server goes along it, see `fedbary.aggregation.arriving`; those of an aggregate
-        sum to at most 1.
+        Part of the way that the server goes along it, see `fedbary.aggregation.arriving`; those of
+        an aggregate sum to at most 1.
     at_work : int
-        How many clients are at work at a time.
+        Number of clients at work at a time.
     """
 
     sent: Tensors
@@ -134,47 +133,48 @@ class Method(Checked):
     """
 
     name: ClassVar[str]
-    """What the method is called; the class's name, where its definition says nothing else."""
+    """The method's name; by default the class's."""
 
     deterministic: ClassVar[bool | None] = False
-    """Whether the method trains point weights: models with Gaussian tensors are refused. None: it
-    takes models of either kind."""
+    """True: the method trains point weights, and refuses models with Gaussian tensors. None: it
+    takes models of either kind.
+    """
 
     squares = False
-    """Whether it trains regressions on squared errors, so that networks have no noise term."""
+    """True: it trains regressions on squared errors, and networks have no noise term."""
 
     remembers = False
-    """Whether clients keep what `fit` returns as `kept`, and are given it in their next round."""
+    """True: clients keep what `fit` returns as `kept`, and are given it in their next round."""
 
     personalises = False
-    """Whether clients have models of their own, which they score beside the global one."""
+    """True: clients have models of their own, which they score beside the global one."""
 
     shows = False
-    """Whether clients who score the global model are sent what `show` adds to it."""
+    """True: clients who score the global model are sent what `show` adds to it."""
 
     needs_softmax = False
-    """Whether it takes a network's answers for the logits of one softmax."""
+    """True: it takes a network's answers for the logits of one softmax."""
 
     fits_last_layer = False
-    """Whether it fits the last layer alone: the network is `linear` by default."""
+    """True: it fits the last layer alone, and the network is `linear` by default."""
 
     needs_numbers = False
-    """Whether it predicts numbers: a regression's network with one noise, and no classes."""
+    """True: it predicts numbers, by a regression's network with one noise, and no classes."""
 
     needs_kl = False
-    """Whether clients' priors must act: a `kl_weight` of 0 is refused."""
+    """True: clients' priors must act, and a `kl_weight` of 0 is refused."""
 
     needs_bench = False
-    """Whether the server is to have a network and examples of its own."""
+    """True: the server needs a network and examples of its own."""
 
     has_members = False
-    """Whether networks of its own predict together: its `predictive` has members."""
+    """True: networks of its own predict together; its `predictive` has members."""
 
     draws_around = False
-    """Whether predictions draw from another posterior than the model's own tensors are."""
+    """True: predictions draw from another posterior than the model's own tensors."""
 
     samples_along = False
-    """Whether its samples are points along the steps: the step size is constant by default."""
+    """True: its samples are points along the steps; the step size is constant by default."""
 
     called_by: ClassVar[str] = "method"
     """The setting whose value is what runs are called."""
@@ -228,8 +228,8 @@ class Method(Checked):
     def personal(self, local: Local, received: Tensors, kept: Tensors) -> Predictive | None:
         """Return the client's own model; None where it has none, as before its first reply.
 
-        It is asked for after a round, with what `send` then yields. By default it is what the
-        client keeps: of a method that lets it keep nothing, the model that it trained last.
+        It is asked for after a round, with what `send` then yields. The default is what the client
+        keeps. If a method lets it keep nothing, it is the model that it trained last.
         """
         return Predictive(kept) if kept else None
 

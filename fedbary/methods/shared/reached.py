@@ -1,4 +1,4 @@
-"""How many of all clients' examples lie at a round's replies."""
+"""The part of all clients' examples that lies at a round's replies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def all_examples(server: Server, replies: Sequence[Reply]) -> float:
 def part_of_all(server: Server, replies: Sequence[Reply]) -> float:
     """Return the part of all clients' examples that lies at a round's replies.
 
-    Where nobody knows these it is the part of the clients; where nobody knows either, 1.
+    If nobody knows these, it is the part of the clients. If nobody knows either, it is 1.
     """
     if server.examples:
         return min(1.0, sum(reply.weight for reply in replies) / server.examples)

@@ -1,7 +1,7 @@
 """Server optimisers: what a server makes of the clients' mean step, on named tensors.
 
-A round's pseudo-gradient is Δ = θ − θ̄ for the clients' mean θ̄ of what began at θ, or whatever a
-method makes of it; an optimiser says how far the server goes along −Δ. Scales of Gaussians and
+A round's pseudo-gradient is Δ = θ − θ̄, where θ̄ is the clients' mean of what began at θ; a method
+may make another. An optimiser says how far the server goes along −Δ. Scales of Gaussians and
 buffers are no parameters: leave them out of Δ.
 
 Reference: Reddi et al., Adaptive Federated Optimization, ICLR 2021, Algorithm 2.
@@ -28,7 +28,7 @@ class ServerSGD(Checked):
     Parameters
     ----------
     lr : float
-        How far the server goes along the step.
+        Part of the step that the server goes.
     momentum : float
         β; the clients' progress is multiplied by up to 1/(1 − β).
 
@@ -49,7 +49,7 @@ class ServerSGD(Checked):
         gradient
             Δ by name.
         state
-            What the last step returned; {} before the first.
+            The state that the last step returned; {} before the first.
         """
         velocity = {
             name: torch.add(delta, state[name], alpha=self.momentum) if name in state else delta
@@ -107,7 +107,7 @@ def stepped(
 
 
 def is_buffer(name: str, tensor: Tensor) -> bool:
-    """Whether a tensor of a state dict is a buffer: not floating, or batch norm's statistics."""
+    """Return whether a tensor is a buffer: not floating, or batch norm's statistics."""
     return not tensor.is_floating_point() or name.endswith(("running_mean", "running_var"))
 
 

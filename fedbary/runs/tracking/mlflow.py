@@ -26,7 +26,7 @@ class Parameters(Checked):
     Parameters
     ----------
     experiment
-        The experiment that the run is in.
+        Name of the run's experiment.
     """
 
     experiment: str = "fedbary"

@@ -19,7 +19,7 @@ class Parameters(Checked):
     Parameters
     ----------
     project
-        The project that the run is in.
+        Name of the run's project.
     """
 
     project: str = "fedbary"
