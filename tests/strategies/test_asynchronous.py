@@ -8,11 +8,12 @@ from strategies_clients import CLIENTS, assert_posterior, grid, initial
 from fedbary.errors import SettingError
 from fedbary.settings.modes import Asynchronous
 from strategies import CONVENTIONS, asynchronous, posterior_from_arrays, strategy_for
+from strategies.clocks import VirtualClock
 
 
 def strategy(rule, mode, **changes):
     kind = asynchronous(strategy_for(rule))
-    return kind(asynchronous=mode, seconds=lambda node: 1.0 + node % 3, **changes)
+    return kind(asynchronous=mode, seconds=lambda node, now: 1.0 + node % 3, **changes)
 
 
 @pytest.mark.parametrize("rule", ["RKLB", "WB", "FKLB"])
@@ -35,7 +36,7 @@ def test_a_reply_that_arrives_alone_is_refused_if_it_lies_far_beyond_the_latest_
         return reply
 
     run = strategy("WB", Asynchronous(), max_skipped=None)
-    run.seconds = {2: 9.0, 3: 1.0, 4: 2.0, 5: 3.0}.__getitem__
+    run.clock = VirtualClock(lambda node, now: {2: 9.0, 3: 1.0, 4: 2.0, 5: 3.0}[node])
     result = run.start(grid=grid(train_mods=[far]), initial_arrays=initial(), num_rounds=20)
     assert {refusal.node_id for refusal in run.refusals} == {2}
     assert all("as far from what was sent as usual" in each.reason for each in run.refusals)
@@ -45,7 +46,7 @@ def test_a_reply_that_arrives_alone_is_refused_if_it_lies_far_beyond_the_latest_
 
 def test_the_clock_is_that_of_the_replies():
     run = strategy("RKLB", Asynchronous(concurrency=1))
-    run.seconds = lambda node: 2.0
+    run.clock = VirtualClock(lambda node, now: 2.0)
     run.start(grid=grid(), initial_arrays=initial(), num_rounds=5)
     assert run.now == 10 and run.staleness == [0]
 
@@ -63,3 +64,18 @@ def test_a_state_that_is_read_is_the_state_that_was_written():
     again = other.state_dict()
     assert state.keys() == again.keys()
     assert all(torch.equal(state[name], again[name]) for name in state)
+
+
+def test_replies_in_real_time_are_replayed_to_the_same_bits():
+    every = Asynchronous(concurrency=3, buffer=2)
+    run = asynchronous(strategy_for("RKLB"))(asynchronous=every)
+    journal = []
+    run.train_metrics_aggr_fn = lambda *_: journal.extend(run.journal)
+    found = run.start(grid=grid(), initial_arrays=initial(), num_rounds=6)
+    assert len(journal) == 12 and all(row["end"] == "replied" for row in journal)
+    assert [row["arrived"] for row in journal] == sorted({row["arrived"] for row in journal})
+    again = asynchronous(strategy_for("RKLB"))(asynchronous=every, journal=journal)
+    repeated = again.start(grid=grid(), initial_arrays=initial(), num_rounds=6)
+    assert again.now == run.now
+    for name, tensor in found.arrays.to_torch_state_dict().items():
+        assert torch.equal(tensor, repeated.arrays.to_torch_state_dict()[name])
