@@ -27,7 +27,7 @@ from fedbary.settings.modes import Asynchronous
 from .admission import arrays_of
 from .arrays import tensor_from_array
 from .asking import question
-from .clocks import Clock, JournalClock, RealClock, VirtualClock, ended
+from .clocks import JournalClock, RealClock, ReplyClock, VirtualClock, ended
 from .distances import LEAST, distance, farness, too_far
 from .errand import Errand, errands, written
 from .method_strategy import MethodStrategy
@@ -283,7 +283,7 @@ class AsynchronousStrategy(MethodStrategy):
 
 def _clock(
     seconds: Callable[[int, float], float] | None, journal: Iterable[Mapping[str, Any]] | None
-) -> Clock:
+) -> ReplyClock:
     if journal is not None:
         return JournalClock(journal)
     return RealClock() if seconds is None else VirtualClock(seconds)

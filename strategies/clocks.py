@@ -22,7 +22,7 @@ REPLIED, FAILED, LOST = "replied", "failed", "lost"
 """How a question ends: with a reply, with an error in its place, or with nothing in time."""
 
 
-class Clock(ABC):
+class ReplyClock(ABC):
     """What says which clients are asked, and which reply arrives next."""
 
     def chosen(
@@ -45,7 +45,7 @@ class Clock(ABC):
         """Return the next question to end, when it does, and its reply; None if that is lost."""
 
 
-class VirtualClock(Clock):
+class VirtualClock(ReplyClock):
     """Replies arrive in the order of this clock, at any real speed.
 
     Parameters
@@ -70,7 +70,7 @@ class VirtualClock(Clock):
         return errand, errand.arrives, pulled(grid, errand, timeout)
 
 
-class RealClock(Clock):
+class RealClock(ReplyClock):
     """Replies arrive as they come; time is that of this process."""
 
     def __init__(self) -> None:
@@ -111,7 +111,7 @@ class RealClock(Clock):
         return self._last
 
 
-class JournalClock(Clock):
+class JournalClock(ReplyClock):
     """Questions and replies in the order of a run before, so that it is made again.
 
     Parameters

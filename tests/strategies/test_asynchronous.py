@@ -3,11 +3,14 @@
 import pytest
 import torch
 from flwr.app import ArrayRecord
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from strategies_clients import CLIENTS, assert_posterior, grid, initial
 
 from fedbary.errors import SettingError
 from fedbary.settings.modes import Asynchronous
 from strategies import CONVENTIONS, asynchronous, posterior_from_arrays, strategy_for
+from strategies.asking import CLIENTS_KEY, EXAMPLES_KEY
 from strategies.clocks import VirtualClock
 
 
@@ -49,6 +52,36 @@ def test_the_clock_is_that_of_the_replies():
     run.clock = VirtualClock(lambda node, now: 2.0)
     run.start(grid=grid(), initial_arrays=initial(), num_rounds=5)
     assert run.now == 10 and run.staleness == [0]
+
+
+@given(st.lists(st.floats(0.05, 3), min_size=CLIENTS, max_size=CLIENTS), st.integers(1, 3))
+@settings(max_examples=3, deadline=None)
+def test_a_client_that_hurries_moves_the_model_no_further_than_its_examples_do_in_rounds(
+    seconds, buffer
+):
+    """Each time client k adds 1 to entry k of a mean."""
+    entry = "fc.weight_mean"
+
+    def pushing(message, context, call_next):
+        reply = call_next(message, context)
+        held = message.content["arrays"].to_torch_state_dict()
+        held[entry].view(-1)[context.node_config["partition-id"]] += 1
+        reply.content["arrays"] = ArrayRecord(held)
+        return reply
+
+    examples, aggregates = [1 + k for k in range(CLIENTS)], 8
+    mode = Asynchronous(staleness="even", buffer=buffer)
+    told = {EXAMPLES_KEY: sum(examples), CLIENTS_KEY: CLIENTS}
+    run = strategy("FedAvg", mode, tell=lambda: told)
+    run.clock = VirtualClock(lambda node, now: seconds[node - 2])
+    made = run.start(
+        grid=grid(train_mods=[pushing]), initial_arrays=initial(), num_rounds=aggregates
+    )
+    before, after = (a.to_torch_state_dict()[entry].view(-1) for a in (initial(), made.arrays))
+    say, rounds = (after - before)[:CLIENTS], aggregates * buffer / CLIENTS
+    assert not run.refusals and float(say.max()) > 0
+    for moved, own in zip(say.tolist(), examples, strict=True):
+        assert moved <= rounds * own / sum(examples) + 1e-5
 
 
 def test_a_rule_that_needs_the_replies_of_a_round_is_refused():
