@@ -23,7 +23,7 @@ from fedbary.runs.resume import checkpoint_to_resume
 from fedbary.runs.run_folder import read_signature
 from fedbary.runs.site_keys import read_site_keys
 from fedbary.settings.config import Settings
-from fedbary.settings.modes import require_real_time
+from fedbary.settings.modes import require_real_time, require_virtual_time
 from fedbary.settings.run_config import resolve_run_config
 from fedbary.tasks import task_of
 from fedbary.variational.frozen import frozen_config, frozen_tensors, require_same_frozen
@@ -104,6 +104,8 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
     grid = watched(grid, settings.rounds)
     if is_real:
         grid = OnceGrid(grid)
+    else:
+        require_virtual_time(settings)
     task = task_of(settings)
     signature = task.signature()
     for note in task.notes():

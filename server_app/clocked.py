@@ -7,9 +7,9 @@ from typing import Any
 
 from fedbary.inference import StepParameters
 from fedbary.parts.parameters import told
-from fedbary.runs.schema import STALENESS, VIRTUAL_SECONDS
+from fedbary.runs.schema import JOURNAL, LATENESS, VIRTUAL_SECONDS
 from fedbary.settings.config import Settings
-from fedbary.settings.modes import Clocked
+from fedbary.settings.modes import Clocked, Synchronous, replays
 from server_app.recorder import Recorder
 from server_app.roster.asker import Asker
 from server_app.roster.roster import Roster
@@ -33,14 +33,20 @@ class Clock:
         for member in roster.members:
             self._speeds(member.name)  # says at once what a trace lacks
 
-    def seconds(self, node: int) -> float:
-        """Return the seconds of `local_epochs` passes over a node's examples, and its latency."""
+    def seconds(self, node: int, now: float) -> float:
+        """Return how long `local_epochs` passes over a node's examples take that is asked now.
+
+        Its latency and the times when it is away are added.
+        """
         name = self._roster.name(node) or str(node)
-        return self._speeds(name).seconds(self._passes * self._roster.trained_on(node))
+        return self._speeds(name).seconds(self._passes * self._roster.trained_on(node), now)
 
 
 class ClockedRounds(Rounds):
-    """Rounds that each take as long as their slowest client.
+    """Rounds that take as long as the slowest client that the server waits for.
+
+    A client whose reply would come too late is not asked, which saves its work: the reply would be
+    lost.
 
     Parameters
     ----------
@@ -61,10 +67,26 @@ class ClockedRounds(Rounds):
         super().__init__(roster, asker, recorder, config)
         lines = recorder.results.rounds
         self._clock, self._now = clock, float(lines[-1][VIRTUAL_SECONDS]) if lines else 0.0
+        self._lasts = 0.0
+
+    def trainers(self, server_round: int) -> list[int]:
+        """Return the nodes whose replies the server waits for."""
+        asked = super().trainers(server_round)
+        if not asked:
+            return asked
+        settings = self._recorder.settings
+        takes = {node: self._clock.seconds(node, self._now) for node in asked}
+        by_time = sorted(asked, key=takes.__getitem__)
+        ascending = [takes[node] for node in by_time]
+        mode = told(Synchronous, settings)
+        count, self._lasts = mode.awaited(ascending, settings.min_replies)
+        in_time = set(by_time[:count])
+        self._trainers = [node for node in asked if node in in_time]
+        return list(self._trainers)
 
     def measured(self) -> dict[str, Any]:
-        """Return the virtual time after the slowest of the round's clients."""
-        self._now += max(map(self._clock.seconds, self._trainers), default=0.0)
+        """Return the virtual time after the slowest client that the round waited for."""
+        self._now, self._lasts = self._now + self._lasts, 0.0
         return {VIRTUAL_SECONDS: self._now}
 
 
@@ -75,7 +97,9 @@ class Aggregates(Rounds):
         """Return the virtual time, and how late the replies were."""
         strategy = self._recorder.strategy
         assert isinstance(strategy, AsynchronousStrategy)
-        return {VIRTUAL_SECONDS: strategy.now, STALENESS: strategy.staleness}
+        found = {LATENESS: strategy.staleness, JOURNAL: strategy.journal}
+        virtual = told(Clocked, self._recorder.settings).speeds != "none"
+        return {**({VIRTUAL_SECONDS: strategy.now} if virtual else {}), **found}
 
 
 def rounds_of(
@@ -83,9 +107,10 @@ def rounds_of(
 ) -> tuple[Rounds, Clock | None]:
     """Return what the run's mode calls back, and its clock, if it has one."""
     settings = recorder.settings
-    if told(Clocked, settings).speeds == "none":
-        return Rounds(roster, asker, recorder, config), None
-    clock = Clock(settings, roster)
+    virtual = told(Clocked, settings).speeds != "none" and not replays(settings)
+    clock = Clock(settings, roster) if virtual else None
     if settings.mode == "async":
         return Aggregates(roster, asker, recorder, config), clock
+    if clock is None:
+        return Rounds(roster, asker, recorder, config), None
     return ClockedRounds(roster, asker, recorder, config, clock), clock

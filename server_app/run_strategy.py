@@ -11,12 +11,13 @@ from torch import Tensor
 from fedbary.gaussian import Posterior
 from fedbary.methods import Bench, arguments_of, method_of, require_room
 from fedbary.settings.config import Settings
-from fedbary.settings.modes import mode_of
+from fedbary.settings.modes import mode_of, replays
 from fedbary.tasks import task_of
 from server_app.clocked import Clock
 from server_app.means import means_of
 from server_app.recorder import Recorder
 from server_app.rounds import Rounds
+from server_app.speeds import journal_of
 from strategies import MethodStrategy, asynchronous, strategy_for
 
 
@@ -29,9 +30,11 @@ def strategy_of(recorder: Recorder, rounds: Rounds, clock: Clock | None) -> Meth
     means = means_of(recorder.known_metrics)
     kind, max_skipped = strategy_for(settings.method), settings.max_skipped
     own = _parameters(settings, recorder.facts)
-    if settings.mode == "async" and clock is not None:
+    if settings.mode == "async":
         mode = mode_of(settings)
-        kind, own = asynchronous(kind), {**own, "asynchronous": mode, "seconds": clock.seconds}
+        kind, own = asynchronous(kind), {**own, "asynchronous": mode}
+        own["seconds"] = clock.seconds if clock else None
+        own["journal"] = journal_of(mode.speeds) if replays(settings) else None
         max_skipped *= math.ceil((mode.concurrency or settings.clients) / mode.buffer)
     return kind(
         **own,

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
 from fedbary.data.paths import content_of, user_path
 from fedbary.errors import SettingError
+from fedbary.runs.metrics_file import read_rounds
+from fedbary.runs.schema import JOURNAL
 from fedbary.seeds import derive_seed
 
 COLUMNS = ("site", "seconds_per_example", "latency")
 """The columns of a trace."""
+
+AWAY = "away"
+"""A further column that a trace may have: when the site is away, such as 10-20 35-50."""
 
 LEAST_SECONDS, MOST_SECONDS = 1e-3, 1e-2
 """Seconds an example of the fastest and the slowest client that `uniform` draws."""
@@ -36,14 +43,21 @@ class Speed:
         Of one pass over one example, above 0.
     latency : float
         Seconds of a message there and back, 0 or more.
+    away : sequence of (float, float)
+        From when to when it is away, in virtual seconds, ascending. Its work rests meanwhile.
     """
 
     seconds_per_example: float
     latency: float
+    away: Sequence[tuple[float, float]] = ()
 
-    def seconds(self, examples: int) -> float:
-        """Return how long a reply takes that passes over so many examples."""
-        return self.latency + self.seconds_per_example * examples
+    def seconds(self, examples: int, now: float = 0.0) -> float:
+        """Return how long a reply takes that passes over so many examples and is asked for now."""
+        arrives = now + self.latency + self.seconds_per_example * examples
+        for leaves, returns in self.away:
+            if leaves < arrives and now < returns:
+                arrives += returns - max(leaves, now)
+        return arrives - now
 
 
 def speeds_of(chosen: str, seed: int) -> Callable[[str], Speed]:
@@ -75,6 +89,20 @@ def speeds_of(chosen: str, seed: int) -> Callable[[str], Speed]:
     return drawn
 
 
+def journal_of(path: str) -> list[Mapping[str, Any]]:
+    """Return the ends of all questions of a run without rounds, from its metrics.jsonl.
+
+    Raises
+    ------
+    SettingError
+        If the file cannot be read, or is that of a run with rounds.
+    """
+    rounds = read_rounds(user_path(path).parent)
+    if any(JOURNAL not in line for line in rounds[1:]) or not rounds:
+        raise SettingError("speeds", path, f"the metrics of a run with mode=async: {JOURNAL}")
+    return [row for line in rounds[1:] for row in line[JOURNAL]]
+
+
 def _traced(path: str) -> Callable[[str], Speed]:
     try:
         lines = content_of(user_path(path)).decode().splitlines()
@@ -82,12 +110,13 @@ def _traced(path: str) -> Callable[[str], Speed]:
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         allowed = f"a CSV with the columns {', '.join(COLUMNS)}"
         raise SettingError("speeds", error, allowed) from None
-    if not rows or tuple(rows[0]) != COLUMNS:
+    if not rows or tuple(rows[0]) not in (COLUMNS, (*COLUMNS, AWAY)):
         head = ",".join(rows[0]) if rows else "no line"
-        raise SettingError(f"speeds {path}", head, f"the first line {','.join(COLUMNS)}")
+        allowed = f"the first line {','.join(COLUMNS)}, with ,{AWAY} at its end or without"
+        raise SettingError(f"speeds {path}", head, allowed)
     found: dict[str, Speed] = {}
     for number, row in enumerate(rows[1:], 2):
-        site, speed = _read(f"speeds {path}, line {number}", row)
+        site, speed = _read(f"speeds {path}, line {number}", row, len(rows[0]))
         if site in found:
             raise SettingError(f"speeds {path}, line {number}", site, "each site once")
         found[site] = speed
@@ -100,13 +129,25 @@ def _traced(path: str) -> Callable[[str], Speed]:
     return named
 
 
-def _read(place: str, row: Sequence[str]) -> tuple[str, Speed]:
+def _read(place: str, row: Sequence[str], columns: int) -> tuple[str, Speed]:
+    if len(row) != columns:
+        raise SettingError(place, ",".join(row), f"{columns} entries, as the first line has")
+    site, seconds, latency, *away = row
     try:
-        site, seconds, latency = row
-        speed = Speed(float(seconds), float(latency))
+        speed = Speed(float(seconds), float(latency), _times(away[0]) if away else ())
     except ValueError:
-        raise SettingError(place, ",".join(row), "a site and two numbers of seconds") from None
+        said = "a site, two numbers of seconds, and times away such as 10-20 35-50"
+        raise SettingError(place, ",".join(row), said) from None
     if not (0 < speed.seconds_per_example < math.inf and 0 <= speed.latency < math.inf):
         allowed = "finite seconds, above 0 an example, a latency from 0 up"
         raise SettingError(place, ",".join(row), allowed)
+    edges = [edge for pair in speed.away for edge in pair]
+    if not all(low < high for low, high in pairwise([-math.inf, *edges, math.inf])):
+        raise SettingError(place, away[0], "finite times away that ascend, such as 10-20 35-50")
     return site, speed
+
+
+def _times(text: str) -> list[tuple[float, float]]:
+    """Read times such as 10-20 35-50; a ValueError where it is no such text."""
+    pairs = (each.split("-") for each in text.split())
+    return [(float(leaves), float(returns)) for leaves, returns in pairs]

@@ -6,8 +6,8 @@ another: `GatedStrategy._loop` is replaced. A round is here an aggregate.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from random import Random
 from typing import Any
@@ -27,12 +27,11 @@ from fedbary.settings.modes import Asynchronous
 from .admission import arrays_of
 from .arrays import tensor_from_array
 from .asking import question
+from .clocks import JournalClock, RealClock, ReplyClock, VirtualClock, ended
 from .distances import LEAST, distance, farness, too_far
 from .errand import Errand, errands, written
 from .method_strategy import MethodStrategy
 from .names import Names
-
-POLL_SECONDS = 0.1
 
 RECENT = 20
 """How many admitted replies a reply is compared with that arrives alone."""
@@ -52,9 +51,12 @@ class AsynchronousStrategy(MethodStrategy):
         Those of the method's strategy.
     asynchronous : Asynchronous
         How many clients are at work, and how their replies count.
-    seconds : callable
-        From a node's id, how many seconds its reply takes on the virtual clock. Replies arrive in
-        the order of this clock, at any real speed.
+    seconds : callable, optional
+        From a node's id and the virtual time, how many seconds later the reply arrives that it is
+        asked for then. Replies arrive in the order of this clock, at any real speed. None: they
+        arrive as they come, in real time.
+    journal : iterable of mappings, optional
+        The `journal` of all aggregates of a run before, which is made again in its order.
 
     Raises
     ------
@@ -64,16 +66,20 @@ class AsynchronousStrategy(MethodStrategy):
     Attributes
     ----------
     now : float
-        Seconds on the virtual clock.
+        Seconds on the clock, when the last reply arrived.
     staleness : list of int
         How many aggregates the replies of the last one were late, in the order of arrival.
+    journal : list of dict
+        The questions that ended in the last aggregate, in the order of their end: `site`, `round`
+        and `asked`, when it was asked; `arrived`; `end`: replied, failed, lost.
     """
 
     def __init__(
         self,
         *args: Any,
         asynchronous: Asynchronous,
-        seconds: Callable[[int], float],
+        seconds: Callable[[int, float], float] | None = None,
+        journal: Iterable[Mapping[str, Any]] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
@@ -81,8 +87,10 @@ class AsynchronousStrategy(MethodStrategy):
         if self._keeps:
             allowed = "rounds where clients keep what they trained"
             raise SettingError("mode", "async", allowed)
-        self.asynchronous, self.seconds = asynchronous, seconds
+        self.asynchronous = asynchronous
+        self.clock = _clock(seconds, journal)
         self.now = 0.0
+        self.journal: list[dict[str, Any]] = []
         self.staleness: list[int] = []
         self._there = self.choose_nodes
         self.choose_nodes = lambda server_round: self._asked_now
@@ -133,6 +141,7 @@ class AsynchronousStrategy(MethodStrategy):
         score = evaluate_fn or (lambda *_: None)
         if (scores := score(0, arrays)) is not None:
             result.evaluate_metrics_serverapp[0] = scores
+        self.clock.begin(self.now)
         self._ask_again(grid)
         for step in range(1, num_rounds + 1):
             replies = self._gathered(step, arrays, train_config, grid, timeout)
@@ -154,16 +163,17 @@ class AsynchronousStrategy(MethodStrategy):
     ) -> list[Message]:
         """Keep clients at work until the buffer is full; return its replies."""
         self._arrived, lost, replies = {}, list[Message](), list[Message]()
+        self.journal = []
+        self._global_arrays, self._round = arrays, step + self.completed_rounds  # if none is asked
         while len(replies) < self.asynchronous.buffer:
             if free := self._free(step, grid):
                 self._asked_now = free
                 self._send(list(self.configure_train(step, arrays, config, grid)), grid)
             if not self._at_work:
                 raise RunError("no client is at work or can be asked")
-            errand = min(self._at_work.values(), key=lambda e: (e.arrives, e.client))
+            errand, self.now, reply = self.clock.next(grid, self._at_work.values(), timeout)
             del self._at_work[errand.client]
-            reply = _pulled(grid, errand.message_id, timeout)
-            self.now = errand.arrives
+            self.journal.append(ended(errand, self.now, reply))
             if reply is None:
                 lost.append(errand.message)
                 self._gate.unanswered.add(errand.message.metadata.dst_node_id)
@@ -187,7 +197,8 @@ class AsynchronousStrategy(MethodStrategy):
         free = {self._named(node): node for node in there if self._named(node) not in busy}
         wanted = (self.asynchronous.concurrency or len(there)) - len(self._at_work)
         purpose = derive_seed(self._seed, "errands", server_round, len(self._arrived))
-        names = Random(purpose).sample(sorted(free), max(0, min(wanted, len(free))))
+        drawn = Random(purpose).sample(sorted(free), max(0, min(wanted, len(free))))
+        names = self.clock.chosen(server_round, self.now, drawn, free)
         return [free[name] for name in sorted(names)]
 
     def _send(self, messages: list[Message], grid: Grid) -> None:
@@ -195,8 +206,9 @@ class AsynchronousStrategy(MethodStrategy):
         ids = list(grid.push_messages(messages))
         for message, message_id in zip(messages, ids, strict=True):
             node = message.metadata.dst_node_id
-            client, arrives = self._named(node), self.now + self.seconds(node)
-            self._at_work[client] = Errand(client, self._round, arrives, message, message_id)
+            errand = Errand(self._named(node), self._round, self.now, message, message_id)
+            arrives = self.clock.arrival(node, errand)
+            self._at_work[errand.client] = replace(errand, arrives=arrives)
 
     def _ask_again(self, grid: Grid) -> None:
         """Push the questions that were out when the run was cut off."""
@@ -269,15 +281,12 @@ class AsynchronousStrategy(MethodStrategy):
         return {**Names(keys, self.convention).read(record), **more}
 
 
-def _pulled(grid: Grid, message_id: str, timeout: float) -> Message | None:
-    """Return the reply to a message, which may take real time; None after `timeout` seconds."""
-    deadline = time.monotonic() + timeout
-    while True:
-        for reply in grid.pull_messages([message_id]):
-            return reply
-        if time.monotonic() > deadline:
-            return None
-        time.sleep(POLL_SECONDS)
+def _clock(
+    seconds: Callable[[int, float], float] | None, journal: Iterable[Mapping[str, Any]] | None
+) -> ReplyClock:
+    if journal is not None:
+        return JournalClock(journal)
+    return RealClock() if seconds is None else VirtualClock(seconds)
 
 
 @cache

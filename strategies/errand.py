@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from urllib.parse import quote, unquote
@@ -29,19 +30,22 @@ class Errand:
         The name of its site.
     round : int
         The aggregate that the server was to make when it asked.
-    arrives : float
-        When the reply arrives, in seconds on the server's clock.
+    asked : float
+        When it asked, in seconds on its clock.
     message : Message
         What was sent.
     message_id : str
         By which the reply is pulled; empty before it is sent.
+    arrives : float
+        When the reply arrives; inf where that is not known.
     """
 
     client: str
     round: int
-    arrives: float
+    asked: float
     message: Message
     message_id: str = ""
+    arrives: float = math.inf
 
     def to(self, node: int) -> Errand:
         """Return the errand with its question to another node, as after a restart."""
@@ -62,6 +66,7 @@ def written(errand: Errand) -> dict[str, Tensor]:
     said = json.dumps(dict(config)).encode()
     return {
         f"{prefix}round": torch.tensor(errand.round),
+        f"{prefix}asked": torch.tensor(errand.asked, dtype=torch.float64),
         f"{prefix}arrives": torch.tensor(errand.arrives, dtype=torch.float64),
         f"{prefix}config": torch.tensor(list(said), dtype=torch.uint8),
         **{f"{prefix}arrays/{key}": tensor_from_array(a).clone() for key, a in arrays.items()},
@@ -87,5 +92,6 @@ def errands(state: Mapping[str, Tensor], arrays_key: str, config_key: str) -> di
         content = RecordDict({arrays_key: ArrayRecord(arrays), config_key: config})
         client, number = unquote(quoted), int(own["round"])
         message = Message(content, 0, MessageType.TRAIN)
-        found[client] = Errand(client, number, float(own["arrives"]), message)
+        asked, arrives = float(own["asked"]), float(own["arrives"])
+        found[client] = Errand(client, number, asked, message, arrives=arrives)
     return found

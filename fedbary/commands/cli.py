@@ -107,6 +107,25 @@ def resume(
 
 
 @app.command()
+def replay(
+    run: Annotated[Path, typer.Argument(metavar="RUN")],
+    output: Annotated[
+        Path | None, typer.Option(help="The folder to write.", show_default="RUN-replay")
+    ] = None,
+    own_code: OwnCode = False,
+) -> None:
+    """Make a run without rounds again, in the order in which its replies arrived.
+
+    RUN is the folder of a run with mode=async that has ended, simulated or on real servers that
+    hold the parts of a data set. The replay runs in one process. Its model is that of RUN, bit for
+    bit on a CPU. Example: `fedbary replay runs/RUN`.
+    """
+    from fedbary.commands import start
+
+    start.replay(run, output or run.with_name(f"{run.resolve().name}-replay"), own_code)
+
+
+@app.command()
 def deploy(
     arguments: Overrides = None,
     site: Annotated[

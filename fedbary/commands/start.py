@@ -12,10 +12,11 @@ from fedbary.attacks import require_simulation
 from fedbary.errors import SettingError, Stopped
 from fedbary.launching.launch import flower, launch, prepare
 from fedbary.runs.damage import as_written
-from fedbary.runs.location import SETTINGS, claimed_folder, is_deployed, read_settings
+from fedbary.runs.location import METRICS, SETTINGS, claimed_folder, is_deployed, read_settings
 from fedbary.runs.own_code import require_trusted
+from fedbary.runs.resume import require_ended
 from fedbary.settings.config import DEFAULTS, Settings, parse_overrides, resolve, validated
-from fedbary.settings.modes import require_real_time
+from fedbary.settings.modes import require_real_time, require_virtual_time
 from fedbary.settings.uses import require_used
 
 PATIENCE = 3.5
@@ -58,6 +59,21 @@ def resume(run: Path, checkpoint: str, words: Sequence[str] = (), own_code: bool
     _simulate(settings, run.resolve())
 
 
+def replay(run: Path, output: Path, own_code: bool = False) -> None:
+    """Make a run without rounds again, in one process and in the order of its journal."""
+    with as_written(run):
+        require_ended(run)
+        held = read_settings(run)
+        if held.get("mode") != "async":
+            allowed = "a run with mode=async; another is made again by its settings"
+            raise SettingError("run", str(run), allowed)
+        changes = {"speeds": str(run.resolve() / METRICS), "resume": "none", "engine": "inline"}
+        settings = validated({**held, **changes, "output": str(output)})
+        require_trusted(settings, run, own_code)
+    with claimed_folder(settings, Path.cwd()) as folder:
+        _simulate(settings, folder)
+
+
 def deploy(words: list[str], sites: list[Path]) -> None:
     """Run a federation of real servers, on the data of sites, if there are any."""
     settings = _settings([*words, *([f"clients={len(sites)}"] if sites else [])])
@@ -86,6 +102,7 @@ def deploy(words: list[str], sites: list[Path]) -> None:
 def _simulate(settings: Settings, folder: Path) -> None:
     if settings.dataset == "none":
         raise SettingError("dataset", "none", "a data set; without one, deploy with --site")
+    require_virtual_time(settings)
     try:
         with flower() if settings.engine == "ray" else nullcontext() as started:
             with _announced(settings, "Flower and Ray" if started else ""):

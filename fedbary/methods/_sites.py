@@ -20,8 +20,6 @@ from urllib.parse import quote, unquote
 import torch
 from torch import Tensor
 
-from fedbary.aggregation import RULES
-from fedbary.aggregation.arriving import Change, along
 from fedbary.aggregation.prefixes import under
 from fedbary.gaussian import Factor, Posterior, gaussian_pairs
 from fedbary.methods.shared.method import (
@@ -34,7 +32,7 @@ from fedbary.methods.shared.method import (
     Tensors,
     weighted_mean,
 )
-from fedbary.methods.shared.server_steps import is_buffer
+from fedbary.methods.shared.server_steps import along_points
 
 LEAST_CAVITY_PRECISION = 1e-6
 """The least precision of a cavity: a standard deviation of 1000."""
@@ -118,15 +116,19 @@ class SiteMethod(Method):
         """Replace the sites of those that replied, and multiply all.
 
         A client's new likelihood is its posterior over the cavity that it was sent, however old
-        that is. Its site goes a part γ of the way there: λ_k ← λ_k + γ (η(q_k) − cavity − λ_k).
+        that is. Its site goes a part γ/ρ of the way there:
+        λ_k ← λ_k + γ/ρ (ρ (η(q_k) − cavity) − λ_k). The mean of posteriors is that of all clients'
+        newest.
         """
         before = self.global_factor(server)
         sites, velocities = factors("site", server.state), factors("velocity", server.state)
+        newest = factors("newest", server.state)
         flat = before**0.0
         for each in arrivals:
             step = (self.step if each.client in sites else self.first_step)(each.at_work)
             site = sites.get(each.client, flat)
-            move = (found(each) / factor("cavity", each.sent) / site) ** step
+            likelihood = (found(each) / factor("cavity", each.sent)) ** self.rho
+            move = (likelihood / site) ** (step / self.rho)
             if self.site_momentum:
                 move = velocities.get(each.client, flat) ** self.site_momentum * move
                 velocities[each.client] = move
@@ -135,13 +137,16 @@ class SiteMethod(Method):
         for _, site in sorted(sites.items()):
             after = after * site
         held = {"site": sites, "velocity": velocities}
+        if (alpha := self.mixing(len(sites))) < 1:
+            newest |= {each.client: found(each) for each in arrivals}
+            after, held = after**alpha, {**held, "newest": newest}
+            for _, posterior in sorted(newest.items()):
+                after = after * posterior ** ((1 - alpha) / len(newest))
         model, state = advanced(server.model, arrivals, before, after, held)
         gaussian = gaussian_pairs(server.model.keys())
         scales = set(gaussian.values())
         points = {n: t for n, t in server.model.items() if n not in gaussian and n not in scales}
-        changes = [Change(each.sent, each.tensors, each.part) for each in arrivals]
-        buffers = [name for name, tensor in points.items() if is_buffer(name, tensor)]
-        return {**model, **along(RULES["FedAvg"], points, changes, buffers)}, state
+        return {**model, **along_points(points, arrivals)}, state
 
     def global_factor(self, server: Server) -> Factor:
         """Return η_g, the prior before the first round."""

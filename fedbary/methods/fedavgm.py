@@ -27,8 +27,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedbary.methods.shared.method import Method, Reply, Server, Tensors, weighted_mean
-from fedbary.methods.shared.server_steps import ServerSGD, stepped
+from fedbary.methods.shared.method import Arrival, Method, Reply, Server, Tensors, weighted_mean
+from fedbary.methods.shared.server_steps import ServerSGD, along_points, stepped
 from fedbary.parts.parameters import BelowOne, Positive
 
 
@@ -62,3 +62,11 @@ class FedAvgM(Method):
         """Return the model after a step of SGD."""
         means = weighted_mean(replies, list(server.model))
         return stepped(self._optimiser, server.model, means, server.state)
+
+    def check_arrivals(self) -> None:
+        """Take all: a change is a gradient, however old."""
+
+    def arrive(self, server: Server, arrivals: Sequence[Arrival]) -> tuple[Tensors, Tensors]:
+        """Take the replies' weighted changes for the mean step, as FedBuff does."""
+        moved = along_points(server.model, arrivals)
+        return stepped(self._optimiser, server.model, moved, server.state)

@@ -45,8 +45,13 @@ def _entry(name: str, when: str, meaning: str) -> str:
 ROUND = _entry("round", _ALWAYS, "the round's number; round 0 is the initial model")
 SECONDS = _entry("seconds", _ALWAYS, "seconds since the round before")
 VIRTUAL_SECONDS = _entry("virtual_seconds", "with `speeds`", "seconds on the virtual clock")
-STALENESS = _entry(
-    "staleness", "with `mode=async`", "how many aggregates late each reply of this one was"
+LATENESS = _entry(
+    "lateness", "with `mode=async`", "how many aggregates late each reply of this one was"
+)
+JOURNAL = _entry(
+    "journal",
+    "with `mode=async`",
+    "the questions that ended, in order: `site`, `round`, `asked`, `arrived` in seconds, `end`",
 )
 LOG_VAR = _entry("log_var", _ALWAYS, "mean log-variance of each Gaussian tensor, by its name")
 SKIPPED = _entry("skipped", _ALWAYS, "whether the global model stayed, as too few replies came")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fedbary.attacks import OMNISCIENT, Hostile, hostile_count
 from fedbary.parts.parameters import declared, told
 from fedbary.settings import limits
-from fedbary.settings.modes import Clocked, mode_of
+from fedbary.settings.modes import Clocked, Synchronous, mode_of
 from fedbary.settings.owners import methods, models, unused_by
 from fedbary.settings.task_words import OfClasses, OfImages, OfLabelledRows, OfSets
 
@@ -23,9 +23,13 @@ def conflicts(settings: Settings) -> Iterator[tuple[str, str]]:
     if settings.mode == "async":
         yield from _without_rounds(settings)
     speeds = told(Clocked, settings).speeds
+    if settings.mode == "rounds" and speeds == "none":
+        yield from _without_clock(told(Synchronous, settings))
     if speeds not in ("none", "uniform", "lognormal"):
-        if not speeds.endswith(".csv"):
+        if not speeds.endswith((".csv", ".jsonl")):
             yield "speeds", "none, uniform, lognormal, or the path of a .csv"
+        elif speeds.endswith(".jsonl") and settings.mode != "async":
+            yield "speeds", "no .jsonl for mode=rounds, which has no order to replay"
     yield from _with_method(settings)
     if settings.projection != "none" and settings.holdout == 0:
         yield "projection", "none without a holdout, on which clients score"
@@ -50,6 +54,14 @@ def _with_sets(settings: Settings) -> Iterator[tuple[str, str]]:
         yield "keep_best", f"none with conformal, or evaluate_on=validation: {chosen}"
 
 
+def _without_clock(mode: Synchronous) -> Iterator[tuple[str, str]]:
+    """Yield what needs a virtual clock; real servers have `round_timeout`."""
+    if mode.wait_for < 1:
+        yield "wait_for", "1 without speeds, the virtual clock"
+    if mode.deadline is not None:
+        yield "deadline", "none without speeds, the virtual clock; round_timeout is real"
+
+
 def _without_rounds(settings: Settings) -> Iterator[tuple[str, str]]:
     """Yield what does not fit where replies are aggregated as they arrive."""
     mode = mode_of(settings)
@@ -62,8 +74,6 @@ def _without_rounds(settings: Settings) -> Iterator[tuple[str, str]]:
         yield "min_replies", f"from 1 to the {mode.buffer} replies of an aggregate"
     if settings.participation < 1:
         yield "participation", "1 for mode=async: concurrency says how many clients work"
-    if mode.speeds == "none":
-        yield "speeds", "uniform, lognormal or a .csv for mode=async, which needs a virtual clock"
     if settings.compress != "none":
         yield "compress", "none for mode=async"
     if settings.attack in OMNISCIENT:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 from fedbary.errors import SettingError
-from fedbary.parts.parameters import Checked, Count, NotNegative, Number, told
+from fedbary.parts.parameters import Checked, Count, NotNegative, Number, Positive, Share, told
 
 if TYPE_CHECKING:
     from fedbary.settings.model import Settings
@@ -22,8 +23,8 @@ class Clocked(Checked):
     ----------
     speeds
         Virtual clock of the simulation. none: no clock. uniform, lognormal: clients' seconds are
-        drawn by the seed. A .csv file: the columns site, seconds_per_example, latency. async needs
-        a clock.
+        drawn by the seed. A .csv file: the columns site, seconds_per_example, latency, and perhaps
+        away. The metrics.jsonl of a run: that run is replayed. async needs a clock in simulations.
     """
 
     speeds: str = "none"
@@ -80,7 +81,46 @@ class Asynchronous(Clocked):
 
 @dataclass(frozen=True)
 class Synchronous(Clocked):
-    """The server asks clients and waits for all of them, or until `round_timeout`."""
+    """The server asks clients and waits for all of them, or until `round_timeout`.
+
+    On a virtual clock it may wait for less. A later reply is lost, and its client takes part in the
+    next round. `min_replies` are waited for in any case.
+
+    Parameters
+    ----------
+    wait_for : float
+        The fraction of a round's clients, the fastest, that the server waits for.
+    deadline : float or None
+        Virtual seconds after which a round ends.
+
+    Raises
+    ------
+    SettingError
+        If a parameter is out of its range.
+    """
+
+    wait_for: Share = 1.0
+    deadline: Positive | None = None
+
+    def awaited(self, seconds: Sequence[float], min_replies: int) -> tuple[int, float]:
+        """Return how many of a round's replies count, the fastest, and how long the round takes.
+
+        Parameters
+        ----------
+        seconds
+            What each reply takes, ascending; one or more.
+        min_replies
+            How many are waited for in any case.
+        """
+        least = min(min_replies, len(seconds))
+        count = max(least, math.ceil(round(self.wait_for * len(seconds), 9)))
+        last = seconds[count - 1]
+        if self.deadline is None or last <= self.deadline:
+            return count, last
+        in_time = sum(each <= self.deadline for each in seconds[:count])
+        if in_time >= least:
+            return in_time, self.deadline
+        return least, seconds[least - 1]
 
 
 MODES: Mapping[str, type[Clocked]] = MappingProxyType(
@@ -94,7 +134,19 @@ def mode_of(settings: Settings) -> Asynchronous:
     return told(Asynchronous, settings)
 
 
+def replays(settings: Settings) -> bool:
+    """Whether a run is made again in the order of another's journal."""
+    return told(Clocked, settings).speeds.endswith(".jsonl")
+
+
 def require_real_time(settings: Settings) -> None:
     """Raise a SettingError where a run on real servers is to have a virtual clock."""
     if (speeds := told(Clocked, settings).speeds) != "none":
         raise SettingError("speeds", speeds, "none on real servers, whose time is real")
+
+
+def require_virtual_time(settings: Settings) -> None:
+    """Raise a SettingError where a simulation without rounds has no virtual clock."""
+    if settings.mode == "async" and told(Clocked, settings).speeds == "none":
+        allowed = "uniform, lognormal or a .csv for mode=async, whose simulation needs a clock"
+        raise SettingError("speeds", "none", allowed)

@@ -40,7 +40,7 @@ FORMAT = 1
 ABOUT, GRID = "about.yaml", "grid.yaml"
 """Either tells what an experiment is called and compares; the former goes before."""
 
-PER_CLIENT = ("clients", "refused")
+PER_CLIENT = ("clients", "refused", "journal")
 
 
 def read_run(name: str, folder: Path) -> pd.DataFrame:

@@ -43,7 +43,7 @@ def test_the_clock_goes_on_and_late_replies_are_told(whole):
     found = lines(whole)
     times = [line["virtual_seconds"] for line in found]
     assert times[0] == 0 and times == sorted(times) and times[-1] > 0
-    late = [late for line in found[1:] for late in line["staleness"]]
+    late = [late for line in found[1:] for late in line["lateness"]]
     assert len(late) == 7 and late[0] == 0 and 0 < max(late) < 7
     assert all(line["admitted"] == 1 for line in found[1:])
 
@@ -152,7 +152,6 @@ def test_a_client_that_vanishes_is_passed_over(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"speeds": "none"}, "speeds: 'none'"),
         ({"speeds": "fast"}, "speeds: 'fast'; expected none, uniform, lognormal, or"),
         ({"concurrency": 5}, "concurrency: 5; expected none, or from 1 to the 4 clients"),
         ({"buffer": 3, "concurrency": 2}, "buffer: 3; expected from 1 to the 2 clients at work"),
@@ -166,6 +165,11 @@ def test_a_client_that_vanishes_is_passed_over(tmp_path):
             "staleness: 'linear'; expected constant, even, polynomial, hinge",
         ),
         ({"mode": "rounds", "buffer": 2}, "buffer is of mode=async"),
+        (
+            {"mode": "rounds", "speeds": "none", "wait_for": 0.8},
+            "wait_for: 0.8; expected 1 without",
+        ),
+        ({"mode": "rounds", "speeds": "none", "deadline": 3}, "expected none without speeds"),
     ],
 )
 def test_what_does_not_go_without_rounds_is_refused_by_name(changes, said):
@@ -174,15 +178,40 @@ def test_what_does_not_go_without_rounds_is_refused_by_name(changes, said):
     assert said in str(error.value)
 
 
-@pytest.mark.parametrize("changes", [{"rule": "Median"}, {"method": "BayesADMM"}, {"mixing": True}])
+@pytest.mark.parametrize("changes", [{"rule": "Median"}, {"method": "FedSEP"}, {"mixing": True}])
 def test_a_method_that_needs_rounds_is_refused_before_the_run(changes):
     with pytest.raises(SettingError, match=r"mode.*async"):
         require_method(resolve({**ASYNC, **changes}))
 
 
+def test_a_simulation_needs_a_virtual_clock(tmp_path):
+    with pytest.raises(SettingError, match=r"speeds: 'none'.*needs a clock"):
+        made(tmp_path / "run", speeds="none")
+
+
 def test_real_servers_have_no_virtual_clock():
     with pytest.raises(SettingError, match="none on real servers"):
         require_real_time(resolve(ASYNC))
+
+
+def test_rounds_wait_for_the_fastest_or_until_a_deadline(tmp_path):
+    """Site k takes 2ᵏ seconds an example, and sites have about as many examples each."""
+    trace = tmp_path / "trace.csv"
+    rows = [f"partition {k},{2.0**k},0" for k in range(4)]
+    trace.write_text("\n".join(["site,seconds_per_example,latency", *rows]) + "\n")
+    rival = {"mode": "rounds", "rounds": 1, "speeds": str(trace), "partition": "iid"}
+    made(tmp_path / "all", **rival)
+    takes = {c["site"]: c["num-examples"] * 2.0 ** int(c["site"][-1])
+             for c in lines(tmp_path / "all")[1]["clients"]}  # fmt: skip
+    for changes, sites, seconds in (
+        ({"wait_for": 0.5}, 2, takes["partition 1"]),
+        ({"deadline": 1.1 * takes["partition 2"]}, 3, 1.1 * takes["partition 2"]),
+        ({"deadline": 0.1, "min_replies": 2}, 2, takes["partition 1"]),
+    ):
+        made(folder := tmp_path / f"{sites}-{seconds}-{len(changes)}", **rival, **changes)
+        line = lines(folder)[1]
+        assert [c["site"] for c in line["clients"]] == [f"partition {k}" for k in range(sites)]
+        assert line["virtual_seconds"] == pytest.approx(seconds)
 
 
 def test_a_trace_says_how_fast_each_site_is(tmp_path):

@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fedbary.errors import SettingError
-from server_app.speeds import COLUMNS, LEAST_SECONDS, MOST_SECONDS, speeds_of
+from server_app.speeds import COLUMNS, LEAST_SECONDS, MOST_SECONDS, Speed, speeds_of
 
 SITES = [f"partition {k}" for k in range(300)]
 HEAD = ",".join(COLUMNS)
@@ -35,13 +37,39 @@ def test_a_trace_is_read(tmp_path):
         speed("c")
 
 
+@given(
+    st.lists(st.floats(0.1, 50), max_size=6, unique=True).map(sorted),
+    st.floats(0, 60),
+    st.floats(0.01, 30),
+)
+def test_a_site_works_only_while_it_is_there(edges, now, work):
+    away = [*zip(edges[::2], edges[1::2], strict=False)]
+    arrives = now + Speed(1.0, work, away).seconds(0, now)
+    gone = sum(max(0.0, min(high, arrives) - max(low, now)) for low, high in away)
+    assert arrives - now - gone == pytest.approx(work)
+    assert not any(low + 1e-9 < arrives < high - 1e-9 for low, high in away)
+
+
+def test_times_away_are_read_from_a_trace(tmp_path):
+    file = tmp_path / "trace.csv"
+    file.write_text(f"{HEAD},away\na,1,0,2-5 6.5-7\nb,1,0,\n")
+    speed = speeds_of(str(file), 0)
+    assert speed("a").away == [(2, 5), (6.5, 7)] and speed("b").away == []
+    assert speed("a").seconds(3) == 6 and speed("b").seconds(3) == 3
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("", f"expected the first line {HEAD}"),
         ("site,seconds\na,1\n", f"expected the first line {HEAD}"),
-        (f"{HEAD}\na,1\n", "line 2: 'a,1'; expected a site and two numbers"),
-        (f"{HEAD}\na,1,x\n", "line 2: 'a,1,x'; expected a site and two numbers"),
+        (f"{HEAD}\na,1\n", "line 2: 'a,1'; expected 3 entries"),
+        (f"{HEAD}\na,1,x\n", "line 2: 'a,1,x'; expected a site, two numbers"),
+        (f"{HEAD},away\na,1,1\n", "line 2: 'a,1,1'; expected 4 entries"),
+        (f"{HEAD},away\na,1,1,5\n", "times away such as 10-20 35-50"),
+        (f"{HEAD},away\na,1,1,5-4\n", "line 2: '5-4'; expected finite times away that ascend"),
+        (f"{HEAD},away\na,1,1,2-5 4-6\n", "finite times away that ascend"),
+        (f"{HEAD},away\na,1,1,1-inf\n", "finite times away that ascend"),
         (f"{HEAD}\na,0,1\n", "expected finite seconds, above 0"),
         (f"{HEAD}\na,nan,1\n", "expected finite seconds, above 0"),
         (f"{HEAD}\na,1,-1\n", "a latency from 0 up"),

@@ -11,7 +11,10 @@ from fedbary.gaussian import Factor
 from fedbary.inference import Training
 from fedbary.methods import METHODS, Arrival, Local, Reply, Server
 from fedbary.methods.barycentre import Barycentre
+from fedbary.methods.bayesadmm import BayesADMM
+from fedbary.methods.fedadam import FedAdam
 from fedbary.methods.fedag import FedAG
+from fedbary.methods.fedavgm import FedAvgM
 from fedbary.methods.fedep import FedEP
 from fedbary.methods.pvi import PVI
 
@@ -28,13 +31,19 @@ def answer(method, sent, data, name):
     return Reply(name, len(data[0]), method.fit(local, sent, {}).reply)
 
 
-def scheduled(method, data, arriving, buffer=1):
-    """The model after all clients have asked at once and reply, and ask again, in this order."""
+def scheduled(method, data, arriving, buffer=1, lost=()):
+    """The model after all clients have asked at once and reply, and ask again, in this order.
+
+    The replies at the places in `lost` never come: their clients vanish, and are asked again.
+    """
     model, state = start(method, data)
     sent = {k: method.send(Server(model, state), str(k)) for k in range(len(data))}
     waiting = []
-    for k in arriving:
+    for place, k in enumerate(arriving):
         if k in (w for w, _ in waiting):
+            continue
+        if place in lost:
+            sent[k] = method.send(Server(model, state), str(k))
             continue
         reply = answer(method, sent[k], data[k], str(k))
         own = (reply.client, reply.weight, reply.tensors)
@@ -47,13 +56,18 @@ def scheduled(method, data, arriving, buffer=1):
     return model
 
 
-@given(SCHEDULES, st.integers(1, 3))
+@given(SCHEDULES, st.integers(1, 3), st.sets(st.integers(0, 30)))
 @settings(max_examples=40, deadline=None)
-def test_sites_end_at_the_exact_posterior_in_any_order_with_any_delays(schedule, buffer):
-    """Undamped, each client's first reply is its whole likelihood, however old its cavity is."""
+def test_sites_end_at_the_exact_posterior_in_any_order_with_any_delays(schedule, buffer, lost):
+    """Undamped, each client's first reply is its whole likelihood, however old its cavity is.
+
+    A client that vanishes within a step takes nothing along, before its first reply or after.
+    """
     data = independent(clients(2, CLIENTS))
     method = PVI(damping=1.0)
-    model = scheduled(method, data, [*schedule, *2 * list(range(CLIENTS)), *range(3)], buffer)
+    lost &= {*range(len(schedule))}
+    turns = [*schedule, *2 * list(range(CLIENTS)), *range(3)]
+    model = scheduled(method, data, turns, buffer, lost)
     mean, var = posterior_of_all(data)
     torch.testing.assert_close(model["weight_mean"], mean)
     torch.testing.assert_close(model["weight_log_var"].exp(), var)
@@ -72,6 +86,19 @@ def test_damped_sites_come_as_near_as_their_replies_are_many(schedule):
     torch.testing.assert_close((-model["weight_log_var"]).exp(), precision)
 
 
+@given(st.lists(st.integers(0, CLIENTS - 1), min_size=1, max_size=8), st.integers(1, 3))
+@settings(max_examples=10, deadline=None)
+def test_admm_ends_at_the_exact_posterior_in_any_order_with_any_delays(schedule, buffer):
+    """Each site goes to its likelihood; the mean of the newest posteriors follows."""
+    data = independent(clients(2, CLIENTS))
+    method = BayesADMM(rho=0.5, damping=1.0)
+    turns = [*schedule, *40 * list(range(CLIENTS))]
+    model = scheduled(method, data, turns, buffer)
+    mean, var = posterior_of_all(data)
+    torch.testing.assert_close(model["weight_mean"], mean, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(model["weight_log_var"].exp(), var, rtol=1e-4, atol=1e-4)
+
+
 def test_correlated_features_reach_the_same_end():
     data = clients(1, 3, features=3)
     turns = torch.randint(3, (900,), generator=torch.Generator().manual_seed(0)).tolist()
@@ -83,7 +110,7 @@ def test_correlated_features_reach_the_same_end():
 
 @pytest.mark.parametrize(
     "method",
-    [PVI(), PVI(undamped_start=True), FedEP(), Barycentre("RKLB"), Barycentre("WB"),
+    [PVI(), PVI(undamped_start=True), FedEP(), BayesADMM(), Barycentre("RKLB"), Barycentre("WB"),
      Barycentre("FKLB", server_momentum=0.5)],
 )  # fmt: skip
 def test_replies_of_all_to_the_model_of_now_are_a_round(method):
@@ -101,7 +128,23 @@ def test_replies_of_all_to_the_model_of_now_are_a_round(method):
         model, state = method.aggregate(server, replies)
         found, held = method.arrive(server, arrivals)
         torch.testing.assert_close(found, dict(model), rtol=1e-6, atol=1e-6)
-        torch.testing.assert_close(dict(held), dict(state), rtol=1e-6, atol=1e-6)
+        shared = {name: tensor for name, tensor in held.items() if "newest/" not in name}
+        torch.testing.assert_close(shared, dict(state), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", [FedAvgM(0.5, 0.9), FedAdam(0.1)])
+def test_a_server_s_optimiser_takes_the_changes_of_all_for_a_round(method):
+    generator = torch.Generator().manual_seed(0)
+    model = {"w": torch.zeros(4), "bn.running_mean": torch.zeros(1)}
+    state = held = {}
+    for _ in range(3):
+        own = [{n: t + torch.randn(t.shape, generator=generator) for n, t in model.items()}
+               for _ in range(3)]  # fmt: skip
+        replies = [Reply(str(k), k + 1.0, tensors) for k, tensors in enumerate(own)]
+        arrivals = [Arrival(r.client, r.weight, r.tensors, model, r.weight / 6, 3) for r in replies]
+        found, held = method.arrive(Server(model, state), arrivals)
+        model, state = method.aggregate(Server(model, state), replies)
+        torch.testing.assert_close((found, dict(held)), (dict(model), dict(state)))
 
 
 @given(st.lists(st.integers(0, CLIENTS - 1), min_size=1, max_size=20))
@@ -126,8 +169,9 @@ def test_a_method_without_arrivals_is_refused_by_name():
             able.append(name)
         except SettingError as error:
             assert f"rounds for {name}" in str(error)
-    assert {"barycentre", "PVI", "FedEP", "FedAG", "LDA", "Ridge"} <= set(able)
-    assert not {"FedSEP", "BayesADMM", "SCAFFOLD"} & set(able)
+    rivals = {"FedAvgM", "FedAdam"}
+    assert {"barycentre", "PVI", "FedEP", "BayesADMM", "FedAG", "LDA", "Ridge"} | rivals <= {*able}
+    assert not {"FedSEP", "SCAFFOLD"} & set(able)
 
 
 @pytest.mark.parametrize(

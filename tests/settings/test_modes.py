@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedbary.aggregation.arriving import parts_of
 from fedbary.errors import SettingError
-from fedbary.settings.modes import Asynchronous
+from fedbary.settings.modes import Asynchronous, Synchronous
 
 
 @given(st.integers(0, 100), st.floats(0, 5), st.integers(0, 10))
@@ -33,6 +34,46 @@ def test_even_weights_give_clients_of_any_speed_the_same_say(seconds):
         began[k], arrives[k] = aggregate, arrives[k] + seconds[k]
     for total, last in zip(say, began, strict=True):
         assert total == pytest.approx(last / clients)
+
+
+@given(st.data())
+def test_no_client_s_say_is_more_than_that_of_its_examples_in_rounds_however_it_hurries(data):
+    """Under even, in any order of arrivals: R rounds' worth of replies give it at most R nₖ/Σn."""
+    examples = data.draw(st.lists(st.integers(1, 1000), min_size=2, max_size=5))
+    clients = len(examples)
+    mode = Asynchronous(staleness="even", buffer=data.draw(st.integers(1, clients)))
+    say, began = [0.0] * clients, [0] * clients
+    aggregates = data.draw(st.integers(1, 30))
+    for aggregate in range(1, aggregates + 1):
+        order = data.draw(st.permutations(range(clients)))[: mode.buffer]
+        parts = parts_of(
+            [examples[k] / sum(examples) for k in order],
+            [mode.weight(aggregate - 1 - began[k], clients) for k in order],
+        )
+        for k, part in zip(order, parts, strict=True):
+            say[k], began[k] = say[k] + part, aggregate
+    rounds = aggregates * mode.buffer / clients
+    for total, own in zip(say, examples, strict=True):
+        assert total <= rounds * own / sum(examples) + 1e-9
+
+
+@given(
+    st.lists(st.floats(0.1, 10), min_size=1, max_size=9).map(sorted),
+    st.floats(0.01, 1),
+    st.none() | st.floats(0.1, 12),
+    st.integers(1, 9),
+)
+def test_a_round_ends_with_the_fastest_or_at_its_deadline(seconds, part, deadline, least):
+    mode = Synchronous(wait_for=part, deadline=deadline)
+    count, lasts = mode.awaited(seconds, least)
+    least = min(least, len(seconds))
+    assert least <= count <= len(seconds)
+    if lasts != seconds[count - 1]:
+        assert seconds[count - 1] < lasts == deadline < seconds[count]
+    elif count < part * len(seconds) - 1e-6:
+        assert count == least and lasts > deadline or lasts == deadline
+    elif count > least:
+        assert count - 1 < part * len(seconds) and lasts <= (deadline or lasts)
 
 
 @pytest.mark.parametrize(

@@ -3,16 +3,20 @@
 import pytest
 import torch
 from flwr.app import ArrayRecord
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from strategies_clients import CLIENTS, assert_posterior, grid, initial
 
 from fedbary.errors import SettingError
 from fedbary.settings.modes import Asynchronous
 from strategies import CONVENTIONS, asynchronous, posterior_from_arrays, strategy_for
+from strategies.asking import CLIENTS_KEY, EXAMPLES_KEY
+from strategies.clocks import VirtualClock
 
 
 def strategy(rule, mode, **changes):
     kind = asynchronous(strategy_for(rule))
-    return kind(asynchronous=mode, seconds=lambda node: 1.0 + node % 3, **changes)
+    return kind(asynchronous=mode, seconds=lambda node, now: 1.0 + node % 3, **changes)
 
 
 @pytest.mark.parametrize("rule", ["RKLB", "WB", "FKLB"])
@@ -35,7 +39,7 @@ def test_a_reply_that_arrives_alone_is_refused_if_it_lies_far_beyond_the_latest_
         return reply
 
     run = strategy("WB", Asynchronous(), max_skipped=None)
-    run.seconds = {2: 9.0, 3: 1.0, 4: 2.0, 5: 3.0}.__getitem__
+    run.clock = VirtualClock(lambda node, now: {2: 9.0, 3: 1.0, 4: 2.0, 5: 3.0}[node])
     result = run.start(grid=grid(train_mods=[far]), initial_arrays=initial(), num_rounds=20)
     assert {refusal.node_id for refusal in run.refusals} == {2}
     assert all("as far from what was sent as usual" in each.reason for each in run.refusals)
@@ -45,9 +49,39 @@ def test_a_reply_that_arrives_alone_is_refused_if_it_lies_far_beyond_the_latest_
 
 def test_the_clock_is_that_of_the_replies():
     run = strategy("RKLB", Asynchronous(concurrency=1))
-    run.seconds = lambda node: 2.0
+    run.clock = VirtualClock(lambda node, now: 2.0)
     run.start(grid=grid(), initial_arrays=initial(), num_rounds=5)
     assert run.now == 10 and run.staleness == [0]
+
+
+@given(st.lists(st.floats(0.05, 3), min_size=CLIENTS, max_size=CLIENTS), st.integers(1, 3))
+@settings(max_examples=3, deadline=None)
+def test_a_client_that_hurries_moves_the_model_no_further_than_its_examples_do_in_rounds(
+    seconds, buffer
+):
+    """Each time client k adds 1 to entry k of a mean."""
+    entry = "fc.weight_mean"
+
+    def pushing(message, context, call_next):
+        reply = call_next(message, context)
+        held = message.content["arrays"].to_torch_state_dict()
+        held[entry].view(-1)[context.node_config["partition-id"]] += 1
+        reply.content["arrays"] = ArrayRecord(held)
+        return reply
+
+    examples, aggregates = [1 + k for k in range(CLIENTS)], 8
+    mode = Asynchronous(staleness="even", buffer=buffer)
+    told = {EXAMPLES_KEY: sum(examples), CLIENTS_KEY: CLIENTS}
+    run = strategy("FedAvg", mode, tell=lambda: told)
+    run.clock = VirtualClock(lambda node, now: seconds[node - 2])
+    made = run.start(
+        grid=grid(train_mods=[pushing]), initial_arrays=initial(), num_rounds=aggregates
+    )
+    before, after = (a.to_torch_state_dict()[entry].view(-1) for a in (initial(), made.arrays))
+    say, rounds = (after - before)[:CLIENTS], aggregates * buffer / CLIENTS
+    assert not run.refusals and float(say.max()) > 0
+    for moved, own in zip(say.tolist(), examples, strict=True):
+        assert moved <= rounds * own / sum(examples) + 1e-5
 
 
 def test_a_rule_that_needs_the_replies_of_a_round_is_refused():
@@ -63,3 +97,18 @@ def test_a_state_that_is_read_is_the_state_that_was_written():
     again = other.state_dict()
     assert state.keys() == again.keys()
     assert all(torch.equal(state[name], again[name]) for name in state)
+
+
+def test_replies_in_real_time_are_replayed_to_the_same_bits():
+    every = Asynchronous(concurrency=3, buffer=2)
+    run = asynchronous(strategy_for("RKLB"))(asynchronous=every)
+    journal = []
+    run.train_metrics_aggr_fn = lambda *_: journal.extend(run.journal)
+    found = run.start(grid=grid(), initial_arrays=initial(), num_rounds=6)
+    assert len(journal) == 12 and all(row["end"] == "replied" for row in journal)
+    assert [row["arrived"] for row in journal] == sorted({row["arrived"] for row in journal})
+    again = asynchronous(strategy_for("RKLB"))(asynchronous=every, journal=journal)
+    repeated = again.start(grid=grid(), initial_arrays=initial(), num_rounds=6)
+    assert again.now == run.now
+    for name, tensor in found.arrays.to_torch_state_dict().items():
+        assert torch.equal(tensor, repeated.arrays.to_torch_state_dict()[name])

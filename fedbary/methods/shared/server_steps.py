@@ -9,12 +9,15 @@ Reference: Reddi et al., Adaptive Federated Optimization, ICLR 2021, Algorithm 2
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from fedbary.methods.shared.method import Tensors
+from fedbary.aggregation import RULES
+from fedbary.aggregation.arriving import Change, along
+from fedbary.methods.shared.method import Arrival, Tensors
 from fedbary.parts.parameters import BelowOne, Checked, Positive
 
 
@@ -104,6 +107,13 @@ def stepped(
     names = weights_of(model)
     steps, after = optimiser.step({name: model[name] - means[name] for name in names}, state)
     return {**means, **{name: model[name] - steps[name] for name in names}}, after
+
+
+def along_points(model: Tensors, arrivals: Sequence[Arrival]) -> Tensors:
+    """Return point weights after the changes of replies to models of any age; buffers are mixed."""
+    changes = [Change(each.sent, each.tensors, each.part) for each in arrivals]
+    buffers = [name for name, tensor in model.items() if is_buffer(name, tensor)]
+    return along(RULES["FedAvg"], model, changes, buffers)
 
 
 def is_buffer(name: str, tensor: Tensor) -> bool:

@@ -1,0 +1,171 @@
+"""When replies arrive: on a virtual clock, as real servers send them, or as in a run before."""
+
+from __future__ import annotations
+
+import math
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
+
+from flwr.app import Error, Message
+from flwr.serverapp import Grid
+
+from fedbary.errors import RunError
+
+from .errand import Errand
+from .internals import ErrorCode
+
+POLL_SECONDS = 0.1
+
+REPLIED, FAILED, LOST = "replied", "failed", "lost"
+"""How a question ends: with a reply, with an error in its place, or with nothing in time."""
+
+
+class ReplyClock(ABC):
+    """What says which clients are asked, and which reply arrives next."""
+
+    def chosen(
+        self, server_round: int, now: float, drawn: Collection[str], free: Collection[str]
+    ) -> Collection[str]:
+        """Return whom the server asks now: those that were drawn of the free."""
+        return drawn
+
+    def begin(self, now: float) -> None:  # noqa: B027 - a virtual clock needs no beginning
+        """Let time go on from here."""
+
+    @abstractmethod
+    def arrival(self, node: int, errand: Errand) -> float:
+        """Return when the reply to a question arrives; inf where that is not known."""
+
+    @abstractmethod
+    def next(
+        self, grid: Grid, at_work: Collection[Errand], timeout: float
+    ) -> tuple[Errand, float, Message | None]:
+        """Return the next question to end, when it does, and its reply; None if that is lost."""
+
+
+class VirtualClock(ReplyClock):
+    """Replies arrive in the order of this clock, at any real speed.
+
+    Parameters
+    ----------
+    seconds : callable
+        From a node's id and the virtual time, how many seconds later the reply arrives that it is
+        asked for then.
+    """
+
+    def __init__(self, seconds: Callable[[int, float], float]) -> None:
+        self._seconds = seconds
+
+    def arrival(self, node: int, errand: Errand) -> float:
+        """Return the time of the question and the seconds that the node takes."""
+        return errand.asked + self._seconds(node, errand.asked)
+
+    def next(
+        self, grid: Grid, at_work: Collection[Errand], timeout: float
+    ) -> tuple[Errand, float, Message | None]:
+        """Wait for the reply that is the next on this clock, whatever real time it takes."""
+        errand = min(at_work, key=lambda e: (e.arrives, e.client))
+        return errand, errand.arrives, pulled(grid, errand, timeout)
+
+
+class RealClock(ReplyClock):
+    """Replies arrive as they come; time is that of this process."""
+
+    def __init__(self) -> None:
+        self.begin(0.0)
+
+    def begin(self, now: float) -> None:
+        """Let time go on from here."""
+        self._began = time.monotonic() - now
+        self._last = now
+        self._heard: dict[str, Message] = {}
+
+    def arrival(self, node: int, errand: Errand) -> float:
+        """Return inf: nobody knows."""
+        return math.inf
+
+    def next(
+        self, grid: Grid, at_work: Collection[Errand], timeout: float
+    ) -> tuple[Errand, float, Message | None]:
+        """Wait for the first reply, or until the oldest question is `timeout` seconds old."""
+        since = time.monotonic()
+        while True:
+            for errand in sorted(at_work, key=lambda e: (e.asked, e.client)):
+                if errand.message_id in self._heard:
+                    return errand, self._time(), self._heard.pop(errand.message_id)
+                waits = time.monotonic() - max(since, self._began + errand.asked)
+                if waits > timeout:
+                    return errand, self._time(), None
+            ids = [errand.message_id for errand in at_work]
+            for reply in (found := list(grid.pull_messages(ids))):
+                self._heard[reply.metadata.reply_to_message_id] = reply
+            if not found:
+                time.sleep(POLL_SECONDS)
+
+    def _time(self) -> float:
+        """Return the seconds since the run began, no two alike."""
+        elapsed = time.monotonic() - self._began
+        self._last = max(elapsed, math.nextafter(self._last, math.inf))
+        return self._last
+
+
+class JournalClock(ReplyClock):
+    """Questions and replies in the order of a run before, so that it is made again.
+
+    Parameters
+    ----------
+    journal : iterable of mappings
+        The run's `arrivals`: `site`, `round`, `asked`, `arrived`, `end`.
+    """
+
+    def __init__(self, journal: Iterable[Mapping[str, Any]]) -> None:
+        self._ends = {(row["site"], row["round"], row["asked"]): row for row in journal}
+
+    def chosen(
+        self, server_round: int, now: float, drawn: Collection[str], free: Collection[str]
+    ) -> Collection[str]:
+        """Return the sites that the run asked at this time."""
+        return [site for site in free if (site, server_round, now) in self._ends]
+
+    def arrival(self, node: int, errand: Errand) -> float:
+        """Return when the reply arrived."""
+        arrived: float = self._end(errand)["arrived"]
+        return arrived
+
+    def next(
+        self, grid: Grid, at_work: Collection[Errand], timeout: float
+    ) -> tuple[Errand, float, Message | None]:
+        """Return what ended next in that run, a reply as it is now."""
+        errand = min(at_work, key=lambda e: (e.arrives, e.client))
+        end, reply = self._end(errand)["end"], pulled(grid, errand, timeout)
+        if end == LOST:
+            return errand, errand.arrives, None
+        if end == FAILED:
+            failure = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, "it failed in the run before")
+            return errand, errand.arrives, Message(failure, reply_to=errand.message)
+        if reply is None or reply.has_error():
+            raise RunError(f"{errand.client} replied in the run that is replayed, and not now")
+        return errand, errand.arrives, reply
+
+    def _end(self, errand: Errand) -> Mapping[str, Any]:
+        return self._ends[errand.client, errand.round, errand.asked]
+
+
+def pulled(grid: Grid, errand: Errand, timeout: float) -> Message | None:
+    """Return the reply to a question, which may take real time; None after `timeout` seconds."""
+    deadline = time.monotonic() + timeout
+    while True:
+        for reply in grid.pull_messages([errand.message_id]):
+            return reply
+        if time.monotonic() > deadline:
+            return None
+        time.sleep(POLL_SECONDS)
+
+
+def ended(errand: Errand, arrived: float, reply: Message | None) -> dict[str, Any]:
+    """Return a question's line of the journal."""
+    end = LOST if reply is None else FAILED if reply.has_error() else REPLIED
+    when = {"round": errand.round, "asked": errand.asked, "arrived": arrived}
+    return {"site": errand.client, **when, "end": end}
