@@ -41,7 +41,7 @@ def read(trained: Trained, data: Path, target: str, by: str | None = None) -> Ex
     if examples.unknown:
         first = examples.names[examples.unknown[0]]
         said = f"{len(examples.unknown)} of {len(examples.names)} rows, the first of them {first}, "
-        tell(f"{data}: {said}hold a level that the model does not know, and go to a person")
+        tell(f"{data}: {said}hold {examples.lacking}, and go to a person")
     if examples.converted:
         form = "grey" if examples.x.shape[1] == 1 else "colour"
         said = f"{len(examples.converted)} of {len(examples.names)} pictures, the first of them "

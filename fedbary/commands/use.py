@@ -66,7 +66,8 @@ def predict(
     """Predict examples with a federation's model, and how sure it is.
 
     RUN is the folder of a run that has ended. DATA is images (.npz with x, an image, a folder of
-    images) or rows (.csv or .parquet with the columns that were trained on, .npz).
+    images), rows (.csv or .parquet with the columns that were trained on, .npz) or texts (.csv or
+    .parquet with the column that was trained on).
 
     The CSV has a line an example: of classes the most probable, all probabilities, total and
     epistemic uncertainty in nats; of numbers mean, std and a 90 % interval. A run with conformal

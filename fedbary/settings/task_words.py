@@ -76,28 +76,45 @@ class OfSets(OfClasses):
 
 
 @dataclass(frozen=True)
-class OfImages(OfClasses):
+class OfFeatures(OfClasses):
+    """What tasks own whose models may train on a backbone's features.
+
+    Parameters
+    ----------
+    backbone_weights
+        auto: the library's own; the path of a file (of text a folder), or an installed package that
+        holds one.
+    features
+        Of a backbone, or of data that are features: all, or how many principal components, from
+        sums of second moments that the sites send.
+    whiten
+        Whether each component then has variance 1.
+    normalise
+        none; channels: each channel, or feature, less its mean over its std, of all sites' training
+        examples, from sums that the sites send; none by default with pixels=signed.
+    """
+
+    backbone_weights: str = "auto"
+    features: Literal["all"] | Count = "all"
+    whiten: bool = False
+    normalise: Literal["none", "channels"] = "channels"
+
+    IDLE: ClassVar[Idle] = {"whiten": ("features", "all", "a number of components does")}
+
+
+@dataclass(frozen=True)
+class OfImages(OfFeatures):
     """What tasks on images own.
 
     Parameters
     ----------
     input_shape
         auto: the data set's; or CHANNELSxHEIGHTxWIDTH, such as 1x28x28.
-    backbone_weights
-        auto: the library's own; the path of a file, or an installed package that holds one.
     backbone_size
         Side in pixels that images are scaled to for a backbone; auto: its own.
-    features
-        Of a backbone, or of data that are features: all, or how many principal components, from
-        sums of second moments that the sites send.
-    whiten
-        Whether each component then has variance 1.
     resize
         Pictures of another size than input_shape: none: refused; crop: scaled, and what juts out
         cut off; pad: scaled, and black added; stretch: each side by itself.
-    normalise
-        none; channels: each channel less its mean over its std, of all sites' training pixels, from
-        sums that the sites send; none by default with pixels=signed.
     augment
         Change training images at random: crop: shifted by up to 4 pixels; flip: left to right,
         every second one; true: both; false: neither; auto: as the data set says (CIFAR-10: true,
@@ -107,19 +124,15 @@ class OfImages(OfClasses):
     """
 
     input_shape: str = "auto"
-    backbone_weights: str = "auto"
     backbone_size: Literal["auto"] | Count = "auto"
-    features: Literal["all"] | Count = "all"
-    whiten: bool = False
     resize: Literal["none", "crop", "pad", "stretch"] = "none"
-    normalise: Literal["none", "channels"] = "channels"
     augment: Literal["auto", "crop", "flip"] | bool = "auto"
     corruptions: bool = False
 
     IDLE: ClassVar[Idle] = {
+        **OfFeatures.IDLE,
         "backbone_weights": ("backbone", "none", "a pretrained network does"),
         "backbone_size": ("backbone", "none", "a pretrained network does"),
-        "whiten": ("features", "all", "a number of components does"),
     }
 
     def __post_init__(self) -> None:
@@ -143,6 +156,30 @@ class OfLabelledImages(OfImages, OfSets):
     target: str = "y"
 
     IDLE: ClassVar[Idle] = {**OfImages.IDLE, **OfSets.IDLE}
+
+
+@dataclass(frozen=True)
+class OfTexts(OfFeatures, OfSets):
+    """What the classification of texts owns.
+
+    Parameters
+    ----------
+    text
+        The column of the texts.
+    target
+        The column of the classes.
+    id
+        The column that names a row; it comes back in predictions.csv.
+    max_tokens
+        Tokens of a text that the backbone reads; the rest is cut off. auto: its own number.
+    """
+
+    text: str = "text"
+    target: str = "label"
+    id: str = "none"
+    max_tokens: Literal["auto"] | Count = "auto"
+
+    IDLE: ClassVar[Idle] = {**OfFeatures.IDLE, **OfSets.IDLE}
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,7 @@ __all__ = [
     "Table",
     "load",
     "load_features",
+    "load_frame",
     "load_labelled",
     "names",
     "names_in",
@@ -123,12 +124,17 @@ def load_labelled(
         The classes in their order, the positive one last; by default those of the data, see
         `Layout`.
     """
-    reading = Reading(user_path(data_dir).absolute(), download, target)
-    held = _with_target(_read("read_labelled", name, reading), target)
+    held = load_frame(name, data_dir, target, download)
     if layout is None:
         held = chosen(held, choice)
         layout = layout_of(held, classes, choice.missing)
     return encode(held, layout)
+
+
+def load_frame(name: str, data_dir: Path | str, target: str, download: bool) -> Frame:
+    """Return a table as its source has it, with a class for each row; errors are as of `load`."""
+    reading = Reading(user_path(data_dir).absolute(), download, target)
+    return _with_target(_read("read_labelled", name, reading), target)
 
 
 def load_features(
