@@ -136,6 +136,7 @@ class TextBackbone(Backbone):
         SettingError
             If one is not finite.
         """
+        tokens = tokens.cpu()
         counts, longest = (tokens >= 0).sum(1), tokens.shape[1]
         lengths = [length for length in LENGTHS if length < longest] + [longest]
         parts, places, before = [], [], -1
@@ -150,7 +151,12 @@ class TextBackbone(Backbone):
         return torch.cat(parts)[torch.cat(places).argsort()]
 
     def width(self, shape: tuple[int, ...]) -> int:
-        """Return D; a text of one token says it."""
+        """Return D, whatever the number of tokens."""
+        return self._width
+
+    @cached_property
+    def _width(self) -> int:
+        """D, as a text of one token says it."""
         return super().width((1,))
 
     @cached_property

@@ -85,7 +85,7 @@ def read_texts(frame: Frame, column: str, encode: Encode) -> TextRows:
     require_plain(frame.name, f"text, column {column!r}", held)
     if not (held.is_text or held.missing.all()) or held.texts is None:
         raise CellError(where, "numbers", "texts", "a column of texts that holds texts")
-    tokens, cut = encode([_clean(text) for text in held.texts.tolist()])
+    tokens, cut = encode([clean(text) for text in held.texts.tolist()])
     kept = ~encode.empty(tokens)
     if not kept.any():
         raise CellError(where, "no text in any row", "some texts", "texts that are not all empty")
@@ -163,12 +163,13 @@ def text_examples(
     unused = tuple(name for name in frame.columns if name not in (plain(column), id))
     empty = np.flatnonzero(~rows.kept.numpy()).tolist()
     names = tuple(str(row) for row in range(1, frame.count + 1))
+    said = rows.notes[:-1] if empty else rows.notes  # these go to a person, which is said there
     return Examples(
-        names, rows.tokens, y, columns, unused, notes=rows.notes[:1] if not empty else rows.notes,
-        unknown=tuple(empty), lacking="an empty text",
+        names, rows.tokens, y, columns, unused,
+        notes=said, unknown=tuple(empty), lacking="an empty text",
     )  # fmt: skip
 
 
-def _clean(text: str) -> str:
+def clean(text: str) -> str:
     """Return a text without control characters."""
     return CONTROL.sub(" ", text)

@@ -7,6 +7,7 @@ tokens: messages hold the model, and sums of features where the settings ask for
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -23,19 +24,20 @@ from fedbary.data.images import Dataset
 from fedbary.data.shard import Shard
 from fedbary.data.sites import Site
 from fedbary.data.tables import Layout, load_frame
-from fedbary.data.text_rows import TextRows, dataset_of, read_texts, text_examples
-from fedbary.errors import CellError
+from fedbary.data.text_rows import TextRows, clean, dataset_of, read_texts, text_examples
+from fedbary.errors import CellError, SettingError
 from fedbary.parts.parameters import told
 from fedbary.predictive import Prediction
 from fedbary.settings.device import torch_device
 from fedbary.settings.task_words import OfTexts
 from fedbary.tasks.classification import Classification
+from fedbary.tasks.shared.values import Facts, Outcome
 
 UNTOLD = "a table of texts that can be read"
 """What a server is told of a site's file; the site's own log says more."""
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=64)
 def _rows(
     name: str, data_dir: str, target: str, download: bool, text: str, backbone: TextBackbone
 ) -> TextRows:
@@ -47,7 +49,7 @@ def _dataset(rows: TextRows, classes: tuple[str, ...]) -> Dataset:
     return dataset_of(rows, classes)
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=64)
 def _own_shard(rows: TextRows, classes: tuple[str, ...], dealt: deal.Deal, key: int) -> Shard:
     y = rows.labels(Layout((), classes))
     return deal.site_shard(rows.tokens[rows.kept], y[rows.kept], dealt, key)
@@ -137,6 +139,26 @@ class Text(Classification):
         own = self.words
         how = own.text, own.target, own.id, signature.classes, self.backbone.encoder
         return text_examples(path, *how)
+
+    def predict(
+        self, outcome: Outcome, x: Tensor | Sequence[str], facts: Facts, seed: int
+    ) -> Prediction:
+        """Predict texts, or their tokens.
+
+        Raises
+        ------
+        SettingError
+            If a text is empty.
+        """
+        return super().predict(outcome, self._tokens(x), facts, seed)
+
+    def _tokens(self, x: Tensor | Sequence[str]) -> Tensor:
+        if isinstance(x, Tensor):
+            return x
+        tokens, _ = self.backbone.encoder(list(map(clean, x)))
+        if empty := self.backbone.encoder.empty(tokens).nonzero()[:, 0].tolist():
+            raise SettingError("texts", f"text {empty[0] + 1} is empty", "texts that say something")
+        return tokens
 
     def compared(self, examples: Examples, said: Any) -> tuple[str, ...]:
         """Compare nothing: tokens have no range."""

@@ -165,6 +165,32 @@ def test_a_run_that_is_loaded_predicts_and_judges_tables(done, tmp_path, capsys,
     assert "ward=south" in (tmp_path / "evaluation" / "sets.csv").read_text()
 
 
+def test_a_list_of_texts_is_predicted_as_the_table_is(done, tmp_path):
+    trained, rows = fedbary.load(done[1]), texts(12, seed=5)
+    examples = trained.read(write_table(tmp_path / "new.csv", rows))
+    given = [text for text, _, _ in rows]
+    assert torch.equal(trained.predict(given).probs, trained.predict(examples).probs)
+    assert torch.equal(trained.sets(given), trained.sets(examples))
+    with pytest.raises(SettingError, match="text 2 is empty"):
+        trained.predict(["film", " \x00"])
+
+
+def test_a_prescribed_test_part_of_hugging_face_is_kept(chosen, tmp_path):
+    datasets = pytest.importorskip("datasets")
+    parts = {name: texts(40, seed=k) for k, name in enumerate(("train", "test"))}
+    columns = {
+        name: datasets.Dataset.from_dict(
+            {"text": [r[0] for r in rows], "label": [r[1] for r in rows]}
+        )
+        for name, rows in parts.items()
+    }
+    datasets.DatasetDict(columns).save_to_disk(str(tmp_path / "reviews"))
+    held = task_of(chosen(dataset=f"hf:{tmp_path / 'reviews'}", text="text")).held
+    assert (len(held.x_train), len(held.x_test), held.classes) == (40, 40, ("bad", "good"))
+    backbone = task_of(chosen()).backbone
+    assert torch.equal(held.x_test, backbone.encoder([row[0] for row in parts["test"]])[0])
+
+
 def test_texts_that_were_trained_on_are_known_again(done, chosen):
     trained = fedbary.load(done[1])
     examples = trained.read(chosen().dataset)
