@@ -1,6 +1,6 @@
-"""Pretrained networks that turn images into features; their weights never change nor travel.
+"""Pretrained networks that make features of images or texts; their weights never change nor travel.
 
-A backbone is a transformation of data: each client passes its images through it once, and trains a
+A backbone is a transformation of data: each client passes its inputs through it once, and trains a
 head on what comes out. Its name says where it is from, see `fedbary.data.forms.BACKBONES`.
 """
 
@@ -9,14 +9,15 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from fedbary.backbones import _own, _timm, _torchvision
-from fedbary.backbones._body import Backbone
+from fedbary.backbones import _own, _timm, _torchvision, _transformers
+from fedbary.backbones._body import Backbone, Transform
+from fedbary.backbones._sentences import TextBackbone
 from fedbary.data.forms import BACKBONES, FUNCTION, backbone_of
 from fedbary.data.paths import user_path
 from fedbary.data.unchanged import Kept, state_of
 from fedbary.errors import SettingError
 
-__all__ = ["Backbone", "load"]
+__all__ = ["Backbone", "TextBackbone", "load", "load_text"]
 
 
 MAKERS = {"timm": _timm, "hf": _timm, "torchvision": _torchvision, FUNCTION: _own}
@@ -58,6 +59,37 @@ def _load(name: str, weights: str, size: int | str, device: torch.device) -> Bac
     if size != "auto":
         transform = transform.sized(int(size))
     return Backbone(name, _frozen(body).to(device), transform)
+
+
+@lru_cache(maxsize=4)
+def load_text(
+    name: str, weights: str, tokens: int | str, download: bool, device: torch.device
+) -> TextBackbone:
+    """Return a backbone of texts, read once per process, frozen and in evaluation mode.
+
+    Parameters
+    ----------
+    name
+        ``hf:OWNER/NAME``, a model of transformers, or ``hf:PATH``, a folder of one.
+    weights
+        ``auto``; the path of a folder of the model; or an installed package that holds one.
+    tokens
+        Tokens of a text that it reads; ``auto``: as its files say.
+    download
+        Whether a model that is not here may be fetched.
+    device
+        Where texts pass through it.
+
+    Raises
+    ------
+    SettingError
+        If it cannot be had; the message says what is missing and where it must lie.
+    """
+    source = backbone_of(name)
+    if source is None or source.kind != "hf":
+        raise SettingError("backbone", name, "hf:OWNER/NAME or hf:PATH, a model of transformers")
+    body, encoder = _transformers.make(source, weights, tokens, download)
+    return TextBackbone(name, _frozen(body).to(device), Transform(), encoder)
 
 
 def _frozen(body: nn.Module) -> nn.Module:

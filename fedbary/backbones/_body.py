@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -17,9 +18,6 @@ from fedbary.data.batches import inputs
 from fedbary.errors import SettingError
 from fedbary.parts.imports import said
 from fedbary.variational.frozen import hash_tensors
-
-AT_ONCE = 64
-"""Images that pass at a time, always: the last bits of a feature depend on their number."""
 
 SAY_SECONDS = 10.0
 """How often the log says how far a pass is."""
@@ -102,6 +100,9 @@ class Backbone:
     body: nn.Module
     transform: Transform
 
+    at_once: ClassVar[int] = 64
+    """Inputs that pass at a time, always: the last bits of a feature depend on their number."""
+
     def __call__(self, images: Tensor) -> Tensor:
         """Return the features (N, D) of images (N, C, H, W), in one pass."""
         found: Tensor = self.body(self.transform(images))
@@ -118,12 +119,12 @@ class Backbone:
         """
         device = next(iter(self.body.state_dict().values()), torch.empty(0)).device
         found, begun = [], time.monotonic()
-        for part in images.split(AT_ONCE):
-            whole = torch.cat([part, part[:1].expand(AT_ONCE - len(part), *part.shape[1:])])
+        for part in images.split(self.at_once):
+            whole = torch.cat([part, part[:1].expand(self.at_once - len(part), *part.shape[1:])])
             found.append(self(whole.to(device))[: len(part)].float().cpu())
             if time.monotonic() - begun > SAY_SECONDS:
                 begun, done = time.monotonic(), sum(map(len, found))
-                log.info("Backbone %s: %d of %d images", self.name, done, len(images))
+                log.info("Backbone %s: %d of %d inputs", self.name, done, len(images))
         if not found:
             return torch.empty(0, self.width(tuple(images.shape[1:])))
         features = torch.cat(found)
@@ -145,7 +146,7 @@ class Backbone:
             raise
         except Exception as error:  # noqa: BLE001 - code of others raises many kinds
             sides = "×".join(map(str, shape))
-            allowed = f"a network that takes images of {sides} ({said(error)})"
+            allowed = f"a network that takes inputs of {sides} ({said(error)})"
             raise SettingError("backbone", self.name, allowed) from None
         if found.ndim != 2:
             allowed = f"a network that answers with features (N, D), not {tuple(found.shape)}"

@@ -40,10 +40,8 @@ def read(trained: Trained, data: Path, target: str, by: str | None = None) -> Ex
         tell(f"{data}: {'; '.join(examples.notes)}")
     if examples.unknown:
         first = examples.names[examples.unknown[0]]
-        said = (
-            f"{len(examples.unknown)} of {len(examples.names)} rows (first: {first}) hold a level "
-        )
-        tell(f"{data}: {said}that the model does not know, and go to a person")
+        said = f"{len(examples.unknown)} of {len(examples.names)} rows (first: {first}) hold "
+        tell(f"{data}: {said}{examples.lacking}, and go to a person")
     if examples.converted:
         form = "grey" if examples.x.shape[1] == 1 else "colour"
         said = f"{len(examples.converted)} of {len(examples.names)} images (first: "

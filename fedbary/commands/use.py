@@ -74,7 +74,8 @@ def predict(
     """Predict examples with a federation's model, with uncertainty.
 
     RUN is the folder of a run that has ended. DATA is images (.npz with x, an image, a folder of
-    images) or rows (.csv or .parquet with the training columns, .npz).
+    images), rows (.csv or .parquet with the training columns, .npz) or texts (.csv or .parquet with
+    the training column).
 
     The CSV has a line an example. Classes: the most probable class, all probabilities, total and
     epistemic uncertainty in nats. Numbers: mean, std and a 90 % interval. A run with conformal sets

@@ -94,7 +94,7 @@ def digest_of(
     layout : mapping
         What all sites agree on.
     """
-    rows, by_column = row_hashes(x), x.ndim == 2
+    rows, by_column = row_hashes(x), x.ndim == 2 and x.is_floating_point()
     mask = torch.zeros(len(rows), dtype=torch.bool)
     mask[trained] = True
     said = {

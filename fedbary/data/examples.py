@@ -31,7 +31,9 @@ class Examples:
     notes : tuple of str
         What was not read, and what was done to what was.
     unknown : tuple of int
-        Places of the rows with a level that the model does not know; they go to a person.
+        Places of the rows of which the model knows nothing; they go to a person.
+    lacking : str
+        What these rows hold.
     """
 
     names: tuple[str, ...]
@@ -42,6 +44,7 @@ class Examples:
     converted: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     unknown: tuple[int, ...] = ()
+    lacking: str = "a level that the model does not know"
 
     def part(self, index: Tensor) -> Examples:
         """Return the examples at some places, (M,) int64."""

@@ -31,7 +31,7 @@ __all__ = ["flower", "flower_environment", "launch", "located", "prepare", "supe
 DATA = ("dataset", "test_dataset", "ood_dataset")
 """Settings that name data sets."""
 
-MAY_BE_PATHS = (*DATA, "backbone_weights", "speeds")
+MAY_BE_PATHS = (*DATA, "backbone", "backbone_weights", "speeds")
 """Settings that may hold the path of a file."""
 
 

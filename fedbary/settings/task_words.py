@@ -77,29 +77,46 @@ class OfSets(OfClasses):
 
 
 @dataclass(frozen=True)
-class OfImages(OfClasses):
+class OfFeatures(OfClasses):
+    """Settings of tasks whose models may train on a backbone's features.
+
+    Parameters
+    ----------
+    backbone_weights
+        auto: the library's own weights. Otherwise the path of a file (of text: of a folder), or an
+        installed package that holds one.
+    features
+        all; or the number of principal components of a backbone's features, or of data that are
+        features. The sites send sums of second moments for it.
+    whiten
+        True: each component is scaled to variance 1.
+    normalise
+        none; channels: subtract the mean of each channel, or feature, and divide by its std. Both
+        are of all sites' training examples, from sums that the sites send. The default is none with
+        pixels=signed.
+    """
+
+    backbone_weights: str = "auto"
+    features: Literal["all"] | Count = "all"
+    whiten: bool = False
+    normalise: Literal["none", "channels"] = "channels"
+
+    IDLE: ClassVar[Idle] = {"whiten": ("features", "all", "a number of components does")}
+
+
+@dataclass(frozen=True)
+class OfImages(OfFeatures):
     """Settings of tasks on images.
 
     Parameters
     ----------
     input_shape
         auto: the data set's shape. Otherwise CHANNELSxHEIGHTxWIDTH, such as 1x28x28.
-    backbone_weights
-        auto: the library's own weights. Otherwise the path of a file, or an installed package that
-        holds one.
     backbone_size
         Side in pixels that images are scaled to for a backbone; auto: its own.
-    features
-        all; or the number of principal components of a backbone's features, or of data that are
-        features. The sites send sums of second moments for it.
-    whiten
-        True: each component is scaled to variance 1.
     resize
         Treatment of images of another size than input_shape. none: refuse them. crop: scale them
         and cut off the rest. pad: scale them and add black. stretch: scale each side by itself.
-    normalise
-        none; channels: subtract each channel's mean and divide by its std. Both are of all sites'
-        training pixels, from sums that the sites send. The default is none with pixels=signed.
     augment
         Random changes of training images. crop: shift by up to 4 pixels. flip: mirror every second
         one. true: both. false: neither. auto: as the data set says (CIFAR-10: true, others: false).
@@ -108,19 +125,15 @@ class OfImages(OfClasses):
     """
 
     input_shape: str = "auto"
-    backbone_weights: str = "auto"
     backbone_size: Literal["auto"] | Count = "auto"
-    features: Literal["all"] | Count = "all"
-    whiten: bool = False
     resize: Literal["none", "crop", "pad", "stretch"] = "none"
-    normalise: Literal["none", "channels"] = "channels"
     augment: Literal["auto", "crop", "flip"] | bool = "auto"
     corruptions: bool = False
 
     IDLE: ClassVar[Idle] = {
+        **OfFeatures.IDLE,
         "backbone_weights": ("backbone", "none", "a pretrained network does"),
         "backbone_size": ("backbone", "none", "a pretrained network does"),
-        "whiten": ("features", "all", "a number of components does"),
     }
 
     def __post_init__(self) -> None:
@@ -144,6 +157,30 @@ class OfLabelledImages(OfImages, OfSets):
     target: str = "y"
 
     IDLE: ClassVar[Idle] = {**OfImages.IDLE, **OfSets.IDLE}
+
+
+@dataclass(frozen=True)
+class OfTexts(OfFeatures, OfSets):
+    """Settings of the classification of texts.
+
+    Parameters
+    ----------
+    text
+        The column of the texts.
+    target
+        The column of the classes.
+    id
+        The column that names a row; it comes back in predictions.csv.
+    max_tokens
+        Tokens of a text that the backbone reads; the rest is cut off. auto: its own number.
+    """
+
+    text: str = "text"
+    target: str = "label"
+    id: str = "none"
+    max_tokens: Literal["auto"] | Count = "auto"
+
+    IDLE: ClassVar[Idle] = {**OfFeatures.IDLE, **OfSets.IDLE}
 
 
 @dataclass(frozen=True)

@@ -145,8 +145,12 @@ class Classes(Task):
         found = self.judged(prediction, y)
         line |= _failing.classes_failing(found, each, labels, outcome.model, x)
         if outcome.round and y.ndim == 1 and schema.FAILING not in line:
-            line |= _linear.classes_behind(self.held, self.deal, each, labels)
+            line |= self.behind(each, labels)
         return Scored(found, line, prediction)
+
+    def behind(self, prediction: Prediction, labels: Tensor) -> dict[str, str]:
+        """Return how far a prediction is behind a linear model of the inputs, where that is far."""
+        return _linear.classes_behind(self.held, self.deal, prediction, labels)
 
     def _scored_by_sites(self, outcome: Outcome, temperature: float | None) -> Scored:
         """Return the means of the sites' scores, by how much each holds out, at temperature 1."""

@@ -256,8 +256,8 @@ class Task(ABC):
     # After the run
 
     @abstractmethod
-    def predict(self, outcome: Outcome, x: Tensor, facts: Facts, seed: int) -> Any:
-        """Predict inputs in their own units."""
+    def predict(self, outcome: Outcome, x: Any, facts: Facts, seed: int) -> Any:
+        """Predict inputs in their own units, a tensor; of texts also these themselves."""
 
     @abstractmethod
     def graph(self, outcome: Outcome, facts: Facts, seed: int) -> Graph:

@@ -45,12 +45,7 @@ from fedbary.tasks.shared.values import Dialogue, Facts, Loss, Outcome
 
 @lru_cache(maxsize=1024)
 def _moved(shard: Shard, device: torch.device) -> Shard:
-    return Shard(
-        shard.x.to(device),
-        shard.y.to(device),
-        shard.x_held_out.to(device),
-        shard.y_held_out.to(device),
-    )
+    return Shard(*(held.to(device) for held in vars(shard).values()))
 
 
 @lru_cache(maxsize=4)
@@ -127,12 +122,15 @@ class Classification(Classes):
         """Return a site's images, or their features, and labels, on the device."""
         _features.require_same(self.backbone, signature)
         if site.partition is None:
-            by = self.own.resize, self.labels, self.deal
-            shard = own_shard(site.data_path, signature, *by, site.key)
-        else:
-            _images.require_fit(self.held, signature)
-            shard = deal.client_shard(self.held, self.deal, site.partitions, site.partition)
+            return self.seen(self.own_shard(site, signature), site.state_path)
+        _images.require_fit(self.held, signature)
+        shard = deal.client_shard(self.held, self.deal, site.partitions, site.partition)
         return self.seen(shard, site.state_path)
+
+    def own_shard(self, site: Site, signature: ImageLayout) -> Shard:
+        """Return the inputs and labels of a site's own data."""
+        by = self.own.resize, self.labels, self.deal
+        return own_shard(site.data_path, signature, *by, site.key)
 
     def seen(self, shard: Shard, folder: str = "") -> Shard:
         """Return a shard as the model sees it but for the normalisation, on the device."""
@@ -271,8 +269,7 @@ class Classification(Classes):
         temperature = self.temperature(outcome) or 1.0
 
         def predicted(x: Tensor, *again: int) -> Prediction:
-            found = self.predict_global(outcome, x, facts, *again).one_by_one()
-            return found.tempered(temperature)
+            return self.predict_global(outcome, x, facts, *again).one_by_one().tempered(temperature)
 
         if self.settings.bayesian_layers > 0:
             line[schema.MONTE_CARLO] = _beyond.spread_over_draws(
@@ -286,8 +283,11 @@ class Classification(Classes):
                 lambda kind, strength: self.seed("corruption", kind, strength),
                 self.own.ece_bins,
             )
-        foreign = _images.ood_images(self.settings, self.labels)
-        if foreign is not None:
+        if (foreign := self.foreign()) is not None:
             there = predicted(self.taken(foreign, facts))
             line[schema.OOD] = _beyond.detection(prediction, there)
         return line
+
+    def foreign(self) -> Tensor | None:
+        """Return the test images of `ood_dataset`; None for none."""
+        return _images.ood_images(self.settings, self.labels)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -134,14 +134,16 @@ class Trained:
             return torch.zeros(len(examples.x), dtype=torch.bool)
         return self.data.trained_on(examples.x)
 
-    def predict(self, x: Tensor | Examples, samples: int | None = None, seed: int = 0) -> Any:
+    def predict(
+        self, x: Tensor | Examples | Sequence[str], samples: int | None = None, seed: int = 0
+    ) -> Any:
         """Predict, by the run's `predictive`.
 
         Parameters
         ----------
         x
             Examples that `read` gave, or inputs: images (N, C, H, W), uint8 or float; of a table
-            the features (N, D) in their own units, coded as `signature` says.
+            the features (N, D) in their own units, coded as `signature` says; texts.
         samples
             Networks that are drawn; by default the run's number. 0: that of the means alone.
         seed
@@ -157,7 +159,7 @@ class Trained:
         task, outcome = self._told(samples), self._outcome
         return task.predict(outcome, inputs, self.facts, seed_of_draws(self.settings.seed, seed))
 
-    def sets(self, x: Tensor | Examples, level: float | None = None) -> Tensor:
+    def sets(self, x: Tensor | Examples | Sequence[str], level: float | None = None) -> Tensor:
         """Return which classes are in each example's conformal set, (N, classes) bool.
 
         A set holds the true class at the rate `level`, see `fedbary.predictive.conformal`. The
@@ -182,7 +184,7 @@ class Trained:
         by = by if level is None else replace(by, level=level)
         return by.sets(self.scored_by_sites(x).probs)
 
-    def scored_by_sites(self, x: Tensor | Examples) -> Any:
+    def scored_by_sites(self, x: Tensor | Examples | Sequence[str]) -> Any:
         """Predict as the sites scored: by the run's own networks, without a temperature."""
         inputs = x.x if isinstance(x, Examples) else x
         plain, seed = replace(self._outcome, told={}), seed_of_draws(self.settings.seed)
@@ -193,10 +195,11 @@ class Trained:
 
         Its input ``x`` has any number of examples: images (N, C, H, W), float32, bytes divided by
         255; of a table the features (N, D), float64, in their own units, which the graph
-        standardises. Of classes it answers with ``probs`` (N, classes), ``entropy`` and
-        ``epistemic`` (N,), in nats, and each network's probabilities ``networks`` (S, N, classes);
-        of numbers with ``mean``, ``var`` and ``epistemic`` (N,), and each network's mean
-        ``networks`` (S, N), in the target's units. The file's metadata names classes and features.
+        standardises; tokens of texts (N, L), int32, −1 after a text's end. Of classes it answers
+        with ``probs`` (N, classes), ``entropy`` and ``epistemic`` (N,), in nats, and each network's
+        probabilities ``networks`` (S, N, classes); of numbers with ``mean``, ``var`` and
+        ``epistemic`` (N,), and each network's mean ``networks`` (S, N), in the target's units. The
+        file's metadata names classes and features.
         Of a run with conformal sets it answers with ``set`` too, (N, classes) bool, as `sets` does,
         if the networks are the run's: of its number, and of the seed 0.
 

@@ -38,6 +38,7 @@ __all__ = [
     "Table",
     "load",
     "load_features",
+    "load_frame",
     "load_labelled",
     "names",
     "names_in",
@@ -138,7 +139,7 @@ def load_labelled(
     reading = Reading(user_path(data_dir).absolute(), download, target)
 
     def read() -> Labelled:
-        held = _with_target(_read("read_labelled", name, reading), target)
+        held = load_frame(name, data_dir, target, download)
         if layout is not None:
             return encode(held, layout)
         held = chosen(held, choice)
@@ -146,6 +147,12 @@ def load_labelled(
 
     key = name, reading, classes, layout, choice
     return _labelled.get(key, _state(name, reading), read)
+
+
+def load_frame(name: str, data_dir: Path | str, target: str, download: bool) -> Frame:
+    """Return a table as its source has it, with a class for each row; errors are as of `load`."""
+    reading = Reading(user_path(data_dir).absolute(), download, target)
+    return _with_target(_read("read_labelled", name, reading), target)
 
 
 def load_features(

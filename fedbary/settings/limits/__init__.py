@@ -40,7 +40,8 @@ def of(task: str) -> ModuleType:
 
 def data_task(setting: str, task: str) -> str:
     """Return the task whose data sets a setting may name, where a run is of a task."""
-    return task if setting != "ood_dataset" or task == "tables" else "classification"
+    own = setting != "ood_dataset" or task in ("tables", "text")
+    return task if own else "classification"
 
 
 def conflicts(settings: Settings) -> Iterator[tuple[str, str]]:

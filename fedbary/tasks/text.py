@@ -1,0 +1,181 @@
+"""Texts and a class for each of them.
+
+A frozen network of transformers turns a text into features, once; the model trains on these as on
+those of images. The texts are a column of a table. They never leave their site, nor do their
+tokens: messages hold the model, and sums of features where the settings ask for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedbary.backbones import TextBackbone, load_text
+from fedbary.backbones._sentences import NOTHING
+from fedbary.data import deal
+from fedbary.data.examples import Examples
+from fedbary.data.forms import source_of
+from fedbary.data.image_layout import ImageLayout, parse_classes
+from fedbary.data.images import Dataset
+from fedbary.data.paths import user_path
+from fedbary.data.shard import Shard
+from fedbary.data.sites import Site
+from fedbary.data.tables import Layout, load_frame
+from fedbary.data.text_rows import TextRows, clean, dataset_of, read_texts, text_examples
+from fedbary.data.unchanged import Kept, source_state
+from fedbary.errors import CellError, SettingError
+from fedbary.parts.parameters import told
+from fedbary.predictive import Prediction
+from fedbary.settings.device import torch_device
+from fedbary.settings.task_words import OfTexts
+from fedbary.tasks.classification import Classification
+from fedbary.tasks.shared.values import Facts, Outcome
+
+UNTOLD = "a table of texts that can be read"
+"""What a server is told of a site's file; the site's own log says more."""
+
+
+_rows: Kept[TextRows] = Kept(64)
+
+
+@lru_cache(maxsize=4)
+def _dataset(rows: TextRows, classes: tuple[str, ...]) -> Dataset:
+    return dataset_of(rows, classes)
+
+
+@lru_cache(maxsize=64)
+def _own_shard(rows: TextRows, classes: tuple[str, ...], dealt: deal.Deal, key: int) -> Shard:
+    y = rows.labels(Layout((), classes))
+    return deal.site_shard(rows.tokens[rows.kept], y[rows.kept], dealt, key)
+
+
+class Text(Classification):
+    """Classification of texts by a model on the features of a frozen network.
+
+    Inputs in their own units are tokens (N, L) int32, −1 after a text's last one.
+    """
+
+    @cached_property
+    def words(self) -> OfTexts:
+        """What the task owns of the settings and images do not."""
+        return told(OfTexts, self.settings)
+
+    @cached_property
+    def backbone(self) -> TextBackbone:
+        """The network that makes features of texts."""
+        by, own = self.settings, self.words
+        how = own.backbone_weights, own.max_tokens, by.download
+        return load_text(by.backbone, *how, torch_device(by))
+
+    def check(self, own_data: bool) -> None:
+        """Raise a SettingError if the device, the network, the texts or the split fail."""
+        torch_device(self.settings)
+        self.make_model(self.signature())
+        if self.settings.ood_dataset != "none":
+            self._read(self.settings.ood_dataset)
+        if not own_data:
+            deal.client_rows(self.held, self.deal, self.settings.clients)
+
+    def _read(self, name: str) -> TextRows:
+        by, own, encode = self.settings, self.words, self.backbone.encoder
+        where = name, by.data_dir, own.target, by.download
+
+        def read() -> TextRows:
+            return read_texts(load_frame(*where), own.text, encode)
+
+        state = source_state(source_of(name), user_path(by.data_dir).absolute())
+        return _rows.get((*where, own.text, encode), state, read)
+
+    @property
+    def held(self) -> Dataset:
+        """The texts that the settings name, as tokens."""
+        return _dataset(self._read(self.settings.dataset), self._classes)
+
+    @property
+    def _classes(self) -> tuple[str, ...]:
+        """The classes that the settings name; none for the data's own."""
+        return () if self.words.classes == "auto" else parse_classes(self.words.classes)
+
+    def signature(self) -> ImageLayout:
+        """Return how many tokens a text has, the classes, and which features are made of it."""
+        by = self.backbone
+        shape = (by.encoder.longest,)
+        classes = self._classes if self.settings.dataset == "none" else self.held.classes
+        return ImageLayout(shape, classes, by.digest, by.width(shape))
+
+    def own_shard(self, site: Site, signature: ImageLayout) -> Shard:
+        """Return the texts of a site's own table, as tokens, and their classes.
+
+        Raises
+        ------
+        CellError
+            If it cannot be had or does not fit; nothing that it holds is in what may be told.
+        """
+        try:
+            rows = self._read(site.data_path)
+            return _own_shard(rows, signature.classes, self.deal, site.key)
+        except CellError as error:
+            told = error.told or "columns or classes that do not fit"
+            raise CellError(error.setting, error.value, error.allowed, told) from None
+        except Exception as error:  # whatever reading a file raises may quote it
+            raise CellError("data-path", type(error).__name__, UNTOLD, UNTOLD) from None
+
+    def site_notes(self, site: Site, signature: ImageLayout) -> tuple[str, ...]:
+        """Return what of a site's own texts is cut or left out."""
+        if site.partition is not None:
+            return ()
+        rows = self._read(site.data_path)
+        said = (f"{int(rows.kept.sum())} texts", *rows.notes)
+        return (f"{site.data_path}: {'; '.join(said)}",)
+
+    def zeros(self, signature: ImageLayout) -> Tensor:
+        """Return two texts of one token."""
+        tokens = torch.full((2, *signature.shape), NOTHING, dtype=torch.int32)
+        tokens[:, 0] = 0
+        return tokens
+
+    def examples(self, path: Path, signature: ImageLayout) -> Examples:
+        """Read the texts of a table."""
+        own = self.words
+        how = own.text, own.target, own.id, signature.classes, self.backbone.encoder
+        return text_examples(path, *how)
+
+    def predict(
+        self, outcome: Outcome, x: Tensor | Sequence[str], facts: Facts, seed: int
+    ) -> Prediction:
+        """Predict texts, or their tokens.
+
+        Raises
+        ------
+        SettingError
+            If a text is empty.
+        """
+        return super().predict(outcome, self._tokens(x), facts, seed)
+
+    def _tokens(self, x: Tensor | Sequence[str]) -> Tensor:
+        if isinstance(x, Tensor):
+            return x
+        tokens, _ = self.backbone.encoder(list(map(clean, x)))
+        if empty := self.backbone.encoder.empty(tokens).nonzero()[:, 0].tolist():
+            raise SettingError("texts", f"text {empty[0] + 1} is empty", "texts that say something")
+        return tokens
+
+    def compared(self, examples: Examples, said: Any) -> tuple[str, ...]:
+        """Compare nothing: tokens have no range."""
+        return ()
+
+    def foreign(self) -> Tensor | None:
+        """Return the texts of `ood_dataset`, as tokens; None for none."""
+        if self.settings.ood_dataset == "none":
+            return None
+        rows = self._read(self.settings.ood_dataset)
+        return rows.tokens[rows.kept]
+
+    def behind(self, prediction: Prediction, labels: Tensor) -> dict[str, str]:
+        """Return nothing: a linear model of tokens is no rival."""
+        return {}

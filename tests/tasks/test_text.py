@@ -1,0 +1,296 @@
+"""Texts: a run on them is one on their features, and no text leaves its site."""
+
+import json
+import logging
+
+import numpy as np
+import pytest
+import torch
+from own_texts import LONGEST, texts, vectors, write_model, write_table
+from safetensors.torch import load_file
+
+import client_app
+import fedbary
+from fedbary.backbones import load_text
+from fedbary.commands import use
+from fedbary.errors import SettingError
+from fedbary.settings.config import resolve
+from fedbary.tasks import task_of
+from server_app import run
+from server_app.engine.inline import InlineGrid, run_inline
+
+pytest.importorskip("transformers")
+
+QUICK = {
+    "task": "text", "engine": "inline", "device": "cpu", "pictures": False, "clients": 3,
+    "min_examples": 5, "rounds": 1, "method": "LDA", "samples": 2, "holdout": 0.2, "text": "body",
+    "download": False,
+}  # fmt: skip
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def named(tmp_path_factory):
+    return write_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def chosen(named, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("texts")
+    write_table(folder / "reviews.csv", texts(240))
+    write_table(folder / "news.csv", texts(40, seed=1))
+
+    def made(**changes):
+        data = {"dataset": str(folder / "reviews.csv"), "data_dir": str(folder)}
+        return resolve({**QUICK, "backbone": named, **data, **changes})
+
+    return made
+
+
+@pytest.fixture(scope="module")
+def done(chosen, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("done")
+    news = chosen().dataset.replace("reviews", "news")
+    settings = chosen(conformal=0.9, ood_dataset=news)
+    run_inline(settings, folder / "run")
+    return settings, folder / "run"
+
+
+def last(folder):
+    return json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
+
+
+def test_features_are_the_mean_over_a_text_s_own_tokens(named):
+    backbone, given = load_text(named, "auto", "auto", False, CPU), [t for t, _, _ in texts(20)]
+    tokens, cut = backbone.encoder(given)
+    assert (tokens.shape, cut) == ((20, LONGEST), 0)
+    torch.testing.assert_close(backbone.features(tokens), vectors(given), atol=1e-5, rtol=0)
+
+
+def test_features_do_not_depend_on_what_else_passes_with_a_text(named):
+    backbone = load_text(named, "auto", "auto", False, CPU)
+    tokens, _ = backbone.encoder([t for t, _, _ in texts(30)] + ["the " * 60, ""])
+    together = backbone.features(tokens)
+    alone = torch.cat([backbone.features(part) for part in tokens.split([1, 9, 17, 5])])
+    order = torch.randperm(32, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(together, alone)
+    assert torch.equal(backbone.features(tokens[order]), together[order])
+
+
+@pytest.mark.parametrize("mode", ["mean", "cls", "max"])
+@pytest.mark.parametrize("is_normalised", [True, False])
+def test_a_sentence_is_pooled_as_its_own_library_does(mode, is_normalised, named, tmp_path):
+    library = pytest.importorskip("sentence_transformers")
+    parts = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
+    body = parts.Transformer(named.removeprefix("hf:"), max_seq_length=12)
+    modules = [body, parts.Pooling(16, pooling_mode=mode)]
+    theirs = library.SentenceTransformer(
+        modules=[*modules, *([parts.Normalize()] if is_normalised else [])], device="cpu"
+    )
+    theirs.save(str(tmp_path / "model"))
+    backbone = load_text(f"hf:{tmp_path / 'model'}", "auto", "auto", False, CPU)
+    given = [*(t for t, _, _ in texts(12)), "the film " * 20]
+    tokens, cut = backbone.encoder(given)
+    assert (tokens.shape[1], cut) == (12, sum(len(text.split()) > 10 for text in given))
+    wanted = torch.from_numpy(theirs.encode(given))
+    torch.testing.assert_close(backbone.features(tokens), wanted, atol=1e-5, rtol=0)
+
+
+@pytest.mark.slow
+def test_minilm_of_the_package_is_minilm():
+    """It takes some 10 s: 90 MB of weights are unpacked and read twice."""
+    library = pytest.importorskip("sentence_transformers")
+    package = pytest.importorskip("all_minilm_l6_v2")
+    name = "hf:sentence-transformers/all-MiniLM-L6-v2"
+    backbone = load_text(name, "auto", "auto", False, CPU)
+    assert backbone.width((256,)) == 384
+    given = ["A fine film.", "Ein schöner Film.", "word " * 300, "素晴らしい映画", "x"]
+    tokens, cut = backbone.encoder(given)
+    assert (tokens.shape[1], cut) == (256, 1)
+    import tempfile
+    import zipfile
+
+    with tempfile.TemporaryDirectory() as place:
+        zipfile.ZipFile(package.get_model_zip_path()).extractall(place)
+        wanted = library.SentenceTransformer(place, device="cpu").encode(given)
+        again = load_text(f"hf:{place}", "auto", "auto", False, CPU)
+    torch.testing.assert_close(
+        backbone.features(tokens), torch.from_numpy(wanted), atol=1e-5, rtol=0
+    )
+    assert again.digest == backbone.digest
+
+
+def test_a_run_on_texts_is_one_on_their_features_bit_for_bit(done, tmp_path):
+    settings, folder = done
+    held, backbone = task_of(settings).held, task_of(settings).backbone
+    features = {f"x_{p}": backbone.features(getattr(held, f"x_{p}")) for p in ("train", "test")}
+    np.savez(tmp_path / "x.npz", **features, y_train=held.y_train, y_test=held.y_test)
+    kept = {k: v for k, v in QUICK.items() if k not in ("task", "text")}
+    on = {**kept, "dataset": str(tmp_path / "x.npz"), "model": "linear", "conformal": 0.9}
+    run_inline(resolve(on), tmp_path / "on")
+    one, other = (load_file(place / "posterior.safetensors") for place in (folder, tmp_path / "on"))
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    line, on_features = last(folder), last(tmp_path / "on")
+    assert all(line[name] == on_features[name] for name in ("accuracy", "nll", "ece"))
+    assert line["accuracy"] > 0.9
+    assert "ood" in line
+
+
+def test_no_text_and_no_token_is_in_a_run_s_folder(done):
+    settings, folder = done
+    held = task_of(settings).held
+    told = b"".join(file.read_bytes() for file in folder.iterdir())
+    words = [word for word in ("wonderful", "terrible", "delightful") if word.encode() in told]
+    assert words == []
+    assert "least" in json.loads((folder / "data.json").read_text())
+    assert all(row.numpy().tobytes() not in told for row in held.x_train[:20])
+
+
+def test_a_run_that_is_loaded_predicts_and_judges_tables(done, tmp_path, capsys, monkeypatch):
+    _, folder = done
+    monkeypatch.chdir(tmp_path)
+    rows = [*texts(30, seed=3), ("  ", "good", "north"), ("the " * 99, "bad", "south")]
+    file = write_table(tmp_path / "new.csv", rows)
+    use.predict(folder, file, error_rate=0.05, confidence=0.9, held_out=None)
+    use.evaluate(folder, file, by="ward")
+    said = capsys.readouterr()
+    assert "1 of 32 texts are longer than 24 tokens and cut" in said.err
+    assert "hold an empty text, and go to a person" in said.err
+    table = [line.split(",") for line in (tmp_path / "predictions.csv").read_text().splitlines()]
+    column = table[0].index("class")
+    assert [row[column] for row in table[1:31]] == [label for _, label, _ in rows[:30]]
+    assert (table[31][column], table[31][-1]) == ("", "True")
+    assert "ward=north" in (tmp_path / "evaluation" / "scores.csv").read_text()
+    assert "ward=south" in (tmp_path / "evaluation" / "sets.csv").read_text()
+
+
+def test_a_list_of_texts_is_predicted_as_the_table_is(done, tmp_path):
+    trained, rows = fedbary.load(done[1]), texts(12, seed=5)
+    examples = trained.read(write_table(tmp_path / "new.csv", rows))
+    given = [text for text, _, _ in rows]
+    assert torch.equal(trained.predict(given).probs, trained.predict(examples).probs)
+    assert torch.equal(trained.sets(given), trained.sets(examples))
+    with pytest.raises(SettingError, match="text 2 is empty"):
+        trained.predict(["film", " \x00"])
+
+
+def test_a_prescribed_test_part_of_hugging_face_is_kept(chosen, tmp_path):
+    datasets = pytest.importorskip("datasets")
+    parts = {name: texts(40, seed=k) for k, name in enumerate(("train", "test"))}
+    columns = {
+        name: datasets.Dataset.from_dict(
+            {"text": [r[0] for r in rows], "label": [r[1] for r in rows]}
+        )
+        for name, rows in parts.items()
+    }
+    datasets.DatasetDict(columns).save_to_disk(str(tmp_path / "reviews"))
+    held = task_of(chosen(dataset=f"hf:{tmp_path / 'reviews'}", text="text")).held
+    assert (len(held.x_train), len(held.x_test), held.classes) == (40, 40, ("bad", "good"))
+    backbone = task_of(chosen()).backbone
+    assert torch.equal(held.x_test, backbone.encoder([row[0] for row in parts["test"]])[0])
+
+
+def test_texts_that_were_trained_on_are_known_again(done, chosen):
+    trained = fedbary.load(done[1])
+    examples = trained.read(chosen().dataset)
+    assert 0.5 < float(trained.trained_on(examples).double().mean()) < 1
+    assert not trained.trained_on(trained.read(chosen().dataset.replace("reviews", "news"))).all()
+
+
+@pytest.mark.slow
+def test_the_graph_has_the_network(done, tmp_path):
+    """It takes some 10 s, nearly all of them the exporter's."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    trained = fedbary.load(done[1])
+    trained.export(tmp_path / "model.onnx")
+    x = trained.evaluation_examples().x[:5]
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
+    (probs, *_) = session.run(["probs"], {"x": x.numpy()})
+    assert probs == pytest.approx(trained.predict(x).probs.numpy(), abs=1e-4)
+
+
+@pytest.fixture
+def sites(chosen, tmp_path, caplog):
+    """Run sites' own tables, the last one with these rows; return the round's line and the log."""
+
+    def made(rows, header=("body", "label", "ward")):
+        files = [write_table(tmp_path / f"{k}.csv", texts(60, seed=k)) for k in range(2)]
+        files.append(write_table(tmp_path / "secret-place.csv", rows, header))
+        nodes = [{"data-path": str(file), "name": f"ward {k}"} for k, file in enumerate(files)]
+        settings = chosen(dataset="none", classes="bad,good", min_replies=2)
+        with caplog.at_level(logging.INFO):
+            run(InlineGrid(client_app.app, nodes, settings.model_dump()), settings, tmp_path / "r")
+        return last(tmp_path / "r")
+
+    return made
+
+
+def test_sites_hold_tables_of_their_own(sites):
+    line = sites(texts(60, seed=7))
+    assert len(line["clients"]) == 3
+    assert line["accuracy"] > 0.9
+
+
+@pytest.mark.parametrize(
+    ("rows", "header"),
+    [
+        (texts(40), ("words", "label", "ward")),
+        ([(text, f"{label} zanzibar", ward) for text, label, ward in texts(40)], None),
+        ([("", label, ward) for _, label, ward in texts(40)], None),
+        (
+            [(f"{text} zanzibar", label, ward) for text, label, ward in texts(40)],
+            ("body", "a", "b"),
+        ),
+    ],
+)
+def test_a_site_s_fault_tells_the_server_no_text(rows, header, sites, caplog):
+    line = sites(rows, header or ("body", "label", "ward"))
+    assert len(line["clients"]) == 2
+    at_server = [
+        r.getMessage() for r in caplog.records if "the site's log says more" in r.getMessage()
+    ]
+    assert at_server
+    for word in ("zanzibar", "wonderful", "terrible", "secret-place"):
+        assert all(word not in said for said in at_server)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"text": "boby"}, "perhaps body"),
+        ({"text": "label"}, "another column than target"),
+        ({"target": "lable"}, "perhaps label"),
+        ({"backbone": "none"}, "a model of transformers"),
+        ({"backbone": "timm:resnet18"}, "a model of transformers"),
+        ({"backbone": "hf:nobody/nothing"}, "download=true and a network"),
+        ({"backbone_weights": "nowhere"}, "an installed package that holds one"),
+        ({"max_tokens": 9999}, "auto, or from 3 to 24"),
+        ({"model": "cnn"}, "linear, mlp"),
+        ({"task": "tables"}, "none for task=tables"),
+    ],
+)
+def test_what_does_not_go_is_refused_in_one_line(changes, said, chosen):
+    with pytest.raises(SettingError) as refused:
+        task_of(chosen(**changes)).check(False)
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_another_model_is_refused_by_its_digest(done, tmp_path):
+    settings, folder = done
+    task_of(settings).require_same_data(folder)
+    other = settings.model_copy(update={"backbone_weights": write_model(tmp_path, 1)[3:]})
+    with pytest.raises(SettingError, match="digest"):
+        task_of(other).require_same_data(folder)
+    shorter = settings.model_copy(update={"max_tokens": 12})
+    assert task_of(shorter).backbone.digest != task_of(settings).backbone.digest
+
+
+def test_without_the_extra_one_line_names_it(chosen, monkeypatch):
+    import sys
+
+    settings = chosen(backbone_weights="auto", max_tokens=20)
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(SettingError, match=r"pip install 'fedbary\[text\]'"):
+        task_of(settings).signature()
