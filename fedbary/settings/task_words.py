@@ -76,7 +76,43 @@ class OfSets(OfClasses):
 
 
 @dataclass(frozen=True)
-class OfImages(OfClasses):
+class OfAdapters(Checked):
+    """What tasks with a backbone own.
+
+    Parameters
+    ----------
+    adapters
+        none: the backbone makes features once, on which the model trains; lora: low-rank adapters
+        of it train with the model, W + lora_alpha/rank B A, and messages hold both (peft).
+    rank
+        Columns of each adapter's B.
+    lora_alpha
+        Scale of the adapters, divided by their rank.
+    targets
+        all: every layer that takes an adapter; or names of layers, or of blocks of them, with
+        commas between.
+    factor
+        What of the adapters trains: B; A is frozen at a shared draw, so the mean of B A is that of
+        B times A; or both, whose mean is not the mean of the product.
+    """
+
+    adapters: Literal["none", "lora"] = "none"
+    rank: Count = 8
+    lora_alpha: Positive = 8.0
+    targets: NameList = "all"
+    factor: Literal["B", "both"] = "B"
+
+    IDLE: ClassVar[Idle] = {
+        "adapters": ("backbone", "none", "a pretrained network does"),
+        **{
+            name: ("adapters", "none", "adapters=lora does")
+            for name in ("rank", "lora_alpha", "targets", "factor")
+        },
+    }
+
+
+@dataclass(frozen=True)
+class OfImages(OfAdapters, OfClasses):
     """What tasks on images own.
 
     Parameters
@@ -117,6 +153,7 @@ class OfImages(OfClasses):
     corruptions: bool = False
 
     IDLE: ClassVar[Idle] = {
+        **OfAdapters.IDLE,
         "backbone_weights": ("backbone", "none", "a pretrained network does"),
         "backbone_size": ("backbone", "none", "a pretrained network does"),
         "whiten": ("features", "all", "a number of components does"),
