@@ -41,8 +41,16 @@ class Adapted(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the head's answer (N, outputs)."""
-        answer: Tensor = self.head(pooled(self.body(self._transform(images))))
+        answer: Tensor = self.head(self.features(images))
         return answer
+
+    def features(self, images: Tensor) -> Tensor:
+        """Return what the head takes, (N, D)."""
+        return pooled(self.body(self._transform(images)))
+
+    def trunk_and_head(self) -> tuple[Callable[[Tensor], Tensor] | None, nn.Module]:
+        """Return what makes features, and the head, if no adapter is Gaussian."""
+        return (None, self) if gaussian_layers(self.body) else (self.features, self.head)
 
     def train(self, mode: bool = True) -> Any:
         """Set the head's mode; the body stays in evaluation mode."""

@@ -6,10 +6,12 @@ import pytest
 import torch
 from own_backbones import tiny
 from runs_of import lines, network, same, tensors, timeless_lines
+from torch.func import functional_call
 
 import client_app
 import fedbary
 from fedbary.errors import SettingError
+from fedbary.predictive.montecarlo import answering, drawn
 from fedbary.settings.config import resolve
 from fedbary.settings.uses import require_used
 from fedbary.tasks import task_of
@@ -100,6 +102,18 @@ def test_every_kind_of_method_trains_them(changes, tmp_path):
     assert all(torch.equal(whole[name], tensor) for name, tensor in start.items())
     (delta,) = low_rank(fedbary.load(tmp_path / "run", own_code=True).network).values()
     assert delta.abs().max() > 0
+
+
+def test_the_body_is_asked_once_where_the_head_alone_is_gaussian():
+    model, calls = network(chosen(bayesian_layers=1, rule="RKLB")), []
+    model.body.register_forward_hook(lambda *_: calls.append(1))
+    x = torch.rand(3, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    found = answering(model, 5, torch.Generator().manual_seed(1))(x)
+    assert found.shape == (5, 3, 8) and len(calls) == 1
+    for drawn_now, answer in zip(
+        drawn(model, 5, torch.Generator().manual_seed(1)), found, strict=True
+    ):
+        assert torch.allclose(functional_call(model, drawn_now, (x,)), answer, atol=1e-5)
 
 
 @pytest.mark.slow
