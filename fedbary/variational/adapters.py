@@ -61,8 +61,8 @@ class Adapters:
 def with_adapters(body: nn.Module, how: Adapters, seed: int) -> nn.Module:
     """Return a network with adapters, of which nothing else trains.
 
-    B is 0, so it answers as before. A is drawn from the seed. The network that is given stays as it
-    is; the two share their tensors.
+    B is 0, so it answers as before. A is drawn from the seed. The network that is given answers as
+    it did; the two share its tensors, which are frozen.
 
     Parameters
     ----------

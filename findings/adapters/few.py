@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-TRAIN, TEST = 3000, 500
+TRAIN, TEST = 3000, 300
 """How many images it has: the first of each part of CIFAR-10."""
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from fedbary.figures.sheet import BLUE, GREEN, ORANGE, RED, SKY, open_frame, sheet
+from fedbary.figures.sheet import BLUE, GREEN, RED, SKY, open_frame, sheet
 from fedbary.report.cells import ACCURACY, ECE_15, NLL
 from fedbary.report.differences import differences, p_value
 from fedbary.report.markup import markdown_table
@@ -22,7 +22,6 @@ SIDES = {
     "FedAvg": "FedAvg on frozen features",
     "adapters": "FedAvg of adapters",
     "Gaussian": "RKLB of Gaussian adapters",
-    "both": "FedAvg of both factors",
 }
 """Each side, and what the page calls it."""
 
@@ -30,19 +29,18 @@ PAIRS = [
     ("adapters", "LDA"),
     ("Gaussian", "LDA"),
     ("Gaussian", "adapters"),
-    ("both", "adapters"),
     ("adapters", "FedAvg"),
 ]
 """What is tested, by NLL."""
 
-COLORS = dict(zip(SIDES, (BLUE, SKY, RED, GREEN, ORANGE), strict=True))
+COLORS = dict(zip(SIDES, (BLUE, SKY, RED, GREEN), strict=True))
 
 
 def read(table: pd.DataFrame) -> pd.DataFrame:
     """Return rows with their side and the bytes that a client has sent."""
     side = table["method"].where(table["method"] == "LDA", "FedAvg")
     has = table["adapters"] == "lora"
-    side = side.mask(has, table["factor"].replace({"B": "adapters"}))
+    side = side.mask(has, "adapters")
     side = side.mask(has & (table["bayesian_layers"] > 0), "Gaussian")
     return table.assign(side=side, kilobytes=table["bytes.up"] * table["rounds"] / 1000)
 

@@ -117,6 +117,19 @@ def test_the_body_is_asked_once_where_the_head_alone_is_gaussian():
 
 
 @pytest.mark.slow
+def test_a_graph_of_gaussian_adapters_predicts_as_the_run_does(tmp_path):
+    """It takes some 10 s, nearly all of them the exporter's."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    run_inline(chosen(bayesian_layers=2, rule="RKLB", rounds=1), tmp_path / "run")
+    trained = fedbary.load(tmp_path / "run", own_code=True)
+    trained.export(tmp_path / "model.onnx", 3)
+    x = trained.evaluation_examples().x[:5]
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
+    (probs, *_) = session.run(["probs"], {"x": (x / 255).numpy()})
+    assert probs == pytest.approx(trained.predict(x, 3).probs.numpy(), abs=1e-4)
+
+
+@pytest.mark.slow
 def test_the_graph_of_point_adapters_is_that_of_merged_weights(done, tmp_path):
     """It takes some 10 s, nearly all of them the exporter's."""
     onnx, onnxruntime = map(pytest.importorskip, ("onnx", "onnxruntime"))
