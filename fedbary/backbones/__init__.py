@@ -61,11 +61,13 @@ def _load(name: str, weights: str, size: int | str, device: torch.device) -> Bac
     return Backbone(name, _frozen(body).to(device), transform)
 
 
-@lru_cache(maxsize=4)
+_loaded_texts: Kept[TextBackbone] = Kept(4)
+
+
 def load_text(
     name: str, weights: str, tokens: int | str, download: bool, device: torch.device
 ) -> TextBackbone:
-    """Return a backbone of texts, read once per process, frozen and in evaluation mode.
+    """Return a backbone of texts, frozen, read once while its folder stays as it is.
 
     Parameters
     ----------
@@ -88,8 +90,13 @@ def load_text(
     source = backbone_of(name)
     if source is None or source.kind != "hf":
         raise SettingError("backbone", name, "hf:OWNER/NAME or hf:PATH, a model of transformers")
-    body, encoder = _transformers.make(source, weights, tokens, download)
-    return TextBackbone(name, _frozen(body).to(device), Transform(), encoder)
+
+    def read() -> TextBackbone:
+        body, encoder = _transformers.make(source, weights, tokens, download)
+        return TextBackbone(name, _frozen(body).to(device), Transform(), encoder)
+
+    state = state_of(user_path(source.held if weights == "auto" else weights))
+    return _loaded_texts.get((name, weights, tokens, download, device), state, read)
 
 
 def _frozen(body: nn.Module) -> nn.Module:

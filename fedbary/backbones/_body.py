@@ -81,6 +81,11 @@ class Transform:
         return x[:, :, top : top + self.size, left : left + self.size]
 
 
+def pooled(found: Tensor) -> Tensor:
+    """Return features (N, D): of maps (N, D, h, w) the mean over the pixels."""
+    return found.mean((2, 3)) if found.ndim == 4 else found
+
+
 @dataclass(frozen=True, eq=False)
 class Backbone:
     """A frozen body in evaluation mode.
@@ -105,8 +110,7 @@ class Backbone:
 
     def __call__(self, images: Tensor) -> Tensor:
         """Return the features (N, D) of images (N, C, H, W), in one pass."""
-        found: Tensor = self.body(self.transform(images))
-        return found.mean((2, 3)) if found.ndim == 4 else found
+        return pooled(self.body(self.transform(images)))
 
     @torch.no_grad()
     def features(self, images: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ class ImageLayout:
     backbone : str
         The digest of the network that makes features of images; "" for none.
     width : int
-        How many features; 0 for none.
+        How many features the model sees; 0 where it sees images.
     """
 
     shape: tuple[int, ...]
@@ -38,7 +38,7 @@ class ImageLayout:
     @property
     def seen(self) -> tuple[int, ...]:
         """The shape of what the model sees: the images, or their features."""
-        return (self.width,) if self.backbone else self.shape
+        return (self.width,) if self.width else self.shape
 
     def config(self) -> dict[str, list[int] | list[str] | str | int]:
         """Return what a ConfigRecord holds of it."""

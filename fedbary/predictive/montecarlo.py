@@ -12,6 +12,7 @@ from fedbary.predictive.networks import (
     Answers,
     Headed,
     Network,
+    Parted,
     answers_of,
     batches,
     evaluation,
@@ -55,8 +56,8 @@ def answering(model: nn.Module, samples: int, generator: Generator) -> Answers:
     They are drawn once, so that the answer for an image does not depend on the images beside it.
     They run in evaluation mode; the model is left as it was. Without variational layers there is
     one network, which is run once; with 0 samples that of the means is. What plain layers come
-    first runs once for all networks in an `nn.Sequential` and in a network with a `trunk` and a
-    head, as the CNN's, whose variational layers then take all networks in one pass.
+    first runs once for all networks in an `nn.Sequential`, in a network with adapters, and in one
+    with a `trunk` and a head, as the CNN's, whose variational layers take all networks in one pass.
 
     Parameters
     ----------
@@ -76,7 +77,7 @@ def answering(model: nn.Module, samples: int, generator: Generator) -> Answers:
                 return model.head_logits(model.trunk(batch), weights)
 
         return by_head
-    trunk, head = _split(model)
+    trunk, head = model.trunk_and_head() if isinstance(model, Parted) else _split(model)
     networks = drawn(head, samples, generator)
 
     def by_network(batch: Tensor) -> Tensor:

@@ -37,6 +37,14 @@ class Headed(Protocol):
         """
 
 
+@runtime_checkable
+class Parted(Protocol):
+    """A network that says which part of it is the same for all drawn networks."""
+
+    def trunk_and_head(self) -> tuple[Callable[[Tensor], Tensor] | None, nn.Module]:
+        """Return the part of point weights that comes first, None for no such, and the rest."""
+
+
 @contextmanager
 def evaluation(model: nn.Module) -> Iterator[None]:
     """Let a model be in evaluation mode within the block, then each part in its mode of before."""

@@ -76,7 +76,9 @@ def _cures(settings: Settings) -> Iterator[str]:
     """Yield settings that may help, each as on a command line."""
     if hasattr(settings, "lr"):
         yield f"lr={settings.lr / 3:.1g}"
-    if settings.task == "classification" and getattr(settings, "normalise", "") == "none":
+    sees_pixels = getattr(settings, "adapters", "none") == "none"
+    pixels_as_are = getattr(settings, "normalise", "") == "none" and sees_pixels
+    if settings.task == "classification" and pixels_as_are:
         yield "normalise=channels pixels=unit"
     if getattr(settings, "initialisation", "he") == "papers":
         yield "initialisation=he"

@@ -86,7 +86,8 @@ def completed(overrides: Mapping[str, Any], file: Path = DEFAULTS) -> Settings:
         defaults |= {"bayesian_layers": 0, "covariance": "diagonal"}
     if method.samples_along:
         defaults["lr_schedule"] = "constant"
-    if given.get("pixels") == "signed" and "normalise" in defaults:
+    sees_pixels = given.get("adapters", "none") != "none" or given.get("pixels") == "signed"
+    if sees_pixels and "normalise" in defaults:
         defaults["normalise"] = "none"
     return validated({**values, **defaults, **given})
 

@@ -105,7 +105,43 @@ class OfFeatures(OfClasses):
 
 
 @dataclass(frozen=True)
-class OfImages(OfFeatures):
+class OfAdapters(Checked):
+    """Settings of tasks with a backbone of which adapters may train.
+
+    Parameters
+    ----------
+    adapters
+        none: the backbone makes features once, and the model trains on these. lora: low-rank
+        adapters train with the model, W + lora_alpha/rank B A. Messages hold both (peft).
+    rank
+        Number of columns of each adapter's B.
+    lora_alpha
+        Scale of the adapters; it is divided by their rank.
+    targets
+        all: every layer that takes an adapter. Otherwise names of layers, or of blocks of them,
+        with commas between.
+    factor
+        B: B trains, and A is frozen at a shared draw. The mean of B A is then the mean of B times
+        A. both: A and B train. The mean of the product is then not the product of the means.
+    """
+
+    adapters: Literal["none", "lora"] = "none"
+    rank: Count = 8
+    lora_alpha: Positive = 8.0
+    targets: NameList = "all"
+    factor: Literal["B", "both"] = "B"
+
+    IDLE: ClassVar[Idle] = {
+        "adapters": ("backbone", "none", "a pretrained network does"),
+        **{
+            name: ("adapters", "none", "adapters=lora does")
+            for name in ("rank", "lora_alpha", "targets", "factor")
+        },
+    }
+
+
+@dataclass(frozen=True)
+class OfImages(OfAdapters, OfFeatures):
     """Settings of tasks on images.
 
     Parameters
@@ -132,6 +168,7 @@ class OfImages(OfFeatures):
 
     IDLE: ClassVar[Idle] = {
         **OfFeatures.IDLE,
+        **OfAdapters.IDLE,
         "backbone_weights": ("backbone", "none", "a pretrained network does"),
         "backbone_size": ("backbone", "none", "a pretrained network does"),
     }

@@ -38,6 +38,13 @@ def network(
         settings.model_dump(),
         answer,
     )
+    return as_it_trains(settings, model, shape, answer)
+
+
+def as_it_trains(
+    settings: Settings, model: nn.Module, shape: tuple[int, ...], answer: tuple[int, ...]
+) -> nn.Module:
+    """Return a fresh network on the device, as the local method asks; one's own is tried."""
     prepare(settings.inference, model)
     model = model.to(torch_device(settings))
     tried = settings.model, shape, answer, settings.bayesian_layers

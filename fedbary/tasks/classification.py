@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -37,29 +37,11 @@ from fedbary.runs.run_folder import read_signature
 from fedbary.settings.config import Settings
 from fedbary.settings.device import torch_device
 from fedbary.settings.task_words import OfImages
-from fedbary.tasks import _beyond, _features, _images, _moments, _sums
+from fedbary.tasks import _beyond, _dealt, _features, _images, _moments, _sums
+from fedbary.tasks._adapted import AT_ONCE, adapted_network, has_adapters, merged_where_still
 from fedbary.tasks._classes import Classes
 from fedbary.tasks._network import network
-from fedbary.tasks.shared.values import Dialogue, Facts, Loss, Outcome
-
-
-@lru_cache(maxsize=1024)
-def _moved(shard: Shard, device: torch.device) -> Shard:
-    return Shard(*(held.to(device) for held in vars(shard).values()))
-
-
-@lru_cache(maxsize=4)
-def _scored(
-    held: Dataset,
-    dealt: deal.Deal,
-    device: torch.device,
-    by: Normaliser | None = None,
-    backbone: Backbone | None = None,
-    folder: str = "",
-) -> tuple[Tensor, Tensor]:
-    x, y = deal.evaluation_data(held, dealt)
-    x = _features.kept_features(x, backbone, folder) if backbone else x
-    return (by(x) if by else x).to(device), y.to(device)
+from fedbary.tasks.shared.values import Dialogue, Facts, Graph, Loss, Outcome
 
 
 class Classification(Classes):
@@ -105,14 +87,20 @@ class Classification(Classes):
     def signature(self) -> ImageLayout:
         """Return the shape and the classes, and which features are made of the images."""
         layout = _images.layout_of(self.settings, self.labels)
-        if (by := self.backbone) is None:
+        if (by := self.pretrained) is None:
             return layout
-        return replace(layout, backbone=by.digest, width=by.width(layout.shape))
+        width = by.width(layout.shape) if self.backbone else 0
+        return replace(layout, backbone=by.digest, width=width)
+
+    @cached_property
+    def pretrained(self) -> Backbone | None:
+        """The pretrained network that the settings name; None for none."""
+        return _features.backbone_of(self.settings)
 
     @property
     def backbone(self) -> Backbone | None:
-        """The network that makes features of the images; None for none."""
-        return _features.backbone_of(self.settings)
+        """The network that makes features of the images, none of which trains; None for none."""
+        return None if has_adapters(self.settings) else self.pretrained
 
     def signature_from(self, config: Mapping[str, Any]) -> ImageLayout:
         """Return the shape and the classes that a ConfigRecord holds."""
@@ -120,7 +108,7 @@ class Classification(Classes):
 
     def shard(self, site: Site, signature: ImageLayout) -> Shard:
         """Return a site's images, or their features, and labels, on the device."""
-        _features.require_same(self.backbone, signature)
+        _features.require_same(self.pretrained, signature)
         if site.partition is None:
             return self.seen(self.own_shard(site, signature), site.state_path)
         _images.require_fit(self.held, signature)
@@ -137,13 +125,13 @@ class Classification(Classes):
         if self.backbone is not None:
             folder = folder or self.settings.data_dir
             shard = _features.of_shard(shard, self.backbone, folder)
-        return _moved(shard, torch_device(self.settings))
+        return _dealt.moved(shard, torch_device(self.settings))
 
     def require_same_data(self, folder: Path) -> None:
         """Raise a SettingError unless data and backbone are those of the run in a folder."""
         super().require_same_data(folder)
         if (held := read_signature(folder)) is not None:
-            _features.require_same(self.backbone, self.signature_from(held))
+            _features.require_same(self.pretrained, self.signature_from(held))
 
     def notes(self) -> tuple[str, ...]:
         """Return what the data set's folder held, and what is odd about it."""
@@ -170,10 +158,12 @@ class Classification(Classes):
 
     def make_model(self, signature: ImageLayout) -> nn.Module:
         """Return the network for images of that shape, or for their features."""
-        _features.require_same(self.backbone, signature)
-        outputs, answer = len(signature.classes), self.network_answer(signature)
+        _features.require_same(self.pretrained, signature)
+        outputs, seed = len(signature.classes), self.seed("model")
         shape = _features.shape_of(self.settings, signature)
-        return network(self.settings, shape, outputs, self.seed("model"), answer)
+        if self.pretrained and has_adapters(self.settings):
+            return adapted_network(self.settings, self.pretrained, shape, outputs, seed)
+        return network(self.settings, shape, outputs, seed, self.network_answer(signature))
 
     def network_answer(self, signature: ImageLayout) -> tuple[int, ...]:
         """Return the shape of what the network answers an image with."""
@@ -229,7 +219,11 @@ class Classification(Classes):
         """Return the test images, as the model takes them, and labels."""
         by = Normaliser.from_facts(facts) if facts else None
         by_device = self.held, self.deal, torch_device(self.settings)
-        return _scored(*by_device, by, self.backbone, self.settings.data_dir)
+        return _dealt.scored(*by_device, by, self.backbone, self.settings.data_dir)
+
+    def at_once(self, x: Tensor) -> int:
+        """Return how many of the inputs networks answer at a time."""
+        return AT_ONCE if has_adapters(self.settings) else super().at_once(x)
 
     def taken(self, x: Tensor, facts: Facts) -> Tensor:
         """Return images, or their features, normalised; without facts as they are, bytes too."""
@@ -241,6 +235,10 @@ class Classification(Classes):
         """Return the same in plain operations, for a graph."""
         x = x if self.backbone is None else self.backbone(x)
         return Normaliser.from_facts(facts)(x) if facts else x
+
+    def graph(self, outcome: Outcome, facts: Facts, seed: int) -> Graph:
+        """Return what `predict` does to a batch; adapters without draws are merged."""
+        return super().graph(merged_where_still(outcome), facts, seed)
 
     def examples(self, path: Path, signature: ImageLayout) -> Examples:
         """Read an ``.npz`` file, an image, or a folder of images."""
@@ -254,7 +252,7 @@ class Classification(Classes):
         """Return the test images, or those kept for validation."""
         if self.settings.dataset == "none":
             raise SettingError("dataset", "none", "labelled examples: this run's server had none")
-        x, y = _scored(self.held, self.deal, torch_device(self.settings))
+        x, y = _dealt.scored(self.held, self.deal, torch_device(self.settings))
         return Examples(tuple(str(row) for row in range(1, len(y) + 1)), x, y)
 
     def at_end(

@@ -66,7 +66,7 @@ class Text(Classification):
         return told(OfTexts, self.settings)
 
     @cached_property
-    def backbone(self) -> TextBackbone:
+    def pretrained(self) -> TextBackbone:
         """The network that makes features of texts."""
         by, own = self.settings, self.words
         how = own.backbone_weights, own.max_tokens, by.download
@@ -82,7 +82,7 @@ class Text(Classification):
             deal.client_rows(self.held, self.deal, self.settings.clients)
 
     def _read(self, name: str) -> TextRows:
-        by, own, encode = self.settings, self.words, self.backbone.encoder
+        by, own, encode = self.settings, self.words, self.pretrained.encoder
         where = name, by.data_dir, own.target, by.download
 
         def read() -> TextRows:
@@ -103,7 +103,7 @@ class Text(Classification):
 
     def signature(self) -> ImageLayout:
         """Return how many tokens a text has, the classes, and which features are made of it."""
-        by = self.backbone
+        by = self.pretrained
         shape = (by.encoder.longest,)
         classes = self._classes if self.settings.dataset == "none" else self.held.classes
         return ImageLayout(shape, classes, by.digest, by.width(shape))
@@ -142,7 +142,7 @@ class Text(Classification):
     def examples(self, path: Path, signature: ImageLayout) -> Examples:
         """Read the texts of a table."""
         own = self.words
-        how = own.text, own.target, own.id, signature.classes, self.backbone.encoder
+        how = own.text, own.target, own.id, signature.classes, self.pretrained.encoder
         return text_examples(path, *how)
 
     def predict(
@@ -160,8 +160,8 @@ class Text(Classification):
     def _tokens(self, x: Tensor | Sequence[str]) -> Tensor:
         if isinstance(x, Tensor):
             return x
-        tokens, _ = self.backbone.encoder(list(map(clean, x)))
-        if empty := self.backbone.encoder.empty(tokens).nonzero()[:, 0].tolist():
+        tokens, _ = self.pretrained.encoder(list(map(clean, x)))
+        if empty := self.pretrained.encoder.empty(tokens).nonzero()[:, 0].tolist():
             raise SettingError("texts", f"text {empty[0] + 1} is empty", "texts that say something")
         return tokens
 

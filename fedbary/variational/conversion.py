@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections import defaultdict
 from collections.abc import Collection
+from typing import Any
 
 import torch
 from torch import nn
@@ -48,7 +49,7 @@ def variational(
     if (last is None) == (names is None):
         raise ValueError("variational takes either last, a number of layers, or names of layers")
     module = copy.deepcopy(module)
-    layers = {name: layer for name, layer in module.named_modules() if _can_be_gaussian(layer)}
+    layers = convertible_layers(module)
     if last is not None:
         if last not in range(len(layers) + 1):
             allowed = f"a whole number from 0 to {len(layers)}, the layers of the network"
@@ -78,6 +79,11 @@ def variational(
 def gaussian_layers(module: nn.Module) -> dict[str, VariationalLinear | VariationalConv2d]:
     """Return the variational layers of a module by name, in the order of registration."""
     return {name: layer for name, layer in module.named_modules() if isinstance(layer, VARIATIONAL)}
+
+
+def convertible_layers(module: nn.Module) -> dict[str, Any]:
+    """Return the layers that are variational or can be, by name, in the order of registration."""
+    return {name: layer for name, layer in module.named_modules() if _can_be_gaussian(layer)}
 
 
 def _can_be_gaussian(layer: nn.Module) -> bool:

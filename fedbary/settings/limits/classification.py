@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from fedbary.parts.parameters import told
 from fedbary.parts.registry import modules
+from fedbary.settings.owners import methods
 from fedbary.settings.task_words import OfImages, OfLabelledImages
 
 if TYPE_CHECKING:
@@ -34,13 +35,24 @@ def limits(settings: Settings) -> Iterator[tuple[str, bool, str]]:
         f"another for task={settings.task}: it says each pixel's class",
     )
     yield "predictive", settings.predictive != "closed", "another: closed is for regression"
-    on_features = settings.backbone != "none"
+    adapts = settings.backbone != "none" and own.adapters != "none"
+    on_features = settings.backbone != "none" and not adapts
     still = not on_features or own.augment in ("auto", False)
     yield "augment", still, "auto or false with a backbone, which sees an image once"
-    flat = not on_features or settings.model not in ("cnn", "resnet20")
+    flat = settings.backbone == "none" or settings.model not in ("cnn", "resnet20")
     yield "model", flat, "linear, mlp or a network of yours with a backbone, for its features"
+    yield from _of_adapters(settings, own) if adapts else ()
     standard = own.features == "all" or own.normalise == "channels"
     yield "features", standard, "all for normalise=none: components are of standardised features"
     normal = own.normalise == "none" or getattr(settings, "pixels", "unit") == "unit"
     yield "normalise", normal, "none for pixels=signed"
     yield "test_dataset", settings.test_dataset == "none", "none, or another task=tables tests on"
+
+
+def _of_adapters(settings: Settings, own: OfImages) -> Iterator[tuple[str, bool, str]]:
+    """Yield what does not go with adapters."""
+    last_alone = methods()[settings.method].fits_last_layer or settings.inference == "laplace"
+    fits = f"method={settings.method}, inference={settings.inference}: they fit the last layer"
+    yield "adapters", not last_alone, f"none for {fits}"
+    yield "normalise", own.normalise == "none", "none with adapters: the backbone has its own"
+    yield "features", own.features == "all", "all with adapters, which change the features"

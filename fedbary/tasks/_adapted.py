@@ -1,0 +1,83 @@
+"""The network of a run with adapters: a pretrained one, whose adapters train with the model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+
+from torch import nn
+
+from fedbary.backbones import Backbone
+from fedbary.backbones._adapted import Adapted, adapted, require_asked, with_gaussians
+from fedbary.inference import PosteriorParameters
+from fedbary.models import build
+from fedbary.parts.parameters import told
+from fedbary.seeds import derive_seed
+from fedbary.settings.config import Settings
+from fedbary.settings.task_words import OfAdapters
+from fedbary.tasks._network import as_it_trains
+from fedbary.tasks.shared.values import Outcome
+from fedbary.variational.adapters import Adapters
+from fedbary.variational.frozen import keep_frozen
+
+AT_ONCE = 64
+"""Images that networks answer at a time."""
+
+_TRIED: set[tuple[Backbone, Adapters, tuple[int, ...]]] = set()
+
+
+def has_adapters(settings: Settings) -> bool:
+    """Say whether adapters of the backbone train, in place of a model on its features."""
+    return settings.backbone != "none" and told(OfAdapters, settings).adapters != "none"
+
+
+def adapted_network(
+    settings: Settings, backbone: Backbone, shape: tuple[int, ...], outputs: int, seed: int
+) -> nn.Module:
+    """Return a backbone with adapters and a head, initialised from a seed.
+
+    Parameters
+    ----------
+    settings
+        They say which adapters, which head, and how many layers are Gaussian.
+    backbone
+        Stays as it is.
+    shape
+        Shape of an image.
+    outputs
+        Number of outputs.
+    seed
+        Of the head's weights; of the adapters' A another is derived.
+
+    Raises
+    ------
+    SettingError
+        If the adapters do not fit the backbone, or it does not take such images.
+    """
+    own = told(OfAdapters, settings)
+    head = build(
+        settings.model, (_width(backbone, shape),), outputs, seed, parameters=settings.model_dump()
+    )
+    how = Adapters(own.rank, own.targets, own.lora_alpha, own.factor)
+    network = adapted(backbone, head, how, derive_seed(seed, "adapters"))
+    if (backbone, how, shape) not in _TRIED:
+        require_asked(network, shape)
+        _TRIED.add((backbone, how, shape))
+    init_log_var = told(PosteriorParameters, settings).init_log_var
+    network = with_gaussians(network, settings.bayesian_layers, init_log_var)
+    return as_it_trains(settings, keep_frozen(network), shape, (outputs,))
+
+
+def merged_where_still(outcome: Outcome) -> Outcome:
+    """Return an outcome with its adapters merged, if all networks that predict share these."""
+    model = outcome.model
+    drawn = any(name.startswith("body.") for name in outcome.posterior.log_var)
+    if not isinstance(model, Adapted) or outcome.members or drawn:
+        return outcome
+    return replace(outcome, model=model.merged())
+
+
+@lru_cache(maxsize=16)
+def _width(backbone: Backbone, shape: tuple[int, ...]) -> int:
+    """Return the number of features of images of a shape, asked once per process."""
+    return backbone.width(shape)

@@ -1,0 +1,189 @@
+"""Low-rank adapters (LoRA) of any network, by peft: W + s B A, of which B trains, or both factors.
+
+A is drawn with orthonormal rows. With A frozen ΔW = s B A is linear in B, and ‖ΔW‖ = s ‖B‖. So a
+rule that is linear, or made of KL, W2 or Euclidean distances, makes of the clients' ΔW what it
+makes of their B. With both factors the product of means is not the mean of products: it is short of
+it by s Σ w_k (B_k − B̄)(A_k − Ā).
+
+Reference: Hu et al. 2022, LoRA; Sun et al. 2024, FFA-LoRA, for the frozen A.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from fedbary.errors import SettingError
+from fedbary.parts.imports import library
+from fedbary.variational.conversion import variational
+from fedbary.variational.noise import seeded
+
+EXTRA = "adapters"
+
+EVERY = "all"
+"""What `targets` is for every layer that can have an adapter."""
+
+GRID = 2.0**-16
+"""What entries of A are multiples of: a machine's own last bits do not show in its digest."""
+
+_NAME = "default"
+"""What peft calls an adapter that has no name."""
+
+
+@dataclass(frozen=True)
+class Adapters:
+    """Which adapters a network gets.
+
+    Attributes
+    ----------
+    rank : int
+        r, the columns of B.
+    targets : str
+        ``all``, or names of layers with commas between; a name also stands for all within it.
+    alpha : float
+        s = alpha/r.
+    factor : str
+        What trains: ``B``, or ``both``.
+    """
+
+    rank: int = 8
+    targets: str = EVERY
+    alpha: float = 8.0
+    factor: Literal["B", "both"] = "B"
+
+
+def with_adapters(body: nn.Module, how: Adapters, seed: int) -> nn.Module:
+    """Return a network with adapters, of which nothing else trains.
+
+    B is 0, so it answers as before. A is drawn from the seed. The network that is given answers as
+    it did; the two share its tensors, which are frozen.
+
+    Parameters
+    ----------
+    body : nn.Module
+        A network of any kind. Its Linear and Conv2d layers can have adapters; convolutions in
+        groups or with holes, and layers whose weights others read, have none.
+    how : Adapters
+        Rank, layers, scale, and what trains.
+    seed : int
+        The source of A, the same at every site.
+
+    Raises
+    ------
+    SettingError
+        If peft is not installed, no layer is meant, or one of them has a lower full rank.
+    """
+    peft = library("peft", EXTRA, "adapters", "lora")
+    layers = _chosen(body, how)
+    shared = {id(t): t for t in [*body.parameters(), *body.buffers()]}
+    adapted = copy.deepcopy(body, shared).requires_grad_(False)
+    exactly = "|".join(map(re.escape, layers))
+    config = peft.LoraConfig(r=how.rank, lora_alpha=how.alpha, target_modules=exactly)
+    with seeded(seed):
+        adapted = peft.inject_adapter_in_model(config, adapted).requires_grad_(False)
+        for layer in _adapted(adapted).values():
+            _orthonormalise(layer.lora_A[_NAME].weight)
+            layer.lora_B.requires_grad_(True)
+            layer.lora_A.requires_grad_(how.factor == "both")
+    found: nn.Module = adapted
+    return found
+
+
+def gaussian_adapters(network: nn.Module, last: int, init_log_var: float) -> None:
+    """Give the B of the last adapters Gaussian weights, N(B, exp(init_log_var)), in place."""
+    names = adapter_names(network)
+    for name in names[len(names) - last :]:
+        place = f"{name}.lora_B.{_NAME}"
+        plain = network.get_submodule(place)
+        network.set_submodule(place, variational(plain, 1, init_log_var=init_log_var))
+
+
+def adapter_names(network: nn.Module) -> list[str]:
+    """Return the names of the layers that have an adapter, in the order of registration."""
+    return list(_adapted(network))
+
+
+def low_rank(network: nn.Module) -> dict[str, Tensor]:
+    """Return ΔW = s B A of each adapted layer by its name, in the shape of its weight."""
+    return {name: _product(layer) for name, layer in _adapted(network).items()}
+
+
+def merged(network: nn.Module) -> nn.Module:
+    """Return a copy without adapters, whose weights are W + ΔW; of a Gaussian B its mean counts."""
+    network = copy.deepcopy(network)
+    for name, layer in _adapted(network).items():
+        plain = copy.deepcopy(layer.base_layer)
+        with torch.no_grad():
+            plain.weight.add_(_product(layer))
+        network.set_submodule(name, plain)
+    return network
+
+
+@torch.no_grad()
+def _orthonormalise(weight: Tensor) -> None:
+    """Fill a factor A (r, …) with a random r×D of orthonormal rows, to the grid."""
+    flat = weight.flatten(1)
+    columns, triangle = torch.linalg.qr(torch.randn(flat.shape[::-1], dtype=torch.float64))
+    rows = (columns * triangle.diagonal().sign()).t()
+    weight.copy_(((rows / GRID).round() * GRID).view(weight.shape))
+
+
+def _product(layer: Any) -> Tensor:
+    down, up = layer.lora_A[_NAME], layer.lora_B[_NAME]
+    mean = up.weight_mean if hasattr(up, "weight_mean") else up.weight
+    found: Tensor = layer.scaling[_NAME] * (mean.flatten(1) @ down.weight.flatten(1))
+    return found.view(layer.base_layer.weight.shape)
+
+
+def _adapted(network: nn.Module) -> dict[str, Any]:
+    """Return the layers with adapters: those that hold two factors and a base."""
+    parts = network.named_modules()
+    return {name: part for name, part in parts if hasattr(part, "lora_B") and part.lora_B}
+
+
+def _chosen(body: nn.Module, how: Adapters) -> list[str]:
+    """Return the names of the layers that get an adapter, all of whose full ranks suffice."""
+    layers = {name: layer for name, layer in _readable(body) if name and _takes(layer)}
+    names = [name for name in layers if _is_meant(name, how.targets)]
+    if not names:
+        raise SettingError("targets", how.targets, f"{EVERY}, or of {_listed(list(layers))}")
+    for name in names:
+        weight = layers[name].weight
+        assert isinstance(weight, Tensor)
+        full = min(weight.flatten(1).shape)
+        if how.rank > full:
+            allowed = f"up to {full}, the full rank of {name}, or targets without it"
+            raise SettingError("rank", how.rank, allowed)
+    return names
+
+
+def _readable(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Module]]:
+    """Yield the modules by name, but for those whose weights PyTorch's attention reads itself."""
+    yield path, module
+    if not isinstance(module, nn.MultiheadAttention | nn.TransformerEncoderLayer):
+        for name, child in module.named_children():
+            yield from _readable(child, f"{path}.{name}" if path else name)
+
+
+def _takes(layer: nn.Module) -> bool:
+    if type(layer) is nn.Conv2d:
+        plain = layer.groups == 1 and set(layer.dilation) == {1}
+        return plain and layer.padding_mode == "zeros" and "weight" in layer._parameters
+    return type(layer) is nn.Linear and "weight" in layer._parameters
+
+
+def _is_meant(name: str, targets: str) -> bool:
+    """Whether one of the targets is a run of whole parts of a layer's name."""
+    wanted = [target.strip() for target in targets.split(",")]
+    return targets == EVERY or any(f".{target}." in f".{name}." for target in wanted if target)
+
+
+def _listed(names: Sequence[str], most: int = 40) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return (", ".join(names[:most]) or "none: it has no layer that takes one") + more

@@ -1,0 +1,117 @@
+"""Adapters beside frozen features: what docs/results/adapters.md shows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from fedbary.figures.sheet import BLUE, GREEN, RED, SKY, open_frame, sheet
+from fedbary.report.cells import ACCURACY, ECE_15, NLL
+from fedbary.report.differences import differences, p_value
+from fedbary.report.markup import markdown_table
+from fedbary.study.table import read_table, result_rows
+from findings._pairs import SEED
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SIDES = {
+    "LDA": "LDA on frozen features",
+    "FedAvg": "FedAvg on frozen features",
+    "adapters": "FedAvg of adapters",
+    "Gaussian": "RKLB of Gaussian adapters",
+}
+"""Each side, and what the page calls it."""
+
+PAIRS = [
+    ("adapters", "LDA"),
+    ("Gaussian", "LDA"),
+    ("Gaussian", "adapters"),
+    ("adapters", "FedAvg"),
+]
+"""What is tested, by NLL."""
+
+COLORS = dict(zip(SIDES, (BLUE, SKY, RED, GREEN), strict=True))
+
+
+def read(table: pd.DataFrame) -> pd.DataFrame:
+    """Return rows with their side and the bytes that a client has sent."""
+    side = table["method"].where(table["method"] == "LDA", "FedAvg")
+    has = table["adapters"] == "lora"
+    side = side.mask(has, "adapters")
+    side = side.mask(has & (table["bayesian_layers"] > 0), "Gaussian")
+    return table.assign(side=side, kilobytes=table["bytes.up"] * table["rounds"] / 1000)
+
+
+def tables(results: Path) -> str:
+    """Return the scores, the tests, the costs, the gap and what was chosen, in Markdown."""
+    rows = read(result_rows(read_table(results)))
+    made = [_scores(rows), _tests(rows), _cost(results), _gap(results), _chosen(results / "choice")]
+    return "\n\n".join(made)
+
+
+def _scores(rows: pd.DataFrame) -> str:
+    body = []
+    for side, name in SIDES.items():
+        runs = rows[rows["side"] == side]
+        told = [f"{runs['rounds'].iloc[0]}", f"{runs['kilobytes'].mean():,.0f}"]
+        body.append(
+            [name, *told, *(metric.show(runs[metric.column]) for metric in (ACCURACY, NLL, ECE_15))]
+        )
+    head = ["side", "rounds", "KB up a client", ACCURACY.label, NLL.label, ECE_15.label]
+    return markdown_table(head, body)
+
+
+def _tests(rows: pd.DataFrame) -> str:
+    body = [
+        [f"{row.first} − {row.second}", NLL.difference(row), p_value(row.t_test), p_value(row.holm)]
+        for row in differences(rows, PAIRS, [NLL], SEED).itertuples()
+    ]
+    return markdown_table(["pair", "NLL [95 %]", "p, t-test", "p, Holm"], body)
+
+
+def _cost(results: Path) -> str:
+    held = pd.read_csv(results / "cost.csv")
+    body = [
+        [row.side, f"{row.numbers:,}", f"{1000 * row.seconds:.1f}", f"{row.megabytes:.0f}"]
+        for row in held.itertuples()
+    ]
+    return markdown_table(["what trains", "numbers", "ms a step", "MB a step adds"], body)
+
+
+def _gap(results: Path) -> str:
+    held = pd.read_csv(results / "gap.csv").groupby("round")["gap"]
+    body = [[f"{number}", f"{100 * mean:.0f}"] for number, mean in held.mean().items()]
+    return markdown_table(["round", "gap, % of the mean of products"], body)
+
+
+def _chosen(results: Path) -> str:
+    rows = read(result_rows(read_table(results)))
+    body = []
+    for side, name in SIDES.items():
+        runs = rows[rows["side"] == side].groupby("lr")["nll"].mean()
+        if len(runs):
+            body.append([name, ", ".join(f"{lr:g}: {nll:.4f}" for lr, nll in runs.items())])
+    return markdown_table(["side", "`lr`: NLL on validation data"], body)
+
+
+def picture(results: Path) -> Figure:
+    """Return the NLL after each round, that of LDA as a line."""
+    rows = read(read_table(results))
+    figure = sheet(6.0, 3.6)
+    axes = figure.subplots()
+    for side, name in SIDES.items():
+        of_it = rows[rows["side"] == side]
+        if side == "LDA":
+            last = of_it[of_it["round"] == of_it["rounds"]]["nll"].mean()
+            axes.axhline(last, color=COLORS[side], linestyle="--", label=name)
+            continue
+        mean = of_it[of_it["round"] > 0].groupby("round")["nll"].mean()
+        axes.plot(mean.index, mean.to_numpy(), "o-", color=COLORS[side], label=name)
+    axes.set_xlabel("round")
+    axes.set_ylabel("NLL")
+    axes.legend(frameon=False)
+    open_frame(axes)
+    return figure
