@@ -65,7 +65,7 @@ def test_a_sweep_its_report_and_a_run_on_ray_need_no_clone(environment, tmp_path
 def speaks_of_the_run_alone(said):
     first, *lines = re.sub(r"\x1b\[\d+m", "", said).splitlines()
     assert first.startswith("2 clients train 1 rounds of RKLB on digits")
-    ours = r"\w+ *: +(\d+ of 2 nodes|round|Results|Ray runs and no worker)|Results"
+    ours = r"\w+ *: +(\d+ of 2 nodes|round|Results|Ray runs, but no worker)|Results"
     for line in lines:
         assert re.match(ours, line), line
         assert not re.search(r"\d{17}", line)
