@@ -97,7 +97,7 @@ def train(message: Message, context: Context) -> Message:
     start = time.perf_counter()
     fitted = job.client(request, model).fit(request, seed)
     if not all(tensor.isfinite().all() for tensor in model.state_dict().values()):
-        allowed = "a smaller one, perhaps: training diverged, weights are not finite"
+        allowed = "perhaps a smaller value: training diverged, and weights are not finite"
         raise SettingError("lr", getattr(node.settings, "lr", "none"), allowed)
     metrics: dict[str, int | float] = {
         "num-examples": len(shard.y),

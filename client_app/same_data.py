@@ -22,7 +22,7 @@ KEPT = "data.json"
 def say_whether_compared(keeps_in: Path | None) -> None:
     """Say in the site's log that without a folder for its state it cannot compare."""
     if keeps_in is None:
-        log(INFO, "no state-path: whether this site's data change within a run is not checked")
+        log(INFO, "no state-path: the site does not check whether its data change within a run")
 
 
 def require_same_data(keeps_in: Path | None, shard: Shard, server_round: int) -> None:
@@ -44,8 +44,8 @@ def require_same_data(keeps_in: Path | None, shard: Shard, server_round: int) ->
         keeps_in.mkdir(parents=True, exist_ok=True)
         write_whole(file, json.dumps({"content": now}).encode())
     elif kept != now:
-        allowed = "the data that the site began the run with; others need a new run"
-        raise SettingError("the site's data", "others", allowed)
+        allowed = "the data that the site began the run with; other data need a new run"
+        raise SettingError("the site's data", "other data", allowed)
 
 
 @lru_cache(maxsize=4)

@@ -46,7 +46,7 @@ def calibrate(recorder: Recorder, roster: Roster, asker: Asker, config: Mapping[
     sites = _histograms(recorder, roster, asker, config, height)
     if not sites:
         (recorder.results.path / CONFORMAL).unlink(missing_ok=True)
-        log(WARNING, "No site sent a histogram of what it holds out: the run has no sets")
+        log(WARNING, "No site sent a histogram of its held-out examples: the run has no sets")
         return
     found = Conformal(own.conformal_score, level, together(sites.values(), height).scores)
     tested = _tested(recorder, found, classes)
@@ -121,7 +121,7 @@ def _say(
     tested: Mapping[str, Mapping[str, float]],
 ) -> None:
     if found.examples < (needed := examples_needed(found.level)):
-        few = "Sets hold all classes: %d examples are held out, conformal=%s takes %d"
+        few = "Sets hold all classes: %d examples are held out, conformal=%s needs %d"
         log(WARNING, few, found.examples, found.level, needed)
     elif found.short:
         names = ", ".join(classes[row] for row in found.short)

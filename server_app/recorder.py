@@ -218,7 +218,11 @@ class Recorder:
         """Say which round is the best, and go back to it."""
         line, score = self.results.result, self.settings.keep_best
         if line.get(schema.BEST_ROUND) is None:
-            log(WARNING, "No round has a finite %s on validation data: the last is kept", score)
+            log(
+                WARNING,
+                "No round has a finite %s on validation data: the last round's model is kept",
+                score,
+            )
             return
         number, value = line[schema.ROUND], validation_score(self.settings, line)
         log(

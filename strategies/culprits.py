@@ -41,7 +41,7 @@ def spoilers(
         except SettingError:  # too few for the rule: no reply's fault
             return None
         except ValueError as error:
-            return f"with it the aggregate is not sound: {error}"
+            return f"it makes the aggregate unsound: {error}"
         return None
 
     reasons = [fault([k]) for k in range(len(replies))]

@@ -72,7 +72,7 @@ def too_far(weights: float, others: float) -> str | None:
     times = max(weights, others / FAR)
     if times <= FAR:
         return None
-    return f"it lies {times:.2g} times as far from what was sent as usual, allowed are {FAR:g}"
+    return f"it lies {times:.2g} times as far from what was sent as usual; the limit is {FAR:g}"
 
 
 def _apart(array: Array, other: Array | None = None) -> float:

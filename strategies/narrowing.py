@@ -58,7 +58,7 @@ class Narrowing:
             log(
                 WARNING,
                 "aggregate_train: in %d rounds %s has narrowed log-variances further than clients "
-                "widened them, to a mean of %.3g: they fall on to those of a point estimate; use "
+                "widened them, to a mean of %.3g: they go on falling to a point estimate's; use "
                 "it for one round, or method=DWC, whose clients begin at their own width",
                 PATIENCE, rule, after,
             )  # fmt: skip

@@ -71,7 +71,7 @@ class Retreat:
         if name not in self.barred:
             return None
         after = self.barred[name]
-        return f"refused from now on, as nobody could train after its reply of round {after}"
+        return f"refused from now on, as no client could train after its reply of round {after}"
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return what a resume needs."""

@@ -31,15 +31,15 @@ SAMPLE = 1000
 """How many evenly spaced weights of an array are compared, so that large models cost nothing."""
 
 STOOD_STILL = (
-    "aggregate_train: in %d rounds clients have hardly moved log-variances, so that the aggregate "
-    "is almost a plain mean: %s; raise log_var_lr, or in a training loop of your own give the "
-    "scales a rate, see fedbary.strategies.parameter_groups"
+    "aggregate_train: in %d rounds clients have hardly moved log-variances, so the aggregate is "
+    "almost a plain mean: %s; raise log_var_lr, or give the scales a step size in your own "
+    "training loop, see fedbary.strategies.parameter_groups"
 )
 
 MOVED_ALIKE = (
     "aggregate_train: in %d rounds all clients have moved log-variances alike, by a penalty and "
-    "not by their data, so that the aggregate is almost a plain mean: %s; lower kl_weight, raise "
-    "local_epochs, or in a training loop of your own draw the weights, see "
+    "not by their data, so the aggregate is almost a plain mean: %s; lower kl_weight, raise "
+    "local_epochs, or draw the weights in your own training loop, see "
     "fedbary.variational.drawing"
 )
 

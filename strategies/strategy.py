@@ -25,8 +25,8 @@ from .stillness import Stillness
 GAUSSIANS = "configure_train: %d of %d arrays are Gaussian means"
 
 NO_GAUSSIANS = (
-    f"{GAUSSIANS}, so that the aggregate is a plain mean; fedbary.variational.variational gives a "
-    "network some, and convention= says how another library's are called"
+    f"{GAUSSIANS}, so the aggregate is a plain mean; fedbary.variational.variational makes weights "
+    "Gaussian, and convention= names another library's Gaussian arrays"
 )
 
 
@@ -128,7 +128,7 @@ class PosteriorStrategy(MethodStrategy):
         if self.method.mixing and num_hostile(self.method.trim_fraction, len(admitted)) == 0:
             plain["mixing"] = self.method.trim_fraction
         for name, fraction in plain.items():
-            share = f"{fraction:g} of {len(admitted)} replies is none"
+            share = f"{fraction:g} of {len(admitted)} replies is less than one"
             log(WARNING, "aggregate_train: %s does not protect: %s", name, share)
         records = [arrays_of(reply) for reply in admitted]
         self._stillness.observe(reference, records, self.convention)

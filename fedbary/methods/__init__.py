@@ -100,7 +100,9 @@ def require_method(settings: Settings) -> None:
         raise SettingError("predictive", settings.predictive, allowed)
     calibrate = told(OfClasses, settings).calibrate
     if calibrate != "none" and not _is_scored_whole(method):
-        allowed = f"none for {settings.method}: its clients have only a part of what predicts"
+        allowed = (
+            f"none for {settings.method}: its clients have only a part of the networks that predict"
+        )
         raise SettingError("calibrate", calibrate, allowed)
 
 

@@ -97,12 +97,14 @@ class LDA(SumsMethod):
         """Check every parameter."""
         super().__post_init__()
         if self.epsilon and not self.max_norm:
-            raise SettingError("max_norm", 0, "above 0 with epsilon: noise hides bounded sums")
+            raise SettingError(
+                "max_norm", 0, "above 0 with epsilon: noise protects only bounded sums"
+            )
 
     def check_rounds(self, rounds: int, patience: int) -> None:
         """Refuse several rounds with noise: each would tell of the examples again."""
         if self.epsilon and rounds > 1:
-            allowed = "1 with epsilon, as each round would send the sums with other noise"
+            allowed = "1 with epsilon: each further round would send the sums with new noise"
             raise SettingError("rounds", rounds, allowed)
 
     def sizes(self, features: int, outputs: int) -> Mapping[str, int]:

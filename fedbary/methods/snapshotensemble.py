@@ -81,7 +81,7 @@ class SnapshotEnsemble(Barycentre):
         if self.cycle > rounds:
             raise SettingError("cycle", self.cycle, f"at most rounds={rounds}: no cycle would end")
         if 0 < patience < self.cycle:
-            allowed = f"0 or from cycle={self.cycle} up: only a cycle's end may better the last's"
+            allowed = f"0, or at least cycle={self.cycle}: scores improve only at a cycle's end"
             raise SettingError("patience", patience, allowed)
 
     def held(self, clients: int) -> int:

@@ -152,7 +152,7 @@ class Parameter:
         """Return names with commas between."""
         for name in names:
             if not isinstance(name, str | int) or isinstance(name, bool):
-                said = "names; what YAML reads as something else in quotes"
+                said = "names; put quotes around a name that YAML reads as something else"
                 raise SettingError(self.name, name, said)
             if "," in str(name):
                 raise SettingError(self.name, name, "names without commas")

@@ -31,7 +31,7 @@ BEFORE_SETTINGS = {LOCK, SITE_KEYS, f"{SITE_KEYS}.partial", f"{SETTINGS}.partial
 def run_folder(settings: Settings, base: Path) -> Path:
     """Return the run's folder, absolute: `output`, or for auto a new name under base/runs."""
     if settings.output == "auto" and settings.resume != "none":
-        raise SettingError("output", "auto", f"the run's folder, where resume={settings.resume}")
+        raise SettingError("output", "auto", f"the run's folder, with resume={settings.resume}")
     if settings.output != "auto":
         return (base / user_path(settings.output)).resolve()
     stamp = time.strftime("%Y%m%d-%H%M%S")
@@ -140,7 +140,7 @@ def require_startable(folder: Path, settings: Settings) -> None:
     if settings.resume == "none":
         return
     if is_whole(folder):
-        raise SettingError("output", str(folder), "a run that was cut off; this one is whole")
+        raise SettingError("output", str(folder), "an interrupted run; this one has ended")
     if settings.resume == "last" and is_new:
         return
     made = read_settings(folder)

@@ -1,4 +1,4 @@
-"""Settings of tasks by what their data are; a task's file in `tasks` says which of these it has."""
+"""Settings of tasks by what their data are; a task's file in `limits` names those that it has."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def read_table(results: Path) -> pd.DataFrame:
         if not results.is_dir():
             allowed += "; there is none of this name"
         elif (results / "runs").is_dir():
-            allowed += "; the same fedbary sweep again makes it of the runs that lie there"
+            allowed += "; repeat the fedbary sweep, which makes it from the runs there"
         raise SettingError("results", str(results), allowed) from None
     except (OSError, ValueError, KeyError) as error:
         raise _damaged(results, one_line(error)) from None

@@ -58,7 +58,7 @@ def require_usable(
             layers[found[0]].__dict__["weight"] = layers[found[0]].weight_mean
     if read:
         last = len(layers) - 1 - max(map(list(layers).index, read))
-        allowed = "a network whose layers alone read their weights: another reads that of "
+        allowed = "a network whose weights no other module reads; another reads that of "
         allowed += f"{read[0]}; bayesian_layers up to {last} leave such layers plain"
         raise SettingError("model", name, allowed)
 

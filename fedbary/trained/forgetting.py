@@ -122,7 +122,7 @@ def _require_sums(settings: Settings) -> None:
         allowed = f"a method whose server holds the sums of each site: {known}"
         raise SettingError("method", settings.method, allowed)
     if settings.max_weight_ratio != "none":
-        allowed = "none: a site counted by what the others weigh, so that they count otherwise now"
+        allowed = "none: with a limit, each site's weight depends on the other sites"
         raise SettingError("max_weight_ratio", settings.max_weight_ratio, allowed)
 
 
@@ -137,7 +137,7 @@ def _without(
     if site not in sites:
         raise SettingError("site", site, f"one whose sums the run holds: {', '.join(sites)}")
     if len(sites) == 1:
-        raise SettingError("site", site, "a site beside others: nothing would be left of the run")
+        raise SettingError("site", site, "one of several sites; this is the run's only one")
     examples, _ = sites[site]
     others: Mapping[str, _Site] = {name: sums for name, sums in sites.items() if name != site}
     if facts:
@@ -172,7 +172,7 @@ def _require_told_by_sums(
         if not ((mean.abs() <= NEAR) & (usual | (squares <= NEAR))).all():
             why = "standardised inputs of other examples than it has the sums of"
     if why:
-        allowed = "one whose standardisation follows from its sums: begin again without the site"
+        allowed = "a run that is standardised by its sums; begin a new run without the site"
         raise SettingError("run", f"a run with {why}", allowed)
 
 

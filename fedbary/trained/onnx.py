@@ -80,7 +80,7 @@ def onnx_bytes(graph: Graph, example: Tensor, facts: Mapping[str, object]) -> by
         output.name = name
     made = program.model_proto
     if not made.graph.input[0].type.tensor_type.shape.dim[0].dim_param:
-        allowed = "one that takes any number of inputs: it has fixed that of an example"
+        allowed = "a network for any number of inputs; its graph holds a fixed number"
         raise SettingError("export", "the network", allowed)
     for name, value in facts.items():
         said = value if isinstance(value, str) else json.dumps(value)

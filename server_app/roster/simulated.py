@@ -27,9 +27,9 @@ def hindrance() -> str:
             found().get("CPU", 0) for found in (ray.available_resources, ray.cluster_resources)
         )
         return (
-            f"Ray runs and no worker has answered for a minute: {free:g} of its {total:g} CPUs "
-            "are free, and on a busy machine a worker's start takes minutes; what other programs "
-            f"hold is awaited for ever; the workers' logs are in {logs}"
+            f"Ray runs, but no worker has answered for a minute: {free:g} of its {total:g} CPUs "
+            "are free; a worker takes minutes to start on a busy machine; Ray waits without end "
+            f"for CPUs that other programs hold; the workers' logs are in {logs}"
         )
     address = os.environ.get("RAY_ADDRESS", "")
     if address == "local":

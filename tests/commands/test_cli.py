@@ -107,7 +107,7 @@ def test_an_own_npz_runs_and_a_second_run_does_not_overwrite_it(tmp_path):
     assert {path: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
 
     again = fedbary("resume", "out", cwd=tmp_path)
-    assert again.returncode == 2 and "this one is whole" in again.stderr
+    assert again.returncode == 2 and "this one has ended" in again.stderr
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])

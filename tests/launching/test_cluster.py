@@ -83,7 +83,7 @@ def test_where_ray_runs_and_no_worker_answers_the_log_says_once_how_many_cpus_ar
     monkeypatch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # or Ray warns
     ray.init(address=cluster.address, log_to_driver=False)
     try:
-        with caplog.at_level("WARNING"), pytest.raises(RunError, match="Ray runs and no worker"):
+        with caplog.at_level("WARNING"), pytest.raises(RunError, match="Ray runs, but no worker"):
             Roster(grid, chosen, layout_of(chosen)).gather()
     finally:
         ray.shutdown()

@@ -196,7 +196,7 @@ def test_killed_between_two_files_the_folder_goes_on(place, stopped, tmp_path, m
 
 def test_a_run_that_stopped_early_is_whole(stopped):
     before = {file.name: file.read_bytes() for file in stopped.iterdir()}
-    with pytest.raises(SettingError, match="this one is whole"):
+    with pytest.raises(SettingError, match="this one has ended"):
         run_inline(settings(resume="last"), stopped)
     assert {file.name: file.read_bytes() for file in stopped.iterdir()} == before
 

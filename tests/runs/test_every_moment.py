@@ -59,7 +59,7 @@ def test_a_run_goes_on_from_each(states, tmp_path):
         words = {**QUICK, "output": str(there), "resume": "none" if begins else "last"}
         if (there / "posterior.safetensors").exists():
             left_whole += 1
-            with pytest.raises(SettingError, match="this one is whole"):
+            with pytest.raises(SettingError, match="this one has ended"):
                 prepare(resolve(words), there)
         else:
             run_inline(prepare(resolve(words), there), there)

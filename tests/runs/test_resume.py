@@ -168,11 +168,11 @@ def test_a_damaged_checkpoint_is_named_and_the_previous_one_serves(how, whole, t
 
 
 def test_what_cannot_be_resumed_is_said(whole, tmp_path):
-    with pytest.raises(SettingError, match="this one is whole"):
+    with pytest.raises(SettingError, match="this one has ended"):
         run_inline(settings(resume="last"), whole)
     with pytest.raises(SettingError, match="a previous checkpoint; this one holds 0|settings.yaml"):
         run_inline(settings(resume="previous"), tmp_path / "none")
-    with pytest.raises(SettingError, match="the run's folder, where resume=last"):
+    with pytest.raises(SettingError, match="the run's folder, with resume=last"):
         run_folder(settings(resume="last"), tmp_path)
     cut_off(tmp_path / "run", 1)
     with pytest.raises(SettingError, match=r"rule: 'WB'; expected 'RKLB', with which"):

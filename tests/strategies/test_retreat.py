@@ -114,7 +114,7 @@ def test_a_round_after_which_nobody_can_train_is_undone_and_its_client_refused(n
     undone = [refusal for refusal in chosen.refusals if "could train" in refusal.reason]
     assert {refusal.node_id for refusal in undone} == {2 + HOSTILE}
     assert [refusal.round for refusal in undone] == [2, 3, 4, 5, 6]
-    assert "so that round 1 is undone; far out in it: 5 (" in caplog.text
+    assert "so round 1 is undone; far out in it: 5 (" in caplog.text
     assert "4 of 6 rounds counted" in caplog.text
     assert close(arrays, alone(name, 4))
 
@@ -176,5 +176,5 @@ def test_more_hostile_clients_than_a_rule_was_told_do_not_end_the_run(rule):
 def test_a_round_that_is_undone_is_one_skipped_round_of_those_that_may_follow_each_other():
     chosen = strategy("RKLB", max_skipped=2)
     run("RKLB", lambda _: 6.0, chosen=chosen)
-    with pytest.raises(RunError, match="1 rounds in a row were skipped; round 2: nobody could"):
+    with pytest.raises(RunError, match="1 rounds in a row were skipped; round 2: no client could"):
         run("RKLB", lambda _: 6.0, chosen=strategy("RKLB", max_skipped=1))

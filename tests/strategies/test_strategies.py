@@ -296,5 +296,7 @@ def test_a_defence_against_none_says_so(settings, replies, protects, warned):
     strategy.aggregate_train(1, [reply(k, state(k)) for k in range(replies)])
     said = [line for line in warned if "does not protect" in line]
     assert said == (
-        [] if protects else [f"aggregate_train: {named} does not protect: 0.2 of 4 replies is none"]
+        []
+        if protects
+        else [f"aggregate_train: {named} does not protect: 0.2 of 4 replies is less than one"]
     )

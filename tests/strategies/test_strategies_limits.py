@@ -171,7 +171,7 @@ def test_who_spoils_the_aggregate_of_a_rule_of_one_s_own_is_refused(method, host
     kept = [r for r in [*spoiling, *honest] if r.metadata.src_node_id not in refused]
     expected, _ = started(method(), gaussians(0.0)).aggregate_train(1, kept)
     assert raw(result) == raw(expected)
-    assert all("with it the aggregate is not sound" in r.reason for r in strategy.refusals)
+    assert all("it makes the aggregate unsound" in r.reason for r in strategy.refusals)
 
 
 def test_a_round_of_spoilers_alone_is_skipped():

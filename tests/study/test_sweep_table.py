@@ -31,7 +31,9 @@ def test_a_sweep_cut_off_before_its_table_is_said_to_go_on(tmp_path):
     with pytest.raises(SettingError, match="runs.csv, as fedbary sweep fills it, [^;]*$"):
         read_table(tmp_path)
     (tmp_path / "runs").mkdir()
-    with pytest.raises(SettingError, match="; the same fedbary sweep again makes it of the runs"):
+    with pytest.raises(
+        SettingError, match="; repeat the fedbary sweep, which makes it from the runs"
+    ):
         read_table(tmp_path)
 
 

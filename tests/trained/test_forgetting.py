@@ -130,7 +130,7 @@ def test_two_sites_are_forgotten_one_after_the_other(made, tmp_path):
     assert same(posterior(tmp_path / "one"), posterior(alone))
     notes = yaml.safe_load((tmp_path / "one" / "settings.yaml").read_text())["forgotten"]
     assert [note["site"] for note in notes] == [GONE, "partition 0"]
-    for site, why in (("partition 2", "beside others"), (GONE, "not forgotten already")):
+    for site, why in (("partition 2", "one of several sites"), (GONE, "not forgotten already")):
         with pytest.raises(SettingError, match=why):
             forget(tmp_path / "one", site, tmp_path / "none")
 

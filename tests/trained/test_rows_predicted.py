@@ -114,5 +114,5 @@ def test_groups_that_differ_in_case_or_blanks_are_said(runs, here, capsys):
     held.drop(columns="cost").to_csv("new.csv", index=False)
     evaluate(runs / "tables", Path("new.csv"), by="site")
     said = capsys.readouterr().err
-    assert "'site=No rd' and 'site=Nord' differ in case or blanks alone" in said
+    assert "'site=No rd' and 'site=Nord' differ only in case or blanks" in said
     assert "'site=No rd' and 'site=nord' differ" in said and "Süd" not in said
