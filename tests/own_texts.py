@@ -4,7 +4,6 @@ import csv
 import random
 
 import torch
-from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
 from fedbary.seeds import derive_seed
 from fedbary.variational.noise import seeded
@@ -19,6 +18,7 @@ LONGEST = 24
 def tokeniser():
     """A tokeniser of whole words, in lower case."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
 
     words = {word: k for k, word in enumerate([*SPECIAL, *GOOD, *BAD, *OTHERS])}
     found = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
@@ -34,6 +34,8 @@ def tokeniser():
 
 def model(seed=0):
     """A BERT of 16 features, drawn at random, that knows the good words from the bad."""
+    from transformers import BertConfig, BertModel
+
     sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
     more = {"intermediate_size": 32, "max_position_embeddings": LONGEST}
     config = BertConfig(vocab_size=len(SPECIAL) + 31, initializer_range=0.3, **sizes, **more)

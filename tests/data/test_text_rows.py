@@ -104,6 +104,7 @@ def test_encodings_with_a_mark_are_read(encoding, tmp_path):
 
 
 def test_ten_megabytes_in_a_cell_are_cut_within_seconds(tmp_path):
+    pytest.importorskip("transformers")
     from own_texts import tokeniser
 
     from fedbary.backbones._sentences import Encoder
