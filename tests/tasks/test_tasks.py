@@ -10,6 +10,7 @@ from flwr.app import ConfigRecord
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from own_texts import texts, write_model, write_table
 
 from fedbary.data.sites import Site
 from fedbary.data.standardise import Sums
@@ -22,9 +23,21 @@ from server_app.engine.inline import run_inline
 every_task = pytest.mark.parametrize("name", limits.TASKS)
 
 
+OWN = {}
+"""The settings of a task that has no data set of its own."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _own(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("texts")
+    table = write_table(folder / "texts.csv", texts(90))
+    network = write_model(folder / "model")
+    OWN["text"] = {"dataset": str(table), "text": "body", "backbone": network, "min_examples": 1}
+
+
 def settings(name, **changes):
     quick = {"engine": "inline", "clients": 3, "rounds": 1, "local_epochs": 1, "samples": 3}
-    return resolve({"task": name, **quick, **changes})
+    return resolve({"task": name, **quick, **OWN.get(name, {}), **changes})
 
 
 @every_task
