@@ -40,9 +40,8 @@ def require_used_by_some(named: Mapping[str, Any], runs: Sequence[Settings]) -> 
 def require_of_task(named: Mapping[str, Any], settings: Settings) -> None:
     """Raise a SettingError for the first of the named settings that is of other tasks alone."""
     unused = dict(_unused(settings))
-    require_used(
-        {n: v for n, v in named.items() if unused.get(n, ("",))[0] == _task(settings)}, settings
-    )
+    dropped = {n: v for n, v in named.items() if n in unused and n not in Settings.model_fields}
+    require_used({n: v for n, v in dropped.items() if unused[n][0] == _task(settings)}, settings)
 
 
 def _task(settings: Settings) -> str:
