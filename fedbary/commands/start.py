@@ -14,7 +14,6 @@ from fedbary.launching.launch import flower, launch, prepare
 from fedbary.runs.damage import as_written
 from fedbary.runs.location import METRICS, SETTINGS, claimed_folder, is_deployed, read_settings
 from fedbary.runs.own_code import require_trusted
-from fedbary.runs.resume import require_ended
 from fedbary.settings.config import DEFAULTS, Settings, parse_overrides, resolve, validated
 from fedbary.settings.modes import require_real_time, require_virtual_time
 from fedbary.settings.uses import require_used
@@ -61,6 +60,8 @@ def resume(run: Path, checkpoint: str, words: Sequence[str] = (), own_code: bool
 
 def replay(run: Path, output: Path, own_code: bool = False) -> None:
     """Make a run without rounds again, in one process and in the order of its journal."""
+    from fedbary.runs.resume import require_ended
+
     with as_written(run):
         require_ended(run)
         held = read_settings(run)

@@ -9,10 +9,8 @@ import pandas as pd
 
 from fedbary.figures.sheet import BLUE, GREEN, RED, SKY, open_frame, sheet
 from fedbary.report.cells import ACCURACY, ECE_15, NLL
-from fedbary.report.differences import differences, p_value
 from fedbary.report.markup import markdown_table
 from fedbary.study.table import read_table, result_rows
-from findings._pairs import SEED
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,14 +23,6 @@ SIDES = {
 }
 """Each side, and what the page calls it."""
 
-PAIRS = [
-    ("adapters", "LDA"),
-    ("Gaussian", "LDA"),
-    ("Gaussian", "adapters"),
-    ("adapters", "FedAvg"),
-]
-"""What is tested, by NLL."""
-
 COLORS = dict(zip(SIDES, (BLUE, SKY, RED, GREEN), strict=True))
 
 
@@ -42,34 +32,28 @@ def read(table: pd.DataFrame) -> pd.DataFrame:
     has = table["adapters"] == "lora"
     side = side.mask(has, "adapters")
     side = side.mask(has & (table["bayesian_layers"] > 0), "Gaussian")
-    return table.assign(side=side, kilobytes=table["bytes.up"] * table["rounds"] / 1000)
+    kilobytes = table["bytes.up"] * table["rounds"] / 1000
+    return table.copy().assign(side=side, kilobytes=kilobytes)
 
 
 def tables(results: Path) -> str:
-    """Return the scores, the tests, the costs, the gap and what was chosen, in Markdown."""
+    """Return the scores and the costs, in Markdown."""
     rows = read(result_rows(read_table(results)))
-    made = [_scores(rows), _tests(rows), _cost(results), _gap(results), _chosen(results / "choice")]
-    return "\n\n".join(made)
+    return f"{_scores(rows)}\n\n{_cost(results)}"
 
 
 def _scores(rows: pd.DataFrame) -> str:
     body = []
     for side, name in SIDES.items():
         runs = rows[rows["side"] == side]
-        told = [f"{runs['rounds'].iloc[0]}", f"{runs['kilobytes'].mean():,.0f}"]
+        if runs.empty:
+            continue
+        told = [f"{len(runs)}", f"{runs['rounds'].iloc[0]}", f"{runs['kilobytes'].mean():,.0f}"]
         body.append(
             [name, *told, *(metric.show(runs[metric.column]) for metric in (ACCURACY, NLL, ECE_15))]
         )
-    head = ["side", "rounds", "KB up a client", ACCURACY.label, NLL.label, ECE_15.label]
+    head = ["side", "seeds", "rounds", "KB up a client", ACCURACY.label, NLL.label, ECE_15.label]
     return markdown_table(head, body)
-
-
-def _tests(rows: pd.DataFrame) -> str:
-    body = [
-        [f"{row.first} − {row.second}", NLL.difference(row), p_value(row.t_test), p_value(row.holm)]
-        for row in differences(rows, PAIRS, [NLL], SEED).itertuples()
-    ]
-    return markdown_table(["pair", "NLL [95 %]", "p, t-test", "p, Holm"], body)
 
 
 def _cost(results: Path) -> str:
@@ -79,22 +63,6 @@ def _cost(results: Path) -> str:
         for row in held.itertuples()
     ]
     return markdown_table(["what trains", "numbers", "ms a step", "MB a step adds"], body)
-
-
-def _gap(results: Path) -> str:
-    held = pd.read_csv(results / "gap.csv").groupby("round")["gap"]
-    body = [[f"{number}", f"{100 * mean:.0f}"] for number, mean in held.mean().items()]
-    return markdown_table(["round", "gap, % of the mean of products"], body)
-
-
-def _chosen(results: Path) -> str:
-    rows = read(result_rows(read_table(results)))
-    body = []
-    for side, name in SIDES.items():
-        runs = rows[rows["side"] == side].groupby("lr")["nll"].mean()
-        if len(runs):
-            body.append([name, ", ".join(f"{lr:g}: {nll:.4f}" for lr, nll in runs.items())])
-    return markdown_table(["side", "`lr`: NLL on validation data"], body)
 
 
 def picture(results: Path) -> Figure:

@@ -122,7 +122,7 @@ def test_images_with_random_bytes_are_read_or_refused(tmp_path, kind, places, va
 def test_npz_files_with_random_bytes_are_read_or_refused(tmp_path, places, values, length):
     file = tmp_path / "x.npz"
     file.write_bytes(spoilt(npz(x=PIXELS, y=LABELS), places, values)[:length] or values)
-    refused(own_data.__wrapped__, str(file), TASK)
+    refused(own_data, str(file), TASK)
     refused(read_npz_arrays, file, ("x", "y"))
 
 
@@ -168,7 +168,7 @@ def test_too_little_memory_is_said_in_one_line(folder, monkeypatch):
         return np.empty(2**62, np.uint8)
 
     monkeypatch.setattr("fedbary.data.image_folder.read_image", grasps)
-    assert "Unable to allocate" in refused(own_data.__wrapped__, str(folder), TASK)
+    assert "Unable to allocate" in refused(own_data, str(folder), TASK)
     monkeypatch.setattr("fedbary.data.formats.npz.read_npz_arrays", grasps)
     (folder / "x.npz").touch()
     assert "Unable to allocate" in refused(load, str(folder / "x.npz"), folder, False)

@@ -45,10 +45,10 @@ def test_what_is_written_is_what_is_read(written, setting, value, tmp_path):
     [
         ("rounds: 3\nseed: 1\nrounds: 4\n", "'rounds' stands twice"),
         ("protocols: {a: {lr: 1, lr: 2}}", "'lr' stands twice"),
-        ("classes: [true, false]", "classes: True; expected names; .* in quotes"),
+        ("classes: [true, false]", "classes: True; expected names; put quotes"),
         ("classes: ['a,b', c]", "classes: 'a,b'; expected names without commas"),
         ("classes: [a, a]", "different names"),
-        ("classes: [a, [b]]", "in quotes"),
+        ("classes: [a, [b]]", "put quotes"),
         ("seed: 0x10", "seed: '0x10'"),
         ("rounds: 12:30", "rounds: '12:30'"),
     ],
