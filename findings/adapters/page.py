@@ -78,6 +78,7 @@ def picture(results: Path) -> Figure:
             continue
         mean = of_it[of_it["round"] > 0].groupby("round")["nll"].mean()
         axes.plot(mean.index, mean.to_numpy(), "o-", color=COLORS[side], label=name)
+    axes.set_xticks(sorted(set(rows["round"]) - {0}))
     axes.set_xlabel("round")
     axes.set_ylabel("NLL")
     axes.legend(frameon=False)
