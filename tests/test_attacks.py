@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from every_method import night
 from flwr.app import Context, RecordDict
 from flwr.clientapp import ClientApp
 from hypothesis import given
@@ -180,6 +181,7 @@ def test_one_client_of_tiny_variances_ruins_rklb_but_not_with_a_bound_nor_the_me
     assert accuracy(tmp_path / "median", rule="Median", **hostile) > honest - MARGIN
 
 
+@night
 @pytest.mark.slow
 def test_clients_of_huge_variances_ruin_wb_but_not_after_clipping_and_mixing(tmp_path):
     honest = accuracy(tmp_path / "honest", rule="WB")

@@ -20,8 +20,6 @@ from fedbary.variational.frozen import frozen_tensors
 from server_app import run
 from server_app.engine.inline import InlineGrid, run_inline
 
-pytest.importorskip("peft")
-
 QUICK = {
     "engine": "inline", "device": "cpu", "pictures": False, "dataset": "own_data:bars",
     "clients": 3, "min_examples": 20, "rounds": 2, "local_epochs": 1, "samples": 2,

@@ -266,7 +266,7 @@ def test_the_command_keeps_the_error_that_was_asked_for_or_says_what_it_takes(
 
 
 def test_confidence_needs_a_rate_and_held_out_examples(run_with_sets, scans, tmp_path):
-    with pytest.raises(SettingError, match="--confidence: 0.9; expected with --error-rate"):
+    with pytest.raises(SettingError, match="--confidence: 0.9; expected only together"):
         predict(run_with_sets, scans, confidence=0.9)
     with pytest.raises(SettingError, match="confidence"):
         predict(run_with_sets, scans, error_rate=0.1, confidence=1.5)

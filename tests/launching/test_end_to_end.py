@@ -105,6 +105,7 @@ def test_a_run_that_fails_exits_with_an_error(tmp_path):
     assert servers_of(tmp_path) == []
 
 
+@night  # by day `fedbary simulate` starts the app by flwr run, as foreign projects do theirs
 def test_plain_flwr_run_takes_the_federation_as_it_is_and_run_config_over_the_file(tmp_path):
     environment = launch.flower_environment(tmp_path)
     output = tmp_path / "run"

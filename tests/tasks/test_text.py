@@ -19,8 +19,6 @@ from fedbary.tasks import task_of
 from server_app import run
 from server_app.engine.inline import InlineGrid, run_inline
 
-pytest.importorskip("transformers")
-
 QUICK = {
     "task": "text", "engine": "inline", "device": "cpu", "pictures": False, "clients": 3,
     "min_examples": 5, "rounds": 1, "method": "LDA", "samples": 2, "holdout": 0.2, "text": "body",

@@ -24,8 +24,6 @@ from fedbary.variational.adapters import (
 )
 from fedbary.variational.noise import seeded
 
-pytest.importorskip("peft")
-
 few = settings(max_examples=15, deadline=None)
 SEEDS = st.integers(0, 2**32 - 1)
 NAMES = ["0", "2.0", "4"]
