@@ -12,7 +12,7 @@ from client_app.node import Node, node_of
 from client_app.together import inference
 from fedbary.data.shard import Shard
 from fedbary.data.sites import Site
-from fedbary.data.unchanged import hold_state, one_state
+from fedbary.data.unchanged import one_state, state_of_run
 from fedbary.tasks import Signature, Task, task_of
 from strategies.answering import Request
 from strategies.client import Client
@@ -72,15 +72,12 @@ def job_of(message: Message, context: Context) -> Job:
         for key, value in config.items()
         if key.startswith(_FACT)
     }
-    held = _held(task, node.site, signature)
+    held = _held(task, node.site, signature, context.run_id)
     prepared = task.prepared(held, facts) if facts else held
     return Job(node, task, signature, facts, held, prepared)
 
 
-def _held(task: Task, site: Site, signature: Signature) -> Shard:
+def _held(task: Task, site: Site, signature: Signature, run: int) -> Shard:
     """Return a site's data; its own are looked at for each message, those of a run once."""
-    if site.partition is not None:
-        hold_state()
-        return task.shard(site, signature)
-    with one_state():
+    with one_state() if site.partition is None else state_of_run(run):
         return task.shard(site, signature)

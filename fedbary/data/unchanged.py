@@ -16,6 +16,9 @@ ReadOnce = TypeVar("ReadOnce")
 
 _seen: dict[Hashable, Hashable] | None = None
 
+_of_run: dict[int, dict[Hashable, Hashable]] = {}
+"""What the last run has looked at in this process."""
+
 
 @contextmanager
 def one_state() -> Iterator[None]:
@@ -28,11 +31,24 @@ def one_state() -> Iterator[None]:
         _seen = outer
 
 
-def hold_state() -> None:
-    """Look at each file once from now on, in a process that serves one run."""
+@contextmanager
+def state_of_run(run: int) -> Iterator[None]:
+    """Look at each file once in all the times that this lasts for a run.
+
+    Within `one_state` that one's looks serve.
+    """
     global _seen
-    if _seen is None:
-        _seen = {}
+    if _seen is not None:
+        yield
+        return
+    if run not in _of_run:
+        _of_run.clear()
+        _of_run[run] = {}
+    _seen = _of_run[run]
+    try:
+        yield
+    finally:
+        _seen = None
 
 
 def state_of(path: Path) -> Hashable:

@@ -38,7 +38,7 @@ def test_a_sweep_goes_on_with_the_run_whose_process_was_killed(tmp_path, monkeyp
 
     life = threading.Thread(target=sweep)
     life.start()
-    wait_until(lambda: list(results.folder(name).glob("checkpoint-0001*")))
+    wait_until(lambda: list(results.folder(name).glob("checkpoint-0002*")))
     (run,) = made[0].children()
     made[0].kill()
     assert not psutil.wait_procs([run], 20)[1]

@@ -113,7 +113,7 @@ def test_a_layer_of_many_weights_fits_a_structure(structure):
 @pytest.mark.parametrize(
     ("network", "nll", "structure", "said"),
     [
-        (Regressor(3, 4, noise="learned"), gaussian_nll, "shared", "a bound on one softmax"),
+        (Regressor(3, 4, noise="learned"), gaussian_nll, "shared", "bounds one softmax alone"),
         (Regressor(3, 4, noise="heteroscedastic"), gaussian_nll, "kronecker", "not convex"),
     ],
 )

@@ -150,7 +150,7 @@ def test_colours_are_converted_and_said_to_be(runs, digits, here, capsys):
         grey.convert(mode).save(f"scans/{name}.png")
     predict(runs / "images", Path("scans"))
     said = "scans: 2 of 3 images (first: b.png) were converted to grey"
-    assert capsys.readouterr().err == f"{said}, which the model takes\n"
+    assert capsys.readouterr().err == f"{said}, as the model needs\n"
     one, *others = ({**row, "example": ""} for row in rows("predictions.csv"))
     assert others == [one, one]
     predict(runs / "images", Path("scans/a.png"), force=True)
