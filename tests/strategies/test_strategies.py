@@ -295,8 +295,5 @@ def test_a_defence_against_none_says_so(settings, replies, protects, warned):
     strategy = started(PosteriorStrategy(trim_fraction=0.2, **settings))
     strategy.aggregate_train(1, [reply(k, state(k)) for k in range(replies)])
     said = [line for line in warned if "does not protect" in line]
-    assert said == (
-        []
-        if protects
-        else [f"aggregate_train: {named} does not protect: 0.2 of 4 replies is less than one"]
-    )
+    few = "0.2 of 4 replies is less than one"
+    assert said == ([] if protects else [f"aggregate_train: {named} does not protect: {few}"])
