@@ -4,6 +4,7 @@ No example has a deadline: machines are shared. By day a law is tried on fewer e
 says how many. No file waits for the disk: no test cuts the power.
 """
 
+import gc
 import os
 import sys
 
@@ -29,6 +30,12 @@ def pytest_collection_modifyitems(items):
     """Put files with slow tests first, so that no worker ends with one of them."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
+
+
+def pytest_collection_finish():
+    """Leave modules and tests out of further garbage collections: a tenth of the tests' time."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_setup(item):
