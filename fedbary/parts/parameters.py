@@ -13,7 +13,7 @@ import operator
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
-from functools import cache
+from functools import cache, cached_property
 from numbers import Integral, Real
 from types import MappingProxyType, NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -119,9 +119,14 @@ class Parameter:
         """What it may be, in words."""
         return allowed(self.kind)
 
+    @cached_property
+    def _arms(self) -> tuple[tuple[Any, Any, tuple[tuple[str, float], ...]], ...]:
+        """Each type that a value may have, as what a text is read for it, and its bounds."""
+        return tuple((arm, bare(arm), tuple(_bounds(arm))) for arm in arms(self.kind))
+
     def check(self, value: Any) -> None:
         """Raise a SettingError unless the type allows a value, in kind and in range."""
-        if not any(_fits(arm, value) for arm in arms(self.kind)):
+        if not any(_fits(*arm, value) for arm in self._arms):
             raise SettingError(self.name, value, self.allowed)
 
     def read(self, value: object) -> Value:
@@ -134,12 +139,12 @@ class Parameter:
         SettingError
             If it is none, or out of its range.
         """
-        kinds = arms(self.kind)
-        if NameList in kinds and isinstance(value, list | tuple):
+        kinds = [kind for kind, _, _ in self._arms]
+        if isinstance(value, list | tuple) and NameList in kinds:
             value = self._joined(value)
         if NoneType in kinds and (value is None or str(value).lower() == NONE):
             return None
-        for kind in filter(None, map(bare, kinds)):
+        for kind in (kind for _, kind, _ in self._arms if kind is not None):
             try:
                 found = _read(kind, value)
             except (ValueError, KeyError):
@@ -159,15 +164,14 @@ class Parameter:
         return ",".join(map(str, names))
 
 
-def _fits(arm: Any, value: Any) -> bool:
+def _fits(arm: Any, kind: Any, bounds: Sequence[tuple[str, float]], value: Any) -> bool:
     """Return whether one type allows a value; numbers are those of numpy, too."""
-    kind = bare(arm)
     if get_origin(kind) is Literal:
         return isinstance(value, bool | int | float | str) and value in get_args(kind)
     if kind not in (int, float):
         return isinstance(value, kind or get_origin(arm) or arm)
     right = isinstance(value, Integral if kind is int else Real) and not isinstance(value, bool)
-    return right and all(_BOUNDS[name][1](value, bound) for name, bound in _bounds(arm))
+    return right and all(_BOUNDS[name][1](value, bound) for name, bound in bounds)
 
 
 def _read(kind: Any, value: object) -> Value:

@@ -17,7 +17,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import binom
+from scipy.special import bdtr
 from torch import Tensor
 
 from fedbary.errors import SettingError
@@ -89,7 +89,7 @@ def certain(counts: Tensor, error_rate: float, confidence: float) -> Certain:
             raise SettingError(name, value, "above 0 and below 1")
     kept, wrong = counts.sum(0).cumsum(0).numpy(), counts[1].cumsum(0).numpy()
     alpha = (1 - confidence) / STARTS
-    passes = (binom.cdf(wrong, kept, error_rate) <= alpha) & (kept > 0)
+    passes = (bdtr(wrong, kept, error_rate) <= alpha) & (kept > 0)
     number = -1
     for first in _FIRST:
         if passes[first]:
@@ -105,6 +105,6 @@ def _needed(kept: np.ndarray, wrong: np.ndarray, error_rate: float, alpha: float
     """Return how many examples like these would pass at a start; 0 if more do not help."""
     times = np.geomspace(1, MOST_TIMES, 200)[:, None]
     more, failures = np.floor(kept[_FIRST] * times), np.ceil(wrong[_FIRST] * times)
-    passes = (binom.cdf(failures, more, error_rate) <= alpha) & (more > 0)
+    passes = (bdtr(failures, more.astype(int), error_rate) <= alpha) & (more > 0)
     enough = np.flatnonzero(passes.any(1))
     return math.ceil(float(times[enough[0], 0]) * int(kept[-1])) if len(enough) else 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from scipy.stats import beta
+from scipy.special import betaincinv
 from torch import Tensor
 
 CONFIDENCE = 0.95
@@ -17,8 +17,8 @@ _TWO_SIDED = 1.959963984540054
 def interval(hits: int, count: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
     """Return the Clopper-Pearson interval of a rate, given how many of how many were hits."""
     tail = (1 - confidence) / 2
-    low = float(beta.ppf(tail, hits, count - hits + 1)) if hits else 0.0
-    high = float(beta.ppf(1 - tail, hits + 1, count - hits)) if hits < count else 1.0
+    low = float(betaincinv(hits, count - hits + 1, tail)) if hits else 0.0
+    high = float(betaincinv(hits + 1, count - hits, 1 - tail)) if hits < count else 1.0
     return low, high
 
 

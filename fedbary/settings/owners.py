@@ -75,6 +75,7 @@ def local_methods() -> Mapping[str, Owned]:
     return _declared_in("inference")
 
 
+@cache
 def owners() -> Mapping[str, Mapping[str, Owned]]:
     """Return what each part owns, by the setting that chooses it and by its name.
 
@@ -107,9 +108,15 @@ def owned_by(chosen: Settings | Mapping[str, Any]) -> dict[str, Owned]:
     the local inference, the steps are in its place.
     """
     values = chosen if isinstance(chosen, Mapping) else vars(chosen)
-    found = {setting: parts.get(str(values[setting]), {}) for setting, parts in owners().items()}
-    found["partition"] = parameters_of(str(values["partition"]))
-    unused = unused_by(methods()[str(values["method"])])
+    return dict(_owned_by(tuple((setting, str(values[setting])) for setting in owners())))
+
+
+@cache
+def _owned_by(chosen: tuple[tuple[str, str], ...]) -> dict[str, Owned]:
+    names = dict(chosen)
+    found = {setting: parts.get(names[setting], {}) for setting, parts in owners().items()}
+    found["partition"] = parameters_of(names["partition"])
+    unused = unused_by(methods()[names["method"]])
     local = steps() if "inference" in unused else found["inference"]
     found["inference"] = {name: own for name, own in local.items() if name not in unused}
     return found

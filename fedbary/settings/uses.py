@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from fedbary.errors import SettingError
@@ -80,8 +81,14 @@ def _unused(settings: Settings) -> Iterator[tuple[str, tuple[str, str]]]:
 
 def _of_other_parts(settings: Settings) -> Iterator[tuple[str, tuple[str, str]]]:
     """Yield what parts of each kind own and none of the run's does."""
-    own = owned_by(settings)
+    yield from _owned_by_others(tuple((s, str(getattr(settings, s))) for s in owners())).items()
+
+
+@cache
+def _owned_by_others(chosen: tuple[tuple[str, str], ...]) -> dict[str, tuple[str, str]]:
+    own = owned_by(dict(chosen))
     taken = {*Settings.model_fields, *(name for parameters in own.values() for name in parameters)}
+    found = {}
     for setting, parts in [*owners().items()][::-1]:  # of a method's words the least is said
         whose: dict[str, list[str]] = {}
         for part, parameters in parts.items():
@@ -89,4 +96,5 @@ def _of_other_parts(settings: Settings) -> Iterator[tuple[str, tuple[str, str]]]
                 whose.setdefault(name, []).append(f"{setting}={part}")
         for name, others in whose.items():
             uses = ", ".join(own[setting]) or f"{', '.join(others)} do"
-            yield name, (f"{setting}={getattr(settings, setting)}", uses)
+            found[name] = f"{setting}={dict(chosen)[setting]}", uses
+    return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import beta
+from scipy.special import betaincinv
 from torch import Tensor
 
 from fedbary.errors import SettingError
@@ -78,5 +78,5 @@ def referral(prediction: Prediction, y: Tensor, error_rate: float) -> Referral:
         return Referral(-1.0, 0.0, float("nan"), 1.0)
     place = allowed[-1]
     count, failed = int(counts[place]), int(errors[place])
-    bound = 1.0 if failed == count else float(beta.ppf(CONFIDENCE, failed + 1, count - failed))
+    bound = 1.0 if failed == count else float(betaincinv(failed + 1, count - failed, CONFIDENCE))
     return Referral(float(entropy[order][place]), count / len(order), failed / count, bound)

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 OWN = {
     "dataset": "none", "classes": 10, "input_shape": "1x8x8", "clients": 3, "min_replies": 1,
-    "rounds": 3, "local_epochs": 30, "evaluate_clients": 0, "device": "cpu",
+    "rounds": 3, "local_epochs": 10, "evaluate_clients": 0, "device": "cpu",
 }  # fmt: skip
 
 

@@ -12,6 +12,7 @@ import forked
 import pytest
 import torch
 import yaml
+from every_method import NIGHT
 from processes import marked, servers_of, wait_until
 from runs_of import lines
 from safetensors.torch import load_file
@@ -35,7 +36,7 @@ flwr run .. ours --run-config again.toml
 until [ $(grep -c "ROUND train" ../../output) -ge $((TRAINED + 3)) ]; do sleep 0.2; done
 kill -KILL $(jobs -p | head -1)
 """
-"""A second run, whose server is killed once all three sites are at work."""
+"""By night, a second run, whose server is killed once all three sites are at work."""
 
 
 def test_the_walkthrough_gives_the_global_model_of_the_simulation(tmp_path):
@@ -52,7 +53,7 @@ def test_the_walkthrough_gives_the_global_model_of_the_simulation(tmp_path):
     before = {path.name for path in clone.iterdir()}
     *blocks, end = blocks
     status = "flwr list ours --format json > status.json\n"
-    script = "set -e\n" + "".join(blocks) + status + KILLED + "set +e\n" + end + "wait\n"
+    script = "set -e\n" + "".join(blocks) + status + KILLED * NIGHT + "set +e\n" + end + "wait\n"
     script = script.replace("9092", str(free_port()))
     for port in ("9101", "9102", "9103"):
         script = script.replace(port, str(free_port()))

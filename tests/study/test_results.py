@@ -1,4 +1,4 @@
-"""The tables in findings/ are those of the grids beside them, in the words of any version."""
+"""Every grid in findings/ can be read, and is that of the table beside it, whatever its version."""
 
 from pathlib import Path
 
@@ -10,12 +10,15 @@ from fedbary.study.grid import read_experiment
 from fedbary.study.table import differing_setting, public, read_table
 
 ROOT = Path(__file__).resolve().parents[2]
-GRIDS = [grid for grid in sorted((ROOT / "findings").rglob("grid.yaml")) if is_table(grid.parent)]
+GRIDS = sorted((ROOT / "findings").rglob("grid.yaml"))
 
 
 @pytest.mark.parametrize("grid", GRIDS, ids=lambda grid: grid.parent.name)
 def test_what_a_table_has_of_a_grid_is_not_asked_to_be_run_again(grid):
     experiment = read_experiment(grid, {}, {})
+    assert experiment.runs and experiment.title and experiment.about
+    if not is_table(grid.parent):
+        return
     table = read_table(grid.parent)
     known = {str(name): rows for name, rows in table.groupby("run", sort=False)}
     assert known.keys() <= experiment.runs.keys()
