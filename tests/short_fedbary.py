@@ -18,6 +18,8 @@ SHORT = {
     "samples": 2,
     "device": "cpu",
 }
+SHORTER = {"model=own:": "train_fraction=0.1", "protocol=": "local_epochs=2"}
+"""What is added to commands with certain words: a ResNet is slow, protocols train for long."""
 
 
 def main() -> None:
@@ -28,5 +30,7 @@ def main() -> None:
             yaml.safe_dump(SHORT | (yaml.safe_load(Path(own).read_text()) if own else {}), settings)
             settings.flush()
             sys.argv = [re.sub(r"^(rounds|cycle)=\d+$", r"\1=1", word) for word in sys.argv]
+            for word, shorter in SHORTER.items():
+                sys.argv += [shorter] if any(w.startswith(word) for w in sys.argv) else []
             sys.argv.insert(2, settings.name)
         cli.main()

@@ -161,7 +161,7 @@ MARGIN = 0.1
 def accuracy(folder, **changes):
     """The accuracy on digits of five clients after six short rounds."""
     short = {
-        "engine": "inline", "clients": 5, "partition": "iid", "rounds": 6, "local_epochs": 3,
+        "engine": "inline", "clients": 5, "partition": "iid", "rounds": 4, "local_epochs": 3,
         "pictures": False, "normalise": "none", "initialisation": "papers", "max_grad_norm": "none",
         "lr_schedule": "constant", "log_var_lr": 0.01,
         "lr": 0.05, "bayesian_layers": 2, "holdout": 0, "samples": 3, "evaluate_clients": 0,

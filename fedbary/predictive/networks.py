@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -71,5 +71,25 @@ def batches(model: nn.Module, x: Tensor, batch_size: int) -> Iterator[Tensor]:
 
 
 def answers_of(model: nn.Module, networks: Sequence[Network], batch: Tensor) -> Tensor:
-    """Return what the networks answer to a batch, (networks, batch, classes)."""
-    return torch.stack([functional_call(model, dict(network), (batch,)) for network in networks])
+    """Return what the networks answer to a batch, (networks, batch, classes).
+
+    Where they differ in the layer alone whose output is the model's, the others run once for all.
+    """
+    names = {name.rpartition(".")[0] for network in networks for name in network}
+    if len(networks) == 1 or len(names) != 1:
+        return torch.stack([functional_call(model, dict(n), (batch,)) for n in networks])
+    (name,), calls = names, []
+
+    def seen(_: nn.Module, given: Any, named: Any, answer: Tensor) -> None:
+        calls.append((given, named, answer))
+
+    with model.get_submodule(name).register_forward_hook(seen, with_kwargs=True):
+        first = functional_call(model, dict(networks[0]), (batch,))
+    if [answer is first for _, _, answer in calls] == [True]:
+        given, named, _ = calls[0]
+        model = model.get_submodule(name)
+        networks = [{k.removeprefix(f"{name}."): v for k, v in n.items()} for n in networks]
+    else:
+        given, named = (batch,), {}
+    others = [functional_call(model, dict(n), given, named) for n in networks[1:]]
+    return torch.stack([first, *others])

@@ -13,7 +13,7 @@ from fedbary.study import sweep as study
 from fedbary.study.grid import read_experiment
 
 SETTINGS = {
-    "engine": "inline", "pictures": False, "clients": 2, "rounds": 20, "local_epochs": 1,
+    "engine": "inline", "pictures": False, "clients": 2, "rounds": 8, "local_epochs": 1,
     "samples": 2, "evaluate_clients": 0,
 }  # fmt: skip
 

@@ -8,11 +8,14 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.func import functional_call
 from torch.nn import functional
 
 import fedbary
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
+from fedbary.predictive.montecarlo import drawn
+from fedbary.predictive.networks import answers_of
 from fedbary.variational import variational
 
 X, Y = torch.randn(40, 3, generator=torch.Generator().manual_seed(0)), torch.arange(40) % 2
@@ -60,6 +63,39 @@ def test_gaussian_layers_are_drawn_from(plain):
     torch.testing.assert_close(prediction.probs, again.probs)
     other = fedbary.predict(network, X, 30, seed=1)
     assert not torch.equal(prediction.probs, other.probs)
+
+
+class Ended(nn.Module):
+    """A trunk and a Gaussian layer, after which there may be more."""
+
+    def __init__(self, plain, end):
+        super().__init__()
+        self.trunk, self.end = plain[:-1], end
+        self.head = variational(nn.Sequential(plain[-1]), last=1, init_log_var=0.0)[0]
+
+    def forward(self, x):
+        return self.end(self.head, self.trunk(x))
+
+
+@pytest.mark.parametrize(
+    ("end", "passes"),
+    [
+        (lambda head, x: head(x), 1),
+        (lambda head, x: 2 * head(x), 5),
+        (lambda head, x: head(x + head(x).mean()), 5),
+        (lambda head, x: x[:, :2], 5),
+    ],
+    ids=["last", "scaled", "twice", "unused"],
+)
+def test_layers_before_the_one_that_is_drawn_run_once_where_its_output_is_the_network_s(
+    plain, end, passes
+):
+    network, seen = Ended(plain, end).eval(), []
+    network.trunk.register_forward_hook(lambda *_: seen.append(1))
+    networks = drawn(network, 5, torch.Generator().manual_seed(0))
+    found = answers_of(network, networks, X)
+    assert len(seen) == passes
+    assert torch.equal(found, torch.stack([functional_call(network, n, (X,)) for n in networks]))
 
 
 def test_layers_that_draw_by_themselves_draw_the_same_network_for_every_batch():

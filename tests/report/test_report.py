@@ -29,7 +29,7 @@ def smoke(tmp_path_factory):
     """The smoke experiment's results and report, made by the two commands."""
     results = tmp_path_factory.mktemp("smoke") / "out"
     grid = ROOT / "findings" / "smoke" / "grid.yaml"
-    shorter = ["clients=4", "rounds=2", "local_epochs=1", "samples=5", "pictures=false"]
+    shorter = ["clients=2", "rounds=1", "local_epochs=1", "samples=5", "pictures=false"]
     for words in (["sweep", grid, *shorter, "--results", results], ["report", results]):
         done = subprocess.run(
             [forked.command(), *map(str, words)],

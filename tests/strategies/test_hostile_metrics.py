@@ -65,7 +65,7 @@ def changed(reply, changes):
 @pytest.mark.slow
 @pytest.mark.parametrize("base", [CLASSIFICATION, REGRESSION, TABLES, VARIATIONAL], ids=str)
 @settings(
-    max_examples=100 if NIGHT else 15,
+    max_examples=100 if NIGHT else 8,
     deadline=None,
     suppress_health_check=list(HealthCheck),
     print_blob=True,

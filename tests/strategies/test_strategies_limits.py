@@ -5,6 +5,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from every_method import NIGHT
 from flwr.app import ArrayRecord, ConfigRecord
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -59,7 +60,7 @@ OPPOSITE = ([-1.0, 1.0], [-1.0, 1.0], [-1.0, -1.0], 1e12)
 @example(sent=[FAR, FAR], dtype=torch.float32, unit="log_var", beta=0.0)
 @example(sent=[FAR, OPPOSITE, FAR], dtype=torch.float64, unit="rho", beta=0.9)
 @example(sent=[FAR, OPPOSITE, FAR], dtype=torch.float16, unit="std", beta=0.9)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=100 if NIGHT else 10, deadline=None)
 def test_whatever_is_admitted_has_a_sound_aggregate_that_is_admitted_again(
     rule, sent, dtype, unit, beta
 ):

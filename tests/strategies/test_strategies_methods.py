@@ -126,6 +126,7 @@ def test_a_federation_learns(name):
     assert (model(x).argmax(1) == y).float().mean() > 0.8
 
 
+@night  # by day tests/apps cut off a run of each kind
 @pytest.mark.parametrize("name", EACH)
 def test_a_resumed_run_is_the_uninterrupted_one(name):
     _, whole = run(name)

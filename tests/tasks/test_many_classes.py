@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from every_method import night
 from torch import nn
 from typer.testing import CliRunner
 
@@ -91,6 +92,7 @@ def test_it_is_scored_on_labelled_examples_as_in_the_run(ended, monkeypatch):
 
 
 @pytest.mark.slow
+@night  # by day the graphs of images, tables, numbers and texts
 def test_its_graph_predicts_as_it_does(ended):
     onnxruntime = pytest.importorskip("onnxruntime")
     _, folder, held = ended
