@@ -43,7 +43,7 @@ def test_a_sweep_and_its_report_need_no_clone(environment, tmp_path):
     grid = {"settings": dict(word.split("=") for word in QUICK), "grid": [{"rule": ["RKLB", "WB"]}]}
     (tmp_path / "mine.yaml").write_text(json.dumps(grid))
     for words in (
-        ["sweep", "mine.yaml", "engine=inline", "--results", "found"],
+        ["sweep", "mine.yaml", "engine=inline", "--results", "found", "--jobs", "1"],
         ["report", "found"],
     ):
         done = command_of_the_wheel(environment, *words, cwd=tmp_path)

@@ -1,8 +1,5 @@
 """A run forked from a warm process is the run of a fresh one, and each has its own output."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import psutil
@@ -35,9 +32,17 @@ def children():
 def warm():
     before = children()
     process = WarmProcess()
-    yield process
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+            patch.setenv(name, "1")
+        yield process
     process.close()
     assert children() <= before
+
+
+def forking():
+    (process,) = (p for p in children() if "server_app.engine.warm" in p.cmdline())
+    return process
 
 
 def test_a_forked_run_is_the_same_as_a_fresh_one(tmp_path, warm):
@@ -54,13 +59,14 @@ def test_a_forked_run_is_the_same_as_a_fresh_one(tmp_path, warm):
     assert all(log.count("\n") == logs[-1].count("\n") > 1 for log in logs)
 
 
-def test_a_failed_run_says_why_and_the_next_goes_on(tmp_path, warm):
+def test_a_failed_run_says_why_the_next_goes_on_and_what_is_forked_has_one_thread(tmp_path, warm):
     file = tmp_path / "settings.yaml"
     for rule, ends_well in (("Mystery", False), ("WB", True)):
         settings = resolve({**QUICK, "output": str(tmp_path / rule)}).model_dump()
         file.write_text(yaml.safe_dump(settings | {"rule": rule}))
         with open(tmp_path / f"{rule}.log", "w") as log:
             assert warm.run(file, log) == ends_well
+        assert forking().num_threads() == 1
     assert "fedbary: rule: 'Mystery'; expected" in (tmp_path / "Mystery.log").read_text()
 
 
@@ -69,24 +75,11 @@ def test_a_process_that_was_killed_is_started_again(tmp_path, warm):
     file.write_text(yaml.safe_dump(resolve({**QUICK, "output": str(tmp_path / "a")}).model_dump()))
     with open(tmp_path / "log", "w") as log:
         assert warm.run(file, log)
-        (process,) = (p for p in children() if "server_app.engine.warm" in p.cmdline())
+        process = forking()
         process.kill()
         process.wait()
         file.write_text(file.read_text().replace(str(tmp_path / "a"), str(tmp_path / "b")))
         assert warm.run(file, log)
-
-
-def test_what_is_forked_has_one_thread():
-    code = """
-import os
-from importlib import import_module
-from server_app.engine import warm
-for module in warm.FOR_THE_FORKS:
-    import_module(module)
-assert os.listdir("/proc/self/task") == [str(os.getpid())]
-"""
-    one_thread = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, env=one_thread)
 
 
 def test_what_goes_wrong_at_the_start_is_in_the_log(tmp_path, monkeypatch):

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from every_method import NIGHT
 from flwr.clientapp import ClientApp
 from runs_of import timeless_lines as lines
 from safetensors.torch import load_file
@@ -110,7 +111,7 @@ def test_packed_messages_are_packed_alike_after_an_interruption(tmp_path):
 @pytest.mark.slow
 def test_a_server_killed_again_and_again_ends_with_the_same_model(whole, tmp_path):
     folder, file = tmp_path / "run", tmp_path / "settings.yaml"
-    for resumed in range(ROUNDS):
+    for resumed in range(ROUNDS if NIGHT else 2):
         chosen = settings(output=str(folder), resume="last" if resumed else "none")
         file.write_text(yaml.safe_dump(chosen.model_dump()))
         command = [sys.executable, "-m", "server_app.engine.inline", str(file)]
