@@ -14,7 +14,7 @@ import torch
 
 torch.set_num_threads(1)
 os.fsync = lambda descriptor: None
-EXAMPLES = 100 if os.environ.get("FEDBARY_EVERY_METHOD") else 40
+EXAMPLES = 100 if os.environ.get("FEDBARY_EVERY_METHOD") else 25
 hypothesis.settings.register_profile("shared machine", deadline=None, max_examples=EXAMPLES)
 hypothesis.settings.load_profile("shared machine")
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")

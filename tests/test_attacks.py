@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from every_method import night
+from every_method import NIGHT, night
 from flwr.app import Context, RecordDict
 from flwr.clientapp import ClientApp
 from hypothesis import given
@@ -161,7 +161,7 @@ MARGIN = 0.1
 def accuracy(folder, **changes):
     """The accuracy on digits of five clients after six short rounds."""
     short = {
-        "engine": "inline", "clients": 5, "partition": "iid", "rounds": 4, "local_epochs": 3,
+        "engine": "inline", "clients": 5, "partition": "iid", "rounds": 6, "local_epochs": 3,
         "pictures": False, "normalise": "none", "initialisation": "papers", "max_grad_norm": "none",
         "lr_schedule": "constant", "log_var_lr": 0.01,
         "lr": 0.05, "bayesian_layers": 2, "holdout": 0, "samples": 3, "evaluate_clients": 0,
@@ -178,7 +178,8 @@ def test_one_client_of_tiny_variances_ruins_rklb_but_not_with_a_bound_nor_the_me
     assert accuracy(tmp_path / "ruined", rule="RKLB", **hostile) < honest - 5 * MARGIN
     bounded = accuracy(tmp_path / "bounded", rule="RKLB", max_precision_ratio=1.5, **hostile)
     assert bounded > honest - MARGIN
-    assert accuracy(tmp_path / "median", rule="Median", **hostile) > honest - MARGIN
+    if NIGHT:
+        assert accuracy(tmp_path / "median", rule="Median", **hostile) > honest - MARGIN
 
 
 @night
