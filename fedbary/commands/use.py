@@ -40,7 +40,7 @@ Level = Annotated[
     float | None,
     typer.Option(help="Rate at which sets hold the true class.", show_default="the run's"),
 ]
-Site = Annotated[
+ForSite = Annotated[
     str | None,
     typer.Option(
         help="Make the sets for one site, by its own held-out examples, or its class counts.",
@@ -74,7 +74,7 @@ def predict(
         ),
     ] = None,
     level: Level = None,
-    site: Site = None,
+    site: ForSite = None,
     target: Target = "",
     own_code: OwnCode = False,
     force: Force = False,
@@ -170,7 +170,7 @@ def evaluate(
         typer.Option(help="Score each value of this column too; for images: folder, folder 2, …"),
     ] = None,
     level: Level = None,
-    site: Site = None,
+    site: ForSite = None,
     target: Target = "",
     output: Annotated[Path, typer.Option(help="Folder to write.")] = Path("evaluation"),
     own_code: OwnCode = False,

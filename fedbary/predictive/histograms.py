@@ -80,7 +80,8 @@ class HeldOut(NamedTuple):
 
     def told(self) -> dict[str, list[int]]:
         """Return the cells that are not empty, and their counts, by the names of a message."""
-        return {**_sparse("", self.scores), **_sparse("risk-", self.risk)}
+        risk = _sparse("risk-", self.risk) if len(self.risk) else {}
+        return {**_sparse("", self.scores), **risk}
 
 
 def together(sites: Iterable[HeldOut]) -> HeldOut:
@@ -104,7 +105,8 @@ def believed(answer: Mapping[str, Any], height: int, risks: int) -> HeldOut:
     ValueError
         Unless they hold whole numbers above 0, each of another cell, and both as many examples.
     """
-    held = HeldOut(_dense(answer, "", height), _dense(answer, "risk-", risks))
+    scores = _dense(answer, "", height)
+    held = HeldOut(scores, _dense(answer, "risk-", risks) if risks else scores[:0])
     if risks and held.examples != int(held.risk.sum()):
         raise ValueError("histograms of different numbers of examples")
     return held

@@ -6,6 +6,8 @@ import json
 import numpy as np
 import pytest
 import torch
+from every_method import OF_CLASSES, night, of_tables
+from hostile_site import run_with_a_hostile_site
 
 import fedbary
 from fedbary.commands.use import evaluate, predict
@@ -118,3 +120,32 @@ def test_a_column_without_levels_is_refused_before_the_first_round():
     numbers = {"task": "tables", "conformal_by": "mean radius"}
     with pytest.raises(SettingError, match="conformal_by: 'mean radius'; expected all, class"):
         task_of(settings(**numbers)).check(own_data=False)
+
+
+def test_a_site_sends_whole_numbers_alone(tmp_path):
+    """The server has no example: a reply has four lists of counts, and no array."""
+    sent = []
+
+    def heard(action, reply):
+        if action == "ask" and "cells" in reply.content.metric_records["metrics"]:
+            sent.append(reply.content)
+
+    own = {"method": "LDA", "model": "linear", "conformal_by": "class"}
+    run_with_a_hostile_site(settings(**own), tmp_path / "run", heard, partition=1)
+    (content,) = sent
+    assert [*content] == ["metrics"]
+    metrics = dict(content.metric_records["metrics"])
+    assert metrics.keys() == {"cells", "counts", "risk-cells", "risk-counts"}
+    assert {type(number) for numbers in metrics.values() for number in numbers} == {int}
+    assert sum(metrics["counts"]) == fedbary.load(tmp_path / "run").sites["partition 1"].examples
+
+
+@night
+@pytest.mark.parametrize("name", OF_CLASSES)
+def test_after_any_method_every_site_has_part_in_the_sets(name, tmp_path):
+    run_inline(of_tables(name, holdout=0.3, conformal=0.9), tmp_path / "run")
+    trained = fedbary.load(tmp_path / "run")
+    assert trained.sites.keys() == {f"partition {k}" for k in range(3)}
+    known = trained.evaluation_examples()
+    hits = trained.sets(known).gather(1, known.y[:, None])
+    assert float(hits.double().mean()) > 0.75

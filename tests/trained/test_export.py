@@ -103,6 +103,26 @@ def test_a_graph_makes_the_same_sets_of_probabilities(score, tmp_path):
 
 
 @pytest.mark.slow
+def test_the_graph_has_the_intervals_of_the_model(tmp_path):
+    """Some 5 seconds."""
+    rows = [f"{k % 7},{'ab'[k % 2]},{k % 5 + k % 2 * (k % 11)}" for k in range(120)]
+    (tmp_path / "rows.csv").write_text("\n".join(["x,ward,y", *rows]))
+    changes = {
+        "task": "regression", "method": "ConjugateGaussian", "model": "linear", "noise": "learned",
+        "dataset": str(tmp_path / "rows.csv"), "holdout": 0.4, "conformal": 0.8,
+        "conformal_by": "ward",
+    }  # fmt: skip
+    run_inline(resolve({**QUICK, **changes}), tmp_path / "run")
+    model = fedbary.load(tmp_path / "run")
+    model.export(tmp_path / "model.onnx")
+    x = model.task.evaluation_examples().x
+    found, _ = answered(tmp_path / "model.onnx", x)
+    for name, end in zip(("low", "high"), model.intervals(x), strict=True):
+        np.testing.assert_allclose(found[name], end, rtol=1e-4, atol=1e-4)
+    assert len(set(model.thresholds().bins.tolist())) == 2
+
+
+@pytest.mark.slow
 def test_the_graph_has_the_sets_of_the_model(tmp_path):
     """Some 10 seconds."""
     changes = {"conformal": 0.9, "conformal_score": "raps", "samples": 5}
