@@ -14,6 +14,7 @@ from fedbary.errors import SettingError
 from fedbary.predictive.conformal import Thresholds
 from fedbary.predictive.histograms import HeldOut, believed
 from fedbary.runs.whole import write_whole
+from fedbary.scores.coverage import interval
 
 CONFORMAL = "conformal.json"
 """The file's name."""
@@ -51,7 +52,7 @@ def write_conformal(
         "sites": {
             name: {
                 "examples": held.examples,
-                "covered_by_others": _by_others(found, held.scores),
+                **_by_others(found, held.scores),
                 **held.told(),
             }
             for name, held in sites.items()
@@ -80,7 +81,12 @@ def read_sites(folder: Path, height: int, risks: int) -> dict[str, HeldOut]:
         raise SettingError(str(file), error, "what the run wrote") from None
 
 
-def _by_others(found: Thresholds, counts: Tensor) -> float | None:
-    """Return the part of a site's examples that the other sites' thresholds cover."""
-    others = found.without(counts)
-    return others.covered(counts) / int(counts.sum()) if others.examples else None
+def _by_others(found: Thresholds, counts: Tensor) -> dict[str, float]:
+    """Return the part of a site's examples that the others' thresholds cover, and its interval."""
+    others, held = found.without(counts), int(counts.sum())
+    if not others.examples:
+        return {}
+    hits = others.covered(counts)
+    low, high = interval(hits, held)
+    name = "covered_by_others"
+    return {name: hits / held, f"{name}_low": low, f"{name}_high": high}

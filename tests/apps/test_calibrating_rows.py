@@ -60,6 +60,9 @@ def test_numbers_have_intervals_by_group_and_by_site(tmp_path, capsys, monkeypat
     held = kept(tmp_path / "run")
     assert held["thresholds"]["loud"] > 2 * held["thresholds"]["calm"]
     assert {"all", "ward=calm", "ward=loud", "ward=small"} == held["test"].keys()
+    for told in held["sites"].values():
+        low, high = (told[f"covered_by_others_{end}"] for end in ("low", "high"))
+        assert low <= told["covered_by_others"] <= high
     known = trained.read(tmp_path / "wards.csv")
     low, high = trained.intervals(known)
     forecast = trained.scored_by_sites(known)
