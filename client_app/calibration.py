@@ -10,18 +10,17 @@ from torch import Tensor, nn
 from client_app.job import Job
 from fedbary.parts.parameters import told
 from fedbary.predictive import Predictive
-from fedbary.predictive.conformal import QUESTION, held_out_histogram
-from fedbary.predictive.histograms import HeldOut, empty
-from fedbary.predictive.risk import risk_histogram
+from fedbary.predictive.conformal import QUESTION
 from fedbary.seeds import seed_of_draws
-from fedbary.settings.task_words import OfSets
+from fedbary.settings.task_words import OfGuarantees
+from fedbary.tasks import held_out
 
 
 def kinds_told(job: Job, question: str) -> set[str]:
     """Return the words of `withhold` that a question's answer would go against."""
     if question != QUESTION:
         return {"label-counts"} if job.task.counts_classes else set()
-    by_class = told(OfSets, job.node.settings).conformal_by == "class"
+    by_class = told(OfGuarantees, job.node.settings).conformal_by == "class"
     return {"scores", "label-counts"} if by_class else {"scores"}
 
 
@@ -37,16 +36,14 @@ def answer_of_held_out(
     job, model
         The site's, and the network of the run.
     config, tensors
-        Of the question: how members are pooled, and what predicts.
+        Of the question: how members are pooled, the noise that is added, and what predicts.
     """
-    settings, shard = job.node.settings, job.shard
-    own = told(OfSets, settings)
-    by_class, y = own.conformal_by == "class", shard.y_held_out
-    if not len(y):
-        return {**empty(1).told()}
-    by = Predictive.from_tensors(tensors, str(config["joined-by"]))
+    settings, own = job.node.settings, job.held
+    if not len(own.y_held_out):
+        return {**dict.fromkeys(("cells", "counts", "risk-cells", "risk-counts"), [])}
+    by = Predictive.from_tensors(tensors, str(config["joined-by"]), float(config["noise-var"]))
     model.load_state_dict({**by.model})
     seed = seed_of_draws(settings.seed)
-    prediction = job.task.predicted(model, shard.x_held_out, job.facts, seed, by)
-    scores = held_out_histogram(own.conformal_score, prediction.probs, y, by_class)
-    return {**HeldOut(scores, risk_histogram(prediction, y)).told()}
+    prediction = job.task.predicted(model, job.shard.x_held_out, job.facts, seed, by)
+    by_own = prediction, own.x_held_out, own.y_held_out
+    return {**held_out(settings, job.signature, *by_own).told()}

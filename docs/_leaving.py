@@ -31,7 +31,7 @@ RUNS: Mapping[str, Mapping[str, Any]] = {
         "normalise": "channels", "calibrate": "temperature", "holdout": 0.1, "conformal": 0.9,
     },
     "tables": {"calibrate": "temperature", "holdout": 0.1, "missing": "median"},
-    "regression": {"method": "FedAG", "missing": "median"},
+    "regression": {"method": "FedAG", "missing": "median", "holdout": 0.1, "conformal": 0.9},
 }  # fmt: skip
 """Each task, with the settings under which its sites tell most."""
 

@@ -7,17 +7,28 @@ from functools import partial
 from logging import INFO, WARNING
 from typing import Any
 
+import torch
+
 from fedbary.figures.set_sizes import set_size_picture
 from fedbary.figures.spared import spared
 from fedbary.parts.parameters import told
 from fedbary.predictive import Predictive
-from fedbary.predictive.conformal import QUESTION, Conformal, examples_needed
+from fedbary.predictive.conformal import QUESTION, Thresholds, examples_needed
 from fedbary.predictive.histograms import HeldOut, believed, together
 from fedbary.runs.conformal_kept import CONFORMAL, write_conformal
+from fedbary.runs.schema import NOISE_VAR
 from fedbary.scores.coverage import coverage
 from fedbary.seeds import seed_of_draws
-from fedbary.settings.task_words import OfSets
-from fedbary.tasks import Question
+from fedbary.settings.task_words import OfGuarantees
+from fedbary.tasks import (
+    Question,
+    Signature,
+    edges,
+    groups,
+    hits_and_sizes,
+    risks,
+    row_names,
+)
 from server_app.recorder import Recorder
 from server_app.roster.asker import Asker
 from server_app.roster.roster import Roster
@@ -37,32 +48,35 @@ def calibrate(recorder: Recorder, roster: Roster, asker: Asker, config: Mapping[
     config
         What every message holds beside its arrays.
     """
-    own = told(OfSets, recorder.settings)
-    level = own.conformal
+    settings, level = recorder.settings, told(OfGuarantees, recorder.settings).conformal
     if level is None:
         return
-    classes = recorder.task.signature().classes
-    height = len(classes) if own.conformal_by == "class" else 1
-    sites = _histograms(recorder, roster, asker, config, height)
+    signature = recorder.task.signature()
+    sites = _histograms(recorder, roster, asker, config, signature)
     if not sites:
         (recorder.results.path / CONFORMAL).unlink(missing_ok=True)
         log(WARNING, "No site sent a histogram of its held-out examples: the run has no sets")
         return
-    found = Conformal(own.conformal_score, level, together(sites.values(), height).scores)
-    tested = _tested(recorder, found, classes)
-    write_conformal(recorder.results.path, found, sites, classes, tested)
-    _say(found, len(sites), classes, tested)
+    found = Thresholds(level, together(sites.values()).scores)
+    tested = _tested(recorder, found, signature)
+    kept = edges(settings, signature, found)
+    write_conformal(recorder.results.path, found, sites, kept, tested)
+    _say(found, len(sites), list(kept), tested)
 
 
 def _histograms(
-    recorder: Recorder, roster: Roster, asker: Asker, config: Mapping[str, Any], height: int
+    recorder: Recorder,
+    roster: Roster,
+    asker: Asker,
+    config: Mapping[str, Any],
+    signature: Signature,
 ) -> dict[str, HeldOut]:
     """Return each site's histogram by its name, of those who told what they hold."""
-    by = recorder.predictive
+    by, height = recorder.predictive, len(row_names(recorder.settings, signature))
     question = Question(
         QUESTION,
-        lambda answer, _: believed(answer, height),
-        {"joined-by": by.joined_by},
+        lambda answer, _: believed(answer, height, risks(signature)),
+        {"joined-by": by.joined_by, "noise-var": _noise_var(recorder)},
         by.tensors(),
     )
     nodes = roster.evaluators(recorder.settings.rounds)
@@ -87,10 +101,14 @@ def _histograms(
     return sites
 
 
+def _noise_var(recorder: Recorder) -> float:
+    return float(recorder.results.result.get(NOISE_VAR, 0.0))
+
+
 def _tested(
-    recorder: Recorder, found: Conformal, classes: Sequence[str]
+    recorder: Recorder, found: Thresholds, signature: Signature
 ) -> dict[str, dict[str, float]]:
-    """Return how the sets do on the server's test set, in all and by class, and draw their sizes.
+    """Return how the sets do on the server's test set, in all and by row, and draw their sizes.
 
     Without a test set it is nothing.
     """
@@ -98,39 +116,49 @@ def _tested(
     if settings.dataset == "none" or (on := task.scored_by_clients(recorder.facts)) is None:
         return {}
     x, y = on
-    seed = seed_of_draws(settings.seed)
     held = recorder.predictive
-    by = Predictive.from_tensors(held.tensors(), held.joined_by)
-    prediction = task.predicted(recorder.model, x, recorder.facts, seed, by)
-    sets = found.sets(prediction.probs)
+    by = Predictive.from_tensors(held.tensors(), held.joined_by, _noise_var(recorder))
+    prediction = task.predicted(recorder.model, x, recorder.facts, seed_of_draws(settings.seed), by)
+    rows = groups(settings, signature, task.evaluation_examples().x)
+    hits, sizes = hits_and_sizes(settings, found, prediction, y, rows)
     if settings.pictures:
         with spared("set-sizes.png", partial(log, WARNING, "%s")):
-            recorder.results.draw(set_size_picture(sets, y, found.level), "set-sizes")
-    of_class = {f"class={name}": y == k for k, name in enumerate(classes)}
-    parts = {"all": y >= 0, **{name: here for name, here in of_class.items() if here.any()}}
+            drawn = set_size_picture(hits, sizes, found.level)
+            recorder.results.draw(drawn, "set-sizes")
+    parts = {"all": torch.ones(len(hits), dtype=torch.bool)}
+    parts |= {f"class={name}": y.cpu() == k for k, name in enumerate(signature.classes)}
+    if rows is not None:
+        by_column = told(OfGuarantees, settings).conformal_by
+        names = enumerate(row_names(settings, signature))
+        parts |= {f"{by_column}={name}": rows == k for k, name in names}
+    called = "set_size" if signature.classes else "width"
     return {
-        name: {"examples": int(here.sum()), **coverage(sets[here.to(sets.device)], y[here])}
+        name: {"examples": int(here.sum()), **coverage(hits[here], sizes[here], called)}
         for name, here in parts.items()
+        if here.any()
     }
 
 
 def _say(
-    found: Conformal,
+    found: Thresholds,
     sites: int,
-    classes: Sequence[str],
+    names: Sequence[str],
     tested: Mapping[str, Mapping[str, float]],
 ) -> None:
     if found.examples < (needed := examples_needed(found.level)):
-        few = "Sets hold all classes: %d examples are held out, conformal=%s needs %d"
+        few = "Sets hold all there is: %d examples are held out, conformal=%s needs %d"
         log(WARNING, few, found.examples, found.level, needed)
     elif found.short:
-        names = ", ".join(classes[row] for row in found.short)
-        log(WARNING, "Classes with too few examples for a threshold of their own: %s", names)
+        short = ", ".join(names[row] for row in found.short)
+        log(WARNING, "Too few examples for a threshold of their own: %s", short)
     said = ""
     if tested:
-        all_, worst = tested["all"], min(tested.values(), key=lambda scored: scored["coverage"])
+        all_, worst = tested["all"], min(tested, key=lambda name: tested[name]["coverage"])
         low, high = (100 * all_[f"coverage_{end}"] for end in ("low", "high"))
-        said = f"; on the test set {100 * all_['coverage']:.1f} % ({low:.1f} to {high:.1f}), worst "
-        said += f"class {100 * worst['coverage']:.1f} %, {all_['set_size']:.2f} classes a set"
+        said = f"; on the test set {100 * all_['coverage']:.1f} % ({low:.1f} to {high:.1f})"
+        if worst != "all":
+            said += f", least {100 * tested[worst]['coverage']:.1f} % of {worst}"
+        many = "{set_size:.2f} classes a set" if "set_size" in all_ else "mean width {width:.4g}"
+        said += f", {many.format(**all_)}"
     made = 100 * found.level, found.examples, sites, said
     log(INFO, "Sets of %g %% by %d examples of %d sites%s", *made)

@@ -37,6 +37,7 @@ def kept_to(
         If there are no held-out examples, or a number is out of its range.
     """
     from fedbary.predictive import Prediction
+    from fedbary.predictive.histograms import together
     from fedbary.predictive.risk import certain, risk_histogram, uncertainty_bins
 
     prediction = trained.scored_by_sites(examples)
@@ -44,8 +45,8 @@ def kept_to(
         raise SettingError("error_rate", error_rate, "none: an example has no single class")
     if known is not None and known.y is not None:
         counts = risk_histogram(trained.scored_by_sites(known), known.y)
-    elif trained.held_out is not None:
-        counts = trained.held_out.risk
+    elif trained.sites:
+        counts = together(trained.sites.values()).risk
     else:
         allowed = "--held-out with labelled examples, or a run with conformal=0.9"
         raise SettingError("confidence", confidence, allowed)

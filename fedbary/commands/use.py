@@ -40,6 +40,13 @@ Level = Annotated[
     float | None,
     typer.Option(help="Rate at which sets hold the true class.", show_default="the run's"),
 ]
+ForSite = Annotated[
+    str | None,
+    typer.Option(
+        help="Make the sets for one site, by its own held-out examples, or its class counts.",
+        show_default="all sites together",
+    ),
+]
 Force = Annotated[bool, typer.Option("--force", help="Replace existing files.")]
 
 
@@ -67,6 +74,7 @@ def predict(
         ),
     ] = None,
     level: Level = None,
+    site: ForSite = None,
     target: Target = "",
     own_code: OwnCode = False,
     force: Force = False,
@@ -79,16 +87,16 @@ def predict(
 
     The CSV has a line an example. Classes: the most probable class, all probabilities, total and
     epistemic uncertainty in nats. Numbers: mean, std and a 90 % interval. A run with conformal sets
-    adds the classes in each example's set. A picture beside the CSV shows the surest and the least
-    sure images. A row with a level that the model does not know is referred to a person, without a
-    prediction.
+    adds the classes in each example's set, or the ends of its interval. A picture beside the CSV
+    shows the surest and the least sure images. A row with a level that the model does not know is
+    referred to a person, without a prediction.
 
     Examples: `fedbary predict runs/RUN scans/ --samples 50`; `fedbary predict runs/RUN loans.csv
     --error-rate 0.01 --confidence 0.95`.
     """
     from fedbary.commands.guaranteed import kept_to
     from fedbary.trained import load, writing
-    from fedbary.trained.class_sets import set_columns
+    from fedbary.trained.class_sets import lacking, set_columns
 
     if held_out and error_rate is None:
         raise SettingError("--held-out", str(held_out), "only together with --error-rate")
@@ -101,7 +109,10 @@ def predict(
     prediction = trained.predict(examples, samples)
     said = trained.task.answers(prediction, trained.signature)
     names = names_of(trained, examples)
-    columns: dict[str, Any] = {**names, **said, **set_columns(trained, examples, level)}
+    sets = set_columns(trained, examples, level, site)
+    for line in lacking(trained, level, site) if site else ():
+        tell(line)
+    columns: dict[str, Any] = {**names, **said, **sets}
     if error_rate is not None:
         own = held_out and not_trained_on(
             trained, read(trained, held_out, target).known(), held_out
@@ -159,6 +170,7 @@ def evaluate(
         typer.Option(help="Score each value of this column too; for images: folder, folder 2, …"),
     ] = None,
     level: Level = None,
+    site: ForSite = None,
     target: Target = "",
     output: Annotated[Path, typer.Option(help="Folder to write.")] = Path("evaluation"),
     own_code: OwnCode = False,
@@ -178,7 +190,7 @@ def evaluate(
     from fedbary.figures.set_sizes import set_size_picture
     from fedbary.texts import alike
     from fedbary.trained import load, writing
-    from fedbary.trained.class_sets import set_scores
+    from fedbary.trained.class_sets import lacking, set_scores
     from fedbary.trained.judgement import pictures, scores
 
     trained = learned(load(run, own_code))
@@ -193,19 +205,20 @@ def evaluate(
         tell(f"{data}: {count} of {len(examples.names)} examples are equal to ones trained on")
     prediction = trained.predict(examples, samples)
     found = scores(trained, prediction, examples, by)
-    if level is None and trained.conformal:
-        level = trained.conformal.level
+    has_sets = trained.sites or level is not None or site is not None
     covered: dict[str, list[Any]] = {}
     with writing.written_whole(output) as folder:
         with spared("pictures", tell):
             for name, figure in pictures(trained, prediction, examples, by):
                 writing.write_picture(folder / f"{name}.png", figure)
-        if level is not None:
-            sets = trained.sets(examples, level)
-            covered = set_scores(sets, examples, trained.signature.classes, by)
+        if has_sets:
+            thresholds = trained.thresholds(level, site)
+            for line in lacking(trained, level, site) if site else ():
+                tell(line)
+            covered, hits, sizes = set_scores(trained, examples, thresholds, by)
             writing.write_table(folder / "sets.csv", covered)
             with spared("set-sizes.png", tell):
-                drawn = set_size_picture(sets, examples.y, level)
+                drawn = set_size_picture(hits, sizes, thresholds.level)
                 writing.write_picture(folder / "set-sizes.png", drawn)
         writing.write_table(folder / "scores.csv", found)
     for line in [*aligned(found), *(aligned(covered) if covered else ())]:

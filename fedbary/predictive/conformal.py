@@ -1,24 +1,30 @@
-"""Sets of classes that hold the true one at a chosen rate: split conformal prediction.
+"""Sets and intervals that hold the truth at a chosen rate: split conformal prediction.
 
-A score says how badly a class fits an example. It counts by its bin, see `histograms`. With n
-scores of held-out examples the threshold is the least bin that ⌈(n + 1) level⌉ of them do not
-exceed. A set holds the classes whose bins do not exceed it. If a new example and the held-out ones
-are exchangeable, and the model has seen none of them,
+A score says how badly a class, or a number, fits an example. It counts by its bin, see
+`histograms`. With n scores of held-out examples the threshold is the least bin that
+⌈(n + 1) level⌉ of them do not exceed. A set holds the classes whose bins do not exceed it, an
+interval the numbers up to its edge. If a new example and the held-out ones are exchangeable, and
+the model has seen none of them,
 
     level ≤ P(the set holds its class) ≤ level + 1/(n + 1) + the mass of the threshold's bin.
+
+Each row of a histogram has a threshold: one of all examples, one a class, or one a group.
 
 References
 ----------
 Vovk, Gammerman and Shafer, Algorithmic Learning in a Random World, 2005; Sadinle, Lei and
 Wasserman, Least Ambiguous Set-Valued Classifiers, JASA 2019 (``lac``); Romano, Sesia and Candès,
 Classification with Valid and Adaptive Coverage, NeurIPS 2020 (``aps``); Angelopoulos, Bates, Malik
-and Jordan, Uncertainty Sets for Image Classifiers, ICLR 2021 (``raps``).
+and Jordan, Uncertainty Sets for Image Classifiers, ICLR 2021 (``raps``); Lei et al.,
+Distribution-Free Predictive Inference for Regression, JASA 2018, section 5.2 (intervals); Podkopaev
+and Ramdas, Distribution-Free Uncertainty Quantification for Classification under Label Shift, UAI
+2021 (`Thresholds.counted_as`).
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 
@@ -26,7 +32,8 @@ import torch
 from torch import Tensor
 
 from fedbary.errors import SettingError
-from fedbary.predictive.histograms import BINS, bins_of, counted
+from fedbary.predictive.forecast import Forecast
+from fedbary.predictive.histograms import BINS, bins_of, upper_odds
 
 QUESTION = "conformal"
 """What the server's question for the sites' histograms is called."""
@@ -64,27 +71,18 @@ def class_bins(score: str, probs: Tensor) -> Tensor:
     return found.gather(-1, order.argsort(-1))
 
 
-def held_out_histogram(score: str, probs: Tensor, y: Tensor, by_class: bool) -> Tensor:
-    """Return the histogram of the true classes' scores, a row for all or one a class.
+def true_class_bins(score: str, probs: Tensor, y: Tensor) -> Tensor:
+    """Return the bin of each example's own class, (N,) int64; the arguments are `class_bins`'s."""
+    return class_bins(score, probs).gather(1, y.to(probs.device)[:, None])[:, 0]
 
-    Parameters
-    ----------
-    score
-        As of `class_bins`.
-    probs, y
-        Probabilities (N, classes) of held-out examples, and their classes (N,).
-    by_class
-        Whether each class has a row of its own.
 
-    Returns
-    -------
-    Tensor
-        Counts (rows, BINS), int64.
+def residual_bins(forecast: Forecast, y: Tensor) -> Tensor:
+    """Return the bin of each target's score s/(1 + s), (N,) int64, with s = |y − mean|/std.
+
+    Equal steps of the score's log-odds are equal steps of log s, 1.6 % each.
     """
-    y = y.to(probs.device)
-    own = class_bins(score, probs).gather(1, y[:, None])[:, 0]
-    rows = y if by_class else torch.zeros_like(y)
-    return counted(own, rows, probs.shape[-1] if by_class else 1)
+    residual = (y.to(forecast.mean.device) - forecast.mean).abs().double()
+    return bins_of(residual, forecast.var.double().sqrt())
 
 
 def examples_needed(level: float) -> int:
@@ -108,18 +106,24 @@ def threshold(counts: Tensor, level: float) -> int:
     return min(int(place), BINS - 1)
 
 
+SLACK = 1e-12
+"""The part by which a sum of weights may fall short by rounding."""
+
+
 @dataclass(frozen=True, eq=False)
-class Conformal:
-    """What makes sets of probabilities.
+class Thresholds:
+    """The largest bin of each row.
 
     Parameters
     ----------
-    score : str
-        As of `class_bins`.
     level : float
-        The rate at which sets hold the true class, from above 0 to below 1.
+        The rate at which the truth is held, from above 0 to below 1.
     counts : Tensor
-        The sites' histograms, summed: (1, BINS), or a row a class.
+        The sites' histograms, summed: (rows, BINS).
+    counted_as : Tensor, optional
+        How many examples each class has where predictions are made, (rows,), of rows that are
+        classes. The scores of class c then weigh w_c, the ratio of this number to the row's own.
+        The threshold of c is the least bin up to which they weigh level · (Σ w + w_c).
 
     Raises
     ------
@@ -127,9 +131,9 @@ class Conformal:
         If the level is out of its range.
     """
 
-    score: str
     level: float
     counts: Tensor
+    counted_as: Tensor | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.level < 1:
@@ -147,23 +151,63 @@ class Conformal:
         return [row for row, count in enumerate(held) if count < examples_needed(self.level)]
 
     @cached_property
-    def thresholds(self) -> Tensor:
-        """The largest bin in a set, (rows,): each row's own; for one that is short that of all."""
+    def bins(self) -> Tensor:
+        """The largest bin of each row, (rows,): its own; for one that is short that of all."""
+        if self.counted_as is not None:
+            return self._weighted(self.counted_as.double())
         short, of_all = set(self.short), threshold(self.counts.sum(0), self.level)
         rows = enumerate(self.counts)
         return torch.tensor(
             [of_all if k in short else threshold(row, self.level) for k, row in rows]
         )
 
-    def sets(self, probs: Tensor) -> Tensor:
-        """Return which classes are in each example's set, (N, classes) bool."""
-        return class_bins(self.score, probs) <= self.thresholds.to(probs.device)
+    def _weighted(self, wanted: Tensor) -> Tensor:
+        weights = wanted / self.counts.sum(1).clamp_min(1)
+        reached = (weights @ self.counts.double()).cumsum(0)
+        needed = self.level * (reached[-1] + weights) * (1 - SLACK)
+        return torch.searchsorted(reached, needed).clamp_max(BINS - 1)
 
     def covered(self, counts: Tensor) -> int:
-        """Return how many of the examples in a histogram have their class in their set."""
-        allowed = torch.arange(BINS) <= self.thresholds[:, None]
-        return int(counts[allowed].sum())
+        """Return how many of the examples in a histogram do not exceed their row's threshold."""
+        return int(counts[torch.arange(BINS) <= self.bins[:, None]].sum())
 
-    def without(self, counts: Tensor) -> Conformal:
-        """Return what it is without the histogram of a site."""
-        return replace(self, counts=self.counts - counts)
+    def without(self, counts: Tensor) -> Thresholds:
+        """Return what they are without the histogram of a site."""
+        return Thresholds(self.level, self.counts - counts)
+
+    def of_site(self, own: Tensor, by_class: bool) -> Thresholds:
+        """Return the thresholds for one site, given its own histogram.
+
+        Rows that are classes weigh as often as the site has them. Other rows are the site's own
+        where it has enough examples, and everybody's where it has not.
+        """
+        if by_class:
+            return Thresholds(self.level, self.counts, own.sum(1))
+        enough = own.sum(1, keepdim=True) >= examples_needed(self.level)
+        whole = self.counts.clone()
+        whole[self.short] = self.counts.sum(0)
+        return Thresholds(self.level, torch.where(enough, own, whole))
+
+    def sets(self, score: str, probs: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Return which classes are in each example's set, (N, classes) bool.
+
+        Parameters
+        ----------
+        score, probs
+            As of `class_bins`.
+        rows
+            The row of each example, (N,); None: the rows are classes, or one for all.
+        """
+        bins = self.bins.to(probs.device)
+        return class_bins(score, probs) <= (bins if rows is None else bins[rows][:, None])
+
+    def intervals(self, forecast: Forecast, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return the lower and the upper end of each interval, mean ∓ q std, (N,) float64 each.
+
+        q is the upper edge of the threshold's bin, infinite in the last. `rows` is as of `sets`.
+        """
+        odds = [upper_odds(number) for number in self.bins.tolist()]
+        edges = torch.tensor(odds, dtype=torch.float64)
+        edges = edges if rows is None else edges[rows]
+        half = torch.where(edges.isinf(), edges, edges * forecast.var.double().sqrt())
+        return forecast.mean.double() - half, forecast.mean.double() + half

@@ -36,11 +36,14 @@ def bins_of(score: Tensor, rest: Tensor) -> Tensor:
     return place.nan_to_num(nan=math.inf).clamp(0, BINS - 1).long()
 
 
+def upper_odds(number: int) -> float:
+    """Return the odds s/(1 − s) at which a bin ends."""
+    return math.inf if number == BINS - 1 else math.exp(number / PER_UNIT - LIMIT)
+
+
 def upper_edge(number: int) -> float:
     """Return the score at which a bin ends."""
-    if number == BINS - 1:
-        return 1.0
-    return 1 / (1 + math.exp(LIMIT - number / PER_UNIT))
+    return 1 / (1 + 1 / upper_odds(number))
 
 
 def counted(bins: Tensor, rows: Tensor, height: int) -> Tensor:
@@ -64,7 +67,7 @@ class HeldOut(NamedTuple):
     scores : Tensor
         Of conformal scores, (rows, BINS), a row for all or one a class.
     risk : Tensor
-        Of uncertainties, (2, BINS): of right and of wrong predictions.
+        Of uncertainties, (2, BINS): of right and of wrong predictions; of numbers (0, BINS).
     """
 
     scores: Tensor
@@ -77,39 +80,34 @@ class HeldOut(NamedTuple):
 
     def told(self) -> dict[str, list[int]]:
         """Return the cells that are not empty, and their counts, by the names of a message."""
-        return {**_sparse("", self.scores), **_sparse("risk-", self.risk)}
+        risk = _sparse("risk-", self.risk) if len(self.risk) else {}
+        return {**_sparse("", self.scores), **risk}
 
 
-def empty(height: int) -> HeldOut:
-    """Return what a site without examples tells; `height` is the number of rows of scores."""
-    return HeldOut(*(torch.zeros(rows, BINS, dtype=torch.int64) for rows in (height, 2)))
+def together(sites: Iterable[HeldOut]) -> HeldOut:
+    """Return the sum of the histograms of at least one site."""
+    scores, risk = zip(*sites, strict=True)
+    return HeldOut(sum(scores[1:], scores[0]), sum(risk[1:], risk[0]))
 
 
-def together(sites: Iterable[HeldOut], height: int) -> HeldOut:
-    """Return the sum of sites' histograms."""
-    total = empty(height)
-    for held in sites:
-        total = HeldOut(total.scores + held.scores, total.risk + held.risk)
-    return total
-
-
-def believed(answer: Mapping[str, Any], height: int) -> HeldOut:
+def believed(answer: Mapping[str, Any], height: int, risks: int) -> HeldOut:
     """Return the histograms that a message has.
 
     Parameters
     ----------
     answer
         What `HeldOut.told` returned at a site, if that is honest.
-    height
-        The number of rows of scores.
+    height, risks
+        The number of rows of scores, and of uncertainties: 2, or 0 for numbers.
 
     Raises
     ------
     ValueError
         Unless they hold whole numbers above 0, each of another cell, and both as many examples.
     """
-    held = HeldOut(_dense(answer, "", height), _dense(answer, "risk-", 2))
-    if held.examples != int(held.risk.sum()):
+    scores = _dense(answer, "", height)
+    held = HeldOut(scores, _dense(answer, "risk-", risks) if risks else scores[:0])
+    if risks and held.examples != int(held.risk.sum()):
         raise ValueError("histograms of different numbers of examples")
     return held
 

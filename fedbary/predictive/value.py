@@ -29,6 +29,8 @@ class Predictive:
         How the members' predictions become one; None: as their mixture.
     background : Background, optional
         What tells from a network's logits how far an input lies from every class.
+    noise_var : float
+        Variance of the noise that is added to predictions of numbers, standardised.
     """
 
     model: Mapping[str, Tensor]
@@ -36,6 +38,7 @@ class Predictive:
     members: Mapping[str, Tensor] = field(default_factory=dict)
     pool: Pool | Gate | None = None
     background: Background | None = None
+    noise_var: float = 0.0
 
     def __post_init__(self) -> None:
         if self.posterior is None:
@@ -56,7 +59,9 @@ class Predictive:
         return json.dumps(asdict(self.pool)) if self.pool else ""
 
     @classmethod
-    def from_tensors(cls, tensors: Mapping[str, Tensor], joined_by: str) -> Predictive:
+    def from_tensors(
+        cls, tensors: Mapping[str, Tensor], joined_by: str, noise_var: float
+    ) -> Predictive:
         """Return what `tensors` and `joined_by` are of, each group in the order of its names.
 
         Networks are drawn tensor by tensor: the order decides what a seed draws.
@@ -67,4 +72,4 @@ class Predictive:
             groups[kind][name] = tensor
         posterior = Posterior.from_state_dict(groups["posterior"])
         pool = pool_from(json.loads(joined_by)) if joined_by else None
-        return cls(groups["model"], posterior, groups["members"], pool)
+        return cls(groups["model"], posterior, groups["members"], pool, noise_var=noise_var)

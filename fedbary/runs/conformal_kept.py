@@ -1,21 +1,20 @@
-"""The conformal sets of a run in its folder: each site's histogram, and thresholds for people."""
+"""A run's conformal sets or intervals in its folder: sites' histograms, thresholds for people."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Mapping
 from pathlib import Path
 
 from torch import Tensor
 
 from fedbary.data.paths import content_of
 from fedbary.errors import SettingError
-from fedbary.parts.parameters import told
-from fedbary.predictive.conformal import Conformal
-from fedbary.predictive.histograms import HeldOut, believed, together, upper_edge
+from fedbary.predictive.conformal import Thresholds
+from fedbary.predictive.histograms import HeldOut, believed
 from fedbary.runs.whole import write_whole
-from fedbary.settings.config import Settings
-from fedbary.settings.task_words import OfSets
+from fedbary.scores.coverage import interval
 
 CONFORMAL = "conformal.json"
 """The file's name."""
@@ -23,39 +22,37 @@ CONFORMAL = "conformal.json"
 
 def write_conformal(
     folder: Path,
-    found: Conformal,
+    found: Thresholds,
     sites: Mapping[str, HeldOut],
-    classes: Sequence[str],
+    edges: Mapping[str, float],
     tested: Mapping[str, Mapping[str, float]],
 ) -> None:
-    """Write a run's conformal sets.
+    """Write a run's conformal sets or intervals.
 
     Parameters
     ----------
     folder
         The run's.
     found
-        What makes the sets.
+        What makes them.
     sites
         Each site's histogram by its name; their sum is that of `found`.
-    classes
-        The names of the classes.
+    edges
+        The largest score of each row by its name.
     tested
-        How the sets do on the server's test set, in all and by class.
+        How they do on the server's test set, in all and by class.
     """
-    names = list(classes) if len(found.counts) > 1 else ["all"]
-    edges = [upper_edge(number) for number in found.thresholds.tolist()]
+    names = list(edges)
     content = {
-        "score": found.score,
         "level": found.level,
         "examples": found.examples,
-        "thresholds": dict(zip(names, edges, strict=True)),
+        "thresholds": {name: edge if edge < math.inf else None for name, edge in edges.items()},
         "too_few": [names[row] for row in found.short],
         "test": dict(tested),
         "sites": {
             name: {
                 "examples": held.examples,
-                "covered_by_others": _by_others(found, held.scores),
+                **_by_others(found, held.scores),
                 **held.told(),
             }
             for name, held in sites.items()
@@ -64,8 +61,10 @@ def write_conformal(
     write_whole(folder / CONFORMAL, json.dumps(content).encode() + b"\n")
 
 
-def read_held_out(folder: Path, settings: Settings, classes: int) -> HeldOut | None:
-    """Return the sum of the sites' histograms in a run's folder; None where it has none.
+def read_sites(folder: Path, height: int, risks: int) -> dict[str, HeldOut]:
+    """Return each site's histograms in a run's folder; none where it has no file.
+
+    `height` and `risks` are as of `believed`.
 
     Raises
     ------
@@ -73,18 +72,21 @@ def read_held_out(folder: Path, settings: Settings, classes: int) -> HeldOut | N
         If the file is damaged.
     """
     file = folder / CONFORMAL
-    own = told(OfSets, settings)
-    if own.conformal is None or not file.is_file():
-        return None
-    height = classes if own.conformal_by == "class" else 1
+    if not file.is_file():
+        return {}
     try:
         sites = json.loads(content_of(file))["sites"]
-        return together([believed(site, height) for site in sites.values()], height)
+        return {name: believed(site, height, risks) for name, site in sites.items()}
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise SettingError(str(file), error, "what the run wrote") from None
 
 
-def _by_others(found: Conformal, counts: Tensor) -> float | None:
-    """Return the part of a site's examples that the other sites' thresholds cover."""
-    others = found.without(counts)
-    return others.covered(counts) / int(counts.sum()) if others.examples else None
+def _by_others(found: Thresholds, counts: Tensor) -> dict[str, float]:
+    """Return the part of a site's examples that the others' thresholds cover, and its interval."""
+    others, held = found.without(counts), int(counts.sum())
+    if not others.examples:
+        return {}
+    hits = others.covered(counts)
+    low, high = interval(hits, held)
+    name = "covered_by_others"
+    return {name: hits / held, f"{name}_low": low, f"{name}_high": high}

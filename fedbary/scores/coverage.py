@@ -1,4 +1,4 @@
-"""How often sets of classes hold the true one, and how large they are."""
+"""How often sets or intervals hold the truth, and how large they are."""
 
 from __future__ import annotations
 
@@ -22,33 +22,30 @@ def interval(hits: int, count: int, confidence: float = CONFIDENCE) -> tuple[flo
     return low, high
 
 
-def coverage(sets: Tensor, y: Tensor) -> dict[str, float]:
-    """Score sets of classes.
+def coverage(hits: Tensor, sizes: Tensor, called: str = "set_size") -> dict[str, float]:
+    """Score sets of classes, or intervals.
 
-    - ``coverage``: part of the examples whose set holds their class, with a 95 % Clopper-Pearson
+    - ``coverage``: part of the examples whose set holds the truth, with a 95 % Clopper-Pearson
       interval, ``coverage_low`` to ``coverage_high``;
-    - ``set_size``: mean number of classes in a set, ``set_size_low`` to ``set_size_high`` by its
-      standard error;
+    - ``set_size``, or as it is `called`: mean number of classes in a set, or width of an interval,
+      ``set_size_low`` to ``set_size_high`` by its standard error;
     - ``empty``: part of the sets without any class.
 
     Parameters
     ----------
-    sets
-        Which classes each set has, (N, classes) bool, N at least 1.
-    y
-        The classes (N,).
+    hits, sizes
+        Whether each set holds the truth, and its size, (N,), N at least 1.
     """
-    hits = int(sets.gather(1, y.to(sets.device)[:, None]).sum())
-    low, high = interval(hits, len(y))
-    sizes = sets.sum(1).double()
-    size = float(sizes.mean())
-    error = _TWO_SIDED * float(sizes.std(correction=0)) / math.sqrt(len(y))
+    count, held = int(hits.sum()), sizes.double()
+    low, high = interval(count, len(hits))
+    size = float(held.mean())
+    error = _TWO_SIDED * float(held.std(correction=0)) / math.sqrt(len(hits))
     return {
-        "coverage": hits / len(y),
+        "coverage": count / len(hits),
         "coverage_low": low,
         "coverage_high": high,
-        "set_size": size,
-        "set_size_low": size - error,
-        "set_size_high": size + error,
-        "empty": float((sizes == 0).double().mean()),
+        called: size,
+        f"{called}_low": size - error,
+        f"{called}_high": size + error,
+        **({"empty": float((held == 0).double().mean())} if called == "set_size" else {}),
     }

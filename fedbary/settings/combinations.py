@@ -10,7 +10,14 @@ from fedbary.parts.parameters import declared, told
 from fedbary.settings import limits
 from fedbary.settings.modes import Clocked, Synchronous, mode_of
 from fedbary.settings.owners import methods, models, unused_by
-from fedbary.settings.task_words import OfClasses, OfImages, OfLabelledRows, OfSets
+from fedbary.settings.task_words import (
+    OfClasses,
+    OfGuarantees,
+    OfImages,
+    OfLabelledRows,
+    OfRows,
+    OfSets,
+)
 
 if TYPE_CHECKING:
     from fedbary.settings.model import Settings
@@ -45,8 +52,13 @@ def conflicts(settings: Settings) -> Iterator[tuple[str, str]]:
 
 
 def _with_sets(settings: Settings) -> Iterator[tuple[str, str]]:
-    if told(OfSets, settings).conformal is None:
+    if (own := told(OfGuarantees, settings)).conformal is None:
         return
+    rows = issubclass(limits.of(settings.task).Parameters, OfRows)
+    if own.conformal_by == "class" and settings.task == "regression":
+        yield "conformal_by", "all or a column of levels for task=regression"
+    elif own.conformal_by not in ("all", "class") and not rows:
+        yield "conformal_by", f"all or class for task={settings.task}"
     if settings.holdout == 0:
         yield "conformal", "none without holdout above 0: clients score what they hold out"
     if settings.keep_best != "none" and not settings.server_validates:
@@ -140,7 +152,7 @@ def _with_noise(settings: Settings) -> Iterator[tuple[str, str]]:
         yield "features", "all with epsilon: a projection takes sums without noise"
     if told(OfClasses, settings).calibrate != "none":
         yield "calibrate", "none with epsilon: a temperature takes scores without noise"
-    if told(OfSets, settings).conformal is not None:
+    if told(OfGuarantees, settings).conformal is not None:
         yield "conformal", "none with epsilon: sets take scores without noise"
 
 

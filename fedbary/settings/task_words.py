@@ -49,31 +49,45 @@ class OfClasses(Checked):
             parse_classes(self.classes)
 
 
+LEVEL = ("conformal", None, "a level such as conformal=0.9 does")
+
+
 @dataclass(frozen=True)
-class OfSets(OfClasses):
-    """Settings of tasks with one class an example.
+class OfGuarantees(Checked):
+    """Settings of tasks with one target an example.
 
     Parameters
     ----------
     conformal
-        none; 0.9: predictions have sets of classes that hold the true class at that rate. After the
-        last round clients send a histogram of their held-out examples' scores (holdout above 0).
+        none; 0.9: predictions have sets of classes, or intervals, that hold the truth at that rate.
+        After the last round clients send a histogram of their held-out examples' scores (holdout
+        above 0).
+    conformal_by
+        all: one threshold. class: a threshold for each class, so the rate holds class by class. Of
+        a table also a column of levels: a threshold for each level.
+    """
+
+    conformal: InsideUnit | None = None
+    conformal_by: str = "all"
+
+    IDLE: ClassVar[Idle] = {"conformal_by": LEVEL}
+
+
+@dataclass(frozen=True)
+class OfSets(OfClasses, OfGuarantees):
+    """Settings of tasks with one class an example.
+
+    Parameters
+    ----------
     conformal_score
         Score of a class; a larger one fits worse. lac: 1 − p, gives the smallest sets. aps: the
         probability of the classes above it, leaves no set empty. raps: aps, plus 0.1 for each rank
         after the first.
-    conformal_by
-        all: one threshold. class: a threshold for each class, so the rate holds class by class.
     """
 
-    conformal: InsideUnit | None = None
     conformal_score: Literal["lac", "aps", "raps"] = "lac"
-    conformal_by: Literal["all", "class"] = "all"
 
-    IDLE: ClassVar[Idle] = {
-        name: ("conformal", None, "a level such as conformal=0.9 does")
-        for name in ("conformal_score", "conformal_by")
-    }
+    IDLE: ClassVar[Idle] = {"conformal_score": LEVEL, **OfGuarantees.IDLE}
 
 
 @dataclass(frozen=True)
@@ -268,7 +282,7 @@ class OfLabelledRows(OfRows, OfSets):
 
 
 @dataclass(frozen=True)
-class OfNumbers(OfRows):
+class OfNumbers(OfRows, OfGuarantees):
     """Settings of regression.
 
     Parameters

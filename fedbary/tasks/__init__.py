@@ -14,6 +14,7 @@ from functools import lru_cache
 from importlib import import_module
 
 from fedbary.settings.config import Settings
+from fedbary.tasks._calibrated import edges, groups, held_out, hits_and_sizes, risks, row_names
 from fedbary.tasks._task import Task
 from fedbary.tasks.shared.values import (
     ClientMetrics,
@@ -36,6 +37,12 @@ __all__ = [
     "Signature",
     "Task",
     "Tested",
+    "edges",
+    "groups",
+    "held_out",
+    "hits_and_sizes",
+    "risks",
+    "row_names",
     "task_class",
     "task_of",
 ]

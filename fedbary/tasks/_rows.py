@@ -20,8 +20,9 @@ from fedbary.data.table_examples import read_rows
 from fedbary.data.tables import Choice, Labelled, Layout, Table, names_in, plain
 from fedbary.errors import CellError
 from fedbary.parts.parameters import told
-from fedbary.settings.task_words import OfRows
+from fedbary.settings.task_words import OfGuarantees, OfRows
 from fedbary.tasks import _medians
+from fedbary.tasks._calibrated import row_names
 from fedbary.tasks._task import Task
 from fedbary.tasks.shared.values import Dialogue
 
@@ -64,6 +65,8 @@ class Rows(Task):
     def check(self, own_data: bool) -> None:
         """Raise a SettingError if the device, the data, the split or the model cannot be had."""
         deal.evaluation_data(self.held, self.deal)
+        if told(OfGuarantees, self.settings).conformal is not None:
+            row_names(self.settings, self.signature())
         if not own_data:
             deal.client_rows(self.held, self.deal, self.settings.clients)
         self.make_model(self.signature())

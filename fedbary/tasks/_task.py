@@ -17,13 +17,11 @@ from fedbary.data.digest import Digest, digest_of
 from fedbary.data.examples import Examples
 from fedbary.data.shard import Shard
 from fedbary.data.sites import Site
-from fedbary.errors import SettingError
 from fedbary.figures.run_pictures import Curve
-from fedbary.parts.parameters import told
 from fedbary.predictive import Prediction, Predictive
+from fedbary.predictive.forecast import Forecast
 from fedbary.runs.data_kept import read_digest
 from fedbary.settings.config import Settings
-from fedbary.settings.task_words import OfSets
 from fedbary.tasks.shared.values import (
     ClientMetrics,
     Dialogue,
@@ -177,7 +175,7 @@ class Task(ABC):
         return []
 
     def scored_by_clients(self, facts: Facts) -> tuple[Tensor, Tensor] | None:
-        """Return the server's inputs and targets on which simulated clients score their models."""
+        """Return the server's inputs, as the model takes them, and targets, which score models."""
         return None
 
     def client_scores(
@@ -189,12 +187,11 @@ class Task(ABC):
         """
         return {}
 
+    @abstractmethod
     def predicted(
-        self, model: nn.Module, x: Tensor, facts: Facts, seed: int, by: Predictive
-    ) -> Prediction:
-        """Predict classes of inputs as the model takes them, without a temperature."""
-        allowed = f"none for task={self.settings.task}: its examples have no single class"
-        raise SettingError("conformal", told(OfSets, self.settings).conformal, allowed)
+        self, model: nn.Module, x: Tensor, facts: Facts, seed: int, by: Outcome | Predictive
+    ) -> Prediction | Forecast:
+        """Predict inputs as the model takes them: classes without a temperature, or numbers."""
 
     def answer(
         self, question: str, shard: Shard, asked: Mapping[str, Any], tensors: Mapping[str, Tensor]

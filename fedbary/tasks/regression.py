@@ -24,6 +24,7 @@ from fedbary.figures.reliability import reliability_picture
 from fedbary.figures.sheet import BLUE, GREEN, RED
 from fedbary.inference import PosteriorParameters
 from fedbary.parts.parameters import told
+from fedbary.predictive import Predictive
 from fedbary.predictive.combine import Gate, Pool
 from fedbary.predictive.draws import drawn, members_drawn
 from fedbary.predictive.forecast import (
@@ -148,7 +149,7 @@ class Regression(Rows):
         if not (prediction.mean.isfinite().all() and prediction.var.isfinite().all()):
             return Scored(dict.fromkeys(SCORES, math.nan), {schema.FAILING: _failing.NOT_FINITE})
         line: dict[str, Any] = {}
-        if outcome.told[schema.NOISE_VAR] > 0:
+        if outcome.noise_var > 0:
             none = torch.zeros_like(prediction.aleatoric)
             line[schema.WITHOUT_NOISE] = score(replace(prediction, aleatoric=none), targets)
         scores = score(prediction, targets)
@@ -170,10 +171,23 @@ class Regression(Rows):
         targets = deal.evaluation_data(self.held, self.deal)[1]
         yield "coverage", reliability_picture(prediction, targets, title="Final global model")
 
+    def scored_by_clients(self, facts: Facts) -> tuple[Tensor, Tensor]:
+        """Return the test rows, standardised, and their targets in their own units."""
+        x, y = deal.evaluation_data(self.held, self.deal)
+        return RegressionStandardiser(**facts).features(x), y
+
     def predict(self, outcome: Outcome, x: Tensor, facts: Facts, seed: int) -> Forecast:
         """Return the forecast of rows in their own units, in the target's."""
-        standardiser = RegressionStandardiser(**facts)
-        return standardiser.restore(self._predict(outcome, standardiser.features(x), seed))
+        rows = RegressionStandardiser(**facts).features(x)
+        return self.predicted(outcome.model, rows, facts, seed, outcome)
+
+    def predicted(
+        self, model: nn.Module, x: Tensor, facts: Facts, seed: int, by: Outcome | Predictive
+    ) -> Forecast:
+        """Return the forecast of standardised rows, in the target's own units."""
+        _, predicted = self._predictor(by, seed)
+        found = joined([predicted(batch) for batch in x.split(BATCH)])
+        return RegressionStandardiser(**facts).restore(found)
 
     def graph(self, outcome: Outcome, facts: Facts, seed: int) -> Graph:
         """Return mean, variance and its epistemic part, and each network's mean."""
@@ -211,16 +225,11 @@ class Regression(Rows):
         """Yield how many targets lie in the central intervals."""
         yield "coverage", reliability_picture(prediction, y, title="Global model, these examples")
 
-    def _predict(self, outcome: Outcome, x: Tensor, seed: int) -> Forecast:
-        """Return the forecast of standardised rows."""
-        _, predicted = self._predictor(outcome, seed)
-        return joined([predicted(batch) for batch in x.split(BATCH)])
-
     def _predictor(
-        self, outcome: Outcome, seed: int
+        self, outcome: Outcome | Predictive, seed: int
     ) -> tuple[Mapping[str, Tensor], Callable[[Tensor], Forecast]]:
         """Return the networks that predict, stacked, and the forecast of a standardised batch."""
-        kind, noise_var = self.settings.predictive, outcome.told[schema.NOISE_VAR]
+        kind, noise_var = self.settings.predictive, outcome.noise_var
         members, pool, samples = outcome.members, outcome.pool, self.settings.samples
         generator = Generator().manual_seed(seed)
         if not samples:

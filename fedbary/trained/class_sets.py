@@ -1,15 +1,21 @@
-"""Conformal sets of a run's predictions: as columns of a table, and how often they are right."""
+"""Conformal sets and intervals of a run: as columns of a table, and how often they are right."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from fedbary.data.examples import Examples
+from fedbary.parts.parameters import told
+from fedbary.predictive.conformal import Thresholds
 from fedbary.scores.coverage import coverage
+from fedbary.settings.task_words import OfGuarantees
+from fedbary.tasks import groups as rows_of
+from fedbary.tasks import hits_and_sizes, row_names
 from fedbary.trained.judgement import groups
 from fedbary.trained.run import Trained
 
@@ -17,29 +23,34 @@ BETWEEN = " | "
 """What stands between the classes of a set."""
 
 
-def set_columns(trained: Trained, examples: Examples, level: float | None) -> dict[str, Any]:
-    """Return each example's set and its size, by the names of their columns.
+def set_columns(
+    trained: Trained, examples: Examples, level: float | None, site: str | None
+) -> dict[str, Any]:
+    """Return each example's set and its size, or the ends of its interval, by their columns' names.
 
-    Without a level they are the run's sets; a run that has none has no columns.
+    Without a level or a site they are the run's; a run that has none has no columns.
     """
-    if trained.conformal is None and level is None:
+    if not trained.sites and level is None and site is None:
         return {}
-    found = trained.sets(examples, level)
-    classes = np.array(trained.signature.classes, dtype=object)
-    held = found.cpu().numpy()
+    if not (classes := np.array(trained.signature.classes, dtype=object)).size:
+        low, high = trained.intervals(examples, level, site)
+        return {"low": low.numpy(), "high": high.numpy()}
+    held = trained.sets(examples, level, site).cpu().numpy()
     joined = [BETWEEN.join(map(str, classes[row])) for row in held]
     return {"set": np.array(joined, dtype=object), "set size": held.sum(1)}
 
 
 def set_scores(
-    sets: Tensor, examples: Examples, classes: Sequence[str], by: str | None = None
-) -> dict[str, list[Any]]:
-    """Score sets, in all, of each class and for each value of a column.
+    trained: Trained, examples: Examples, by: Thresholds, column: str | None = None
+) -> tuple[dict[str, list[Any]], Tensor, Tensor]:
+    """Score sets or intervals, in all, of each class and for each value of a column.
 
     Returns
     -------
     dict
         Columns: ``group``, ``examples`` and what `coverage` finds; the first row is of all.
+    hits, sizes : Tensor
+        Whether each holds the truth, and its size, (N,).
 
     Raises
     ------
@@ -47,15 +58,33 @@ def set_scores(
         As of `groups`.
     """
     assert examples.y is not None
-    y = examples.y
-    of_class = {f"class={name}": (y == k).nonzero()[:, 0] for k, name in enumerate(classes)}
-    parts = groups(examples, None) | of_class | groups(examples, by)
+    y, signature, settings = examples.y, trained.signature, trained.settings
+    rows = rows_of(settings, signature, examples.x)
+    predicted = trained.scored_by_sites(examples)
+    hits, sizes = hits_and_sizes(settings, by, predicted, y, rows)
+    of_class = {f"class={name}": _places(y == k) for k, name in enumerate(signature.classes)}
+    parts = groups(examples, None) | of_class | groups(examples, column)
+    called = "set_size" if signature.classes else "width"
     table: dict[str, list[Any]] = {"group": [], "examples": []}
     for name, index in parts.items():
         if not len(index):
             continue
         table["group"].append(name)
         table["examples"].append(len(index))
-        for score, value in coverage(sets[index.to(sets.device)], y[index]).items():
+        for score, value in coverage(hits[index], sizes[index], called).items():
             table.setdefault(score, []).append(value)
-    return table
+    return table, hits, sizes
+
+
+def lacking(trained: Trained, level: float | None, site: str) -> Iterator[str]:
+    """Yield a line where a site has too few examples for thresholds of its own."""
+    found = trained.thresholds(level)
+    names = row_names(trained.settings, trained.signature)
+    own = Thresholds(found.level, trained.sites[site].scores)
+    if told(OfGuarantees, trained.settings).conformal_by != "class" and own.short:
+        short = ", ".join(names[row] for row in own.short)
+        yield f"{site} holds out too few examples for thresholds of its own: {short}"
+
+
+def _places(mask: Tensor) -> Tensor:
+    return torch.nonzero(mask)[:, 0]

@@ -30,7 +30,7 @@ from fedbary.runs.own_code import require_trusted
 from fedbary.runs.resume import require_ended, rounds_before, sound_checkpoint
 from fedbary.seeds import derive_seed
 from fedbary.settings.config import ROOT, Settings, validated
-from fedbary.settings.task_words import OfClasses, OfSets
+from fedbary.settings.task_words import OfClasses, OfGuarantees
 from fedbary.tasks import Task, task_of
 from fedbary.trained.loading import tensors_of
 from fedbary.trained.remaining import METHOD_STATE, Remaining, write_remaining
@@ -111,8 +111,9 @@ def forget(run: Path, site: str, output: Path, own_code: bool = False) -> list[s
     again = "another run" if is_deployed(run) else f"fedbary resume {output} rounds=2"
     if told(OfClasses, settings).calibrate != "none":
         said.append(f"Its temperature counted {site} and is gone: {again} finds one without it")
-    if told(OfSets, settings).conformal is not None:
-        said.append(f"Its sets counted {site} and are gone: {again} makes them without it")
+    if told(OfGuarantees, settings).conformal is not None:
+        scored = f"by the model that counted {site}"
+        said.append(f"Its sets are of the other sites' scores {scored}: {again} makes new ones")
     return said
 
 

@@ -16,7 +16,7 @@ from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
 from fedbary.predictive.mahalanobis import Background
 from fedbary.runs.best import result_line
-from fedbary.runs.conformal_kept import read_held_out
+from fedbary.runs.conformal_kept import read_sites
 from fedbary.runs.damage import as_written
 from fedbary.runs.data_kept import read_digest
 from fedbary.runs.location import METRICS, read_settings
@@ -25,7 +25,7 @@ from fedbary.runs.own_code import require_trusted
 from fedbary.runs.resume import require_ended
 from fedbary.runs.run_folder import BACKGROUND, NETWORKS, POSTERIOR, read_signature
 from fedbary.settings.config import completed
-from fedbary.tasks import task_of
+from fedbary.tasks import risks, row_names, task_of
 from fedbary.trained.run import Trained
 from fedbary.variational.frozen import frozen_tensors
 
@@ -80,7 +80,7 @@ def _loaded(folder: Path, own_code: bool) -> Trained:
         rounds,
         read_digest(folder),
         Background.of(tensors_of(folder, BACKGROUND) if _holds(folder, BACKGROUND) else {}),
-        read_held_out(folder, settings, len(signature.classes)),
+        read_sites(folder, len(row_names(settings, signature)), risks(signature)),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from fedbary.errors import SettingError, one_line
-from fedbary.predictive.conformal import Conformal
+from fedbary.predictive.conformal import Thresholds
+from fedbary.predictive.forecast import Forecast
 
 if TYPE_CHECKING:
     from fedbary.tasks import Graph
@@ -89,21 +90,30 @@ def onnx_bytes(graph: Graph, example: Tensor, facts: Mapping[str, object]) -> by
     return bytes(made.SerializeToString())
 
 
-def with_sets(graph: Graph, plain: Graph, by: Conformal) -> Graph:
-    """Return a graph that answers with the conformal sets, too.
+def with_sets(
+    graph: Graph, plain: Graph, by: Thresholds, score: str, rows: Callable[[Tensor], Tensor | None]
+) -> Graph:
+    """Return a graph that answers with the conformal sets, or the ends of the intervals, too.
 
     Parameters
     ----------
     graph
-        A classification's.
+        A classification's, or a regression's.
     plain
         The same without a temperature.
-    by
-        What makes the sets.
+    by, score
+        What makes the sets, and by which score.
+    rows
+        Gives the rows of the inputs, as of `Thresholds.sets`.
     """
 
     def answered(x: Tensor) -> dict[str, Tensor]:
-        return {**graph(x), "set": by.sets(plain(x)["probs"])}
+        told = plain(x)
+        if "probs" in told:
+            return {**graph(x), "set": by.sets(score, told["probs"], rows(x))}
+        found = Forecast(told["mean"], told["var"], torch.zeros_like(told["var"]))
+        low, high = by.intervals(found, rows(x))
+        return {**graph(x), "low": low, "high": high}
 
     return answered
 

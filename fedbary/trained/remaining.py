@@ -10,14 +10,19 @@ from typing import Any, TypeVar
 from torch import Tensor, nn
 
 from fedbary.methods import method_of
+from fedbary.parts.parameters import told
+from fedbary.predictive.conformal import Thresholds
+from fedbary.predictive.histograms import together
 from fedbary.runs import schema
+from fedbary.runs.conformal_kept import read_sites, write_conformal
 from fedbary.runs.data_kept import read_digest, write_digest
 from fedbary.runs.failing import advised
 from fedbary.runs.location import SETTINGS
 from fedbary.runs.run_folder import BACKGROUND, NETWORKS, RunFolder, read_signature
 from fedbary.runs.site_keys import read_site_keys, write_site_keys
 from fedbary.settings.config import Settings, read_yaml
-from fedbary.tasks import Dialogue, Outcome, Task, task_of
+from fedbary.settings.task_words import OfGuarantees
+from fedbary.tasks import Dialogue, Outcome, Task, edges, risks, row_names, task_of
 
 METHOD_STATE = "method."
 """How the names of a method's state begin in a checkpoint."""
@@ -94,6 +99,17 @@ def write_remaining(
     if by.background:
         results.write_tensors(BACKGROUND, by.background.tensors())
     results.finish(by.posterior)
+    _write_sets(folder, run, site, settings, known)
+
+
+def _write_sets(folder: Path, run: Path, site: str, settings: Settings, signature: Any) -> None:
+    """Write the thresholds of the other sites' histograms, which are of the run's own model."""
+    level = told(OfGuarantees, settings).conformal
+    sites = read_sites(run, len(row_names(settings, signature)), risks(signature))
+    sites.pop(site, None)
+    if level is not None and sites:
+        found = Thresholds(level, together(sites.values()).scores)
+        write_conformal(folder, found, sites, edges(settings, signature, found), {})
 
 
 def _line(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +19,16 @@ from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
 from fedbary.parts.parameters import told
 from fedbary.predictive.combine import pool_from
-from fedbary.predictive.conformal import Conformal
-from fedbary.predictive.histograms import HeldOut
+from fedbary.predictive.conformal import Thresholds
+from fedbary.predictive.histograms import HeldOut, together
 from fedbary.predictive.mahalanobis import Background
 from fedbary.runs.best import result_line
-from fedbary.runs.schema import POOL, ROUND
+from fedbary.runs.schema import NOISE_VAR, POOL, ROUND
 from fedbary.runs.whole import write_whole
 from fedbary.seeds import seed_of_draws
 from fedbary.settings.config import Settings
-from fedbary.settings.task_words import OfSets
-from fedbary.tasks import Outcome, Signature, Task, task_of
+from fedbary.settings.task_words import OfGuarantees, OfSets
+from fedbary.tasks import Outcome, Signature, Task, groups, task_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,8 +56,8 @@ class Trained:
         What the data were; None where the run's folder does not say.
     background : Background or None
         What tells how far inputs lie from all classes; None of most methods.
-    held_out : HeldOut or None
-        The sum of the sites' histograms; None where the run has no conformal sets.
+    sites : mapping of str to HeldOut
+        Each site's histograms by its name; none where the run has no conformal sets.
     """
 
     network: nn.Module
@@ -69,7 +69,7 @@ class Trained:
     rounds: list[dict[str, Any]]
     data: Digest | None = None
     background: Background | None = None
-    held_out: HeldOut | None = None
+    sites: Mapping[str, HeldOut] = field(default_factory=dict)
 
     @property
     def task(self) -> Task:
@@ -81,13 +81,32 @@ class Trained:
         """The line of metrics.jsonl of the round that the model is of: the last, or the best."""
         return result_line(self.rounds)
 
-    @property
-    def conformal(self) -> Conformal | None:
-        """What makes the run's sets of classes; None where it has none."""
-        own, held = told(OfSets, self.settings), self.held_out
-        if own.conformal is None or held is None:
-            return None
-        return Conformal(own.conformal_score, own.conformal, held.scores)
+    def thresholds(self, level: float | None = None, site: str | None = None) -> Thresholds:
+        """Return what makes the run's sets of classes, or intervals.
+
+        Parameters
+        ----------
+        level
+            From above 0 to below 1; by default the run's.
+        site
+            The site that they are for, see `Thresholds.of_site`; by default all together.
+
+        Raises
+        ------
+        SettingError
+            If the level is out of its range, the run has no sets, or no such site.
+        """
+        own = told(OfGuarantees, self.settings)
+        if own.conformal is None or not self.sites:
+            allowed = "a run with conformal=0.9, whose sites sent histograms"
+            raise SettingError("conformal", "none", allowed)
+        all_ = together(self.sites.values()).scores
+        found = Thresholds(own.conformal if level is None else level, all_)
+        if site is None:
+            return found
+        if site not in self.sites:
+            raise SettingError("site", site, ", ".join(self.sites))
+        return found.of_site(self.sites[site].scores, own.conformal_by == "class")
 
     def read(self, path: Path | str, target: str = "") -> Examples:
         """Read examples of one's own, in the forms that the task takes.
@@ -159,7 +178,12 @@ class Trained:
         task, outcome = self._told(samples), self._outcome
         return task.predict(outcome, inputs, self.facts, seed_of_draws(self.settings.seed, seed))
 
-    def sets(self, x: Tensor | Examples | Sequence[str], level: float | None = None) -> Tensor:
+    def sets(
+        self,
+        x: Tensor | Examples | Sequence[str],
+        level: float | None = None,
+        site: str | None = None,
+    ) -> Tensor:
         """Return which classes are in each example's conformal set, (N, classes) bool.
 
         A set holds the true class at the rate `level`, see `fedbary.predictive.conformal`. The
@@ -170,25 +194,33 @@ class Trained:
         ----------
         x
             As of `predict`.
-        level
-            From above 0 to below 1; by default the run's.
+        level, site
+            As of `thresholds`.
 
         Raises
         ------
         SettingError
-            If the level is out of its range, or the run has no sets.
+            As of `thresholds`.
         """
-        if (by := self.conformal) is None:
-            allowed = "a run with conformal=0.9, whose sites sent histograms"
-            raise SettingError("conformal", "none", allowed)
-        by = by if level is None else replace(by, level=level)
-        return by.sets(self.scored_by_sites(x).probs)
+        by, rows = self.thresholds(level, site), self._rows(x)
+        score = told(OfSets, self.settings).conformal_score
+        return by.sets(score, self.scored_by_sites(x).probs, rows)
+
+    def intervals(
+        self, x: Tensor | Examples, level: float | None = None, site: str | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return the ends of each example's conformal interval, (N,) each, as `sets` of numbers."""
+        by, rows = self.thresholds(level, site), self._rows(x)
+        return by.intervals(self.scored_by_sites(x), rows)
+
+    def _rows(self, x: Any) -> Tensor | None:
+        return groups(self.settings, self.signature, x.x if isinstance(x, Examples) else x)
 
     def scored_by_sites(self, x: Tensor | Examples | Sequence[str]) -> Any:
         """Predict as the sites scored: by the run's own networks, without a temperature."""
         inputs = x.x if isinstance(x, Examples) else x
-        plain, seed = replace(self._outcome, told={}), seed_of_draws(self.settings.seed)
-        return self.task.predict(plain, inputs, self.facts, seed)
+        seed = seed_of_draws(self.settings.seed)
+        return self.task.predict(self._plain, inputs, self.facts, seed)
 
     def export(self, file: Path | str, samples: int | None = None, seed: int = 0) -> None:
         """Write an ONNX file that predicts as `predict` does on a CPU, with the networks drawn now.
@@ -200,8 +232,9 @@ class Trained:
         probabilities ``networks`` (S, N, classes); of numbers with ``mean``, ``var`` and
         ``epistemic`` (N,), and each network's mean ``networks`` (S, N), in the target's units. The
         file's metadata names classes and features.
-        Of a run with conformal sets it answers with ``set`` too, (N, classes) bool, as `sets` does,
-        if the networks are the run's: of its number, and of the seed 0.
+        Of a run with conformal sets it answers with ``set`` too, (N, classes) bool, or ``low`` and
+        ``high`` (N,), as `sets` and `intervals` do, if the networks are the run's: of its number,
+        and of the seed 0.
 
         Parameters
         ----------
@@ -224,11 +257,11 @@ class Trained:
             raise SettingError("predictive", "dropout", allowed)
         outcome = replace(self._outcome, model=copy.deepcopy(self.network).cpu())
         graph = task.graph(outcome, self.facts, seed_of_draws(self.settings.seed, seed))
-        if (by := self.conformal) and samples in (None, self.settings.samples) and seed == 0:
-            plain = task.graph(
-                replace(outcome, told={}), self.facts, seed_of_draws(task.settings.seed)
-            )
-            graph = with_sets(graph, plain, by)
+        if self.sites and samples in (None, self.settings.samples) and seed == 0:
+            plain = replace(outcome, told=self._plain.told)
+            of_run = task.graph(plain, self.facts, seed_of_draws(task.settings.seed))
+            score = told(OfSets, self.settings).conformal_score
+            graph = with_sets(graph, of_run, self.thresholds(), score, self._rows)
         facts = {
             "classes": list(self.signature.classes),
             "features": list(getattr(self.signature, "features", ())),
@@ -242,6 +275,12 @@ class Trained:
             raise SettingError("samples", samples, "a whole number from 0 up")
         held = self.settings.samples if samples is None else samples
         return task_of(self.settings.model_copy(update={"samples": held, **changes}))
+
+    @property
+    def _plain(self) -> Outcome:
+        """What predicts without a temperature."""
+        held = self._outcome
+        return replace(held, told={NOISE_VAR: held.noise_var})
 
     @property
     def _outcome(self) -> Outcome:

@@ -15,12 +15,11 @@ from fedbary.commands.use import evaluate, predict
 from fedbary.data.images import load
 from fedbary.data.sites import Site
 from fedbary.errors import SettingError
-from fedbary.predictive.conformal import held_out_histogram
-from fedbary.predictive.histograms import believed
-from fedbary.scores.coverage import coverage
 from fedbary.seeds import seed_of_draws
 from fedbary.settings.config import resolve
 from fedbary.settings.uses import require_used
+from fedbary.tasks import held_out, row_names
+from fedbary.trained.class_sets import set_scores
 from server_app import run
 from server_app.engine.inline import InlineGrid, run_inline
 
@@ -37,6 +36,8 @@ RUNS = {
     "pool": {"method": "PredBayes", "thinning": 1, "server_fraction": 0.1, "bayesian_layers": 0},
     "gate": {"method": "FedHBMixture", "bayesian_layers": 0},
     "laplace": {"method": "Laplace", "bayesian_layers": 0},
+    "numbers of FedAG": {"task": "regression", "bayesian_layers": 0},
+    "numbers": {"protocol": "regression-vi"},
     "best": {"rounds": 3, "keep_best": "nll", "evaluate_on": "validation", "lr": 0.3},
 }  # fmt: skip
 IMAGES = {"dataset": "none", "classes": "10", "input_shape": "1x8x8"}
@@ -60,22 +61,24 @@ def test_the_histograms_are_those_of_the_model_that_is_loaded(name, tmp_path):
     run_inline(chosen, folder)
     trained = fedbary.load(folder)
     task, classes = trained.task, len(trained.signature.classes)
-    by_class = chosen.conformal_by == "class"
     for partition in range(3):
         shard = task.shard(Site(f"partition {partition}", "", partition, 3), trained.signature)
         prepared = task.prepared(shard, trained.facts) if trained.facts else shard
         outcome = trained._outcome
         seed = seed_of_draws(chosen.seed)
         x = prepared.x_held_out
-        probs = task.predicted(trained.network, x, trained.facts, seed, outcome).probs
-        expected = held_out_histogram(chosen.conformal_score, probs, shard.y_held_out, by_class)
-        site = kept(folder)["sites"][f"partition {partition}"]
-        assert torch.equal(believed(site, classes if by_class else 1).scores, expected)
-    assert trained.conformal.examples == kept(folder)["examples"]
+        predicted = task.predicted(trained.network, x, trained.facts, seed, outcome)
+        own = shard.x_held_out, shard.y_held_out
+        expected = held_out(chosen, trained.signature, predicted, *own)
+        site = trained.sites[f"partition {partition}"]
+        assert torch.equal(site.scores, expected.scores) and torch.equal(site.risk, expected.risk)
+        assert len(site.scores) == len(row_names(chosen, trained.signature))
+    assert trained.thresholds().examples == kept(folder)["examples"]
     known = trained.evaluation_examples()
-    found = coverage(trained.sets(known), known.y)
+    table, *_ = set_scores(trained, known, trained.thresholds())
+    found = {name: column[0] for name, column in table.items() if name != "group"}
     scored = kept(folder)["test"]
-    assert {"examples": len(known.y), **found} == pytest.approx(scored["all"])
+    assert found == pytest.approx(scored["all"])
     assert len(scored) == classes + 1
 
 
@@ -168,7 +171,7 @@ def test_without_any_histogram_the_run_ends_without_sets(tmp_path):
     nodes = [{"data-path": str(f), "withhold": "scores"} for f in cut(tmp_path)]
     chosen, folder = settings(**IMAGES), tmp_path / "run"
     run(InlineGrid(client_app.app, nodes, chosen.model_dump()), chosen, folder)
-    assert fedbary.load(folder).conformal is None and not (folder / "conformal.json").exists()
+    assert not fedbary.load(folder).sites and not (folder / "conformal.json").exists()
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from terminals import shown_in_a_terminal, shows_its_rounds_and_its_lines
 
 from fedbary.launching import launch
 from fedbary.methods import METHODS
+from fedbary.runs.conformal_kept import CONFORMAL
 from fedbary.settings.config import parse_overrides, resolve
 from server_app.engine.inline import run_inline
 
@@ -22,6 +23,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
 QUICK = ["clients=3", "rounds=2", "local_epochs=1", "samples=2", "device=cpu"]
+SETS = ["holdout=0.3", "conformal=0.9"]
 ATTACKED = ["attack=inner_product", "hostile_fraction=0.4"]
 
 
@@ -48,7 +50,7 @@ def on_ray(request, tmp_path_factory):
     A client attacks, so it sees what the honest ones send. The environment is hostile.
     """
     folder, name = tmp_path_factory.mktemp("on-ray"), request.param
-    words = [*QUICK, *ATTACKED, f"method={name}"]
+    words = [*QUICK, *ATTACKED, *SETS, f"method={name}"]
     words += [f"{key}={value}" for key, value in few(name).items()]
     if METHODS[name].needs_bench:
         words.append("server_fraction=0.1")
@@ -67,6 +69,8 @@ def test_ray_gives_the_model_of_one_process_and_leaves_nothing_behind(on_ray, tm
         [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
         for path in (folder / "ray", tmp_path / "inline")
     )
+    sets = [(path / CONFORMAL).read_bytes() for path in (folder / "ray", tmp_path / "inline")]
+    assert sets[0] == sets[1]
     for ray, inline in zip(one, other, strict=True):
         assert ray["accuracy"] == inline["accuracy"]
         assert [c["site"] for c in ray.get("clients", [])] == [

@@ -1,61 +1,28 @@
 """Sets of classes hold the true one at the chosen rate, from histograms that sites add up."""
 
 import math
-from fractions import Fraction
 
 import numpy as np
 import pytest
 import torch
+from conformal_by_hand import (
+    SCORES,
+    held_out_histogram,
+    predicted,
+    quantile_by_hand,
+    scores_by_hand,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import betabinom
 
 from fedbary.errors import SettingError
-from fedbary.predictive.conformal import (
-    FREE_RANKS,
-    PENALTY,
-    Conformal,
-    class_bins,
-    examples_needed,
-    held_out_histogram,
-    threshold,
-)
+from fedbary.predictive.conformal import Thresholds, class_bins, examples_needed, threshold
+from fedbary.predictive.forecast import Forecast
 from fedbary.predictive.histograms import BINS, HeldOut, believed, bins_of, upper_edge
 from fedbary.scores.coverage import coverage, interval
 
-SCORES = ("lac", "aps", "raps")
 seeds = st.integers(0, 10**6)
-
-
-def predicted(seed, examples, classes=6, sureness=3.0):
-    """Probabilities that are as sure as the labels allow, and the labels."""
-    generator = torch.Generator().manual_seed(seed)
-    logits = sureness * torch.randn(examples, classes, generator=generator)
-    probs = logits.softmax(-1)
-    return probs, torch.multinomial(probs, 1, generator=generator)[:, 0]
-
-
-def scores_by_hand(score, probs):
-    """The scores of all classes, (N, classes), in NumPy and one by one."""
-    found = np.zeros(probs.shape)
-    for n, row in enumerate(probs.double().numpy()):
-        for c, p in enumerate(row):
-            above = [q for j, q in enumerate(row) if q > p or (q == p and j < c)]
-            extra = PENALTY * max(0, len(above) + 1 - FREE_RANKS)
-            largest = PENALTY * (len(row) - FREE_RANKS)
-            by_name = {
-                "lac": 1 - p,
-                "aps": sum(above),
-                "raps": (sum(above) + extra) / (1 + largest),
-            }
-            found[n, c] = by_name[score]
-    return found
-
-
-def quantile_by_hand(scores, level):
-    """The ⌈(n + 1) level⌉-th smallest score; infinite where there are fewer."""
-    rank = math.ceil((len(scores) + 1) * Fraction(str(level)))
-    return np.inf if rank > len(scores) else np.sort(scores)[rank - 1]
 
 
 @pytest.mark.parametrize("score", SCORES)
@@ -80,7 +47,7 @@ def test_the_sum_of_the_sites_histograms_is_the_histogram_of_all(seed, score, by
     for k, part in enumerate(parts):
         risk = torch.zeros(2, BINS, dtype=torch.int64)
         risk[k % 2, k] = part.sum()
-        again = believed(HeldOut(part, risk).told(), len(whole))
+        again = believed(HeldOut(part, risk).told(), len(whole), 2)
         assert torch.equal(again.scores, part) and torch.equal(again.risk, risk)
 
 
@@ -89,7 +56,7 @@ def test_the_sum_of_the_sites_histograms_is_the_histogram_of_all(seed, score, by
 def test_a_threshold_ends_the_bin_that_holds_the_exact_quantile(seed, score, level):
     probs, y = predicted(seed, 150)
     own = scores_by_hand(score, probs)[np.arange(150), y.numpy()]
-    found = threshold(held_out_histogram(score, probs, y, by_class=False)[0], level)
+    found = threshold(held_out_histogram(score, probs, y)[0], level)
     exact = quantile_by_hand(own, level)
     assert upper_edge(found) >= exact - 1e-6
     assert found == 0 or upper_edge(found - 1) <= exact + 1e-6
@@ -100,12 +67,12 @@ def test_a_threshold_ends_the_bin_that_holds_the_exact_quantile(seed, score, lev
 def test_sets_are_those_of_the_exact_quantile_and_at_most_a_bin_more(seed, score):
     probs, y = predicted(seed, 150)
     new, _ = predicted(seed + 1, 100)
-    found = Conformal(score, 0.9, held_out_histogram(score, probs, y, by_class=False)).sets(new)
+    found = Thresholds(0.9, held_out_histogram(score, probs, y)).sets(score, new)
     by_hand = scores_by_hand(score, probs)[np.arange(150), y.numpy()]
     bound = quantile_by_hand(by_hand, 0.9)
     exact = torch.from_numpy(scores_by_hand(score, new) <= bound + 1e-12)
     edge = torch.from_numpy(class_bins(score, new).numpy() == threshold(
-        held_out_histogram(score, probs, y, by_class=False)[0], 0.9
+        held_out_histogram(score, probs, y)[0], 0.9
     ))  # fmt: skip
     assert torch.equal(found, exact | (found & edge))
 
@@ -144,7 +111,7 @@ def test_coverage_of_continuous_scores_is_beta_binomial():
 @pytest.mark.parametrize("score", SCORES)
 def test_sure_networks_do_not_pile_up_in_the_last_bin(score):
     probs, y = predicted(3, 5000, classes=10, sureness=25.0)
-    histogram = held_out_histogram(score, probs, y, by_class=False)[0]
+    histogram = held_out_histogram(score, probs, y)[0]
     assert probs.amax(1).median() > 0.999
     assert int(histogram[-1]) < 0.001 * len(y)
     beyond = histogram.clone()
@@ -156,8 +123,8 @@ def test_aps_and_raps_give_no_empty_set():
     probs, y = predicted(4, 300, sureness=10.0)
     new, _ = predicted(5, 300, sureness=10.0)
     for score in ("aps", "raps"):
-        by = Conformal(score, 0.5, held_out_histogram(score, probs, y, by_class=False))
-        assert int(by.sets(new).sum(1).min()) >= 1
+        by = Thresholds(0.5, held_out_histogram(score, probs, y))
+        assert int(by.sets(score, new).sum(1).min()) >= 1
 
 
 def test_thresholds_by_class_lift_the_worst_class():
@@ -167,8 +134,9 @@ def test_thresholds_by_class_lift_the_worst_class():
 
     def worst(by_class):
         counts = held_out_histogram("lac", biased[held], y[held], by_class)
-        sets = Conformal("lac", 0.9, counts).sets(biased[new])
-        return min(coverage(sets[y[new] == c], y[new][y[new] == c])["coverage"] for c in range(4))
+        sets = Thresholds(0.9, counts).sets("lac", biased[new])
+        hits = sets.gather(1, y[new][:, None])[:, 0]
+        return min(float(hits[y[new] == c].double().mean()) for c in range(4))
 
     assert worst(by_class=False) < 0.88
     assert worst(by_class=True) > 0.88
@@ -178,10 +146,10 @@ def test_a_class_with_too_few_examples_has_the_threshold_of_all():
     probs, y = predicted(8, 400, classes=3)
     few = torch.cat([(y == 0).nonzero()[:8, 0], (y > 0).nonzero()[:, 0]])
     counts = held_out_histogram("lac", probs[few], y[few], by_class=True)
-    by = Conformal("lac", 0.9, counts)
+    by = Thresholds(0.9, counts)
     assert examples_needed(0.9) == 9 and by.short == [0]
-    assert int(by.thresholds[0]) == threshold(counts.sum(0), 0.9)
-    assert int(by.thresholds[1]) == threshold(counts[1], 0.9)
+    assert int(by.bins[0]) == threshold(counts.sum(0), 0.9)
+    assert int(by.bins[1]) == threshold(counts[1], 0.9)
 
 
 @given(st.sampled_from([0.5, 0.8, 0.9, 0.95, 0.99, 0.999]))
@@ -191,31 +159,18 @@ def test_fewer_examples_than_a_level_needs_give_sets_of_all_classes(level):
         counts = torch.zeros(BINS, dtype=torch.int64)
         counts[3] = held
         assert threshold(counts, level) == (3 if held == needed else BINS - 1)
-    everything = Conformal("lac", level, torch.zeros(1, BINS, dtype=torch.int64))
-    assert everything.sets(torch.tensor([[1.0, 0.0], [math.nan, 0.5]])).all()
-
-
-@settings(max_examples=30, deadline=None)
-@given(seeds, st.integers(0, 60), st.booleans(), st.sampled_from([0.8, 0.9]))
-def test_a_hostile_site_moves_coverage_no_further_than_its_share(seed, hostile, low, level):
-    n = 200
-    honest = torch.rand(n, generator=torch.Generator().manual_seed(seed)).double()
-    counts = torch.bincount(bins_of(honest, 1 - honest), minlength=BINS)[None]
-    forged = torch.zeros_like(counts)
-    forged[0, 0 if low else BINS - 1] = hostile
-    by = Conformal("lac", level, counts + forged)
-    kept = (by.covered(counts)) / (n + 1)
-    assert kept >= level - hostile * (1 - level) / (n + 1) - 1e-9
-    assert by.without(forged).examples == n
-    assert torch.equal(by.without(forged).counts, counts)
+    everything = Thresholds(level, torch.zeros(1, BINS, dtype=torch.int64))
+    assert everything.sets("lac", torch.tensor([[1.0, 0.0], [math.nan, 0.5]])).all()
+    low, high = everything.intervals(Forecast(torch.zeros(2), torch.zeros(2), torch.zeros(2)))
+    assert (low == -math.inf).all() and (high == math.inf).all()
 
 
 def test_covered_counts_what_sets_hold():
     probs, y = predicted(9, 500)
     for by_class in (False, True):
         counts = held_out_histogram("raps", probs, y, by_class)
-        by = Conformal("raps", 0.8, counts)
-        assert by.covered(counts) == int(by.sets(probs).gather(1, y[:, None]).sum())
+        by = Thresholds(0.8, counts)
+        assert by.covered(counts) == int(by.sets("raps", probs).gather(1, y[:, None]).sum())
 
 
 @pytest.mark.parametrize(
@@ -235,13 +190,13 @@ def test_covered_counts_what_sets_hold():
 def test_a_histogram_that_is_none_is_not_believed(answer):
     other = {"cells": [1], "counts": [1]}
     with pytest.raises(ValueError):
-        believed(answer | {f"risk-{name}": value for name, value in other.items()}, 1)
+        believed(answer | {f"risk-{name}": value for name, value in other.items()}, 1, 2)
 
 
 @pytest.mark.parametrize("level", [0.0, 1.0, -1.0, 1.5, math.nan])
 def test_a_level_lies_between_0_and_1(level):
     with pytest.raises(SettingError, match="level"):
-        Conformal("lac", level, torch.zeros(1, BINS, dtype=torch.int64))
+        Thresholds(level, torch.zeros(1, BINS, dtype=torch.int64))
 
 
 @given(st.integers(1, 400), st.data())
@@ -256,7 +211,8 @@ def test_an_interval_holds_the_rate_and_is_scipy_s(count, data):
 
 def test_coverage_counts_hits_and_sizes():
     sets = torch.tensor([[True, True, False], [False, False, False], [True, False, False]])
-    found = coverage(sets, torch.tensor([1, 0, 0]))
+    hits = sets.gather(1, torch.tensor([1, 0, 0])[:, None])[:, 0]
+    found = coverage(hits, sets.sum(1))
     assert found["coverage"] == pytest.approx(2 / 3)
     assert found["set_size"] == 1.0 and found["empty"] == pytest.approx(1 / 3)
     assert found["set_size_low"] < 1 < found["set_size_high"]

@@ -6,12 +6,13 @@ import sys
 import numpy as np
 import pytest
 import torch
+from conformal_by_hand import held_out_histogram
 from every_method import NIGHT
 
 import fedbary
 from fedbary.commands.use import export
 from fedbary.errors import SettingError
-from fedbary.predictive.conformal import Conformal, held_out_histogram
+from fedbary.predictive.conformal import Thresholds
 from fedbary.settings.config import resolve
 from fedbary.trained.onnx import onnx_bytes, with_sets
 from server_app.engine.inline import run_inline
@@ -89,15 +90,36 @@ def test_a_graph_makes_the_same_sets_of_probabilities(score, tmp_path):
     logits = 3 * torch.randn(500, 6, generator=generator)
     probs = logits.softmax(-1)
     y = torch.multinomial(probs, 1, generator=generator)[:, 0]
-    by = Conformal(score, 0.9, held_out_histogram(score, probs, y, by_class=True))
+    by = Thresholds(0.9, held_out_histogram(score, probs, y, by_class=True))
 
     def graph(x):
         return {"probs": x.softmax(-1)}
 
-    (tmp_path / "sets.onnx").write_bytes(onnx_bytes(with_sets(graph, graph, by), logits[:2], {}))
+    made = with_sets(graph, graph, by, score, lambda x: None)
+    (tmp_path / "sets.onnx").write_bytes(onnx_bytes(made, logits[:2], {}))
     found, _ = answered(tmp_path / "sets.onnx", logits)
     assert found["set"].dtype == bool
-    assert np.mean(found["set"] == by.sets(probs).numpy()) > 0.995  # on the edge of a bin
+    assert np.mean(found["set"] == by.sets(score, probs).numpy()) > 0.995  # on the edge of a bin
+
+
+@pytest.mark.slow
+def test_the_graph_has_the_intervals_of_the_model(tmp_path):
+    """Some 5 seconds."""
+    rows = [f"{k % 7},{'ab'[k % 2]},{k % 5 + k % 2 * (k % 11)}" for k in range(120)]
+    (tmp_path / "rows.csv").write_text("\n".join(["x,ward,y", *rows]))
+    changes = {
+        "task": "regression", "method": "ConjugateGaussian", "model": "linear", "noise": "learned",
+        "dataset": str(tmp_path / "rows.csv"), "holdout": 0.4, "conformal": 0.8,
+        "conformal_by": "ward",
+    }  # fmt: skip
+    run_inline(resolve({**QUICK, **changes}), tmp_path / "run")
+    model = fedbary.load(tmp_path / "run")
+    model.export(tmp_path / "model.onnx")
+    x = model.task.evaluation_examples().x
+    found, _ = answered(tmp_path / "model.onnx", x)
+    for name, end in zip(("low", "high"), model.intervals(x), strict=True):
+        np.testing.assert_allclose(found[name], end, rtol=1e-4, atol=1e-4)
+    assert len(set(model.thresholds().bins.tolist())) == 2
 
 
 @pytest.mark.slow

@@ -102,7 +102,7 @@ def test_it_goes_on_without_the_site_and_with_one_that_comes_late(made, tmp_path
     assert same(posterior(late), posterior(folders / "pixels"))
 
 
-def test_a_temperature_and_sets_that_counted_the_site_are_gone_and_are_found_again(
+def test_a_temperature_is_gone_and_a_histogram_subtracted_and_both_are_found_again(
     tmp_path, capsys
 ):
     settings = chosen("pixels", calibrate="temperature", conformal=0.9)
@@ -110,8 +110,11 @@ def test_a_temperature_and_sets_that_counted_the_site_are_gone_and_are_found_aga
     forget(tmp_path / "run", GONE)
     left = tmp_path / "run-without-partition-1"
     said = capsys.readouterr().err
-    assert "temperature counted partition 1" in said and "sets counted partition 1" in said
-    assert (tmp_path / "run" / CONFORMAL).exists() and not (left / CONFORMAL).exists()
+    assert "temperature counted partition 1" in said and "sets are of the other sites" in said
+    before, after = (fedbary.load(folder) for folder in (tmp_path / "run", left))
+    gone = before.sites[GONE].scores
+    assert torch.equal(after.thresholds().counts, before.thresholds().counts - gone)
+    assert GONE not in (left / CONFORMAL).read_text()
     assert "temperature" in lines(tmp_path / "run")[-1] and "temperature" not in lines(left)[-1]
     more = settings.model_copy(update={"rounds": 2, "resume": "last"})
     lengthen(left, more)

@@ -33,7 +33,10 @@ def limits(settings: Settings) -> Iterator[tuple[str, bool, str]]:
     yield "dataset", settings.dataset != "none", "a data set for task=regression"
     of_classes = settings.partition in ("dirichlet", "classes", *OF_CLASSES)
     yield "partition", not of_classes, "iid, quantity or ContinuousPartitioner for regression"
-    yield "holdout", settings.holdout == 0, "0 for regression: the server has the test rows"
+    own = told(OfNumbers, settings)
+    scored = settings.holdout == 0 or own.conformal is not None
+    yield "holdout", scored, "0 for regression without conformal: the server has the test rows"
+    yield "projection", settings.projection == "none", "none for regression"
     yield "backbone", settings.backbone == "none", "none for regression"
     yield "test_dataset", settings.test_dataset == "none", "none for regression"
     yield "ood_dataset", settings.ood_dataset == "none", "none for regression"
@@ -42,7 +45,7 @@ def limits(settings: Settings) -> Iterator[tuple[str, bool, str]]:
     yield "device", settings.device != "cuda", "auto or cpu: regression is done on CPUs"
     layers = 2 if settings.model == "mlp" else 1
     yield "bayesian_layers", settings.bayesian_layers <= layers, f"at most {layers} of this model"
-    name, noise = settings.strategy, told(OfNumbers, settings).noise
+    name, noise = settings.strategy, own.noise
     if settings.trains_on_squares:
         yield "noise", noise != "learned", f"none, cross or a number for {name}"
     else:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from fedbary.gaussian import Posterior
 from fedbary.predictive.combine import Gate, Pool
 from fedbary.predictive.mahalanobis import Background
+from fedbary.runs.schema import NOISE_VAR
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -115,6 +116,11 @@ class Outcome:
     pool: Pool | Gate | None = None
     label_counts: Sequence[int] = ()
     background: Background | None = None
+
+    @property
+    def noise_var(self) -> float:
+        """Variance of the noise that is added to predictions of numbers, standardised."""
+        return float(self.told.get(NOISE_VAR, 0.0))
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,220 @@
+"""Writes `scores.csv`: `python -m findings.conformal.measure DATA_DIR`, some ten minutes of a CPU.
+
+A federation trains. Then each client's held-out examples are halved at random `HALVES` times. One
+half makes the thresholds in several ways, and the other half scores them.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+import fedbary
+from fedbary.data.sites import Site
+from fedbary.predictive.conformal import Thresholds, class_bins, residual_bins
+from fedbary.predictive.histograms import counted, upper_odds
+from fedbary.seeds import seed_of_draws
+from fedbary.settings.config import resolve
+from fedbary.trained import Trained
+from server_app.engine.inline import run_inline
+
+LEVEL, HALVES, SEEDS, ENOUGH = 0.9, 50, range(5), 30
+"""The last is how many held-out examples a client needs to count for the worst client."""
+
+QUICK: dict[str, Any] = {
+    "engine": "inline", "pictures": False, "device": "cpu", "clients": 10, "holdout": 0.3,
+    "conformal": LEVEL, "evaluate_clients": 0,
+}  # fmt: skip
+NETWORK: dict[str, Any] = {"model": "mlp", "bayesian_layers": 1, "local_epochs": 2, "samples": 10}
+RUNS: dict[str, dict[str, Any]] = {
+    "digits": {"dataset": "digits", "rounds": 3, "batch_size": 16, **NETWORK},
+    "fashionmnist": {
+        "dataset": "fashionmnist", "rounds": 3, "batch_size": 64, "train_fraction": 0.25, **NETWORK,
+    },
+    "kin8nm": {
+        "task": "regression", "dataset": "uci/kin8nm", "method": "ConjugateGaussian",
+        "model": "linear", "noise": "learned", "rounds": 1,
+    },
+}  # fmt: skip
+SPLITS: dict[str, dict[str, Any]] = {
+    "iid": {"partition": "iid"},
+    "Dirichlet 0.5": {"partition": "dirichlet", "alpha": 0.5},
+    "Dirichlet 0.1": {"partition": "dirichlet", "alpha": 0.1},
+}
+OF_NUMBERS = {"iid": {"partition": "iid"}, "sizes 0.5": {"partition": "quantity", "alpha": 0.5}}
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """Examples by their scores.
+
+    Attributes
+    ----------
+    scores, bins : Tensor
+        Of each class, (N, classes); of numbers (N, 1).
+    y : Tensor
+        The column of the true score, (N,): the class, or 0.
+    unit : Tensor
+        How much a unit of a number's score is in width, (N,); of classes none.
+    """
+
+    scores: Tensor
+    bins: Tensor
+    y: Tensor
+    unit: Tensor | None = None
+
+    def part(self, index: Tensor) -> Held:
+        """Return the examples at some places."""
+        unit = None if self.unit is None else self.unit[index]
+        return Held(self.scores[index], self.bins[index], self.y[index], unit)
+
+    @property
+    def own(self) -> Tensor:
+        """The true scores, (N,), in ascending order."""
+        return self.scores.gather(1, self.y[:, None])[:, 0].sort().values
+
+    @property
+    def histogram(self) -> Tensor:
+        """Counts of the true bins, a row a class."""
+        own = self.bins.gather(1, self.y[:, None])[:, 0]
+        return counted(own, self.y, self.bins.shape[1])
+
+    def scored(self, limit: Tensor | float, exact: bool) -> tuple[Tensor, Tensor]:
+        """Return hits and sizes (N,) of sets up to a limit on scores or bins."""
+        within = (self.scores if exact else self.bins) <= limit
+        hits = within.gather(1, self.y[:, None])[:, 0]
+        if self.unit is None:
+            return hits, within.sum(1).double()
+        edge = float(limit) if exact else upper_odds(int(limit))
+        return hits, edge * self.unit
+
+
+def held_by(trained: Trained, x: Tensor, y: Tensor) -> Held:
+    """Return examples, as the model takes them, by their scores."""
+    seed = seed_of_draws(trained.settings.seed)
+    found = trained.task.predicted(trained.network, x, trained.facts, seed, trained._plain)
+    if hasattr(found, "probs"):
+        return Held(1 - found.probs.double(), class_bins("lac", found.probs), y)
+    std = found.var.double().sqrt()
+    scores = ((y - found.mean).abs() / std)[:, None]
+    return Held(scores, residual_bins(found, y)[:, None], torch.zeros(len(y)).long(), 2 * std)
+
+
+def exact_quantile(own: Tensor, most: float) -> float:
+    """Return the ⌈(n + 1) level⌉-th of sorted scores; the largest there is where n is less."""
+    rank = math.ceil((len(own) + 1) * Fraction(str(LEVEL)))
+    return float(own[rank - 1]) if rank <= len(own) else most
+
+
+def limits(known: list[Held]) -> Iterator[tuple[str, list[Tensor | float], bool]]:
+    """Yield each way with its limit for each client, and whether it is on scores, not on bins."""
+    many, numbers = len(known), known[0].unit is not None
+    most = float("inf") if numbers else 1.0
+    together = torch.cat([held.own for held in known]).sort().values
+    yield "central", [exact_quantile(together, most)] * many, True
+    alone = [exact_quantile(held.own, most) for held in known]
+    yield "alone", list(alone), True
+    sizes = [len(held.y) for held in known]
+    mean = sum(q * n for q, n in zip(alone, sizes, strict=True) if n) / sum(sizes)
+    yield "mean of quantiles", [mean] * many, True
+    parts = [held.histogram for held in known]
+    rows = sum(parts[1:], parts[0])
+    all_ = rows.sum(0, keepdim=True)
+    yield "sum", [Thresholds(LEVEL, all_).bins] * many, False
+    own = [Thresholds(LEVEL, all_).of_site(p.sum(0, keepdim=True), False).bins for p in parts]
+    yield "site", list(own), False
+    if not numbers:
+        yield "class", [Thresholds(LEVEL, rows).bins] * many, False
+        yield "weighted", [Thresholds(LEVEL, rows).of_site(p, True).bins for p in parts], False
+
+
+def halved(held: Held, generator: torch.Generator) -> tuple[Held, Held]:
+    """Return two random halves."""
+    order = torch.randperm(len(held.y), generator=generator)
+    half = (len(order) + 1) // 2
+    return held.part(order[:half]), held.part(order[half:])
+
+
+def rows_of(clients: list[Held], test: Held, seed: int) -> Iterator[dict[str, Any]]:
+    """Yield the scores of each way."""
+    generator = torch.Generator().manual_seed(seed)
+    kept: dict[str, list[list[tuple[Tensor, Tensor, Tensor]]]] = {}
+    for _ in range(HALVES):
+        halves = [halved(held, generator) for held in clients]
+        for way, each, exact in limits([known for known, _ in halves]):
+            found = [
+                (*new.scored(limit, exact), new.y)
+                for (_, new), limit in zip(halves, each, strict=True)
+            ]
+            kept.setdefault(way, []).append(found)
+    large = [k for k, held in enumerate(clients) if len(held.y) >= ENOUGH]
+    tested = {way: (each, exact) for way, each, exact in limits(clients)}
+    for way, times in kept.items():
+        hits, sizes, y = (torch.cat([c[i] for found in times for c in found]) for i in range(3))
+        by_client = [
+            float(torch.cat([found[k][0] for found in times]).double().mean()) for k in large
+        ]
+        by_class = [float(hits[y == c].double().mean()) for c in y.unique().tolist()]
+        each, exact = tested[way]
+        on_test = [test.scored(limit, exact) for limit in each]
+        yield {
+            "way": way,
+            "examples": sum(len(held.y) for held in clients) // 2,
+            "coverage": float(hits.double().mean()),
+            "size": float(sizes.mean()),
+            "worst_class": min(by_class),
+            "worst_client": min(by_client),
+            "test_coverage": _mean([hit.double() for hit, _ in on_test], clients),
+            "test_size": _mean([size for _, size in on_test], clients),
+        }
+
+
+def _mean(each: list[Tensor], clients: list[Held]) -> float:
+    """Return the mean over clients' means, weighted by how many examples they hold out."""
+    weights = [len(held.y) for held in clients]
+    means = [float(values.mean()) for values in each]
+    return sum(w * m for w, m in zip(weights, means, strict=True)) / sum(weights)
+
+
+def measured(name: str, split: str, seed: int, data: Path) -> Iterator[dict[str, Any]]:
+    """Train a federation, and yield the scores of each way."""
+    parts = {**SPLITS, **OF_NUMBERS}[split]
+    settings = resolve({**QUICK, **RUNS[name], **parts, "seed": seed, "data_dir": str(data)})
+    with tempfile.TemporaryDirectory() as scratch:
+        run_inline(settings, Path(scratch) / "run")
+        trained = fedbary.load(Path(scratch) / "run")
+    task, clients = trained.task, []
+    for k in range(settings.clients):
+        site = Site(f"partition {k}", "", k, settings.clients)
+        shard = task.shard(site, trained.signature)
+        x = task.prepared(shard, trained.facts).x_held_out
+        clients.append(held_by(trained, x, shard.y_held_out))
+    scored = task.scored_by_clients(trained.facts)
+    assert scored is not None
+    for row in rows_of(clients, held_by(trained, *scored), seed):
+        yield {"data": name, "split": split, "seed": seed, **row}
+
+
+def main(data: Path) -> None:
+    """Write the table beside this file, after each run."""
+    found: list[dict[str, Any]] = []
+    for seed in SEEDS:
+        for name in RUNS:
+            for split in OF_NUMBERS if name == "kin8nm" else SPLITS:
+                found += measured(name, split, seed, data)
+                table = pd.DataFrame(found)
+                table.to_csv(Path(__file__).parent / "scores.csv", index=False, float_format="%.5g")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]).resolve())

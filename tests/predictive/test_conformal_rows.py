@@ -1,0 +1,203 @@
+"""Thresholds of classes, groups and sites, intervals of numbers, and what a hostile site moves."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from conformal_by_hand import SCORES, held_out_histogram, predicted, quantile_by_hand
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedbary.predictive.conformal import (
+    Thresholds,
+    class_bins,
+    residual_bins,
+    threshold,
+    true_class_bins,
+)
+from fedbary.predictive.forecast import Forecast
+from fedbary.predictive.histograms import BINS, HeldOut, bins_of, counted, together, upper_odds
+
+seeds = st.integers(0, 10**6)
+
+
+@settings(max_examples=50, deadline=None)
+@given(seeds, st.sampled_from([0.8, 0.9]), st.integers(1, 3), st.data())
+def test_a_hostile_site_moves_coverage_no_further_than_its_share(seed, level, rows, data):
+    n = 200
+    generator = torch.Generator().manual_seed(seed)
+    honest = torch.rand(n, generator=generator).double()
+    of_row = torch.randint(rows, (n,), generator=generator)
+    counts = counted(bins_of(honest, 1 - honest), of_row, rows)
+    ends = st.one_of(st.sampled_from([0, BINS - 1]), st.integers(0, BINS - 1))
+    cells = data.draw(st.lists(st.tuples(st.integers(0, rows - 1), ends, st.integers(1, 30))))
+    forged = torch.zeros_like(counts)
+    for row, cell, count in cells:
+        forged[row, cell] += count
+    by = Thresholds(level, counts + forged)
+    for row, held in enumerate(counts):
+        if row in by.short:
+            continue
+        count, lies = int(held.sum()), int(forged[row].sum())
+        kept = int(held[: int(by.bins[row]) + 1].sum())
+        below = kept - int(held[by.bins[row]])
+        assert kept >= level * (count + 1) - (1 - level) * lies - 1e-9
+        assert below < level * (count + lies + 1)
+    assert torch.equal(by.without(forged).counts, counts)
+    own = by.of_site(counts, by_class=False)
+    enough = [row for row in range(rows) if row not in Thresholds(level, counts).short]
+    assert [int(own.bins[k]) for k in enough] == [threshold(counts[k], level) for k in enough]
+
+
+@given(seeds, st.integers(2, 5), st.sampled_from([0.8, 0.9]))
+@settings(max_examples=20, deadline=None)
+def test_a_server_that_sees_masked_sums_alone_finds_the_same_thresholds(seed, sites, level):
+    """Pairwise masks of 64 bits cancel in the sum: secure aggregation changes no threshold."""
+    generator = torch.Generator().manual_seed(seed)
+    held = [torch.randint(5, (2, BINS), generator=generator) for _ in range(sites)]
+    sent = [counts.clone() for counts in held]
+    for i in range(sites):
+        for j in range(i):
+            mask = torch.randint(-(2**63), 2**63 - 1, (2, BINS), generator=generator)
+            sent[i] += mask
+            sent[j] -= mask
+    assert torch.equal(
+        Thresholds(level, sum(sent)).bins,
+        Thresholds(level, together([HeldOut(c, c) for c in held]).scores).bins,
+    )
+
+
+def weighted_by_hand(scores, y, wanted, level):
+    """The threshold of each class by Tibshirani's weighted quantile, sorted and one by one."""
+    counts = np.bincount(y, minlength=len(wanted))
+    weights = np.where(counts > 0, wanted / np.maximum(counts, 1), 0.0)
+    order = np.argsort(scores, kind="stable")
+    found = []
+    for own in weights:
+        total, reached, bound = weights[y].sum() + own, 0.0, np.inf
+        for k in order:
+            reached += weights[y[k]]
+            if reached >= level * total * (1 - 1e-9):
+                bound = scores[k]
+                break
+        found.append(bound)
+    return np.array(found)
+
+
+@settings(max_examples=25, deadline=None)
+@given(seeds, st.sampled_from(SCORES), st.sampled_from([0.5, 0.8, 0.9]))
+def test_weights_by_class_counts_give_the_weighted_quantile(seed, score, level):
+    probs, y = predicted(seed, 120, classes=4)
+    counts = held_out_histogram(score, probs, y, by_class=True)
+    rng = np.random.default_rng(seed)
+    wanted = rng.integers(0, 30, 4) * (counts.sum(1).numpy() > 0)
+    found = Thresholds(level, counts, torch.from_numpy(wanted)).bins
+    by_hand = weighted_by_hand(true_class_bins(score, probs, y).numpy(), y.numpy(), wanted, level)
+    assert found.tolist() == [min(bound, BINS - 1) for bound in by_hand] or not wanted.any()
+    alike = Thresholds(level, counts, counts.sum(1)).bins
+    assert set(alike.tolist()) == {threshold(counts.sum(0), level)}
+
+
+def test_under_label_shift_weights_hold_the_level_and_others_do_not():
+    """Coverage over 200 draws where classes are as frequent as at one site."""
+    probs, y = predicted(11, 30000, classes=4, sureness=1.0)
+    biased = (probs.log() + torch.tensor([1.5, 0, 0, -1.0])).softmax(-1)
+    bins = true_class_bins("lac", biased, y)
+    shares = torch.tensor([0.05, 0.1, 0.15, 0.7])
+    wanted = (1000 * shares).long()
+    generator, found = torch.Generator().manual_seed(3), {"weighted": [], "plain": []}
+    for _ in range(200):
+        drawn = torch.randint(len(y), (400,), generator=generator)
+        counts = counted(bins[drawn], y[drawn], 4)
+        for name, by in (
+            ("weighted", Thresholds(0.9, counts, wanted)),
+            ("plain", Thresholds(0.9, counts.sum(0, keepdim=True))),
+        ):
+            hit = bins <= by.bins.expand(4)[y]
+            each = torch.stack([hit[y == c].double().mean() for c in range(4)])
+            found[name].append(float((each * shares).sum()))
+    assert 0.9 - 0.01 < np.mean(found["weighted"]) < 0.93
+    assert np.mean(found["plain"]) < 0.87
+
+
+def forecasts(seed, examples):
+    """Forecasts whose std is right up to a factor, and targets with heavy tails."""
+    generator = torch.Generator().manual_seed(seed)
+    mean = torch.randn(examples, generator=generator).double()
+    std = torch.randn(examples, generator=generator).double().exp()
+    noise = torch.distributions.StudentT(3.0)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        y = mean + std * noise.sample((examples,)).double()
+    return Forecast(mean, std.square() / 2, std.square() / 2), y
+
+
+def part(forecast, index):
+    return Forecast(forecast.mean[index], forecast.epistemic[index], forecast.aleatoric[index])
+
+
+@settings(max_examples=25, deadline=None)
+@given(seeds, st.sampled_from([0.5, 0.8, 0.9, 0.95]))
+def test_intervals_are_those_of_the_exact_quantile_and_at_most_a_bin_wider(seed, level):
+    forecast, y = forecasts(seed, 150)
+    new, _ = forecasts(seed + 1, 50)
+    scores = ((y - forecast.mean).abs() / forecast.var.sqrt()).numpy()
+    exact = quantile_by_hand(scores, level)
+    bins = residual_bins(forecast, y)
+    counts = counted(bins, torch.zeros_like(bins), 1)
+    low, high = Thresholds(level, counts).intervals(new)
+    half = exact * new.var.sqrt()
+    torch.testing.assert_close(low + high, 2 * new.mean)
+    wider = (high - low) / (2 * half)
+    assert (wider >= 1 - 1e-9).all() and (wider <= math.exp(1 / 64) + 1e-9).all()
+    edges = np.array([upper_odds(b) for b in bins.tolist()])
+    assert (scores <= edges * (1 + 1e-9)).all()
+
+
+def test_intervals_of_groups_hold_the_level_in_each_over_random_splits():
+    forecast, y = forecasts(5, 20000)
+    group = (torch.arange(20000) % 4 == 0).long()
+    spoilt = Forecast(forecast.mean + 3 * group, forecast.epistemic, forecast.aleatoric)
+    bins = residual_bins(spoilt, y)
+    generator, rates = torch.Generator().manual_seed(4), []
+    for _ in range(100):
+        order = torch.randperm(len(y), generator=generator)
+        held, new = order[:400], order[400:]
+        by = Thresholds(0.9, counted(bins[held], group[held], 2))
+        low, high = by.intervals(part(spoilt, new), group[new])
+        hit = (low <= y[new]) & (y[new] <= high)
+        rates.append([float(hit[group[new] == k].double().mean()) for k in (0, 1)])
+    for k, n in ((0, 300), (1, 100)):
+        assert 0.9 - 0.01 < np.mean(rates, 0)[k] < 0.9 + 1 / n + 0.02
+
+
+@pytest.mark.parametrize("by_class", [False, True])
+@pytest.mark.parametrize("level", [0.8, 0.9])
+def test_sets_are_those_of_crepes_on_the_same_bins(by_class, level):
+    crepes = pytest.importorskip("crepes")
+    (probs, y), (new, _) = predicted(12, 150, classes=3), predicted(13, 80, classes=3)
+    by = Thresholds(level, held_out_histogram("lac", probs, y, by_class))
+    own, alphas = true_class_bins("lac", probs, y).numpy(), class_bins("lac", new).numpy()
+    told = crepes.ConformalClassifier().fit(own, y.numpy() if by_class else None)
+    for c in range(3):
+        bins = np.full(len(alphas), c) if by_class else None
+        found = told.predict_set(alphas, bins, confidence=level, smoothing=False)
+        assert by.sets("lac", new)[:, c].tolist() == found[:, c].astype(bool).tolist()
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_intervals_are_those_of_crepes_and_at_most_a_bin_wider(groups):
+    crepes = pytest.importorskip("crepes")
+    (held, y), (new, _) = forecasts(6, 150), forecasts(7, 60)
+    group = torch.arange(150) % groups
+    by = Thresholds(0.9, counted(residual_bins(held, y), group, groups))
+    told = crepes.ConformalRegressor().fit(
+        (y - held.mean).numpy(), held.var.sqrt().numpy(), group.numpy()
+    )
+    rows = torch.arange(60) % groups
+    low, high = (end.numpy() for end in by.intervals(new, rows))
+    found = told.predict_int(new.mean.numpy(), new.var.sqrt().numpy(), rows.numpy(), 0.9)
+    wider = (high - low) / (found[:, 1] - found[:, 0])
+    assert (low <= found[:, 0] + 1e-9).all() and (high >= found[:, 1] - 1e-9).all()
+    assert (wider <= math.exp(1 / 64) + 1e-9).all()
