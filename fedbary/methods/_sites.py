@@ -22,7 +22,7 @@ from torch import Tensor
 
 from fedbary.aggregation.prefixes import under
 from fedbary.gaussian import Factor, Posterior, gaussian_pairs
-from fedbary.methods.shared.means import weighted_mean
+from fedbary.methods.shared.averages import weighted_mean
 from fedbary.methods.shared.method import Arrival, Fitted, Local, Method, Reply, Server, Tensors
 from fedbary.methods.shared.server_steps import along_points
 

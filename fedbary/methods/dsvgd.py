@@ -78,7 +78,7 @@ from fedbary.methods._particles import (
 from fedbary.methods._room import require_room
 from fedbary.methods._stein import Normal, Smooth, descended
 from fedbary.methods._threads import one_thread
-from fedbary.methods.shared.means import shares
+from fedbary.methods.shared.averages import shares
 from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, Tensors
 from fedbary.parts.parameters import Count, NotNegative, Positive, Several, ShareOrZero
 from fedbary.predictive import Predictive

@@ -51,7 +51,7 @@ from torch import Tensor
 
 from fedbary.aggregation.value_limits import LARGEST_LOG_VAR
 from fedbary.gaussian import LOG_VAR_SUFFIX, Factor, Posterior, variance_power
-from fedbary.methods.shared.means import weighted_mean
+from fedbary.methods.shared.averages import weighted_mean
 from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, Tensors
 from fedbary.parts.parameters import Positive
 

@@ -57,7 +57,7 @@ import torch
 
 from fedbary.aggregation.prefixes import under
 from fedbary.methods._langevin import Sampler
-from fedbary.methods.shared.means import weighted_mean
+from fedbary.methods.shared.averages import weighted_mean
 from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, Tensors
 from fedbary.parts.parameters import Count, NotNegative, Number, Positive
 from fedbary.predictive import Predictive

@@ -47,7 +47,7 @@ from fedbary.aggregation.prefixes import under
 from fedbary.methods._bench import bench_of
 from fedbary.methods._distil import Distillation, distilled
 from fedbary.methods.fedag import fit_gaussian, stacked
-from fedbary.methods.shared.means import shares, weighted_mean
+from fedbary.methods.shared.averages import shares, weighted_mean
 from fedbary.methods.shared.method import Method, Reply, Server, Tensors
 from fedbary.methods.shared.server_steps import weights_of
 from fedbary.parts.parameters import Count, Number, Positive

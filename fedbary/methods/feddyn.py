@@ -42,8 +42,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from fedbary.methods.shared.averages import weighted_mean
 from fedbary.methods.shared.descent import Descent
-from fedbary.methods.shared.means import weighted_mean
 from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, Tensors
 from fedbary.methods.shared.server_steps import weights_of
 from fedbary.parts.parameters import Positive

@@ -50,7 +50,7 @@ from torch import Tensor
 from fedbary.gaussian import Posterior
 from fedbary.inference.shared.vectors import Vectors
 from fedbary.methods._near import Pull, fit_near, packed
-from fedbary.methods.shared.means import weighted_mean
+from fedbary.methods.shared.averages import weighted_mean
 from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, Tensors
 from fedbary.methods.shared.server_steps import weights_of
 from fedbary.parts.parameters import Positive, Share

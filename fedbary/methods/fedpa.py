@@ -34,8 +34,8 @@ import torch
 from torch import Tensor
 
 from fedbary.errors import SettingError
+from fedbary.methods.shared.averages import weighted_mean
 from fedbary.methods.shared.descent import Descent
-from fedbary.methods.shared.means import weighted_mean
 from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, Tensors
 from fedbary.methods.shared.server_steps import ServerSGD, is_buffer, weights_of
 from fedbary.parts.parameters import BelowOne, NotNegative, Number, Positive

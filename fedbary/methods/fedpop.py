@@ -63,7 +63,7 @@ from fedbary.inference._steps import Steps
 from fedbary.inference.shared.vectors import Flat
 from fedbary.methods._chain import speed
 from fedbary.methods._secant import PROBES, largest_curvature
-from fedbary.methods.shared.means import weighted_mean
+from fedbary.methods.shared.averages import weighted_mean
 from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, Tensors
 from fedbary.methods.shared.server_steps import ServerAdam, is_buffer
 from fedbary.parts.parameters import BelowOne, Count, LogVar, Positive

@@ -42,8 +42,8 @@ import torch
 
 from fedbary.gaussian import Posterior
 from fedbary.methods.laplace import FISHER, pooled
+from fedbary.methods.shared.averages import weighted_mean
 from fedbary.methods.shared.descent import Descent, fisher
-from fedbary.methods.shared.means import weighted_mean
 from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, Tensors
 from fedbary.methods.shared.reached import all_examples
 from fedbary.methods.shared.server_steps import weights_of

@@ -34,7 +34,7 @@ from urllib.parse import quote
 
 import torch
 
-from fedbary.methods.shared.means import weighted_mean
+from fedbary.methods.shared.averages import weighted_mean
 from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, Tensors
 from fedbary.parts.parameters import BelowOne
 

@@ -48,8 +48,8 @@ from typing import Literal
 import torch
 
 from fedbary.methods import _around
+from fedbary.methods.shared.averages import shares, weighted_mean
 from fedbary.methods.shared.descent import fisher, gauss_newton
-from fedbary.methods.shared.means import shares, weighted_mean
 from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, Tensors
 from fedbary.methods.shared.reached import all_examples
 from fedbary.methods.shared.server_steps import weights_of

@@ -67,8 +67,8 @@ from fedbary.aggregation.structures import STRUCTURES, Structure
 from fedbary.errors import SettingError
 from fedbary.methods._curvature import barycentre, passes, statistics
 from fedbary.methods._kronecker import last_layer, matrix, tensors_of
+from fedbary.methods.shared.averages import shares, weighted_mean
 from fedbary.methods.shared.descent import GRADIENTS_AT_ONCE
-from fedbary.methods.shared.means import shares, weighted_mean
 from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, Tensors
 from fedbary.methods.shared.reached import all_examples
 from fedbary.parts.parameters import Count, Positive

@@ -48,7 +48,7 @@ from torch import Tensor
 
 from fedbary.aggregation import aggregate
 from fedbary.gaussian import LOG_VAR_SUFFIX, MEAN_SUFFIX, Posterior
-from fedbary.methods.shared.means import weighted_mean
+from fedbary.methods.shared.averages import weighted_mean
 from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, Tensors
 from fedbary.parts.parameters import Count, Positive, Share
 from fedbary.seeds import derive_seed

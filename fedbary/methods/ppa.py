@@ -38,7 +38,7 @@ from torch import Tensor
 
 from fedbary.aggregation.value_limits import LARGEST_LOG_VAR, value_limit
 from fedbary.gaussian import gaussian_pairs
-from fedbary.methods.shared.means import shares, weighted_mean
+from fedbary.methods.shared.averages import shares, weighted_mean
 from fedbary.methods.shared.method import Method, Reply, Server, Tensors
 from fedbary.parts.parameters import Several
 from fedbary.seeds import derive_seed

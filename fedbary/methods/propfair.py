@@ -36,7 +36,7 @@ import torch
 from torch import Tensor
 
 from fedbary.errors import SettingError
-from fedbary.methods.shared.means import weighted_mean
+from fedbary.methods.shared.averages import weighted_mean
 from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, Tensors
 from fedbary.parts.parameters import Positive
 

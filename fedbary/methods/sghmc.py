@@ -55,7 +55,7 @@ import torch
 from fedbary.aggregation.prefixes import under
 from fedbary.methods._chain import Chain
 from fedbary.methods._room import require_room
-from fedbary.methods.shared.means import weighted_mean
+from fedbary.methods.shared.averages import weighted_mean
 from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, Tensors
 from fedbary.methods.shared.server_steps import weights_of
 from fedbary.parts.parameters import Count, NotNegative, Share

@@ -38,8 +38,8 @@ from fedbary.aggregation import aggregate
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
 from fedbary.methods import _around
+from fedbary.methods.shared.averages import weighted_mean
 from fedbary.methods.shared.descent import Descent
-from fedbary.methods.shared.means import weighted_mean
 from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, Tensors
 from fedbary.methods.shared.server_steps import weights_of
 from fedbary.parts.parameters import Number, Positive
