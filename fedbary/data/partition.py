@@ -158,11 +158,6 @@ def partition(
     return [parts[client] for client in np.argsort(-sizes, kind="stable")]
 
 
-def label_counts(labels: np.ndarray, parts: list[np.ndarray], num_classes: int) -> np.ndarray:
-    """Return how many examples of each class each client holds, (clients, classes) integers."""
-    return np.stack([np.bincount(labels[part], minlength=num_classes) for part in parts])
-
-
 def keep_for_server(pool: np.ndarray, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Split sorted indices into those that clients may hold and those that the server keeps.
 

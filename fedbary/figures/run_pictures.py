@@ -57,8 +57,7 @@ def partition_heatmap(counts: np.ndarray, sites: Sequence[str] = ()) -> Figure:
     Parameters
     ----------
     counts : ndarray
-        Examples, (clients, classes), as `partition.label_counts` returns them. Up to 150 cells bear
-        their number.
+        Examples, (clients, classes). Up to 150 cells bear their number.
     sites : sequence of str
         The clients' names; none for clients that have but a number. Up to 40 are drawn.
     """

@@ -43,9 +43,3 @@ def stacked(replies: Sequence[Reply], names: Sequence[str], device: torch.device
     """Return each reply's tensors of those names as a row, (K, d), in float32 or finer."""
     rows = [torch.cat([r.tensors[name].flatten().to(device) for name in names]) for r in replies]
     return torch.stack(rows)
-
-
-def parted(vector: Tensor, names: Sequence[str], like: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return a row's parts by name, in the shapes of `like`; gradients flow through."""
-    parts = vector.split([like[name].numel() for name in names])
-    return {name: part.view(like[name].shape) for name, part in zip(names, parts, strict=True)}

@@ -22,16 +22,8 @@ from torch import Tensor
 
 from fedbary.aggregation.prefixes import under
 from fedbary.gaussian import Factor, Posterior, gaussian_pairs
-from fedbary.methods.shared.method import (
-    Arrival,
-    Fitted,
-    Local,
-    Method,
-    Reply,
-    Server,
-    Tensors,
-    weighted_mean,
-)
+from fedbary.methods.shared.averages import weighted_mean
+from fedbary.methods.shared.method import Arrival, Fitted, Local, Method, Reply, Server, Tensors
 from fedbary.methods.shared.server_steps import along_points
 
 LEAST_CAVITY_PRECISION = 1e-6

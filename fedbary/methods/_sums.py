@@ -54,11 +54,6 @@ class SumsMethod(Method):
         Largest Euclidean norm of an example's features; longer ones are scaled down to it. 0: no
         bound. It bounds the effect of one example, and so of a hostile site. Predictions take
         features as they are.
-
-    Raises
-    ------
-    SettingError
-        If a parameter is out of its range.
     """
 
     most_features: Count = 4096

@@ -74,11 +74,6 @@ class Barycentre(Method):
         point its way most. `trim_fraction` says how many are honest, and so how many these are.
     server_momentum : float
         β, the server's momentum. It multiplies the clients' progress by up to 1/(1 − β).
-
-    Raises
-    ------
-    SettingError
-        If a parameter is out of its range.
     """
 
     rule: str | AnyRule = "RKLB"

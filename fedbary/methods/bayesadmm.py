@@ -59,11 +59,6 @@ class BayesADMM(SiteMethod):
         γ, the part of the way that a dual variable moves.
     prior_std : float
         Standard deviation of the prior N(0, prior_std²), η₀.
-
-    Raises
-    ------
-    SettingError
-        If a parameter is out of its range.
     """
 
     rho: Positive = 1.0

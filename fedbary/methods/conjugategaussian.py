@@ -63,11 +63,6 @@ class ConjugateGaussian(SumsMethod):
     ----------
     networks : int
         Number of networks drawn after each round; they predict together.
-
-    Raises
-    ------
-    SettingError
-        If a parameter is out of its range.
     """
 
     networks: Count = 100

@@ -78,7 +78,8 @@ from fedbary.methods._particles import (
 from fedbary.methods._room import require_room
 from fedbary.methods._stein import Normal, Smooth, descended
 from fedbary.methods._threads import one_thread
-from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, Tensors, shares
+from fedbary.methods.shared.averages import shares
+from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, Tensors
 from fedbary.parts.parameters import Count, NotNegative, Positive, Several, ShareOrZero
 from fedbary.predictive import Predictive
 from fedbary.seeds import derive_seed
@@ -114,11 +115,6 @@ class DSVGD(Method):
         Initial size of these steps, in standard deviations of the particles.
     init_std : float
         Standard deviation of the particles around the global network at the start.
-
-    Raises
-    ------
-    SettingError
-        If a parameter is out of its range.
     """
 
     particles: Several = 20

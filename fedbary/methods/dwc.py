@@ -51,15 +51,8 @@ from torch import Tensor
 
 from fedbary.aggregation.value_limits import LARGEST_LOG_VAR
 from fedbary.gaussian import LOG_VAR_SUFFIX, Factor, Posterior, variance_power
-from fedbary.methods.shared.method import (
-    Fitted,
-    Local,
-    Method,
-    Reply,
-    Server,
-    Tensors,
-    weighted_mean,
-)
+from fedbary.methods.shared.averages import weighted_mean
+from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, Tensors
 from fedbary.parts.parameters import Positive
 
 _EXAMPLES = "counted/examples"
@@ -77,11 +70,6 @@ class DWC(Method):
         round on.
     prior_std : float
         Standard deviation of the prior N(0, prior_std²).
-
-    Raises
-    ------
-    SettingError
-        If a parameter is out of its range.
     """
 
     prior: Literal["normal", "global"] = "normal"

@@ -57,15 +57,8 @@ import torch
 
 from fedbary.aggregation.prefixes import under
 from fedbary.methods._langevin import Sampler
-from fedbary.methods.shared.method import (
-    Fitted,
-    Local,
-    Method,
-    Reply,
-    Server,
-    Tensors,
-    weighted_mean,
-)
+from fedbary.methods.shared.averages import weighted_mean
+from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, Tensors
 from fedbary.parts.parameters import Count, NotNegative, Number, Positive
 from fedbary.predictive import Predictive
 
@@ -90,11 +83,6 @@ class FALD(Method):
         T; 1 samples the posterior, if steps are so small that batches add little.
     rate_factor : float
         Ratio of η to `lr`.
-
-    Raises
-    ------
-    SettingError
-        If a parameter is out of its range.
     """
 
     networks: Count = 10

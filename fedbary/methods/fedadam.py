@@ -28,7 +28,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedbary.methods.shared.method import Arrival, Method, Reply, Server, Tensors, weighted_mean
+from fedbary.methods.shared.averages import weighted_mean
+from fedbary.methods.shared.method import Arrival, Method, Reply, Server, Tensors
 from fedbary.methods.shared.server_steps import ServerAdam, along_points, stepped
 from fedbary.parts.parameters import BelowOne, Positive
 
@@ -45,11 +46,6 @@ class FedAdam(Method):
         Decay a round of the mean of the steps (beta1) and of their squares' mean (beta2).
     tau : float
         τ, in units of a weight's step; with a smaller τ more steps are scaled to one size.
-
-    Raises
-    ------
-    SettingError
-        If a parameter is out of its range.
     """
 
     server_lr: Positive = 0.01

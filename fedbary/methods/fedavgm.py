@@ -27,7 +27,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedbary.methods.shared.method import Arrival, Method, Reply, Server, Tensors, weighted_mean
+from fedbary.methods.shared.averages import weighted_mean
+from fedbary.methods.shared.method import Arrival, Method, Reply, Server, Tensors
 from fedbary.methods.shared.server_steps import ServerSGD, along_points, stepped
 from fedbary.parts.parameters import BelowOne, Positive
 
@@ -42,11 +43,6 @@ class FedAvgM(Method):
         η, the server's step size along the momentum.
     server_momentum : float
         β, the part of the momentum that a round keeps.
-
-    Raises
-    ------
-    SettingError
-        If a parameter is out of its range.
     """
 
     server_lr: Positive = 1.0

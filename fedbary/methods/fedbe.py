@@ -47,7 +47,8 @@ from fedbary.aggregation.prefixes import under
 from fedbary.methods._bench import bench_of
 from fedbary.methods._distil import Distillation, distilled
 from fedbary.methods.fedag import fit_gaussian, stacked
-from fedbary.methods.shared.method import Method, Reply, Server, Tensors, shares, weighted_mean
+from fedbary.methods.shared.averages import shares, weighted_mean
+from fedbary.methods.shared.method import Method, Reply, Server, Tensors
 from fedbary.methods.shared.server_steps import weights_of
 from fedbary.parts.parameters import Count, Number, Positive
 from fedbary.predictive import Predictive
@@ -78,11 +79,6 @@ class FedBE(Method):
         Inputs a step.
     distil_temperature : float
         T of the student's targets p^(1/T).
-
-    Raises
-    ------
-    SettingError
-        If a parameter is out of its range.
     """
 
     ensemble: Literal["gaussian", "dirichlet"] = "gaussian"

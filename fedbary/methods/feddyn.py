@@ -42,16 +42,9 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from fedbary.methods.shared.averages import weighted_mean
 from fedbary.methods.shared.descent import Descent
-from fedbary.methods.shared.method import (
-    Fitted,
-    Local,
-    Method,
-    Reply,
-    Server,
-    Tensors,
-    weighted_mean,
-)
+from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, Tensors
 from fedbary.methods.shared.server_steps import weights_of
 from fedbary.parts.parameters import Positive
 
@@ -66,11 +59,6 @@ class FedDyn(Method):
     ----------
     strength : float
         α, above 0, per example: the strength that holds a round's networks to the global one.
-
-    Raises
-    ------
-    SettingError
-        If a parameter is out of its range.
     """
 
     strength: Positive = 0.1

@@ -61,11 +61,6 @@ class FedEP(SiteMethod):
     weight_decay : float
         c, the weight decay beside a client's mean negative log-likelihood; the paper's value for
         CIFAR-100.
-
-    Raises
-    ------
-    SettingError
-        If a parameter is out of its range.
     """
 
     server_lr: Share = 0.5

@@ -50,15 +50,8 @@ from torch import Tensor
 from fedbary.gaussian import Posterior
 from fedbary.inference.shared.vectors import Vectors
 from fedbary.methods._near import Pull, fit_near, packed
-from fedbary.methods.shared.method import (
-    Fitted,
-    Local,
-    Method,
-    Reply,
-    Server,
-    Tensors,
-    weighted_mean,
-)
+from fedbary.methods.shared.averages import weighted_mean
+from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, Tensors
 from fedbary.methods.shared.server_steps import weights_of
 from fedbary.parts.parameters import Positive, Share
 from fedbary.predictive import Predictive
@@ -83,11 +76,6 @@ class FedHB(Method):
         p, the probability that a client's weight is not 0.
     spike_std : float
         ε, the standard deviation of a client's spikes.
-
-    Raises
-    ------
-    SettingError
-        If a parameter is out of its range.
     """
 
     prior_std: Positive = 0.1

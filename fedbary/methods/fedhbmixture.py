@@ -51,16 +51,9 @@ from fedbary.aggregation.prefixes import under
 from fedbary.data.batches import inputs
 from fedbary.inference.shared.vectors import Vectors
 from fedbary.methods._near import Pull, fit_near, packed
+from fedbary.methods.shared.averages import weighted_mean
 from fedbary.methods.shared.descent import Descent
-from fedbary.methods.shared.method import (
-    Fitted,
-    Local,
-    Method,
-    Reply,
-    Server,
-    Tensors,
-    weighted_mean,
-)
+from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, Tensors
 from fedbary.methods.shared.server_steps import weights_of
 from fedbary.parts.parameters import Count, Positive
 from fedbary.predictive import Predictive
@@ -80,11 +73,6 @@ class FedHBMixture(Method):
         J, the number of clusters, from 1 to the network's outputs plus one.
     centre_std : float
         σ, the standard deviation of a client's weights around its centre's.
-
-    Raises
-    ------
-    SettingError
-        If a parameter is out of its range.
     """
 
     centres: Count = 2

@@ -43,7 +43,8 @@ from fedbary.aggregation import Rule, aggregate, rule_named
 from fedbary.errors import SettingError
 from fedbary.gaussian import LOG_VAR_SUFFIX, MEAN_SUFFIX, Posterior
 from fedbary.methods._bench import at_work, batches, bench_of
-from fedbary.methods.shared.method import Method, Reply, Server, Tensors, shares, weighted_mean
+from fedbary.methods.shared.averages import shares, weighted_mean
+from fedbary.methods.shared.method import Method, Reply, Server, Tensors
 from fedbary.parts.parameters import Count, Number, Positive
 from fedbary.seeds import derive_seed
 from fedbary.variational.noise import drawing
@@ -66,11 +67,6 @@ class FedLAW(Method):
         Adam's step size for a and g; the paper has 0.005, and 0.01 on CIFAR-10.
     server_batch_size : int
         Examples a step at the server.
-
-    Raises
-    ------
-    SettingError
-        If a parameter is out of its range.
     """
 
     rule: str = "RKLB"

@@ -42,16 +42,8 @@ from torch import Tensor
 from fedbary.aggregation.covariance import packed, unpacked, with_ridge
 from fedbary.errors import SettingError
 from fedbary.methods._kronecker import factors, layers, matrix, product_mode, tensors_of
-from fedbary.methods.shared.method import (
-    Fitted,
-    Local,
-    Method,
-    Reply,
-    Server,
-    Tensors,
-    shares,
-    weighted_mean,
-)
+from fedbary.methods.shared.averages import shares, weighted_mean
+from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, Tensors
 from fedbary.parts.parameters import Count, Positive
 
 INPUTS, SLOPES = "inputs/", "slopes/"
@@ -71,11 +63,6 @@ class FedLPA(Method):
         Damping, whose root is added to the diagonals of both factors.
     most_side : int
         Largest number of inputs and of outputs of a layer; its factors are their squares.
-
-    Raises
-    ------
-    SettingError
-        If a parameter is out of its range.
     """
 
     damping: Positive = 0.001

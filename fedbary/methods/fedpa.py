@@ -34,16 +34,9 @@ import torch
 from torch import Tensor
 
 from fedbary.errors import SettingError
+from fedbary.methods.shared.averages import weighted_mean
 from fedbary.methods.shared.descent import Descent
-from fedbary.methods.shared.method import (
-    Fitted,
-    Local,
-    Method,
-    Reply,
-    Server,
-    Tensors,
-    weighted_mean,
-)
+from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, Tensors
 from fedbary.methods.shared.server_steps import ServerSGD, is_buffer, weights_of
 from fedbary.parts.parameters import BelowOne, NotNegative, Number, Positive
 
@@ -63,11 +56,6 @@ class FedPA(Method):
         begin with 400 of 1500.
     server_lr, server_momentum : float
         Step size and momentum of the server's SGD: the paper's on EMNIST.
-
-    Raises
-    ------
-    SettingError
-        If a parameter is out of its range.
     """
 
     rho: NotNegative = 0.1

@@ -63,15 +63,8 @@ from fedbary.inference._steps import Steps
 from fedbary.inference.shared.vectors import Flat
 from fedbary.methods._chain import speed
 from fedbary.methods._secant import PROBES, largest_curvature
-from fedbary.methods.shared.method import (
-    Fitted,
-    Local,
-    Method,
-    Reply,
-    Server,
-    Tensors,
-    weighted_mean,
-)
+from fedbary.methods.shared.averages import weighted_mean
+from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, Tensors
 from fedbary.methods.shared.server_steps import ServerAdam, is_buffer
 from fedbary.parts.parameters import BelowOne, Count, LogVar, Positive
 from fedbary.predictive import Predictive
@@ -98,11 +91,6 @@ class FedPop(Method):
         κ, the temperature of the chain and the weight of its prior.
     init_log_var : float
         log v of the first prior, which clients are sent until a round counts.
-
-    Raises
-    ------
-    SettingError
-        If a parameter is out of its range.
     """
 
     burn_in: BelowOne = 0.5

@@ -55,15 +55,8 @@ from fedbary.inference._steps import Steps
 from fedbary.inference.shared.vectors import Momentum, Vectors
 from fedbary.methods._distil import gap, target_of
 from fedbary.methods._langevin import Sampler
-from fedbary.methods.shared.method import (
-    Fitted,
-    Local,
-    Method,
-    Reply,
-    Server,
-    Tensors,
-    weighted_mean,
-)
+from fedbary.methods.shared.averages import weighted_mean
+from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, Tensors
 from fedbary.parts.parameters import Count, NotNegative, Positive
 from fedbary.predictive.networks import evaluation
 from fedbary.seeds import derive_seed
@@ -92,11 +85,6 @@ class FedPPD(Method):
     student_passes : int
         Student's passes through the inputs after each epoch of the teacher; published: one, with a
         hundred rounds or more.
-
-    Raises
-    ------
-    SettingError
-        If a parameter is out of its range.
     """
 
     teacher_lr: Positive = 0.11

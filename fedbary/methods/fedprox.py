@@ -27,15 +27,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from fedbary.methods.shared.method import (
-    Fitted,
-    Local,
-    Method,
-    Reply,
-    Server,
-    Tensors,
-    weighted_mean,
-)
+from fedbary.methods.shared.averages import weighted_mean
+from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, Tensors
 from fedbary.parts.parameters import NotNegative
 
 
@@ -47,11 +40,6 @@ class FedProx(Method):
     ----------
     mu : float
         μ, the weight of the pull, per example, beside the mean negative log-likelihood.
-
-    Raises
-    ------
-    SettingError
-        If μ is out of its range.
     """
 
     mu: NotNegative = 0.01

@@ -83,11 +83,6 @@ class FedWBA(Method):
     init_std : float
         Standard deviation of a client's particles around the global network when it first takes
         part.
-
-    Raises
-    ------
-    SettingError
-        If a parameter is out of its range.
     """
 
     particles: Several = 10

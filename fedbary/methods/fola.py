@@ -42,16 +42,9 @@ import torch
 
 from fedbary.gaussian import Posterior
 from fedbary.methods.laplace import FISHER, pooled
+from fedbary.methods.shared.averages import weighted_mean
 from fedbary.methods.shared.descent import Descent, fisher
-from fedbary.methods.shared.method import (
-    Fitted,
-    Local,
-    Method,
-    Reply,
-    Server,
-    Tensors,
-    weighted_mean,
-)
+from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, Tensors
 from fedbary.methods.shared.reached import all_examples
 from fedbary.methods.shared.server_steps import weights_of
 from fedbary.parts.parameters import NotNegative, Positive
@@ -71,11 +64,6 @@ class FOLA(Method):
         Strength of the pull to the global model; the paper tries 0 to 1e4.
     prior_precision : float
         λ, the precision of the prior beside the data.
-
-    Raises
-    ------
-    SettingError
-        If a parameter is out of its range.
     """
 
     strength: NotNegative = 1.0

@@ -34,15 +34,8 @@ from urllib.parse import quote
 
 import torch
 
-from fedbary.methods.shared.method import (
-    Fitted,
-    Local,
-    Method,
-    Reply,
-    Server,
-    Tensors,
-    weighted_mean,
-)
+from fedbary.methods.shared.averages import weighted_mean
+from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, Tensors
 from fedbary.parts.parameters import BelowOne
 
 RATE, LOSS = "fairness/rate", "fairness/loss"
@@ -57,11 +50,6 @@ class GIFAIR(Method):
     ----------
     fairness : float
         c, the part of the largest λ that is used; the public code has ½.
-
-    Raises
-    ------
-    SettingError
-        If c is out of its range.
     """
 
     fairness: BelowOne = 0.5

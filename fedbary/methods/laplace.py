@@ -48,17 +48,9 @@ from typing import Literal
 import torch
 
 from fedbary.methods import _around
+from fedbary.methods.shared.averages import shares, weighted_mean
 from fedbary.methods.shared.descent import fisher, gauss_newton
-from fedbary.methods.shared.method import (
-    Fitted,
-    Local,
-    Method,
-    Reply,
-    Server,
-    Tensors,
-    shares,
-    weighted_mean,
-)
+from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, Tensors
 from fedbary.methods.shared.reached import all_examples
 from fedbary.methods.shared.server_steps import weights_of
 from fedbary.parts.parameters import Positive
@@ -81,11 +73,6 @@ class Laplace(Method):
         λ, the precision of the prior that the draws see.
     curvature : str
         fisher: of the labels that occurred, in one pass. ggn: exact for linear models.
-
-    Raises
-    ------
-    SettingError
-        If a parameter is out of its range.
     """
 
     prior_precision: Positive = 1000.0

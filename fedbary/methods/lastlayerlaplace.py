@@ -67,17 +67,9 @@ from fedbary.aggregation.structures import STRUCTURES, Structure
 from fedbary.errors import SettingError
 from fedbary.methods._curvature import barycentre, passes, statistics
 from fedbary.methods._kronecker import last_layer, matrix, tensors_of
+from fedbary.methods.shared.averages import shares, weighted_mean
 from fedbary.methods.shared.descent import GRADIENTS_AT_ONCE
-from fedbary.methods.shared.method import (
-    Fitted,
-    Local,
-    Method,
-    Reply,
-    Server,
-    Tensors,
-    shares,
-    weighted_mean,
-)
+from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, Tensors
 from fedbary.methods.shared.reached import all_examples
 from fedbary.parts.parameters import Count, Positive
 from fedbary.predictive import Predictive
@@ -111,11 +103,6 @@ class LastLayerLaplace(Method):
         Structure of a Hessian: full, kronecker, shared, diagonal.
     most_weights : int
         Largest number of weights of a last layer with structure=full; the covariance is its square.
-
-    Raises
-    ------
-    SettingError
-        If a parameter is out of its range.
     """
 
     rule: Literal["RKLB", "WB"] = "RKLB"

@@ -48,15 +48,8 @@ from torch import Tensor
 
 from fedbary.aggregation import aggregate
 from fedbary.gaussian import LOG_VAR_SUFFIX, MEAN_SUFFIX, Posterior
-from fedbary.methods.shared.method import (
-    Fitted,
-    Local,
-    Method,
-    Reply,
-    Server,
-    Tensors,
-    weighted_mean,
-)
+from fedbary.methods.shared.averages import weighted_mean
+from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, Tensors
 from fedbary.parts.parameters import Count, Positive, Share
 from fedbary.seeds import derive_seed
 
@@ -77,11 +70,6 @@ class pFedBayes(Method):
         Steps of q_k for each of v_k.
     global_step : str
         copies: clients send v_k. exact: they send q_k, and v is their forward-KL barycentre.
-
-    Raises
-    ------
-    SettingError
-        If a parameter is out of its range.
     """
 
     zeta: Positive = 10.0

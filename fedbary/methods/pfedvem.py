@@ -45,15 +45,8 @@ import torch
 from torch import Tensor, nn
 
 from fedbary.gaussian import LOG_VAR_SUFFIX, MEAN_SUFFIX, Factor, Posterior
-from fedbary.methods.shared.method import (
-    Fitted,
-    Local,
-    Method,
-    Reply,
-    Server,
-    Tensors,
-    weighted_mean,
-)
+from fedbary.methods.shared.averages import weighted_mean
+from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, Tensors
 from fedbary.parts.parameters import Count, Positive
 from fedbary.predictive import Predictive
 from fedbary.seeds import derive_seed
@@ -75,11 +68,6 @@ class pFedVem(Method):
         Number of the head's steps a round, each on all of a client's examples.
     least_rho : float
         Least value of ρ_k; public code has no bound.
-
-    Raises
-    ------
-    SettingError
-        If a parameter is out of its range.
     """
 
     head_steps: Count = 10

@@ -38,7 +38,8 @@ from torch import Tensor
 
 from fedbary.aggregation.value_limits import LARGEST_LOG_VAR, value_limit
 from fedbary.gaussian import gaussian_pairs
-from fedbary.methods.shared.method import Method, Reply, Server, Tensors, shares, weighted_mean
+from fedbary.methods.shared.averages import shares, weighted_mean
+from fedbary.methods.shared.method import Method, Reply, Server, Tensors
 from fedbary.parts.parameters import Several
 from fedbary.seeds import derive_seed
 
@@ -51,11 +52,6 @@ class PPA(Method):
     ----------
     draws : int
         Number of draws for a weight, from all clients together.
-
-    Raises
-    ------
-    SettingError
-        If a parameter is out of its range.
     """
 
     draws: Several = 1000

@@ -36,15 +36,8 @@ import torch
 from torch import Tensor
 
 from fedbary.errors import SettingError
-from fedbary.methods.shared.method import (
-    Fitted,
-    Local,
-    Method,
-    Reply,
-    Server,
-    Tensors,
-    weighted_mean,
-)
+from fedbary.methods.shared.averages import weighted_mean
+from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, Tensors
 from fedbary.parts.parameters import Positive
 
 
@@ -58,11 +51,6 @@ class PropFair(Method):
         M, above `epsilon`, the worst loss that is reckoned with, in nats; the paper tries 2 to 5.
     epsilon : float
         ε, the least distance of a batch's loss to M.
-
-    Raises
-    ------
-    SettingError
-        If a parameter is out of its range.
     """
 
     baseline: float = 5.0

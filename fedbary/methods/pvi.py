@@ -78,11 +78,6 @@ class PVI(SiteMethod):
     covariance : str
         Structure of Laplace sites' precisions: diagonal, kronecker, full, shared. none: sites are
         Gaussians that factorise, of variational layers.
-
-    Raises
-    ------
-    SettingError
-        If a parameter is out of its range.
     """
 
     damping: ShareOrZero = 0.0

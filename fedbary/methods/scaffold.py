@@ -48,16 +48,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedbary.methods.shared.averages import weighted_mean
 from fedbary.methods.shared.descent import Descent
-from fedbary.methods.shared.method import (
-    Fitted,
-    Local,
-    Method,
-    Reply,
-    Server,
-    Tensors,
-    weighted_mean,
-)
+from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, Tensors
 from fedbary.methods.shared.reached import part_of_all
 from fedbary.methods.shared.server_steps import ServerSGD, stepped, weights_of
 from fedbary.parts.parameters import Positive
@@ -74,11 +67,6 @@ class SCAFFOLD(Method):
     ----------
     server_lr : float
         η_g, above 0, the server's step size along the clients' mean step.
-
-    Raises
-    ------
-    SettingError
-        If a parameter is out of its range.
     """
 
     server_lr: Positive = 1.0

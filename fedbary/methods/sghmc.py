@@ -55,15 +55,8 @@ import torch
 from fedbary.aggregation.prefixes import under
 from fedbary.methods._chain import Chain
 from fedbary.methods._room import require_room
-from fedbary.methods.shared.method import (
-    Fitted,
-    Local,
-    Method,
-    Reply,
-    Server,
-    Tensors,
-    weighted_mean,
-)
+from fedbary.methods.shared.averages import weighted_mean
+from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, Tensors
 from fedbary.methods.shared.server_steps import weights_of
 from fedbary.parts.parameters import Count, NotNegative, Share
 from fedbary.predictive import Predictive
@@ -87,11 +80,6 @@ class SGHMC(Method):
     thinning : int
         Number of the chain's steps from one sample to the next; 4 times as many come before the
         first.
-
-    Raises
-    ------
-    SettingError
-        If a parameter is out of its range.
     """
 
     networks: Count = 6

@@ -59,11 +59,6 @@ class SnapshotEnsemble(Barycentre):
         M, the number of newest snapshots that predict.
 
     The others are those of `Barycentre`.
-
-    Raises
-    ------
-    SettingError
-        If a parameter is out of its range.
     """
 
     cycle: Count = 5

@@ -38,16 +38,9 @@ from fedbary.aggregation import aggregate
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
 from fedbary.methods import _around
+from fedbary.methods.shared.averages import weighted_mean
 from fedbary.methods.shared.descent import Descent
-from fedbary.methods.shared.method import (
-    Fitted,
-    Local,
-    Method,
-    Reply,
-    Server,
-    Tensors,
-    weighted_mean,
-)
+from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, Tensors
 from fedbary.methods.shared.server_steps import weights_of
 from fedbary.parts.parameters import Number, Positive
 from fedbary.predictive import Predictive
@@ -68,11 +61,6 @@ class SWAG(Method):
         Factor of the iterates' variance; the paper's ½ has a second half of low rank beside it.
     rule : str
         Rule that the server aggregates by.
-
-    Raises
-    ------
-    SettingError
-        If a parameter is out of its range.
     """
 
     burn_in: Number = 1

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 from torch import Generator, Tensor, nn
 
-from fedbary.predictive.networks import Answers, batches, device_of, evaluation
+from fedbary.predictive.networks import Answers, device_of, evaluation
 from fedbary.variational.noise import seeded
 
 LAYERS = (
@@ -20,11 +18,8 @@ LAYERS = (
 )
 
 
-@torch.inference_mode()
-def answers(
-    model: nn.Module, x: Tensor, samples: int, generator: Generator, batch_size: int = 500
-) -> Iterator[Tensor]:
-    """Yield for each batch the logits (samples, batch, classes) of passes with dropout.
+def answering(model: nn.Module, samples: int, generator: Generator) -> Answers:
+    """Return what passes with dropout answer to a batch: logits (samples, batch, classes).
 
     Dropout layers act at the rates of training, all else is in evaluation mode. Each image has
     masks of its own, so its answer depends on its place in the batch. PyTorch's default generators
@@ -34,20 +29,11 @@ def answers(
     ----------
     model
         The network; its device is where the work is done.
-    x
-        Images (N, C, H, W), uint8 in 0…255 or float.
     samples
         Number of passes, at least 1.
     generator
         Source of the masks, on the model's device.
-    batch_size
-        Images at a time.
     """
-    yield from map(answering(model, samples, generator), batches(model, x, batch_size))
-
-
-def answering(model: nn.Module, samples: int, generator: Generator) -> Answers:
-    """Return what passes with dropout answer to a batch; see `answers`."""
     device = device_of(model)
 
     def by_pass(batch: Tensor) -> Tensor:

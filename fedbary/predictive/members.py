@@ -8,49 +8,13 @@ experts (Hasan et al. 2024), whose powers are 1.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Generator, Tensor, nn
 
 from fedbary.predictive import montecarlo
-from fedbary.predictive.networks import (
-    Answers,
-    answers_of,
-    batches,
-    device_of,
-    evaluation,
-)
-
-
-@torch.inference_mode()
-def answers(
-    model: nn.Module,
-    members: Sequence[Mapping[str, Tensor]],
-    x: Tensor,
-    samples: int = 0,
-    generator: Generator | None = None,
-    batch_size: int = 500,
-) -> Iterator[Tensor]:
-    """Yield for each batch the logits (networks, batch, classes) of the members' networks.
-
-    Parameters
-    ----------
-    model
-        A network of the members' architecture, on whose device the work is done. It is not changed.
-    members
-        State dicts, of all the model's tensors.
-    x
-        Images (N, C, H, W), uint8 in 0…255 or float.
-    samples
-        How many networks are drawn from each member's posterior, member by member; 0 for the
-        network of its means.
-    generator
-        Source of the draws, on the model's device.
-    batch_size
-        Images at a time.
-    """
-    yield from map(answering(model, members, samples, generator), batches(model, x, batch_size))
+from fedbary.predictive.networks import Answers, answers_of, device_of, evaluation
 
 
 def answering(
@@ -59,7 +23,20 @@ def answering(
     samples: int = 0,
     generator: Generator | None = None,
 ) -> Answers:
-    """Draw the members' networks, and return what they answer to a batch; see `answers`."""
+    """Draw the members' networks, and return what they answer: logits (networks, batch, classes).
+
+    Parameters
+    ----------
+    model
+        A network of the members' architecture, on whose device the work is done. It is not changed.
+    members
+        State dicts, of all the model's tensors.
+    samples
+        How many networks are drawn from each member's posterior, member by member; 0 for the
+        network of its means.
+    generator
+        Source of the draws, on the model's device.
+    """
     if samples:
         if generator is None:
             raise ValueError("drawn networks need a generator")

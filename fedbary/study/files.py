@@ -1,4 +1,7 @@
-"""The files of a table: a row a run and a row a round, apart or, of earlier versions, together."""
+"""The files of a table: what is the same in all runs, a row a run, a row a round.
+
+Earlier versions wrote one file, a row a round with all.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,11 @@ import pandas as pd
 
 from fedbary.runs.whole import write_whole
 
+COMMON = "common.csv"
+"""One row: the settings and versions that are the same in all runs."""
+
 RUNS = "runs.csv"
-"""A row a run: its name, settings, versions, commit and who holds what."""
+"""A row a run: its name, and the settings, versions and commit in which runs differ."""
 
 ROUNDS = "rounds.csv.gz"
 """A row a round: the run's name and what was measured."""
@@ -23,8 +29,6 @@ TOGETHER = "results.csv"
 DIGITS = 6
 """Significant digits of a number in the table."""
 
-COUNTS = "label_counts"
-
 
 def is_table(folder: Path) -> bool:
     """Whether a folder holds a table."""
@@ -32,25 +36,24 @@ def is_table(folder: Path) -> bool:
 
 
 def write(folder: Path, table: pd.DataFrame) -> None:
-    """Write a table at once: an interruption leaves the old one.
+    """Write a table; an interruption leaves the old one.
 
     Columns that are the same in all rounds of a run, up to `commit`, and when and with what it was
-    made are written once a run.
+    made are written once a run, or once if they are the same in all runs.
     """
-    columns = [name for name in table if name != COUNTS]
+    columns = list(table)
     last = "commit" if "commit" in columns else "round"
     before = columns[: columns.index(last)]
     about = [c for c in columns if c in (*before, "commit", "started") or c.startswith("versions.")]
     values = table.groupby("run", sort=False)[about].nunique(dropna=False).max()
     once = ["run", *(name for name in about if name != "run" and values[name] == 1)]
     runs = table.drop_duplicates("run")[once]
-    if COUNTS in table:
-        starts = table[table["round"] == 0].set_index("run")[COUNTS]
-        runs = runs.assign(**{COUNTS: runs["run"].map(starts)})
+    differ = [name for name in once if name == "run" or runs[name].nunique(dropna=False) > 1]
     rounds = table[["run", *(name for name in columns if name not in once)]]
-    packed = gzip.compress(_text(rounds), mtime=0)
-    write_whole(folder / ROUNDS, packed)
-    write_whole(folder / RUNS, _text(runs))
+    common = runs.head(1).assign(**dict.fromkeys(differ))
+    write_whole(folder / ROUNDS, gzip.compress(_text(rounds), mtime=0))
+    write_whole(folder / RUNS, _text(runs[differ]))
+    write_whole(folder / COMMON, _text(common))
 
 
 def _text(rows: pd.DataFrame) -> bytes:
@@ -60,29 +63,30 @@ def _text(rows: pd.DataFrame) -> bytes:
 def read(folder: Path) -> pd.DataFrame:
     """Return a table, a row a round.
 
+    A column of the runs goes before the common one, with which an interrupted write left it.
+
     Raises
     ------
     FileNotFoundError
         There is none.
     ValueError
-        A file is damaged, or the two are not of the same runs.
+        A file is damaged, or two are not of the same runs.
     """
     if not (folder / RUNS).exists():
         return _parsed((folder / TOGETHER).read_bytes())
     runs = _parsed((folder / RUNS).read_bytes())
+    if (folder / COMMON).exists():
+        common = _parsed((folder / COMMON).read_bytes())
+        told = {name: value for name, (value,) in common.items() if name not in runs}
+        runs = runs.assign(**told)[[*common, *(name for name in runs if name not in common)]]
     try:
         rounds = _parsed(gzip.decompress((folder / ROUNDS).read_bytes()))
     except (OSError, EOFError, zlib.error) as error:
         raise ValueError(f"{ROUNDS}: {error}") from None
     if lost := sorted(set(runs["run"]) - set(rounds["run"])):
         raise ValueError(f"{ROUNDS} lacks {lost[0]}")
-    counts = runs.pop(COUNTS) if COUNTS in runs else None
     table = rounds.merge(runs, on="run")
-    table = table[[*runs, *(name for name in rounds if name not in runs)]]
-    if counts is None:
-        return table
-    told = table["run"].map(counts.set_axis(runs["run"])).where(table["round"] == 0)
-    return pd.concat([table, told.rename(COUNTS)], axis=1)
+    return table[[*runs, *(name for name in rounds if name not in runs)]]
 
 
 def _parsed(content: bytes) -> pd.DataFrame:

@@ -1,5 +1,6 @@
-"""No file of code is long: one idea a file."""
+"""No file of code is long: one idea a file. The checkout stays small."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ CODE = (
     "strategies",
 )  # fmt: skip
 LONGEST = 300
+LARGEST = 10_000_000
+"""Bytes of a checkout without `.git`."""
 
 
 @pytest.mark.parametrize("room", CODE)
@@ -18,3 +21,9 @@ def test_no_file_is_longer(room):
     lengths = {file: len(file.read_text(encoding="utf-8").splitlines()) for file in files}
     assert lengths
     assert {file: lines for file, lines in lengths.items() if lines > LONGEST} == {}
+
+
+def test_the_checkout_is_no_larger():
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True)
+    files = [ROOT / name for name in listed.stdout.decode().split("\0")[:-1]]
+    assert sum(file.stat().st_size for file in files if file.exists()) <= LARGEST

@@ -264,13 +264,6 @@ def test_the_part_of_a_round_is_of_examples_else_of_clients_else_whole(sizes, da
     assert part_of_all(Server({}, {}), replies) == 1
 
 
-@pytest.mark.parametrize(("make", "name"), [(SCAFFOLD, "server_lr"), (FedDyn, "strength")])
-@pytest.mark.parametrize("value", [0.0, -1.0, float("nan")])
-def test_parameters_out_of_range_are_refused(make, name, value):
-    with pytest.raises(SettingError, match=name):
-        make(value)
-
-
 @pytest.mark.parametrize("name", ["SCAFFOLD", "FedDyn"])
 def test_what_their_clients_keep_is_not_taken_for_a_model(name):
     with pytest.raises(SettingError, match="keep_models.*no model"):

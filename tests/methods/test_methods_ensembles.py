@@ -8,10 +8,10 @@ from ensembles import cross_entropy, data, network, server
 from torch import Generator, nn
 
 from fedbary.errors import SettingError
-from fedbary.methods import Bench, Reply, Server, method_named
+from fedbary.methods import Bench, Reply, Server
 from fedbary.methods._distil import Distillation, answers, distilled
 from fedbary.methods.fedbe import FedBE
-from fedbary.methods.shared.method import weighted_mean
+from fedbary.methods.shared.averages import weighted_mean
 from fedbary.predictive.choice import predicted
 from fedbary.variational.regressor import Regressor, gaussian_nll
 
@@ -149,18 +149,3 @@ def test_without_distillation_the_server_needs_no_examples():
     Strategy(distil_epochs=0)
     with pytest.raises(SettingError, match="bench"):
         Strategy()
-
-
-@pytest.mark.parametrize(
-    ("name", "wrong"),
-    [
-        ("FedBE", {"ensemble": "laplace"}), ("FedBE", {"draws": -1}),
-        ("FedBE", {"concentration": 0.0}), ("FedBE", {"distil_epochs": -1}),
-        ("FedBE", {"distil_lr": 0.0}), ("FedBE", {"distil_temperature": 0.0}),
-        ("FedBE", {"distil_batch_size": 0}), ("PredBayes", {"server_lr": 0.0}),
-        ("PredBayes", {"server_epochs": -1}), ("PredBayes", {"networks": 0}),
-    ],
-)  # fmt: skip
-def test_parameters_out_of_range_are_refused(name, wrong):
-    with pytest.raises(SettingError, match=next(iter(wrong))):
-        method_named(name)(**wrong)

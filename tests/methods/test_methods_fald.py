@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch import nn
 
-from fedbary.errors import SettingError
 from fedbary.inference import Training, local_method
 from fedbary.methods import Local, Reply, Server
 from fedbary.methods.fald import FALD
@@ -102,19 +101,3 @@ def test_the_last_networks_whose_turn_it_was_are_kept():
         if server_round < 3:
             assert method.predictive(model, state).members == {}
     assert method.predictive(model, state).members["w"][:, 0].tolist() == [5.0, 7.0]
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"networks": 0},
-        {"local_steps": 0},
-        {"burn_in": -1},
-        {"thinning": 0},
-        {"temperature": -1.0},
-        {"rate_factor": 0.0},
-    ],
-)
-def test_parameters_out_of_range_are_refused(wrong):
-    with pytest.raises(SettingError, match=next(iter(wrong))):
-        FALD(**wrong)

@@ -2,13 +2,11 @@
 
 import math
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_regressions import EXAMPLES, NOISE_VAR, Points, data, local
 
-from fedbary.errors import SettingError
 from fedbary.methods._near import fit_near
 from fedbary.methods.fedhb import FedHB
 
@@ -89,12 +87,3 @@ def test_everybody_s_prediction_has_the_moments_of_the_student_t():
     found = method.predictive(model, state).posterior.log_var["w"].exp()
     student = torch.distributions.StudentT(12.0, scale=math.sqrt(0.8 * 11 / (10 * 12)))
     torch.testing.assert_close(found, student.variance[None])
-
-
-@pytest.mark.parametrize(
-    "parameters",
-    [{"prior_std": 0.0}, {"keep": 0.0}, {"prior_weight": -1.0}],
-)
-def test_parameters_out_of_range_are_refused(parameters):
-    with pytest.raises(SettingError, match=next(iter(parameters))):
-        FedHB(**parameters)

@@ -129,12 +129,3 @@ def test_a_gated_forecast_has_the_moments_of_its_mixture(experts, seed):
     second = (shares * (answers[:, :experts].square() + 0.3)).sum(1)
     torch.testing.assert_close(found.mean, mean)
     torch.testing.assert_close(found.var, second - mean.square(), rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    "parameters",
-    [{"centres": 0}, {"centre_std": 0.0}],
-)
-def test_parameters_out_of_range_are_refused(parameters):
-    with pytest.raises(SettingError, match=next(iter(parameters))):
-        FedHBMixture(**parameters)

@@ -8,9 +8,9 @@ from torch import nn
 from fedbary.aggregation import aggregate
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
-from fedbary.methods import Bench, Reply, Server, method_named
+from fedbary.methods import Bench, Reply, Server
 from fedbary.methods.fedlaw import FedLAW
-from fedbary.methods.shared.method import weighted_mean
+from fedbary.methods.shared.averages import weighted_mean
 from fedbary.variational.layers import VariationalLinear
 
 
@@ -167,11 +167,3 @@ def test_of_gaussians_the_weights_are_learned_through_any_rule(rule):
 def test_a_rule_without_weights_is_refused(rule):
     with pytest.raises(SettingError, match="rule"):
         FedLAW(rule=rule)
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"server_epochs": -1}, {"server_lr": 0.0}, {"server_batch_size": 0}]
-)
-def test_parameters_out_of_range_are_refused(wrong):
-    with pytest.raises(SettingError, match=next(iter(wrong))):
-        method_named("FedLAW")(**wrong)

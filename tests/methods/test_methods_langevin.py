@@ -8,7 +8,7 @@ from torch import nn
 
 from fedbary.errors import SettingError
 from fedbary.inference import Training, local_method
-from fedbary.methods import Local, Reply, Server, _room, method_named
+from fedbary.methods import Local, Reply, Server, _room
 from fedbary.methods._chain import Chain
 from fedbary.methods._langevin import Sampler
 from fedbary.methods._room import require_room
@@ -185,17 +185,3 @@ def test_the_student_is_asked_what_the_teacher_is_asked(monkeypatch):
     ).reply
     slopes = [reply[name][0] - reply[name][1] for name in ("weight", "teacher/weight")]
     torch.testing.assert_close(*slopes, rtol=0.1, atol=0.05)
-
-
-@pytest.mark.parametrize(
-    ("name", "wrong"),
-    [
-        ("SGHMC", {"networks": 0}), ("SGLD", {"friction": 0.0}), ("SGHMC", {"temperature": -1.0}),
-        ("SGHMC", {"friction": 1.5}), ("SGLD", {"thinning": 0}), ("PredBayes", {"thinning": 0}),
-        ("FedPPD", {"teacher_lr": 0.0}), ("FedPPD", {"temperature": -1.0}),
-        ("FedPPD", {"student_passes": 0}),
-    ],
-)  # fmt: skip
-def test_parameters_out_of_range_are_refused(name, wrong):
-    with pytest.raises(SettingError, match=next(iter(wrong))):
-        method_named(name)(**wrong)

@@ -178,18 +178,9 @@ def test_a_hessian_that_is_none_leaves_the_aggregate_sound(rule):
     assert all(tensor.isfinite().all() for tensor in (*after.values(), *state.values()))
 
 
-@pytest.mark.parametrize(
-    ("parameters", "named"),
-    [
-        ({"rule": "EAA"}, "rule"),
-        ({"prior_precision": 0.0}, "prior_precision"),
-        ({"networks": 0}, "networks"),
-        ({"most_weights": 0}, "most_weights"),
-        ({"structure": "kronecker", "rule": "WB"}, "rule"),
-    ],
-)
-def test_parameters_out_of_range_are_named(parameters, named):
-    with pytest.raises(SettingError, match=named):
+@pytest.mark.parametrize("parameters", [{"rule": "EAA"}, {"structure": "kronecker", "rule": "WB"}])
+def test_a_rule_that_a_structure_does_not_have_is_refused(parameters):
+    with pytest.raises(SettingError, match="rule"):
         LastLayerLaplace(**parameters)
 
 

@@ -259,17 +259,3 @@ def test_a_client_keeps_its_particles_and_predicts_by_them():
     still = method.fit(job(Mixed(), *classes(0), nn.functional.cross_entropy, lr=1e-12), sent,
                        fitted.kept)  # fmt: skip
     torch.testing.assert_close(still.reply["output.weight"], fitted.reply["output.weight"])
-
-
-@pytest.mark.parametrize(
-    ("name", "wrong"),
-    [
-        ("DSVGD", {"alpha": 0.0}), ("DSVGD", {"damping": 1.5}), ("DSVGD", {"server_steps": 0}),
-        ("DSVGD", {"particles": 1}), ("DSVGD", {"server_rate": 0.0}),
-        ("FedWBA", {"particles": 1}), ("FedWBA", {"width": -1.0}), ("FedWBA", {"width": math.nan}),
-        ("FedWBA", {"prior_std": 0.0}), ("FedWBA", {"init_std": math.inf}),
-    ],
-)  # fmt: skip
-def test_parameters_out_of_range_are_refused(name, wrong):
-    with pytest.raises(SettingError, match=next(iter(wrong))):
-        method_named(name)(**wrong)

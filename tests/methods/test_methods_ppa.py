@@ -6,7 +6,6 @@ import torch
 from scipy import stats
 
 from fedbary.aggregation import aggregate
-from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
 from fedbary.methods import Reply, Server
 from fedbary.methods.ppa import PPA
@@ -91,8 +90,3 @@ def test_few_draws_and_extreme_variances_are_sound(dtype, clients, draws):
     model = pooled(sent, draws)
     assert all(tensor.isfinite().all() for tensor in model.values() if tensor.dtype == dtype)
     assert model["w_log_var"].abs().max() <= 39.7
-
-
-def test_no_variance_of_less_than_two_draws():
-    with pytest.raises(SettingError, match="draws: 1"):
-        PPA(draws=1)

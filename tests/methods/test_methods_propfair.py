@@ -1,5 +1,6 @@
 """PropFair's gradient is the loss's times M/(M − ℓ), bounded, and its loss is always finite."""
 
+import math
 from collections import deque
 
 import pytest
@@ -84,11 +85,7 @@ def test_its_metric_is_the_loss_itself_over_the_last_epoch():
     assert fitted.metrics["train_nll"] == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [{"epsilon": 0.0}, {"epsilon": float("nan")}, {"baseline": 0.2}, {"baseline": float("inf")},
-     {"baseline": float("nan")}, {"epsilon": 5.0}],
-)  # fmt: skip
-def test_parameters_out_of_range_are_refused(wrong):
-    with pytest.raises(SettingError, match="baseline|epsilon"):
+@pytest.mark.parametrize("wrong", [{"baseline": 0.2}, {"baseline": math.inf}, {"epsilon": 5.0}])
+def test_the_baseline_lies_above_epsilon(wrong):
+    with pytest.raises(SettingError, match="baseline"):
         PropFair(**wrong)

@@ -20,7 +20,6 @@ from fedbary.settings.config import resolve
 from fedbary.settings.uses import require_used
 from fedbary.trained import load
 from server_app.engine.inline import run_inline
-from strategies import strategy_for
 
 QUICK = {
     "method": "SnapshotEnsemble", "engine": "inline", "device": "cpu", "pictures": False,
@@ -108,14 +107,6 @@ def test_a_client_s_round_is_the_barycentre_s_at_that_rate():
     found = SnapshotEnsemble("FedAvg", cycle=2).fit(local(0.2, 4), start, {}).reply
     expected = Barycentre("FedAvg").fit(local(0.1, 4), start, {}).reply
     assert all(torch.equal(found[name], expected[name]) for name in expected)
-
-
-@pytest.mark.parametrize("wrong", [{"cycle": 0}, {"snapshots": 0}, {"rule": "Mean"}])
-def test_parameters_out_of_range_are_refused(wrong):
-    with pytest.raises(SettingError, match=next(iter(wrong))):
-        SnapshotEnsemble(**wrong)
-    with pytest.raises(SettingError, match=next(iter(wrong))):
-        strategy_for("SnapshotEnsemble")(**wrong)
 
 
 def test_the_snapshots_predict_together_each_with_its_part_of_the_draws(tmp_path):

@@ -17,8 +17,8 @@ def test_a_linear_layer_s_passes_have_the_variance_of_its_masks():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Dropout(0.3), nn.Linear(6, 2))
     x = torch.rand(4, 6) + 0.5
-    (passes,) = dropout.answers(model, x, 20000, Generator().manual_seed(1))
     with torch.no_grad():
+        passes = dropout.answering(model, 20000, Generator().manual_seed(1))(x)
         terms = (x[:, None, :] * model[1].weight).square().sum(-1)
         torch.testing.assert_close(passes.var(0), terms * 0.3 / 0.7, rtol=0.06, atol=0)
         torch.testing.assert_close(passes.mean(0), model[1](x), rtol=0, atol=0.03)

@@ -155,17 +155,18 @@ def test_members_are_run_each_and_their_posteriors_drawn_from():
         )
     with torch.no_grad():
         expected = torch.stack([plain_answer(net, state, X) for state in states])
-    means = torch.cat(list(members.answers(net, states, X, batch_size=4)), 1)
+        means = torch.cat([*map(members.answering(net, states), X.split(4))], 1)
     torch.testing.assert_close(means, expected)
 
     generator = Generator().manual_seed(1)
-    (found,) = members.answers(net, states, X, 2, Generator().manual_seed(1))
+    with torch.no_grad():
+        found = members.answering(net, states, 2, Generator().manual_seed(1))(X)
     for index, state in enumerate(states):
         net.load_state_dict(state)
         (own,) = montecarlo.answers(net, X, 2, generator)
         torch.testing.assert_close(found[2 * index : 2 * index + 2], own)
     with pytest.raises(ValueError, match="generator"):
-        next(members.answers(net, states, X, 2))
+        members.answering(net, states, 2)
 
 
 def test_mixture_and_product_are_their_formulas():
@@ -196,7 +197,10 @@ def test_the_product_of_gaussian_like_experts_is_sure_where_the_mixture_is_not()
 def test_dropout_is_kept_at_its_rate_while_batch_norm_is_in_evaluation_mode():
     net = blocks(last=0)
     state = torch.get_rng_state()
-    (logits,) = dropout.answers(net, X, 4000, Generator().manual_seed(1))
+    with torch.no_grad():
+        logits, again = (
+            dropout.answering(net, 4000, Generator().manual_seed(1))(X) for _ in range(2)
+        )
     assert torch.equal(torch.get_rng_state(), state) and net.drop.training
     with torch.no_grad():
         plain = net.eval()(X)
@@ -205,7 +209,6 @@ def test_dropout_is_kept_at_its_rate_while_batch_norm_is_in_evaluation_mode():
     standard_error = (var / len(logits)).sqrt()
     assert ((logits.mean(0) - plain).abs() < 5 * standard_error + 1e-6).all()
     torch.testing.assert_close(logits.var(0), var, rtol=0.15, atol=1e-6)
-    again = next(dropout.answers(net, X, 4000, Generator().manual_seed(1)))
     assert torch.equal(again, logits)
 
 

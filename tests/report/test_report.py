@@ -16,7 +16,7 @@ from fedbary.report.document import Document
 from fedbary.report.report import write_report
 from fedbary.report.rules import TOGETHER, compare, enough_draws, of_draws
 from fedbary.scores.stats import paired
-from fedbary.study.files import ROUNDS, RUNS
+from fedbary.study.files import COMMON, ROUNDS, RUNS
 from fedbary.study.files import TOGETHER as TABLE
 from fedbary.study.table import read_table, write_table
 
@@ -81,7 +81,7 @@ def test_the_page_needs_no_other_file(smoke):
 
 @pytest.mark.slow
 def test_the_table_alone_gives_the_same_report(smoke, tmp_path):
-    for name in (RUNS, ROUNDS, "about.yaml"):
+    for name in (COMMON, RUNS, ROUNDS, "about.yaml"):
         (tmp_path / name).write_bytes((smoke / name).read_bytes())
     write_report(tmp_path)
     for file in ["report.md", "report.html"]:

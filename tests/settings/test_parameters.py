@@ -1,7 +1,7 @@
 """Parameters are what a dataclass declares; a type's range is the same for parts and settings."""
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, get_origin
 
 import numpy as np
 import pytest
@@ -148,10 +148,11 @@ def test_a_choice_may_hold_numbers(given):
 
 
 @pytest.mark.parametrize("bad", ["1", "nan", float("nan"), [1], {}, b"1", True])
-def test_numbers_are_numbers_in_python_too(bad):
+def test_every_method_checks_its_numbers_and_choices_in_python_too(bad):
     for method in METHODS.values():
         for own in declared(method).values():
-            if parameters.bare(parameters.arms(own.kind)[0]) in (int, float):
+            kind = parameters.bare(parameters.arms(own.kind)[0])
+            if kind in (int, float) or get_origin(kind) is Literal:
                 with pytest.raises(SettingError, match=own.name):
                     method(**{own.name: bad})
     assert METHODS["FedProx"](mu=np.float32(0.5)).mu == 0.5

@@ -187,12 +187,6 @@ def test_a_model_of_the_other_kind_is_refused_by_name(name):
         run(name, start=ArrayRecord(network(other).state_dict()))
 
 
-@pytest.mark.parametrize("name", EACH)
-def test_an_argument_that_is_no_parameter_of_the_method_is_refused(name):
-    with pytest.raises(TypeError, match="unheard_of"):
-        strategy(name, unheard_of=0.1)
-
-
 @pytest.mark.parametrize("name", [name for name in METHODS if METHODS[name].needs_bench])
 def test_a_method_that_learns_at_the_server_asks_for_examples_there(name):
     with pytest.raises(SettingError, match=f"bench.*{name}"):

@@ -11,7 +11,7 @@ from pandas.testing import assert_frame_equal
 from fedbary.report import compared
 from fedbary.report.report import write_report
 from fedbary.settings.config import resolve
-from fedbary.study.files import ROUNDS, RUNS, TOGETHER
+from fedbary.study.files import COMMON, ROUNDS, RUNS, TOGETHER
 from fedbary.study.grid import read_experiment
 from fedbary.study.sweep import SweepFolder
 from fedbary.study.table import read_about, read_table, write_about
@@ -42,7 +42,7 @@ def test_a_sweep_has_nothing_to_do_and_writes_the_new_form(old):
     results = SweepFolder.open(old, experiment)
     assert results.done.keys() == experiment.runs.keys()
     results.write()
-    assert {RUNS, ROUNDS} < {file.name for file in old.iterdir()}
+    assert {COMMON, RUNS, ROUNDS} < {file.name for file in old.iterdir()}
     assert_frame_equal(read_table(old), read_table(NEW), check_dtype=False)
 
 

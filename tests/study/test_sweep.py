@@ -17,7 +17,7 @@ from processes import wait_until
 
 from fedbary.settings.config import resolve
 from fedbary.study.cost import Cost
-from fedbary.study.files import ROUNDS, RUNS
+from fedbary.study.files import COMMON, ROUNDS, RUNS
 from fedbary.study.files import TOGETHER as TABLE
 from fedbary.study.table import (
     FORMAT,
@@ -93,14 +93,14 @@ def test_the_table_has_a_row_per_run_and_round_with_what_was_measured(swept):
     )
     assert (len(counts), len(counts[0])) == (3, 10)
     assert "output" not in table and "data_dir" not in table
-    assert str(folder) not in (folder / "out" / RUNS).read_text()
+    assert all(str(folder) not in (folder / "out" / name).read_text() for name in (COMMON, RUNS))
 
 
 @pytest.mark.slow
 def test_what_is_done_is_skipped_even_when_only_the_table_is_left(swept, tmp_path):
     folder, _ = swept
     (tmp_path / "out").mkdir()
-    files = [tmp_path / "out" / name for name in (RUNS, ROUNDS)]
+    files = [tmp_path / "out" / name for name in (COMMON, RUNS, ROUNDS)]
     for file in files:
         file.write_bytes((folder / "out" / file.name).read_bytes())
     before = [file.read_bytes() for file in files]

@@ -8,7 +8,7 @@ import pytest
 from fedbary.errors import SettingError
 from fedbary.settings.config import resolve
 from fedbary.study.cost import Cost
-from fedbary.study.files import ROUNDS, RUNS
+from fedbary.study.files import COMMON, ROUNDS, RUNS
 from fedbary.study.files import TOGETHER as TABLE
 from fedbary.study.grid import Experiment
 from fedbary.study.sweep import SweepFolder
@@ -80,11 +80,23 @@ def test_a_table_of_an_earlier_version_is_the_same_apart_and_together(tmp_path):
     table.to_csv(tmp_path / TABLE, index=False)
     old = read_table(tmp_path)
     write_table(tmp_path, [old])
-    header = (tmp_path / RUNS).read_text().splitlines()[0].split(",")
-    settings = ["run", "format", "lr", "rounds", "mu"]
-    assert header == [*settings, "commit", "versions.torch", "label_counts"]
+    runs, common = ((tmp_path / name).read_text().splitlines() for name in (RUNS, COMMON))
+    assert runs == ["run,lr,mu", "a,0.125,", "b,,0.125"]
+    assert common == ["run,format,lr,rounds,mu,commit,versions.torch", f",{FORMAT},,1,,c,2"]
     (tmp_path / TABLE).unlink()
     pd.testing.assert_frame_equal(read_table(tmp_path)[list(old)], old)
+
+
+def test_a_write_cut_off_before_what_is_common_leaves_a_whole_table(tmp_path):
+    frames = [
+        pd.DataFrame({"format": FORMAT, "run": run, "lr": lr, "rounds": 1, "round": [0, 1]})
+        for run, lr in (("a", 0.5), ("b", 0.25))
+    ]
+    write_table(tmp_path, frames[:1])
+    before = (tmp_path / COMMON).read_bytes()
+    write_table(tmp_path, frames)
+    (tmp_path / COMMON).write_bytes(before)
+    pd.testing.assert_frame_equal(read_table(tmp_path)[list(frames[0])], joined(frames))
 
 
 def test_two_sweeps_of_a_folder_keep_each_others_runs(tmp_path):

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from fedbary.aggregation.tensors import Empty, new_empty
@@ -122,6 +121,8 @@ class Arrival(Reply):
 
 class Method(Checked):
     """A published method: its parameters, as a frozen dataclass, and what it does each round.
+
+    Like every `Checked`, it raises a SettingError if a parameter is out of its range.
 
     The server holds the global model, a state dict, and beside it the method's state. A round:
 
@@ -276,22 +277,3 @@ class Method(Checked):
         A method whose posterior is another says `draws_around`, one with members `has_members`.
         """
         return Predictive(model)
-
-
-def shares(replies: Sequence[Reply]) -> list[float]:
-    """Return the replies' weights, divided by their sum."""
-    total = sum(reply.weight for reply in replies)
-    return [reply.weight / total for reply in replies]
-
-
-def weighted_mean(replies: Sequence[Reply], names: Sequence[str]) -> dict[str, Tensor]:
-    """Return Σ w_k θ_k of some tensors, in their dtypes; of integer ones the rounded mean."""
-    means = {}
-    weights = shares(replies)
-    for name in names:
-        like = replies[0].tensors[name]
-        total = torch.zeros_like(like, dtype=torch.float64)
-        for reply, weight in zip(replies, weights, strict=True):
-            total.add_(reply.tensors[name].double(), alpha=weight)
-        means[name] = (total if like.is_floating_point() else total.round()).to(like.dtype)
-    return means

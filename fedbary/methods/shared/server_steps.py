@@ -34,11 +34,6 @@ class ServerSGD(Checked):
         Part of the step that the server goes.
     momentum : float
         β; the clients' progress is multiplied by up to 1/(1 − β).
-
-    Raises
-    ------
-    SettingError
-        If one of them is out of its range.
     """
 
     lr: Positive = 1.0
@@ -71,11 +66,6 @@ class ServerAdam(Checked):
     ----------
     lr, beta1, beta2, tau : float
         The paper's defaults but for lr, which it tunes for every task.
-
-    Raises
-    ------
-    SettingError
-        If one of them is out of its range.
     """
 
     lr: Positive = 0.01
