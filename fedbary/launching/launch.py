@@ -78,6 +78,7 @@ def located(settings: Settings, folder: Path) -> Settings:
             "output": str(folder),
             "data_dir": str(user_path(settings.data_dir).resolve()),
             **{name: source_of(getattr(settings, name)).located() for name in paths},
+            "start_from": _folder(settings.start_from),
         }
     )
 
@@ -105,6 +106,7 @@ def prepare(settings: Settings, folder: Path, own_data: bool = False) -> Setting
     from fedbary.runs.resume import checkpoint_to_resume
     from fedbary.runs.tracking import tracker_class
     from fedbary.tasks import task_of
+    from fedbary.trained.going_on import beginning_of
 
     require_method(settings)
     if settings.tracker != "none":
@@ -114,7 +116,14 @@ def prepare(settings: Settings, folder: Path, own_data: bool = False) -> Setting
         task.check(own_data)
         if checkpoint_to_resume(folder, prepared):
             task.require_same_data(folder)
+        elif prepared.start_from != "none":
+            signature = task.signature()
+            beginning_of(prepared, task, signature, task.make_model(signature))
     return prepared
+
+
+def _folder(run: str) -> str:
+    return run if run == "none" else str(user_path(run).resolve())
 
 
 def _require_file(setting: str, settings: Settings) -> None:
