@@ -48,7 +48,7 @@ class Inherited:
         if tensor.shape == like.shape:
             return tensor.to(like)
         old = [place for place in self.places if place >= 0]
-        rows = tensor.ndim > 0 and len(tensor) == len(old) and len(like) == len(self.places)
+        rows = tensor.shape[:1] == (len(old),) and like.shape[:1] == (len(self.places),)
         if not rows or tensor.shape[1:] != like.shape[1:]:
             raise ValueError(f"of shape {tuple(tensor.shape)}, not {tuple(like.shape)}")
         found = like.clone()
