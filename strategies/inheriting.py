@@ -10,6 +10,7 @@ from flwr.app import ArrayRecord, Message, RecordDict
 from torch import Tensor
 
 from fedbary.aggregation.prefixes import under
+from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
 from fedbary.methods import Method, Tensors
 from fedbary.methods.shared.inherited import Inherited
@@ -91,7 +92,10 @@ class InheritingStrategy(GatedStrategy, ABC):
         pairs = self.convention.pairs(arrays.keys())
         keys = sorted({*pairs, *pairs.values()})
         prior = ArrayRecord({key: self.prior[key] for key in keys if key in self.prior})
-        check_arrays(prior, ArrayRecord({key: arrays[key] for key in keys}), self.convention)
+        try:
+            check_arrays(prior, ArrayRecord({key: arrays[key] for key in keys}), self.convention)
+        except ValueError as error:
+            raise SettingError("prior", error, "the global arrays' Gaussians") from None
         made: dict[int, ArrayRecord] = {}
         for message in messages:
             record = message.content.array_records[self.arrayrecord_key]

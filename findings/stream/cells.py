@@ -89,9 +89,10 @@ def scores(run: Path, tasks: list[dict[str, np.ndarray]]) -> dict[str, float]:
 def measure(out: Path, kind: str, seed: int, done: set[str]) -> None:
     """Make the chains of a stream and a seed."""
     tasks = stream(kind, seed)
-    tests = {n: np.concatenate([t[n] for t in tasks]) for n in ("x_test", "y_test")}
     for task in range(TASKS):
-        for name, some in (("new", tasks[task : task + 1]), ("all", tasks[: task + 1])):
+        seen = tasks[: task + 1]
+        tests = {n: np.concatenate([t[n] for t in seen]) for n in ("x_test", "y_test")}
+        for name, some in (("new", seen[-1:]), ("all", seen)):
             arrays = {n: np.concatenate([t[n] for t in some]) for n in ("x_train", "y_train")}
             np.savez(out / f"{kind}-{seed}-{task}-{name}.npz", **arrays, **tests)
     for number, (method, own) in enumerate(METHODS.items()):
