@@ -20,10 +20,10 @@ from fedbary.runs.longer import earlier_rates
 from fedbary.runs.provenance import changed_bits
 from fedbary.runs.run_folder import RunFolder
 from fedbary.runs.site_keys import write_site_keys
-from fedbary.runs.started_from import PRIOR, note_start
 from fedbary.settings.config import Settings
 from fedbary.tasks import Task
 from fedbary.trained.going_on import Beginning
+from fedbary.trained.started_from import PRIOR, note_start
 from server_app.pictures import draw_partition
 from server_app.recorder import Recorder
 from server_app.roster.asker import Asker

@@ -103,10 +103,9 @@ def prepare(settings: Settings, folder: Path, own_data: bool = False) -> Setting
     require_startable(folder, prepared)
     require_free(folder)
     from fedbary.methods import require_method
-    from fedbary.runs.resume import checkpoint_to_resume
+    from fedbary.runs.resume import checkpoint_to_resume, require_ended
     from fedbary.runs.tracking import tracker_class
     from fedbary.tasks import task_of
-    from fedbary.trained.going_on import beginning_of
 
     require_method(settings)
     if settings.tracker != "none":
@@ -117,8 +116,7 @@ def prepare(settings: Settings, folder: Path, own_data: bool = False) -> Setting
         if checkpoint_to_resume(folder, prepared):
             task.require_same_data(folder)
         elif prepared.start_from != "none":
-            signature = task.signature()
-            beginning_of(prepared, task, signature, task.make_model(signature))
+            require_ended(Path(prepared.start_from))
     return prepared
 
 

@@ -12,9 +12,9 @@ from fedbary.inference import PosteriorParameters
 from fedbary.methods import Tensors, method_of
 from fedbary.parts.parameters import told
 from fedbary.runs.damage import as_written
-from fedbary.runs.started_from import EarlierRun, read_earlier_run
 from fedbary.settings.config import Settings
 from fedbary.tasks import Signature, Task
+from fedbary.trained.started_from import EarlierRun, read_earlier_run
 from fedbary.variational.frozen import frozen_config, frozen_tensors, require_same_frozen
 
 

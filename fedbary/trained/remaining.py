@@ -17,9 +17,9 @@ from fedbary.runs.location import SETTINGS
 from fedbary.runs.provenance import write_settings
 from fedbary.runs.run_folder import BACKGROUND, NETWORKS, RunFolder, read_signature
 from fedbary.runs.site_keys import read_site_keys, write_site_keys
-from fedbary.runs.started_from import METHOD_STATE, STARTED_FROM
 from fedbary.settings.config import Settings, read_yaml
 from fedbary.tasks import Dialogue, Outcome, Task, task_of
+from fedbary.trained.started_from import METHOD_STATE, STARTED_FROM
 
 _Found = TypeVar("_Found")
 

@@ -12,7 +12,6 @@ from safetensors.torch import load_file
 
 from fedbary.commands.withdraw import forget
 from fedbary.errors import SettingError
-from fedbary.launching.launch import prepare
 from fedbary.runs.checkpoints import load_checkpoint
 from fedbary.settings.config import resolve
 from server_app.engine.inline import run_inline
@@ -164,9 +163,9 @@ def test_new_classes_come_to_the_head_and_old_ones_keep_their_rows(method, tmp_p
         ({"start_from": "points", "prior": "earlier"}, "points"),
     ],
 )
-def test_what_does_not_fit_is_refused_by_name_before_the_start(changes, named, first, tmp_path):
+def test_what_does_not_fit_is_refused_by_name(changes, named, first, tmp_path):
     if changes.get("start_from") == "points":
         run_inline(settings(rule="FedAvg", bayesian_layers=0), first / "points")
-    changes = {k: str(first / v) if k == "start_from" else v for k, v in changes.items()}
+    changes = {k: first / v if k == "start_from" else v for k, v in changes.items()}
     with pytest.raises(SettingError, match=named):
-        prepare(settings(**changes), tmp_path / "run")
+        run_inline(settings(**changes), tmp_path / "run")
