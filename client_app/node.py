@@ -50,10 +50,11 @@ class Node:
     def prior(self, request: Request) -> Prior:
         """Return the prior of a round: N(0, prior_std²), or the global posterior it begins with.
 
-        Until a round has counted there is no such posterior, only the untrained start.
+        Until a round has counted there is no such posterior, only the untrained start. That of an
+        earlier run comes with the message.
         """
         held = self._told
-        if held.prior == "normal" or request.config.get(COUNTED_KEY, 0) == 0:
+        if held.prior != "global" or request.config.get(COUNTED_KEY, 0) == 0:
             return held.prior_std
         return Posterior.from_state_dict(request.received)
 

@@ -26,8 +26,15 @@ from fedbary.settings.config import Settings
 from fedbary.settings.modes import require_real_time, require_virtual_time
 from fedbary.settings.run_config import resolve_run_config
 from fedbary.tasks import task_of
+from fedbary.trained.going_on import beginning_of
 from fedbary.variational.frozen import frozen_config, frozen_tensors, require_same_frozen
-from server_app.beginning import facts_of, new_folder, reopened_folder
+from server_app.beginning import (
+    facts_of,
+    new_folder,
+    prior_of,
+    reopened_folder,
+    set_out,
+)
 from server_app.calibrating import calibrate
 from server_app.clocked import rounds_of
 from server_app.grids.guarded import Guarded, guarded
@@ -118,22 +125,24 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
     if checkpoint is not None:
         task.require_same_data(folder)
         require_same_frozen(model, {**config, **(read_signature(folder) or {})})
-    keys = read_site_keys(folder) if checkpoint else {}
-    forgotten = forgotten_sites(folder) if checkpoint else frozenset()
+    beginning = None if checkpoint else beginning_of(settings, task, signature, model)
+    before = folder if checkpoint else beginning.run.folder if beginning else None
+    keys = read_site_keys(before) if before else {}
+    forgotten = forgotten_sites(before) if before else frozenset()
     roster = Roster(grid, settings, signature, keys, simulated, forgotten)
     roster.gather()
     if checkpoint is None:
-        results = new_folder(folder, settings, task, roster, config)
+        results = new_folder(folder, settings, task, roster, config, beginning)
     else:
         results = reopened_folder(folder, settings, checkpoint)
 
     asker = Asker(grid, roster, settings.round_timeout)
-    facts = facts_of(task, results, asker, roster)
+    facts = facts_of(task, results, asker, roster, beginning)
     config |= {f"fact.{k}": v.tolist() for k, v in facts.items()}
     packed = None if settings.compress == "none" else CompressedGrid(grid, settings.compress)
     recorder = Recorder(settings, results, roster, facts, packed.traffic if packed else {})
     rounds, clock = rounds_of(roster, asker, recorder, config)
-    recorder.strategy = strategy_of(recorder, rounds, clock)
+    recorder.strategy = strategy_of(recorder, rounds, clock, prior_of(settings, results))
     completed = 0
     if checkpoint is not None:
         completed = checkpoint.round
@@ -141,6 +150,8 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
         arrays = {n: t for n, t in checkpoint.arrays.items() if n not in frozen}
         recorder.model.load_state_dict(arrays)
         recorder.strategy.load_state_dict(checkpoint.strategy, completed)
+    if beginning is not None:
+        set_out(recorder, beginning)
 
     try:
         with only_our_lines(), until_stale(results):

@@ -7,6 +7,7 @@ from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any
 
+from flwr.app import ArrayRecord
 from torch import Tensor
 
 from fedbary.data.digest import Digest
@@ -21,14 +22,25 @@ from fedbary.runs.run_folder import RunFolder
 from fedbary.runs.site_keys import write_site_keys
 from fedbary.settings.config import Settings
 from fedbary.tasks import Task
+from fedbary.trained.going_on import Beginning
+from fedbary.trained.started_from import PRIOR, note_start
 from server_app.pictures import draw_partition
+from server_app.recorder import Recorder
 from server_app.roster.asker import Asker
 from server_app.roster.roster import Roster
 from strategies.internals import log
 
+CLASS_ROWS = "class_rows"
+"""The fact that is of a run's own data, and no unit: how many rows each class has."""
+
 
 def new_folder(
-    folder: Path, settings: Settings, task: Task, roster: Roster, agreed: Mapping[str, Any]
+    folder: Path,
+    settings: Settings,
+    task: Task,
+    roster: Roster,
+    agreed: Mapping[str, Any],
+    beginning: Beginning | None,
 ) -> RunFolder:
     """Return a run's folder, with what is known before its first round.
 
@@ -38,6 +50,10 @@ def new_folder(
     results = RunFolder(folder, settings, counts)
     if settings.pictures:
         draw_partition(results, counts)
+    if beginning is not None:
+        note_start(folder, beginning.run)
+        if beginning.prior is not None:
+            results.write_tensors(PRIOR, beginning.prior.state_dict())
     results.write_signature(agreed)
     write_site_keys(folder, roster.keys)
     if digest := dealt_digest(task, roster):
@@ -56,6 +72,21 @@ def reopened_folder(folder: Path, settings: Settings, checkpoint: Checkpoint) ->
     return results
 
 
+def prior_of(settings: Settings, results: RunFolder) -> ArrayRecord | None:
+    """Return the earlier posterior that is the prior, as the run's folder keeps it."""
+    if getattr(settings, "prior", "normal") != "earlier":
+        return None
+    return ArrayRecord(results.read_tensors(PRIOR))
+
+
+def set_out(recorder: Recorder, beginning: Beginning) -> None:
+    """Let the recorder's model and strategy begin with an earlier run; the log says with which."""
+    recorder.model.load_state_dict({**beginning.model})
+    with as_written(beginning.run.folder):
+        recorder.strategy.begin(ArrayRecord({**beginning.model}), beginning.state)
+    log(INFO, "Starts from round %d of %s", beginning.run.round, beginning.run.folder)
+
+
 def dealt_digest(task: Task, roster: Roster) -> Digest | None:
     """Return the digest of the data, dealt where nodes say so; what they say may be a lie."""
     clients = task.settings.clients
@@ -66,16 +97,23 @@ def dealt_digest(task: Task, roster: Roster) -> Digest | None:
         return task.digest()
 
 
-def facts_of(task: Task, results: RunFolder, asker: Asker, roster: Roster) -> Mapping[str, Tensor]:
-    """Return what the task learns by asking before the first round, or what the run has learnt."""
+def facts_of(
+    task: Task, results: RunFolder, asker: Asker, roster: Roster, beginning: Beginning | None
+) -> Mapping[str, Tensor]:
+    """Return what the task learns by asking before the first round, or what the run has learnt.
+
+    A run that starts from another keeps its units, which the posterior is in.
+    """
     if not task.facts:
         return {}
     if results.rounds:
         return _read_facts(task, results)
-    nodes = [member.node_id for member in roster.members]
-    facts = asker.hold(task.ask_first(), nodes, task.signature().config())
+    facts = {} if beginning is None else {**beginning.run.facts}
+    if not facts or facts.pop(CLASS_ROWS, None) is not None:
+        nodes = [member.node_id for member in roster.members]
+        facts = {**asker.hold(task.ask_first(), nodes, task.signature().config()), **facts}
     results.write_tensors(task.facts, facts)
-    return facts
+    return facts if beginning is None else _read_facts(task, results)
 
 
 def _read_facts(task: Task, results: RunFolder) -> Mapping[str, Tensor]:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from flwr.app import ArrayRecord
 from torch import Tensor
 
 from fedbary.gaussian import Posterior
@@ -21,7 +22,9 @@ from server_app.speeds import journal_of
 from strategies import MethodStrategy, asynchronous, strategy_for
 
 
-def strategy_of(recorder: Recorder, rounds: Rounds, clock: Clock | None) -> MethodStrategy:
+def strategy_of(
+    recorder: Recorder, rounds: Rounds, clock: Clock | None, prior: ArrayRecord | None = None
+) -> MethodStrategy:
     """Return the strategy that the run's settings choose, with its callbacks.
 
     One without rounds may skip as many aggregates in a row as make up `max_skipped` rounds.
@@ -51,6 +54,7 @@ def strategy_of(recorder: Recorder, rounds: Rounds, clock: Clock | None) -> Meth
         tell=rounds.tell,
         known_metrics=recorder.known_metrics,
         listener=recorder,
+        prior=prior,
     )
 
 

@@ -13,11 +13,13 @@ from torch import Tensor
 
 from fedbary.aggregation.prefixes import under
 from fedbary.errors import SettingError
+from fedbary.gaussian import Posterior
 from fedbary.methods import Fitted, Local, Method, method_named, require_kl
 from fedbary.predictive import Predictive
 from fedbary.runs.memory import Memory
 
 from .asking import ASKED_KEY, CLIENTS_KEY, EXAMPLES_KEY
+from .inheriting import PRIOR
 from .method_strategy import KEPT_KEY, METHOD_KEY, RUN_KEY
 from .state_memory import StateMemory
 
@@ -57,6 +59,12 @@ class Request:
     def round(self) -> int:
         """The server round."""
         return int(self.config["server-round"])  # type: ignore[arg-type]
+
+    @property
+    def prior(self) -> Posterior | None:
+        """The posterior of an earlier run that is the prior; None where the client has its own."""
+        held = under(PRIOR, self.received)
+        return Posterior.from_state_dict(held) if held else None
 
     @cached_property
     def method(self) -> Method:

@@ -60,7 +60,8 @@ class Client:
         The local inference, for methods that do not fix it: its name, or a function like `fit` of
         `fedbary.inference`.
     prior : Prior
-        The std of N(0, std²), or a posterior, for methods that do not fix it.
+        The std of N(0, std²), or a posterior, for methods that do not fix it; one that the server
+        sends takes its place.
     samples : int
         Networks drawn for a prediction.
     seed : int
@@ -173,7 +174,7 @@ class Client:
             nll=self.nll,
             inference=local_method(chosen) if isinstance(chosen, str) else chosen,
             training=self.training.suited_to(self.model, examples),
-            prior=self.prior,
+            prior=request.prior or self.prior,
             round=request.round,
             seed=seed,
             augment=self.augment,

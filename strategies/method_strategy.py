@@ -23,7 +23,7 @@ from fedbary.seeds import derive_seed
 from .arrays import Blanks
 from .asking import CLIENTS_KEY, EXAMPLES_KEY
 from .conventions import Convention, convention_named
-from .gated import GatedStrategy
+from .inheriting import STATE, InheritingStrategy
 from .internals import log
 from .names import Names
 from .privacy import driving_wrapper
@@ -32,16 +32,16 @@ METHOD_KEY = "method"
 """The entry of a message's config with the method's name; its parameters stand beside it."""
 
 KEPT_KEY = "kept-round"
-"""The entry with the last round in which the client's reply was admitted, 0 for none; and, where
-the server knows it, that round as of the checkpoint before the last, to which it may go back."""
+"""The entry with the last round in which the client's reply was admitted, 0 for none; and, where it
+is known, that round as of the checkpoint before the last, to which the server may go back."""
 
 RUN_KEY = "kept-run"
 """The entry by which clients tell apart what they keep of several runs; a resume keeps it."""
 
-_STATE, _KEPT, _RUN = "method.", "kept.", "run"
+_KEPT, _RUN = "kept.", "run"
 
 
-class MethodStrategy(GatedStrategy):
+class MethodStrategy(InheritingStrategy):
     """Rounds of a `fedbary.methods.Method` over Flower, with admission of replies.
 
     The server keeps the state of a round only if the round counts; `state_dict` holds it. Each
@@ -52,17 +52,17 @@ class MethodStrategy(GatedStrategy):
     Parameters
     ----------
     *args, **kwargs
-        Those of `GatedStrategy`, and the parameters of the method.
+        Those of `InheritingStrategy`, and the parameters of the method.
     convention : str or Convention
-        Which arrays are Gaussian and the unit of their scales: a name in `CONVENTIONS`, or a
-        convention of your own. The method sees fedbary's names and log-variances.
+        Which arrays are Gaussian and the unit of their scales: a name in `CONVENTIONS`, or your
+        own. The method sees fedbary's names and log-variances.
     seed : int
         The source of every draw of the server.
     bench : Bench, optional
-        The server's network and examples, for methods with `needs_bench`.
+        Network and examples of the server, for methods with `needs_bench`.
     keep_models : bool
-        Whether clients keep the model that they train and score it as their own. It is for methods
-        whose clients keep nothing; clients of a method that `personalises` have one anyway.
+        Whether clients keep and score the model that they train. For methods whose clients keep
+        nothing; those of a method that `personalises` have a model of their own anyway.
 
     Attributes
     ----------
@@ -72,7 +72,7 @@ class MethodStrategy(GatedStrategy):
     Raises
     ------
     SettingError
-        If an argument is out of its range, or the convention unknown.
+        If an argument is not allowed.
     """
 
     method_class: type[Method]
@@ -100,7 +100,6 @@ class MethodStrategy(GatedStrategy):
         self._seed, self._bench = seed, bench
         self._keeps = self.method.remembers or keep_models
         self._personal = self.method.personalises or keep_models
-        self._state: Mapping[str, Tensor] = {}
         self._pending: Mapping[str, Tensor] = {}
         self._kept: dict[str, int] = {}
         self._run = secrets.randbits(62)
@@ -127,13 +126,13 @@ class MethodStrategy(GatedStrategy):
         self._round = server_round
         model = Names(arrays.keys(), self.convention).read(arrays)
         if self._round == 1:
-            self._state = self.method.start(model)
+            self._state = self._first_state(model)
             self._kept, self._run = {}, secrets.randbits(62)
-        holder = f"clients of {self.method.name}"
-        require_room(holder, self.method.held(len(messages)), model)
+        require_room(f"clients of {self.method.name}", self.method.held(len(messages)), model)
         earlier, self._at_checkpoint = self._at_checkpoint, dict(self._kept)
         kept = [self._kept] if earlier is None else [self._kept, earlier]
-        return self._filled(messages, arrays, kept, self.method.send)
+        messages = self._filled(messages, arrays, kept, self.method.send)
+        return messages if self.prior is None else self._with_prior(messages, arrays)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -180,7 +179,7 @@ class MethodStrategy(GatedStrategy):
     def state_dict(self) -> dict[str, Tensor]:
         """Return what a resume after the last whole round needs beside the global arrays."""
         state = super().state_dict()
-        state |= {_STATE + name: tensor for name, tensor in self._state.items()}
+        state |= {STATE + name: tensor for name, tensor in self._state.items()}
         if self._keeps:
             numbers = {_KEPT + name: number for name, number in self._kept.items()}
             numbers[_RUN] = self._run
@@ -190,7 +189,8 @@ class MethodStrategy(GatedStrategy):
     def load_state_dict(self, state: Mapping[str, Tensor], completed_rounds: int) -> None:
         """Take a state that `state_dict` returned after so many rounds."""
         super().load_state_dict(state, completed_rounds)
-        self._state = {name: tensor.clone() for name, tensor in under(_STATE, state).items()}
+        self._state = {name: tensor.clone() for name, tensor in under(STATE, state).items()}
+        self._inherited = None if completed_rounds else self._state
         self._kept = {name: int(number) for name, number in under(_KEPT, state).items()}
         self._run = int(state.get(_RUN, self._run))
 
@@ -283,7 +283,7 @@ class MethodStrategy(GatedStrategy):
 
 
 def _are_same(one: Tensors, other: Tensors) -> bool:
-    """Whether two messages hold the very same tensors, so that their bytes may be shared."""
+    """Whether messages hold the very same tensors, so that their bytes may be shared."""
     return one.keys() == other.keys() and all(one[name] is other[name] for name in one)
 
 

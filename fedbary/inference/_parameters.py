@@ -62,7 +62,7 @@ class PosteriorParameters(StepParameters):
     ----------
     prior
         normal: N(0, prior_std²) in every round. global: the last global posterior; round 1 takes
-        normal.
+        normal. earlier: the posterior of the run that start_from names, in every round.
     prior_std
         Standard deviation of the prior N(0, prior_std²).
     kl_weight
@@ -75,7 +75,7 @@ class PosteriorParameters(StepParameters):
         natural_gradient it is the part of its way that a precision moves in a step. 0 freezes them.
     """
 
-    prior: Literal["normal", "global"] = "normal"
+    prior: Literal["normal", "global", "earlier"] = "normal"
     prior_std: Positive = 1.0
     kl_weight: Literal["share"] | NotNegative = 0.001
     init_log_var: LogVar = -7.0

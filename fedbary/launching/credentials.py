@@ -57,10 +57,15 @@ def write_site_key(file: Path) -> Path:
     """Write a SuperNode's private key to `file`; return the file of its public key beside it."""
     key = ec.generate_private_key(_CURVE)
     _write_secret(file, key, _PEM, serialization.PrivateFormat.OpenSSH)
-    public = file.with_name(f"{file.name}.pub")
+    public = public_key(file)
     openssh = serialization.PublicFormat.OpenSSH
     public.write_bytes(key.public_key().public_bytes(_OPENSSH, openssh))
     return public
+
+
+def public_key(file: Path) -> Path:
+    """Return the file of the public key beside a private one."""
+    return file.with_name(f"{file.name}.pub")
 
 
 def _certificate(

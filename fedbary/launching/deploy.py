@@ -18,13 +18,13 @@ from fedbary.data.paths import user_path
 from fedbary.data.sites import LONGEST_NAME, site_from
 from fedbary.errors import RunError, SettingError
 from fedbary.launching.app import app_folder
-from fedbary.launching.credentials import write_certificates, write_site_key
+from fedbary.launching.credentials import public_key, write_certificates, write_site_key
 from fedbary.launching.environment import flower_environment
 from fedbary.launching.launch import to_toml
 from fedbary.launching.programs import free_port, stop_tree, tool
 from fedbary.launching.superlink import flwr_run, last_status, wait_for_superlink
 from fedbary.launching.watcher import start
-from fedbary.runs.location import SITE_KEYS, is_whole
+from fedbary.runs.location import KEYS, SETTINGS, SITE_KEYS, is_whole
 from fedbary.settings.config import Settings
 from fedbary.settings.run_config import to_run_config
 
@@ -57,11 +57,16 @@ def deploy(settings: Settings, sites: Sequence[Path], log: IO[str] | None = None
         kept = Path(settings.output) / "clients"
         states = [kept / quote(str(config["name"]), safe="") for config in configs]
         configs = [{**c, "state-path": str(s)} for c, s in zip(configs, states, strict=True)]
-    (Path(settings.output) / SITE_KEYS).unlink(missing_ok=True)  # each start makes new keys
     folder = Path(tempfile.mkdtemp(prefix="fedbary-lab-"))
+    names = [site_from(config).name for config in configs]
+    if not take_keys(folder, names, [Path(settings.output), Path(settings.start_from)]):
+        (Path(settings.output) / SITE_KEYS).unlink(missing_ok=True)
     try:
         with lab(folder, configs) as servers:
-            status = servers.run(settings, log)
+            try:
+                status = servers.run(settings, log)
+            finally:
+                keep_keys(folder, names, Path(settings.output))
         if status != "finished:completed" or not is_whole(Path(settings.output)):
             raise RunError(f"the run ended as {status}")
     except BaseException as error:
@@ -71,6 +76,33 @@ def deploy(settings: Settings, sites: Sequence[Path], log: IO[str] | None = None
         raise
     finally:
         shutil.rmtree(folder)
+
+
+def take_keys(folder: Path, names: Sequence[str], runs: Sequence[Path]) -> bool:
+    """Copy each site's key from the first of some runs' folders that has it; say if all have one.
+
+    A name belongs to its key. A run that goes on, or starts from another, needs the same keys.
+    """
+    found = []
+    for number, name in enumerate(names):
+        held = (run / KEYS / quote(name, safe="") for run in runs)
+        if (kept := next((key for key in held if public_key(key).is_file()), None)) is not None:
+            key = folder / f"site{number}.key"
+            shutil.copy(kept, key)
+            shutil.copy(public_key(kept), public_key(key))
+            found.append(name)
+    return len(found) == len(names)
+
+
+def keep_keys(folder: Path, names: Sequence[str], run: Path) -> None:
+    """Copy the sites' keys to a run's folder, if it has begun; their owner alone may read them."""
+    if not (run / SETTINGS).exists():
+        return
+    (run / KEYS).mkdir(parents=True, exist_ok=True, mode=0o700)
+    for number, name in enumerate(names):
+        key, kept = folder / f"site{number}.key", run / KEYS / quote(name, safe="")
+        shutil.copy(key, kept)
+        shutil.copy(public_key(key), public_key(kept))
 
 
 def _keep_logs(folder: Path, configs: Sequence[NodeConfig], kept: Path) -> Path:
@@ -204,7 +236,7 @@ def lab(folder: Path, configs: Sequence[NodeConfig]) -> Iterator[Lab]:
     """Start a SuperLink and a SuperNode for each config; stop them, and all of theirs, at the end.
 
     The SuperLink speaks TLS and admits registered keys only; each SuperNode has a key of its own.
-    All files are written to `folder`.
+    All files are written to `folder`; `site0.key` and further keys that lie there are used.
     """
     write_certificates(folder)
     servers = Lab(folder, flower_environment(folder), free_port())
@@ -224,7 +256,9 @@ def lab(folder: Path, configs: Sequence[NodeConfig]) -> Iterator[Lab]:
         wait_for_superlink(servers.processes["superlink"], address, log, folder / "ca.crt")
         keys = {f"site{i}": folder / f"site{i}.key" for i in range(len(configs))}
         with ThreadPoolExecutor() as pool:
-            public = [write_site_key(key) for key in keys.values()]
+            public = [
+                public_key(key) if key.exists() else write_site_key(key) for key in keys.values()
+            ]
             names = [site_from(config).name for config in configs]
             list(pool.map(servers.register, public, names))
         for (name, key), config in zip(keys.items(), configs, strict=True):

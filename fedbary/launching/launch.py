@@ -78,6 +78,7 @@ def located(settings: Settings, folder: Path) -> Settings:
             "output": str(folder),
             "data_dir": str(user_path(settings.data_dir).resolve()),
             **{name: source_of(getattr(settings, name)).located() for name in paths},
+            "start_from": _folder(settings.start_from),
         }
     )
 
@@ -102,7 +103,7 @@ def prepare(settings: Settings, folder: Path, own_data: bool = False) -> Setting
     require_startable(folder, prepared)
     require_free(folder)
     from fedbary.methods import require_method
-    from fedbary.runs.resume import checkpoint_to_resume
+    from fedbary.runs.resume import checkpoint_to_resume, require_ended
     from fedbary.runs.tracking import tracker_class
     from fedbary.tasks import task_of
 
@@ -114,7 +115,13 @@ def prepare(settings: Settings, folder: Path, own_data: bool = False) -> Setting
         task.check(own_data)
         if checkpoint_to_resume(folder, prepared):
             task.require_same_data(folder)
+        elif prepared.start_from != "none":
+            require_ended(Path(prepared.start_from))
     return prepared
+
+
+def _folder(run: str) -> str:
+    return run if run == "none" else str(user_path(run).resolve())
 
 
 def _require_file(setting: str, settings: Settings) -> None:

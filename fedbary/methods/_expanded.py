@@ -41,6 +41,7 @@ from fedbary.aggregation.structures import STRUCTURES, Quadratic, Structure
 from fedbary.errors import SettingError
 from fedbary.inference._head import Head
 from fedbary.methods._kronecker import conjugate_gradients, last_layer, matrix, tensors_of
+from fedbary.methods.shared.inherited import Inherited, older
 from fedbary.methods.shared.method import Arrival, Fitted, Local, Reply, Server, Tensors
 
 SLOPE = "slope"
@@ -102,6 +103,23 @@ class Expanded:
             )
             raise SettingError("covariance", said, allowed)
         return structure
+
+    def inherit(self, model: Tensors, inherited: Inherited) -> Tensors:
+        """Return a state with the sites of an earlier run; a SettingError if it has none."""
+        structure = self.structure(model)
+        sites = dict(self.sites(inherited.state, structure))
+        like = self.reply_like(model)
+        if not sites or any(
+            site[n].shape != like[f"site/{n}"].shape for site in sites.values() for n in site
+        ):
+            allowed = f"a run of PVI of the same layer and classes, covariance={self.covariance}"
+            raise SettingError("start_from", "a run without such sites", allowed)
+        dtype = model[last_layer(model)[0]].dtype
+        return {
+            f"site/{quote(older(client), safe='')}/{name}": tensor.to(dtype)
+            for client, site in sites.items()
+            for name, tensor in site.items()
+        }
 
     def send(self, server: Server, client: str) -> Tensors:
         """Return the global model, and the cavity's slope and statistics."""
@@ -176,6 +194,8 @@ class Expanded:
         residual, step = undamped.mode - mean, 1.0
         if not state:
             residual = undamped.mode  # without sites the mode is the prior's, 0
+        elif _STEP not in state:
+            pass  # the first round of a run that started from another: no new site tells yet
         elif self.damping or structure.undamped:
             step = self.damping or 1.0
         elif _CLIENTS in state and int(state[_CLIENTS]) == who:

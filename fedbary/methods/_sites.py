@@ -21,8 +21,10 @@ import torch
 from torch import Tensor
 
 from fedbary.aggregation.prefixes import under
+from fedbary.errors import SettingError
 from fedbary.gaussian import Factor, Posterior, gaussian_pairs
 from fedbary.methods.shared.averages import weighted_mean
+from fedbary.methods.shared.inherited import Inherited, age, older
 from fedbary.methods.shared.method import Arrival, Fitted, Local, Method, Reply, Server, Tensors
 from fedbary.methods.shared.server_steps import along_points
 
@@ -61,6 +63,26 @@ class SiteMethod(Method):
         """Return α where so many clients have a site."""
         return 1.0
 
+    def inherit(self, model: Tensors, inherited: Inherited) -> tuple[Tensors, Tensors]:
+        """Keep the sites of the earlier run; of another method's its posterior is one site.
+
+        The prior is then the earlier posterior: η₀ times these sites.
+        """
+        prior = self.prior(Posterior.from_state_dict(model).log_var)
+        if not (sites := factors("site", inherited.state)):
+            posterior = _gaussians(inherited.posterior, prior)
+            sites = {"": posterior / self.prior(posterior.precision)}
+        held = {older(name): inherited.factor(site, prior**0.0) for name, site in sites.items()}
+        after = prior
+        for _, site in sorted(held.items()):
+            after = after * site
+        if any(key.startswith("global/") for key in inherited.state):
+            after = inherited.factor(factor("global", inherited.state), prior)
+        state = {**self.start(model), **named("global", after)}
+        for name, site in held.items():
+            state |= named(f"site/{quote(name, safe='')}", site)
+        return model, state
+
     def send(self, server: Server, client: str) -> Tensors:
         """Return the global posterior, from which the client starts, and its cavity."""
         cavity = self.global_factor(server)
@@ -85,8 +107,8 @@ class SiteMethod(Method):
         """Move the sites of those that replied, and multiply all."""
         self.check(len(replies), 1)
         before = self.global_factor(server)
-        step = (self.step if server.state else self.first_step)(len(replies))
         sites, velocities = factors("site", server.state), factors("velocity", server.state)
+        step = (self.step if _of_this_run(sites) else self.first_step)(len(replies))
         flat = before**0.0
         for reply in replies:
             move = (found(reply) / before) ** step
@@ -97,7 +119,7 @@ class SiteMethod(Method):
         after = self.prior(before.precision)
         for _, site in sorted(sites.items()):
             after = after * site
-        if (alpha := self.mixing(len(sites))) < 1:
+        if (alpha := self.mixing(_of_this_run(sites))) < 1:
             after = after**alpha
             for reply in replies:
                 after = after * found(reply) ** ((1 - alpha) / len(replies))
@@ -129,7 +151,7 @@ class SiteMethod(Method):
         for _, site in sorted(sites.items()):
             after = after * site
         held = {"site": sites, "velocity": velocities}
-        if (alpha := self.mixing(len(sites))) < 1:
+        if (alpha := self.mixing(_of_this_run(sites))) < 1:
             newest |= {each.client: found(each) for each in arrivals}
             after, held = after**alpha, {**held, "newest": newest}
             for _, posterior in sorted(newest.items()):
@@ -176,6 +198,22 @@ def advanced(
         for client, its in by_client.items():
             state |= named(f"{word}/{quote(client, safe='')}", its)
     return {name: tensors[name].to(like.dtype) for name, like in model.items()}, state
+
+
+def _of_this_run(sites: Mapping[str, Factor]) -> int:
+    """Return how many of the sites are of clients of this run."""
+    return sum(not age(name) for name in sites)
+
+
+def _gaussians(posterior: Posterior, like: Factor) -> Factor:
+    """Return the factors of a posterior that have the names of `like`."""
+    names = like.precision
+    if missing := names.keys() - posterior.log_var.keys():
+        allowed = "a run in which this tensor is Gaussian: its posterior is the prior"
+        raise SettingError("start_from", f"no variance of {min(missing)!r}", allowed)
+    return Factor.of(
+        Posterior(*({n: p[n] for n in names} for p in (posterior.mean, posterior.log_var)))
+    )
 
 
 def found(reply: Reply) -> Factor:

@@ -22,6 +22,7 @@ from fedbary.data.batches import inputs
 from fedbary.errors import SettingError
 from fedbary.methods._kronecker import last_layer
 from fedbary.methods._possible import ROUNDING
+from fedbary.methods.shared.inherited import Inherited, age, older, whose
 from fedbary.methods.shared.method import Arrival, Fitted, Local, Method, Reply, Server, Tensors
 from fedbary.parts.parameters import Count, NotNegative
 from fedbary.predictive import Predictive
@@ -92,6 +93,32 @@ class SumsMethod(Method):
         self._like(model)
         return {}
 
+    def inherit(self, model: Tensors, inherited: Inherited) -> tuple[Tensors, Tensors]:
+        """Keep the sums of the earlier run's sites; what is sent from now on is added."""
+        if not (sites := sites_of(inherited.state)):
+            allowed = "a run of LDA, Ridge or ConjugateGaussian: the head is made of sums"
+            raise SettingError("start_from", "a run without sums", allowed)
+        for name in ("max_norm", "epsilon", "delta"):
+            theirs, mine = inherited.settings.get(name), getattr(self, name, None)
+            if theirs is not None and theirs != mine:
+                raise SettingError(name, mine, f"{theirs}, as in the earlier run")
+        like = self._like(model)
+        try:
+            held = {
+                older(site): (weight, self.relabelled(means, inherited, like))
+                for site, (weight, means) in sites.items()
+            }
+        except (KeyError, ValueError) as error:
+            allowed = "a run whose sums are of the same features and method"
+            raise SettingError("start_from", f"sums {error}", allowed) from None
+        return self.model_of(Server(model, {}, 0), state_of(held))
+
+    def relabelled(
+        self, means: Tensors, inherited: Inherited, like: Tensors
+    ) -> Mapping[str, Tensor]:
+        """Return an earlier run's means in the shapes of `like`, which new classes add zeros to."""
+        return {name: inherited.laid_out(means[name], zeros) for name, zeros in like.items()}
+
     def fit(self, local: Local, received: Tensors, kept: Tensors) -> Fitted:
         """Send the means of the products; nothing is trained."""
         local.load(received)
@@ -120,6 +147,11 @@ class SumsMethod(Method):
         for reply in replies:
             self.require_possible(reply.tensors, reply.weight if server.counted else None)
             self.require_norm(reply.tensors, server.model)
+            if _has_counted(reply, state):
+                server.warn(
+                    f"{reply.client} sends what it has sent to the earlier run: it counts once"
+                )
+                continue
             sent = {name: tensor.clone() for name, tensor in reply.tensors.items()}
             state |= state_of({reply.client: (reply.weight, sent)})
         return self.model_of(server, state)
@@ -191,6 +223,15 @@ class SumsMethod(Method):
             raise SettingError("most_features", said, f"at most {self.most_features:,}")
         sizes = self.sizes(width, outputs).items()
         return {name: model[weight].new_zeros(size) for name, size in sizes}
+
+
+def _has_counted(reply: Reply, state: Tensors) -> bool:
+    """Whether the sums are, bit for bit, those that the site has sent to an earlier run."""
+    return any(
+        weight == reply.weight and all(held[n].equal(t) for n, t in reply.tensors.items())
+        for site, (weight, held) in sites_of(state).items()
+        if age(site) and whose(site) == reply.client
+    )
 
 
 def head_names(model: Tensors) -> tuple[str, str]:

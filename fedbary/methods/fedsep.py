@@ -33,14 +33,25 @@ from urllib.parse import quote
 import torch
 
 from fedbary.gaussian import Factor, Posterior
-from fedbary.methods._sites import advanced, factors, found
+from fedbary.methods._sites import advanced, factor, factors, found, named
 from fedbary.methods.fedep import FedEP
+from fedbary.methods.shared.inherited import Inherited, older
 from fedbary.methods.shared.method import Method, Reply, Server, Tensors
 
 
 @dataclass(frozen=True)
 class FedSEP(FedEP):
     """Federated stochastic expectation propagation (Guo et al. 2023), without memory of clients."""
+
+    def inherit(self, model: Tensors, inherited: Inherited) -> tuple[Tensors, Tensors]:
+        """Go on from the earlier run's factor and examples; without these begin from nothing."""
+        held = _examples(inherited.state)
+        if not held:
+            return Method.inherit(self, model, inherited)
+        prior = self.prior(Posterior.from_state_dict(model).log_var)
+        after = inherited.factor(factor("global", inherited.state), prior)
+        examples = {key + quote(older("")): number for key, number in held.items()}
+        return model, {**named("global", after), **examples}
 
     def send(self, server: Server, client: str) -> Tensors:
         """Return the global posterior, and how many examples the others hold."""

@@ -44,14 +44,17 @@ from fedbary.gaussian import Posterior
 from fedbary.methods.laplace import FISHER, pooled
 from fedbary.methods.shared.averages import weighted_mean
 from fedbary.methods.shared.descent import Descent, fisher
+from fedbary.methods.shared.inherited import Inherited
 from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, Tensors
 from fedbary.methods.shared.reached import all_examples
 from fedbary.methods.shared.server_steps import weights_of
 from fedbary.parts.parameters import NotNegative, Positive
 from fedbary.predictive import Predictive
 
-_EXAMPLES = "examples/"
-"""The entry of the state with n, which the draws and λ/n need."""
+_EXAMPLES, _EARLIER = "examples/", "earlier/"
+"""The entries of the state with n, which the draws and λ/n need, and with the part of it that
+earlier runs have seen.
+"""
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,18 @@ class FOLA(Method):
 
     deterministic = True
     draws_around = True
+
+    def inherit(self, model: Tensors, inherited: Inherited) -> tuple[Tensors, Tensors]:
+        """Keep Ω, which holds the earlier run's data fast, and how many examples it is of."""
+        held = inherited.state
+        if _EXAMPLES not in held:
+            return model, {}
+        omega = {
+            FISHER + name: inherited.laid_out(held[FISHER + name], torch.zeros_like(model[name]))
+            for name in weights_of(model)
+        }
+        seen = {_EXAMPLES: held[_EXAMPLES], _EARLIER: held[_EXAMPLES].clone()}
+        return model, {**omega, **seen, "rounds/": held["rounds/"]}
 
     def send(self, server: Server, client: str) -> Tensors:
         """Return the global model and, from the second round on, Ω."""
@@ -97,7 +112,8 @@ class FOLA(Method):
 
     def aggregate(self, server: Server, replies: Sequence[Reply]) -> tuple[Tensors, Tensors]:
         """Multiply the clients' Gaussians, and take in their Fishers."""
-        examples = all_examples(server, replies)
+        earlier = {key: tensor for key, tensor in server.state.items() if key == _EARLIER}
+        examples = all_examples(server, replies) + sum(map(float, earlier.values()))
         names, rounds = weights_of(server.model), float(server.state.get("rounds/", 0)) + 1
         before = {
             name: (rounds - 1) * server.state[FISHER + name].double()
@@ -111,7 +127,7 @@ class FOLA(Method):
         like = server.model
         state = {FISHER + name: found[name].to(like[name].dtype) for name in names}
         state["rounds/"] = torch.tensor(rounds)
-        state[_EXAMPLES] = torch.tensor(float(examples))
+        state |= {_EXAMPLES: torch.tensor(float(examples)), **earlier}
         return {**weighted_mean(replies, list(like)), **mean}, state
 
     def predictive(self, model: Tensors, state: Tensors) -> Predictive:

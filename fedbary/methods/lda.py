@@ -57,6 +57,7 @@ from fedbary.methods._mechanism import noise_multiplier, secret_generator
 from fedbary.methods._possible import require_counts, require_rank
 from fedbary.methods._private import private_sums, repaired, require_near
 from fedbary.methods._sums import LastLayer, SumsMethod
+from fedbary.methods.shared.inherited import Inherited
 from fedbary.methods.shared.method import Tensors
 from fedbary.parts.parameters import NotNegative
 from fedbary.predictive.mahalanobis import Background
@@ -116,6 +117,14 @@ class LDA(SumsMethod):
         """Return the sums of examples of the first class, without features."""
         like = super().reply_like(model)
         return {**like, SHARES: torch.eye(len(like[SHARES])).to(like[SHARES])[0]}
+
+    def relabelled(
+        self, means: Tensors, inherited: Inherited, like: Tensors
+    ) -> Mapping[str, Tensor]:
+        """Return an earlier run's means with a row of zeros for each new class."""
+        by_class, zeros = (each[FEATURES].view(len(each[SHARES]), -1) for each in (means, like))
+        rows = inherited.laid_out(by_class, zeros).flatten()
+        return {**super().relabelled({**means, FEATURES: rows}, inherited, like)}
 
     def products(self, features: Tensor, y: Tensor, outputs: int) -> Tensors:
         """Return the classes' counts and sums, and the triangle of products."""

@@ -57,6 +57,7 @@ from fedbary.errors import SettingError
 from fedbary.gaussian import Factor, gaussian_pairs
 from fedbary.methods._expanded import Expanded
 from fedbary.methods._sites import SiteMethod
+from fedbary.methods.shared.inherited import Inherited
 from fedbary.methods.shared.method import Arrival, Fitted, Local, Reply, Server, Tensors
 from fedbary.parts.parameters import Positive, ShareOrZero
 
@@ -123,6 +124,12 @@ class PVI(SiteMethod):
             raise SettingError("covariance", self.covariance, allowed)
         self.expanded.structure(model)
         return {}
+
+    def inherit(self, model: Tensors, inherited: Inherited) -> tuple[Tensors, Tensors]:
+        """Keep the sites of the earlier run: the prior is its posterior."""
+        if self.covariance == "none":
+            return super().inherit(model, inherited)
+        return model, {**self.start(model), **self.expanded.inherit(model, inherited)}
 
     def send(self, server: Server, client: str) -> Tensors:
         """Return the global posterior, from which the client starts, and its cavity."""

@@ -23,6 +23,8 @@ METRICS = "metrics.jsonl"
 SETTINGS = "settings.yaml"
 SIGNATURE = "signature.json"
 SITE_KEYS = "site-keys.json"
+KEYS = "keys"
+"""The folder of the private keys of `fedbary deploy`'s sites."""
 
 BEFORE_SETTINGS = {LOCK, SITE_KEYS, f"{SITE_KEYS}.partial", f"{SETTINGS}.partial"}
 """What a run writes before its settings: a folder that holds no more holds no run."""

@@ -47,6 +47,8 @@ def conflicts(settings: Settings) -> Iterator[tuple[str, str]]:
     yield from _with_attack(settings)
     yield from limits.conflicts(settings)
     yield from _with_best(settings)
+    if getattr(settings, "prior", "normal") == "earlier" and settings.start_from == "none":
+        yield "prior", "normal or global without start_from, the earlier run"
     if settings.dataset == "none":
         yield from _without_data(settings)
 

@@ -13,6 +13,7 @@ ADDED: Mapping[str, Any] = MappingProxyType(
     {
         "mode": "rounds",
         "backbone": "none",
+        "start_from": "none",
     }
 )
 """Settings of every run that earlier versions did not write, each with what their runs did."""

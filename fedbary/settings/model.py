@@ -67,6 +67,7 @@ class Settings(BaseModel):
     max_weight_ratio: Literal["none"] | Ratio
     compress: Literal["none", "log_var", "all"]
     rounds: Count
+    start_from: str
 
     evaluate_on: Literal["test", "validation"]
     ood_dataset: str

@@ -20,6 +20,7 @@ from fedbary.errors import SettingError
 from fedbary.methods import METHODS, Server, method_of
 from fedbary.methods._class_sums import SHARES
 from fedbary.methods._sums import SumsMethod, head_names, sites_of, state_of, total_of
+from fedbary.methods.shared.inherited import age, whose
 from fedbary.parts.parameters import told
 from fedbary.runs.checkpoints import Checkpoint
 from fedbary.runs.commit import git_commit
@@ -33,7 +34,8 @@ from fedbary.settings.config import ROOT, Settings, validated
 from fedbary.settings.task_words import OfClasses, OfGuarantees
 from fedbary.tasks import Task, task_of
 from fedbary.trained.loading import tensors_of
-from fedbary.trained.remaining import METHOD_STATE, Remaining, write_remaining
+from fedbary.trained.remaining import Remaining, write_remaining
+from fedbary.trained.started_from import METHOD_STATE
 from fedbary.trained.writing import require_free, written_whole
 
 _Site = tuple[float, Mapping[str, Tensor]]
@@ -108,6 +110,8 @@ def forget(run: Path, site: str, output: Path, own_code: bool = False) -> list[s
         write_remaining(folder, run, site, settings.model_copy(update=held), left)
         note_forgotten(folder, [*notes, note])
     said = [f"{run} still holds the sums of {site}: delete it to be rid of them"]
+    if settings.start_from != "none":
+        said.append(f"So may {settings.start_from}, from which the run started")
     again = "another run" if is_deployed(run) else f"fedbary resume {output} rounds=2"
     if told(OfClasses, settings).calibrate != "none":
         said.append(f"Its temperature counted {site} and is gone: {again} finds one without it")
@@ -134,20 +138,22 @@ def _without(
     method = method_of(settings)
     assert isinstance(method, SumsMethod)
     held = under(METHOD_STATE, checkpoint.strategy)
-    sites = sites_of(held)
-    if site not in sites:
-        raise SettingError("site", site, f"one whose sums the run holds: {', '.join(sites)}")
-    if len(sites) == 1:
+    sites, names = sites_of(held), sorted({*map(whose, sites_of(held))})
+    if site not in names:
+        raise SettingError("site", site, f"one whose sums the run holds: {', '.join(names)}")
+    if len(names) == 1:
         raise SettingError("site", site, "one of several sites; this is the run's only one")
-    examples, _ = sites[site]
-    others: Mapping[str, _Site] = {name: sums for name, sums in sites.items() if name != site}
+    others: Mapping[str, _Site] = {n: sums for n, sums in sites.items() if whose(n) != site}
+    examples = sum(weight for name, (weight, _) in sites.items() if whose(name) == site)
     if facts:
         _require_told_by_sums(method, held, checkpoint.arrays, facts)
         facts, others = _restandardised(method, others, facts)
     server = Server(checkpoint.arrays, {}, 1, derive_seed(settings.seed, "server", 1))
     model, state = method.model_of(server, state_of(others))
     method.check_state(model, state)
-    weights = {name: weight for name, (weight, _) in others.items()}
+    weights = dict.fromkeys(map(whose, others), 0.0)
+    for name, (weight, _) in others.items():
+        weights[whose(name)] += weight
     barred = {n: t for n, t in checkpoint.strategy.items() if n.startswith(BARRED)}
     barred.pop(BARRED + site, None)
     return Remaining(model, state, facts, weights, examples, barred)
@@ -168,7 +174,8 @@ def _require_told_by_sums(
     elif method.max_norm:
         why = "features that max_norm has shortened"
     else:
-        mean, squares = _by_fact(method.columns(total_of(state)[1]), facts)
+        first = state_of(_of_first_run(sites_of(state)))
+        mean, squares = _by_fact(method.columns(total_of(first)[1]), facts)
         usual = (squares - 1).abs() <= NEAR
         if not ((mean.abs() <= NEAR) & (usual | (squares <= NEAR))).all():
             why = "standardised inputs of other examples than it has the sums of"
@@ -182,8 +189,11 @@ def _restandardised(
     sites: Mapping[str, _Site],
     facts: Mapping[str, Tensor],
 ) -> tuple[dict[str, Tensor], dict[str, _Site]]:
-    """Return the standardisation of some sites, and their sums of columns in its unit."""
-    count, means = total_of(state_of(sites))
+    """Return the standardisation of some sites, and their sums of columns in its unit.
+
+    It is that of the first run in which there are any: later ones take its unit over.
+    """
+    count, means = total_of(state_of(_of_first_run(sites)))
     mean, squares = _by_fact(method.columns(means), facts)
     scale, factor = renewed(Standardiser(facts["mean"], facts["std"]), mean, squares)
     each = len(method.columns(means)[0]) // len(mean)
@@ -196,6 +206,12 @@ def _restandardised(
     if "class_rows" in facts:
         found["class_rows"] = (count * means[SHARES]).round()
     return found, moved
+
+
+def _of_first_run(sites: Mapping[str, _Site]) -> dict[str, _Site]:
+    """Return the sums of the oldest run."""
+    oldest = max(map(age, sites))
+    return {name: sums for name, sums in sites.items() if age(name) == oldest}
 
 
 def _by_fact(columns: tuple[Tensor, Tensor], facts: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:

@@ -18,14 +18,13 @@ from fedbary.runs.conformal_kept import read_sites, write_conformal
 from fedbary.runs.data_kept import read_digest, write_digest
 from fedbary.runs.failing import advised
 from fedbary.runs.location import SETTINGS
+from fedbary.runs.provenance import write_settings
 from fedbary.runs.run_folder import BACKGROUND, NETWORKS, RunFolder, read_signature
 from fedbary.runs.site_keys import read_site_keys, write_site_keys
 from fedbary.settings.config import Settings, read_yaml
 from fedbary.settings.task_words import OfGuarantees
 from fedbary.tasks import Dialogue, Outcome, Task, edges, risks, row_names, task_of
-
-METHOD_STATE = "method."
-"""How the names of a method's state begin in a checkpoint."""
+from fedbary.trained.started_from import METHOD_STATE, STARTED_FROM
 
 _Found = TypeVar("_Found")
 
@@ -77,6 +76,8 @@ def write_remaining(
     content = read_yaml(run / SETTINGS)
     counts = dict(zip(content["sites"], content["label_counts"], strict=True))
     results = RunFolder(folder, settings, {n: c for n, c in counts.items() if n != site})
+    if start := content.get(STARTED_FROM):
+        write_settings(folder, {**read_yaml(folder / SETTINGS), STARTED_FROM: start})
     task = task_of(settings)
     if (signature := read_signature(run)) is not None:
         results.write_signature(signature)

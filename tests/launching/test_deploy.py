@@ -1,6 +1,7 @@
 """Real servers on loopback, started by fedbary deploy."""
 
 import contextlib
+import stat
 import subprocess
 from pathlib import Path
 
@@ -15,7 +16,8 @@ from safetensors.torch import load_file
 
 from fedbary.commands import start
 from fedbary.errors import RunError, SettingError
-from fedbary.launching.deploy import deploy, site_configs
+from fedbary.launching.credentials import write_site_key
+from fedbary.launching.deploy import deploy, keep_keys, site_configs, take_keys
 from fedbary.settings.config import resolve
 from server_app.engine.inline import run_inline
 
@@ -53,7 +55,7 @@ def test_what_the_servers_logged_outlives_them_however_the_run_ends(ends, tmp_pa
 def test_each_site_has_a_folder_for_what_it_keeps_that_a_resumed_run_finds_again(
     tmp_path, monkeypatch
 ):
-    """The lab's own folder is gone with the lab: the run's is not. Keys are new with each start."""
+    """The lab's own folder is gone with the lab: the run's is not. Keys that are lost are new."""
     found = []
 
     @contextlib.contextmanager
@@ -73,6 +75,25 @@ def test_each_site_has_a_folder_for_what_it_keeps_that_a_resumed_run_finds_again
             deploy(chosen.model_copy(update={"resume": resume}), list(cut(tmp_path)))
     assert found[0] == found[1] and len(set(found[0])) == len(found[0])
     assert all(Path(path).parent == tmp_path / "run" / "clients" for path in found[0])
+
+
+def test_a_run_that_starts_from_another_has_its_sites_keys_and_new_ones_for_new_sites(tmp_path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    for place in (first, second, tmp_path / "run"):
+        place.mkdir()
+    assert not take_keys(first, ["north", "south/1"], [tmp_path / "run"])
+    public = [write_site_key(first / f"site{k}.key").read_bytes() for k in range(2)]
+    keep_keys(first, ["north", "south/1"], tmp_path / "run")
+    assert not (tmp_path / "run" / "keys").exists()  # no run has begun there
+    (tmp_path / "run" / "settings.yaml").touch()
+    keep_keys(first, ["north", "south/1"], tmp_path / "run")
+    assert not take_keys(
+        second, ["west", "south/1", "north"], [tmp_path / "none", tmp_path / "run"]
+    )
+    assert [(second / f"site{k}.key.pub").read_bytes() for k in (2, 1)] == public
+    assert not (second / "site0.key").exists()
+    kept = [*(tmp_path / "run" / "keys").iterdir()]
+    assert {stat.S_IMODE(file.stat().st_mode) for file in kept if not file.suffix} == {0o600}
 
 
 @pytest.mark.parametrize("sites", [["north", "south"], ["partition 0", "partition one"]])

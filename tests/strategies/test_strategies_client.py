@@ -11,6 +11,7 @@ from flwr.clientapp import ClientApp
 from torch import nn
 
 from fedbary.errors import RunError, SettingError
+from fedbary.gaussian import Factor, Posterior
 from fedbary.inference import Training
 from fedbary.methods import METHODS, Bench
 from fedbary.scores.metrics import evaluate
@@ -189,3 +190,30 @@ def test_a_server_that_says_nothing_of_frozen_layers_is_told_what_to_say():
     client = Client(half_frozen(), *data(0), TRAINING)
     with pytest.raises(SettingError, match="the digest of the server's frozen weights"):
         client.models(SimpleNamespace(config={}), 0)
+
+
+def test_a_strategy_starts_from_another_ones_end_and_clients_see_its_posterior_as_the_prior():
+    first, result = run("PVI")
+    for name, own in (("PVI", {}), ("RKLB", {"prior": result.arrays})):
+        chosen, priors = strategy_for(name)(fraction_evaluate=0.0, **own), []
+
+        def seen(local, priors=priors):
+            priors.append(local.prior)
+            return {}
+
+        arrays = chosen.start_from(result.arrays, first.state_dict())
+        app = client_app("PVI", inference=seen)
+        chosen.start(grid=InlineGrid(app, CLIENTS, {}), initial_arrays=arrays, num_rounds=1)
+        assert chosen.refusals == [] and len(priors) == CLIENTS
+        wanted = Factor.of(Posterior.from_state_dict(result.arrays.to_torch_state_dict()))
+        for prior in priors:
+            found = prior if name == "PVI" else Factor.of(prior)
+            for part in ("shift", "precision"):
+                one, other = (getattr(each, part)["2.weight"] for each in (found, wanted))
+                torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-2)
+    with pytest.raises(SettingError, match=r"prior: .*'2\.weight_log_var' is missing"):
+        strategy_for("RKLB")(prior=ArrayRecord()).start(
+            grid=InlineGrid(client_app("barycentre"), CLIENTS, {}),
+            initial_arrays=result.arrays,
+            num_rounds=1,
+        )

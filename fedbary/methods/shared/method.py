@@ -13,6 +13,7 @@ from fedbary.aggregation.tensors import Empty, new_empty
 from fedbary.errors import SettingError
 from fedbary.inference import Local
 from fedbary.methods.shared.bench import Bench
+from fedbary.methods.shared.inherited import Inherited
 from fedbary.parts.parameters import Checked
 from fedbary.predictive import Predictive
 
@@ -137,9 +138,7 @@ class Method(Checked):
     """The method's name; by default the class's."""
 
     deterministic: ClassVar[bool | None] = False
-    """True: the method trains point weights, and refuses models with Gaussian tensors. None: it
-    takes models of either kind.
-    """
+    """True: the method trains point weights, and refuses Gaussian tensors. None: it takes both."""
 
     squares = False
     """True: it trains regressions on squared errors, and networks have no noise term."""
@@ -181,7 +180,7 @@ class Method(Checked):
     """The setting whose value is what runs are called."""
 
     unused: ClassVar[tuple[str, ...]] = ()
-    """Settings of training and prior that it does not use; a user who gives one is told so."""
+    """Settings of training and prior that it does not use."""
 
     def __init_subclass__(cls) -> None:
         """Name the method."""
@@ -204,6 +203,10 @@ class Method(Checked):
     def start(self, model: Tensors) -> Tensors:
         """Return the server's state before the first round."""
         return {}
+
+    def inherit(self, model: Tensors, inherited: Inherited) -> tuple[Tensors, Tensors]:
+        """Return model and state before the first round of a run that starts from another."""
+        return model, self.start(model)
 
     def send(self, server: Server, client: str) -> Tensors:
         """Return what a client is sent: the global model, unless a method says otherwise.

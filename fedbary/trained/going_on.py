@@ -1,0 +1,77 @@
+"""A run that goes on from one that has ended: what it takes over, and what does not fit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from torch import nn
+
+from fedbary.errors import SettingError
+from fedbary.gaussian import Posterior
+from fedbary.inference import PosteriorParameters
+from fedbary.methods import Tensors, method_of
+from fedbary.parts.parameters import told
+from fedbary.runs.damage import as_written
+from fedbary.settings.config import Settings
+from fedbary.tasks import Signature, Task
+from fedbary.trained.started_from import EarlierRun, read_earlier_run
+from fedbary.variational.frozen import frozen_config, frozen_tensors, require_same_frozen
+
+
+@dataclass(frozen=True, eq=False)
+class Beginning:
+    """What a run takes over from the earlier one that it starts from.
+
+    Attributes
+    ----------
+    run
+        The earlier run.
+    model, state
+        The global model and the method's state before the first round.
+    prior
+        The posterior that is the prior; None where another is.
+    """
+
+    run: EarlierRun
+    model: Tensors
+    state: Tensors
+    prior: Posterior | None
+
+
+def beginning_of(
+    settings: Settings, task: Task, signature: Signature, model: nn.Module
+) -> Beginning | None:
+    """Return what the settings' run starts from; None where it begins anew.
+
+    Parameters
+    ----------
+    settings, task
+        The new run's.
+    signature, model
+        What its sites agree on, and its network as initialised.
+
+    Raises
+    ------
+    SettingError
+        If the earlier run's network, inputs or frozen weights are others.
+    """
+    if (run := read_earlier_run(settings, task.facts)) is None:
+        return None
+    require_same_frozen(model, {**frozen_config(model), **(run.signature or {})})
+    before = signature if run.signature is None else task.signature_from(run.signature)
+    inherited = run.inherited(before.classes, signature.classes, method_of(settings))
+    theirs, mine = ({**each.config()} for each in (before, signature))
+    for name in sorted(theirs.keys() | mine.keys() - {"class-names"}):
+        if name != "class-names" and theirs.get(name) != mine.get(name):
+            allowed = f"{theirs.get(name)}, as in {run.folder}, where the run starts"
+            raise SettingError(name, mine.get(name), allowed)
+    wanted = model.state_dict()
+    frozen = frozen_tensors(model)
+    arrays = {n: t for n, t in run.arrays.items() if n not in frozen}
+    tensors = replace(run, arrays=arrays).model(wanted, inherited)
+    prior = None
+    if getattr(settings, "prior", "normal") == "earlier":
+        prior = run.prior(wanted, inherited, told(PosteriorParameters, settings).prior_std)
+    with as_written(run.folder):
+        started, state = method_of(settings).inherit(tensors, inherited)
+    return Beginning(run, started, state, prior)

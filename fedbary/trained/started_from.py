@@ -1,0 +1,197 @@
+"""The earlier run that a run starts from: what is taken over, and what the new folder notes."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load
+from torch import Tensor
+
+from fedbary.aggregation.prefixes import under
+from fedbary.data.paths import content_of, user_path
+from fedbary.errors import SettingError
+from fedbary.gaussian import LOG_VAR_SUFFIX, Posterior
+from fedbary.methods import METHODS, Method, Tensors
+from fedbary.methods._sums import SumsMethod
+from fedbary.methods.shared.inherited import Inherited
+from fedbary.runs.best import result_line
+from fedbary.runs.checkpoints import load_round
+from fedbary.runs.damage import as_written
+from fedbary.runs.forgotten import forgotten_by, note_forgotten
+from fedbary.runs.location import POSTERIOR, SETTINGS, read_settings
+from fedbary.runs.metrics_file import read_rounds
+from fedbary.runs.provenance import write_settings
+from fedbary.runs.resume import require_ended
+from fedbary.runs.run_folder import read_signature
+from fedbary.runs.schema import ROUND
+from fedbary.settings.config import Settings, read_yaml
+
+METHOD_STATE = "method."
+"""How the names of a method's state begin in a checkpoint."""
+
+STARTED_FROM = "started_from"
+"""The entry of settings.yaml: the earlier run's name, its round and its posterior's SHA-256."""
+
+PRIOR = "prior"
+"""Name of the file of the posterior that is the prior, with prior=earlier."""
+
+SEEN_ALIKE = ("task", "normalise", "pixels", "features", "whiten", "missing")
+"""Settings that say what the network sees; a posterior goes on among the same."""
+
+
+@dataclass(frozen=True, eq=False)
+class EarlierRun:
+    """A run that has ended, as another one begins with it.
+
+    Attributes
+    ----------
+    folder, round, sha256
+        Where it lies, the round of its result, and the digest of its posterior's file.
+    arrays, state
+        The global model and the method's state after that round.
+    posterior, facts
+        Its posterior, and what its task has learnt by asking.
+    settings, signature
+        Its settings, and what its sites agreed on.
+    """
+
+    folder: Path
+    round: int
+    sha256: str
+    arrays: Tensors
+    state: Tensors
+    posterior: Posterior
+    facts: Tensors
+    settings: Mapping[str, Any]
+    signature: Mapping[str, Any] | None
+
+    def note(self) -> dict[str, Any]:
+        """Return what the new run's settings.yaml notes of it."""
+        at = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+        return {"run": self.folder.name, "round": self.round, "sha256": self.sha256, "at": at}
+
+    def inherited(self, old: Sequence[str], new: Sequence[str], method: Method) -> Inherited:
+        """Return what a run of some classes takes over from this one of `old` classes.
+
+        Raises
+        ------
+        SettingError
+            If an old class is not among the new ones, or the same ones have another order.
+        """
+        if missing := [name for name in old if name not in new]:
+            allowed = f"also {', '.join(missing)}, as in {self.folder}"
+            raise SettingError("classes", ", ".join(new), allowed)
+        if len(old) == len(new) and tuple(old) != tuple(new):
+            raise SettingError("classes", ", ".join(new), f"the order of {self.folder}")
+        places = tuple(old.index(name) if name in old else -1 for name in new)
+        same = places == tuple(range(len(old)))
+        before = METHODS[self.settings["method"]]
+        of_sums = issubclass(before, SumsMethod) and isinstance(method, SumsMethod)
+        state = self.state if type(method) is before or of_sums else {}
+        return Inherited(self.posterior, state, () if same else places, self.settings)
+
+    def model(self, wanted: Tensors, inherited: Inherited) -> dict[str, Tensor]:
+        """Return the tensors that a network starts from; rows of new classes are as in `wanted`.
+
+        Raises
+        ------
+        SettingError
+            If the network is another one; names the tensor.
+        """
+        held = {**self.posterior.mean, **self.posterior.state_dict(), **self.arrays}
+        names = [set(Posterior.from_state_dict(each).mean) for each in (self.arrays, wanted)]
+        if more := names[0] - names[1]:
+            self._refuse(f"has {min(more)!r} beside")
+        found = {}
+        for name, like in wanted.items():
+            if name not in held:
+                gaussian = name.endswith(LOG_VAR_SUFFIX)
+                self._refuse(f"has no {name!r}{', its weights are points' if gaussian else ''}")
+            try:
+                found[name] = inherited.laid_out(held[name], like)
+            except ValueError as error:
+                self._refuse(f"has {name!r} {error}")
+            if not found[name].isfinite().all():
+                self._refuse(f"has {name!r} with values that are not finite")
+        return found
+
+    def prior(self, like: Tensors, inherited: Inherited, std: float) -> Posterior:
+        """Return the posterior of the Gaussians among `like`; new classes have N(0, std²).
+
+        Raises
+        ------
+        SettingError
+            If there are none, or one of them is a point in the earlier run.
+        """
+        gaussian = Posterior.from_state_dict(like).log_var
+        if not gaussian:
+            raise SettingError("prior", "earlier", "normal for a network without Gaussian weights")
+        mean, log_var = {}, {}
+        for name, tensor in gaussian.items():
+            if name not in self.posterior.log_var:
+                self._refuse(f"has no variance of {name!r}")
+            own = self.posterior.mean[name], self.posterior.log_var[name]
+            new = torch.zeros_like(tensor), torch.full_like(tensor, 2 * math.log(std))
+            mean[name], log_var[name] = map(inherited.laid_out, own, new)
+        return Posterior(mean, log_var)
+
+    def _refuse(self, why: str) -> None:
+        allowed = f"a run of this network; {self.folder} {why}"
+        raise SettingError("start_from", str(self.folder), allowed)
+
+
+def read_earlier_run(settings: Settings, facts: str) -> EarlierRun | None:
+    """Return the run that the settings start from; None for `start_from=none`.
+
+    Parameters
+    ----------
+    settings
+        The new run's.
+    facts
+        What the file of the task's facts is called; "" for a task without.
+
+    Raises
+    ------
+    SettingError
+        If there is no whole run, or its network sees other inputs than the new one's.
+    """
+    if settings.start_from == "none":
+        return None
+    folder = user_path(settings.start_from).resolve()
+    if not folder.is_dir():
+        raise SettingError("start_from", settings.start_from, "none, or the folder of a run")
+    with as_written(folder):
+        require_ended(folder)
+        before = read_settings(folder)
+        for name in SEEN_ALIKE:
+            mine, theirs = getattr(settings, name, None), before.get(name)
+            if None not in (mine, theirs) and mine != theirs:
+                raise SettingError(name, mine, f"{theirs}, as in {folder}, where the run starts")
+        number = result_line(read_rounds(folder))[ROUND]
+        checkpoint = load_round(folder, number)
+        content = content_of(folder / POSTERIOR)
+        return EarlierRun(
+            folder,
+            number,
+            hashlib.sha256(content).hexdigest(),
+            checkpoint.arrays,
+            under(METHOD_STATE, checkpoint.strategy),
+            Posterior.from_state_dict(load(content)),
+            load(content_of(folder / f"{facts}.safetensors")) if facts else {},
+            before,
+            read_signature(folder),
+        )
+
+
+def note_start(folder: Path, earlier: EarlierRun) -> None:
+    """Write into a new run's settings.yaml where it started, and which sites had withdrawn."""
+    write_settings(folder, {**read_yaml(folder / SETTINGS), STARTED_FROM: earlier.note()})
+    if notes := forgotten_by(earlier.folder):
+        note_forgotten(folder, [*notes])
