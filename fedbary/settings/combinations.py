@@ -9,8 +9,8 @@ from fedbary.attacks import OMNISCIENT, Hostile, hostile_count
 from fedbary.parts.parameters import declared, told
 from fedbary.settings import limits
 from fedbary.settings.modes import Clocked, Synchronous, mode_of
-from fedbary.settings.owners import methods, models, unused_by
-from fedbary.settings.task_words import OfClasses, OfImages, OfLabelledRows, OfSets
+from fedbary.settings.owners import layers_of, methods, models, unused_by
+from fedbary.settings.task_words import OfAdapters, OfClasses, OfImages, OfLabelledRows, OfSets
 
 if TYPE_CHECKING:
     from fedbary.settings.model import Settings
@@ -30,6 +30,11 @@ def conflicts(settings: Settings) -> Iterator[tuple[str, str]]:
             yield "speeds", "none, uniform, lognormal, or the path of a .csv"
         elif speeds.endswith(".jsonl") and settings.mode != "async":
             yield "speeds", "no .jsonl for mode=rounds, which has no order to replay"
+    layers = layers_of(settings.model)
+    adapts = told(OfAdapters, settings).adapters != "none"
+    if layers is not None and settings.bayesian_layers > layers and not adapts:
+        allowed = f"a whole number from 0 to {layers}, the layers of model={settings.model}"
+        yield "bayesian_layers", allowed
     yield from _with_method(settings)
     if settings.projection != "none" and settings.holdout == 0:
         yield "projection", "none without a holdout, on which clients score"
