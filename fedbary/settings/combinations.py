@@ -30,12 +30,12 @@ def conflicts(settings: Settings) -> Iterator[tuple[str, str]]:
             yield "speeds", "none, uniform, lognormal, or the path of a .csv"
         elif speeds.endswith(".jsonl") and settings.mode != "async":
             yield "speeds", "no .jsonl for mode=rounds, which has no order to replay"
+    yield from _with_method(settings)
     layers = layers_of(settings.model)
     adapts = told(OfAdapters, settings).adapters != "none"
     if layers is not None and settings.bayesian_layers > layers and not adapts:
         allowed = f"a whole number from 0 to {layers}, the layers of model={settings.model}"
         yield "bayesian_layers", allowed
-    yield from _with_method(settings)
     if settings.projection != "none" and settings.holdout == 0:
         yield "projection", "none without a holdout, on which clients score"
     calibrated = told(OfClasses, settings).calibrate == "temperature"

@@ -169,7 +169,7 @@ def test_a_temperature_of_other_predictions_is_refused():
         words = {"method": name, "bayesian_layers": 0 if kind.deterministic else 3}
         words |= {"calibrate": "temperature", "server_fraction": 0.1, "kl_weight": 1.0}
         if by_model or kind.shows or kind.personalises:
-            require_method(resolve(words))
+            require_method(completed(words))
         else:
             with pytest.raises(SettingError, match=f"calibrate: 'temperature'.*none for {name}"):
-                require_method(resolve(words))
+                require_method(completed(words))
