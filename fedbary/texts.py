@@ -9,6 +9,9 @@ from collections.abc import Iterable
 LONGEST = 200
 """Characters that are shown of a stranger's text."""
 
+SURROGATE = re.compile("[\ud800-\udfff]")
+"""Half of a character of UTF-16, which no text of Unicode holds; a byte that is not UTF-8."""
+
 _CUT = " … "
 _HEAD = LONGEST // 3
 

@@ -199,7 +199,6 @@ FEDAG = {
     "clients": 3,
     "rounds": 1,
     "local_epochs": 1,
-    "hostile_fraction": 0.3,
 }
 """A run that ends with the networks that its clients sent."""
 
@@ -207,7 +206,8 @@ FEDAG = {
 @pytest.mark.parametrize("attack", [*ATTACKS, *OMNISCIENT])
 def test_the_point_weights_of_fedag_are_attacked_too(attack, tmp_path):
     """One client of three sends what its attack makes of its network; the others' are honest."""
-    for name, changes in {"honest": {}, "hostile": {"attack": attack}}.items():
+    attacked = {"attack": attack, "hostile_fraction": 0.3}
+    for name, changes in {"honest": {}, "hostile": attacked}.items():
         run_inline(resolve({**FEDAG, **changes}), tmp_path / name)
     honest, sent = (load_file(tmp_path / k / "networks.safetensors") for k in ("honest", "hostile"))
     for name, tensor in honest.items():
@@ -217,9 +217,9 @@ def test_the_point_weights_of_fedag_are_attacked_too(attack, tmp_path):
 
 def test_what_omniscient_clients_send_is_made_of_all_honest_replies(tmp_path):
     """Of five clients' replies three stay as they were, and two become what the three make."""
-    five = {**FEDAG, "clients": 5, "hostile_fraction": 0.4}
-    for attack in ("none", "little_is_enough"):
-        run_inline(resolve({**five, "attack": attack}), tmp_path / attack)
+    attack = "little_is_enough"
+    for name, changes in {"none": {}, attack: {"attack": attack, "hostile_fraction": 0.4}}.items():
+        run_inline(resolve({**FEDAG, "clients": 5, **changes}), tmp_path / name)
     fitted, sent = (load_file(tmp_path / k / "networks.safetensors") for k in ("none", attack))
     for name, networks in fitted.items():
         honest = [network for network in sent[name] if network.tolist() in networks.tolist()]

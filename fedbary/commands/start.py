@@ -16,7 +16,6 @@ from fedbary.runs.location import METRICS, SETTINGS, claimed_folder, is_deployed
 from fedbary.runs.own_code import require_trusted
 from fedbary.settings.config import DEFAULTS, Settings, parse_overrides, resolve, validated
 from fedbary.settings.modes import require_real_time, require_virtual_time
-from fedbary.settings.uses import require_used
 
 PATIENCE = 3.5
 """Seconds after which a command says what it does, before it knows of errors."""
@@ -143,7 +142,4 @@ def _announced(settings: Settings, starts: str) -> Iterator[None]:
 def _settings(words: list[str]) -> Settings:
     named = words and "=" not in words[0]
     file, words = (Path(words[0]), words[1:]) if named else (DEFAULTS, words)
-    overrides = parse_overrides(words)
-    settings = resolve(overrides, file)
-    require_used(overrides, settings)
-    return settings
+    return resolve(parse_overrides(words), file)

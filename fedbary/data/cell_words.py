@@ -29,7 +29,9 @@ _DATE = "a number, such as days since a date: dates and times are not read"
 _MONTH = r"(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.?"
 
 _DISGUISED = (
-    (r"[+−–-]?\d{1,3}(?:[,.'’ \u00a0\u202f]\d{3})+(?:[.,]\d+)?", _NUMBER),
+    (r"[+−–-]?\d{1,3}(?:[,.'’_ \u00a0\u202f]\d{3})+(?:[.,]\d+)?", _NUMBER),
+    (r"(?=.*[^\x00-\x7f])[+−–-]?[\d٫٬.,]+", _NUMBER),
+    (r"0x[\da-f]+", _NUMBER),
     (r"[+−–-]?\d*,\d+", _NUMBER),
     (r"[−–]\d+(?:\.\d+)?|\([\d.,]+\)", _NUMBER),
     (r"[+−–-]?[\d.,]+ ?%", _NUMBER),
@@ -41,7 +43,7 @@ _DISGUISED = (
 )
 """Texts that people read as numbers or dates, each with what is taken in their place."""
 
-_WITH_UNIT = re.compile(r"[+-]?\d[\d.,]*\s?(\D+)")
+_WITH_UNIT = re.compile(r"[+-]?\d[\d.,]*\s?(?:(\D+)|([^\w\s]\D*?)\s?\d[\d.,]*)|(Q)[1-4] \d+")
 
 
 def plain(text: object) -> str:
@@ -79,9 +81,9 @@ def disguised(texts: Iterable[str]) -> str:
 
 
 def unit_of(texts: Iterable[str]) -> str:
-    """Return the unit that stands behind a number in all of some texts; "" where none does."""
+    """Return the unit behind a number, or the sign between two, in all of some texts; or ""."""
     found = [_WITH_UNIT.fullmatch(text) for text in texts]
-    units = {match[1] if match else "" for match in found}
+    units = {match[match.lastindex or 0] if match else "" for match in found}
     return units.pop() if len(units) == 1 and len(found) > 1 else ""
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedbary.data.cell_words import DIGITS, EXPONENT, MISSING, is_code, name_of
+from fedbary.texts import SURROGATE
 
 MAX_LEVELS = 50
 """Different texts of a column above which it is taken for names or notes and refused."""
@@ -29,7 +30,8 @@ class Column:
     is_text : bool
         Whether the cells are names: some are no numbers, or are codes that a number would change.
     unfit : str
-        The type of cells that are neither numbers nor text, such as dates; "" of others.
+        What is neither a number nor text: the type of cells such as dates, or half a character;
+        "" where nothing is.
     """
 
     numbers: np.ndarray
@@ -71,6 +73,11 @@ def column(cells: Any, named: bool = False) -> Column:
     if isinstance(held.dtype, pandas.CategoricalDtype):
         held = held.astype(held.cat.categories.dtype if held.notna().all() else object)
     absent = held.isna().to_numpy()
+    broken = _broken(held)
+    if broken.any():
+        whole = held.astype(object).where(~broken, "")
+        unfit = f"half a character (a lone surrogate) in row {broken.argmax() + 1}"
+        return replace(_of_texts(whole.astype(str), absent, named), unfit=unfit)
     if not _is_plain(held):
         return replace(_of_texts(held.astype(str), absent, named), unfit=str(held.dtype))
     if held.dtype == object:
@@ -80,6 +87,14 @@ def column(cells: Any, named: bool = False) -> Column:
     if pandas.api.types.is_numeric_dtype(held.dtype):
         return _of_numbers(held, absent, named)
     return _of_texts(held, absent, named)
+
+
+def _broken(held: Any) -> np.ndarray:
+    """Return which cells are text that holds a lone surrogate, (N,) bool."""
+    if held.dtype != object:
+        return np.zeros(len(held), dtype=bool)
+    cells = held.tolist()
+    return np.array([isinstance(c, str) and SURROGATE.search(c) is not None for c in cells])
 
 
 def _is_plain(held: Any) -> bool:

@@ -29,8 +29,8 @@ class Digest:
     ----------
     said : mapping
         ``rows``, the ``layout`` that sites agree on, the ``type`` of the inputs, the ``least`` and
-        ``most`` of them (of tables by column), and hashes: ``content`` of inputs and targets in
-        their order, ``scored`` of those that score models.
+        ``most`` of them (of tables by column; None of texts), and hashes: ``content`` of inputs and
+        targets in their order, ``scored`` of those that score models.
     rows : Tensor
         The inputs' hashes, (N,) int64.
     trained : Tensor

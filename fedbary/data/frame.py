@@ -13,6 +13,7 @@ from fedbary.data.cell_words import name_of, plain
 from fedbary.data.column import Column, column
 from fedbary.data.split import Split, checked_split
 from fedbary.errors import CellError, SettingError
+from fedbary.texts import SURROGATE, shown
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -123,6 +124,9 @@ def frame_of(
     if "" in names:
         allowed = "a name in the header; leave a column of row numbers out"
         raise CellError(f"{name}: column {names.index('') + 1}", "", allowed)
+    if broken := [held for held in names if SURROGATE.search(held)]:
+        where = f"{name}: column {names.index(broken[0]) + 1}"
+        raise CellError(where, shown(broken[0]), "a name without half a character")
     if len(set(names)) < len(names):
         twice = Counter(names).most_common(1)[0][0]
         raise CellError(f"{name}: column {twice!r}", "twice", "another name for each column")

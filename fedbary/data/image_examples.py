@@ -18,7 +18,7 @@ from fedbary.data.image_layout import ImageLayout, of_pictures
 from fedbary.data.images._dataset import images_of, require_pixels
 from fedbary.data.labels import CLASSES, Labels
 from fedbary.errors import SettingError
-from fedbary.texts import composed
+from fedbary.texts import composed, printable
 
 
 def read_images(
@@ -54,9 +54,10 @@ def read_images(
     elif path.is_file() and path.suffix.lower() in IMAGES:
         pixels = read_image(path, of_pictures(layout.shape), resize)
         x = images_of(pixels[None], str(path))
-        converted = _converted([path], [path.name], layout)
+        name = printable(path.name)
+        converted = _converted([path], [name], layout)
         notes = tuple(treated([path]))
-        examples = Examples((path.name,), x, None, converted=converted, notes=notes)
+        examples = Examples((name,), x, None, converted=converted, notes=notes)
     else:
         allowed = f"an .npz file, an image ({', '.join(IMAGES)}), or a folder of images"
         raise SettingError("data", str(path), allowed)
@@ -99,10 +100,10 @@ def _folder(path: Path, layout: ImageLayout, resize: str) -> Examples:
     classes = [composed(name) for name in layout.classes]
     labels = next((level for level in levels if set(level) <= set(classes)), None)
     y = None if labels is None else torch.tensor([classes.index(name) for name in labels])
-    names = tuple(map(str, inside))
+    names = tuple(printable(str(file)) for file in inside)
     converted = _converted(files, names, layout)
     columns = {
-        f"folder {number}" if number > 1 else "folder": np.array(level)
+        f"folder {number}" if number > 1 else "folder": np.array(list(map(printable, level)))
         for number, level in enumerate(levels, 1)
     }
     notes = (*held.unread(), *treated(files))

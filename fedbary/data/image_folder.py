@@ -12,7 +12,7 @@ from fedbary.data.folder_contents import Contents, contents, formats, is_hidden,
 from fedbary.data.image_files import Shape, common_shape, read_image, shape_of, traits_of
 from fedbary.data.readers import LabelledImages
 from fedbary.errors import SettingError
-from fedbary.texts import composed
+from fedbary.texts import SURROGATE, composed, shown
 
 
 def folders_in(folder: Path) -> dict[str, Path]:
@@ -23,11 +23,13 @@ def folders_in(folder: Path) -> dict[str, Path]:
     Raises
     ------
     SettingError
-        If two have one name but for that form.
+        If two have one name but for that form, or a name is not in UTF-8.
     """
     found: dict[str, Path] = {}
     for entry in sorted(folder.iterdir()):
         if entry.is_dir() and not is_hidden(entry.name):
+            if SURROGATE.search(entry.name):
+                raise SettingError(str(folder), shown(entry.name), "names of folders in UTF-8")
             if (name := composed(entry.name).strip()) in found:
                 raise SettingError(str(folder), f"two folders {name}", "one folder for each class")
             found[name] = entry

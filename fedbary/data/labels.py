@@ -12,6 +12,9 @@ from torch import Tensor
 
 from fedbary.errors import SettingError
 
+MARK = 255
+"""What pictures of masks hold as ink, or where no class is known."""
+
 
 @dataclass(frozen=True)
 class Labels:
@@ -65,7 +68,10 @@ def class_of_each(array: Any, images: Tensor, source: str) -> Tensor:
 
 def masks(array: Any, images: Tensor, source: str) -> Tensor:
     """Return the class of each pixel, (N, H, W)."""
-    labels = whole_numbers(array, 3, source, "N×H×W integers, the class of each pixel")
+    labels = whole_numbers(_counted(array), 3, source, "N×H×W integers, the class of each pixel")
+    if (labels == MARK).any() and not (labels == MARK - 1).any():
+        allowed = "classes 0, 1, …: divide masks of 0 and 255 by 255; a mark of no class is a class"
+        raise SettingError(source, MARK, f"{allowed} of its own, numbered after the others")
     if labels.shape[1:] != images.shape[2:]:
         held, wanted = ("×".join(map(str, s)) for s in (labels.shape[1:], images.shape[2:]))
         raise SettingError(source, held, f"{wanted}, as the images have")
@@ -74,12 +80,16 @@ def masks(array: Any, images: Tensor, source: str) -> Tensor:
 
 def sets(array: Any, images: Tensor, source: str) -> Tensor:
     """Return which classes an example bears, (N, classes) of 0 and 1."""
-    found = np.asarray(array)
-    found = found.astype(np.int64) if found.dtype.kind == "b" else found
-    labels = whole_numbers(found, 2, source, "N×classes of 0 and 1")
+    labels = whole_numbers(_counted(array), 2, source, "N×classes of 0 and 1")
     if labels.numel() and labels.max() > 1:
         raise SettingError(source, int(labels.max()), "0 or 1: whether an example bears a class")
     return labels
+
+
+def _counted(array: Any) -> np.ndarray:
+    """Return an array with true as 1 and false as 0."""
+    found = np.asarray(array)
+    return found.astype(np.int64) if found.dtype.kind == "b" else found
 
 
 def most_seen(labels: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from fedbary.seeds import derive_seed
 LabelledImages = tuple[np.ndarray, np.ndarray]
 """Images (N, H, W) or (N, H, W, 3) and their labels (N,)."""
 
-TESTS = ("test", "validation", "valid", "val")
+TESTS = ("test", "testing", "validation", "valid", "val")
 """What the part that tests is called: the first of these that is there and has labels."""
 
 NOTES = "what was read"

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import tempfile
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
@@ -111,7 +112,7 @@ def prepare(settings: Settings, folder: Path, own_data: bool = False) -> Setting
     if settings.tracker != "none":
         tracker_class(settings.tracker)
     task = task_of(settings)
-    with one_state():
+    with one_state(), warnings.catch_warnings(action="ignore"):  # the run's process warns
         task.check(own_data)
         if checkpoint_to_resume(folder, prepared):
             task.require_same_data(folder)

@@ -21,7 +21,8 @@ from fedbary.launching.environment import flower_environment, progress_in, ray_f
 from fedbary.launching.programs import run_program, stop_tree, tool
 from fedbary.launching.watcher import start
 
-SUPERLINK_SECONDS = 60
+SUPERLINK_SECONDS = 180
+"""How long a machine with much else to do may take to start one."""
 
 
 @dataclass(frozen=True)
@@ -107,8 +108,8 @@ def wait_for_superlink(
     Raises
     ------
     RunError
-        If it ends, or does not answer within a minute; the message is the last error of its log,
-        or its last line.
+        If it ends, or does not answer in time; the message is the last error of its log, its last
+        line, or how long it had.
     """
     handlers = [HTTPSHandler(context=ssl.create_default_context(cafile=ca))] if ca else []
     opener = build_opener(ProxyHandler({}), *handlers)
@@ -118,7 +119,8 @@ def wait_for_superlink(
         if process.poll() is not None or time.monotonic() > deadline:
             lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
             said = [line for line in lines if "ERROR" in line] or lines
-            raise RunError(f"Flower's SuperLink did not start: {' '.join(said[-1:])}")
+            late = f"no answer within {SUPERLINK_SECONDS} s; is the machine busy?"
+            raise RunError(f"Flower's SuperLink did not start: {said[-1] if said else late}")
         time.sleep(0.1)
 
 

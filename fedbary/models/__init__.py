@@ -7,6 +7,9 @@ A network is a module of this package whose name has no leading underscore. It d
 ``make(shape, outputs, parameters)``
     the network, an ``nn.Module``, for inputs of a shape without the batch, (C, H, W) or (D,), and
     with so many outputs, its weights drawn from PyTorch's default generator;
+``LAYERS``
+    only where it has few: the names of its Linear and Conv2d layers, of which the default of
+    `bayesian_layers` makes no more Gaussian;
 ``reset(model, init_log_var, seed)``
     only where the initialisation depends on which layers are Gaussian: draws every tensor anew.
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from torch import nn
 
+LAYERS = ("output",)
+
 
 @dataclass(frozen=True)
 class Parameters:

@@ -11,6 +11,8 @@ from torch import nn
 
 from fedbary.parts.parameters import Checked, Units
 
+LAYERS = ("hidden", "output")
+
 
 @dataclass(frozen=True)
 class Parameters(Checked):

@@ -9,8 +9,9 @@ from fedbary.attacks import OMNISCIENT, Hostile, hostile_count
 from fedbary.parts.parameters import declared, told
 from fedbary.settings import limits
 from fedbary.settings.modes import Clocked, Synchronous, mode_of
-from fedbary.settings.owners import methods, models, unused_by
+from fedbary.settings.owners import layers_of, methods, models, unused_by
 from fedbary.settings.task_words import (
+    OfAdapters,
     OfClasses,
     OfGuarantees,
     OfImages,
@@ -38,6 +39,11 @@ def conflicts(settings: Settings) -> Iterator[tuple[str, str]]:
         elif speeds.endswith(".jsonl") and settings.mode != "async":
             yield "speeds", "no .jsonl for mode=rounds, which has no order to replay"
     yield from _with_method(settings)
+    layers = layers_of(settings.model)
+    adapts = told(OfAdapters, settings).adapters != "none"
+    if layers is not None and settings.bayesian_layers > layers and not adapts:
+        allowed = f"a whole number from 0 to {layers}, the layers of model={settings.model}"
+        yield "bayesian_layers", allowed
     if settings.projection != "none" and settings.holdout == 0:
         yield "projection", "none without a holdout, on which clients score"
     calibrated = told(OfClasses, settings).calibrate == "temperature"

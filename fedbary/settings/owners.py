@@ -70,6 +70,13 @@ def models() -> Mapping[str, Owned]:
     return _declared_in("models")
 
 
+def layers_of(model: str) -> int | None:
+    """Return how many layers of a network may be Gaussian; None where its file does not say."""
+    part = import_module(f"fedbary.models.{model}") if model in models() else None
+    layers = getattr(part, "LAYERS", None)
+    return None if layers is None else len(layers)
+
+
 def local_methods() -> Mapping[str, Owned]:
     """Return the parameters of every local method, by its name."""
     return _declared_in("inference")

@@ -15,9 +15,9 @@ from fedbary.parts.parameters import NONE, Parameter, Value, allowed, declared
 from fedbary.settings.combinations import conflicts
 from fedbary.settings.earlier import OF_EVERY_RUN, translated
 from fedbary.settings.model import Settings
-from fedbary.settings.owners import methods, owned_by, owners
+from fedbary.settings.owners import layers_of, methods, owned_by, owners
 from fedbary.settings.partition_names import partitioners
-from fedbary.settings.uses import require_of_task
+from fedbary.settings.uses import require_used
 from fedbary.settings.yaml_file import DEFAULTS, read_yaml
 
 BARYCENTRE = "barycentre"
@@ -25,15 +25,19 @@ BARYCENTRE = "barycentre"
 
 
 def resolve(overrides: Mapping[str, Any], file: Path = DEFAULTS) -> Settings:
-    """Return the settings of a run, see `completed`; an override of another task is refused.
+    """Return the settings of a run, see `completed`; an override that it does not use is refused.
+
+    Overrides that give every setting are taken as they are.
 
     Raises
     ------
     SettingError
-        As of `completed`; or an override is a word of other tasks alone.
+        As of `completed`; or the run does not use an override.
     """
+    if overrides.keys() >= Settings.model_fields.keys():
+        return validated(overrides)
     settings = completed(overrides, file)
-    require_of_task(overrides, settings)
+    require_used(overrides, settings)
     return settings
 
 
@@ -75,9 +79,12 @@ def completed(overrides: Mapping[str, Any], file: Path = DEFAULTS) -> Settings:
         values |= on_features
     chosen = _typed({**values, **given})
     method = methods()[chosen.method]
+    adapts = given.get("adapters", "none") != "none"
     if method.fits_last_layer or chosen.inference == "laplace":
         values["model"] = "linear"
         chosen = _typed({**values, **given})
+    if (layers := layers_of(chosen.model)) is not None and not adapts:
+        values["bayesian_layers"] = min(values["bayesian_layers"], layers)
     defaults = _defaults(chosen, values)
     values = {name: value for name, value in values.items() if name in Settings.model_fields}
     if method.deterministic:
@@ -86,8 +93,7 @@ def completed(overrides: Mapping[str, Any], file: Path = DEFAULTS) -> Settings:
         defaults |= {"bayesian_layers": 0, "covariance": "diagonal"}
     if method.samples_along:
         defaults["lr_schedule"] = "constant"
-    sees_pixels = given.get("adapters", "none") != "none" or given.get("pixels") == "signed"
-    if sees_pixels and "normalise" in defaults:
+    if (adapts or given.get("pixels") == "signed") and "normalise" in defaults:
         defaults["normalise"] = "none"
     return validated({**values, **defaults, **given})
 

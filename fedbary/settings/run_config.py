@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedbary.errors import SettingError
-from fedbary.settings.config import Settings, parse_overrides, resolve, validated
-from fedbary.settings.uses import require_used
+from fedbary.settings.config import Settings, parse_overrides, resolve
 
 _PARTS = re.compile(
     r"""(?P<comment>(?<!\S)\#[^\n]*) | '[^']*' | "(?:\\.|[^"\\])*" | \\. | .""",
@@ -36,11 +35,7 @@ def resolve_run_config(run_config: Mapping[str, Any]) -> Settings:
     except ValueError as error:
         raise SettingError("settings", error, "words of the form key=value") from None
     given |= parse_overrides(words)
-    if given.keys() >= Settings.model_fields.keys():
-        return validated(given)
-    settings = resolve(given)
-    require_used(given, settings)
-    return settings
+    return resolve(given)
 
 
 def _without_comments(text: str) -> str:

@@ -38,17 +38,6 @@ def require_used_by_some(named: Mapping[str, Any], runs: Sequence[Settings]) -> 
             raise SettingError(name, value, f"no value: {part} does not use it, but {uses}")
 
 
-def require_of_task(named: Mapping[str, Any], settings: Settings) -> None:
-    """Raise a SettingError for the first of the named settings that is of other tasks alone."""
-    unused = dict(_unused(settings))
-    dropped = {n: v for n, v in named.items() if n in unused and n not in Settings.model_fields}
-    require_used({n: v for n, v in dropped.items() if unused[n][0] == _task(settings)}, settings)
-
-
-def _task(settings: Settings) -> str:
-    return f"task={settings.task}"
-
-
 def _unused(settings: Settings) -> Iterator[tuple[str, tuple[str, str]]]:
     """Yield settings without use, each with the part that has none for it and what that uses.
 
@@ -58,7 +47,7 @@ def _unused(settings: Settings) -> Iterator[tuple[str, tuple[str, str]]]:
     task = limits.of(settings.task)
     for name in {name for other in limits.TASKS for name in limits.of(other).TAKES} - {*task.TAKES}:
         whose = [f"task={other}" for other in limits.TASKS if name in limits.of(other).TAKES]
-        yield name, (_task(settings), f"{', '.join(whose)} do")
+        yield name, (f"task={settings.task}", f"{', '.join(whose)} do")
     if settings.task == "classification" and not settings.source.has_columns:
         yield "target", (f"dataset={settings.dataset}", "those with columns do")
     method = methods()[settings.method]

@@ -2,7 +2,8 @@
 
 Every set is dealt to 3 and to 10 clients, with Dirichlet shares of concentration 0.1 and 0.5: of
 the labels, or of a regression of the sizes. A cell is a run with the task's defaults; its
-score is the last round's on the test part: accuracy, or R² of a regression. Where a set is too
+score is the last round's on the test part: accuracy, or R² of a regression. `rival` is that of the
+linear model that the server fits, `behind` what the run says of it. Where a set is too
 small for ten clients, `min_examples` is the largest of 5, 2 and 1 that a deal allows; with none the
 cell is left out. Beside it is scikit-learn's logistic or linear regression of the same training
 data, pixels or standardised columns, undivided.
@@ -36,7 +37,7 @@ from fedbary.data.deal import evaluation_data, training_data
 from fedbary.data.images import load
 from fedbary.errors import SettingError
 from fedbary.settings.config import Settings, resolve
-from fedbary.tasks import task_of
+from fedbary.tasks import _linear, task_of
 from server_app.engine.inline import run_inline
 
 CLIENTS, ALPHAS = (3, 10), (0.1, 0.5)
@@ -163,6 +164,19 @@ def linear(settings: Settings) -> float:
     return float(model.fit(x, y).score(x_test, y_test))
 
 
+def rival(settings: Settings) -> float:
+    """Return the score of the linear model that the run is compared with itself."""
+    task = task_of(settings)
+    y = evaluation_data(task.held, task.deal)[1]
+    classes = 0 if settings.task == "regression" else len(task.signature().classes)
+    found = _linear.rival(task.held, task.deal, classes)
+    assert found is not None
+    if classes:
+        return float((found.answers.argmax(1) == y).double().mean())
+    errors = found.answers[:, 0].double() - y
+    return 1 - float(errors.square().mean() / y.double().var(correction=0))
+
+
 def federated(settings: Settings) -> dict[str, Any]:
     """Make a run; return its score, and whether it says that it fails or is behind."""
     with tempfile.TemporaryDirectory() as scratch:
@@ -174,7 +188,8 @@ def federated(settings: Settings) -> dict[str, Any]:
         spread = float(evaluation_data(task.held, task.deal)[1].double().std(correction=0))
         score = 1 - (line["rmse"] / spread) ** 2
     said = {word: line.get(word, "") for word in ("failing", "behind")}
-    return {"score": score, **said, "min_examples": settings.min_examples}
+    score = {"score": score, "rival": rival(settings)}
+    return {**score, **said, "min_examples": settings.min_examples}
 
 
 def cells(sets: list[str], seeds: list[int]) -> Iterator[tuple[str, int, float, int]]:

@@ -44,10 +44,23 @@ def worst_table(cells: pd.DataFrame) -> str:
     return markdown_table(["set", "points behind", "where"], body)
 
 
+def told_table(cells: pd.DataFrame) -> str:
+    """Return how many runs are far behind the linear model, and how many of these say so."""
+    far = cells["behind"] > FAR - 1e-6
+    told = 100 * (cells["rival"] - cells["score"]) > FAR - 1e-6
+    body = [
+        [str(name), str(int(far[rows].sum())), str(int((far & told)[rows].sum()))]
+        for name, rows in cells.groupby("set", sort=False).groups.items()
+        if far[rows].any()
+    ]
+    total = ["together", str(int(far.sum())), str(int((far & told).sum()))]
+    return markdown_table(["set", "runs that are far behind", "of these say so"], [*body, total])
+
+
 def tables(results: Path) -> str:
-    """Return both tables in Markdown."""
+    """Return the three tables in Markdown."""
     cells = read(results)
-    return f"{scores_table(cells)}\n\n{worst_table(cells)}"
+    return "\n\n".join(table(cells) for table in (scores_table, worst_table, told_table))
 
 
 def facts(results: Path) -> Iterator[float]:

@@ -2,12 +2,15 @@
 
 import sys
 import time
+import warnings
 
 import pytest
 
 from fedbary.commands import start
+from fedbary.launching.launch import prepare
 from fedbary.launching.programs import run_program
 from fedbary.settings.config import resolve
+from fedbary.tasks import task_of
 
 SAYS = """
 import sys
@@ -39,3 +42,15 @@ def test_what_goes_on_is_said_at_once_or_after_a_moment_or_not_before_an_error(c
     with start._announced(chosen, ""):
         time.sleep(0.3)
     assert capsys.readouterr().out == f"{line}\n"
+
+
+def test_what_is_odd_about_data_is_said_by_the_run_and_not_before_it_too(tmp_path):
+    rows = "".join(f"{i % 7} kg,{'ab'[i % 2]}\n" for i in range(60))
+    tried, run = tmp_path / "tried.csv", tmp_path / "run.csv"
+    for file in (tried, run):
+        file.write_text(f"mass,y\n{rows}")
+    words = {"task": "tables", "engine": "inline", "clients": 2, "device": "cpu"}
+    with warnings.catch_warnings(action="error"):
+        prepare(resolve({**words, "dataset": str(tried)}), tmp_path / "run")
+    with pytest.warns(UserWarning, match="numbers with 'kg'"):
+        task_of(resolve({**words, "dataset": str(run)})).check(own_data=False)

@@ -109,6 +109,17 @@ def test_a_name_is_one_name_in_every_form_of_unicode(tmp_path):
         load(f"{tmp_path}/p/", tmp_path, False)
 
 
+def test_names_that_are_not_in_utf8_are_refused_of_classes_and_escaped_of_files(tmp_path):
+    for name in ("a", "b"):
+        picture(tmp_path / "p" / name / "B\udce4r.png")
+        picture(tmp_path / "p" / name / "1.png")
+    found = read_images(tmp_path / "p", ImageLayout((3, 8, 8), ("a", "b")))
+    assert [name for name in found.names if "B" in name] == ["a/B\\udce4r.png", "b/B\\udce4r.png"]
+    picture(tmp_path / "p" / "K\udcfche" / "0.png")
+    with pytest.raises(SettingError, match=r"K\\+udcfche.*in UTF-8"):
+        load(f"{tmp_path}/p/", tmp_path, False)
+
+
 def test_folders_that_are_linked_in_a_circle_end(folder):
     (folder / "one" / "again").symlink_to(folder)
     assert len(contents(folder).pictures) == 8

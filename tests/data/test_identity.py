@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedbary.data.frame import frame
+from fedbary.data.frame import frame, frame_of
 from fedbary.data.table_examples import read_rows
 from fedbary.data.tables import load, load_labelled
 from fedbary.data.tables._layout import layout_of
@@ -169,6 +169,9 @@ DISGUISED = [
     [f"{i}:30" for i in range(12)],
     [f"\u2212{i}" for i in range(1, 13)],
     [f"({i}.5)" for i in range(1, 13)],
+    [f"{i}_000" for i in range(1, 13)],
+    [f"0x{i:x}" for i in range(1, 13)],
+    [chr(0xFF11 + i) + "\uff10" for i in range(9)],
 ]
 
 
@@ -196,10 +199,43 @@ def test_a_target_in_disguise_is_refused_with_what_is_taken(tmp_path):
             load_it(path, tmp_path, "y")
 
 
-def test_numbers_with_a_unit_are_said_to_be_levels(tmp_path):
-    path = write(tmp_path, "u.csv", {"mass": ["5 kg", "6 kg", "7.5 kg"] * 4, "y": list("ab") * 6})
-    with pytest.warns(UserWarning, match="'mass': numbers with 'kg' are taken as 3 levels"):
+def test_a_target_whose_differences_are_rounded_off_is_refused(tmp_path):
+    for start, fits in ((17 * 10**8, True), (10**17, False)):
+        path = write(tmp_path, "t.csv", {"a": range(12), "y": [start + i for i in range(12)]})
+        if fits:
+            assert load(path, tmp_path, "y").y.diff().tolist() == [1.0] * 11
+            continue
+        with pytest.raises(SettingError, match="target: '10+'; .*subtract a constant"):
+            load(path, tmp_path, "y")
+
+
+@pytest.mark.parametrize(
+    ("cells", "unit"),
+    [
+        (["5 kg", "6 kg", "7.5 kg"], "kg"),
+        (["120/80", "131/90", "99/70"], "/"),
+        (["2024-W01", "2024-W12", "2025-W02"], "-W"),
+        (["Q1 2024", "Q2 2024", "Q1 2025"], "Q"),
+    ],
+)
+def test_numbers_with_a_unit_are_said_to_be_levels(cells, unit, tmp_path):
+    path = write(tmp_path, "u.csv", {"mass": cells * 4, "y": list("ab") * 6})
+    with pytest.warns(UserWarning, match=f"'mass': numbers with '{unit}' are taken as 3 levels"):
         load_labelled(path, tmp_path, "y")
+
+
+def test_half_a_character_is_refused_by_row_or_column():
+    def table(name="a", a=("u", "v"), y=("w", "z")):
+        cells = [pd.Series([*held] * 9, dtype=object) for held in (a, y)]
+        return pd.concat(cells, axis=1).set_axis(pd.Index([name, "y"], dtype=object), axis=1)
+
+    for held, said in (
+        (table(a=("u", "v\ud800")), r"feature 'a': 'half a character .* in row 2'"),
+        (table(y=("w\udcff", "z")), r"target: 'half a character .* in row 1'"),
+        (table("\ude00"), r"column 1: .*\\ude00"),
+    ):
+        with pytest.raises(SettingError, match=said):
+            layout_of(frame_of("made", held, "y"))
 
 
 def test_a_header_in_the_midst_of_rows_is_no_row(tmp_path):

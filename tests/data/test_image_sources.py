@@ -11,7 +11,6 @@ from PIL import Image
 from fedbary.data.images import load
 from fedbary.errors import SettingError
 from fedbary.settings.config import resolve
-from fedbary.settings.uses import require_used
 from fedbary.tasks import task_of
 
 # --- a folder of images by class ----------------------------------------------------------------
@@ -47,10 +46,13 @@ def test_hidden_labels_of_images_do_not_test(tmp_path):
     assert (len(held.y_train), held.y_test.tolist()) == (26, [1, 0, 1, 0])
 
 
-@pytest.mark.parametrize("test", ["test", "validation", "val"])
-def test_a_folder_may_say_what_is_tested(test, tmp_path):
-    pictures(tmp_path / "p" / "train", ("10", "9"), each=3)
+@pytest.mark.parametrize(
+    ("train", "test"), [("train", "test"), ("train", "validation"), ("Training", "testing")]
+)
+def test_a_folder_may_say_what_is_tested(train, test, tmp_path):
     pictures(tmp_path / "p" / test, ("9",), each=2)
+    refused("beside train one of test", "p", tmp_path, False)
+    pictures(tmp_path / "p" / train, ("10", "9"), each=3)
     held = load("p", tmp_path, False)
     assert held.classes == ("9", "10") and len(held.y_train) == 6
     assert held.y_test.tolist() == [0, 0]
@@ -93,7 +95,7 @@ def test_folders_that_do_not_fit_are_refused_in_one_line(tmp_path):
     (folder / "dog" / "other.png").write_bytes((folder / "dog" / "0.png").read_bytes()[:60])
     refused("other.png: .*expected an image", *arguments)
     (folder / "train").mkdir()
-    refused("'cat, dog, train';.*beside train one of test, validation", *arguments)
+    refused("'cat, dog, train';.*beside train one of test, testing", *arguments)
     (tmp_path / "none").mkdir()
     refused("'no folder';.*each of 2 classes", "none", *arguments[1:])
     for name in ("a", "b"):
@@ -164,9 +166,8 @@ def test_the_column_of_the_classes_may_be_named(tmp_path):
     made.rename_column("label", "coarse").save_to_disk(tmp_path / "three")
     refused(r"coarse \(ClassLabel\), fine .*that target= names", "hf:three", *arguments[1:])
     with pytest.raises(SettingError, match="dataset=digits does not use it"):
-        require_used({"target": "fine"}, resolve({"target": "fine"}))
+        resolve({"target": "fine"})
     chosen = {"dataset": "hf:two", "data_dir": str(tmp_path), "target": "fine"}
-    require_used(chosen, resolve(chosen))
     assert torch.equal(task_of(resolve(chosen)).held.y_train, held.y_train)
 
 
@@ -182,7 +183,6 @@ def test_a_parquet_file_of_pictures(tmp_path):
     plain = load(str(tmp_path / "plain.parquet"), tmp_path / "other", False)
     assert plain.classes == ("0", "1", "2") and torch.equal(plain.x_train, held.x_train)
     chosen = {"dataset": "p.parquet", "data_dir": str(tmp_path), "target": "label"}
-    require_used(chosen, resolve(chosen))
     assert task_of(resolve(chosen)).signature().shape == held.shape
     refused("absent.parquet';.*a Parquet file that is there", "absent.parquet", tmp_path, True)
     (tmp_path / "bad.parquet").write_bytes(b"PAR1")

@@ -57,6 +57,7 @@ def test_a_mask_is_dealt_by_its_largest_object_and_a_set_by_its_first_label():
         ("masks", {"y_test": np.zeros((12, 8, 6), int)}, "y_test: '8×6'; expected 6×8"),
         ("masks", {"y_test": np.full((12, 6, 8), 3)}, "y_test: 3; expected labels .* 0 to 2"),
         ("masks", {"y_train": np.zeros((12, 6, 8))}, "float64 of 3 dimensions"),
+        ("masks", {"y_train": np.full((12, 6, 8), 255)}, "y_train: 255; .* divide masks of 0 and"),
         ("masks", {"classes": np.array(["a", "b"])}, "2 names for labels up to 2"),
         ("sets", {"y_train": np.zeros(12, int)}, "y_train: 'int64 of 1 dim.* 0 and 1"),
         ("sets", {"y_train": np.full((12, 3), 2)}, "y_train: 2; expected 0 or 1"),

@@ -28,7 +28,11 @@ ATTACKED = ["attack=inner_product", "hostile_fraction=0.4"]
 
 
 HOSTILE = {
-    **dict.fromkeys(("http_proxy", "https_proxy"), "http://127.0.0.1:9"),
+    **{
+        form(f"{kind}_proxy"): "http://127.0.0.1:9"
+        for kind in ("http", "https", "all", "grpc")
+        for form in (str.lower, str.upper)
+    },
     **dict.fromkeys(("no_proxy", "NO_PROXY"), ""),
     "MPLBACKEND": "module://a_notebook_s.backend",
 }

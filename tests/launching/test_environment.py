@@ -51,7 +51,7 @@ def test_the_superlink_is_asked_past_a_proxy(monkeypatch, tmp_path):
         def log_message(self, *words):
             pass
 
-    for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, DEAD)
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     monkeypatch.setattr(superlink, "SUPERLINK_SECONDS", 5)
@@ -65,12 +65,21 @@ def test_the_superlink_is_asked_past_a_proxy(monkeypatch, tmp_path):
             process.communicate(b"\n")
 
 
-def test_a_superlink_that_does_not_start_is_quoted_by_its_error(tmp_path):
-    said = ["INFO starting", "ERROR [Errno 98] address already in use", "INFO shutdown complete."]
-    (tmp_path / "log").write_text("\n".join(said))
+@pytest.mark.parametrize(
+    ("lines", "quoted"),
+    [
+        (
+            ["INFO x", "ERROR [Errno 98] address in use", "INFO shutdown"],
+            "ERROR .* address in use$",
+        ),
+        ([], "no answer within 180 s; is the machine busy"),
+    ],
+)
+def test_a_superlink_that_does_not_start_is_quoted_by_its_error(lines, quoted, tmp_path):
+    (tmp_path / "log").write_text("\n".join(lines))
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
-    with pytest.raises(RunError, match="did not start: ERROR .* address already in use$"):
+    with pytest.raises(RunError, match=f"did not start: {quoted}"):
         superlink.wait_for_superlink(process, "127.0.0.1:9", tmp_path / "log")
 
 

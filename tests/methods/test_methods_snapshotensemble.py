@@ -16,8 +16,7 @@ from fedbary.methods import METHODS, Local, Reply, Server, require_method
 from fedbary.methods.barycentre import Barycentre
 from fedbary.methods.snapshotensemble import SnapshotEnsemble
 from fedbary.scores.metrics import evaluate
-from fedbary.settings.config import resolve
-from fedbary.settings.uses import require_used
+from fedbary.settings.config import completed, resolve
 from fedbary.trained import load
 from server_app.engine.inline import run_inline
 
@@ -86,10 +85,11 @@ def test_rates_fall_as_a_cosine_in_every_cycle_alike():
 
 def test_a_file_s_schedule_is_not_on_top_of_the_method_s():
     """Of the command line it is refused."""
-    run = resolve({"method": "SnapshotEnsemble", "lr_schedule": "cosine", "rounds": 8})
+    words = {"method": "SnapshotEnsemble", "lr_schedule": "cosine", "rounds": 8}
+    run = completed(words)
     assert {lr_in(run, number) for number in range(1, 9)} == {run.lr}
     with pytest.raises(SettingError, match="lr_schedule.*method=SnapshotEnsemble does not use it"):
-        require_used({"lr_schedule": "cosine"}, run)
+        resolve(words)
 
 
 def test_a_client_s_round_is_the_barycentre_s_at_that_rate():
@@ -160,7 +160,7 @@ def test_a_temperature_of_other_predictions_is_refused():
         words = {"method": name, "bayesian_layers": 0 if kind.deterministic else 3}
         words |= {"calibrate": "temperature", "server_fraction": 0.1, "kl_weight": 1.0}
         if by_model or kind.shows or kind.personalises:
-            require_method(resolve(words))
+            require_method(completed(words))
         else:
             with pytest.raises(SettingError, match=f"calibrate: 'temperature'.*none for {name}"):
-                require_method(resolve(words))
+                require_method(completed(words))

@@ -10,6 +10,7 @@ from fedbary.aggregation import DIVERGENCES, RULES
 from fedbary.errors import SettingError
 from fedbary.inference import lr_in
 from fedbary.methods import METHODS
+from fedbary.models import MODELS, build
 from fedbary.settings.config import (
     DEFAULTS,
     Settings,
@@ -17,8 +18,9 @@ from fedbary.settings.config import (
     resolve,
     validated,
 )
-from fedbary.settings.owners import models, owners
+from fedbary.settings.owners import layers_of, models, owners
 from fedbary.settings.run_config import resolve_run_config, to_run_config
+from fedbary.variational.conversion import convertible_layers
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -69,6 +71,16 @@ def test_the_paper_preset_is_the_image_protocol():
         "samples": 10, "ece_bins": 100, "holdout": 0.0, "kl_weight": 1.0, "min_examples": 10,
     }  # fmt: skip
     assert protocol.items() <= paper.model_dump().items()
+
+
+@pytest.mark.parametrize("model", [name for name in MODELS if layers_of(name)])
+def test_no_more_layers_are_gaussian_by_default_than_a_network_has(model):
+    layers = len(convertible_layers(build(model, (1, 8, 8), 3, seed=0)))
+    usual = resolve({}).bayesian_layers
+    assert resolve({"model": model}).bayesian_layers == min(layers, usual)
+    assert resolve({"model": model, "bayesian_layers": layers}).bayesian_layers == layers
+    with pytest.raises(SettingError, match=f"from 0 to {layers}, the layers of model={model}"):
+        resolve({"model": model, "bayesian_layers": layers + 1})
 
 
 def test_a_run_config_holds_words():

@@ -4,7 +4,6 @@ import pytest
 
 from fedbary.errors import SettingError
 from fedbary.settings.config import completed, resolve
-from fedbary.settings.uses import require_used
 
 
 @pytest.mark.parametrize(
@@ -33,11 +32,14 @@ from fedbary.settings.uses import require_used
         ({"task": "tables", "input_shape": "1x8x8"}, "input_shape", ["class_weights"]),
         ({"hostile_fraction": 0.1}, "hostile_fraction", ["attack"]),
         ({"partition": "iid", "alpha": 1.0}, "alpha", ["iid"]),
+        ({"task": "regression", "classes": "a,b"}, "classes", ["task=regression"]),
+        ({"task": "segmentation", "missing": "mean"}, "missing", ["task=segmentation"]),
+        ({"columns": "age"}, "columns", ["task=classification"]),
     ],
 )
 def test_what_has_no_use_is_refused(overrides, unused, named):
-    with pytest.raises(SettingError) as caught:
-        require_used(overrides, completed(overrides))
+    with pytest.raises(SettingError, match="does not use it") as caught:
+        resolve(overrides)
     assert caught.value.setting == unused
     assert all(word in str(caught.value) for word in named)
 
@@ -63,7 +65,7 @@ def test_what_has_no_use_is_refused(overrides, unused, named):
     ],
 )  # fmt: skip
 def test_what_is_used_passes(overrides):
-    require_used(overrides, completed(overrides))
+    assert resolve(overrides) == completed(overrides)
 
 
 @pytest.mark.parametrize("method", ["PVI", "DWC", "pFedVem", "FedPop"])
@@ -87,17 +89,7 @@ def test_a_network_brings_its_parameters():
         resolve({"model": "resnet20", "width": 1.5})
 
 
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        {"task": "regression", "normalise": "none"},
-        {"task": "regression", "classes": "a,b"},
-        {"task": "tables", "resize": "crop"},
-        {"task": "segmentation", "missing": "mean"},
-        {"columns": "age"},
-    ],
-)
-def test_a_word_of_another_task_is_refused_in_python_too(overrides):
-    with pytest.raises(SettingError, match="does not use it"):
-        resolve(overrides)
-    assert not overrides.items() <= completed(overrides).model_dump().items()
+@pytest.mark.parametrize("method", ["barycentre", "PVI", "FedAvgM"])
+def test_all_of_a_run_s_settings_resolve_to_themselves(method):
+    settings = resolve({"method": method, "rounds": 3})
+    assert resolve(settings.model_dump()) == settings

@@ -25,7 +25,7 @@ from fedbary.errors import SettingError
 
 __all__ = ["images", "table"]
 
-TRAIN = "train"
+TRAINS = ("train", "training")
 """What the part to train on is called, in capital letters too, and `TESTS` likewise."""
 
 
@@ -41,10 +41,11 @@ def images(source: DataSource, reading: Reading) -> dict[str, Any]:
     folder, resize = source.path(reading.data_dir), reading.resize
     train, test = folder, None
     parts = {name.casefold(): place for name, place in folders_in(folder).items()}
-    if TRAIN in parts:
-        train = parts[TRAIN]
+    known = next((parts[name] for name in TRAINS if name in parts), None)
+    if known or (parts and parts.keys() <= {*TESTS}):
         test = next((parts[name] for name in TESTS if name in parts), None)
-        if test is None:
+        train = known or folder
+        if known is None or test is None:
             held = ", ".join(classes_in(folder))
             raise SettingError(str(folder), held, f"beside train one of {', '.join(TESTS)}")
     classes = classes_in(train)

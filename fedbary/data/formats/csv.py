@@ -10,6 +10,7 @@ import csv
 import gzip
 import itertools
 import re
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 MOST_COLUMNS = 10**4
+
+TEXT = "a table of text in UTF-8, or in UTF-16 with its mark"
 
 MARKS = (b"\xff\xfe", b"\xfe\xff")
 """How a file in UTF-16 begins."""
@@ -71,8 +74,8 @@ def read_text(path: Path, **layout: Any) -> DataFrame:
     except pandas.errors.EmptyDataError:
         raise SettingError(str(path), "no line", "a table, a line a row") from None
     except UnicodeError:
-        raise SettingError(str(path), "other bytes", "a table of text in UTF-8") from None
-    except (OSError, ValueError) as error:
+        raise SettingError(str(path), "other bytes", TEXT) from None
+    except (OSError, EOFError, ValueError, zlib.error) as error:
         raise SettingError(str(path), error, "a table, a line a row") from error
     if not isinstance(cells.index, pandas.RangeIndex):
         held = f"rows of more than {cells.shape[1]} cells"
@@ -88,13 +91,18 @@ def _header(path: Path, packed: bool) -> tuple[list[str], str, str]:
             encoding = "utf-16" if file.read(2) in MARKS else "utf-8-sig"
         with opened(path, "rt", encoding=encoding, newline="") as text:
             line = next((line for line in text if line.strip()), "")
+            if "\0" in line:
+                raise UnicodeError
+            if re.fullmatch(r'"?sep=.?"?', line.strip()):
+                allowed = "the names of the columns there; delete this line"
+                raise CellError(f"{path}: the first line", line.strip(), allowed)
             bare = re.sub(r'"[^"]*"', "", line)
             separator = max(",;\t|", key=bare.count)  # of equals the first
             lines = itertools.chain([line], text)  # a name may have a line's end in its quotes
             names = next(csv.reader(lines, delimiter=separator, skipinitialspace=True), [])
     except UnicodeError:
-        raise SettingError(str(path), "other bytes", "a table of text in UTF-8") from None
-    except (OSError, EOFError, csv.Error) as error:
+        raise SettingError(str(path), "other bytes", TEXT) from None
+    except (OSError, EOFError, csv.Error, zlib.error) as error:
         raise SettingError(str(path), error, "a table, a line a row") from error
     if not names:
         raise SettingError(str(path), "no line", "a table, a line a row")

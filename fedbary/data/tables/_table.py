@@ -65,6 +65,9 @@ def measured(held: Frame, layout: Layout | None = None, missing: str = "refuse")
         allowed = disguised(target.texts) or "a column of numbers; task=tables predicts classes"
         raise CellError(f"{held.name}: {TARGET}", target.cell(0), allowed)
     require(held.name, TARGET, target, ~np.isfinite(values), "a finite number")
+    if np.spacing(np.abs(values).max()) > np.ptp(values) / 1000 > 0:
+        allowed = "numbers that double precision tells apart: subtract a constant"
+        raise CellError(f"{held.name}: {TARGET}", target.cell(0), allowed)
     chosen = layout or _own_layout(held, missing)
     x, unknown = features_of(held, chosen)
     known = without(held, chosen, unknown)

@@ -27,8 +27,6 @@ BEST_BY = {"nll": min, "accuracy": max, "ece": min, "brier": min}
 def limits(settings: Settings) -> Iterator[tuple[str, bool, str]]:
     """Yield what has to fit."""
     own = told(OfImages, settings)
-    fits = settings.model != "cnn" or settings.bayesian_layers <= 5
-    yield "bayesian_layers", fits, "a whole number from 0 to 5, the layers of the CNN"
     yield (
         "model",
         settings.model != "unet",

@@ -43,8 +43,6 @@ def limits(settings: Settings) -> Iterator[tuple[str, bool, str]]:
     clamped = settings.inference == "clamped_sgd"
     yield "inference", not clamped, "another local method: the CNN alone clamps log-variances"
     yield "device", settings.device != "cuda", "auto or cpu: regression is done on CPUs"
-    layers = 2 if settings.model == "mlp" else 1
-    yield "bayesian_layers", settings.bayesian_layers <= layers, f"at most {layers} of this model"
     name, noise = settings.strategy, own.noise
     if settings.trains_on_squares:
         yield "noise", noise != "learned", f"none, cross or a number for {name}"
