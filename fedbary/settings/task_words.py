@@ -197,7 +197,7 @@ class OfLabelledImages(OfImages, OfSets):
 
 
 @dataclass(frozen=True)
-class OfTexts(OfFeatures, OfSets):
+class OfTexts(OfAdapters, OfFeatures, OfSets):
     """Settings of the classification of texts.
 
     Parameters
@@ -217,7 +217,7 @@ class OfTexts(OfFeatures, OfSets):
     id: str = "none"
     max_tokens: Literal["auto"] | Count = "auto"
 
-    IDLE: ClassVar[Idle] = {**OfFeatures.IDLE, **OfSets.IDLE}
+    IDLE: ClassVar[Idle] = {**OfFeatures.IDLE, **OfAdapters.IDLE, **OfSets.IDLE}
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from fedbary.models import build
 from fedbary.parts.parameters import told
 from fedbary.seeds import derive_seed
 from fedbary.settings.config import Settings
+from fedbary.settings.owners import methods
 from fedbary.settings.task_words import OfAdapters
 from fedbary.tasks._network import as_it_trains
 from fedbary.tasks.shared.values import Outcome
@@ -58,7 +59,8 @@ def adapted_network(
     head = build(
         settings.model, (_width(backbone, shape),), outputs, seed, parameters=settings.model_dump()
     )
-    how = Adapters(own.rank, own.targets, own.lora_alpha, own.factor)
+    corrects = own.factor == "both" and methods()[settings.method].corrects
+    how = Adapters(own.rank, own.targets, own.lora_alpha, own.factor, corrects)
     network = adapted(backbone, head, how, derive_seed(seed, "adapters"))
     if (backbone, how, shape) not in _TRIED:
         require_asked(network, shape)
