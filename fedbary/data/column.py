@@ -74,12 +74,20 @@ def column(cells: Any, named: bool = False) -> Column:
     if not _is_plain(held):
         return replace(_of_texts(held.astype(str), absent, named), unfit=str(held.dtype))
     if held.dtype == object:
-        held = held.map(_text, na_action="ignore").astype(object)
+        try:
+            held = held.map(_text, na_action="ignore").astype(object)
+        except UnicodeEncodeError:
+            held = held.map(_whole_text, na_action="ignore").astype(object)
     if pandas.api.types.is_bool_dtype(held.dtype):
         held = held.astype(object).map({True: "True", False: "False"})
     if pandas.api.types.is_numeric_dtype(held.dtype):
         return _of_numbers(held, absent, named)
     return _of_texts(held, absent, named)
+
+
+def _whole_text(cell: Any) -> str:
+    """Return a cell as text, a space for each half of a character, which no UTF-8 has."""
+    return "".join(" " if "\ud800" <= letter <= "\udfff" else letter for letter in _text(cell))
 
 
 def _is_plain(held: Any) -> bool:

@@ -123,6 +123,9 @@ class OfAdapters(Checked):
     factor
         B: B trains, and A is frozen at a shared draw. The mean of B A is then the mean of B times
         A. both: A and B train. The mean of the product is then not the product of the means.
+    checkpointing
+        True: a step computes activations again and keeps few, for less memory. For point adapters
+        of networks of timm and transformers.
     """
 
     adapters: Literal["none", "lora"] = "none"
@@ -130,12 +133,13 @@ class OfAdapters(Checked):
     lora_alpha: Positive = 8.0
     targets: NameList = "all"
     factor: Literal["B", "both"] = "B"
+    checkpointing: bool = False
 
     IDLE: ClassVar[Idle] = {
         "adapters": ("backbone", "none", "a pretrained network does"),
         **{
             name: ("adapters", "none", "adapters=lora does")
-            for name in ("rank", "lora_alpha", "targets", "factor")
+            for name in ("rank", "lora_alpha", "targets", "factor", "checkpointing")
         },
     }
 

@@ -8,7 +8,13 @@ from functools import lru_cache
 from torch import nn
 
 from fedbary.backbones import Backbone
-from fedbary.backbones._adapted import Adapted, adapted, require_asked, with_gaussians
+from fedbary.backbones._adapted import (
+    Adapted,
+    adapted,
+    keep_few_activations,
+    require_asked,
+    with_gaussians,
+)
 from fedbary.inference import PosteriorParameters
 from fedbary.models import build
 from fedbary.parts.parameters import told
@@ -67,6 +73,8 @@ def adapted_network(
         _TRIED.add((backbone, how, shape))
     init_log_var = told(PosteriorParameters, settings).init_log_var
     network = with_gaussians(network, settings.bayesian_layers, init_log_var)
+    if own.checkpointing:
+        keep_few_activations(network)
     return as_it_trains(settings, keep_frozen(network), shape, (outputs,))
 
 

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
 TUTORIALS = sorted(ROOT.glob("docs/tutorials/*.ipynb"))
-BY_NIGHT = ("is-it-calibrated", "one-round", "reproduce-the-paper", "your-own-sites")
+BY_NIGHT = ("is-it-calibrated", "one-round", "reproduce-the-paper", "texts", "your-own-sites")
 """Those that take a minute of two cores; their commands are run by other tests, too."""
 SHORTER = {
     "rounds: 5": "rounds: 1, clients: 3", "rounds=5": "rounds=1", "rounds=4": "rounds=1",

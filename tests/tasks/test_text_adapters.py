@@ -8,11 +8,13 @@ import torch
 from every_method import night
 from own_texts import LONGEST, model, texts, write_model, write_table
 from runs_of import lines, network, same, tensors, timeless_lines
+from torch.autograd.graph import saved_tensors_hooks
+from torch.nn import Dropout
 
 import client_app
 import fedbary
 from fedbary.backbones import load_text
-from fedbary.backbones._adapted import adapted
+from fedbary.backbones._adapted import adapted, keep_few_activations
 from fedbary.settings.config import resolve
 from fedbary.variational.adapters import Adapters, adapter_names, low_rank
 from fedbary.variational.frozen import frozen_tensors
@@ -53,6 +55,18 @@ def done(chosen, tmp_path_factory):
     return settings, folder
 
 
+def answered(network, x):
+    """Return the answer and how many numbers are kept for its gradient."""
+    sizes = []
+
+    def keep(tensor):
+        sizes.append(tensor.numel())
+        return tensor
+
+    with saved_tensors_hooks(keep, lambda tensor: tensor):
+        return network(x), sum(sizes)
+
+
 def test_the_layers_are_those_that_peft_adapts(named):
     peft = pytest.importorskip("peft")
     config = peft.LoraConfig(target_modules=["query", "value"])
@@ -72,6 +86,25 @@ def test_what_stands_after_the_longest_text_changes_no_answer(named):
     with torch.no_grad():
         torch.testing.assert_close(own.features(tokens), backbone.features(tokens))
         torch.testing.assert_close(own(tokens)[:9], own(tokens[:9]))
+
+
+def test_checkpoints_change_no_gradient_and_keep_few_activations(named):
+    backbone = load_text(named, "auto", "auto", False, CPU)
+    tokens, _ = backbone.encoder([text for text, _, _ in texts(9)])
+    found, head = [], torch.nn.Linear(16, 2)
+    for is_kept in (True, False):
+        own = adapted(backbone, head, Adapters(4, "query,value"), 0)
+        if not is_kept:
+            keep_few_activations(own)
+        answer, kept = answered(own.train(), tokens)
+        answer.square().sum().backward()
+        found.append((kept, [p.grad for p in own.body.parameters() if p.requires_grad]))
+    (every, one), (few, other) = found
+    assert few < every / 2
+    assert all(torch.allclose(a, b) and a.any() for a, b in zip(one, other, strict=True))
+    assert not any(part.training for part in own.body.modules() if isinstance(part, Dropout))
+    own.eval()
+    assert not any(part.training for part in own.modules())
 
 
 def test_messages_hold_adapters_and_head_alone(done):

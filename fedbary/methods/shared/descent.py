@@ -168,7 +168,7 @@ def _of_examples(
 ) -> dict[str, Tensor]:
     """Return what a function finds of single examples, (n, …); together where a vmap takes it."""
     try:
-        return vmap(each, in_dims=(None, 0, 0))(weights, x, y)  # type: ignore[no-any-return]
+        return vmap(each, in_dims=(None, 0, 0))(weights, x, y)
     except RuntimeError:  # a transformer's masks depend on its tokens
         rows = [each(weights, *one) for one in zip(x, y, strict=True)]
         return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
