@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from fedbary.backbones import _own, _timm, _torchvision, _transformers
-from fedbary.backbones._body import Backbone, Transform
-from fedbary.backbones._sentences import TextBackbone
+from fedbary.backbones._body import Backbone
+from fedbary.backbones._sentences import Shortened, TextBackbone
 from fedbary.data.forms import BACKBONES, FUNCTION, backbone_of
 from fedbary.data.paths import user_path
 from fedbary.data.unchanged import Kept, state_of
@@ -93,7 +93,7 @@ def load_text(
 
     def read() -> TextBackbone:
         body, encoder = _transformers.make(source, weights, tokens, download)
-        return TextBackbone(name, _frozen(body).to(device), Transform(), encoder)
+        return TextBackbone(name, _frozen(body).to(device), Shortened(), encoder)
 
     state = state_of(user_path(source.held if weights == "auto" else weights))
     return _loaded_texts.get((name, weights, tokens, download, device), state, read)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedbary.backbones._body import Backbone
+from fedbary.backbones._body import Backbone, Transform
 from fedbary.variational.frozen import hash_tensors
 
 NOTHING = -1
@@ -109,9 +109,20 @@ class Pooled(nn.Module):
         return f"{self.pooling} {self.is_normalised}"
 
 
+@dataclass(frozen=True)
+class Shortened(Transform):
+    """Cuts tokens (N, L) after the end of the longest text; a graph keeps all of them."""
+
+    def __call__(self, tokens: Tensor) -> Tensor:
+        """Return tokens (N, l), l ≤ L."""
+        if torch.compiler.is_exporting():
+            return tokens
+        return tokens[:, : int((tokens >= 0).sum(1).max())]
+
+
 @dataclass(frozen=True, eq=False)
 class TextBackbone(Backbone):
-    """A frozen body for texts; images' `transform` is not used, the encoder stands in its place.
+    """A frozen body for texts; an encoder comes before it.
 
     Attributes
     ----------

@@ -23,8 +23,8 @@ from fedbary.data.tables._labelled import labels_of
 from fedbary.data.tables._layout import layout_of, require_plain
 from fedbary.errors import CellError, SettingError
 
-CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]+")
-"""Control characters, but for tabs and line ends."""
+CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]+")
+"""Control characters, but for tabs and line ends; and halves of characters, which no UTF-8 has."""
 
 
 class Encode(Protocol):
@@ -171,5 +171,5 @@ def text_examples(
 
 
 def clean(text: str) -> str:
-    """Return a text without control characters."""
+    """Return a text with spaces for control characters and halves of characters."""
     return CONTROL.sub(" ", text)

@@ -137,6 +137,9 @@ class OfAdapters(Checked):
     factor
         B: B trains, and A is frozen at a shared draw. The mean of B A is then the mean of B times
         A. both: A and B train. The mean of the product is then not the product of the means.
+    checkpointing
+        True: a step computes activations again and keeps few, for less memory. For point adapters
+        of networks of timm and transformers.
     """
 
     adapters: Literal["none", "lora"] = "none"
@@ -144,12 +147,13 @@ class OfAdapters(Checked):
     lora_alpha: Positive = 8.0
     targets: NameList = "all"
     factor: Literal["B", "both"] = "B"
+    checkpointing: bool = False
 
     IDLE: ClassVar[Idle] = {
         "adapters": ("backbone", "none", "a pretrained network does"),
         **{
             name: ("adapters", "none", "adapters=lora does")
-            for name in ("rank", "lora_alpha", "targets", "factor")
+            for name in ("rank", "lora_alpha", "targets", "factor", "checkpointing")
         },
     }
 
@@ -211,7 +215,7 @@ class OfLabelledImages(OfImages, OfSets):
 
 
 @dataclass(frozen=True)
-class OfTexts(OfFeatures, OfSets):
+class OfTexts(OfAdapters, OfFeatures, OfSets):
     """Settings of the classification of texts.
 
     Parameters
@@ -231,7 +235,7 @@ class OfTexts(OfFeatures, OfSets):
     id: str = "none"
     max_tokens: Literal["auto"] | Count = "auto"
 
-    IDLE: ClassVar[Idle] = {**OfFeatures.IDLE, **OfSets.IDLE}
+    IDLE: ClassVar[Idle] = {**OfFeatures.IDLE, **OfAdapters.IDLE, **OfSets.IDLE}
 
 
 @dataclass(frozen=True)

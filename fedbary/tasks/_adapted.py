@@ -8,12 +8,19 @@ from functools import lru_cache
 from torch import nn
 
 from fedbary.backbones import Backbone
-from fedbary.backbones._adapted import Adapted, adapted, require_asked, with_gaussians
+from fedbary.backbones._adapted import (
+    Adapted,
+    adapted,
+    keep_few_activations,
+    require_asked,
+    with_gaussians,
+)
 from fedbary.inference import PosteriorParameters
 from fedbary.models import build
 from fedbary.parts.parameters import told
 from fedbary.seeds import derive_seed
 from fedbary.settings.config import Settings
+from fedbary.settings.owners import methods
 from fedbary.settings.task_words import OfAdapters
 from fedbary.tasks._network import as_it_trains
 from fedbary.tasks.shared.values import Outcome
@@ -58,13 +65,16 @@ def adapted_network(
     head = build(
         settings.model, (_width(backbone, shape),), outputs, seed, parameters=settings.model_dump()
     )
-    how = Adapters(own.rank, own.targets, own.lora_alpha, own.factor)
+    corrects = own.factor == "both" and methods()[settings.method].corrects
+    how = Adapters(own.rank, own.targets, own.lora_alpha, own.factor, corrects)
     network = adapted(backbone, head, how, derive_seed(seed, "adapters"))
     if (backbone, how, shape) not in _TRIED:
         require_asked(network, shape)
         _TRIED.add((backbone, how, shape))
     init_log_var = told(PosteriorParameters, settings).init_log_var
     network = with_gaussians(network, settings.bayesian_layers, init_log_var)
+    if own.checkpointing:
+        keep_few_activations(network)
     return as_it_trains(settings, keep_frozen(network), shape, (outputs,))
 
 

@@ -1,8 +1,9 @@
 """Texts and a class for each of them.
 
 A frozen network of transformers turns a text into features, once; the model trains on these as on
-those of images. The texts are a column of a table. They never leave their site, nor do their
-tokens: messages hold the model, and sums of features where the settings ask for them.
+those of images. Or the network's adapters train with the model, on tokens. The texts are a column
+of a table. They never leave their site, nor do their tokens: messages hold the model, and sums of
+features where the settings ask for them.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch import Tensor
 from fedbary.backbones import TextBackbone, load_text
 from fedbary.backbones._sentences import NOTHING
 from fedbary.data import deal
+from fedbary.data.batches import Augment
 from fedbary.data.digest import Digest
 from fedbary.data.examples import Examples
 from fedbary.data.forms import source_of
@@ -57,7 +59,7 @@ def _own_shard(rows: TextRows, classes: tuple[str, ...], dealt: deal.Deal, key: 
 
 
 class Text(Classification):
-    """Classification of texts by a model on the features of a frozen network.
+    """Classification of texts by a model on the features of a network.
 
     Inputs in their own units are tokens (N, L) int32, −1 after a text's last one.
     """
@@ -108,7 +110,7 @@ class Text(Classification):
         by = self.pretrained
         shape = (by.encoder.longest,)
         classes = self._classes if self.settings.dataset == "none" else self.held.classes
-        return ImageLayout(shape, classes, by.digest, by.width(shape))
+        return ImageLayout(shape, classes, by.digest, by.width(shape) if self.backbone else 0)
 
     def own_shard(self, site: Site, signature: ImageLayout) -> Shard:
         """Return the texts of a site's own table, as tokens, and their classes.
@@ -134,6 +136,10 @@ class Text(Classification):
         rows = self._read(site.data_path)
         said = (f"{int(rows.kept.sum())} texts", *rows.notes)
         return (f"{site.data_path}: {'; '.join(said)}",)
+
+    def augments(self, site: Site) -> Augment:
+        """Change nothing at random."""
+        return False
 
     def zeros(self, signature: ImageLayout) -> Tensor:
         """Return two texts of one token."""

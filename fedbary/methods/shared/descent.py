@@ -155,9 +155,20 @@ def _mean_over_examples(
     count = numbers * sum(tensor.numel() for tensor in trained.values())
     at_once = max(1, GRADIENTS_AT_ONCE // count)
     total = {name: torch.zeros_like(tensor) for name, tensor in model.state_dict().items()}
-    examples = vmap(partial(each, call), in_dims=(None, 0, 0))
+    examples = partial(_of_examples, partial(each, call))
     with evaluation(model):
         for x, y in zip(local.x.split(at_once), local.y.split(at_once), strict=True):
             for name, found in examples(trained, inputs(x), y).items():
                 total[name] += found.sum(0)
     return {name: total[name] / len(local.x) for name in weights_of(total)}
+
+
+def _of_examples(
+    each: Callable[..., dict[str, Tensor]], weights: dict[str, Tensor], x: Tensor, y: Tensor
+) -> dict[str, Tensor]:
+    """Return what a function finds of single examples, (n, …); together where a vmap takes it."""
+    try:
+        return vmap(each, in_dims=(None, 0, 0))(weights, x, y)
+    except RuntimeError:  # a transformer's masks depend on its tokens
+        rows = [each(weights, *one) for one in zip(x, y, strict=True)]
+        return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}

@@ -30,6 +30,7 @@ def limits(settings: Settings) -> Iterator[tuple[str, bool, str]]:
     yield "backbone", of_library, "hf:OWNER/NAME or hf:PATH, a model of transformers, for task=text"
     images = ("cnn", "resnet20", "unet")
     yield "model", settings.model not in images, "linear, mlp or a network of yours for task=text"
+    yield from classification.of_adapters(settings)
     yield "text", own.text != own.target, "another column than target"
     yield "predictive", settings.predictive != "closed", "another: closed is for regression"
     standard = own.features == "all" or own.normalise == "channels"

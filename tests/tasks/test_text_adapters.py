@@ -1,0 +1,185 @@
+"""Adapters of a network of texts: they train on tokens, by peft's names of layers."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from every_method import night
+from own_texts import LONGEST, model, texts, write_model, write_table
+from runs_of import lines, network, same, tensors, timeless_lines
+from torch.autograd.graph import saved_tensors_hooks
+from torch.nn import Dropout
+
+import client_app
+import fedbary
+from fedbary.backbones import load_text
+from fedbary.backbones._adapted import adapted, keep_few_activations
+from fedbary.settings.config import resolve
+from fedbary.variational.adapters import Adapters, adapter_names, low_rank
+from fedbary.variational.frozen import frozen_tensors
+from server_app import run
+from server_app.engine.inline import InlineGrid, run_inline
+
+QUICK = {
+    "task": "text", "engine": "inline", "device": "cpu", "pictures": False, "clients": 2,
+    "min_examples": 5, "rounds": 1, "samples": 2, "text": "body", "download": False,
+    "adapters": "lora", "targets": "query,value", "rank": 4, "lr": 0.1, "local_epochs": 1,
+    "rule": "FedAvg", "bayesian_layers": 0,
+}  # fmt: skip
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def named(tmp_path_factory):
+    return write_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def chosen(named, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("texts")
+    write_table(folder / "reviews.csv", texts(90))
+
+    def made(**changes):
+        data = {"dataset": str(folder / "reviews.csv"), "data_dir": str(folder)}
+        return resolve({**QUICK, "backbone": named, **data, **changes})
+
+    return made
+
+
+@pytest.fixture(scope="module")
+def done(chosen, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("done") / "run"
+    settings = chosen(rounds=2)
+    run_inline(settings, folder)
+    return settings, folder
+
+
+def answered(network, x):
+    """Return the answer and how many numbers are kept for its gradient."""
+    sizes = []
+
+    def keep(tensor):
+        sizes.append(tensor.numel())
+        return tensor
+
+    with saved_tensors_hooks(keep, lambda tensor: tensor):
+        return network(x), sum(sizes)
+
+
+def test_the_layers_are_those_that_peft_adapts(named):
+    peft = pytest.importorskip("peft")
+    config = peft.LoraConfig(target_modules=["query", "value"])
+    theirs = peft.inject_adapter_in_model(config, model())
+    wanted = {n.rpartition(".lora_B")[0] for n, _ in theirs.named_modules() if ".lora_B." in n}
+    backbone = load_text(named, "auto", "auto", False, CPU)
+    own = adapted(backbone, torch.nn.Linear(16, 2), Adapters(4, "query,value"), 0)
+    assert {name.removeprefix("model.") for name in adapter_names(own.body)} == wanted
+    assert len(wanted) == 4
+
+
+def test_what_stands_after_the_longest_text_changes_no_answer(named):
+    backbone = load_text(named, "auto", "auto", False, CPU)
+    own = adapted(backbone, torch.nn.Linear(16, 2), Adapters(4, "query,value"), 0)
+    tokens, _ = backbone.encoder([*(text for text, _, _ in texts(9)), "the " * 60])
+    assert tokens.shape == (10, LONGEST)
+    with torch.no_grad():
+        torch.testing.assert_close(own.features(tokens), backbone.features(tokens))
+        torch.testing.assert_close(own(tokens)[:9], own(tokens[:9]))
+
+
+def test_checkpoints_change_no_gradient_and_keep_few_activations(named):
+    backbone = load_text(named, "auto", "auto", False, CPU)
+    tokens, _ = backbone.encoder([text for text, _, _ in texts(9)])
+    found, head = [], torch.nn.Linear(16, 2)
+    for is_kept in (True, False):
+        own = adapted(backbone, head, Adapters(4, "query,value"), 0)
+        if not is_kept:
+            keep_few_activations(own)
+        answer, kept = answered(own.train(), tokens)
+        answer.square().sum().backward()
+        found.append((kept, [p.grad for p in own.body.parameters() if p.requires_grad]))
+    (every, one), (few, other) = found
+    assert few < every / 2
+    assert all(torch.allclose(a, b) and a.any() for a, b in zip(one, other, strict=True))
+    assert not any(part.training for part in own.body.modules() if isinstance(part, Dropout))
+    own.eval()
+    assert not any(part.training for part in own.modules())
+
+
+def test_messages_hold_adapters_and_head_alone(done):
+    settings, folder = done
+    trains = network(settings).state_dict()
+    wanted = {f"body.model.encoder.layer.{k}.attention.self.{part}" for k in (0, 1) for part in
+              ("query", "value")}  # fmt: skip
+    wanted = {f"{name}.lora_B.default.weight" for name in wanted}
+    assert trains.keys() == {*wanted, "head.output.weight", "head.output.bias"}
+    start, whole = frozen_tensors(network(settings)), tensors(folder)
+    assert all(torch.equal(whole[name], tensor) for name, tensor in start.items())
+    assert all(whole[name].abs().max() > 0 for name in wanted)
+    assert lines(folder)[-1]["accuracy"] > 0.8
+
+
+def test_a_run_that_is_loaded_predicts_texts_and_tables(done, tmp_path):
+    trained, rows = fedbary.load(done[1]), texts(12, seed=5)
+    given = trained.predict([text for text, _, _ in rows])
+    table = trained.predict(trained.read(write_table(tmp_path / "new.csv", rows)))
+    assert torch.equal(given.probs, table.probs)
+    examples = trained.evaluation_examples()
+    found = trained.task.judged(trained.predict(examples), examples.y)
+    assert found["nll"] == pytest.approx(lines(done[1])[-1]["nll"], abs=1e-6)
+
+
+def test_a_run_goes_on_where_it_stopped(done, tmp_path):
+    settings, folder = done
+    shutil.copytree(folder, tmp_path / "run")
+    for file in ("posterior", "checkpoint-0002"):
+        (tmp_path / "run" / f"{file}.safetensors").unlink()
+    run_inline(settings.model_copy(update={"resume": "last"}), tmp_path / "run")
+    assert timeless_lines(tmp_path / "run") == timeless_lines(folder)
+    assert same(tensors(tmp_path / "run"), tensors(folder))
+
+
+def test_sites_train_gaussian_adapters_on_tables_of_their_own(chosen, tmp_path):
+    files = [write_table(tmp_path / f"{k}.csv", texts(40, seed=k)) for k in range(2)]
+    nodes = [{"data-path": str(file), "name": f"ward {k}"} for k, file in enumerate(files)]
+    settings = chosen(dataset="none", classes="bad,good", rule="RKLB", bayesian_layers=3)
+    run(InlineGrid(client_app.app, nodes, settings.model_dump()), settings, tmp_path / "run")
+    line = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert (line["admitted"], len(line["clients"])) == (2, 2)
+    held = tensors(tmp_path / "run")
+    assert sum(name.endswith("lora_B.default.weight_log_var") for name in held) == 2
+
+
+@night
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"method": "FedLPA"},
+        {"method": "Laplace"},
+        {"method": "LastLayerLaplace", "structure": "kronecker", "rule": "RKLB"},
+        {"method": "SCAFFOLD", "compress": "all"},
+        {"method": "PVI", "bayesian_layers": 5},
+        {"method": "FedExLoRA", "factor": "both", "ranks": "partition 1:2"},
+    ],
+    ids=lambda changes: "-".join(map(str, changes.values())),
+)
+def test_every_kind_of_method_trains_them(changes, chosen, tmp_path):
+    settings = chosen(**changes)
+    run_inline(settings, tmp_path / "run")
+    line = lines(tmp_path / "run")[-1]
+    assert line["admitted"] == 2 and line["nll"] < 1
+    moved = low_rank(fedbary.load(tmp_path / "run").network)
+    assert all(delta.abs().max() > 0 for delta in moved.values())
+
+
+@night
+def test_the_graph_of_point_adapters_is_that_of_merged_weights(done, tmp_path):
+    """It takes some 10 s, nearly all of them the exporter's."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    trained = fedbary.load(done[1])
+    trained.export(tmp_path / "model.onnx")
+    x = trained.evaluation_examples().x[:5]
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
+    (probs, *_) = session.run(["probs"], {"x": x.numpy()})
+    assert probs == pytest.approx(trained.predict(x).probs.numpy(), abs=1e-4)
