@@ -57,6 +57,6 @@ def test_batches_of_one_under_a_batch_norm_are_tried_as_they_are_trained(cost):
 
 
 def test_sites_on_components_of_features_are_tried_on_as_many_features(cost):
-    words = {"backbone": "own_backbones:tiny", "features": 2, "model": "linear", "normalise": "channels"}
-    words |= {"inference": "laplace", "covariance": "full", "bayesian_layers": 0}
+    words = {"backbone": "own_backbones:tiny", "features": 2, "normalise": "channels"}
+    words |= {"model": "linear", "inference": "laplace", "covariance": "full", "bayesian_layers": 0}
     assert of(cost, dataset="digits", method="PVI", **words) > 0
