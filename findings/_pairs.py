@@ -31,3 +31,27 @@ def scores_table(first: str, groups: Mapping[str, pd.DataFrame], metrics: Sequen
         for name, runs in groups.items()
     ]
     return markdown_table([first, *(metric.label for metric in metrics)], body)
+
+
+def no_worse(found: Any, bound: float) -> float:
+    """Return the p of a one-sided t-test that the first side is not worse by a bound or more.
+
+    A bound of 0 asks whether it is better.
+    """
+    return _one_sided(found, found.mean if found.metric.lower_is_better else -found.mean, bound)
+
+
+def equivalence(found: Any, bound: float) -> float:
+    """Return the p of two one-sided t-tests that a mean difference lies within ± bound.
+
+    Source: Schuirmann, A comparison of the two one-sided tests procedure, 1987.
+    """
+    return _one_sided(found, abs(found.mean), bound)
+
+
+def _one_sided(found: Any, worse: float, bound: float) -> float:
+    from scipy import stats
+
+    student = stats.t(found.pairs - 1)
+    error = (found.high - found.low) / (2 * student.ppf(0.975))
+    return float(student.sf((bound - worse) / error))

@@ -14,6 +14,7 @@ from .charts import Chart, chart
 from .client import Client
 from .compression import CompressedGrid, compression
 from .conventions import CONVENTIONS, Convention
+from .fit_messages import FitMessages
 from .gate import Refusal
 from .gated import GatedStrategy
 from .method_strategy import MethodStrategy
@@ -27,6 +28,7 @@ __all__ = [
     "Chart",
     "CompressedGrid",
     "Client",
+    "FitMessages",
     "GatedStrategy",
     "Convention",
     "MethodStrategy",

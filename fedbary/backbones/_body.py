@@ -104,6 +104,7 @@ class Backbone:
     name: str
     body: nn.Module
     transform: Transform
+    _widths: dict[tuple[int, ...], int] = field(default_factory=dict, init=False, repr=False)
 
     at_once: ClassVar[int] = 64
     """Inputs that pass at a time, always: the last bits of a feature depend on their number."""
@@ -137,13 +138,15 @@ class Backbone:
         return features
 
     def width(self, shape: tuple[int, ...]) -> int:
-        """Return D for images of a shape (C, H, W).
+        """Return D for images of a shape (C, H, W), found once.
 
         Raises
         ------
         SettingError
             If the body cannot take such images, or answers with something else than features.
         """
+        if shape in self._widths:
+            return self._widths[shape]
         try:
             found = self.features(torch.zeros(1, *shape))
         except SettingError:
@@ -155,7 +158,7 @@ class Backbone:
         if found.ndim != 2:
             allowed = f"a network that answers with features (N, D), not {tuple(found.shape)}"
             raise SettingError("backbone", self.name, allowed)
-        return found.shape[1]
+        return self._widths.setdefault(shape, found.shape[1])
 
     @cached_property
     def digest(self) -> str:

@@ -163,11 +163,6 @@ class TextBackbone(Backbone):
 
     def width(self, shape: tuple[int, ...]) -> int:
         """Return D, whatever the number of tokens."""
-        return self._width
-
-    @cached_property
-    def _width(self) -> int:
-        """D, as a text of one token says it."""
         return super().width((1,))
 
     @cached_property

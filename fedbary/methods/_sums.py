@@ -177,12 +177,14 @@ class SumsMethod(Method):
     def model_of_total(self, model: Tensors, examples: float, means: Tensors) -> Tensors:
         """Return the model from the means over all clients' examples, as one sum tells them.
 
+        A secure aggregation rounds the sum. So its counts need not be whole numbers.
+
         Raises
         ------
         ValueError
-            If no so many examples have such means.
+            If no examples have such means.
         """
-        self.require_possible(means, examples)
+        self.require_possible(means, None)
         self.require_norm(means, model)
         found, _ = self.model_of(Server(model, {}), state_of({"all": (examples, means)}))
         return found

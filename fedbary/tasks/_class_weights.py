@@ -80,7 +80,7 @@ def weighted_cross_entropy(weights: Tensor) -> Callable[[Tensor, Tensor], Tensor
     """
 
     def loss(logits: Tensor, labels: Tensor) -> Tensor:
-        total = functional.cross_entropy(logits, labels, weights.to(logits.device), reduction="sum")
+        total = functional.cross_entropy(logits, labels, weights.to(logits), reduction="sum")
         return total / len(labels)
 
     return loss

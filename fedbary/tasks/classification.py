@@ -150,10 +150,15 @@ class Classification(Classes):
         return torch.zeros(2, *signature.shape)
 
     def sample(self, count: int) -> tuple[Tensor, Tensor, int]:
-        """Return some training images and labels, on the device, and how many there are."""
+        """Return some training images and labels, on the device, and how many there are.
+
+        In place of components of features stand as many features: the time they take is the same.
+        """
         device = torch_device(self.settings)
         x, y = self.held.examples
         x = self.backbone.features(x[:count]) if self.backbone else x[:count]
+        if self.own.features != "all":
+            x = x[:, : self.own.features]
         return x.to(device), y[:count].to(device), len(y)
 
     def make_model(self, signature: ImageLayout) -> nn.Module:

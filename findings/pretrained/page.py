@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from fedbary.figures.sheet import BLUE, GREEN, GREY, ORANGE, RED, SKY, open_frame, sheet
-from fedbary.report.cells import ACCURACY, ECE_15, NLL
+from fedbary.report.cells import ACCURACY, ECE_15, NLL, Metric
 from fedbary.report.differences import differences, p_value
 from fedbary.report.markup import markdown_table
 from fedbary.study.table import read_table, result_rows
@@ -121,28 +121,32 @@ def _chosen(results: Path) -> list[str]:
 
 
 def picture(results: Path) -> Figure:
-    """Return the NLL against rounds and against bytes, with the central model as a line."""
+    """Return accuracy and NLL against rounds and against bytes, the central model as a line."""
     rows = read(results)
-    figure = sheet(9.0, 3.6)
-    left, right = figure.subplots(1, 2, sharey=True)
-    _draw(left, rows, "rounds", {1: "1", 2: "2", 5: "5", 10: "10", 20: "20"})
-    _draw(right, rows, "kilobytes", {50: "50", 200: "200", 1000: "1,000", 3000: "3,000"})
-    left.set_xlabel("rounds")
-    right.set_xlabel("KB that a client sends in all")
-    left.set_ylabel("NLL")
-    left.legend(frameon=False)
+    figure = sheet(9.0, 6.4)
+    axes = figure.subplots(2, 2, sharex="col", sharey="row")
+    for (left, right), metric in zip(axes, (ACCURACY, NLL), strict=True):
+        _draw(left, rows, metric, "rounds", {1: "1", 2: "2", 5: "5", 10: "10", 20: "20"})
+        _draw(
+            right, rows, metric, "kilobytes", {50: "50", 200: "200", 1000: "1,000", 3000: "3,000"}
+        )
+        left.set_ylabel(metric.label)
+    axes[1, 0].set_xlabel("rounds")
+    axes[1, 1].set_xlabel("KB that a client sends in all")
+    axes[1, 0].legend(frameon=False)
     return figure
 
 
-def _draw(axes: Axes, rows: pd.DataFrame, column: str, ticks: Mapping[int, str]) -> None:
+def _draw(
+    axes: Axes, rows: pd.DataFrame, metric: Metric, column: str, ticks: Mapping[int, str]
+) -> None:
     for kind, color in COLORS.items():
         of_it = rows[rows["kind"] == kind]
-        mean = of_it.groupby("rounds")[["kilobytes", "nll"]].mean().reset_index()
-        spread = of_it.groupby("rounds")["nll"].std()
-        axes.errorbar(
-            mean[column], mean["nll"], spread, fmt="o-", color=color, capsize=2, label=NAMES[kind]
-        )
-    central = rows.loc[rows["kind"] == "one place", "nll"].mean()
+        scores = metric.scale * of_it.set_index("rounds")[metric.column]
+        mean, spread = (scores.groupby(level=0).agg(by) for by in ("mean", "std"))
+        x = of_it.groupby("rounds")["kilobytes"].mean() if column == "kilobytes" else mean.index
+        axes.errorbar(x, mean, spread, fmt="o-", color=color, capsize=2, label=NAMES[kind])
+    central = metric.scale * rows.loc[rows["kind"] == "one place", metric.column].mean()
     axes.axhline(central, color=GREY, linewidth=1, linestyle="--", label=NAMES["one place"])
     axes.set_xscale("log")
     axes.set_xticks(list(ticks), list(ticks.values()))

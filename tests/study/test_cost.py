@@ -54,3 +54,9 @@ def test_another_method_is_not_taken_to_cost_the_same(cost):
 def test_batches_of_one_under_a_batch_norm_are_tried_as_they_are_trained(cost):
     """In batches of two: of one a batch norm takes no variance."""
     assert of(cost, dataset="digits", model="resnet20", bayesian_layers=1, batch_size=1) > 0
+
+
+def test_sites_on_components_of_features_are_tried_on_as_many_features(cost):
+    words = {"backbone": "own_backbones:tiny", "features": 2, "normalise": "channels"}
+    words |= {"model": "linear", "inference": "laplace", "covariance": "full", "bayesian_layers": 0}
+    assert of(cost, dataset="digits", method="PVI", **words) > 0

@@ -112,3 +112,9 @@ def test_natural_of_weights_of_one_is_the_same_and_stays_probabilities(seed, cla
     evaluate(found.softmax(1), torch.zeros(20, dtype=torch.int64))
     torch.testing.assert_close(found.softmax(1), (p := probs / weights) / p.sum(1, keepdim=True))
     torch.testing.assert_close(natural(found, 1 / weights).softmax(1), probs)
+
+
+def test_the_loss_takes_logits_of_float64_as_laplace_sites_have_them():
+    logits, labels = torch.tensor([[1.0, 2.0, -1.0], [0.0, 0.5, 3.0]]), torch.tensor([0, 2])
+    loss = weighted_cross_entropy(torch.tensor([1.0, 2.0, 0.5]))
+    assert float(loss(logits.double(), labels)) == pytest.approx(float(loss(logits, labels)))
