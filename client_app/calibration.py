@@ -1,4 +1,4 @@
-"""What a site tells for conformal sets and referral: histograms of what it holds out."""
+"""A site's histograms of its holdout, for conformal sets and referral."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedbary.settings.task_words import OfSets
 
 
 def kinds_told(job: Job, question: str) -> set[str]:
-    """Return the words of `withhold` that a question's answer would go against."""
+    """Return the words of `withhold` that forbid the answer to a question."""
     if question != QUESTION:
         return {"label-counts"} if job.task.counts_classes else set()
     by_class = told(OfSets, job.node.settings).conformal_by == "class"
@@ -28,7 +28,7 @@ def kinds_told(job: Job, question: str) -> set[str]:
 def answer_of_held_out(
     job: Job, model: nn.Module, config: Mapping[str, Any], tensors: Mapping[str, Tensor]
 ) -> dict[str, Any]:
-    """Return the histograms of scores and uncertainties of what the site holds out.
+    """Return the histograms of scores and uncertainties on the site's holdout.
 
     The networks are those that `fedbary predict` draws, so that all scores are of one predictor.
 
@@ -37,7 +37,7 @@ def answer_of_held_out(
     job, model
         The site's, and the network of the run.
     config, tensors
-        Of the question: how members are pooled, and what predicts.
+        The question's entries: the pooling of members, and the networks that predict.
     """
     settings, shard = job.node.settings, job.shard
     own = told(OfSets, settings)

@@ -25,17 +25,17 @@ from strategies.internals import log
 
 
 def calibrate(recorder: Recorder, roster: Roster, asker: Asker, config: Mapping[str, Any]) -> None:
-    """Ask the sites for histograms of what they hold out, and keep their thresholds.
+    """Ask the sites for histograms of their holdouts, and keep the thresholds.
 
-    A site whose histogram does not count what it said that it holds out is left out by name.
-    Nothing happens in a run without conformal sets.
+    A site is left out, with a warning, if its histogram does not match its claimed holdout. Nothing
+    happens in a run without conformal sets.
 
     Parameters
     ----------
     recorder, roster, asker
         The run's; the recorder holds the model of the result.
     config
-        What every message holds beside its arrays.
+        Entries of every message beside its arrays.
     """
     own = told(OfSets, recorder.settings)
     level = own.conformal
@@ -57,7 +57,7 @@ def calibrate(recorder: Recorder, roster: Roster, asker: Asker, config: Mapping[
 def _histograms(
     recorder: Recorder, roster: Roster, asker: Asker, config: Mapping[str, Any], height: int
 ) -> dict[str, HeldOut]:
-    """Return each site's histogram by its name, of those who told what they hold."""
+    """Return the histograms of the sites that told theirs, by name."""
     by = recorder.predictive
     question = Question(
         QUESTION,
@@ -90,9 +90,9 @@ def _histograms(
 def _tested(
     recorder: Recorder, found: Conformal, classes: Sequence[str]
 ) -> dict[str, dict[str, float]]:
-    """Return how the sets do on the server's test set, in all and by class, and draw their sizes.
+    """Score the sets on the server's test set, in all and by class, and draw their sizes.
 
-    Without a test set it is nothing.
+    Without a test set it returns nothing.
     """
     settings, task = recorder.settings, recorder.task
     if settings.dataset == "none" or (on := task.scored_by_clients(recorder.facts)) is None:

@@ -32,11 +32,12 @@ METHOD_KEY = "method"
 """The entry of a message's config with the method's name; its parameters stand beside it."""
 
 KEPT_KEY = "kept-round"
-"""The entry with the last round in which the client's reply was admitted, 0 for none; and, where
-the server knows it, that round as of the checkpoint before the last, to which it may go back."""
+"""The entry with the last round in which the client's reply was admitted, 0 for none. If the server
+knows it, the entry also has that round as of the last but one checkpoint, to which it may go
+back."""
 
 RUN_KEY = "kept-run"
-"""The entry by which clients tell apart what they keep of several runs; a resume keeps it."""
+"""The entry that tells apart a client's tensors of several runs; a resume keeps it."""
 
 _STATE, _KEPT, _RUN = "method.", "kept.", "run"
 
@@ -52,16 +53,16 @@ class MethodStrategy(GatedStrategy):
     Parameters
     ----------
     *args, **kwargs
-        Those of `GatedStrategy`, and the parameters of the method.
+        Arguments of `GatedStrategy`, and the parameters of the method.
     convention : str or Convention
-        Which arrays are Gaussian and the unit of their scales: a name in `CONVENTIONS`, or a
-        convention of your own. The method sees fedbary's names and log-variances.
+        Rule that tells Gaussian arrays, and the unit of their scales: a name in `CONVENTIONS`, or
+        your own. The method sees fedbary's names and log-variances.
     seed : int
-        The source of every draw of the server.
+        Seed of every draw of the server.
     bench : Bench, optional
         The server's network and examples, for methods with `needs_bench`.
     keep_models : bool
-        Whether clients keep the model that they train and score it as their own. It is for methods
+        True: clients keep the model that they train, and score it as their own. It is for methods
         whose clients keep nothing; clients of a method that `personalises` have one anyway.
 
     Attributes
@@ -123,7 +124,7 @@ class MethodStrategy(GatedStrategy):
     def _prepared(
         self, server_round: int, messages: list[Message], arrays: ArrayRecord
     ) -> list[Message]:
-        """Send what the method sends each client, with its name and parameters."""
+        """Send the method's content to each client, with its name and parameters."""
         self._round = server_round
         model = Names(arrays.keys(), self.convention).read(arrays)
         if self._round == 1:
@@ -138,7 +139,7 @@ class MethodStrategy(GatedStrategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Send the global model, or what the method shows to clients that score more than it."""
+        """Send the global model, or more to clients that score more."""
         messages = list(super().configure_evaluate(server_round, arrays, config, grid))
         if not (self._personal or self.method.shows):
             return messages
@@ -178,7 +179,7 @@ class MethodStrategy(GatedStrategy):
         return {name: value for name, value in own.items() if value is not None}
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return what a resume after the last whole round needs beside the global arrays."""
+        """Return the state for a resume after the last whole round, beside the global arrays."""
         state = super().state_dict()
         state |= {_STATE + name: tensor for name, tensor in self._state.items()}
         if self._keeps:
@@ -207,7 +208,7 @@ class MethodStrategy(GatedStrategy):
             raise SettingError("method", name, f"AALV or FedAvg within {type(wrapper).__name__}")
 
     def _reply_like(self, arrays: ArrayRecord) -> ArrayRecord:
-        """Return what a sound reply of the method looks like."""
+        """Return the form of a sound reply of the method."""
         names = Names(arrays.keys(), self.convention)
         model = names.read(arrays)
         return _record(self.method.reply_like(model), model, names, arrays)
@@ -215,7 +216,7 @@ class MethodStrategy(GatedStrategy):
     def _commit(
         self, reference: ArrayRecord, aggregate: ArrayRecord, admitted: Sequence[Message]
     ) -> ArrayRecord:
-        """Keep the state of a round that counts, and note whose replies it admitted."""
+        """Keep the state of a round that counts, and the clients that it admitted."""
         self._state = self._pending
         self._kept |= dict.fromkeys(map(self._name, admitted), self._round)
         return aggregate
@@ -238,13 +239,13 @@ class MethodStrategy(GatedStrategy):
         return self.method.aggregate(server, replies)
 
     def predictive(self, model: Mapping[str, Tensor]) -> Predictive:
-        """Return what predicts after the last round; `model` is the global arrays as tensors."""
+        """Return the networks that predict after the last round; `model` has the global tensors."""
         return self.method.predictive(model, self._state)
 
     def predict(
         self, network: nn.Module, arrays: ArrayRecord, x: Tensor, samples: int = 10, seed: int = 0
     ) -> Prediction:
-        """Predict classes by draws, or by the networks that the method keeps together.
+        """Predict classes by draws, or by the networks that the method keeps.
 
         Parameters
         ----------
@@ -255,7 +256,7 @@ class MethodStrategy(GatedStrategy):
         x
             Inputs (N, …).
         samples
-            Networks drawn, where the method draws some.
+            Number of networks drawn, if the method draws some.
         seed
             The source of the draws.
         """
@@ -283,14 +284,14 @@ class MethodStrategy(GatedStrategy):
 
 
 def _are_same(one: Tensors, other: Tensors) -> bool:
-    """Whether two messages hold the very same tensors, so that their bytes may be shared."""
+    """Return whether two messages hold the very same tensors, so that their bytes may be shared."""
     return one.keys() == other.keys() and all(one[name] is other[name] for name in one)
 
 
 def _record(
     sent: Mapping[str, Tensor], model: Mapping[str, Tensor], names: Names, held: ArrayRecord
 ) -> ArrayRecord:
-    """Write what is sent; arrays of the model that are sent as they are are not written again."""
+    """Write the content to send; unchanged arrays of the model are not written again."""
     if sent is model:
         return held
     new = {name: tensor for name, tensor in sent.items() if tensor is not model.get(name)}

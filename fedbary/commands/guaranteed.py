@@ -1,4 +1,4 @@
-"""Referral with a guarantee, as `fedbary predict --error-rate --confidence` says it."""
+"""Referral with a guarantee, for `fedbary predict --error-rate --confidence`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def kept_to(
     known
         Labelled examples that were not trained on; None: the run's sites' held-out examples.
     error_rate, confidence
-        The part of errors among the kept, and the probability that it is not exceeded.
+        Largest fraction of errors among the kept, and the probability that it holds.
 
     Raises
     ------

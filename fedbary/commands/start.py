@@ -19,7 +19,7 @@ from fedbary.settings.modes import require_real_time, require_virtual_time
 from fedbary.settings.uses import require_used
 
 PATIENCE = 3.5
-"""Seconds after which a command says what it does, before it knows of errors."""
+"""Seconds after which a command announces a run that it has not checked yet."""
 
 
 def simulate(words: list[str]) -> None:
@@ -122,7 +122,7 @@ def _simulate(settings: Settings, folder: Path) -> None:
 
 @contextmanager
 def _announced(settings: Settings, starts: str) -> Iterator[None]:
-    """Print the run's line, once the run is known to start, or else after `PATIENCE`."""
+    """Print the run's line once the run starts, at the latest after `PATIENCE`."""
     line = (
         f"{settings.clients} clients train {settings.rounds} rounds of {settings.strategy} on "
         f"{settings.dataset}"

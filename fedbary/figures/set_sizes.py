@@ -1,4 +1,4 @@
-"""The picture of how large conformal sets are, and how often sets of a size hold the class."""
+"""Picture of the sizes of conformal sets, and the coverage of each size."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 
 def set_size_picture(sets: Tensor, y: Tensor, level: float) -> Figure:
-    """Draw the part of sets of each size, and how often these hold the true class.
+    """Draw the fraction of sets of each size, and their coverage.
 
     Parameters
     ----------
     sets
-        Which classes each set has, (N, classes) bool.
+        Classes of each set, (N, classes) bool.
     y
         The classes (N,).
     level
-        The rate at which all sets together shall hold the class; a line.
+        Wanted coverage of all sets together, drawn as a line.
     """
     hits = sets.gather(1, y.to(sets.device)[:, None])[:, 0].double().cpu().numpy()
     sizes = sets.sum(1).cpu().numpy()

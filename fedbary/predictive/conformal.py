@@ -1,18 +1,18 @@
 """Sets of classes that hold the true one at a chosen rate: split conformal prediction.
 
-A score says how badly a class fits an example. It counts by its bin, see `histograms`. With n
-scores of held-out examples the threshold is the least bin that ⌈(n + 1) level⌉ of them do not
-exceed. A set holds the classes whose bins do not exceed it. If a new example and the held-out ones
-are exchangeable, and the model has seen none of them,
+A score says how badly a class fits an example. Only its bin counts, see `histograms`. With n scores
+of held-out examples the threshold is the least bin that ⌈(n + 1) level⌉ of them do not exceed. A
+set holds the classes whose bins do not exceed it. If a new example and the held-out ones are
+exchangeable, and the model has seen none of them,
 
     level ≤ P(the set holds its class) ≤ level + 1/(n + 1) + the mass of the threshold's bin.
 
 References
 ----------
-Vovk, Gammerman and Shafer, Algorithmic Learning in a Random World, 2005; Sadinle, Lei and
-Wasserman, Least Ambiguous Set-Valued Classifiers, JASA 2019 (``lac``); Romano, Sesia and Candès,
-Classification with Valid and Adaptive Coverage, NeurIPS 2020 (``aps``); Angelopoulos, Bates, Malik
-and Jordan, Uncertainty Sets for Image Classifiers, ICLR 2021 (``raps``).
+- Vovk, Gammerman and Shafer, Algorithmic Learning in a Random World, 2005;
+- ``lac``: Sadinle, Lei and Wasserman, Least Ambiguous Set-Valued Classifiers, JASA 2019;
+- ``aps``: Romano, Sesia and Candès, Classification with Valid and Adaptive Coverage, NeurIPS 2020;
+- ``raps``: Angelopoulos, Bates, Malik and Jordan, Uncertainty Sets for Image Classifiers, 2021.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from fedbary.errors import SettingError
 from fedbary.predictive.histograms import BINS, bins_of, counted
 
 QUESTION = "conformal"
-"""What the server's question for the sites' histograms is called."""
+"""Name of the server's question for the sites' histograms."""
 
 PENALTY = 0.1
-"""What each rank adds to a score of ``raps``, but for the first `FREE_RANKS`."""
+"""Increase of a ``raps`` score for each rank after the first `FREE_RANKS`."""
 
 FREE_RANKS = 1
 
@@ -74,7 +74,7 @@ def held_out_histogram(score: str, probs: Tensor, y: Tensor, by_class: bool) -> 
     probs, y
         Probabilities (N, classes) of held-out examples, and their classes (N,).
     by_class
-        Whether each class has a row of its own.
+        True: each class has a row of its own.
 
     Returns
     -------
@@ -99,7 +99,7 @@ def threshold(counts: Tensor, level: float) -> int:
     Parameters
     ----------
     counts
-        How many scores each bin has, (BINS,).
+        Number of scores in each bin, (BINS,).
     level
         From above 0 to below 1.
     """
@@ -110,14 +110,14 @@ def threshold(counts: Tensor, level: float) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Conformal:
-    """What makes sets of probabilities.
+    """Thresholds that turn probabilities into sets.
 
     Parameters
     ----------
     score : str
         As of `class_bins`.
     level : float
-        The rate at which sets hold the true class, from above 0 to below 1.
+        Rate at which sets hold the true class, from above 0 to below 1.
     counts : Tensor
         The sites' histograms, summed: (1, BINS), or a row a class.
 
@@ -137,18 +137,18 @@ class Conformal:
 
     @property
     def examples(self) -> int:
-        """How many held-out examples the thresholds are of."""
+        """Number of held-out examples behind the thresholds."""
         return int(self.counts.sum())
 
     @property
     def short(self) -> list[int]:
-        """The rows with fewer held-out examples than a threshold of their own takes."""
+        """The rows with too few held-out examples for a threshold of their own."""
         held = self.counts.sum(1).tolist()
         return [row for row, count in enumerate(held) if count < examples_needed(self.level)]
 
     @cached_property
     def thresholds(self) -> Tensor:
-        """The largest bin in a set, (rows,): each row's own; for one that is short that of all."""
+        """The largest bin in a set, (rows,): each row's own; for a short row that of all rows."""
         short, of_all = set(self.short), threshold(self.counts.sum(0), self.level)
         rows = enumerate(self.counts)
         return torch.tensor(
@@ -156,14 +156,14 @@ class Conformal:
         )
 
     def sets(self, probs: Tensor) -> Tensor:
-        """Return which classes are in each example's set, (N, classes) bool."""
+        """Return the set of each example, (N, classes) bool."""
         return class_bins(self.score, probs) <= self.thresholds.to(probs.device)
 
     def covered(self, counts: Tensor) -> int:
-        """Return how many of the examples in a histogram have their class in their set."""
+        """Return the number of a histogram's examples whose set holds their class."""
         allowed = torch.arange(BINS) <= self.thresholds[:, None]
         return int(counts[allowed].sum())
 
     def without(self, counts: Tensor) -> Conformal:
-        """Return what it is without the histogram of a site."""
+        """Return the same without the histogram of a site."""
         return replace(self, counts=self.counts - counts)

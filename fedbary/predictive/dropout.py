@@ -28,12 +28,12 @@ def answers(
 
     Dropout layers act at the rates of training, all else is in evaluation mode. Each image has
     masks of its own, so its answer depends on its place in the batch. PyTorch's default generators
-    are afterwards as they were.
+    keep their state.
 
     Parameters
     ----------
     model
-        The network; its device is where the work is done.
+        The network; its device does the work.
     x
         Images (N, C, H, W), uint8 in 0…255 or float.
     samples
@@ -47,7 +47,7 @@ def answers(
 
 
 def answering(model: nn.Module, samples: int, generator: Generator) -> Answers:
-    """Return what passes with dropout answer to a batch; see `answers`."""
+    """Return the answers of passes with dropout to a batch; see `answers`."""
     device = device_of(model)
 
     def by_pass(batch: Tensor) -> Tensor:

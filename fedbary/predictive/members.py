@@ -1,8 +1,8 @@
 """Predictions of several networks of one architecture, such as those that the clients sent.
 
-With `mixture` this is Bayesian model averaging over the members, with `product` the geometric mean
-of their predictions, and with `pooled` what β-PredBayes has between the mixture and the product of
-experts (Hasan et al. 2024), whose powers are 1.
+`mixture` is Bayesian model averaging over the members, `product` the geometric mean of their
+predictions. `pooled` is β-PredBayes, between the mixture and the product of experts (powers 1;
+Hasan et al. 2024).
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ def answers(
     Parameters
     ----------
     model
-        A network of the members' architecture, on whose device the work is done. It is not changed.
+        A network of the members' architecture; its device does the work. It is not changed.
     members
         State dicts, of all the model's tensors.
     x
         Images (N, C, H, W), uint8 in 0…255 or float.
     samples
-        How many networks are drawn from each member's posterior, member by member; 0 for the
-        network of its means.
+        Number of networks drawn from each member's posterior, member by member; 0: the network of
+        its means.
     generator
         Source of the draws, on the model's device.
     batch_size
@@ -59,7 +59,7 @@ def answering(
     samples: int = 0,
     generator: Generator | None = None,
 ) -> Answers:
-    """Draw the members' networks, and return what they answer to a batch; see `answers`."""
+    """Draw the members' networks, and return their answers to a batch; see `answers`."""
     if samples:
         if generator is None:
             raise ValueError("drawn networks need a generator")
@@ -76,7 +76,7 @@ def answering(
 
 
 def _with(model: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:
-    """Return a network like the model that holds other tensors; none is copied that lies there."""
+    """Return a network like the model with other tensors, copied only if they lie elsewhere."""
     shared = {id(tensor): tensor for tensor in [*model.parameters(), *model.buffers()]}
     member = copy.deepcopy(model, shared)
     held = model.state_dict()

@@ -35,13 +35,13 @@ def write_conformal(
     folder
         The run's.
     found
-        What makes the sets.
+        Thresholds of the sets.
     sites
         Each site's histogram by its name; their sum is that of `found`.
     classes
         The names of the classes.
     tested
-        How the sets do on the server's test set, in all and by class.
+        Coverage and size of the sets on the server's test set, in all and by class.
     """
     names = list(classes) if len(found.counts) > 1 else ["all"]
     edges = [upper_edge(number) for number in found.thresholds.tolist()]

@@ -13,7 +13,7 @@ from fedbary.runs.schema import ROUND
 
 
 def metrics_lines(folder: Path) -> list[bytes]:
-    """Return the lines as they stand, of which the last may be cut off; of no file none."""
+    """Return the lines, the last of which may be cut off; none without a file."""
     try:
         return content_of(folder / METRICS).splitlines(keepends=True)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""How often sets of classes hold the true one, and how large they are."""
+"""Coverage and size of sets of classes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TWO_SIDED = 1.959963984540054
 
 
 def interval(hits: int, count: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """Return the Clopper-Pearson interval of a rate, given how many of how many were hits."""
+    """Return the Clopper-Pearson interval of a rate, from the numbers of hits and of trials."""
     tail = (1 - confidence) / 2
     low = float(beta.ppf(tail, hits, count - hits + 1)) if hits else 0.0
     high = float(beta.ppf(1 - tail, hits + 1, count - hits)) if hits < count else 1.0
@@ -25,8 +25,8 @@ def interval(hits: int, count: int, confidence: float = CONFIDENCE) -> tuple[flo
 def coverage(sets: Tensor, y: Tensor) -> dict[str, float]:
     """Score sets of classes.
 
-    - ``coverage``: part of the examples whose set holds their class, with a 95 % Clopper-Pearson
-      interval, ``coverage_low`` to ``coverage_high``;
+    - ``coverage``: fraction of the examples whose set holds their class, with a 95 %
+    Clopper-Pearson interval, ``coverage_low`` to ``coverage_high``;
     - ``set_size``: mean number of classes in a set, ``set_size_low`` to ``set_size_high`` by its
       standard error;
     - ``empty``: part of the sets without any class.
@@ -34,7 +34,7 @@ def coverage(sets: Tensor, y: Tensor) -> dict[str, float]:
     Parameters
     ----------
     sets
-        Which classes each set has, (N, classes) bool, N at least 1.
+        Classes of each set, (N, classes) bool, N at least 1.
     y
         The classes (N,).
     """

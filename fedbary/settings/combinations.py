@@ -1,4 +1,4 @@
-"""Which settings of a run go together."""
+"""Combinations of a run's settings."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _with_sets(settings: Settings) -> Iterator[tuple[str, str]]:
 
 
 def _without_clock(mode: Synchronous) -> Iterator[tuple[str, str]]:
-    """Yield what needs a virtual clock; real servers have `round_timeout`."""
+    """Yield settings that need a virtual clock; real servers have `round_timeout`."""
     if mode.wait_for < 1:
         yield "wait_for", "1 without speeds, the virtual clock"
     if mode.deadline is not None:
@@ -63,7 +63,7 @@ def _without_clock(mode: Synchronous) -> Iterator[tuple[str, str]]:
 
 
 def _without_rounds(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Yield what does not fit where replies are aggregated as they arrive."""
+    """Yield settings that do not fit runs without rounds."""
     mode = mode_of(settings)
     at_work = mode.concurrency or settings.clients
     if at_work > settings.clients:
@@ -129,7 +129,7 @@ def _with_method(settings: Settings) -> Iterator[tuple[str, str]]:
 
 
 def _with_noise(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Yield what else sites would tell of their examples, beside sums with noise."""
+    """Yield settings that would let sites tell more of their examples than sums with noise."""
     own = told(OfImages, settings)
     if settings.task != "classification":
         why = "its standardisation takes sums without noise"
@@ -145,7 +145,7 @@ def _with_noise(settings: Settings) -> Iterator[tuple[str, str]]:
 
 
 def _with_laplace(settings: Settings, takes: bool) -> Iterator[tuple[str, str]]:
-    """Yield what does not fit where a method takes Laplace sites, or does not."""
+    """Yield settings that do not fit a method with Laplace sites, or one without."""
     laplace, method = settings.inference == "laplace", f"method={settings.method}"
     covariance = getattr(settings, "covariance", "none")
     if laplace and not takes:

@@ -49,9 +49,9 @@ def _task(settings: Settings) -> str:
 
 
 def _unused(settings: Settings) -> Iterator[tuple[str, tuple[str, str]]]:
-    """Yield settings without use, each with the part that has none for it and what that uses.
+    """Yield settings without use, each with the part that ignores it and the settings of that part.
 
-    Of two for one setting the later says more.
+    If a setting comes twice, the later entry says more.
     """
     yield from _of_other_parts(settings)
     task = limits.of(settings.task)
@@ -79,7 +79,7 @@ def _unused(settings: Settings) -> Iterator[tuple[str, tuple[str, str]]]:
 
 
 def _of_other_parts(settings: Settings) -> Iterator[tuple[str, tuple[str, str]]]:
-    """Yield what parts of each kind own and none of the run's does."""
+    """Yield settings that parts of each kind own and none of the run's does."""
     own = owned_by(settings)
     taken = {*Settings.model_fields, *(name for parameters in own.values() for name in parameters)}
     for setting, parts in [*owners().items()][::-1]:  # of a method's words the least is said

@@ -1,4 +1,4 @@
-"""The files of a table: a row a run and a row a round, apart or, of earlier versions, together."""
+"""The files of a table: one with a row a run, one with a row a round; earlier versions had one."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ RUNS = "runs.csv"
 """A row a run: its name, settings, versions, commit and who holds what."""
 
 ROUNDS = "rounds.csv.gz"
-"""A row a round: the run's name and what was measured."""
+"""A row a round: the run's name and its measurements."""
 
 TOGETHER = "results.csv"
-"""A row a round with all that a run is, as earlier versions wrote it; it is read, not written."""
+"""A row a round with the run's settings, written by earlier versions; it is only read."""
 
 DIGITS = 6
 """Significant digits of a number in the table."""
@@ -27,15 +27,15 @@ COUNTS = "label_counts"
 
 
 def is_table(folder: Path) -> bool:
-    """Whether a folder holds a table."""
+    """Return whether a folder holds a table."""
     return any((folder / name).exists() for name in (RUNS, TOGETHER))
 
 
 def write(folder: Path, table: pd.DataFrame) -> None:
     """Write a table at once: an interruption leaves the old one.
 
-    Columns that are the same in all rounds of a run, up to `commit`, and when and with what it was
-    made are written once a run.
+    Columns that are the same in all rounds of a run are written once a run: those up to `commit`,
+    the time and the versions.
     """
     columns = [name for name in table if name != COUNTS]
     last = "commit" if "commit" in columns else "round"

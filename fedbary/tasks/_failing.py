@@ -1,4 +1,4 @@
-"""Signs that a model has not learned, by what its predictions are worth on labelled examples."""
+"""Signs that a model has not learned, from its predictions of labelled examples."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from fedbary.predictive.networks import evaluation
 from fedbary.runs import schema
 
 AS_GOOD = 0.98
-"""The part of a score of no inputs at all from which a model counts as no better."""
+"""Fraction of the score without inputs from which a model counts as no better."""
 
 FAR = 2.0
-"""How many times that NLL a loss is that diverges."""
+"""Multiple of that NLL above which a loss counts as diverging."""
 
 LOOKED_AT = 64
-"""Inputs by which a dead layer is told."""
+"""Number of inputs that show a dead layer."""
 
 NOT_FINITE = "its predictions are not finite"
 
 
 def no_better(scores: Mapping[str, float], counts: Sequence[float]) -> str:
-    """Say in what a model is no better than one without inputs; "" if it is better in anything.
+    """Say in which scores a model is no better than one without inputs; "" if it is better in one.
 
     The latter answers with the commonest class, and its NLL is the classes' entropy
     H = −Σ_c π_c log π_c, in nats. Both accuracy and NLL must be no better.

@@ -1,8 +1,8 @@
 """The question for medians, by counts alone, with both its ends.
 
-A median lies within a standard deviation of the mean. Sites count how many of a column's values are
-at most each of fifteen points between; the sixteenth of the range that holds the median is the next
-range. After four answers it is known to 1/32768 of the standard deviation.
+A median lies within a standard deviation of the mean. Fifteen points cut this range into sixteen
+parts. Sites count a column's values up to each point; the part that holds the median is the next
+range. After four answers the median is known to 1/32768 of the standard deviation.
 """
 
 from __future__ import annotations

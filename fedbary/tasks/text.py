@@ -1,8 +1,8 @@
 """Texts and a class for each of them.
 
-A frozen network of transformers turns a text into features, once; the model trains on these as on
-those of images. The texts are a column of a table. They never leave their site, nor do their
-tokens: messages hold the model, and sums of features where the settings ask for them.
+A frozen transformer turns each text into features, once. The model trains on them as on features of
+images. The texts are a column of a table. They never leave their site, nor do their tokens:
+messages hold the model, and sums of features where the settings ask for them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from fedbary.tasks.classification import Classification
 from fedbary.tasks.shared.values import Facts, Outcome
 
 UNTOLD = "a table of texts that can be read"
-"""What a server is told of a site's file; the site's own log says more."""
+"""Message to the server about a site's file; the site's own log says more."""
 
 
 _rows: Kept[TextRows] = Kept(64)
@@ -62,7 +62,7 @@ class Text(Classification):
 
     @cached_property
     def words(self) -> OfTexts:
-        """What the task owns of the settings and images do not."""
+        """Settings of this task that images do not have."""
         return told(OfTexts, self.settings)
 
     @cached_property
@@ -102,7 +102,7 @@ class Text(Classification):
         return () if self.words.classes == "auto" else parse_classes(self.words.classes)
 
     def signature(self) -> ImageLayout:
-        """Return how many tokens a text has, the classes, and which features are made of it."""
+        """Return the number of tokens of a text, the classes, and the features made of it."""
         by = self.pretrained
         shape = (by.encoder.longest,)
         classes = self._classes if self.settings.dataset == "none" else self.held.classes
@@ -114,7 +114,8 @@ class Text(Classification):
         Raises
         ------
         CellError
-            If it cannot be had or does not fit; nothing that it holds is in what may be told.
+            If it cannot be had or does not fit; the part that may be told quotes none of its
+            content.
         """
         try:
             rows = self._read(site.data_path)
@@ -126,7 +127,7 @@ class Text(Classification):
             raise CellError("data-path", type(error).__name__, UNTOLD, UNTOLD) from None
 
     def site_notes(self, site: Site, signature: ImageLayout) -> tuple[str, ...]:
-        """Return what of a site's own texts is cut or left out."""
+        """Return lines on a site's own texts that are cut or left out."""
         if site.partition is not None:
             return ()
         rows = self._read(site.data_path)

@@ -1,4 +1,4 @@
-"""Conformal sets of a run's predictions: as columns of a table, and how often they are right."""
+"""Conformal sets of a run's predictions: as columns of a table, and their coverage."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedbary.trained.judgement import groups
 from fedbary.trained.run import Trained
 
 BETWEEN = " | "
-"""What stands between the classes of a set."""
+"""Separator of the classes of a set."""
 
 
 def set_columns(trained: Trained, examples: Examples, level: float | None) -> dict[str, Any]:

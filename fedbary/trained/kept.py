@@ -19,7 +19,7 @@ _KEPT, _RUN = "kept.", "run"
 
 
 def kept_models(folder: Path, names: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
-    """Return what each simulated client kept with its last admitted reply, by the site's name.
+    """Return each simulated client's model of its last admitted reply, by the site's name.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ def kept_models(folder: Path, names: Mapping[str, Tensor]) -> dict[str, dict[str
     Raises
     ------
     SettingError
-        If its clients kept no models, or these are not there.
+        If its clients kept no models, or the models are missing.
     """
     state = load_checkpoint(folder, "last").strategy
     rounds = {

@@ -49,15 +49,15 @@ class Trained:
     signature : Signature
         Shape and classes of images, or the columns of a table.
     facts : mapping of str to Tensor
-        What the task needs of the training data, such as the standardisation.
+        Facts on the training data that the task needs, such as the standardisation.
     rounds : list of dict
         The lines of metrics.jsonl.
     data : Digest or None
-        What the data were; None where the run's folder does not say.
+        Digest of the data; None if the run's folder has none.
     background : Background or None
-        What tells how far inputs lie from all classes; None of most methods.
+        Distance of inputs from all classes; None for most methods.
     held_out : HeldOut or None
-        The sum of the sites' histograms; None where the run has no conformal sets.
+        The sum of the sites' histograms; None if the run has no conformal sets.
     """
 
     network: nn.Module
@@ -73,37 +73,37 @@ class Trained:
 
     @property
     def task(self) -> Task:
-        """What the run was about."""
+        """The run's task."""
         return task_of(self.settings)
 
     @property
     def line(self) -> Mapping[str, Any]:
-        """The line of metrics.jsonl of the round that the model is of: the last, or the best."""
+        """The line of metrics.jsonl of the model's round: the last, or the best."""
         return result_line(self.rounds)
 
     @property
     def conformal(self) -> Conformal | None:
-        """What makes the run's sets of classes; None where it has none."""
+        """Thresholds of the run's sets of classes; None if it has none."""
         own, held = told(OfSets, self.settings), self.held_out
         if own.conformal is None or held is None:
             return None
         return Conformal(own.conformal_score, own.conformal, held.scores)
 
     def read(self, path: Path | str, target: str = "") -> Examples:
-        """Read examples of one's own, in the forms that the task takes.
+        """Read a user's own examples, in the forms that the task takes.
 
         Parameters
         ----------
         path
-            Where they lie.
+            Their file or folder.
         target
             The column of a CSV file with the targets; by default the run's setting.
 
         Raises
         ------
         SettingError
-            If there are none that fit the model, or images of a far wider range than the training
-            images; the message says where.
+            If there are none that fit the model, or images have a far wider range than the training
+            images.
         """
         column = {"target": target} if target else {}
         task, place = task_of(self.settings.model_copy(update=column)), user_path(path)
@@ -142,10 +142,10 @@ class Trained:
         Parameters
         ----------
         x
-            Examples that `read` gave, or inputs: images (N, C, H, W), uint8 or float; of a table
-            the features (N, D) in their own units, coded as `signature` says; texts.
+            Examples from `read`, or inputs: images (N, C, H, W), uint8 or float; features (N, D) of
+            a table in their own units, coded as `signature` says; or texts.
         samples
-            Networks that are drawn; by default the run's number. 0: that of the means alone.
+            Number of drawn networks; by default the run's. 0: the network of the means alone.
         seed
             Source of the draws.
 
@@ -160,7 +160,7 @@ class Trained:
         return task.predict(outcome, inputs, self.facts, seed_of_draws(self.settings.seed, seed))
 
     def sets(self, x: Tensor | Examples | Sequence[str], level: float | None = None) -> Tensor:
-        """Return which classes are in each example's conformal set, (N, classes) bool.
+        """Return the conformal set of each example, (N, classes) bool.
 
         A set holds the true class at the rate `level`, see `fedbary.predictive.conformal`. The
         networks are those that the sites scored by: the run's number, drawn from its seed, without
@@ -193,20 +193,27 @@ class Trained:
     def export(self, file: Path | str, samples: int | None = None, seed: int = 0) -> None:
         """Write an ONNX file that predicts as `predict` does on a CPU, with the networks drawn now.
 
-        Its input ``x`` has any number of examples: images (N, C, H, W), float32, bytes divided by
-        255; of a table the features (N, D), float64, in their own units, which the graph
-        standardises; tokens of texts (N, L), int32, −1 after a text's end. Of classes it answers
-        with ``probs`` (N, classes), ``entropy`` and ``epistemic`` (N,), in nats, and each network's
-        probabilities ``networks`` (S, N, classes); of numbers with ``mean``, ``var`` and
-        ``epistemic`` (N,), and each network's mean ``networks`` (S, N), in the target's units. The
-        file's metadata names classes and features.
-        Of a run with conformal sets it answers with ``set`` too, (N, classes) bool, as `sets` does,
-        if the networks are the run's: of its number, and of the seed 0.
+        Its input ``x`` has any number of examples:
+
+        - images (N, C, H, W), float32, bytes divided by 255;
+        - features of a table (N, D), float64, in their own units, which the graph standardises;
+        - tokens of texts (N, L), int32, −1 after a text's end.
+
+        Its outputs, with S networks:
+
+        - classes: ``probs`` (N, classes), ``entropy`` and ``epistemic`` (N,), in nats, and each
+          network's probabilities ``networks`` (S, N, classes);
+        - numbers: ``mean``, ``var`` and ``epistemic`` (N,), and each network's mean ``networks``
+          (S, N), in the target's units.
+
+        The file's metadata names classes and features. A run with conformal sets has the output
+        ``set`` too, (N, classes) bool, as from `sets`, if number and seed of the networks are the
+        run's (seed 0).
 
         Parameters
         ----------
         file
-            What is written, whole or not at all; what is there is replaced.
+            File to write, whole or not at all; an existing one is replaced.
         samples, seed
             As of `predict`. 0 samples: the network of the posterior's means alone.
 
@@ -237,7 +244,7 @@ class Trained:
         write_whole(Path(file), onnx_bytes(graph, task.zeros(self.signature), facts))
 
     def _told(self, samples: int | None, **changes: Any) -> Task:
-        """Return the task under the run's settings, with so many samples and what is changed."""
+        """Return the task under the run's settings, with changed samples and other values."""
         if samples is not None and samples < 0:
             raise SettingError("samples", samples, "a whole number from 0 up")
         held = self.settings.samples if samples is None else samples

@@ -14,14 +14,10 @@ PAGES = [
     *(page for page in (ROOT / "docs").rglob("*.md") if "reference" not in page.parts),
 ]
 CODE = [
-    *(
-        file
-        for room in ("aggregation", "attacks", "commands", "inference", "methods", "models")
-        for file in (ROOT / "fedbary" / room).rglob("*.py")
-    ),
-    *(ROOT / "fedbary" / "settings" / name for name in ("modes.py", "task_words.py")),
+    file
+    for room in ("fedbary", "strategies", "client_app", "server_app")
+    for file in (ROOT / room).rglob("*.py")
 ]
-"""Files whose docstrings are pages, or what `fedbary explain` and `--help` print."""
 
 FRONTED = re.compile(r"(Of|Whoever|Who|What|Whether|How|Which|Where|Under|By)\b(?!.*\?$)")
 """How a sentence begins whose subject comes late; a question may."""
@@ -46,15 +42,16 @@ def sentences(text):
                 yield sentence
 
 
-def docstrings(tree):
+def docstrings(node):
     """Yield the docstrings of modules, classes, functions and constants."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
-            yield ast.get_docstring(node) or ""
-        if isinstance(node, ast.Module | ast.ClassDef):
-            for before, after in pairwise(node.body):
-                if isinstance(before, ast.Assign | ast.AnnAssign) and isinstance(after, ast.Expr):
-                    yield inspect.cleandoc(getattr(after.value, "value", ""))
+    yield ast.get_docstring(node) or ""
+    if isinstance(node, ast.Module | ast.ClassDef):
+        for before, after in pairwise(node.body):
+            if isinstance(before, ast.Assign | ast.AnnAssign) and isinstance(after, ast.Expr):
+                yield inspect.cleandoc(getattr(after.value, "value", ""))
+    for child in node.body:
+        if isinstance(child, ast.ClassDef | ast.FunctionDef):
+            yield from docstrings(child)
 
 
 def helps(tree):
@@ -79,8 +76,9 @@ def said_in_code():
         for text in docstrings(tree):
             for part in prose(text):
                 yield from sentences(part)
-        for text in helps(tree):
-            yield from sentences(text)
+        if file.parent.name == "commands":
+            for text in helps(tree):
+                yield from sentences(text)
 
 
 def said_in_settings():

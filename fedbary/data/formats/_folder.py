@@ -26,7 +26,7 @@ from fedbary.errors import SettingError
 __all__ = ["images", "table"]
 
 TRAIN = "train"
-"""What the part to train on is called, in capital letters too, and `TESTS` likewise."""
+"""Names of the training part, in capital letters too; `TESTS` likewise."""
 
 
 def images(source: DataSource, reading: Reading) -> dict[str, Any]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 MOST_COLUMNS = 10**4
 
 MARKS = (b"\xff\xfe", b"\xfe\xff")
-"""How a file in UTF-16 begins."""
+"""First bytes of a file in UTF-16."""
 
 
 def table(source: DataSource, reading: Reading) -> Frame:

@@ -1,4 +1,4 @@
-"""Which settings a classification of images takes."""
+"""Settings of a classification of images."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BEST_BY = {"nll": min, "accuracy": max, "ece": min, "brier": min}
 
 
 def limits(settings: Settings) -> Iterator[tuple[str, bool, str]]:
-    """Yield what has to fit."""
+    """Yield the conditions."""
     own = told(OfImages, settings)
     fits = settings.model != "cnn" or settings.bayesian_layers <= 5
     yield "bayesian_layers", fits, "a whole number from 0 to 5, the layers of the CNN"
@@ -50,7 +50,7 @@ def limits(settings: Settings) -> Iterator[tuple[str, bool, str]]:
 
 
 def _of_adapters(settings: Settings, own: OfImages) -> Iterator[tuple[str, bool, str]]:
-    """Yield what does not go with adapters."""
+    """Yield the conditions of adapters."""
     last_alone = methods()[settings.method].fits_last_layer or settings.inference == "laplace"
     fits = f"method={settings.method}, inference={settings.inference}: they fit the last layer"
     yield "adapters", not last_alone, f"none for {fits}"

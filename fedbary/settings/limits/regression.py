@@ -1,4 +1,4 @@
-"""Which settings a regression takes."""
+"""Settings of a regression."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BEST_BY = {"nll": min, "rmse": min, "crps": min}
 
 
 def limits(settings: Settings) -> Iterator[tuple[str, bool, str]]:
-    """Yield what has to fit."""
+    """Yield the conditions."""
     yield "model", settings.model in ("mlp", "linear"), "mlp or linear for task=regression"
     yield "dataset", settings.dataset != "none", "a data set for task=regression"
     of_classes = settings.partition in ("dirichlet", "classes", *OF_CLASSES)

@@ -1,4 +1,4 @@
-"""Which settings a classification of texts takes."""
+"""Settings of a classification of texts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BEST_BY = classification.BEST_BY
 
 
 def limits(settings: Settings) -> Iterator[tuple[str, bool, str]]:
-    """Yield what has to fit."""
+    """Yield the conditions."""
     own = told(OfTexts, settings)
     of_library = settings.backbone.startswith("hf:")
     yield "backbone", of_library, "hf:OWNER/NAME or hf:PATH, a model of transformers, for task=text"
