@@ -69,7 +69,7 @@ def _histograms(
     answers = asker.answers(question, nodes, config)
     for node in nodes:
         if node not in answers:
-            log(WARNING, "%s sent no histogram and has no part in the sets", roster.called(node))
+            log(WARNING, "%s sent no histogram and is left out of the sets", roster.called(node))
     sites = {}
     for member in roster.members:
         if (held := answers.get(member.node_id)) is None:

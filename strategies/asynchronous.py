@@ -85,7 +85,7 @@ class AsynchronousStrategy(MethodStrategy):
         super().__init__(*args, **kwargs)
         self.method.check_arrivals()
         if self._keeps:
-            allowed = "rounds where clients keep what they trained"
+            allowed = "rounds if clients keep their trained models"
             raise SettingError("mode", "async", allowed)
         self.asynchronous = asynchronous
         self.clock = _clock(seconds, journal)

@@ -146,7 +146,7 @@ class JournalClock(ReplyClock):
             failure = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, "it failed in the run before")
             return errand, errand.arrives, Message(failure, reply_to=errand.message)
         if reply is None or reply.has_error():
-            raise RunError(f"{errand.client} replied in the run that is replayed, and not now")
+            raise RunError(f"{errand.client} replied in the original run, but not in the replay")
         return errand, errand.arrives, reply
 
     def _end(self, errand: Errand) -> Mapping[str, Any]:

@@ -73,7 +73,7 @@ def too_far(weights: float, others: float) -> str | None:
     times = max(weights, others / FAR)
     if times <= FAR:
         return None
-    return f"it lies {times:.2g} times as far from what was sent as usual; the limit is {FAR:g}"
+    return f"it lies {times:.2g} times as far from the sent arrays as usual; the limit is {FAR:g}"
 
 
 def _apart(array: Array, other: Array | None = None) -> float:

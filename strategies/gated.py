@@ -220,7 +220,7 @@ class GatedStrategy(AdmittingStrategy, ABC):
         self._gate.refuse(server_round, replies, reasons)
         names = ", ".join(f"{name} ({times:.2g} times)" for name, times in before.far.items())
         self._tally.undo(before.round)
-        said = f"no client could train, so round {before.round} is undone; far out in it: {names}"
+        said = f"no client could train, so round {before.round} is undone; its outliers: {names}"
         self._skip(server_round, said)
         self.contributors = [n for n in self.contributors if self._named(n) not in before.far]
         self.num_admitted, self.undone = 0, before.round

@@ -33,8 +33,7 @@ METHOD_KEY = "method"
 
 KEPT_KEY = "kept-round"
 """The entry with the last round in which the client's reply was admitted, 0 for none. If the server
-knows it, the entry also has that round as of the last but one checkpoint, to which it may go
-back."""
+knows it, the entry also has that round as of the last but one checkpoint, its way back."""
 
 RUN_KEY = "kept-run"
 """The entry that tells apart a client's tensors of several runs; a resume keeps it."""
@@ -200,10 +199,10 @@ class MethodStrategy(GatedStrategy):
         gaussian = self.convention.pairs(arrays.keys())
         name = self.method.name
         if self.method.deterministic and gaussian:
-            allowed = f"another for Gaussian arrays ({min(gaussian)}): it trains point weights"
+            allowed = f"another method for Gaussian arrays ({min(gaussian)}): it has point weights"
             raise SettingError("method", name, allowed)
         if self.method.deterministic is False and not gaussian:
-            raise SettingError("method", name, "another for a model without Gaussian arrays")
+            raise SettingError("method", name, "another method for a model without Gaussian arrays")
         if wrapper := driving_wrapper():
             raise SettingError("method", name, f"AALV or FedAvg within {type(wrapper).__name__}")
 

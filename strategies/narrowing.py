@@ -57,8 +57,8 @@ class Narrowing:
             self._has_warned = True
             log(
                 WARNING,
-                "aggregate_train: in %d rounds %s has narrowed log-variances further than clients "
-                "widened them, to a mean of %.3g: they go on falling to a point estimate's; use "
-                "it for one round, or method=DWC, whose clients begin at their own width",
+                "aggregate_train: in %d rounds %s has narrowed log-variances more than clients "
+                "widened them, to a mean of %.3g: they will shrink to a point estimate's; use "
+                "it for one round, or method=DWC, whose clients start from their own variances",
                 PATIENCE, rule, after,
             )  # fmt: skip

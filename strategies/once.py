@@ -27,7 +27,7 @@ LONG = 1000
 KEPT = "kept-entry."
 """Prefix of an entry whose value is a digest, and of a record of a node's state."""
 
-LACKING = "a message with the entry's numbers, for they are not kept here"
+LACKING = "a message with the entry's numbers, which this node lacks"
 """Reply of a node that has lost an entry."""
 
 

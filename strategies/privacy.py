@@ -78,14 +78,14 @@ def require_plain_mean(
     if not averages_arrays(rule, convention):
         means = [other.name for other in RULES.values() if averages_arrays(other, convention)]
         chart = "Flower's FedAvg with the client mod chart(...)"
-        raise SettingError("rule", rule.name, f"within {name} {', '.join([*means, chart])}")
+        raise SettingError("rule", rule.name, f"for {name}: {', '.join([*means, chart])}")
     for parameter, plain in PLAIN.items():
         if (value := getattr(method, parameter)) != plain:
-            raise SettingError(parameter, value, f"within {name} {plain}")
+            raise SettingError(parameter, value, f"{plain} for {name}")
     for key, array in arrays.items():
         if not (tensor_from_array(array).is_floating_point() and array.shape):
             kind = f"{array.dtype} of shape {tuple(array.shape)}"
-            allowed = f"within {name} floating arrays of at least one dimension, not {kind}"
+            allowed = f"for {name}: floating arrays of at least one dimension, not {kind}"
             raise SettingError("array", key, allowed)
 
 

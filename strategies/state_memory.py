@@ -37,7 +37,7 @@ class StateMemory:
             return {}
         record = self._state.array_records.get(f"{self._prefix}{admitted}")
         if record is None:
-            allowed = f"what this client kept in round {admitted}; a folder, keep_in, outlives it"
+            allowed = f"this client's tensors of round {admitted}; a folder keep_in would keep them"
             raise SettingError("the node's state", "begun anew", allowed)
         return dict(record.to_torch_state_dict())
 

@@ -38,8 +38,8 @@ STOOD_STILL = (
 )
 
 MOVED_ALIKE = (
-    "aggregate_train: in %d rounds all clients have moved log-variances alike, by a penalty and "
-    "not by their data, so the aggregate is almost a plain mean: %s; lower kl_weight, raise "
+    "aggregate_train: in %d rounds a penalty, not the data, has moved all clients' log-variances "
+    "alike, so the aggregate is almost a plain mean: %s; lower kl_weight, raise "
     "local_epochs, or draw the weights in your own training loop, see "
     "fedbary.variational.drawing"
 )

@@ -52,7 +52,7 @@ def kept_to(
     found = certain(counts, error_rate, confidence)
     asked = f"at most {100 * error_rate:g} % wrong with {100 * confidence:g} % confidence"
     if found.number < 0:
-        many = f"about {found.needed:,} would do" if found.needed else "more would not do"
+        many = f"about {found.needed:,} would suffice" if found.needed else "more would not help"
         print(f"All go to a person: {found.examples} held-out examples do not show {asked}; {many}")
     flags: np.ndarray = (uncertainty_bins(prediction) > found.number).cpu().numpy()
     if found.number >= 0:

@@ -66,7 +66,7 @@ def replay(run: Path, output: Path, own_code: bool = False) -> None:
         require_ended(run)
         held = read_settings(run)
         if held.get("mode") != "async":
-            allowed = "a run with mode=async; another is made again by its settings"
+            allowed = "a run with mode=async; other runs repeat from their settings"
             raise SettingError("run", str(run), allowed)
         changes = {"speeds": str(run.resolve() / METRICS), "resume": "none", "engine": "inline"}
         settings = validated({**held, **changes, "output": str(output)})
@@ -96,7 +96,7 @@ def deploy(words: list[str], sites: list[Path]) -> None:
             run_lab(prepared, sites)
         except Stopped:
             going_on = shlex.join([f"output={folder}", "resume=last"])
-            raise Stopped(f"the same command with {going_on} goes on") from None
+            raise Stopped(f"repeat the command with {going_on} to continue") from None
     print(f"Results: {prepared.output}")
 
 

@@ -245,7 +245,7 @@ def _to_person(
     from fedbary.trained.referral import CONFIDENCE, referral
 
     if not isinstance(prediction, Prediction):
-        allowed = "none for a number: its interval says how sure it is"
+        allowed = "none for a regression: its interval shows the uncertainty"
         raise SettingError("error_rate", error_rate, allowed)
     if known.y is None:
         raise SettingError("held_out", "examples without labels", "labelled examples")

@@ -34,7 +34,7 @@ def require_readable(picture: Image, name: str) -> None:
         allowed = "a picture in grey, RGB, CMYK or YCbCr"
         raise SettingError(name, f"pixels of mode {picture.mode}", allowed)
     if picture.format == "TIFF" and _has_pages(picture):
-        raise SettingError(name, "several pages", "one picture a file: a stack is split before")
+        raise SettingError(name, "several pages", "one picture a file; split the stack first")
 
 
 def channels_of(picture: Image) -> int:

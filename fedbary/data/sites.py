@@ -157,7 +157,7 @@ def _read(path: str, task: ImageLayout, resize: str, labels: Labels) -> tuple[Te
             else read_own_npz(file, labels)
         )
     except MemoryError as error:
-        raise SettingError("data-path", error, "data that fit into this memory") from error
+        raise SettingError("data-path", error, "data that fit into memory") from error
     if tuple(x.shape[1:]) != task.shape:
         wanted = "images of" if len(task.shape) == 3 else "features:"
         raise SettingError(path, _sides(x.shape[1:]), f"{wanted} {_sides(task.shape)}")

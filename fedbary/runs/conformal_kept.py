@@ -81,7 +81,7 @@ def read_held_out(folder: Path, settings: Settings, classes: int) -> HeldOut | N
         sites = json.loads(content_of(file))["sites"]
         return together([believed(site, height) for site in sites.values()], height)
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise SettingError(str(file), error, "what the run wrote") from None
+        raise SettingError(str(file), error, "the file as the run wrote it") from None
 
 
 def _by_others(found: Conformal, counts: Tensor) -> float | None:

@@ -24,5 +24,5 @@ def as_written(folder: Path) -> Iterator[None]:
     except (SettingError, RunError):
         raise
     except Exception as error:  # noqa: BLE001 - files of strangers raise many kinds
-        allowed = f"what a run wrote ({said(error)})"
+        allowed = f"a folder as a run writes it ({said(error)})"
         raise SettingError("run", str(folder), allowed) from error

@@ -40,4 +40,4 @@ def read_digest(folder: Path) -> Digest | None:
         said, held = json.loads(files[0].read_bytes()), load(files[1].read_bytes())
         return Digest({name: said[name] for name in WORDS}, held["rows"], held["trained"])
     except (OSError, ValueError, LookupError, TypeError, RecursionError, SafetensorError) as error:
-        raise SettingError(f"{files[0]}, {ROWS}", error, "what the run wrote") from None
+        raise SettingError(f"{files[0]}, {ROWS}", error, "the file as the run wrote it") from None

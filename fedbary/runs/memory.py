@@ -47,7 +47,7 @@ class Memory:
         try:
             return load(content_of(file))
         except (OSError, SafetensorError) as error:
-            allowed = f"what this client kept in round {admitted}, the last that counted"
+            allowed = f"this client's tensors of round {admitted}, the last that counted"
             raise SettingError(str(file), error, allowed) from None
 
     def keep(

@@ -19,7 +19,7 @@ def metrics_lines(folder: Path) -> list[bytes]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise SettingError(str(folder / METRICS), error, "what the run wrote") from None
+        raise SettingError(str(folder / METRICS), error, "the file as the run wrote it") from None
 
 
 def read_rounds(folder: Path) -> list[dict[str, Any]]:
@@ -31,5 +31,5 @@ def read_rounds(folder: Path) -> list[dict[str, Any]]:
         ):
             raise ValueError("its lines are not those of the rounds 0, 1, …")
     except (ValueError, RecursionError) as error:
-        raise SettingError(str(folder / METRICS), error, "what the run wrote") from None
+        raise SettingError(str(folder / METRICS), error, "the file as the run wrote it") from None
     return rounds

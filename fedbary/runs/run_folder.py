@@ -176,7 +176,7 @@ class RunFolder:
         try:
             return load(content_of(file))
         except (OSError, SafetensorError) as error:
-            raise SettingError(f"resume: {file}", error, "what the run wrote") from None
+            raise SettingError(f"resume: {file}", error, "the file as the run wrote it") from None
 
 
 def read_signature(folder: Path) -> dict[str, Any] | None:
@@ -185,7 +185,7 @@ def read_signature(folder: Path) -> dict[str, Any] | None:
     try:
         held: dict[str, Any] | None = json.loads(content_of(file)) if file.exists() else None
     except (OSError, ValueError, RecursionError) as error:
-        raise SettingError(str(file), error, "what the run wrote") from None
+        raise SettingError(str(file), error, "the file as the run wrote it") from None
     return held
 
 

@@ -51,6 +51,6 @@ def read_site_keys(folder: Path) -> dict[str, SiteKey]:
         if not all(isinstance(part, str) for key in keys.values() for part in asdict(key).values()):
             raise ValueError("a key is no text")
     except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        allowed = "what the run wrote, or no such file: names are then free again"
+        allowed = "the file as the run wrote it, or no such file: names are then free again"
         raise SettingError(f"resume: {file}", error, allowed) from None
     return keys

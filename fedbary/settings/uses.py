@@ -34,7 +34,7 @@ def require_used_by_some(named: Mapping[str, Any], runs: Sequence[Settings]) -> 
         if all(name in without_use for without_use in unused):
             part, uses = unused[0][name]
             value = getattr(runs[0], name, named[name])
-            raise SettingError(name, value, f"no value: {part} does not use it, but {uses}")
+            raise SettingError(name, value, f"no value: {part} does not use it; it uses {uses}")
 
 
 def require_of_task(named: Mapping[str, Any], settings: Settings) -> None:

@@ -241,7 +241,7 @@ def _begin_or_go_on(
 def _last_words(log: Path) -> str:
     text = log.read_text(encoding="utf-8", errors="replace")
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1].removeprefix("fedbary: ") if lines else "it ended without a word"
+    return lines[-1].removeprefix("fedbary: ") if lines else "it ended without output"
 
 
 def _score(settings: Settings, rows: pd.DataFrame) -> str:

@@ -85,7 +85,7 @@ def _as_written(file: Path) -> Iterator[None]:
     except SettingError:
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise SettingError(str(file), error, "what the run wrote") from None
+        raise SettingError(str(file), error, "the file as the run wrote it") from None
 
 
 def _row(metrics: dict[str, Any]) -> dict[str, Any]:

@@ -46,7 +46,7 @@ def no_better(scores: Mapping[str, float], counts: Sequence[float]) -> str:
     entropy, commonest = float(-(shares * np.log(shares)).sum()), float(shares.max())
     if accuracy > commonest + 1e-9 or nll < AS_GOOD * entropy:
         return ""
-    said = f"accuracy {100 * accuracy:.2f} % is no better than always the commonest class's "
+    said = f"accuracy {100 * accuracy:.2f} % is no better than the commonest class alone, "
     said += f"{100 * commonest:.2f} %"
     if nll > FAR * entropy:
         said += f", and an NLL of {nll:.3g}, against {entropy:.3g} without any input, diverges"

@@ -66,7 +66,7 @@ def read(metrics: Mapping[str, Any], most: int, columns: int) -> tuple[Tensor, T
     seen = torch.tensor(metrics["seen"], dtype=torch.float64)
     below = torch.tensor(metrics["below"], dtype=torch.float64).reshape(columns, PARTS - 1)
     if len(seen) != columns:
-        raise ValueError(f"of {len(seen)} columns")
+        raise ValueError(f"it counts {len(seen)} columns")
     every = torch.cat([torch.zeros(columns, 1).double(), below, seen[:, None]], 1)
     if not ((every.diff() >= 0).all() and (seen <= rows).all()):
         raise ValueError(f"no {rows} rows have these counts")

@@ -91,7 +91,7 @@ def read(
     rows = count(metrics, most * max(1, pixels))
     total, squares = (torch.tensor(metrics[k], dtype=torch.float64) for k in ("total", "squares"))
     if total.shape != shift.shape or squares.shape != shift.shape:
-        raise ValueError(f"of {tuple(total.shape)} and {tuple(squares.shape)} columns")
+        raise ValueError(f"its sums have {tuple(total.shape)} and {tuple(squares.shape)} columns")
     seen = torch.tensor(metrics["seen"], dtype=torch.float64) if missing else None
     if seen is not None and (seen.shape != shift.shape or not _are_counts(seen, rows)):
         raise ValueError(f"no {rows} rows have so many values")
@@ -128,5 +128,5 @@ def count(metrics: Mapping[str, Any], most: int) -> int:
     """Return the number of rows of an answer; a ValueError if the site cannot have so many."""
     rows = int(metrics["count"])
     if not 1 <= rows <= most:
-        raise ValueError(f"of {rows} rows, where it trains on {most}")
+        raise ValueError(f"it claims {rows} rows but trains on {most}")
     return rows

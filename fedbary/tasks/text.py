@@ -163,7 +163,7 @@ class Text(Classification):
             return x
         tokens, _ = self.pretrained.encoder(list(map(clean, x)))
         if empty := self.pretrained.encoder.empty(tokens).nonzero()[:, 0].tolist():
-            raise SettingError("texts", f"text {empty[0] + 1} is empty", "texts that say something")
+            raise SettingError("texts", f"text {empty[0] + 1} is empty", "texts that are not empty")
         return tokens
 
     def compared(self, examples: Examples, said: Any) -> tuple[str, ...]:

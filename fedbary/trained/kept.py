@@ -45,7 +45,7 @@ def kept_models(folder: Path, names: Mapping[str, Tensor]) -> dict[str, dict[str
         kept = Memory(place).recall(number)
         if names.keys() <= kept.keys():
             if any(kept[name].shape != tensor.shape for name, tensor in names.items()):
-                raise SettingError(str(place), "other shapes", "what this client kept")
+                raise SettingError(str(place), "other shapes", "the shapes that this client kept")
             found[site] = {name: kept[name] for name in names}
     if not found:
         allowed = "a simulated run whose clients keep a model: one with projection=WB or RKLB, or "

@@ -123,4 +123,4 @@ def tensors_of(folder: Path, name: str) -> dict[str, Tensor]:
     try:
         return dict(sorted(load_tensors(content_of(file)).items()))
     except (OSError, SafetensorError) as error:
-        raise SettingError(str(file), error, "what the run wrote") from None
+        raise SettingError(str(file), error, "the file as the run wrote it") from None

@@ -144,7 +144,7 @@ def test_a_client_that_lost_what_it_kept_is_left_out_by_name(tmp_path, monkeypat
     def lost(self, admitted):
         asked.append(admitted)
         if len(asked) > 3:  # the three trained; the three own models are asked for now
-            raise SettingError("kept", "nothing", f"what this client kept in round {admitted}")
+            raise SettingError("kept", "nothing", f"this client's tensors of round {admitted}")
         return recall(self, admitted)
 
     monkeypatch.setattr(Memory, "recall", lost)

@@ -99,7 +99,9 @@ def _read(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
     with archive.open(member) as file:
         held = _claimed_bytes(file)
     if held > max(SMALL, COMPRESSED * member.compress_size):
-        raise ValueError(f"{member.filename} would take {held / 2**20:,.0f} MiB: no honest data do")
+        raise ValueError(
+            f"{member.filename} would take {held / 2**20:,.0f} MiB: too much for its file"
+        )
     with archive.open(member) as file:
         return npy.read_array(file, allow_pickle=False)
 
@@ -127,7 +129,7 @@ def _arrays(
     arrays = read_npz_arrays(path, ("x", "y", "features", *PARTS))
     splits = []
     if all(part in arrays for part in PARTS) and _is_hidden(arrays):
-        warnings.warn(f"{path}: y_test has no labels, a part of y_train tests", stacklevel=2)
+        warnings.warn(f"{path}: y_test has no labels; a part of y_train is tested", stacklevel=2)
         x, y = arrays["x_train"], arrays["y_train"]
     elif all(part in arrays for part in PARTS):
         count = np.size(arrays["y_train"]), np.size(arrays["y_test"])

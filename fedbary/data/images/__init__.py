@@ -106,7 +106,7 @@ def _read(name: str, reading: Reading, labels: Labels) -> Dataset:
     try:
         return _read_anew(name, reading, labels)
     except MemoryError as error:
-        raise SettingError("dataset", error, "one that fits into this memory") from error
+        raise SettingError("dataset", error, "a data set that fits into memory") from error
 
 
 def _read_anew(name: str, reading: Reading, labels: Labels) -> Dataset:

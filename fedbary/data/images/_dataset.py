@@ -141,7 +141,7 @@ def from_arrays(
     if missing:
         raise SettingError(source, f"no {', '.join(missing)}", f"the arrays {', '.join(PARTS)}")
     if _is_hidden(arrays["y_test"], arrays["y_train"]):
-        warnings.warn(f"{source}: y_test has no labels, a part of y_train tests", stacklevel=2)
+        warnings.warn(f"{source}: y_test has no labels; a part of y_train is tested", stacklevel=2)
         known = np.asarray(arrays["x_train"]), np.asarray(arrays["y_train"])
         arrays = {**arrays, **parted(*known)}
     x_train, y_train = tensors(arrays, ("x_train", "y_train"), source, labels)
@@ -163,7 +163,7 @@ def from_arrays(
         raise SettingError(f"{source}: labels", f"0 to {num_classes - 1}", allowed)
     counts = labels.counts(y_train, num_classes).tolist()
     if NAMES not in arrays and not counts[0]:
-        warnings.warn(f"{source}: no training label is 0, from which labels count", stacklevel=2)
+        warnings.warn(f"{source}: no training label is 0, but labels count from 0", stacklevel=2)
     notes = tuple(arrays.get(NOTES, ()))
     if empty := [label for label, count in zip(classes, counts, strict=True) if not count]:
         notes += (f"{source}: classes without a training example: {named(empty)}",)

@@ -102,7 +102,7 @@ def load_hub(source: DataSource, reading: Reading) -> tuple[Any, Any | None]:
     parts = [test for test in TESTS if test in found]
     tests = [test for test in parts if not _is_hidden(found[test], reading.target)]
     if hidden := [test for test in parts if test not in tests]:
-        instead = f"{tests[0]} tests" if tests else "a part of train tests"
+        instead = f"{tests[0]} is the test part" if tests else "a part of train is the test part"
         warnings.warn(f"dataset {name}: {hidden[0]} has no labels, {instead}", stacklevel=2)
     return train, found[tests[0]] if tests else None
 

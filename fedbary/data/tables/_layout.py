@@ -155,7 +155,7 @@ def _levels(name: str, column: str, held: Column, refused: bool) -> tuple[str, .
     if refused:
         require(name, where, held, held.missing, "")
     if held.missing.all():
-        raise CellError(f"{name}: {where}", "no value in any row", "some, or leave_out=")
+        raise CellError(f"{name}: {where}", "no value in any row", "a value, or leave_out=")
     if not held.is_text:
         bad = ~np.isfinite(held.numbers) & ~held.missing
         require(name, where, held, bad, "a finite number")

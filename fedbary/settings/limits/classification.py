@@ -32,9 +32,9 @@ def limits(settings: Settings) -> Iterator[tuple[str, bool, str]]:
     yield (
         "model",
         settings.model != "unet",
-        f"another for task={settings.task}: it says each pixel's class",
+        f"another model for task={settings.task}: it predicts each pixel's class",
     )
-    yield "predictive", settings.predictive != "closed", "another: closed is for regression"
+    yield "predictive", settings.predictive != "closed", "another value: closed is for regression"
     adapts = settings.backbone != "none" and own.adapters != "none"
     on_features = settings.backbone != "none" and not adapts
     still = not on_features or own.augment in ("auto", False)
@@ -46,7 +46,11 @@ def limits(settings: Settings) -> Iterator[tuple[str, bool, str]]:
     yield "features", standard, "all for normalise=none: components are of standardised features"
     normal = own.normalise == "none" or getattr(settings, "pixels", "unit") == "unit"
     yield "normalise", normal, "none for pixels=signed"
-    yield "test_dataset", settings.test_dataset == "none", "none, or another task=tables tests on"
+    yield (
+        "test_dataset",
+        settings.test_dataset == "none",
+        "none, or a set of task=tables",
+    )
 
 
 def _of_adapters(settings: Settings, own: OfImages) -> Iterator[tuple[str, bool, str]]:

@@ -27,4 +27,4 @@ def limits(settings: Settings) -> Iterator[tuple[str, bool, str]]:
     """Yield the conditions."""
     yield from classification.limits(settings)
     bound = getattr(settings, "covariance", "none") == "shared"
-    yield "covariance", not bound, "another: shared is a bound on one softmax"
+    yield "covariance", not bound, "another value: shared is a bound for one softmax"

@@ -38,7 +38,7 @@ def limits(settings: Settings) -> Iterator[tuple[str, bool, str]]:
     yield "test_dataset", settings.test_dataset == "none", "none for regression"
     yield "ood_dataset", settings.ood_dataset == "none", "none for regression"
     clamped = settings.inference == "clamped_sgd"
-    yield "inference", not clamped, "another local method: the CNN alone clamps log-variances"
+    yield "inference", not clamped, "another local method: only the CNN clamps log-variances"
     yield "device", settings.device != "cuda", "auto or cpu: regression is done on CPUs"
     layers = 2 if settings.model == "mlp" else 1
     yield "bayesian_layers", settings.bayesian_layers <= layers, f"at most {layers} of this model"

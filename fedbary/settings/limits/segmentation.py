@@ -35,4 +35,4 @@ def limits(settings: Settings) -> Iterator[tuple[str, bool, str]]:
     )
     yield "test_dataset", settings.test_dataset == "none", "none for task=segmentation"
     yield "augment", still, "auto or false for task=segmentation: masks would not move along"
-    yield "predictive", settings.predictive != "closed", "another: closed is for regression"
+    yield "predictive", settings.predictive != "closed", "another value: closed is for regression"

@@ -28,4 +28,4 @@ def limits(settings: Settings) -> Iterator[tuple[str, bool, str]]:
     yield "model", settings.model not in images, "mlp, linear or a network of yours for tables"
     yield "dataset", settings.dataset != "none", "the server's own table for task=tables"
     yield "backbone", settings.backbone == "none", "none for task=tables"
-    yield "predictive", settings.predictive != "closed", "another: closed is for regression"
+    yield "predictive", settings.predictive != "closed", "another value: closed is for regression"

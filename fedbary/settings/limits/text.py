@@ -31,7 +31,11 @@ def limits(settings: Settings) -> Iterator[tuple[str, bool, str]]:
     images = ("cnn", "resnet20", "unet")
     yield "model", settings.model not in images, "linear, mlp or a network of yours for task=text"
     yield "text", own.text != own.target, "another column than target"
-    yield "predictive", settings.predictive != "closed", "another: closed is for regression"
+    yield "predictive", settings.predictive != "closed", "another value: closed is for regression"
     standard = own.features == "all" or own.normalise == "channels"
     yield "features", standard, "all for normalise=none: components are of standardised features"
-    yield "test_dataset", settings.test_dataset == "none", "none, or another task=tables tests on"
+    yield (
+        "test_dataset",
+        settings.test_dataset == "none",
+        "none, or a set of task=tables",
+    )
