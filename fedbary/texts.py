@@ -24,7 +24,7 @@ def shown(text: object) -> str:
     which tells its kind, and its end, which holds an error's cause.
     """
     held = str(text)
-    if len(held) > 4 * LONGEST:  # escapes make a text longer, so that no more can be shown
+    if len(held) > 4 * LONGEST:  # escapes make a text longer, so more would not fit
         held = held[: 2 * LONGEST] + _CUT + held[-2 * LONGEST :]
     line = printable(" ".join(held.split()))
     if len(line) <= LONGEST:

@@ -31,7 +31,7 @@ class Clock:
         self._speeds = speeds_of(told(Clocked, settings).speeds, settings.seed)
         self._roster, self._passes = roster, told(StepParameters, settings).local_epochs
         for member in roster.members:
-            self._speeds(member.name)  # says at once what a trace lacks
+            self._speeds(member.name)  # raises an error at once if the trace lacks a site
 
     def seconds(self, node: int, now: float) -> float:
         """Return the seconds of a node's `local_epochs` if it is asked now.

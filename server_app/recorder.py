@@ -240,7 +240,7 @@ class Recorder:
 
     def _outcome(self, server_round: int, told: Mapping[str, Any]) -> Outcome:
         """Return the outcome of a round, to be scored."""
-        known = all(held := self._label_counts())  # of a site that withholds its own none are
+        known = all(held := self._label_counts())  # a site that withholds its metrics has none
         counts = [sum(of_class) for of_class in zip(*held, strict=True)] if known else []
         return Outcome(
             server_round,

@@ -114,7 +114,7 @@ class Packing:
                     if key in told
                     else array
                 )
-            except Exception as error:  # a stranger's words and bytes raise many kinds
+            except Exception as error:  # a stranger's words and bytes raise many kinds of errors
                 raise ValueError(f"array {key!r} cannot be unpacked: {error}") from error
         return record
 

@@ -88,7 +88,7 @@ def deploy(words: list[str], sites: list[Path]) -> None:
     from fedbary.launching.deploy import deploy as run_lab
     from fedbary.launching.deploy import site_configs
 
-    site_configs(sites)  # raises what is wrong with them
+    site_configs(sites)  # raises an error if they are wrong
     with claimed_folder(settings, Path.cwd()) as folder:
         try:
             with _announced(settings, "a SuperLink and its SuperNodes"):

@@ -114,7 +114,7 @@ def predict(
         columns["to a person"] = flags
     if examples.unknown:
         columns = {**names, **_referred(columns, names, examples.unknown)}
-    if examples.x.ndim == 4:  # first: where the table stands, all does
+    if examples.x.ndim == 4:  # the table comes last, so that it marks a complete output
         with spared(str(picture), tell):
             writing.write_picture(picture, _sheet(examples, columns))
     writing.write_table(output, columns)

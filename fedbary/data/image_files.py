@@ -154,7 +154,7 @@ def _decoded(
                 return read(picture)
     except SettingError:
         raise
-    except Exception as error:  # whatever decoding a stranger's file raises
+    except Exception as error:  # a stranger's file may raise any error
         raise SettingError(name, error, "an image") from error
 
 

@@ -133,7 +133,7 @@ def validated(values: Mapping[str, Any]) -> Settings:
     settings = _typed(values, extra)
     for setting, allows in conflicts(settings):
         raise SettingError(setting, getattr(settings, setting), allows)
-    for key in values:  # last: whose parameters there are is said by values that are right
+    for key in values:  # last: only correct values tell whose parameters there are
         if key not in extra and key not in Settings.model_fields and key not in OF_EVERY_RUN:
             _refuse(str(key), chosen)
     return settings

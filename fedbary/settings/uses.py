@@ -82,7 +82,7 @@ def _of_other_parts(settings: Settings) -> Iterator[tuple[str, tuple[str, str]]]
     """Yield settings that parts of each kind own and none of the run's does."""
     own = owned_by(settings)
     taken = {*Settings.model_fields, *(name for parameters in own.values() for name in parameters)}
-    for setting, parts in [*owners().items()][::-1]:  # of a method's words the least is said
+    for setting, parts in [*owners().items()][::-1]:  # the least is said about a method's settings
         whose: dict[str, list[str]] = {}
         for part, parameters in parts.items():
             for name in parameters.keys() - taken:

@@ -107,7 +107,7 @@ class Rows(Task):
         except CellError as error:
             told = error.told or UNTOLD
             raise CellError(error.setting, error.value, error.allowed, told) from None
-        except Exception as error:  # whatever reading a file raises may quote it
+        except Exception as error:  # any error of reading a file may quote it
             raise CellError("data-path", error, "a table that can be read", UNTOLD) from error
 
     def answer(

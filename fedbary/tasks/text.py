@@ -123,7 +123,7 @@ class Text(Classification):
         except CellError as error:
             told = error.told or "columns or classes that do not fit"
             raise CellError(error.setting, error.value, error.allowed, told) from None
-        except Exception as error:  # whatever reading a file raises may quote it
+        except Exception as error:  # any error of reading a file may quote it
             raise CellError("data-path", type(error).__name__, UNTOLD, UNTOLD) from None
 
     def site_notes(self, site: Site, signature: ImageLayout) -> tuple[str, ...]:

@@ -49,7 +49,7 @@ def written_whole(folder: Path) -> Iterator[Path]:
     In an existing `folder`, files of the same names are replaced, and the others stay.
     """
     folder = folder.resolve()
-    partial = folder.with_name(f".{folder.name}.partial-fedbary")  # a name that is nobody's
+    partial = folder.with_name(f".{folder.name}.partial-fedbary")  # a name that no process uses
     shutil.rmtree(partial, ignore_errors=True)  # of one that was killed
     partial.mkdir()
     try:

@@ -1,7 +1,8 @@
-"""Pages, docstrings, help and settings are easy to read: short sentences, the subject first."""
+"""Pages, notebooks, docstrings, help and settings are easy to read: short, the subject first."""
 
 import ast
 import inspect
+import json
 import re
 from itertools import pairwise
 from pathlib import Path
@@ -88,8 +89,12 @@ def said_in_settings():
 
 
 def said_on_pages():
-    for page in PAGES:
+    for page in [*PAGES, ROOT / "CONTRIBUTING.md"]:
         yield from sentences(page.read_text(encoding="utf-8"))
+    for notebook in (ROOT / "docs" / "tutorials").glob("*.ipynb"):
+        for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]:
+            if cell["cell_type"] == "markdown":
+                yield from sentences("".join(cell["source"]))
 
 
 @pytest.mark.parametrize("said", [said_on_pages, said_in_code, said_in_settings])

@@ -89,7 +89,7 @@ def _header(path: Path, packed: bool) -> tuple[list[str], str, str]:
         with opened(path, "rt", encoding=encoding, newline="") as text:
             line = next((line for line in text if line.strip()), "")
             bare = re.sub(r'"[^"]*"', "", line)
-            separator = max(",;\t|", key=bare.count)  # of equals the first
+            separator = max(",;\t|", key=bare.count)  # ties go to the first
             lines = itertools.chain([line], text)  # a name may have a line's end in its quotes
             names = next(csv.reader(lines, delimiter=separator, skipinitialspace=True), [])
     except UnicodeError:

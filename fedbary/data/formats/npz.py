@@ -90,7 +90,7 @@ def read_npz_arrays(path: Path, names: Collection[str]) -> dict[str, Any]:
             return {
                 name: _read(archive, member) for name, member in found.items() if member is not None
             }
-    except Exception as error:  # whatever reading a stranger's file raises
+    except Exception as error:  # a stranger's file may raise any error
         allowed = "a file that numpy.savez wrote, without pickled objects"
         raise SettingError(str(path), error, allowed) from error
 
