@@ -1,7 +1,7 @@
 """The Flower ClientApp: it answers what the server asks, trains, and scores, in any task.
 
-The app keeps nothing of a run in itself; data sets, splits and networks are cached per process, so
-that a Ray actor makes them once and serves every client from them.
+The app keeps no state of a run. Data sets, splits and networks are cached per process, so that a
+Ray actor makes them once for all its clients.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ app = ClientApp(mods=[discretion, compression, once])
 
 @app.lifespan()
 def lifespan(_context: Context) -> Iterator[None]:
-    """End with the SuperNode, should it be killed while this process answers a message."""
+    """End this process if its SuperNode is killed while a message is answered."""
     end_with_parent()
     yield
 
 
 @app.query()
 def query(message: Message, context: Context) -> Message:
-    """Say which data this node holds, how much it trains on, and how many of each class."""
+    """Answer with this node's data, and its numbers of examples and of each class."""
     job = job_of(message, context)
     site = job.node.site
     for note in job.task.site_notes(site, job.signature):
@@ -85,7 +85,7 @@ def ask(message: Message, context: Context) -> Message:
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """Fit the global model to the site's data and reply with the site's."""
+    """Fit the global model to the site's data and reply with the result."""
     job = job_of(message, context)
     node, task, shard = job.node, job.task, job.shard
     request = Request.read(message, node.keeps_in)
@@ -114,7 +114,7 @@ def train(message: Message, context: Context) -> Message:
 
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
-    """Score the global model on the examples that the site holds out, and the site's own."""
+    """Score the global model on the site's holdout, and the site's own model."""
     job = job_of(message, context)
     request = Request.read(message, job.node.keeps_in)
     scores = evaluation_scores(job, request, _model(job.node.settings, job.signature))

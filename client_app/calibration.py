@@ -1,4 +1,4 @@
-"""What a site tells for conformal sets and referral: histograms of what it holds out."""
+"""A site's histograms of its holdout, for conformal sets and referral."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedbary.tasks import held_out
 
 
 def kinds_told(job: Job, question: str) -> set[str]:
-    """Return the words of `withhold` that a question's answer would go against."""
+    """Return the words of `withhold` that forbid the answer to a question."""
     if question != QUESTION:
         return {"label-counts"} if job.task.counts_classes else set()
     by_class = told(OfGuarantees, job.node.settings).conformal_by == "class"
@@ -27,7 +27,7 @@ def kinds_told(job: Job, question: str) -> set[str]:
 def answer_of_held_out(
     job: Job, model: nn.Module, config: Mapping[str, Any], tensors: Mapping[str, Tensor]
 ) -> dict[str, Any]:
-    """Return the histograms of scores and uncertainties of what the site holds out.
+    """Return the histograms of scores and uncertainties on the site's holdout.
 
     The networks are those that `fedbary predict` draws, so that all scores are of one predictor.
 

@@ -1,7 +1,7 @@
-"""What a site tells the server: the gate that every reply passes, and every error.
+"""Discretion of a site: the gate that every reply and every error passes.
 
-Flower sends the text of every error to the server. What a site with data of its own holds, and
-where, goes into its own log alone.
+Flower sends the text of every error to the server. The content and the place of a site's own data
+go into its own log alone.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from fedbary.texts import printable
 from strategies.internals import ClientAppCallable, log
 
 EXAMPLES = "num-examples"
-"""What every site tells with every reply: it is the reply's weight."""
+"""Metric that every reply holds: it is the reply's weight."""
 
 PLACES = ("data-path", "state-path", "backbone-weights")
-"""The keys of a node config that say where something lies; no error tells the server that."""
+"""Keys of a node config that hold paths; no error tells them to the server."""
 
 _SETTING = re.compile(r"(node config: )?[a-z]+([-_][a-z]+)*")
 
 
 class Withheld(ValueError):
-    """The site does not tell what was asked; the message may be told."""
+    """The site withholds its answer; the message may go to the server."""
 
 
 def discretion(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-    """Answer a message, without what the site withholds; an error tells what is expected alone."""
+    """Answer a message without withheld facts; an error tells only the expected values."""
     config = context.node_config
     try:
         withheld = site_from(config).withheld
@@ -52,7 +52,7 @@ def discretion(message: Message, context: Context, call_next: ClientAppCallable)
 
 
 def _logged(error: Exception) -> str:
-    """Return what the site's own log has of an error: all, and nothing that a terminal obeys."""
+    """Return an error for the site's own log: whole, without control characters."""
     if isinstance(error, SettingError):
         return str(error)
     lines = "".join(traceback.format_exception(error)).splitlines()
@@ -60,7 +60,7 @@ def _logged(error: Exception) -> str:
 
 
 def _told(error: Exception, places: list[str]) -> str:
-    """Return what an error tells the server: its own words for it, or what was expected."""
+    """Return an error for the server: its own words for it, or the expected values."""
     if isinstance(error, CellError):
         return getattr(error, "told", "") or "columns or cells that do not fit"
     said = type(error).__name__
@@ -72,7 +72,7 @@ def _told(error: Exception, places: list[str]) -> str:
 
 
 def _withhold(metrics: MetricRecord, phase: str, withheld: frozenset[str]) -> None:
-    """Take what is withheld out of a reply's metrics."""
+    """Take withheld facts out of a reply's metrics."""
     if phase == MessageType.QUERY:
         if "label-counts" in withheld and "label-counts" in metrics:
             metrics["label-counts"] = []

@@ -1,4 +1,4 @@
-"""What a message asks of a node: the run's task, what all sites agree on, and the node's data."""
+"""A node's job for a message: the run's task, the common layout, and the node's data."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Job:
     node, task
         The node, and the task of its run.
     signature, facts
-        What the server says of the data, and what it has learnt by asking; at first nothing.
+        The server's description of the data, and its facts from asking; at first empty.
     held, shard
         The node's data in their own units, and as the model takes them once there are facts.
     """
@@ -57,7 +57,7 @@ class Job:
 
 
 def job_of(message: Message, context: Context) -> Job:
-    """Return what a message asks of the node of a context.
+    """Return the job of a message for the node of a context.
 
     Raises
     ------
@@ -78,6 +78,6 @@ def job_of(message: Message, context: Context) -> Job:
 
 
 def _held(task: Task, site: Site, signature: Signature, run: int) -> Shard:
-    """Return a site's data; its own are looked at for each message, those of a run once."""
+    """Return a site's data; its own are checked for each message, those of a run once."""
     with one_state() if site.partition is None else state_of_run(run):
         return task.shard(site, signature)

@@ -1,4 +1,4 @@
-"""A site and the run's settings: how it trains, its prior, where it keeps things, its attack."""
+"""A site under the run's settings: its training, prior, memory and attack."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from strategies.asking import COUNTED_KEY, EXAMPLES_KEY
 
 @dataclass(frozen=True)
 class Node:
-    """The run's settings, and what this node holds."""
+    """The run's settings, and this node's data."""
 
     settings: Settings
     site: Site
 
     def training(self, request: Request, examples: int) -> Training:
-        """Return how a local method trains on so many examples in a message's round."""
+        """Return the training of a local method on so many examples in a message's round."""
         by, kl_weight = self._told, self._told.kl_weight
         if not isinstance(kl_weight, float):
             kl_weight = examples / int(request.config[EXAMPLES_KEY])  # type: ignore[arg-type]
@@ -60,14 +60,14 @@ class Node:
 
     @cached_property
     def _told(self) -> PosteriorParameters:
-        """What local methods are told; where none has a use for it, the defaults."""
+        """Parameters of local methods; the defaults if no method uses them."""
         return told(PosteriorParameters, self.settings)
 
     @property
     def keeps_in(self) -> Path | None:
-        """The folder of what this site keeps between rounds, None if it has none.
+        """The folder of this site's memory between rounds, None if it has none.
 
-        A partition's lies in the run's, if it is told which that is.
+        A partition's folder lies in the run's, if it knows that.
         """
         if self.site.state_path:
             return user_path(self.site.state_path)
@@ -76,10 +76,10 @@ class Node:
         return Path(self.settings.output) / "clients" / str(self.site.partition)
 
     def attacked(self, fitted: Fitted, received: Mapping[str, Tensor]) -> Fitted:
-        """Return the fit with what the site sends: its reply, or what its attack makes of it.
+        """Return the fit with the site's reply, or its attack's.
 
-        A site with data of its own never attacks, whatever the settings say. Of an omniscient
-        attack it sends what it fitted: the simulation's server replaces that.
+        A site with data of its own never attacks, whatever the settings say. With an omniscient
+        attack it sends its own fit, which the simulation's server replaces.
         """
         settings, site = self.settings, self.site
         if settings.attack not in ATTACKS:
@@ -92,7 +92,7 @@ class Node:
 
 
 def node_of(context: Context) -> Node:
-    """Return the node of a context, and let torch use as many threads as it may."""
+    """Return the node of a context, and set its number of torch threads."""
     settings = _resolve(tuple(sorted(context.run_config.items())))
     site = site_from(context.node_config)
     if site.partition is not None and site.data_path:

@@ -1,4 +1,4 @@
-"""A site with data of its own finds out whether they changed within a run; nobody is told more."""
+"""A check whether a site's own data changed within a run; only an error leaves the site."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KEPT = "data.json"
 
 
 def say_whether_compared(keeps_in: Path | None) -> None:
-    """Say in the site's log that without a folder for its state it cannot compare."""
+    """Log that a site without a folder for its state cannot compare."""
     if keeps_in is None:
         log(INFO, "no state-path: the site does not check whether its data change within a run")
 
@@ -31,7 +31,7 @@ def require_same_data(keeps_in: Path | None, shard: Shard, server_round: int) ->
     Raises
     ------
     SettingError
-        If they are others; it says nothing of them.
+        If they changed; the message quotes none of them.
     """
     if keeps_in is None:
         return

@@ -1,4 +1,4 @@
-"""What a site scores when it evaluates: the global model, and its own beside it."""
+"""A site's evaluation: scores of the global model, and of its own."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from strategies.answering import Request
 
 
 def evaluation_scores(job: Job, request: Request, model: nn.Module) -> dict[str, float]:
-    """Score the global model on what the site holds out, and the site's own, where it has one.
+    """Score the global model on the site's holdout, and the site's own model if it has one.
 
-    Then both are scored on the server's test set as well, under weights by which it has the site's
-    label shares; see `fedbary.tasks._class_scores` for the metrics' names.
+    Then both are scored on the server's test set too, weighted to the site's label shares; see
+    `fedbary.tasks._class_scores` for the metrics' names.
     """
     shard, client, settings = job.shard, job.client(request, model), job.node.settings
     sets = {"": Tested(shard.x_held_out, shard.y_held_out)}

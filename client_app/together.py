@@ -1,8 +1,8 @@
 """Clients in one process train side by side: one batched model in place of one after another.
 
-A client's app runs as ever, twice. First it runs until it asks for its local inference; when all
-have asked, `fedbary.inference._side_by_side` answers them together; then it runs again, and is
-given its answer.
+Each client's app runs twice, unchanged. First it runs until it asks for its local inference. When
+all have asked, `fedbary.inference._side_by_side` answers them together. Then it runs again, and
+gets its answer.
 """
 
 from __future__ import annotations
@@ -22,22 +22,23 @@ _FIT: ContextVar[Callable[[str, Settings], Fit]] = ContextVar("fit", default=loc
 
 
 def inference(settings: Settings) -> Fit:
-    """Return the local method of a run, or who stands in for it here."""
+    """Return the local method of a run, or its substitute here."""
     return _FIT.get()(settings.inference, settings)
 
 
 class Together:
-    """Answers the training messages of a round, side by side where that can be done.
+    """Answers the training messages of a round, side by side if possible.
 
     Parameters
     ----------
     answer
-        From a message to its client's reply.
+        Takes a message, and returns its client's reply.
 
     Attributes
     ----------
     hindrance : str or None
-        Why clients train one after another; "" if they do not, None before the first training.
+        Reason why clients train one after another; "" if they do not, None before the first
+        training.
     """
 
     def __init__(self, answer: Callable[[Message], Message]) -> None:
@@ -61,7 +62,7 @@ class Together:
         return [replies[number] for number in range(len(messages))]
 
     def _fitted(self, asked: Sequence[_Asked]) -> Sequence[TrainedState | None]:
-        """Return what each has asked for, None where it is to do it alone."""
+        """Return each client's fit, None if it must train alone."""
         if not asked:
             return []
         name, calls = asked[0].name, [one.call for one in asked]
@@ -76,7 +77,7 @@ class Together:
 
 
 class _Asked(BaseException):
-    """Ends a client's first run: no error, so nobody on the way takes it for one."""
+    """Ends a client's first run; it is no Exception, so that no handler on the way catches it."""
 
     def __init__(self, name: str, call: Call) -> None:
         self.name, self.call = name, call

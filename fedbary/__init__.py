@@ -33,7 +33,7 @@ _LATER = {
     "reliability_picture": "figures.reliability",
     "score": "scores.prediction",
 }
-"""Names whose module imports PyTorch, which takes seconds, only for who needs it."""
+"""Names whose modules import PyTorch, which takes seconds; they are imported on first use."""
 
 # `fedbary.strategies` lies in this package in the wheel, and beside it in a clone.
 _clone = Path(__file__).resolve().parent.parent

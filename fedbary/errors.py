@@ -15,9 +15,9 @@ class SettingError(ValueError):
     setting : str
         The name of the setting, file or argument.
     value : object
-        What it held; or the error that reading it raised, whose text then stands in its place.
+        Its value; or the error of reading it, shown in its place.
     allowed : str
-        What is allowed, in words that go on from "expected".
+        Allowed values, in words that continue "expected".
     """
 
     def __init__(self, setting: str, value: object, allowed: str) -> None:
@@ -39,7 +39,7 @@ class CellError(SettingError):
     setting, value, allowed
         As of `SettingError`.
     told : str
-        What a site may tell the server of it.
+        Message that a site may send to the server.
     """
 
     def __init__(self, setting: str, value: object, allowed: str, told: str = "") -> None:
@@ -55,9 +55,9 @@ class RunError(RuntimeError):
 
 
 class Stopped(BaseException):
-    """A signal ends the command; the message says how to go on, if there is something to go on."""
+    """A signal ends the command; the message says how to resume the run, if there is one."""
 
 
 def one_line(error: Exception) -> str:
-    """Return what an error says, in one line; its type where it says nothing."""
+    """Return an error's message in one line; its type if it has none."""
     return printable(" ".join(str(error).split())) or type(error).__name__

@@ -166,7 +166,7 @@ class Factor:
         )
 
     def clipped(self, least_precision: float) -> Factor:
-        """Return the factor with precisions of at least that, above 0, where means are kept.
+        """Return the factor with precisions of at least a positive number; means stay.
 
         A weight whose precision is not positive has no mean: its shift becomes 0.
         """
@@ -205,9 +205,9 @@ def kl_divergence(q: Posterior, p: Posterior) -> float:
     """Kullback-Leibler divergence KL(q || p) in nats, summed over the Gaussian tensors.
 
     Per weight, ½ [log(v_p / v_q) + v_q / v_p + (m_q − m_p)² / v_p − 1], accumulated in float64.
-    Deterministic tensors have no density and are left out. Which way it runs matters: RKLB is
-    argmin_q Σ w_k KL(q || p_k), FKLB is argmin_q Σ w_k KL(p_k || q); swap the arguments for the
-    other direction.
+    Deterministic tensors have no density and are left out. The direction matters: RKLB is argmin_q
+    Σ w_k KL(q || p_k), FKLB is argmin_q Σ w_k KL(p_k || q). Swap the arguments for the other
+    direction.
 
     Raises
     ------
@@ -266,7 +266,7 @@ def gaussian_pairs(keys: Collection[str]) -> dict[str, str]:
 
 
 def layout_difference(posterior: Posterior, reference: Posterior) -> str | None:
-    """Say in what tensor two posteriors' names or shapes first differ; None if they agree."""
+    """Name the first tensor in which two posteriors' names or shapes differ; None if they agree."""
     for part, tensors, expected in (
         ("mean", posterior.mean, reference.mean),
         ("log-variance", posterior.log_var, reference.log_var),

@@ -1,4 +1,4 @@
-"""What strangers wrote, made fit for one line of a log or of a file."""
+"""Texts of strangers, made fit for one line of a log or of a file."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _RAISED = re.compile(r"<class '(?:[^']*\.)?(\w+)'>:<'(.*)'>", re.DOTALL)
 def shown(text: object) -> str:
     """Return a text as one printable line of at most `LONGEST` characters.
 
-    White space becomes single spaces; what cannot be printed (escape sequences, marks that turn
-    the direction of writing) is escaped as in a Python string. Of a longer text the beginning and
-    the end are kept: the one says what it is, the other, of an error, the cause.
+    White space becomes single spaces. Unprintable characters (escape sequences, marks that turn the
+    direction of writing) are escaped as in a Python string. A longer text keeps its beginning,
+    which tells its kind, and its end, which holds an error's cause.
     """
     held = str(text)
-    if len(held) > 4 * LONGEST:  # escapes make a text longer, so that no more can be shown
+    if len(held) > 4 * LONGEST:  # escapes make a text longer, so more would not fit
         held = held[: 2 * LONGEST] + _CUT + held[-2 * LONGEST :]
     line = printable(" ".join(held.split()))
     if len(line) <= LONGEST:
@@ -41,9 +41,9 @@ def composed(name: str) -> str:
 
 
 def cause(reason: object) -> str:
-    """Return what the reason of one of Flower's error replies says, as `shown` does.
+    """Return the cause in one of Flower's error replies, as `shown` does.
 
-    Flower frames an exception's kind and message, and under Ray puts Ray's account of it before.
+    Flower frames an exception's kind and message; with Ray it puts Ray's account before them.
     """
     _, frame, message = str(reason).rpartition(_FRAME)
     if frame:
@@ -64,7 +64,7 @@ def alike(names: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def printable(text: str) -> str:
-    """Return a text in which what cannot be printed is escaped as in a Python string."""
+    """Return a text with unprintable characters escaped as in a Python string."""
     if text.isprintable():
         return text
     return "".join(

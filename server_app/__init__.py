@@ -76,7 +76,7 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def _say(error: Exception) -> None:
-    """Log what ends a run: now, and once more below all that Flower says of it at its exit."""
+    """Log a run's error now, and once more below Flower's own lines at exit."""
 
     def say() -> None:
         log(ERROR, "fedbary: %s", said)
@@ -89,8 +89,8 @@ def _say(error: Exception) -> None:
 def run(grid: Grid, settings: Settings, folder: Path) -> None:
     """Train a federation and write its results to `folder`.
 
-    The folder must not exist yet, or, where the settings say `resume`, hold a run that was cut
-    off, which then goes on from a checkpoint, or from the start if there is none yet.
+    The folder must not exist yet. With `resume` it may hold a run that was cut off, which goes on
+    from a checkpoint, or from the start if there is none yet.
 
     Raises
     ------
@@ -175,9 +175,9 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
 
 @contextmanager
 def only_our_lines() -> Iterator[None]:
-    """Keep Flower's own account of each round out of the log, for one line a round instead.
+    """Keep Flower's own lines on each round out of the log, in favour of one line a round.
 
-    Warnings and errors stay, whoever logs them.
+    Warnings and errors stay.
     """
 
     def ours(record: LogRecord) -> bool:

@@ -1,4 +1,4 @@
-"""How a run begins: its folder, new or reopened, and what its task learns by asking."""
+"""The beginning of a run: its folder, new or reopened, and its task's first questions."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def new_folder(
     agreed: Mapping[str, Any],
     beginning: Beginning | None,
 ) -> RunFolder:
-    """Return a run's folder, with what is known before its first round.
+    """Return a run's folder, with the facts before its first round.
 
-    `agreed` is what messages tell every site of the data and the model.
+    `agreed` holds the messages' entries on the data and the model.
     """
     counts = {member.name: member.label_counts for member in roster.members}
     results = RunFolder(folder, settings, counts)
@@ -62,7 +62,7 @@ def new_folder(
 
 
 def reopened_folder(folder: Path, settings: Settings, checkpoint: Checkpoint) -> RunFolder:
-    """Return the folder of a run that goes on; the log says from where, and what has changed."""
+    """Return a resumed run's folder; the log names the checkpoint and changes."""
     for change in changed_bits(folder, settings):
         log(WARNING, "%s: the last bits will differ from the uninterrupted run's", change)
     results = RunFolder.reopened(folder, settings, checkpoint)
@@ -88,7 +88,7 @@ def set_out(recorder: Recorder, beginning: Beginning) -> None:
 
 
 def dealt_digest(task: Task, roster: Roster) -> Digest | None:
-    """Return the digest of the data, dealt where nodes say so; what they say may be a lie."""
+    """Return the digest of the data, dealt if nodes say so; their claims are not trusted."""
     clients = task.settings.clients
     try:
         dealt = any(member.partitions == clients for member in roster.members)
@@ -117,7 +117,7 @@ def facts_of(
 
 
 def _read_facts(task: Task, results: RunFolder) -> Mapping[str, Tensor]:
-    """Return what a run has learnt, tried on two inputs of zeros."""
+    """Return a run's kept facts, tried on two inputs of zeros."""
     facts = results.read_tensors(task.facts)
     x = task.zeros(task.signature())
     y = x.new_zeros(len(x))

@@ -36,17 +36,17 @@ from strategies.internals import log
 
 
 def calibrate(recorder: Recorder, roster: Roster, asker: Asker, config: Mapping[str, Any]) -> None:
-    """Ask the sites for histograms of what they hold out, and keep their thresholds.
+    """Ask the sites for histograms of their holdouts, and keep the thresholds.
 
-    A site whose histogram does not count what it said that it holds out is left out by name.
-    Nothing happens in a run without conformal sets.
+    A site is left out, with a warning, if its histogram does not match its claimed holdout. Nothing
+    happens in a run without conformal sets.
 
     Parameters
     ----------
     recorder, roster, asker
         The run's; the recorder holds the model of the result.
     config
-        What every message holds beside its arrays.
+        Entries of every message beside its arrays.
     """
     settings, level = recorder.settings, told(OfGuarantees, recorder.settings).conformal
     if level is None:
@@ -83,7 +83,7 @@ def _histograms(
     answers = asker.answers(question, nodes, config)
     for node in nodes:
         if node not in answers:
-            log(WARNING, "%s sent no histogram and has no part in the sets", roster.called(node))
+            log(WARNING, "%s sent no histogram and is left out of the sets", roster.called(node))
     sites = {}
     for member in roster.members:
         if (held := answers.get(member.node_id)) is None:
@@ -110,7 +110,7 @@ def _tested(
 ) -> dict[str, dict[str, float]]:
     """Return how the sets do on the server's test set, in all and by row, and draw their sizes.
 
-    Without a test set it is nothing.
+    Without a test set it returns nothing.
     """
     settings, task = recorder.settings, recorder.task
     if settings.dataset == "none" or (on := task.scored_by_clients(recorder.facts)) is None:

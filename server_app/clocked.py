@@ -19,7 +19,7 @@ from strategies import AsynchronousStrategy
 
 
 class Clock:
-    """How many seconds a node's reply takes.
+    """Seconds of a node's reply.
 
     Parameters
     ----------
@@ -31,10 +31,10 @@ class Clock:
         self._speeds = speeds_of(told(Clocked, settings).speeds, settings.seed)
         self._roster, self._passes = roster, told(StepParameters, settings).local_epochs
         for member in roster.members:
-            self._speeds(member.name)  # says at once what a trace lacks
+            self._speeds(member.name)  # raises an error at once if the trace lacks a site
 
     def seconds(self, node: int, now: float) -> float:
-        """Return how long `local_epochs` passes over a node's examples take that is asked now.
+        """Return the seconds of a node's `local_epochs` if it is asked now.
 
         Its latency and the times when it is away are added.
         """
@@ -43,7 +43,7 @@ class Clock:
 
 
 class ClockedRounds(Rounds):
-    """Rounds that take as long as the slowest client that the server waits for.
+    """Rounds as long as the slowest client that the server waits for.
 
     A client whose reply would come too late is not asked, which saves its work: the reply would be
     lost.
@@ -91,10 +91,10 @@ class ClockedRounds(Rounds):
 
 
 class Aggregates(Rounds):
-    """What aggregates without rounds call back; the strategy keeps the time."""
+    """Callbacks of aggregates without rounds; the strategy keeps the time."""
 
     def measured(self) -> dict[str, Any]:
-        """Return the virtual time, and how late the replies were."""
+        """Return the virtual time, and the replies' staleness."""
         strategy = self._recorder.strategy
         assert isinstance(strategy, AsynchronousStrategy)
         found = {LATENESS: strategy.staleness, JOURNAL: strategy.journal}
@@ -105,7 +105,7 @@ class Aggregates(Rounds):
 def rounds_of(
     roster: Roster, asker: Asker, recorder: Recorder, config: Mapping[str, Any]
 ) -> tuple[Rounds, Clock | None]:
-    """Return what the run's mode calls back, and its clock, if it has one."""
+    """Return the callbacks of the run's mode, and its clock, if it has one."""
     settings = recorder.settings
     virtual = told(Clocked, settings).speeds != "none" and not replays(settings)
     clock = Clock(settings, roster) if virtual else None

@@ -10,7 +10,7 @@ from flwr.app import MetricRecord, RecordDict
 def means_of(known: Collection[str]) -> Callable[[list[RecordDict], str], MetricRecord]:
     """Return the function that takes the weighted mean of each known metric.
 
-    It is over the replies that tell the metric; the weight itself gets none.
+    It is over the replies that hold the metric; the weight itself is not averaged.
     """
 
     def means(replies: list[RecordDict], weight_key: str) -> MetricRecord:

@@ -1,4 +1,4 @@
-"""The pictures of a run that has ended; none of them can cost it its result."""
+"""The pictures of a run that has ended; their failure does not cost the result."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def draw_partition(results: RunFolder, label_counts: Mapping[str, Sequence[int]]) -> None:
-    """Draw who holds how many examples of which class; nothing where a site does not tell."""
+    """Draw each site's examples of each class; nothing if a site does not tell them."""
     if not all(label_counts.values()):
         return
     dealt = all(name == f"partition {part}" for part, name in enumerate(label_counts))

@@ -1,4 +1,4 @@
-"""What every round yields: collected, logged and written to the run folder."""
+"""Results of every round: collected, logged and written to the run folder."""
 
 from __future__ import annotations
 
@@ -36,30 +36,30 @@ KNOWN: Mapping[str, tuple[float, float]] = {
     "train-nll": (-math.inf, math.inf),
     "kl": (-math.inf, math.inf),
 }
-"""What is recorded of a client's metrics in every task, each with its least and largest value."""
+"""Recorded metrics of clients in every task, each with its least and largest value."""
 
 
 class Recorder:
-    """Collects what each round yields and writes it as one line to the log and to the results.
+    """Collects each round's results and writes them as one line to the log and to the results.
 
-    It listens to a strategy: `asked` hears what clients are sent, `trained` and `evaluated` the
-    admitted replies; then `record` is given the new global arrays.
+    It listens to a strategy: `asked` hears the messages, `trained` and `evaluated` the admitted
+    replies; then `record` gets the new global arrays.
 
     Parameters
     ----------
     settings, results, roster
         The run's.
     facts
-        What the task has learnt by asking.
+        Facts that the task has learnt by asking.
     traffic
-        What a message's arrays take on the way, "down" and "up", where that is less than they hold.
+        Bytes of a message's arrays on the way, "down" and "up", if they are compressed.
 
     Attributes
     ----------
     model : nn.Module
-        The network that the global arrays are of; at first it holds what the run starts from.
+        The network of the global arrays; at first it holds the initialisation.
     known_metrics : mapping of str to (float, float)
-        What is recorded of a client's metrics, each with its least and its largest value.
+        Recorded metrics of a client, each with its least and its largest value.
     strategy : MethodStrategy
         The run's, to be set before the first round.
     """
@@ -94,18 +94,18 @@ class Recorder:
         self._started = self._then = time.perf_counter()
 
     def take(self, arrays: Mapping[str, Tensor]) -> Predictive:
-        """Hold a global model, and return what predicts by it, as `predictive` is from now on."""
+        """Hold a global model, and return its `predictive`, which is used from now on."""
         self._arrays = arrays
         self.model.load_state_dict({**arrays})
         self.predictive = self.strategy.predictive(self.model.state_dict())
         return self.predictive
 
     def asked(self, contents: Sequence[RecordDict]) -> None:
-        """Take how much a client is sent."""
+        """Take the size of a client's message."""
         self._bytes = {"down": _mean_bytes(contents)}
 
     def trained(self, replies: Mapping[int, RecordDict], tensors: Sequence[Tensors]) -> None:
-        """Take each client's training metrics, and how far apart their variances lie."""
+        """Take each client's training metrics, and the spread of their variances."""
         self._trained = self._metrics(replies)
         self._bytes["up"] = _mean_bytes(list(replies.values()))
         self._spread = log_var_spread(tensors)
@@ -118,8 +118,8 @@ class Recorder:
         """Score the global model, record the round and write the checkpoint.
 
         The model is the one taken last. On resume Flower first reports the starting arrays, whose
-        round is on disk: that is scored and not recorded. `told` is what the sites were asked after
-        the round.
+        round is on disk: they are scored and not recorded. `told` holds the answers to questions
+        after the round.
         """
         is_known = server_round < len(self.results.rounds)
         outcome = self._outcome(
@@ -185,7 +185,7 @@ class Recorder:
         return MetricRecord({**scores})
 
     def settle(self) -> None:
-        """Take the model of the result, which is the last round's or the best."""
+        """Take the model of the result, the last round's or the best."""
         if self.settings.keep_best != "none":
             self._take_best()
 
@@ -215,7 +215,7 @@ class Recorder:
         self._tracking.stop(killed=not isinstance(error, Exception))
 
     def _take_best(self) -> None:
-        """Say which round is the best, and go back to it."""
+        """Name the best round, and go back to it."""
         line, score = self.results.result, self.settings.keep_best
         if line.get(schema.BEST_ROUND) is None:
             log(
@@ -239,8 +239,8 @@ class Recorder:
         self.take(checkpoint.arrays)
 
     def _outcome(self, server_round: int, told: Mapping[str, Any]) -> Outcome:
-        """Return what is scored after a round."""
-        known = all(held := self._label_counts())  # of a site that withholds its own none are
+        """Return the outcome of a round, to be scored."""
+        known = all(held := self._label_counts())  # a site that withholds its metrics has none
         counts = [sum(of_class) for of_class in zip(*held, strict=True)] if known else []
         return Outcome(
             server_round,
@@ -258,7 +258,7 @@ class Recorder:
         return [member.label_counts for member in self.roster.members]
 
     def _replies(self, server_round: int) -> dict[str, Any]:
-        """Return how many replies were admitted, why others were not, and who sent none."""
+        """Return the number of admitted replies, the reasons of refusals, and silent clients."""
         if server_round == 0:
             return {}
         return {
@@ -288,5 +288,5 @@ class Recorder:
 
 
 def _mean_bytes(contents: Sequence[RecordDict]) -> float:
-    """Return the mean size of messages' arrays, in bytes; NaN of none."""
+    """Return the mean size of messages' arrays, in bytes; NaN without messages."""
     return sum(map(bytes_of, contents)) / len(contents) if contents else math.nan

@@ -1,4 +1,4 @@
-"""What the rounds of a run call back: who takes part, what clients are told, what follows."""
+"""Callbacks of a run's rounds: the choice of nodes, the messages' entries, the record."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from strategies.internals import log
 
 
 class Rounds:
-    """Chooses each round's nodes, and has its result recorded.
+    """Chooses each round's nodes, and records its result.
 
     Parameters
     ----------
     roster, asker, recorder
         The run's. The recorder knows the strategy before the first round.
     config
-        What every message holds beside its arrays.
+        Entries of every message beside its arrays.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Rounds:
         return self._roster.evaluators(server_round) if held_out else []
 
     def tell(self) -> dict[str, int | float]:
-        """Return what clients are told of the federation."""
+        """Return the messages' entries on the federation."""
         return {
             EXAMPLES_KEY: self._roster.num_examples,
             CLIENTS_KEY: len(self._roster.members),
@@ -61,13 +61,13 @@ class Rounds:
         }
 
     def measured(self) -> dict[str, Any]:
-        """Return what is recorded of a round beside its scores."""
+        """Return the recorded entries of a round beside its scores."""
         return {}
 
     def after(self, round_here: int, arrays: ArrayRecord) -> MetricRecord | None:
         """Put the task's questions to the sites, and record the round.
 
-        `round_here` counts from where this process began. A run ends early where `patience` says.
+        `round_here` counts from this process's first round. A run ends early by `patience`.
         """
         recorder, results = self._recorder, self._recorder.results
         server_round = round_here + recorder.strategy.completed_rounds
@@ -84,12 +84,12 @@ class Rounds:
 
 
 class _EarlyStop(Exception):
-    """Ends the rounds: Flower asks after each of them for nothing but its scores."""
+    """Ends the rounds from the callback for scores, Flower's only one after each round."""
 
 
 @contextmanager
 def until_stale(results: RunFolder) -> Iterator[None]:
-    """Let the rounds end early, and say why."""
+    """Let the rounds end early, and log the reason."""
     try:
         yield
     except _EarlyStop:

@@ -1,4 +1,4 @@
-"""The strategy of a run: what its method needs beside what every strategy takes."""
+"""The strategy of a run, with its method's own arguments."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def strategy_of(
 ) -> MethodStrategy:
     """Return the strategy that the run's settings choose, with its callbacks.
 
-    One without rounds may skip as many aggregates in a row as make up `max_skipped` rounds.
+    A strategy without rounds may skip as many aggregates in a row as `max_skipped` rounds have.
     """
     settings, roster = recorder.settings, recorder.roster
     means = means_of(recorder.known_metrics)
@@ -59,13 +59,13 @@ def strategy_of(
 
 
 def require_room_for_draws(settings: Settings, model: Mapping[str, Tensor]) -> None:
-    """Refuse more samples than the machine can hold of what is drawn of each network."""
+    """Refuse more samples than the machine's memory can hold."""
     drawn = model if method_of(settings).draws_around else Posterior.from_state_dict(model).log_var
     require_room("samples", settings.samples, drawn)
 
 
 def bench_of(settings: Settings, facts: Mapping[str, Tensor]) -> Bench:
-    """Return a network and the server's own examples, as the network takes them."""
+    """Return a network and the server's own examples, in the network's form."""
     task = task_of(settings)
     kept = task.server_shard()
     held = task.prepared(kept, facts) if facts else kept
@@ -73,7 +73,7 @@ def bench_of(settings: Settings, facts: Mapping[str, Tensor]) -> Bench:
 
 
 def _parameters(settings: Settings, facts: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Return the arguments that the run's strategy has beside those of all."""
+    """Return the further arguments of the run's strategy."""
     bench = bench_of(settings, facts) if method_of(settings).needs_bench else None
     keep = settings.projection != "none"
     return {**arguments_of(settings), "seed": settings.seed, "bench": bench, "keep_models": keep}

@@ -1,4 +1,4 @@
-"""A virtual clock for a simulation: how many seconds each client's work takes."""
+"""A virtual clock for a simulation: the seconds of each client's work."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ COLUMNS = ("site", "seconds_per_example", "latency")
 """The columns of a trace."""
 
 AWAY = "away"
-"""A further column that a trace may have: when the site is away, such as 10-20 35-50."""
+"""Optional column of a trace: times when the site is away, such as 10-20 35-50."""
 
 LEAST_SECONDS, MOST_SECONDS = 1e-3, 1e-2
 """Seconds an example of the fastest and the slowest client that `uniform` draws."""
 
 MEDIAN_SECONDS, LOG_STD = 3e-3, 0.9
-"""Of `lognormal`: four of five clients lie within a factor of ten."""
+"""Spread of `lognormal`: four of five clients lie within a factor of ten."""
 
 LATENCY_EXAMPLES = 50
-"""A drawn latency is the time of so many examples: slow machines have slow lines."""
+"""Examples whose time makes a drawn latency: slow machines have slow lines."""
 
 
 @dataclass(frozen=True)
 class Speed:
-    """How fast a client is.
+    """Speed of a client.
 
     Parameters
     ----------
     seconds_per_example : float
-        Of one pass over one example, above 0.
+        Seconds of one pass over one example, above 0.
     latency : float
         Seconds of a message there and back, 0 or more.
     away : sequence of (float, float)
-        From when to when it is away, in virtual seconds, ascending. Its work rests meanwhile.
+        Intervals of absence, in virtual seconds, ascending. Its work rests meanwhile.
     """
 
     seconds_per_example: float
@@ -52,7 +52,7 @@ class Speed:
     away: Sequence[tuple[float, float]] = ()
 
     def seconds(self, examples: int, now: float = 0.0) -> float:
-        """Return how long a reply takes that passes over so many examples and is asked for now."""
+        """Return the seconds of a reply with passes over so many examples, asked for now."""
         arrives = now + self.latency + self.seconds_per_example * examples
         for leaves, returns in self.away:
             if leaves < arrives and now < returns:
@@ -73,7 +73,7 @@ def speeds_of(chosen: str, seed: int) -> Callable[[str], Speed]:
     Raises
     ------
     SettingError
-        If the trace cannot be read; of a site, when it is asked for, if the trace does not name it.
+        If the trace cannot be read; at a call for a site, if the trace does not name it.
     """
     if chosen not in ("uniform", "lognormal"):
         return _traced(chosen)
@@ -148,6 +148,6 @@ def _read(place: str, row: Sequence[str], columns: int) -> tuple[str, Speed]:
 
 
 def _times(text: str) -> list[tuple[float, float]]:
-    """Read times such as 10-20 35-50; a ValueError where it is no such text."""
+    """Read times such as 10-20 35-50; a ValueError for another text."""
     pairs = (each.split("-") for each in text.split())
     return [(float(leaves), float(returns)) for leaves, returns in pairs]

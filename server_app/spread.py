@@ -1,4 +1,4 @@
-"""How far apart the clients' log-variances lie."""
+"""Spread of the clients' log-variances."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from fedbary.methods import Tensors
 
 
 def log_var_spread(clients: Sequence[Tensors]) -> dict[str, float]:
-    """Return how far apart the clients' log-variances lie, per tensor, in nats.
+    """Return the spread of the clients' log-variances, per tensor, in nats.
 
-    It is their standard deviation over the clients, averaged over the weights; nothing without
+    It is their standard deviation over the clients, averaged over the weights; empty without
     Gaussians or with one client.
     """
     if len(clients) < 2:
@@ -28,7 +28,7 @@ def log_var_spread(clients: Sequence[Tensors]) -> dict[str, float]:
 
 
 def _mean_std(clients: Sequence[Tensor]) -> float:
-    """Return the clients' standard deviation, averaged over weights; in the memory of a piece."""
+    """Return the clients' standard deviation, averaged over weights, computed in pieces."""
     pieces = zip(*(values.split(PIECE) for values in clients), strict=True)
     total = sum(float(torch.stack(piece).std(0).sum()) for piece in pieces)
     return total / clients[0].numel()

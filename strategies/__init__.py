@@ -1,8 +1,8 @@
 """Flower strategies that aggregate Gaussian posteriors, one class per rule.
 
-Every rule in `fedbary.aggregation.RULES` has a class here by its name; that of FedAvg, a name of
-Flower's, is `strategy_for("FedAvg")`. Every method in `fedbary.methods.METHODS` has a class by its
-name too, whose clients answer by a `Client`.
+Every rule in `fedbary.aggregation.RULES` has a class here by its name. FedAvg is a name of
+Flower's; its class is `strategy_for("FedAvg")`. Every method in `fedbary.methods.METHODS` has a
+class by its name too; its clients answer by a `Client`.
 """
 
 from fedbary.aggregation import RULES

@@ -1,4 +1,4 @@
-"""Which replies may enter the aggregate, and why the others may not."""
+"""Admission of replies to the aggregate, and the reasons of refusals."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LARGEST_NUMBER = 1e300
 """The largest magnitude of a metric or a weight: no sum of them overflows."""
 
 MOST_NUMBERS = 1000
-"""The most numbers in the metrics of an admitted reply, those in lists counted singly."""
+"""Most numbers in the metrics of an admitted reply; those in lists count singly."""
 
 _ROUNDING = 1e-6
 
@@ -36,14 +36,14 @@ def train_refusal(
     reference : ArrayRecord
         The global arrays that the clients were sent.
     convention : Convention
-        Which arrays are Gaussian, and the unit of their scales.
+        Rule that tells Gaussian arrays, and the unit of their scales.
     weighted_by_key : str
         The metric that holds the reply's weight.
 
     Returns
     -------
     str or None
-        What is wrong, without the client's name. Like the texts of the other functions here it may
+        The fault, without the client's name. Like the texts of the other functions here it may
         quote the client: pass it through `fedbary.texts.shown` before you log it.
     """
     if reason := evaluate_refusal(reply, weighted_by_key):
@@ -83,7 +83,7 @@ def repeated(
     replies : sequence of Message
         The round's replies.
     refusals : sequence of str or None
-        Why each is refused already. A refused reply does not count as the node's first.
+        Reason of each earlier refusal. A refused reply does not count as the node's first.
     """
     seen: set[int] = set()
     reasons = []
@@ -112,12 +112,12 @@ def metrics_of(reply: Message) -> MetricRecord:
 def metric_refusals(
     replies: Sequence[Message], known: Mapping[str, tuple[float, float]] | None = None
 ) -> list[str | None]:
-    """Say why metrics of admitted replies cannot be averaged with the others'; None where they can.
+    """Say why metrics of admitted replies cannot be averaged with the others'; None if they can.
 
-    Sound metrics are finite and hold, under a `known` key, a number (no list) from its least to its
-    largest, up to rounding. Where keys are known, other keys do not matter. Where none are, metrics
-    must also have the commonest form, which is their keys and list lengths; of equally common forms
-    the one with fewer lists, then the one with more numbers, then the first.
+    Sound metrics are finite. Under a `known` key they hold a number (no list) within its range, up
+    to rounding; other keys are then ignored. Without known keys metrics must have the commonest
+    form, which is their keys and list lengths. Among equally common forms the one with fewer lists
+    wins, then the one with more numbers, then the first.
     """
     unsound = [_unsound(reply, known or {}) for reply in replies]
     if known:

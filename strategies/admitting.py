@@ -1,4 +1,4 @@
-"""Flower's FedAvg with a gate: which replies count, for how much, and who was refused."""
+"""Flower's FedAvg with a gate: admitted replies, their weights, and refusals."""
 
 from __future__ import annotations
 
@@ -25,21 +25,22 @@ class AdmittingStrategy(AskingStrategy):
     Parameters
     ----------
     *args, **kwargs
-        Those of `AskingStrategy`, and so of `flwr.serverapp.strategy.FedAvg`, in its order.
+        Arguments of `AskingStrategy`, and so of `flwr.serverapp.strategy.FedAvg`, in its order.
     max_weight_ratio : float, optional
-        The largest ratio of a reply's weight to the round's median weight, in training and in
-        evaluation, 1 or more; a larger weight counts as that much. None: no bound, so a client that
-        claims a million times the others' examples is the aggregate (but not under robust rules).
+        Largest ratio of a reply's weight to the round's median weight, in training and in
+        evaluation, 1 or more; a larger weight is reduced to it. None: no bound, so a client that
+        claims a million times the others' examples decides the aggregate (but not with robust
+        rules).
     train_limit, evaluate_limit : callable, optional
-        From a node's id, the largest weight of its reply, None where that is not known. A larger
-        weight counts as that much, with a warning; a reply that may weigh 0 is refused.
+        Takes a node's id, and returns the largest weight of its reply, None if unknown. A larger
+        weight is reduced to it, with a warning; a reply whose limit is 0 is refused.
     name_node : callable, optional
-        From a node's id, the name of its site, by which refusals call it and a method knows it over
-        all rounds; None where that is not known. Then it is the id, which changes when a SuperNode
-        without a registered key is started again.
+        Takes a node's id, and returns the name of its site, None if unknown. Refusals use the name,
+        and a method knows the site by it over all rounds. An unknown name is replaced by the id,
+        which changes when a SuperNode without a registered key is started again.
     known_metrics : mapping of str to (float, float), optional
-        The metrics that clients send as numbers, each with its least and its largest value. A reply
-        with something else under one of these keys is left out of the metrics, and replies may hold
+        Metrics that clients send as numbers, each with its least and its largest value. A reply
+        with another value under one of these keys is left out of the metrics. Replies may hold
         other keys; `train_metrics_aggr_fn` and `evaluate_metrics_aggr_fn` should read these keys
         alone. None: the commonest set of keys is averaged; replies with others are left out.
     listener : Listener, optional
@@ -58,7 +59,7 @@ class AdmittingStrategy(AskingStrategy):
     """
 
     convention = CONVENTIONS["fedbary"]
-    """Which arrays are Gaussian, and the unit of their scales."""
+    """Rule that tells Gaussian arrays, and the unit of their scales."""
 
     def __init__(
         self,
@@ -88,7 +89,7 @@ class AdmittingStrategy(AskingStrategy):
 
     @classmethod
     def _arguments(cls) -> list[str]:
-        """Return the names of what the class and those that it extends take, those first."""
+        """Return the names of the arguments of the class and its bases, the bases' first."""
         return [
             name
             for base in cls.__mro__
@@ -108,7 +109,7 @@ class AdmittingStrategy(AskingStrategy):
         return self._gate.unanswered
 
     def _name(self, reply: Message) -> str:
-        """Return what a method knows the client of a reply by."""
+        """Return the name by which a method knows the client of a reply."""
         return self._named(reply.metadata.src_node_id)
 
     def _named(self, node_id: int) -> str:

@@ -1,4 +1,4 @@
-"""What a client is asked: a message read once, answered by the method that it names."""
+"""A client's task: a message read once, answered by the method that it names."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ from .method_strategy import KEPT_KEY, METHOD_KEY, RUN_KEY
 from .state_memory import StateMemory
 
 Place = Path | RecordDict | None
-"""Where a client keeps tensors between rounds: a folder of its own, its node's state, nowhere."""
+"""Place of a client's tensors between rounds: a folder of its own, its node's state, or none."""
 
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """What a message asks of a client.
+    """A message's request to a client.
 
     Parameters
     ----------
     message
         The message.
     config
-        What it says beside its arrays.
+        Its entries beside its arrays.
     received
         Its arrays, decoded once.
     keep_in
-        Where the client keeps what its next round needs.
+        Place of the tensors that the client's next round needs.
     """
 
     message: Message
@@ -68,7 +68,7 @@ class Request:
 
     @cached_property
     def method(self) -> Method:
-        """The method that is named, with the message's parameters; the plain one without a name.
+        """The named method with the message's parameters; the plain one without a name.
 
         Raises
         ------
@@ -85,13 +85,13 @@ class Request:
             raise SettingError("method", name, f"one of this version's ({error})") from None
 
     def fit(self, local: Local) -> Fitted:
-        """Do the client's work of a round, with what it kept of its last admitted reply.
+        """Do the client's work of a round, with the tensors of its last admitted reply.
 
         Raises
         ------
         SettingError
-            If the message names no method, the prior must act and cannot, or what the client kept
-            is not there.
+            If the message names no method, the method needs a prior that cannot act, or the
+            client's kept tensors are missing.
         """
         method = self.method
         if METHOD_KEY not in self.config:
@@ -115,11 +115,11 @@ class Request:
 
     @property
     def scores_own_model(self) -> bool:
-        """Whether the client of an evaluation message scores a model of its own."""
+        """True if the client of an evaluation message scores a model of its own."""
         return self.method.personalises or KEPT_KEY in self.config
 
     def own_model(self, local: Local) -> Predictive | None:
-        """Return the client's own model, from what it was sent and what it keeps."""
+        """Return the client's own model, from the message and its kept tensors."""
         if KEPT_KEY not in self.config:
             return self.method.personal(local, self.received, {})
         memory, admitted, _ = self._memory()
@@ -138,14 +138,14 @@ class Request:
 
 
 def part_asked(config: ConfigRecord) -> float:
-    """Return the part of all clients' examples that lies at those asked; 1 where nobody says so."""
+    """Return the asked clients' fraction of all examples; 1 if the message does not tell."""
     told = [config.get(key) for key in (ASKED_KEY, EXAMPLES_KEY)]
     asked, every = (float(number) if isinstance(number, int) else 0.0 for number in told)
     return min(1.0, asked / every) if asked > 0 and every > 0 else 1.0
 
 
 def share_of(config: ConfigRecord, examples: int) -> float:
-    """Return how many times the mean client's examples these are; 1 where nobody says so."""
+    """Return the ratio of these examples to the mean client's; 1 if the message does not tell."""
     clients, every = (config.get(key) for key in (CLIENTS_KEY, EXAMPLES_KEY))
     known = isinstance(clients, int) and isinstance(every, int) and min(clients, every) > 0
     return examples * clients / every if known else 1.0  # type: ignore[operator]
@@ -154,14 +154,14 @@ def share_of(config: ConfigRecord, examples: int) -> float:
 def global_model(
     method: Method, received: Mapping[str, Tensor], names: Collection[str]
 ) -> Predictive:
-    """Return the global model with the networks, or the posterior, by which the server predicts.
+    """Return the global model with the networks, or the posterior, that the server predicts with.
 
     Parameters
     ----------
     method
         The run's.
     received
-        What the client was sent.
+        Arrays that the client was sent.
     names
         The keys of the model's state dict.
     """

@@ -25,7 +25,7 @@ with warnings.catch_warnings():  # torch warns of read-only memory once a proces
 
 _READ_HEADER = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 _LENGTH = {b"\1\0": slice(8, 10), b"\2\0": slice(8, 12)}
-"""Where a header of each version tells how long it is."""
+"""Place of a header's length, by version."""
 
 _LONGEST_HEADER = 10_000
 
@@ -38,8 +38,8 @@ def tensor_from_array(array: Array) -> Tensor:
     Raises
     ------
     ValueError
-        If the bytes are not those of one array of numbers. Whatever numpy or PyTorch raises on a
-        stranger's bytes, this function raises nothing else.
+        If the bytes are not those of one array of numbers. No other error of numpy or PyTorch gets
+        through.
     """
     try:
         return _view(array)
@@ -87,9 +87,9 @@ def array_from_tensor(tensor: Tensor) -> Array:
 
 
 def bytes_of(content: RecordDict) -> int:
-    """Return how many bytes the arrays of a message have, with what tells how they are packed.
+    """Return the bytes of a message's arrays, and of the description of their packing.
 
-    The message may be a stranger's: whatever it tells is counted, nothing is read.
+    The message may be a stranger's: its entries are counted, not read.
     """
     arrays = [array for record in content.array_records.values() for array in record.values()]
     told = content.config_records.get(PACKING, ConfigRecord()).values()
@@ -127,7 +127,7 @@ class BlankArray:
 
 
 class Blanks:
-    """Tensors that lie in the bytes of future arrays, so that a result need not be copied."""
+    """Tensors in the bytes of future arrays, so that a result is not copied."""
 
     def __init__(self) -> None:
         self._made: dict[int, BlankArray] = {}
@@ -156,5 +156,5 @@ class Blanks:
 
 
 def _is_same(one: Tensor, other: Tensor) -> bool:
-    """Whether tensors that begin at one place of the memory are the same."""
+    """Return whether tensors that begin at one address are the same."""
     return (one.shape, one.stride(), one.dtype) == (other.shape, other.stride(), other.dtype)

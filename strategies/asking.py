@@ -1,4 +1,4 @@
-"""Flower's FedAvg whose caller chooses the nodes of a round and adds to what they are told."""
+"""Flower's FedAvg whose caller chooses the nodes of a round and adds entries to messages."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ EXAMPLES_KEY = "all-examples"
 """The entry of a message's config with the number of examples of all clients."""
 
 CLIENTS_KEY = "all-clients"
-"""The entry with how many clients there are."""
+"""The entry with the number of clients."""
 
 ASKED_KEY = "asked-examples"
-"""The entry with that of the clients that are asked in the round."""
+"""The entry with the number of clients that are asked in the round."""
 
 COUNTED_KEY = "counted-rounds"
 """The entry with the number of rounds so far that gave an aggregate."""
 
 Choose = Callable[[int], list[int]]
-"""From the server round, the ids of the nodes that are asked, in the order of sending."""
+"""Takes the server round, and returns the ids of the nodes to ask, in the order of sending."""
 
 
 class AskingStrategy(FedAvg):
@@ -31,13 +31,13 @@ class AskingStrategy(FedAvg):
     Parameters
     ----------
     *args, **kwargs
-        Those of `flwr.serverapp.strategy.FedAvg`, in its order.
+        Arguments of `flwr.serverapp.strategy.FedAvg`, in its order.
     choose_nodes, choose_evaluators : callable, optional
-        From the server round, the ids of the nodes that train or evaluate, in the order of sending.
-        None: Flower samples them, which no seed reproduces.
+        Take the server round, and return the ids of the nodes that train or evaluate, in the order
+        of sending. None: Flower samples them, which no seed reproduces.
     tell : callable, optional
-        Returns what each message's config holds beside the round's own: values by name. It is
-        called once the nodes are chosen.
+        Returns further entries of each message's config: values by name. It is called once the
+        nodes are chosen.
 
     Attributes
     ----------
@@ -103,5 +103,5 @@ class AskingStrategy(FedAvg):
 
 
 def question(message_type: str, server_round: int) -> str:
-    """Return the mark of what a message asks, which shows that a reply is late."""
+    """Return the mark of a message's question; it shows that a reply is late."""
     return f"{message_type}, round {server_round}"

@@ -34,7 +34,7 @@ from .method_strategy import MethodStrategy
 from .names import Names
 
 RECENT = 20
-"""How many admitted replies a reply is compared with that arrives alone."""
+"""Number of earlier admitted replies that a single reply is compared with."""
 
 _NOW, _RECENT = "async/now", "async/recent"
 
@@ -50,25 +50,25 @@ class AsynchronousStrategy(MethodStrategy):
     *args, **kwargs
         Those of the method's strategy.
     asynchronous : Asynchronous
-        How many clients are at work, and how their replies count.
+        Number of clients at work, and the weights of their replies.
     seconds : callable, optional
-        From a node's id and the virtual time, how many seconds later the reply arrives that it is
-        asked for then. Replies arrive in the order of this clock, at any real speed. None: they
-        arrive as they come, in real time.
+        Takes a node's id and the virtual time, and returns the seconds until the reply to a
+        question asked then. Replies arrive in the order of this clock, at any real speed. None:
+        they arrive as they come, in real time.
     journal : iterable of mappings, optional
-        The `journal` of all aggregates of a run before, which is made again in its order.
+        The `journal` of all aggregates of an earlier run, to be repeated in its order.
 
     Raises
     ------
     SettingError
-        If the method needs the replies of a round, or its clients keep what they trained.
+        If the method needs the replies of a round, or its clients keep their models.
 
     Attributes
     ----------
     now : float
         Seconds on the clock, when the last reply arrived.
     staleness : list of int
-        How many aggregates the replies of the last one were late, in the order of arrival.
+        Staleness of the replies of the last aggregate, in aggregates, in the order of arrival.
     journal : list of dict
         The questions that ended in the last aggregate, in the order of their end: `site`, `round`
         and `asked`, when it was asked; `arrived`; `end`: replied, failed, lost.
@@ -85,7 +85,7 @@ class AsynchronousStrategy(MethodStrategy):
         super().__init__(*args, **kwargs)
         self.method.check_arrivals()
         if self._keeps:
-            allowed = "rounds where clients keep what they trained"
+            allowed = "rounds if clients keep their trained models"
             raise SettingError("mode", "async", allowed)
         self.asynchronous = asynchronous
         self.clock = _clock(seconds, journal)
@@ -100,7 +100,7 @@ class AsynchronousStrategy(MethodStrategy):
         self._recent: list[tuple[float, ...]] = []
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return what a resume needs, the questions that are out with it."""
+        """Return the state for a resume, with the questions that are out."""
         state = super().state_dict()
         for errand in self._at_work.values():
             state |= written(errand)
@@ -134,7 +134,7 @@ class AsynchronousStrategy(MethodStrategy):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
-        """Make so many aggregates; arguments and result are those of Flower's `start`."""
+        """Make a number of aggregates; arguments and result are those of Flower's `start`."""
         result, arrays = Result(), initial_arrays
         train_config = train_config or ConfigRecord()
         evaluate_config = evaluate_config or ConfigRecord()
@@ -230,12 +230,12 @@ class AsynchronousStrategy(MethodStrategy):
     def _commit(
         self, reference: ArrayRecord, aggregate: ArrayRecord, admitted: Sequence[Message]
     ) -> ArrayRecord:
-        """Keep what the strategy keeps, and how far the replies lay."""
+        """Keep the strategy's state, and the replies' distances."""
         self._recent = [*self._recent, *map(self._distances, admitted)][-RECENT:]
         return super()._commit(reference, aggregate, admitted)
 
     def _distances(self, reply: Message) -> tuple[float, ...]:
-        """Return how far a reply's weights lie from what was sent, and its other arrays."""
+        """Return the distances of a reply's weights and of its other arrays from the sent ones."""
         like, kinds = self._compared(reply)
         return tuple(distance(arrays_of(reply), like, keys) for keys in kinds)
 
@@ -245,7 +245,7 @@ class AsynchronousStrategy(MethodStrategy):
         return too_far(*(farness([arrays_of(reply)], like, *pair)[0] for pair in pairs))
 
     def _compared(self, reply: Message) -> tuple[ArrayRecord, list[set[str]]]:
-        """Return what a reply is compared with, and the keys of its weights and of the others."""
+        """Return the arrays to compare a reply with, and the keys of weights and of others."""
         assert self._global_arrays is not None
         errand = self._arrived[self._name(reply)]
         sent = errand.message.content.array_records[self.arrayrecord_key]
@@ -256,7 +256,7 @@ class AsynchronousStrategy(MethodStrategy):
         return like, [weights, expected.keys() - weights]
 
     def _made(self, server: Server, replies: Sequence[Reply]) -> tuple[Tensors, Tensors]:
-        """Return what the method makes of the replies, each with what its client was sent."""
+        """Return the method's aggregate of replies, given what each client was sent."""
         return self.method.arrive(server, list(self._arrivals(server, replies)))
 
     def _arrivals(self, server: Server, replies: Sequence[Reply]) -> Iterator[Arrival]:
@@ -274,7 +274,7 @@ class AsynchronousStrategy(MethodStrategy):
             yield Arrival(reply.client, reply.weight, reply.tensors, sent, part, at_work)
 
     def _read(self, record: ArrayRecord) -> Tensors:
-        """Return what a client was sent, the model in fedbary's names."""
+        """Return the arrays that a client was sent, the model in fedbary's names."""
         assert self._global_arrays is not None
         keys = self._global_arrays.keys()
         more = {k: tensor_from_array(array) for k, array in record.items() if k not in keys}

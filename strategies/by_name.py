@@ -1,4 +1,4 @@
-"""One strategy class per method and per aggregation rule, made when it is asked for."""
+"""One strategy class per method and per aggregation rule, made on demand."""
 
 from __future__ import annotations
 

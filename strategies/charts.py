@@ -22,7 +22,7 @@ PREFIX = "chart"
 """The first word of a charted array's key, ``chart/<rule>/<coordinate>/<dtype>/<key>``."""
 
 POINT = "-"
-"""In place of the coordinate, for deterministic arrays."""
+"""Word for deterministic arrays, in place of the coordinate."""
 
 _DTYPES = {
     str(dtype).removeprefix("torch."): dtype
@@ -38,8 +38,8 @@ def chart(rule: str, convention: str | Convention = "fedbary") -> Chart:
     rule : str
         The name of a rule that is a mean.
     convention : str or Convention
-        Which arrays are Gaussian and the unit of their scales: a name in `CONVENTIONS`, or one's
-        own.
+        Rule that tells Gaussian arrays, and the unit of their scales: a name in `CONVENTIONS`, or
+        your own.
 
     Raises
     ------
@@ -62,11 +62,11 @@ class Chart:
     trains or evaluates. So Flower's own FedAvg, or a secure aggregation that learns only the
     sum, yields the barycentre of the rule's strategy, up to rounding.
 
-    The keys of charted arrays name the rule, the coordinate and the dtype before; PyTorch refuses
-    to load such arrays into a model. Gaussian arrays travel in float32 if they are no wider, those
-    of a `centred` rule in float64 because its inverse subtracts squares. The other floating arrays
-    travel in their own dtype, half precision in float32. Integer and bool arrays travel in float64
-    and become their rounded mean.
+    The keys of charted arrays name the rule, the coordinate and the original dtype; PyTorch refuses
+    to load such arrays into a model. Gaussian arrays travel in float32 if they are no wider; those
+    of a `centred` rule travel in float64, because its inverse subtracts squares. The other floating
+    arrays travel in their own dtype, half precision in float32. Integer and bool arrays travel in
+    float64 and become their rounded mean.
 
     The server can no longer check a posterior. The mod refuses to send one that the strategies
     would not admit, but it runs at the client. A server that does more than a weighted mean (Adam,
@@ -77,14 +77,14 @@ class Chart:
     rule : Rule
         The rule whose coordinates are sent.
     convention : Convention
-        Which arrays are Gaussian, and the unit of their scales.
+        Rule that tells Gaussian arrays, and the unit of their scales.
     """
 
     rule: Rule
     convention: Convention
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-        """Map what the client is sent out of the chart, and what it has trained into the chart.
+        """Map received arrays out of the chart, and trained arrays into the chart.
 
         Raises
         ------
@@ -106,8 +106,8 @@ class Chart:
     def forward(self, arrays: ArrayRecord) -> ArrayRecord:
         """Map a posterior into the chart; the arrays given are not changed.
 
-        A server must start from such arrays if the clients' mods compare what they receive with
-        what they send, as Flower's clipping mods do; else it may start from plain ones.
+        A server must start from such arrays if the clients' mods compare received with sent arrays,
+        as Flower's clipping mods do; else it may start from plain ones.
 
         Raises
         ------
@@ -143,8 +143,8 @@ class Chart:
         Raises
         ------
         ValueError
-            If only some arrays are charted, or by another rule or convention, if they are the
-            coordinates of no Gaussian or of another kind of numbers, or cannot be read.
+            If only some arrays are charted, or another rule or convention charted them; if they are
+            no coordinates of a Gaussian, or cannot be read.
         """
         if not any(_is_charted(key) for key in arrays):
             return arrays
@@ -211,12 +211,12 @@ def _dtype_named(name: str) -> torch.dtype:
 
 
 def _is_chart(rule: AnyRule) -> TypeGuard[Rule]:
-    """Whether the rule is a mean in a chart of its own."""
+    """Return whether the rule is a mean in a chart of its own."""
     return isinstance(rule, Rule) and rule.is_mean
 
 
 def _is_average(point: Tensor, dtype: torch.dtype) -> bool:
-    """Whether this may be an average of arrays of the dtype."""
+    """Return whether this may be an average of arrays of the dtype."""
     is_of_kind = point.is_complex() if dtype.is_complex else point.is_floating_point()
     return is_of_kind and bool(point.isfinite().all())
 

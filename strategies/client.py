@@ -26,10 +26,10 @@ from .answering import Request, global_model, part_asked, share_of
 
 @dataclass(frozen=True, eq=False)
 class Client:
-    """A client's network, data and training, in a Flower project of one's own.
+    """A client's network, data and training, in your own Flower project.
 
-    The server's strategy is one of `fedbary.strategies` with the name of a method or a rule; its
-    messages say which, so that the client names none:
+    The server's strategy is one of `fedbary.strategies`, named after a method or a rule. Its
+    messages name the method, so the client does not:
 
         TRAINING = Training(epochs=5, batch_size=16, lr=0.02, kl_weight=0.01)
 
@@ -43,17 +43,17 @@ class Client:
     ----------
     model : nn.Module
         The network, on its device; it is trained in place. The names of its state dict are those of
-        the global arrays: a plain module for methods of point weights, for the others one with
-        Gaussian layers, as `fedbary.variational.variational` makes them. Of what
-        `fedbary.variational.keep_frozen` froze, the messages' config holds the digest.
+        the global arrays. Methods of point weights take a plain module, the others one with
+        Gaussian layers, as `fedbary.variational.variational` makes them. The messages' config holds
+        the digest of tensors that `fedbary.variational.keep_frozen` froze.
     x, y : Tensor
-        What the client trains on: inputs and targets (n_k, …), on the model's device.
+        Training data: inputs and targets (n_k, …), on the model's device.
     training : Training
-        Epochs, batch size, rates and the weight of the KL, whose default, 1, counts the prior once
-        at every client: small weights suit barycentres, 1 suits PVI. A network with batch norm gets
-        batches a little larger, if the last would be of one example.
+        Epochs, batch size, rates and the weight of the KL. Its default, 1, counts the prior once at
+        every client: small weights suit barycentres, 1 suits PVI. A network with batch norm gets
+        slightly larger batches if the last would be of one example.
     held_out : (Tensor, Tensor), optional
-        Inputs and classes that evaluation messages are answered with.
+        Inputs and classes for the answers to evaluation messages.
     nll : callable
         Mean negative log-likelihood of (outputs, targets), in nats.
     inference : str or callable
@@ -65,12 +65,12 @@ class Client:
     samples : int
         Networks drawn for a prediction.
     seed : int
-        The source of the draws, with the node's partition, or its id, and the server round.
+        Seed of the draws, with the node's partition, or its id, and the server round.
     keep_in : Path, optional
-        A folder of this client alone for what some methods let clients keep between rounds. None:
+        A folder of this client alone for the tensors that some methods keep between rounds. None:
         the node's state, which Flower loses when a SuperNode is started again.
     augment : Augment
-        How images are changed at random, see `fedbary.data.batches.batch_source`.
+        Random changes of images, see `fedbary.data.batches.batch_source`.
     """
 
     model: nn.Module
@@ -90,14 +90,14 @@ class Client:
         """Return the reply to a training or an evaluation message, by the method that it names.
 
         An evaluation scores a classifier on `held_out`: accuracy, nll, ece and brier of the global
-        model, and with ``personal-`` before them of the client's own, where the method has such.
-        For anything else see `own_model`.
+        model, and those of the client's own, prefixed ``personal-``, if the method has one. For
+        anything else see `own_model`.
 
         Raises
         ------
         SettingError
             If a training message names no method, or parameters that the method does not have; if
-            what the client kept is not there, nothing is held out, or frozen weights are others.
+            the client's kept tensors are missing, nothing is held out, or frozen weights differ.
         """
         request = self._read(message, context)
         if message.metadata.message_type == MessageType.EVALUATE:
@@ -106,9 +106,9 @@ class Client:
         return request.reply(fitted, {"num-examples": len(self.y)})
 
     def own_model(self, message: Message, context: Context) -> Predictive | None:
-        """Return the client's own model for an evaluation message; None where it has none.
+        """Return the client's own model for an evaluation message; None if it has none.
 
-        The server's strategy has a method that personalises, or `keep_models`. Some methods train
+        The server's strategy needs a method that personalises, or `keep_models`. Some methods train
         the model for it.
 
         Raises
@@ -120,11 +120,11 @@ class Client:
         return request.own_model(self._local(request, self._seed("own", request, context)))
 
     def fit(self, request: Request, seed: int) -> Fitted:
-        """Do the client's work of a round, from a seed; the network is left as it was trained."""
+        """Do the client's work of a round, from a seed; the network keeps the trained tensors."""
         return request.fit(self._local(request, seed))
 
     def models(self, request: Request, seed: int) -> dict[str, Predictive]:
-        """Return the models that are scored, by what the names of their scores begin with.
+        """Return the models to score, by the prefixes of their scores' names.
 
         A client that has no model of its own yet would use the global one.
         """
@@ -164,7 +164,7 @@ class Client:
         return Message(RecordDict({"metrics": metrics}), reply_to=request.message)
 
     def _local(self, request: Request, seed: int) -> Local:
-        """Return what the client has in the round of a message."""
+        """Return the client's part in the round of a message."""
         require_same_frozen(self.model, request.config)
         config, examples, chosen = request.config, len(self.y), self.inference
         return Local(

@@ -1,4 +1,4 @@
-"""When replies arrive: on a virtual clock, as real servers send them, or as in a run before."""
+"""Arrival of replies: on a virtual clock, in real time, or as in an earlier run."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from .internals import ErrorCode
 POLL_SECONDS = 0.1
 
 REPLIED, FAILED, LOST = "replied", "failed", "lost"
-"""How a question ends: with a reply, with an error in its place, or with nothing in time."""
+"""Ends of a question: a reply, an error in its place, or nothing in time."""
 
 
 class ReplyClock(ABC):
-    """What says which clients are asked, and which reply arrives next."""
+    """A clock that chooses the clients to ask, and the reply that arrives next."""
 
     def chosen(
         self, server_round: int, now: float, drawn: Collection[str], free: Collection[str]
     ) -> Collection[str]:
-        """Return whom the server asks now: those that were drawn of the free."""
+        """Return the clients that the server asks now: those drawn from the free ones."""
         return drawn
 
     def begin(self, now: float) -> None:  # noqa: B027 - a virtual clock needs no beginning
@@ -36,13 +36,13 @@ class ReplyClock(ABC):
 
     @abstractmethod
     def arrival(self, node: int, errand: Errand) -> float:
-        """Return when the reply to a question arrives; inf where that is not known."""
+        """Return the time of the reply to a question; inf if it is not known."""
 
     @abstractmethod
     def next(
         self, grid: Grid, at_work: Collection[Errand], timeout: float
     ) -> tuple[Errand, float, Message | None]:
-        """Return the next question to end, when it does, and its reply; None if that is lost."""
+        """Return the next question to end, its time, and its reply; None if that is lost."""
 
 
 class VirtualClock(ReplyClock):
@@ -51,8 +51,8 @@ class VirtualClock(ReplyClock):
     Parameters
     ----------
     seconds : callable
-        From a node's id and the virtual time, how many seconds later the reply arrives that it is
-        asked for then.
+        Takes a node's id and the virtual time, and returns the seconds until the reply to a
+        question asked then.
     """
 
     def __init__(self, seconds: Callable[[int, float], float]) -> None:
@@ -83,7 +83,7 @@ class RealClock(ReplyClock):
         self._heard: dict[str, Message] = {}
 
     def arrival(self, node: int, errand: Errand) -> float:
-        """Return inf: nobody knows."""
+        """Return inf: the time is not known."""
         return math.inf
 
     def next(
@@ -112,7 +112,7 @@ class RealClock(ReplyClock):
 
 
 class JournalClock(ReplyClock):
-    """Questions and replies in the order of a run before, so that it is made again.
+    """Questions and replies in the order of an earlier run, so that it is repeated.
 
     Parameters
     ----------
@@ -130,14 +130,14 @@ class JournalClock(ReplyClock):
         return [site for site in free if (site, server_round, now) in self._ends]
 
     def arrival(self, node: int, errand: Errand) -> float:
-        """Return when the reply arrived."""
+        """Return the time of the reply."""
         arrived: float = self._end(errand)["arrived"]
         return arrived
 
     def next(
         self, grid: Grid, at_work: Collection[Errand], timeout: float
     ) -> tuple[Errand, float, Message | None]:
-        """Return what ended next in that run, a reply as it is now."""
+        """Return the question that ended next in that run, with its reply of now."""
         errand = min(at_work, key=lambda e: (e.arrives, e.client))
         end, reply = self._end(errand)["end"], pulled(grid, errand, timeout)
         if end == LOST:
@@ -146,7 +146,7 @@ class JournalClock(ReplyClock):
             failure = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, "it failed in the run before")
             return errand, errand.arrives, Message(failure, reply_to=errand.message)
         if reply is None or reply.has_error():
-            raise RunError(f"{errand.client} replied in the run that is replayed, and not now")
+            raise RunError(f"{errand.client} replied in the original run, but not in the replay")
         return errand, errand.arrives, reply
 
     def _end(self, errand: Errand) -> Mapping[str, Any]:

@@ -16,9 +16,9 @@ from .passing import PassingGrid
 
 
 def compression(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-    """Unpack what a `CompressedGrid` sends, and pack the reply's arrays in the same way.
+    """Unpack the messages of a `CompressedGrid`, and pack the reply's arrays in the same way.
 
-    A Flower client mod, ``ClientApp(mods=[compression])``; other messages pass as they are. Under
+    A Flower client mod, ``ClientApp(mods=[compression])``; other messages pass unchanged. With
     `chart` name it first: ``mods=[compression, chart("RKLB")]``.
 
     Raises
@@ -45,24 +45,23 @@ class CompressedGrid(PassingGrid):
     """A Flower grid whose training and evaluation messages have packed arrays, both ways.
 
     ``strategy.start(grid=CompressedGrid(grid), …)`` with any strategy, and `compression` at the
-    clients. The strategy sees whole arrays: of replies those that the packed ones stand for. A
-    reply that cannot be unpacked stays as it is, and is refused by its arrays. Other messages pass
-    as they are.
+    clients. The strategy sees unpacked arrays. A reply that cannot be unpacked stays packed, and is
+    refused for its arrays. Other messages pass unchanged.
 
     Parameters
     ----------
     grid : Grid
-        What carries the messages.
+        Carrier of the messages.
     what : str
         "log_var": log-variances in 8 bits, for five eighths of the bytes. "all": means and point
         weights in 16 bits too, rounded at random.
     convention : str or Convention
-        Which arrays are Gaussian: a name in `CONVENTIONS`, or a convention of one's own.
+        Rule that tells Gaussian arrays: a name in `CONVENTIONS`, or your own.
 
     Attributes
     ----------
     traffic : dict of str to float
-        Of the last training messages, the mean bytes of the arrays "down" to a client and "up".
+        Mean bytes of the arrays of the last training messages, "down" to a client and "up".
 
     Raises
     ------
@@ -142,6 +141,6 @@ class CompressedGrid(PassingGrid):
 
 
 def _phase(message: Message) -> str | None:
-    """Return whether a message is of training or of evaluation; None of others."""
+    """Return a message's phase, training or evaluation; None for others."""
     phase = message.metadata.message_type.partition(".")[0]
     return phase if phase in (MessageType.TRAIN, MessageType.EVALUATE) else None

@@ -1,4 +1,4 @@
-"""Which arrays of a model are Gaussian, by their names, and what unit their scales have."""
+"""Conventions that tell a model's Gaussian arrays by name, and the unit of their scales."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _UNITS: Mapping[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor
 
 @dataclass(frozen=True)
 class Convention:
-    """Which arrays are the mean and the scale of one Gaussian tensor.
+    """Names of the mean and the scale of a Gaussian tensor.
 
     Parameters
     ----------
@@ -46,8 +46,7 @@ class Convention:
     scale : str
         Pattern of its scale's key, with as many ``*``, which stand for the same characters.
     unit : str
-        What a scale holds: ``"log_var"``, ``"log_std"``, ``"std"``, or ``"rho"`` where
-        std = softplus(rho).
+        Unit of a scale: ``"log_var"``, ``"log_std"``, ``"std"``, or ``"rho"``, std = softplus(rho).
 
     Raises
     ------
@@ -91,7 +90,7 @@ class Convention:
         return "".join(_parts(self.mean, mean_key) or (mean_key,))
 
     def to_log_var(self, scale: Tensor) -> Tensor:
-        """Convert a scale to a log-variance: NaN or −inf where a std is not positive."""
+        """Convert a scale to a log-variance; a std that is not positive gives NaN or −inf."""
         return _UNITS[self.unit][0](scale)
 
     def from_log_var(self, log_var: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Which admitted replies spoil their aggregate."""
+"""Admitted replies that spoil their aggregate."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def spoilers(
     attempt: Callable[[Sequence[_Reply]], object],
     distance: Callable[[_Reply], float],
 ) -> list[str | None]:
-    """Say of each reply how it spoils the aggregate; None for replies whose aggregate is sound.
+    """Return each reply's fault in the aggregate; None for replies whose aggregate is sound.
 
-    Replies whose aggregate alone is not sound are left out; then, of the others, the farthest ones,
-    as few as bisection finds. If the aggregate of all is not sound, at least one is left out.
+    Replies that are not sound alone are left out; then the farthest of the others, as few as
+    bisection finds. If the aggregate of all is not sound, at least one is left out.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ def spoilers(
     attempt : callable
         Aggregates some of them; raises a ValueError if the aggregate is not sound.
     distance : callable
-        Says how far a reply lies from what its client was sent.
+        Returns a reply's distance from the arrays that its client was sent.
     """
 
     def fault(some: Sequence[int]) -> str | None:

@@ -1,4 +1,4 @@
-"""How far replies lie from what was sent, beside each other."""
+"""Distances of replies from the sent arrays, compared with each other."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from fedbary.aggregation.threads import workers
 from .arrays import tensor_from_array
 
 LEAST = 3
-"""Of fewer replies none can be said to be the far one."""
+"""Least number of replies; among fewer none can be called the far one."""
 
 FAR = 100.0
-"""How many times as far as usual a reply is refused for."""
+"""Multiple of the usual distance from which a reply is refused."""
 
 NEAR = 10.0
-"""How far a number may move in a round, whatever the others do."""
+"""Distance that a number may move in a round, whatever the others do."""
 
 STANDS_OUT = 10.0
-"""How many times as far as usual a reply is suspected for, if nobody can train after it."""
+"""Multiple of the usual distance from which a reply is suspected if nobody can train after it."""
 
 
 def farness(
@@ -33,23 +33,24 @@ def farness(
     keys: Collection[str],
     earlier: Sequence[float] = (),
 ) -> list[float]:
-    """Return how many times as far as usual each reply lies from what was sent.
+    """Return each reply's distance from the sent arrays, as a multiple of the usual one.
 
     A reply's distance is the largest of its numbers' distances. The usual one is the replies'
-    median, of an even number the lower in the middle, but no less than a `FAR`-th of `NEAR` and of
-    the largest number that was sent. So no reply is too far that moves no number by more: clients
-    that stand still, or take a step where a large site takes thousands, make nobody far.
+    median (the lower middle of an even number). It is at least a `FAR`-th of `NEAR` and of the
+    largest number that was sent. So a reply is never too far if it moves no number by more than
+    these. Clients that stand still, or take few steps beside a large site's thousands, make no
+    other client far.
 
     Parameters
     ----------
     records : sequence of ArrayRecord
         The arrays of admitted replies, at least one.
     like : ArrayRecord
-        What a sound reply looks like: of the model's arrays those that were sent.
+        Form of a sound reply; the model's arrays are those that were sent.
     keys : collection of str
         The arrays that are compared.
     earlier : sequence of float
-        Distances of other replies, from what was sent then, which the median is of too.
+        Distances of other replies from the arrays sent to them, counted in the median.
     """
     with workers() as pool:
         distances = list(pool.map(lambda record: distance(record, like, keys), records))
@@ -59,24 +60,24 @@ def farness(
 
 
 def distance(record: ArrayRecord, like: ArrayRecord, keys: Collection[str]) -> float:
-    """Return the largest distance of a reply's numbers from those of what was sent."""
+    """Return the largest distance of a reply's numbers from the sent ones."""
     return max((_apart(record[key], like[key]) for key in keys), default=0.0)
 
 
 def too_far(weights: float, others: float) -> str | None:
-    """Say why a reply is refused whose arrays lie so many times as far away as usual; else None.
+    """Return the reason to refuse a reply at these multiples of the usual distance; else None.
 
-    Means and point weights may lie `FAR` times as far; other arrays, curvatures say, that by which
-    honest clients differ more, `FAR`² times.
+    Means and point weights may lie `FAR` times as far. Other arrays, such as curvatures, differ
+    more between honest clients: `FAR`² times.
     """
     times = max(weights, others / FAR)
     if times <= FAR:
         return None
-    return f"it lies {times:.2g} times as far from what was sent as usual; the limit is {FAR:g}"
+    return f"it lies {times:.2g} times as far from the sent arrays as usual; the limit is {FAR:g}"
 
 
 def _apart(array: Array, other: Array | None = None) -> float:
-    """Return the largest distance of two arrays' numbers, or of one's from 0; of integers 0."""
+    """Return the largest distance of two arrays' numbers, or of one's from 0; 0 for integers."""
     tensor = tensor_from_array(array)
     if not is_continuous(tensor) or not tensor.numel():
         return 0.0

@@ -1,4 +1,4 @@
-"""A question that is out: what a client was sent, and when its reply arrives."""
+"""A question that is out: the message to a client, and the time of its reply."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class Errand:
     round : int
         The aggregate that the server was to make when it asked.
     asked : float
-        When it asked, in seconds on its clock.
+        Time of the question, in seconds on its clock.
     message : Message
-        What was sent.
+        The message.
     message_id : str
-        By which the reply is pulled; empty before it is sent.
+        Id to pull the reply by; empty before it is sent.
     arrives : float
-        When the reply arrives; inf where that is not known.
+        Time of the reply; inf if unknown.
     """
 
     client: str
@@ -59,7 +59,7 @@ class Errand:
 
 
 def written(errand: Errand) -> dict[str, Tensor]:
-    """Return tensors from which `errands` reads it."""
+    """Return its tensors for `errands`."""
     prefix = f"{_ERRANDS}{quote(errand.client, safe='')}/"
     (arrays,) = errand.message.content.array_records.values()
     (config,) = errand.message.content.config_records.values()
@@ -79,7 +79,7 @@ def errands(state: Mapping[str, Tensor], arrays_key: str, config_key: str) -> di
     Parameters
     ----------
     state
-        What `written` returned of each, perhaps among other tensors.
+        Tensors from `written`, perhaps among others.
     arrays_key, config_key
         The names of a message's records.
     """

@@ -1,4 +1,4 @@
-"""The gate of a strategy: it refuses replies, and logs and keeps why, with the client's name."""
+"""The gate of a strategy: it refuses replies, and logs and keeps reason and client."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ PARTITION_KEY = "partition-id"
 """The metric by which a reply may name the partition of its data."""
 
 MOST_AT_ONCE = 100
-"""The most refusals in a phase of a round that are logged and kept one by one."""
+"""Most refusals in a phase of a round that are logged and kept one by one."""
 
 MOST_KEPT = 10_000
-"""How many refusals are kept over all rounds; the latest are."""
+"""Number of refusals kept over all rounds, the latest."""
 
 
 @dataclass(frozen=True)
@@ -49,20 +49,20 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Terms:
-    """What the replies of a phase must meet.
+    """Conditions on the replies of a phase.
 
     Parameters
     ----------
     convention : Convention
-        Which arrays are Gaussian, and the unit of their scales.
+        Rule that tells Gaussian arrays, and the unit of their scales.
     weighted_by_key : str
         The metric that holds a reply's weight.
     limit : callable, optional
-        From a node's id, the largest weight of its reply.
+        Takes a node's id, and returns the largest weight of its reply.
     max_weight_ratio : float, optional
         The largest ratio of a weight to the round's median.
     barred : callable
-        Says why a training reply is refused whatever it holds; None where it is not.
+        Returns the reason to refuse a training reply whatever its content; None for none.
     """
 
     convention: Convention
@@ -72,18 +72,18 @@ class Terms:
     barred: Callable[[Message], str | None]
 
     def refusal(self, reply: Message, expected: ArrayRecord) -> str | None:
-        """Say why a training reply is refused; `expected` is what a sound one looks like."""
+        """Return the reason to refuse a training reply; `expected` has the form of a sound one."""
         refusal = train_refusal(reply, expected, self.convention, self.weighted_by_key)
         return self.barred(reply) or refusal
 
 
 class ReplyGate:
-    """Refuses replies, and logs and keeps why, with the name of the client.
+    """Refuses replies; logs and keeps the reason and the client's name.
 
     Parameters
     ----------
     name_node : callable, optional
-        From a node's id, the name of its site; None where that is not known.
+        Takes a node's id, and returns the name of its site; None if unknown.
 
     Attributes
     ----------
@@ -100,16 +100,16 @@ class ReplyGate:
         self._asked: list[Message] = []
 
     def ask(self, messages: Iterable[Message], anew: bool = False) -> None:
-        """Remember who is asked: an error that Flower itself sends bears the id 1.
+        """Remember the asked nodes: an error that Flower itself sends bears the id 1.
 
-        `anew` is the beginning of a round, when nobody has failed to answer.
+        `anew`: a round begins, and no node has failed to answer.
         """
         self._asked = list(messages)
         if anew:
             self.unanswered = set()
 
     def hear(self, replies: Iterable[Message]) -> None:
-        """Note who was asked and has not replied."""
+        """Note the nodes that were asked and have not replied."""
         asked = {message.metadata.dst_node_id for message in self._asked}
         self.unanswered |= asked - {reply.metadata.src_node_id for reply in replies}
 

@@ -1,4 +1,4 @@
-"""Rounds of admitted replies: their aggregate, and when a round is skipped or undone."""
+"""Rounds of admitted replies: their aggregate, and rounds that are skipped or undone."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ SKIPPED_KEY = "skipped"
 class GatedStrategy(AdmittingStrategy, ABC):
     """Flower's FedAvg that admits replies and leaves the aggregate to a subclass.
 
-    `admission` says which replies are refused, `distances` which of the others lie too far from
-    what was sent, `culprits` which spoil the aggregate. These never stop a run: they are left out,
-    logged and kept in `refusals`. The aggregate does not depend on the order of the replies. A
+    Three files find bad replies: `admission` those that are unsound, `distances` those too far from
+    the sent arrays, `culprits` those that spoil the aggregate. They never stop a run: they are left
+    out, logged and kept in `refusals`. The aggregate does not depend on the order of the replies. A
     round after which nobody can train is undone, see `retreat`.
 
     Parameters
     ----------
     *args, **kwargs
-        Those of `AdmittingStrategy`, and so of `flwr.serverapp.strategy.FedAvg`, in its order.
+        Arguments of `AdmittingStrategy`, and so of `flwr.serverapp.strategy.FedAvg`, in its order.
     min_replies : int
         With fewer admitted training replies the round is skipped: the global arrays stay as they
         were, and the train metrics are ``{"skipped": 1}``.
     max_skipped : int or None
-        After so many skipped rounds in a row the next ends the run with a RunError. None: never.
+        Skipped rounds in a row after which the next ends the run with a RunError. None: never.
 
     Raises
     ------
@@ -80,14 +80,14 @@ class GatedStrategy(AdmittingStrategy, ABC):
 
     @abstractmethod
     def _check_global(self, arrays: ArrayRecord) -> None:
-        """Raise a SettingError if the arrays that clients are to be sent do not fit."""
+        """Raise a SettingError if the arrays to send do not fit."""
 
     def _reply_like(self, arrays: ArrayRecord) -> ArrayRecord:
         """Return a record with the keys, shapes and dtypes of a sound reply: the global arrays."""
         return arrays
 
     def _withstands(self, replies: int) -> bool:
-        """Return whether the aggregate of so many replies bounds what a single one can do."""
+        """Return whether the aggregate of so many replies bounds a single one's influence."""
         return False
 
     @abstractmethod
@@ -98,22 +98,22 @@ class GatedStrategy(AdmittingStrategy, ABC):
     def _commit(
         self, reference: ArrayRecord, aggregate: ArrayRecord, admitted: Sequence[Message]
     ) -> ArrayRecord:
-        """Return the new global arrays of a round that counts, and keep what outlives it."""
+        """Return the new global arrays of a round that counts, and keep the state."""
 
     @property
     def counted(self) -> int:
-        """How many rounds gave an aggregate, those of earlier starts with them."""
+        """Number of rounds that gave an aggregate, earlier starts included."""
         return self._tally.counted
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return what a resume after the last whole round needs beside the global arrays."""
+        """Return the state for a resume after the last whole round, beside the global arrays."""
         return {**self._tally.state_dict(), **self._retreat.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Tensor], completed_rounds: int) -> None:
         """Take a state that `state_dict` returned after so many rounds.
 
-        Given the global arrays of that round and the number of rounds that are left, `start` then
-        does what it would have done without the interruption.
+        Given that round's global arrays and the number of remaining rounds, `start` then continues
+        as without the interruption.
         """
         self.completed_rounds = completed_rounds
         self._tally.load_state_dict(state, completed_rounds)
@@ -180,7 +180,7 @@ class GatedStrategy(AdmittingStrategy, ABC):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Aggregate the admitted replies and their metrics.
 
-        Admission compares replies with what `configure_train` sent, or, where that was not called,
+        Admission compares replies with the arrays of `configure_train`; if that was not called,
         with the first reply that is sound in itself.
 
         Returns
@@ -189,7 +189,7 @@ class GatedStrategy(AdmittingStrategy, ABC):
             The aggregate; None if the round is skipped: Flower then keeps the old arrays. If the
             round undoes the one before, the arrays before that.
         metrics : MetricRecord
-            What `train_metrics_aggr_fn` returns; ``{"skipped": 1}`` if the round is skipped.
+            Result of `train_metrics_aggr_fn`; ``{"skipped": 1}`` if the round is skipped.
         """
         server_round += self.completed_rounds
         replies = list(replies)
@@ -211,7 +211,7 @@ class GatedStrategy(AdmittingStrategy, ABC):
     def _go_back(
         self, server_round: int, replies: Sequence[Message]
     ) -> tuple[ArrayRecord, MetricRecord]:
-        """Undo the last round that counted; refuse from now on whose replies stood out in it."""
+        """Undo the last round that counted; refuse the clients whose replies stood out in it."""
         before = self._retreat.before
         assert before is not None
         self.load_state_dict(before.state, self.completed_rounds)
@@ -220,7 +220,7 @@ class GatedStrategy(AdmittingStrategy, ABC):
         self._gate.refuse(server_round, replies, reasons)
         names = ", ".join(f"{name} ({times:.2g} times)" for name, times in before.far.items())
         self._tally.undo(before.round)
-        said = f"no client could train, so round {before.round} is undone; far out in it: {names}"
+        said = f"no client could train, so round {before.round} is undone; its outliers: {names}"
         self._skip(server_round, said)
         self.contributors = [n for n in self.contributors if self._named(n) not in before.far]
         self.num_admitted, self.undone = 0, before.round

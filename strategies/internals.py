@@ -1,7 +1,7 @@
-"""Flower's internals: all that this project takes of it beside its public modules.
+"""Flower's internals: all that this project uses beside its public modules.
 
-Flower promises nothing about these names. Where a version moves one, this file alone is mended, and
-`tests/strategies/test_internals.py` says which one.
+Flower promises nothing about these names. If a version moves one,
+`tests/strategies/test_internals.py` names it, and only this file needs a change.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ __all__ = [
 
 
 def is_simulated(grid: Grid) -> bool:
-    """Whether a grid is that of Flower's simulation engine, which has imported its module.
+    """Return whether a grid is that of Flower's simulation engine.
 
-    Others are spared the seconds that this takes.
+    The engine has imported its module; other runs do not wait seconds for the import.
     """
     if "flwr.superlink.grid" not in sys.modules:
         return False
@@ -52,7 +52,7 @@ def number(message: Message, message_id: str) -> None:
 
 
 def with_content(message: Message, content: RecordDict) -> Message:
-    """Return a message with other content; it shares the metadata, where a grid writes the id."""
+    """Return a message with other content and the same metadata, where a grid writes the id."""
     changed = copy(message)
     changed.__dict__["_content"] = content
     return changed

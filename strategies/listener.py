@@ -1,4 +1,4 @@
-"""Who hears what admitted replies hold beside their arrays."""
+"""Listener to the content of admitted replies beside their arrays."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from fedbary.methods import Tensors
 
 
 class Listener(Protocol):
-    """Hears what clients are sent to train, and by node the replies whose metrics are sound.
+    """Hears the training messages, and by node the replies with sound metrics.
 
-    The replies' content sets their order. Of a skipped round it hears no training reply.
+    The replies' content sets their order. It hears no training reply of a skipped round.
     """
 
     def asked(self, contents: Sequence[RecordDict]) -> None:
-        """Hear what the clients of a round are sent to train."""
+        """Hear the training messages of a round."""
 
     def trained(self, replies: Mapping[int, RecordDict], tensors: Sequence[Tensors]) -> None:
         """Hear the training replies, with their arrays in fedbary's names and unit."""

@@ -36,7 +36,7 @@ KEPT_KEY = "kept-round"
 is known, that round as of the checkpoint before the last, to which the server may go back."""
 
 RUN_KEY = "kept-run"
-"""The entry by which clients tell apart what they keep of several runs; a resume keeps it."""
+"""The entry that tells apart a client's tensors of several runs; a resume keeps it."""
 
 _KEPT, _RUN = "kept.", "run"
 
@@ -57,7 +57,7 @@ class MethodStrategy(InheritingStrategy):
         Which arrays are Gaussian and the unit of their scales: a name in `CONVENTIONS`, or your
         own. The method sees fedbary's names and log-variances.
     seed : int
-        The source of every draw of the server.
+        Seed of every draw of the server.
     bench : Bench, optional
         Network and examples of the server, for methods with `needs_bench`.
     keep_models : bool
@@ -122,7 +122,7 @@ class MethodStrategy(InheritingStrategy):
     def _prepared(
         self, server_round: int, messages: list[Message], arrays: ArrayRecord
     ) -> list[Message]:
-        """Send what the method sends each client, with its name and parameters."""
+        """Send the method's content to each client, with its name and parameters."""
         self._round = server_round
         model = Names(arrays.keys(), self.convention).read(arrays)
         if self._round == 1:
@@ -137,7 +137,7 @@ class MethodStrategy(InheritingStrategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Send the global model, or what the method shows to clients that score more than it."""
+        """Send the global model, or more to clients that score more."""
         messages = list(super().configure_evaluate(server_round, arrays, config, grid))
         if not (self._personal or self.method.shows):
             return messages
@@ -177,7 +177,7 @@ class MethodStrategy(InheritingStrategy):
         return {name: value for name, value in own.items() if value is not None}
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return what a resume after the last whole round needs beside the global arrays."""
+        """Return the state for a resume after the last whole round, beside the global arrays."""
         state = super().state_dict()
         state |= {STATE + name: tensor for name, tensor in self._state.items()}
         if self._keeps:
@@ -199,15 +199,15 @@ class MethodStrategy(InheritingStrategy):
         gaussian = self.convention.pairs(arrays.keys())
         name = self.method.name
         if self.method.deterministic and gaussian:
-            allowed = f"another for Gaussian arrays ({min(gaussian)}): it trains point weights"
+            allowed = f"another method for Gaussian arrays ({min(gaussian)}): it has point weights"
             raise SettingError("method", name, allowed)
         if self.method.deterministic is False and not gaussian:
-            raise SettingError("method", name, "another for a model without Gaussian arrays")
+            raise SettingError("method", name, "another method for a model without Gaussian arrays")
         if wrapper := driving_wrapper():
             raise SettingError("method", name, f"AALV or FedAvg within {type(wrapper).__name__}")
 
     def _reply_like(self, arrays: ArrayRecord) -> ArrayRecord:
-        """Return what a sound reply of the method looks like."""
+        """Return the form of a sound reply of the method."""
         names = Names(arrays.keys(), self.convention)
         model = names.read(arrays)
         return _record(self.method.reply_like(model), model, names, arrays)
@@ -215,7 +215,7 @@ class MethodStrategy(InheritingStrategy):
     def _commit(
         self, reference: ArrayRecord, aggregate: ArrayRecord, admitted: Sequence[Message]
     ) -> ArrayRecord:
-        """Keep the state of a round that counts, and note whose replies it admitted."""
+        """Keep the state of a round that counts, and the clients that it admitted."""
         self._state = self._pending
         self._kept |= dict.fromkeys(map(self._name, admitted), self._round)
         return aggregate
@@ -238,13 +238,13 @@ class MethodStrategy(InheritingStrategy):
         return self.method.aggregate(server, replies)
 
     def predictive(self, model: Mapping[str, Tensor]) -> Predictive:
-        """Return what predicts after the last round; `model` is the global arrays as tensors."""
+        """Return the networks that predict after the last round; `model` has the global tensors."""
         return self.method.predictive(model, self._state)
 
     def predict(
         self, network: nn.Module, arrays: ArrayRecord, x: Tensor, samples: int = 10, seed: int = 0
     ) -> Prediction:
-        """Predict classes by draws, or by the networks that the method keeps together.
+        """Predict classes by draws, or by the networks that the method keeps.
 
         Parameters
         ----------
@@ -255,7 +255,7 @@ class MethodStrategy(InheritingStrategy):
         x
             Inputs (N, …).
         samples
-            Networks drawn, where the method draws some.
+            Number of networks drawn, if the method draws some.
         seed
             The source of the draws.
         """
@@ -290,7 +290,7 @@ def _are_same(one: Tensors, other: Tensors) -> bool:
 def _record(
     sent: Mapping[str, Tensor], model: Mapping[str, Tensor], names: Names, held: ArrayRecord
 ) -> ArrayRecord:
-    """Write what is sent; arrays of the model that are sent as they are are not written again."""
+    """Write the content to send; unchanged arrays of the model are not written again."""
     if sent is model:
         return held
     new = {name: tensor for name, tensor in sent.items() if tensor is not model.get(name)}

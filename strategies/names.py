@@ -1,4 +1,4 @@
-"""Between the arrays of a model and tensors in fedbary's names and unit."""
+"""Conversion between a model's arrays and tensors in fedbary's names and unit."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Names:
     keys : collection of str
         The keys of the arrays.
     convention : Convention
-        Which of them are Gaussian, and the unit of their scales.
+        Rule that tells Gaussian ones, and the unit of their scales.
 
     Raises
     ------
@@ -65,7 +65,7 @@ class Names:
     def read(self, record: ArrayRecord) -> Mapping[str, Tensor]:
         """Return a record's tensors. They share its bytes: do not write to them.
 
-        Scales in another unit are converted when they are asked for, in float32 or wider.
+        Scales in another unit are converted on access, in float32 or wider.
 
         Raises
         ------

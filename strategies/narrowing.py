@@ -1,4 +1,4 @@
-"""Whether a rule takes more of the variances in a round than the clients give back."""
+"""Warning of a rule that shrinks variances more in a round than clients widen them."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from .internals import log
 from .stillness import some_of
 
 PATIENCE = 3
-"""So many rounds in a row the aggregate is narrower than what was sent, before a warning."""
+"""Rounds in a row with an aggregate narrower than the sent posterior, before a warning."""
 
 NARROWER = 0.1
-"""By how much at least, in the mean log-variance."""
+"""Least narrowing that counts, in the mean log-variance."""
 
 
 class Narrowing:
-    """Warns once of variances that fall from round to round though clients widen them.
+    """Warns once of variances that fall from round to round although clients widen them.
 
     A product of K posteriors, and the law of a mean of K draws, have about a K-th of the clients'
-    variance. Clients that begin at it widen it by what a round's steps give, and the next product
-    narrows that again. With s the mean log-variance sent, r that of the replies and a that of the
-    aggregate, a round is such a one where r > s and a < s − `NARROWER`.
+    variance. Clients that start from it widen it only by a round's steps, and the next product
+    narrows it again. A round counts if r > s and a < s − `NARROWER`, with s the mean log-variance
+    sent, r that of the replies and a that of the aggregate.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Narrowing:
         aggregate: ArrayRecord,
         convention: Convention,
     ) -> None:
-        """Compare what was sent in a round, what admitted clients replied, and their aggregate."""
+        """Compare the sent arrays of a round, the admitted replies, and their aggregate."""
         scales = list(convention.pairs(sent.keys()).values())
         if not scales or self._has_warned:
             return
@@ -57,8 +57,8 @@ class Narrowing:
             self._has_warned = True
             log(
                 WARNING,
-                "aggregate_train: in %d rounds %s has narrowed log-variances further than clients "
-                "widened them, to a mean of %.3g: they go on falling to a point estimate's; use "
-                "it for one round, or method=DWC, whose clients begin at their own width",
+                "aggregate_train: in %d rounds %s has narrowed log-variances more than clients "
+                "widened them, to a mean of %.3g: they will shrink to a point estimate's; use "
+                "it for one round, or method=DWC, whose clients start from their own variances",
                 PATIENCE, rule, after,
             )  # fmt: skip

@@ -1,8 +1,8 @@
 """Long entries of messages' configs, sent to a node once: a client mod, and its grid.
 
 A projection of features has as many numbers as a network, and is the same in every round. The grid
-sends it with the first message to a node. From then on a digest stands in its place, and the node
-takes the entry from its state. A node that has lost it says so, and is sent it again at once.
+sends it with the first message to a node. Later messages hold a digest, and the node takes the
+entry from its state. A node that has lost the entry replies so, and gets it again at once.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from .internals import ClientAppCallable, with_content
 from .passing import PassingGrid
 
 LONG = 1000
-"""So many numbers make an entry long."""
+"""Numbers from which an entry is long."""
 
 KEPT = "kept-entry."
-"""How the name of an entry begins whose value is a digest; a record of a node's state, too."""
+"""Prefix of an entry whose value is a digest, and of a record of a node's state."""
 
-LACKING = "a message with the entry's numbers, for they are not kept here"
-"""What a node says that has lost an entry."""
+LACKING = "a message with the entry's numbers, which this node lacks"
+"""Reply of a node that has lost an entry."""
 
 
 def once(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-    """Keep long entries, and put them back where the message has their digest.
+    """Keep long entries, and put them back in place of their digests.
 
-    A Flower client mod, ``ClientApp(mods=[once])``; other messages pass as they are.
+    A Flower client mod, ``ClientApp(mods=[once])``; other messages pass unchanged.
 
     Raises
     ------
     SettingError
-        If an entry is not kept, or is another one.
+        If an entry is missing, or differs from its digest.
     """
     for config in message.content.config_records.values():
         for key, value in [*config.items()]:
@@ -61,7 +61,7 @@ class OnceGrid(PassingGrid):
     Parameters
     ----------
     grid : Grid
-        What carries the messages.
+        Carrier of the messages.
     """
 
     def __init__(self, grid: Grid) -> None:

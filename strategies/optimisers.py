@@ -1,4 +1,4 @@
-"""How to train variances with an optimiser of your own."""
+"""Training of variances with an optimiser of your own."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def parameter_groups(
 ) -> list[dict[str, Any]]:
     """Return a model's parameters as groups for a torch optimiser; scales have rates of their own.
 
-    The gradient of a log-variance is of order 1/n: at the means' rate, and under plain SGD at any
-    usual rate, variances stay where they start. Under an optimiser whose step does not depend on
-    the gradient's size, as in ``Adam(parameter_groups(model, 1e-3, 1e-2))``, each step moves a
-    log-variance by about `log_var_lr`, whatever the unit s of its scale: the rate of a tensor is
-    log_var_lr / mean |∂(log v)/∂s| at its present values. To keep SGD for the means:
-    ``means, *scales = parameter_groups(...)``, ``SGD([means])`` and ``Adam(scales)``.
+    The gradient of a log-variance is of order 1/n: at the means' rate, and with plain SGD at any
+    usual rate, variances stay at their initial values. Use an optimiser whose step does not depend
+    on the gradient's size, as in ``Adam(parameter_groups(model, 1e-3, 1e-2))``. Each step then
+    moves a log-variance by about `log_var_lr`, whatever the unit s of its scale: a tensor's rate is
+    log_var_lr / mean |∂(log v)/∂s| at its present values. To keep SGD for the means: ``means,
+    *scales = parameter_groups(...)``, ``SGD([means])`` and ``Adam(scales)``.
 
     Parameters
     ----------
@@ -37,20 +37,21 @@ def parameter_groups(
     lr : float
         Rate of the means and the deterministic tensors.
     log_var_lr : float
-        About how far a log-variance moves in a step; `fedbary.inference.Training` has 0.01.
+        Approximate move of a log-variance in a step; `fedbary.inference.Training` has 0.01.
     convention : str or Convention
-        Which parameters are Gaussian and the unit of their scales, as in the server's strategy.
+        Rule that tells Gaussian parameters, and the unit of their scales, as in the server's
+        strategy.
 
     Returns
     -------
     list of dict
-        First the group of means and deterministic tensors, then one for each scale, with a small
-        epsilon and without weight decay, which would pull variances to 1, or to softplus(0)².
+        First the group of means and deterministic tensors, then one for each scale. The latter have
+        a small epsilon and no weight decay, which would pull variances to 1, or to softplus(0)².
 
     Raises
     ------
     SettingError
-        If no trainable parameter is a scale under the convention, or a rate is not positive.
+        If the convention finds no scale among the trainable parameters, or a rate is not positive.
     """
     for name, rate in (("lr", lr), ("log_var_lr", log_var_lr)):
         if not 0 < rate < float("inf"):

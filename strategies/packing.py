@@ -22,37 +22,37 @@ from .quantise import halved, packed, quantised, restored, unpacked, whole
 from .soundness import scale_from
 
 PACKINGS = ("log_var", "all")
-"""What is packed: log-variances; or means, point weights and the coordinates of charts too."""
+"""Choices: pack log-variances; or means, point weights and the coordinates of charts too."""
 
 HALF = 0
-"""In place of the bits of a grid, for bfloat16."""
+"""Code for bfloat16, in place of the bits of a grid."""
 
 _DTYPES: Mapping[str, torch.dtype] = {
     str(dtype).removeprefix("torch."): dtype
     for dtype in (torch.float16, torch.float32, torch.float64)
 }
-"""The dtypes of packed arrays, by what a message calls them."""
+"""Dtypes of packed arrays, by their names in a message."""
 
 _OVERHEAD = 250
-"""How many bytes a packed array takes beside its codes, in what tells how it is packed."""
+"""Bytes of a packed array's description, beside its codes."""
 
 
 @dataclass(frozen=True)
 class Packing:
-    """How the arrays of a message are packed.
+    """Packing of a message's arrays.
 
-    Log-variances travel in 8 bits. Under "all" means and point weights travel in 16, and the
-    coordinates of a chart as bfloat16, as precisions span orders of magnitude. A reply tells how
-    its arrays differ from those that were sent. All are rounded at random, without bias (see
-    `strategies.quantise`); the draws follow from the numbers themselves, so runs repeat. What else
-    a method sends, integers, float64 in a chart, and what would not be smaller travel as they are.
+    Log-variances travel in 8 bits. "all" also sends means and point weights in 16 bits, and the
+    coordinates of a chart as bfloat16, because precisions span orders of magnitude. A reply holds
+    the differences from the sent arrays. All are rounded at random, without bias (see
+    `strategies.quantise`); the draws follow from the numbers themselves, so runs repeat. Unpacked
+    are integers, float64 in a chart, a method's other arrays, and arrays that would not be smaller.
 
     Parameters
     ----------
     what : str
         One of `PACKINGS`.
     convention : Convention
-        Which arrays are Gaussian, and the unit of their scales.
+        Rule that tells Gaussian arrays, and the unit of their scales.
 
     Raises
     ------
@@ -70,9 +70,9 @@ class Packing:
     def pack(
         self, arrays: ArrayRecord, sent: ArrayRecord | None
     ) -> tuple[ArrayRecord, ConfigRecord]:
-        """Return packed arrays, and what the other side needs to unpack them.
+        """Return packed arrays, and the description that unpacks them.
 
-        `sent` is what a reply answers, as its client unpacked it; None of what a server sends.
+        `sent` is the message that a reply answers, unpacked by its client; None at the server.
         """
         scales, record, told = self._scales(arrays), ArrayRecord(), {}
         for key, array in arrays.items():
@@ -94,9 +94,9 @@ class Packing:
         Parameters
         ----------
         told : mapping
-            By key, what `pack` says of the arrays that it packed.
+            Description of the packed arrays from `pack`, by key.
         sent : ArrayRecord, optional
-            As of `pack`. No more is inflated than its arrays have.
+            As for `pack`. No more bytes are inflated than its arrays have.
 
         Raises
         ------
@@ -114,19 +114,19 @@ class Packing:
                     if key in told
                     else array
                 )
-            except Exception as error:  # a stranger's words and bytes raise many kinds
+            except Exception as error:  # a stranger's words and bytes raise many kinds of errors
                 raise ValueError(f"array {key!r} cannot be unpacked: {error}") from error
         return record
 
     def _scales(self, arrays: ArrayRecord) -> set[str]:
-        """Return the keys of scales; none where the arrays are for admission to refuse."""
+        """Return the keys of scales; none for arrays that admission refuses."""
         try:
             return set(self.convention.pairs(arrays.keys()).values())
         except ValueError:
             return set()
 
     def _bits(self, key: str, is_scale: bool) -> int | None:
-        """Return in how many bits an array travels; None: as it is."""
+        """Return the bits of an array on the way; None: not packed."""
         if is_scale:
             return 8
         if self.what == "log_var" or ("/" in key and not key.startswith(PREFIX + "/")):
@@ -174,12 +174,12 @@ class Packing:
         return array_from_tensor(values.to(dtype))
 
     def _numbers(self, tensor: Tensor, is_scale: bool) -> Tensor:
-        """Return what the grid holds, in float64: log-variances of scales, else the numbers."""
+        """Return the numbers for the grid, in float64; scales become log-variances."""
         return self.convention.to_log_var(tensor.double()) if is_scale else tensor.double()
 
 
 def packing_from(words: str) -> tuple[Packing, Mapping[str, Any]]:
-    """Return how a message was packed, and what it tells of each array.
+    """Return a message's packing, and its description of each array.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""A grid around another, for grids that change some of what passes."""
+"""A grid around another, for grids that change some messages."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from .internals import NodeInfo, Run
 
 
 class PassingGrid(Grid):
-    """A Flower grid that hands everything on as it is.
+    """A Flower grid that hands everything on unchanged.
 
     Parameters
     ----------
     grid : Grid
-        What carries the messages.
+        Carrier of the messages.
     """
 
     def __init__(self, grid: Grid) -> None:

@@ -1,12 +1,11 @@
-"""Which strategies Flower's wrappers for differential privacy may drive.
+"""Strategies that Flower's wrappers for differential privacy may drive.
 
 A wrapper clips each client's update to the norm C and adds noise of standard deviation z C / n to
-*every* array of the aggregate, log-variances too. That hides a client if one client moves the
-aggregate by at most C / n, that is, if the aggregate is the mean of the arrays as they are, with
-the same weight for each of n replies. AALV is such a mean of log-variances (and of log-stds). The
-other rules are means in other coordinates, where a clipped update may move the aggregate by any
-amount. For them there is the client mod `chart`, within which all of this holds for Flower's
-FedAvg.
+*every* array of the aggregate, log-variances too. That hides a client only if one client moves the
+aggregate by at most C / n. So the aggregate must be the plain mean of the arrays, with the same
+weight for each of n replies. AALV is such a mean of log-variances (and of log-stds). The other
+rules are means in other coordinates, where a clipped update may move the aggregate by any amount.
+For them there is the client mod `chart`: with it all of this holds for Flower's FedAvg.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ def driving_wrapper() -> Wrapper | None:
 
 
 PLAIN = {"server_momentum": 0, "max_precision_ratio": None, "clipping": False, "mixing": False}
-"""The parameters of `Barycentre` under which the aggregate is the rule's, of this round alone."""
+"""Parameters of `Barycentre` for which the aggregate is the rule's, of this round alone."""
 
 
 def require_plain_mean(
@@ -70,31 +69,31 @@ def require_plain_mean(
     Raises
     ------
     SettingError
-        If the aggregate is not the mean of the arrays as they are: because of another rule, of
-        momentum, which repeats earlier aggregates without their noise, of a bound, clipping or
-        mixing that depends on the other clients, or of arrays that are not floating. Or if an
-        array has no dimension: Flower's clipping works in place and does not change it.
+        If the aggregate is not the plain mean of the arrays. Causes are another rule; momentum,
+        which repeats earlier aggregates without their noise; a bound, clipping or mixing that
+        depends on the other clients; arrays that are not floating; an array without dimensions,
+        which Flower's clipping does not change.
     """
     name = type(wrapper).__name__
     if not averages_arrays(rule, convention):
         means = [other.name for other in RULES.values() if averages_arrays(other, convention)]
         chart = "Flower's FedAvg with the client mod chart(...)"
-        raise SettingError("rule", rule.name, f"within {name} {', '.join([*means, chart])}")
+        raise SettingError("rule", rule.name, f"for {name}: {', '.join([*means, chart])}")
     for parameter, plain in PLAIN.items():
         if (value := getattr(method, parameter)) != plain:
-            raise SettingError(parameter, value, f"within {name} {plain}")
+            raise SettingError(parameter, value, f"{plain} for {name}")
     for key, array in arrays.items():
         if not (tensor_from_array(array).is_floating_point() and array.shape):
             kind = f"{array.dtype} of shape {tuple(array.shape)}"
-            allowed = f"within {name} floating arrays of at least one dimension, not {kind}"
+            allowed = f"for {name}: floating arrays of at least one dimension, not {kind}"
             raise SettingError("array", key, allowed)
 
 
 def averages_arrays(rule: AnyRule, convention: Convention) -> bool:
-    """Whether a rule's aggregate is Σ w_k x_k of the arrays x_k, for any real numbers in them.
+    """Return whether a rule's aggregate is Σ w_k x_k for any arrays x_k of real numbers.
 
-    The test aggregates the arrays of three clients. A robust rule, which may average three clients
-    but not ten, does not.
+    The test aggregates the arrays of three clients. A robust rule is refused: it may average three
+    clients but not ten.
     """
     if isinstance(rule, RobustRule):
         return False
@@ -112,5 +111,5 @@ def averages_arrays(rule: AnyRule, convention: Convention) -> bool:
 
 
 def hides_each(wrapper: Wrapper, weights: Sequence[float]) -> bool:
-    """Whether no reply's share of the mean exceeds 1/n, for which the noise is made."""
+    """Return whether no reply's share of the mean exceeds 1/n, the share that the noise hides."""
     return max(normalised(weights)) * wrapper.num_sampled_clients <= 1 + 1e-9

@@ -1,15 +1,15 @@
 """Numbers in few bits, by stochastic rounding, and their bytes packed.
 
-On a grid of at most 2^bits points from the least number to the largest, with step δ, x becomes the
-point below it or above it at random, so that its mean is x:
+A grid of at most 2^bits points with step δ runs from the least number to the largest. x becomes the
+point below or above it at random, so that its mean is x:
 
     code = ⌊(x − low)/δ + u⌋,   u uniform on [0, 1),      x̂ = low + code · δ,   |x̂ − x| < δ,
     E x̂ = x,   Var x̂ ≤ δ²/4.
 
-Where the grid would be finer than 1/16 (8 bits) or 1/1024 (16 bits) of the numbers' standard
-deviation, that is the step: what a finer one would tell is noise, and does not deflate.
+The step is at least 1/16 (8 bits) or 1/1024 (16 bits) of the numbers' standard deviation: a finer
+grid would encode noise, which does not deflate.
 
-Reference: Alistarh et al., QSGD, NeurIPS 2017, for unbiased rounding of what clients send.
+Reference: Alistarh et al., QSGD, NeurIPS 2017, for unbiased rounding of clients' messages.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from numpy.typing import NDArray
 from torch import Generator, Tensor
 
 CODES: Mapping[int, np.dtype[Any]] = {8: np.dtype("<u1"), 16: np.dtype("<u2")}
-"""How many bits a code may have, and how it is stored."""
+"""Bits that a code may have, and their dtypes."""
 
 _STEPS_A_STD = {8: 16, 16: 1024}
-"""The most steps of a grid in a standard deviation of the numbers."""
+"""Most steps of a grid in a standard deviation of the numbers."""
 
 
 def quantised(values: Tensor, bits: int, generator: Generator) -> tuple[NDArray[Any], float, float]:
@@ -54,14 +54,14 @@ def quantised(values: Tensor, bits: int, generator: Generator) -> tuple[NDArray[
 
 
 def restored(codes: NDArray[Any], low: float, step: float) -> Tensor:
-    """Return the numbers that codes stand for, in float64."""
+    """Return the numbers of codes, in float64."""
     return low + step * torch.from_numpy(codes.astype(np.float64))
 
 
 def packed(codes: NDArray[Any]) -> bytes:
     """Return the codes' bytes, the first of all, then the second of all, deflated.
 
-    The upper bytes of neighbours are alike, so that they deflate where they stand together.
+    The upper bytes of neighbours are alike, so they deflate well side by side.
     """
     planes = np.ascontiguousarray(codes).reshape(-1).view(np.uint8).reshape(-1, codes.itemsize)
     return zlib.compress(np.ascontiguousarray(planes.T).tobytes(), 1)

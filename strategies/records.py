@@ -76,8 +76,8 @@ def aggregate_records(
 ) -> ArrayRecord:
     """Aggregate records by `fedbary.aggregation.aggregate_tensors`.
 
-    It reads the records' bytes and writes the result's, and computes in float32 where the arrays
-    are no wider. The extra memory is the result's, whatever the number of records.
+    It works on the records' bytes, in float32 if the arrays are no wider. The extra memory is the
+    result's, whatever the number of records.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ def aggregate_records(
     weights : sequence of float
         One per client: finite, none negative, not all 0; any scale.
     convention : Convention
-        Which arrays are Gaussian, and the unit of their scales.
+        Rule that tells Gaussian arrays, and the unit of their scales.
     max_precision_ratio : float, optional
         The largest ratio of a precision to the clients' median; see `fedbary.aggregation.bound`.
 
@@ -97,7 +97,7 @@ def aggregate_records(
     -------
     ArrayRecord
         The aggregate in new arrays, with the keys in the order of the first record. Integer and
-        bool arrays are the clients' rounded mean, or under a robust rule their median; see
+        bool arrays are the clients' rounded mean, or a robust rule's median; see
         `aggregate_buffer`.
 
     Raises

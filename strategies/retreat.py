@@ -1,4 +1,4 @@
-"""Back to what the server held before a round, if after it nobody can train."""
+"""Return to the state before a round if nobody can train after it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ROUND, _BARRED = "before.round", "barred."
 
 @dataclass(frozen=True, eq=False)
 class Before:
-    """What the server held before a round that counted, in which replies stood out.
+    """State before a round that counted, in which replies stood out.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ class Before:
     state : mapping
         The strategy's `state_dict` then.
     far : mapping of str to float
-        Whose replies stood out, and how many times as far as usual they lay.
+        Clients whose replies stood out, and the multiple of their distance.
     """
 
     round: int
@@ -42,17 +42,17 @@ class Before:
 
 
 class Retreat:
-    """Remembers what was before a round in which replies stood out, and whom it blamed.
+    """Remembers the state before a round in which replies stood out, and their clients.
 
-    If in the next round at least two other clients reply and none can train, the round is undone,
-    and the clients whose replies stood out are refused from then on.
+    In the next round at least two other clients may reply, and none be able to train. Then the
+    round is undone, and the clients whose replies stood out are refused from then on.
 
     Attributes
     ----------
     before : Before, optional
-        What the server goes back to; None if in the last round nobody stood out.
+        State to go back to; None if nobody stood out in the last round.
     barred : dict of str to int
-        The clients that are refused, and for which round.
+        Refused clients, each with the round that it is blamed for.
     """
 
     def __init__(self) -> None:
@@ -60,21 +60,21 @@ class Retreat:
         self.barred: dict[str, int] = {}
 
     def is_due(self, failed: Collection[str], trained: Collection[str]) -> bool:
-        """Return whether the last round is to be undone, by who could not train and who did."""
+        """Return whether to undo the last round, from who could train and who could not."""
         if self.before is None:
             return False
         others = set(failed) - self.before.far.keys()
         return len(others) >= LEAST - 1 and set(trained) <= self.before.far.keys()
 
     def refusal(self, name: str) -> str | None:
-        """Say why a client is refused from now on; None if it is not."""
+        """Return the reason to refuse a client from now on; None if it is not refused."""
         if name not in self.barred:
             return None
         after = self.barred[name]
         return f"refused from now on, as no client could train after its reply of round {after}"
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return what a resume needs."""
+        """Return the state for a resume."""
         state = {_BARRED + name: torch.tensor(number) for name, number in self.barred.items()}
         if self.before is not None:
             arrays = self.before.arrays.items()
@@ -96,10 +96,10 @@ class Retreat:
 
 
 def standing_out(farness: Mapping[str, float]) -> dict[str, float]:
-    """Return whose replies stand out: far beyond the usual, and near the farthest.
+    """Return the clients whose replies stand out: far beyond the usual, and near the farthest.
 
-    Two hostile clients hide neither behind the other, and an honest one that goes far is not taken
-    for one that goes ten times as far.
+    A hostile client cannot hide behind another, and an honest one that goes far is not blamed
+    beside one that goes ten times as far.
     """
     if len(farness) < LEAST:
         return {}
@@ -108,5 +108,5 @@ def standing_out(farness: Mapping[str, float]) -> dict[str, float]:
 
 
 def could_not_train(reply: Message) -> bool:
-    """Whether a reply that is not admitted is the client's own, and no word of Flower's on it."""
+    """Return whether a refused reply is the client's own, and not Flower's error."""
     return reply.has_content() or reply.error.code == ErrorCode.CLIENT_APP_RAISED_EXCEPTION

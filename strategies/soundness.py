@@ -1,4 +1,4 @@
-"""Which arrays are sound: those of a client, and those of the aggregate."""
+"""Soundness of arrays: a client's, and the aggregate's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .conventions import Convention
 
 
 def scale_from(log_var: Tensor, convention: Convention, dtype: torch.dtype) -> Tensor:
-    """Return log-variances as scales in a convention's unit and a dtype; all are admitted.
+    """Return log-variances as scales in a convention's unit and a dtype; admission passes them.
 
     Log-variances are clamped to ±39.6, and scales to the numbers of the dtype: a standard deviation
     of 1e-9 is 0 in float16.
@@ -28,7 +28,7 @@ def scale_from(log_var: Tensor, convention: Convention, dtype: torch.dtype) -> T
 
 
 def check_arrays(record: ArrayRecord, reference: ArrayRecord, convention: Convention) -> None:
-    """Raise a ValueError that names the first array which may not enter an aggregate.
+    """Raise a ValueError that names the first array that may not enter an aggregate.
 
     Arrays must have the reference's keys, shapes and dtypes and finite values: log-variances within
     ±40, whatever the unit of the scales, and other values within `value_limit`.

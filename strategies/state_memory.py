@@ -1,4 +1,4 @@
-"""What a client keeps between rounds, in the state that Flower holds for its node."""
+"""A client's memory between rounds, in the state that Flower holds for its node."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from fedbary.errors import SettingError
 
 
 class StateMemory:
-    """A `fedbary.runs.memory.Memory` in a node's state: gone when its SuperNode is started again.
+    """A `fedbary.runs.memory.Memory` in a node's state, lost when its SuperNode is started again.
 
     Parameters
     ----------
     state : RecordDict
         The state of the node's context.
     run : str
-        What the run is called.
+        Name of the run.
     """
 
     def __init__(self, state: RecordDict, run: str) -> None:
@@ -26,18 +26,18 @@ class StateMemory:
         self._prefix = f"fedbary.{run}."
 
     def recall(self, admitted: int) -> dict[str, Tensor]:
-        """Return what was kept in a round; of round 0, before the first reply, nothing.
+        """Return the tensors of a round; nothing for round 0, before the first reply.
 
         Raises
         ------
         SettingError
-            If it is not there.
+            If they are missing.
         """
         if admitted == 0:
             return {}
         record = self._state.array_records.get(f"{self._prefix}{admitted}")
         if record is None:
-            allowed = f"what this client kept in round {admitted}; a folder, keep_in, outlives it"
+            allowed = f"this client's tensors of round {admitted}; a folder keep_in would keep them"
             raise SettingError("the node's state", "begun anew", allowed)
         return dict(record.to_torch_state_dict())
 

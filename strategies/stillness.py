@@ -1,4 +1,4 @@
-"""Whether clients train their variances: if not, a barycentre is almost a plain mean."""
+"""Warning of untrained variances: a barycentre is then almost a plain mean."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ STILL = 0.01
 """The mean move of log-variances below which they stand still: 1 % of the variance."""
 
 ALIKE = 0.01
-"""The part of a move by which clients' moves differ if their data do not make them."""
+"""Fraction of a move below which clients' moves count as alike, and not made by their data."""
 
 TINY = 1e-30
-"""In place of a move of nothing at all."""
+"""Divisor in place of a move of 0."""
 
 PATIENCE = 3
-"""So many rounds are taken together."""
+"""Number of rounds taken together."""
 
 SAMPLE = 1000
-"""How many evenly spaced weights of an array are compared, so that large models cost nothing."""
+"""Number of evenly spaced weights of an array that are compared, so that large models cost
+nothing."""
 
 STOOD_STILL = (
     "aggregate_train: in %d rounds clients have hardly moved log-variances, so the aggregate is "
@@ -37,24 +38,27 @@ STOOD_STILL = (
 )
 
 MOVED_ALIKE = (
-    "aggregate_train: in %d rounds all clients have moved log-variances alike, by a penalty and "
-    "not by their data, so the aggregate is almost a plain mean: %s; lower kl_weight, raise "
+    "aggregate_train: in %d rounds a penalty, not the data, has moved all clients' log-variances "
+    "alike, so the aggregate is almost a plain mean: %s; lower kl_weight, raise "
     "local_epochs, or draw the weights in your own training loop, see "
     "fedbary.variational.drawing"
 )
 
 
 class Stillness:
-    """Warns when log-variances do not train: nothing moves them, or the data do not.
+    """Warns of log-variances that do not train: they stand still, or the data do not move them.
 
     With log-variances s_i sent and s_ki replied, client k moves an array in a round by
-    m_k = mean_i |s_ki − s_i|, and clients' moves differ by d = mean_i std_k (s_ki − s_i) / m_k. The
-    array does not train if over `PATIENCE` rounds in a row Σ max_k m_k is below `STILL`, as after
-    plain SGD; or if, with several clients and several weights, the mean of d is below `ALIKE`:
-    where a penalty alone moves it, all clients move alike, some further than others. One step of
-    Adam at the default rate moves a log-variance by 0.01, so that short rounds are no standstill.
-    But the first steps of Adam have one length whatever the gradient: while the penalty outweighs
-    the data, clients move alike in short rounds that differ in longer ones (`regression-vi`: d is
+    m_k = mean_i |s_ki − s_i|. Clients' moves differ by d = mean_i std_k (s_ki − s_i) / m_k. An
+    array does not train in two cases, over `PATIENCE` rounds in a row:
+
+    - Σ max_k m_k is below `STILL`, as with plain SGD;
+    - the mean of d is below `ALIKE`, with several clients and several weights: a penalty alone
+      moves all clients alike, some further than others.
+
+    One step of Adam at the default rate moves a log-variance by 0.01, so short rounds do not stand
+    still. But Adam's first steps have one length whatever the gradient. While the penalty outweighs
+    the data, clients move alike in short rounds and differ in longer ones (`regression-vi`: d is
     0.008 after three steps a round, 0.011 after fifteen). Warnings name each array once.
     """
 
@@ -65,7 +69,7 @@ class Stillness:
     def observe(
         self, sent: ArrayRecord, replies: Sequence[ArrayRecord], convention: Convention
     ) -> None:
-        """Compare what was sent in a round with what admitted clients replied."""
+        """Compare the sent arrays of a round with the admitted replies."""
         named: dict[str, list[str]] = {STOOD_STILL: [], MOVED_ALIKE: []}
         for scale in convention.pairs(sent.keys()).values():
             before = convention.to_log_var(some_of(sent[scale]))

@@ -40,9 +40,9 @@ class PosteriorStrategy(MethodStrategy):
     Parameters
     ----------
     *args, **kwargs
-        Those of `MethodStrategy`, and so of `flwr.serverapp.strategy.FedAvg`, in its order, and of
-        `Barycentre`: `rule`, by default the class's, `trim_fraction`, `max_precision_ratio`,
-        `clipping`, `mixing` and `server_momentum`.
+        Arguments of `MethodStrategy`, and so of `flwr.serverapp.strategy.FedAvg`, in its order.
+        Parameters of `Barycentre`: `rule`, by default the class's, `trim_fraction`,
+        `max_precision_ratio`, `clipping`, `mixing` and `server_momentum`.
 
     Raises
     ------
@@ -63,7 +63,7 @@ class PosteriorStrategy(MethodStrategy):
         self._wrapper: Wrapper | None = None
 
     def summary(self) -> None:
-        """Log the rule and the convention, then what `GatedStrategy` logs."""
+        """Log the rule and the convention, then the lines of `GatedStrategy`."""
         rule, ratio = self.rule, self.method.max_precision_ratio
         log(INFO, "\t├──> Posteriors:")
         log(INFO, "\t│\t├──Rule: %s", rule.name)
@@ -110,7 +110,7 @@ class PosteriorStrategy(MethodStrategy):
         return protects or (isinstance(rule, RobustRule) and not rule.is_plain(replies))
 
     def _aggregate(self, sent: ArrayRecord, replies: Sequence[Reply]) -> ArrayRecord:
-        """Return the aggregate of admitted replies under the rule."""
+        """Return the rule's aggregate of admitted replies."""
         weights = [reply.weight for reply in replies]
         if self._wrapper is not None and not hides_each(self._wrapper, weights):
             share = f"at most 1/{self._wrapper.num_sampled_clients}, so that the noise hides it"

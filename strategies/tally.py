@@ -1,4 +1,4 @@
-"""Which rounds of a run counted, and when too few did."""
+"""Count of a run's rounds, and its end if too few count."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Tally:
     Parameters
     ----------
     max_skipped : int or None
-        After so many skipped rounds in a row no other begins. None: no limit.
+        Skipped rounds in a row after which no other begins. None: no limit.
 
     Raises
     ------
@@ -39,7 +39,7 @@ class Tally:
         self._last = ""
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the counts and why the last skipped round was skipped, for a resume."""
+        """Return the counts and the reason of the last skipped round, for a resume."""
         numbers = [self.counted, self.skipped, self._in_a_row]
         return {
             _NUMBERS: torch.tensor(numbers),

@@ -1,4 +1,4 @@
-"""How much a reply counts: what it claims, within what its node holds and what the others weigh."""
+"""Weight of a reply: its claim, bounded by its node's examples and by the others' weights."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flwr.app import Message, MetricRecord, RecordDict
 from .admission import metrics_of
 
 Limit = Callable[[int], float | None]
-"""From a node's id, the largest weight of its reply; None where that is not known."""
+"""Takes a node's id, and returns the largest weight of its reply; None if unknown."""
 
 
 def weight_of(reply: Message, weighted_by_key: str) -> float:
@@ -35,7 +35,7 @@ def weightless(
 def overweight(
     replies: Sequence[Message], weighted_by_key: str, limit: Limit | None
 ) -> list[str | None]:
-    """Say which admitted replies claim to weigh more than their nodes hold; None for the others."""
+    """Return a warning for each reply that claims more weight than its node holds, else None."""
     pairs = [(weight_of(reply, weighted_by_key), _most(reply, limit)) for reply in replies]
     return [
         f"{weighted_by_key} {weight:g} counts as {most:g}, as its node holds no more"
@@ -50,9 +50,9 @@ def bounded(
 ) -> list[Message]:
     """Return admitted replies with bounded weights.
 
-    With weights w_k and limits l_k of the nodes, and w'_k = min(w_k, l_k), reply k weighs
-    min(w'_k, ratio · median w'). The median of an even number is the lower of the two in the
-    middle, so that half of the replies cannot raise it.
+    With weights w_k and limits l_k of the nodes, and w'_k = min(w_k, l_k), reply k weighs min(w'_k,
+    ratio · median w'). The median of an even number is its lower middle, so that half of the
+    replies cannot raise it.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ def bounded(
     weighted_by_key : str
         The metric that holds a reply's weight; the result may hold a smaller one.
     limit : callable, optional
-        From a node's id, the largest weight of its reply.
+        Takes a node's id, and returns the largest weight of its reply.
     ratio : float, optional
         The largest ratio of a weight to the median, 1 or more. None: no bound.
     """

@@ -158,7 +158,7 @@ def _gaussian(
         rule.inverse(*summed), rule.inverse(*mixture)
     )  # fmt: skip
     near = (along_log_var >= low - LEEWAY) & (along_log_var <= high + LEEWAY)
-    taken = near & along_mean.isfinite()  # a logarithm that is no number is not near
+    taken = near & along_mean.isfinite()  # NaN is not near
     found_log_var = torch.where(taken, along_log_var, mixed_log_var)
     return {
         mean: (torch.where(taken, along_mean, mixed_mean) + origin).to(model[mean].dtype),

@@ -1,7 +1,7 @@
 """Pretrained networks that make features of images or texts; their weights never change nor travel.
 
 A backbone is a transformation of data: each client passes its inputs through it once, and trains a
-head on what comes out. Its name says where it is from, see `fedbary.data.forms.BACKBONES`.
+head on the features. Its name gives its source, see `fedbary.data.forms.BACKBONES`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Backbone", "TextBackbone", "load", "load_text"]
 
 
 MAKERS = {"timm": _timm, "hf": _timm, "torchvision": _torchvision, FUNCTION: _own}
-"""What makes networks of each kind of source."""
+"""Makers of networks, by kind of source."""
 
 
 _loaded: Kept[Backbone] = Kept(4)
@@ -37,9 +37,9 @@ def load(name: str, weights: str, size: int | str, device: torch.device) -> Back
     weights
         ``auto``: the library's own; the path of a file; or an installed package that holds one.
     size
-        Side in pixels that images are scaled to; ``auto``: that of the backbone.
+        Side in pixels that images are scaled to; ``auto``: the backbone's.
     device
-        Where images pass through it.
+        Device that runs it.
 
     Raises
     ------
@@ -78,9 +78,9 @@ def load_text(
     tokens
         Tokens of a text that it reads; ``auto``: as its files say.
     download
-        Whether a model that is not here may be fetched.
+        True: an absent model may be fetched.
     device
-        Where texts pass through it.
+        Device that runs it.
 
     Raises
     ------

@@ -28,7 +28,7 @@ CHECKPOINTING: Mapping[str, Any] = {
 
 
 class Adapted(nn.Module):
-    """Answers images (N, C, H, W) with what a head makes of the features of an adapted body.
+    """Passes images (N, C, H, W) through an adapted body and a head.
 
     The body is in evaluation mode, also while its adapters train: its norms keep their statistics,
     and its dropout passes everything on.
@@ -36,9 +36,9 @@ class Adapted(nn.Module):
     Parameters
     ----------
     transform
-        What is done to images before.
+        Transformation of images before the body.
     body, head
-        Networks, of which the one answers as a `Backbone`'s does.
+        Networks; the body answers as a `Backbone`'s does.
     """
 
     def __init__(self, transform: Transform, body: nn.Module, head: nn.Module) -> None:
@@ -52,11 +52,11 @@ class Adapted(nn.Module):
         return answer
 
     def features(self, images: Tensor) -> Tensor:
-        """Return what the head takes, (N, D)."""
+        """Return the head's inputs, (N, D)."""
         return pooled(self.body(self._transform(images)))
 
     def trunk_and_head(self) -> tuple[Callable[[Tensor], Tensor] | None, nn.Module]:
-        """Return what makes features, and the head, if no adapter is Gaussian."""
+        """Return the feature extractor and the head, if no adapter is Gaussian."""
         return (None, self) if gaussian_layers(self.body) else (self.features, self.head)
 
     def train(self, mode: bool = True) -> Any:
@@ -79,7 +79,7 @@ class Adapted(nn.Module):
 
 
 def adapted(backbone: Backbone, head: nn.Module, how: Adapters, seed: int) -> Adapted:
-    """Return a backbone with adapters, whose A are drawn from a seed, before a head.
+    """Return a backbone with adapters before a head; the A are drawn from a seed.
 
     Raises
     ------

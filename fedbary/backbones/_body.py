@@ -1,4 +1,4 @@
-"""A frozen network and what is done to an image before it."""
+"""A frozen network and the transformation of images before it."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ from fedbary.parts.imports import said
 from fedbary.variational.frozen import hash_tensors
 
 SAY_SECONDS = 10.0
-"""How often the log says how far a pass is."""
+"""Seconds between lines of the log on a pass."""
 
 log = logging.getLogger("flwr.fedbary")
-"""A child of Flower's, whose lines go where Flower's go."""
+"""A child of Flower's logger: its lines go where Flower's go."""
 
 
 @dataclass(frozen=True)
 class Transform:
-    """Takes images to what a body expects: (x − mean)/std of each channel, at one size.
+    """Transforms images for a body: (x − mean)/std of each channel, at one size.
 
     Attributes
     ----------
     size : int or None
-        Side in pixels that height and width become; None: as they are.
+        Height and width in pixels after scaling; None: unchanged.
     mean, std : sequence of float
-        Of each channel, of pixels in [0, 1]; grey images become as many channels. Empty: pixels
-        stay as they are.
+        Mean and standard deviation of each channel's pixels in [0, 1]; grey images become as many
+        channels. Empty: pixels stay as they are.
     mode : str
-        How images are scaled: ``bilinear`` or ``bicubic``.
+        Interpolation: ``bilinear`` or ``bicubic``.
     shorter : int or None
-        What an image's shorter side becomes, before its middle is cut out at `size`. None: the
-        whole image becomes a square.
+        Length of an image's shorter side before its middle is cut out at `size`. None: the whole
+        image becomes a square.
     """
 
     size: int | None = None
@@ -51,13 +51,13 @@ class Transform:
     shorter: int | None = field(default=None, repr=False)
 
     def sized(self, size: int) -> Transform:
-        """Return the same for another size; what is cut off stays the same part."""
+        """Return the same for another size; the same fraction is cut off."""
         if self.shorter is None or self.size is None:
             return replace(self, size=size)
         return replace(self, size=size, shorter=round(size * self.shorter / self.size))
 
     def __call__(self, images: Tensor) -> Tensor:
-        """Return images (N, C, H, W), bytes or floats from 0 to 1, as the body expects them."""
+        """Transform images (N, C, H, W), bytes or floats from 0 to 1."""
         x = self._scaled(inputs(images))
         if not self.mean:
             return x
@@ -65,7 +65,7 @@ class Transform:
         return (x - mean) / std
 
     def _scaled(self, x: Tensor) -> Tensor:
-        """Return images at `size`, their middle where a side is to be cut off."""
+        """Return images at `size`, or their middle if a side is to be cut off."""
         if self.size is None:
             return x
         height, width = x.shape[2:]
@@ -82,7 +82,7 @@ class Transform:
 
 
 def pooled(found: Tensor) -> Tensor:
-    """Return features (N, D): of maps (N, D, h, w) the mean over the pixels."""
+    """Return features (N, D); maps (N, D, h, w) are averaged over the pixels."""
     return found.mean((2, 3)) if found.ndim == 4 else found
 
 
@@ -95,10 +95,10 @@ class Backbone:
     name : str
         As the setting `backbone` has it.
     body : nn.Module
-        Answers images (N, C, H, W) with features (N, D), or with maps (N, D, h, w), of which the
-        mean over the pixels is taken.
+        Answers images (N, C, H, W) with features (N, D), or with maps (N, D, h, w), which are
+        averaged over the pixels.
     transform : Transform
-        What is done to images before.
+        Transformation of images before the body.
     """
 
     name: str
@@ -115,7 +115,7 @@ class Backbone:
 
     @torch.no_grad()
     def features(self, images: Tensor) -> Tensor:
-        """Return the features (N, D) of images (N, C, H, W) on the CPU; the log says how far it is.
+        """Return the features (N, D) of images (N, C, H, W) on the CPU; the log reports progress.
 
         Raises
         ------
@@ -143,7 +143,7 @@ class Backbone:
         Raises
         ------
         SettingError
-            If the body cannot take such images, or answers with something else than features.
+            If the body cannot take such images, or does not answer with features.
         """
         if shape in self._widths:
             return self._widths[shape]
@@ -162,7 +162,7 @@ class Backbone:
 
     @cached_property
     def digest(self) -> str:
-        """A hash of name, weights and transform, by which sites know that theirs is the same."""
+        """A hash of name, weights and transform; sites compare it."""
         said = f"{self.name} {self.transform}"
         if (shorter := self.transform.shorter) is not None:
             said += f" {shorter}"

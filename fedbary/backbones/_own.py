@@ -1,4 +1,4 @@
-"""A function of one's own, ``package.module:factory``, that returns a pretrained network."""
+"""A user's own function, ``package.module:factory``, that returns a pretrained network."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedbary.parts.imports import called_function, said
 
 
 def make(source: DataSource, weights: str) -> tuple[nn.Module, Transform]:
-    """Return what the function returns: a module, or one with a dict of its transform.
+    """Return the function's result: a module, or one with a dict of its transform.
 
     The dict has some of ``size``, ``mean``, ``std`` and ``mode``, see `Transform`.
 

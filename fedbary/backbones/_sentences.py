@@ -16,16 +16,16 @@ from fedbary.backbones._body import Backbone, Transform
 from fedbary.variational.frozen import hash_tensors
 
 NOTHING = -1
-"""What fills a row of tokens after a text's last one."""
+"""Filler of a row of tokens after a text's last one."""
 
 LENGTHS = (16, 32, 64, 128, 256, 512)
 """Tokens of a batch: a feature's last bits depend on them, and so on its own text alone."""
 
 LONGEST_WORD = 100
-"""Characters a token beyond which a text is cut before it is tokenised."""
+"""Characters a token; longer texts are cut before they are tokenised."""
 
 PROBE = "Ünïcode, CASE and 42 numbers: it's a   probe."
-"""What is tokenised for the digest."""
+"""Text that is tokenised for the digest."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +62,7 @@ class Encoder:
 
     @property
     def said(self) -> str:
-        """What tells this tokeniser from others: its words, how it reads a text, how much."""
+        """Identity of the tokeniser: its vocabulary, its reading of a text, its length."""
         words = sorted(self.tokeniser.get_vocab().items(), key=lambda pair: (pair[1], pair[0]))
         probe = self.tokeniser(PROBE, truncation=True, max_length=self.longest)["input_ids"]
         return f"{words} {probe} {self.longest}"
@@ -79,9 +79,9 @@ class Pooled(nn.Module):
         ``mean``: Σ_l m_l h_l / Σ_l m_l over the text's own tokens, m_l = 1; ``max`` likewise;
         ``cls``: that of the first token.
     is_normalised : bool
-        Whether the vector is divided by its length.
+        True: the vector is divided by its length.
     filler : int
-        The token that stands where a text has ended; it is masked.
+        Token after the end of a text; it is masked.
     """
 
     def __init__(self, model: nn.Module, pooling: str, is_normalised: bool, filler: int) -> None:
@@ -105,7 +105,7 @@ class Pooled(nn.Module):
 
     @property
     def said(self) -> str:
-        """What is done with the model's answers."""
+        """Pooling of the model's answers."""
         return f"{self.pooling} {self.is_normalised}"
 
 
@@ -127,7 +127,7 @@ class TextBackbone(Backbone):
     Attributes
     ----------
     encoder : Encoder
-        What is done to a text before.
+        Tokeniser of a text.
     """
 
     encoder: Encoder
@@ -167,7 +167,7 @@ class TextBackbone(Backbone):
 
     @cached_property
     def digest(self) -> str:
-        """A hash of weights, tokeniser, length and pooling: two places of one model have one."""
+        """A hash of weights, tokeniser, length and pooling, the same wherever the model lies."""
         said = f"{getattr(self.body, 'said', '')} {self.encoder.said}"
         found = hashlib.blake2b(said.encode(), digest_size=16)
         hash_tensors(found, self.body.state_dict())

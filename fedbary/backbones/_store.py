@@ -1,4 +1,4 @@
-"""Features that have been computed, in a folder: of each input by its hash."""
+"""A folder of computed features, by each input's hash."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Store:
     """A folder of features of one backbone, for inputs of one shape and type.
 
     Every pass adds a file of the inputs' hashes and their features, written whole. Several
-    processes may read and write it; what two of them compute at once lies there twice.
+    processes may read and write it; features computed by two at once are stored twice.
 
     Parameters
     ----------
     folder
-        Where the folder of the backbone is made.
+        Parent of the backbone's folder.
     digest
         The backbone's.
     """
@@ -36,7 +36,7 @@ class Store:
         self._folder = folder / "features" / digest
 
     def features(self, x: Tensor, compute: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return the features (N, D) of inputs (N, …); `compute` makes those that are not there."""
+        """Return the features (N, D) of inputs (N, …); `compute` makes missing ones."""
         kind = f"{tuple(x.shape[1:])} {x.dtype}"
         place = self._folder / hashlib.blake2b(kind.encode(), digest_size=4).hexdigest()
         rows = row_hashes(x)
@@ -53,7 +53,7 @@ class Store:
 
 
 def _read(file: Path, wanted: set[int]) -> dict[int, Tensor]:
-    """Return the features that a file has of some rows; of a damaged file none."""
+    """Return a file's features of some rows; none from a damaged file."""
     try:
         held = load_file(file)
         rows, features = held["rows"].tolist(), held["features"]
@@ -63,7 +63,7 @@ def _read(file: Path, wanted: set[int]) -> dict[int, Tensor]:
 
 
 def _write(place: Path, rows: Tensor, features: Tensor) -> None:
-    """Write a file, named by what it holds; where that cannot be done the log says so."""
+    """Write a file, named by its content; the log reports a failure."""
     name = hashlib.blake2b(rows.numpy().tobytes(), digest_size=8).hexdigest()
     try:
         place.mkdir(parents=True, exist_ok=True)

@@ -41,7 +41,7 @@ def make(source: DataSource, weights: str) -> tuple[nn.Module, Transform]:
 
 
 def _absent(name: str, called: str, error: Exception) -> SettingError:
-    """Return the error of weights that are not there; a server is not told where a site looked."""
+    """Return the error of absent weights; it does not tell the server where a site looked."""
     from huggingface_hub.constants import HF_HUB_CACHE
     from timm.models import get_pretrained_cfg_value
 

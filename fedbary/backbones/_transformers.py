@@ -27,7 +27,7 @@ PACKAGES = {"sentence-transformers/all-MiniLM-L6-v2": "all_minilm_l6_v2"}
 """Models that a package of the extra carries."""
 
 CONFIG, MODULES, LENGTH = "config.json", "modules.json", "sentence_bert_config.json"
-"""Files of a folder of a model; the later two say how a sentence becomes a vector."""
+"""Files of a model's folder; the later two define how a sentence becomes a vector."""
 
 POOLINGS = {
     "pooling_mode_mean_tokens": "mean",
@@ -37,7 +37,7 @@ POOLINGS = {
 """Keys of a pooling's configuration."""
 
 MOST_TOKENS = 512
-"""Tokens of a text beyond which no model reads unless `max_tokens` says so."""
+"""Largest number of tokens that are read, unless `max_tokens` sets another."""
 
 
 def make(
@@ -79,7 +79,7 @@ def make(
 
 
 def _longest(tokeniser: Any, config: Any, length: int, tokens: int | str) -> int:
-    """Return how many tokens of a text are read."""
+    """Return the number of tokens of a text that are read."""
     room = int(getattr(config, "max_position_embeddings", 0) or MOST_TOKENS)
     own = min(tokeniser.model_max_length, room, length or MOST_TOKENS)
     if tokens == "auto":
@@ -94,9 +94,9 @@ def _longest(tokeniser: Any, config: Any, length: int, tokens: int | str) -> int
 
 
 def _sentence(transformers: ModuleType, place: str, how: dict[str, Any]) -> tuple[str, bool, int]:
-    """Return the pooling, whether vectors are normalised, and the length that a model's files say.
+    """Return pooling, normalisation and length from a model's files.
 
-    A model without such files is pooled by the mean, without a normalisation.
+    Without such files it is pooled by the mean, without normalisation.
     """
 
     def read(file: str) -> Any:
@@ -137,7 +137,7 @@ def _pooling(said: dict[str, Any]) -> str:
 
 @contextmanager
 def _place(source: DataSource, weights: str) -> Iterator[tuple[str, bool]]:
-    """Yield a folder of a model, or a name on the hub, and whether it is here."""
+    """Yield a model's folder or its name on the hub, and whether it is local."""
     named = weights != "auto"
     folder = user_path(weights if named else source.held)
     if folder.is_dir():
@@ -170,7 +170,7 @@ def _in_package(package: str, places: list[str], scratch: Path) -> str:
 
 
 def _absent(name: str, weights: str, is_here: bool, error: Exception) -> SettingError:
-    """Return the error of a model that is not there; a server is not told where a site looked."""
+    """Return the error of an absent model; it does not tell the server where a site looked."""
     if is_here and weights != "auto":
         allowed = "a folder of a model of transformers with its tokeniser, weights in .safetensors"
         return SettingError("backbone_weights", weights, f"{allowed} ({type(error).__name__})")

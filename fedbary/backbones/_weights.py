@@ -13,10 +13,10 @@ from fedbary.data.paths import user_path
 from fedbary.errors import SettingError
 
 ENDINGS = (".safetensors", ".pth", ".pt", ".bin")
-"""How the names of files of weights end."""
+"""Endings of files of weights."""
 
 HEADS = ("classifier", "fc", "head", "heads", "head_dist")
-"""What the layer that answers with classes is called: it is no part of a body."""
+"""Names of the layer that answers with classes: it is no part of a body."""
 
 
 def file_of(weights: str) -> Path:
@@ -49,9 +49,9 @@ def file_of(weights: str) -> Path:
 def fill(body: nn.Module, weights: str) -> None:
     """Put the weights of a file or a package into a body.
 
-    Tensors are found by their names. Where a file calls all of them otherwise, they are taken in
-    their order, if there are as many, each of the same shape and with the same last name. A
-    layer that answers with classes, see `HEADS`, is passed over.
+    Tensors are found by their names. If all names differ, they are taken in order, provided that
+    number, shapes and last parts of the names agree. A layer that answers with classes, see
+    `HEADS`, is ignored.
 
     Raises
     ------
@@ -92,7 +92,7 @@ def _without_head(held: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _in_order(held: dict[str, Tensor], wanted: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return tensors of other names under the wanted ones, or none where they do not fit."""
+    """Return tensors of other names under the wanted ones, or none if they do not fit."""
     pairs = list(zip(held.items(), wanted.items(), strict=False))
     fits = len(held) == len(wanted) and all(
         given.shape == tensor.shape and its.split(".")[-1] == name.split(".")[-1]

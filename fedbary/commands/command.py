@@ -24,7 +24,7 @@ def main() -> None:
 
 
 def _leave_ascii() -> None:
-    """Begin again in UTF-8 where the locale can name no file but in ASCII.
+    """Restart in UTF-8 if the locale allows only ASCII names of files.
 
     UTF-8 has the same names, and more; settings and tables are written in it in any locale.
     """

@@ -68,7 +68,7 @@ def sweep(
     try:
         failed = runner.sweep(grid, held, at_once, console)
     except Stopped:
-        raise Stopped("the same command goes on") from None
+        raise Stopped("repeat the command to continue") from None
     for name, reason in failed.items():
         console.print(f"failed: {name}: {reason}", markup=False)
     if runner.is_table(folder):

@@ -1,4 +1,4 @@
-"""Referral with a guarantee, as `fedbary predict --error-rate --confidence` says it."""
+"""Referral with a guarantee, for `fedbary predict --error-rate --confidence`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def kept_to(
     known
         Labelled examples that were not trained on; None: the run's sites' held-out examples.
     error_rate, confidence
-        The part of errors among the kept, and the probability that it is not exceeded.
+        Largest fraction of errors among the kept, and the probability that it holds.
 
     Raises
     ------
@@ -53,7 +53,7 @@ def kept_to(
     found = certain(counts, error_rate, confidence)
     asked = f"at most {100 * error_rate:g} % wrong with {100 * confidence:g} % confidence"
     if found.number < 0:
-        many = f"about {found.needed:,} would do" if found.needed else "more would not do"
+        many = f"about {found.needed:,} would suffice" if found.needed else "more would not help"
         print(f"All go to a person: {found.examples} held-out examples do not show {asked}; {many}")
     flags: np.ndarray = (uncertainty_bins(prediction) > found.number).cpu().numpy()
     if found.number >= 0:

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 def tell(line: str) -> None:
-    """Say a line beside what the command prints."""
+    """Print a line beside the command's output."""
     print(printable(line), file=sys.stderr)
 
 
 def learned(trained: Trained) -> Trained:
-    """Return a trained model; say of one that has learned nothing that it has not."""
+    """Return a trained model; warn if it has learned nothing."""
     from fedbary.runs.failing import verdict
 
     if said := verdict(trained.line):
@@ -30,7 +30,7 @@ def learned(trained: Trained) -> Trained:
 
 
 def read(trained: Trained, data: Path, target: str, by: str | None = None) -> Examples:
-    """Read examples; say which columns are of no use, and how many pictures were converted."""
+    """Read examples; name unused columns, and count converted pictures."""
     examples = trained.read(data, target)
     if target and examples.y is None:
         raise SettingError("--target", target, f"the column of {data} to predict")

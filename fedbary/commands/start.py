@@ -18,7 +18,7 @@ from fedbary.settings.config import DEFAULTS, Settings, parse_overrides, resolve
 from fedbary.settings.modes import require_real_time, require_virtual_time
 
 PATIENCE = 3.5
-"""Seconds after which a command says what it does, before it knows of errors."""
+"""Seconds after which a command announces a run that it has not checked yet."""
 
 
 def simulate(words: list[str]) -> None:
@@ -65,7 +65,7 @@ def replay(run: Path, output: Path, own_code: bool = False) -> None:
         require_ended(run)
         held = read_settings(run)
         if held.get("mode") != "async":
-            allowed = "a run with mode=async; another is made again by its settings"
+            allowed = "a run with mode=async; other runs repeat from their settings"
             raise SettingError("run", str(run), allowed)
         changes = {"speeds": str(run.resolve() / METRICS), "resume": "none", "engine": "inline"}
         settings = validated({**held, **changes, "output": str(output)})
@@ -87,7 +87,7 @@ def deploy(words: list[str], sites: list[Path]) -> None:
     from fedbary.launching.deploy import deploy as run_lab
     from fedbary.launching.deploy import site_configs
 
-    site_configs(sites)  # raises what is wrong with them
+    site_configs(sites)  # raises an error if they are wrong
     with claimed_folder(settings, Path.cwd()) as folder:
         try:
             with _announced(settings, "a SuperLink and its SuperNodes"):
@@ -95,7 +95,7 @@ def deploy(words: list[str], sites: list[Path]) -> None:
             run_lab(prepared, sites)
         except Stopped:
             going_on = shlex.join([f"output={folder}", "resume=last"])
-            raise Stopped(f"the same command with {going_on} goes on") from None
+            raise Stopped(f"repeat the command with {going_on} to continue") from None
     print(f"Results: {prepared.output}")
 
 
@@ -121,7 +121,7 @@ def _simulate(settings: Settings, folder: Path) -> None:
 
 @contextmanager
 def _announced(settings: Settings, starts: str) -> Iterator[None]:
-    """Print the run's line, once the run is known to start, or else after `PATIENCE`."""
+    """Print the run's line once the run starts, at the latest after `PATIENCE`."""
     line = (
         f"{settings.clients} clients train {settings.rounds} rounds of {settings.strategy} on "
         f"{settings.dataset}"

@@ -125,7 +125,7 @@ def predict(
         columns["to a person"] = flags
     if examples.unknown:
         columns = {**names, **_referred(columns, names, examples.unknown)}
-    if examples.x.ndim == 4:  # first: where the table stands, all does
+    if examples.x.ndim == 4:  # the table comes last, so that it marks a complete output
         with spared(str(picture), tell):
             writing.write_picture(picture, _sheet(examples, columns))
     writing.write_table(output, columns)
@@ -258,7 +258,7 @@ def _to_person(
     from fedbary.trained.referral import CONFIDENCE, referral
 
     if not isinstance(prediction, Prediction):
-        allowed = "none for a number: its interval says how sure it is"
+        allowed = "none for a regression: its interval shows the uncertainty"
         raise SettingError("error_rate", error_rate, allowed)
     if known.y is None:
         raise SettingError("held_out", "examples without labels", "labelled examples")

@@ -1,1 +1,1 @@
-"""What is learnt from: images, tables, who holds what, sites with data of their own."""
+"""Training data: images, tables, texts, their deal to clients, and sites with data of their own."""

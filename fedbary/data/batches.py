@@ -12,7 +12,7 @@ UNMOVED = 2 * (OFFSETS * PAD + PAD)
 """The crop that leaves an image as it is; an odd number also flips it."""
 
 Augment = bool | Literal["crop", "flip"]
-"""How training images are changed at random: by both (True), by one, or not at all (False)."""
+"""Random changes of training images: both (True), one of them, or none (False)."""
 
 
 def inputs(batch: Tensor) -> Tensor:
@@ -25,7 +25,7 @@ def inputs(batch: Tensor) -> Tensor:
 
 
 def draw_crops(count: int, augment: Augment, generator: torch.Generator) -> Tensor:
-    """Draw how so many images are flipped and cropped: (count,) int64, see `batch_source`.
+    """Draw a flip and a crop for each of ``count`` images: (count,) int64, see `batch_source`.
 
     The generator is on the CPU, so that one seed gives the same crops on every device. Without
     augmentation it is left alone.
@@ -50,19 +50,19 @@ def batch_source(x: Tensor, augment: Augment) -> Callable[[Tensor, Tensor], Tens
             crops = draw_crops(len(indices), dataset.augment, generator)
             logits = model(inputs(take(indices, crops)))
 
-    With augmentation every image is, independently of the others, flipped left to right with
-    probability one half, reflect-padded by 4 pixels and cropped back to its size at an offset
-    uniform over the 9 × 9 possible ones (the CIFAR-10 protocol of the papers' code); "flip" does
-    the first alone and "crop" the others. The padded images and their mirror images are made once,
-    in about three times the memory of ``x``; a batch is then one copy. It is a strided view of that
-    copy: `inputs` of bytes is contiguous.
+    Augmentation is the CIFAR-10 protocol of the papers' code, independent for each image: flip left
+    to right with probability one half, reflect-pad by 4 pixels, crop back at an offset uniform over
+    the 9 × 9 possible ones. "flip" does the first alone, "crop" the others. The padded images and
+    their mirror images are made once, in about three times the memory of ``x``; a batch is then one
+    copy. It is a strided view of that copy: `inputs` of bytes is contiguous.
 
     Parameters
     ----------
     x : Tensor
         Images, (N, C, H, W), on any device; with augmentation H and W are above 4. Not changed.
     augment : Augment
-        Whether to crop and flip, or one of them. Without it the crops are left alone.
+        True: crop and flip; "crop" or "flip": one of them; False: neither, and ``crops`` is
+        ignored.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""What a folder of Hugging Face says of where its data lie."""
+"""The places of data that the files of a Hugging Face folder name."""
 
 from __future__ import annotations
 

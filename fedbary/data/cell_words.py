@@ -1,4 +1,4 @@
-"""What a cell says: a name, a number, or nothing; one rule for every format, site and command.
+"""The meaning of a cell: a name, a number, or nothing. Every format, site and command reads alike.
 
 A name (of a class, a level, a column) is its text: in Unicode's form NFC, without space around it.
 A whole number keeps all its digits, `007` is not `7` and `1E1` is not `10`. Two forms are made
@@ -12,7 +12,7 @@ import unicodedata
 from collections.abc import Iterable
 
 MISSING = frozenset({"", "na", "n/a", "#n/a", "<na>", "nan", "null", "?"})
-"""Texts that stand for a missing value, in whatever case."""
+"""Texts that stand for a missing value, in capital or small letters."""
 
 BOOLEANS = {"true": "True", "false": "False"}
 
@@ -60,7 +60,7 @@ def name_of(cell: object) -> str:
 
 
 def is_code(name: str) -> bool:
-    """Whether a name is digits that a number would change: after a zero, or beyond 2^53."""
+    """Return whether a number would lose digits of a name: a leading zero, or beyond 2^53."""
     if not re.fullmatch(DIGITS, name, re.ASCII):
         return False
     digits = name.lstrip("+-")
@@ -68,7 +68,7 @@ def is_code(name: str) -> bool:
 
 
 def disguised(texts: Iterable[str]) -> str:
-    """Return what stands in place of texts that are all numbers or dates to people; "" of others.
+    """Return the plain form of texts that people read as numbers or dates; "" for other texts.
 
     Plain numbers may be among them.
     """

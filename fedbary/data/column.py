@@ -1,4 +1,4 @@
-"""A column as its source has it: what each cell says as a number and as a name."""
+"""A column as its source has it: each cell as a number and as a name."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class Column:
     Attributes
     ----------
     numbers : ndarray
-        (N,) float64, NaN where a cell says none. True is 1, False is 0.
+        (N,) float64, NaN for a cell without one. True is 1, False is 0.
     texts : ndarray or None
-        (N,) the names that the cells say; None of more than `MAX_LEVELS` different numbers.
+        (N,) the cells as names; None for more than `MAX_LEVELS` different numbers.
     missing : ndarray
-        (N,) bool: where a cell says nothing.
+        (N,) bool: True for an empty cell.
     is_text : bool
-        Whether the cells are names: some are no numbers, or are codes that a number would change.
+        True if the cells are names: some are no numbers, or are codes that a number would change.
     unfit : str
         What is neither a number nor text: the type of cells such as dates, or half a character;
         "" where nothing is.
@@ -65,7 +65,7 @@ def column(cells: Any, named: bool = False) -> Column:
     cells : Series or ndarray
         (N,): numbers, booleans or text; what is missing is NaN, NA, None, or a word of `MISSING`.
     named : bool
-        Whether texts are kept of however many different numbers, as of classes.
+        True: keep the texts of any number of different numbers, as for classes.
     """
     import pandas
 
@@ -98,7 +98,7 @@ def _broken(held: Any) -> np.ndarray:
 
 
 def _is_plain(held: Any) -> bool:
-    """Whether cells are numbers, booleans or text."""
+    """Return whether cells are numbers, booleans or text."""
     from pandas.api import types
 
     if held.dtype == object:
@@ -135,7 +135,7 @@ def _of_texts(held: Any, absent: np.ndarray, named: bool) -> Column:
 
 
 def _coded(names: Any) -> bool:
-    """Whether names are digits that a number would change, as a code's are."""
+    """Return whether a number would change some of the names, as it does codes such as 007."""
     import pandas
 
     held = pandas.Series(names, dtype=object)

@@ -1,9 +1,8 @@
 """Test images as they come from a worse camera: blurred, noisy or pale, at five strengths.
 
-The kinds and strengths are of those by which Hendrycks and Dietterich, Benchmarking Neural Network
-Robustness to Common Corruptions and Perturbations, ICLR 2019, try networks on CIFAR-10; blur is
-measured in 32nds of an image's side, so that images of few pixels, as the digits' 8 × 8, are hardly
-blurred.
+Kinds and strengths follow Hendrycks and Dietterich, Benchmarking Neural Network Robustness to
+Common Corruptions and Perturbations, ICLR 2019, who test networks on CIFAR-10. Blur is measured in
+32nds of an image's side: images of few pixels, such as the digits' 8 × 8, are hardly blurred.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ NOISE_STD = (0.04, 0.06, 0.08, 0.09, 0.10)
 """Standard deviation of the Gaussian noise on each pixel, images being from 0 to 1."""
 
 CONTRAST = (0.75, 0.5, 0.4, 0.3, 0.15)
-"""What is left of each pixel's distance from the mean of its channel in the image."""
+"""Factor by which each pixel's distance from its channel's mean in the image shrinks."""
 
 STRENGTHS = range(5)
 
@@ -57,7 +56,7 @@ of noise on the CPU."""
 
 
 def require_pixels(images: Tensor) -> None:
-    """Raise a SettingError unless images are from 0 to 1, as what corrupts them takes them."""
+    """Raise a SettingError unless the pixels lie in [0, 1], the range that corruptions need."""
     if images.ndim == 2:
         raise SettingError("corruptions", True, "false for features: images are corrupted")
     if not (images.min() >= 0 and images.max() <= 1):

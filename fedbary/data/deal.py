@@ -1,4 +1,4 @@
-"""Who holds which examples of a data set: what is dealt, kept, held out, and what scores.
+"""The deal of a data set's examples: to clients, to the server, to holdouts and to scoring.
 
 Server and clients compute the same deal from the same settings; no data travel.
 """
@@ -33,7 +33,7 @@ class Dealable(Protocol):
 
     @property
     def strata(self) -> Tensor:
-        """What examples are dealt by, (N,): classes, or numbers, which few partitions look at."""
+        """Values that examples are dealt by, (N,): classes, or numbers for a few partitions."""
 
     def parted(self, split: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """Return the numbers of the training examples, and the test inputs and targets."""
@@ -44,12 +44,12 @@ class Dealable(Protocol):
 
 @dataclass(frozen=True)
 class Deal:
-    """How the examples of a set are dealt.
+    """Rules by which the examples of a set are dealt.
 
     Parameters
     ----------
     split : int or None
-        Which split into training and test, prescribed or drawn; None for a set with one of its own.
+        Number of the split into training and test; None for a set with one split of its own.
     evaluate_on : str
         ``test``, or ``validation``: a tenth of the training examples, kept from all clients.
     partition, min_examples
@@ -63,7 +63,7 @@ class Deal:
     server_fraction : float
         Fraction of the used ones that the server keeps to learn from.
     partition_parameters : tuple of (str, value)
-        What the partition owns, such as alpha; of a partitioner of flwr-datasets see
+        Parameters of the partition, such as alpha; for a partitioner of flwr-datasets see
         `fedbary.data.partitioners.partition_by`.
     """
 

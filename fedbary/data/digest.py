@@ -1,4 +1,4 @@
-"""A digest of a run's data: what is needed to tell whether others are the same, or among them."""
+"""A digest of a run's data, by which other data can be compared with them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ HASH_BYTES = 8
 """Bytes of an input's hash."""
 
 WORDS = ("rows", "layout", "type", "least", "most", "content", "scored")
-"""What a digest says in words and numbers."""
+"""The words and numbers of a digest."""
 
 
 @dataclass(frozen=True, eq=False)
 class Digest:
-    """What data were: their layout in words, and a hash of each input, in their order.
+    """Digest of data: their layout in words, and a hash of each input, in order.
 
     Attributes
     ----------
@@ -34,7 +34,7 @@ class Digest:
     rows : Tensor
         The inputs' hashes, (N,) int64.
     trained : Tensor
-        Which of them are trained on, (N,) bool.
+        Mask of those that are trained on, (N,) bool.
     """
 
     said: Mapping[str, Any]
@@ -42,14 +42,14 @@ class Digest:
     trained: Tensor
 
     def require_same(self, now: Digest, name: str) -> None:
-        """Raise a SettingError unless data are those of this digest; it says what is different.
+        """Raise a SettingError unless data are those of this digest; it names the difference.
 
         Parameters
         ----------
         now : Digest
-            That of the data as they are.
+            Digest of the data as they are now.
         name : str
-            What they are called.
+            Their name in errors.
         """
         if all(self.said[key] == now.said[key] for key in ("content", "scored")):
             return
@@ -92,7 +92,7 @@ def digest_of(
     trained : Tensor
         The numbers of the inputs that are trained on.
     layout : mapping
-        What all sites agree on.
+        Layout that all sites share.
     """
     rows, by_column = row_hashes(x), x.ndim == 2 and x.is_floating_point()
     mask = torch.zeros(len(rows), dtype=torch.bool)

@@ -1,4 +1,4 @@
-"""Examples of one's own: what a model is shown after its training."""
+"""A user's own examples, shown to a model after its training."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ class Examples:
     Attributes
     ----------
     names : tuple of str
-        What each is called: its file, or its row, counted from 1.
+        Name of each: its file, or its row, counted from 1.
     x : Tensor
         Inputs (N, …), in their own units.
     y : Tensor or None
         Targets (N,), None where they are not known.
     columns : mapping of str to ndarray
-        What else is known of each, (N,) by name, by which scores can be told apart.
+        Further columns, (N,) by name; scores can be grouped by them.
     unused : tuple of str
         Those of a table's columns that are neither inputs nor targets.
     converted : tuple of str
         Names of the pictures whose colours were converted.
     notes : tuple of str
-        What was not read, and what was done to what was.
+        Lines on inputs that were not read, and on changes to those that were.
     unknown : tuple of int
         Places of the rows of which the model knows nothing; they go to a person.
     lacking : str
-        What these rows hold.
+        Description of what is missing in these rows.
     """
 
     names: tuple[str, ...]

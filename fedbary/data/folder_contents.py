@@ -1,4 +1,4 @@
-"""What a folder of pictures holds: which files are read, which are not, and what is nobody's."""
+"""Contents of a folder of pictures: files that are read, files that are not, and hidden ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SYSTEM = {"__macosx", "thumbs.db", "ehthumbs.db", "desktop.ini", "@eadir", "$rec
 """Files and folders that systems leave among a user's, in small letters."""
 
 MOST_NAMED = 5
-"""Names that a line has of one kind."""
+"""Number of names of one kind that a line shows."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Contents:
     hidden: tuple[str, ...]
 
     def unread(self) -> list[str]:
-        """Return what is not read, for a line: how many of each ending, and what is hidden."""
+        """Describe what is not read, in a line: the number of files by ending, and hidden names."""
         endings = Counter(file.suffix.lower() or "without an ending" for file in self.others)
         parts = [f"{named([f'{n} {e}' for e, n in endings.items()])} not read"] if endings else []
         return [*parts, *([f"hidden: {named(sorted(set(self.hidden)))}"] if self.hidden else [])]
@@ -71,7 +71,7 @@ def contents(folder: Path) -> Contents:
 
 
 def is_hidden(name: str) -> bool:
-    """Whether a file or folder of that name is a system's or a program's, and no one's data."""
+    """Return whether a name belongs to the system or a program, and so is no data."""
     return name.startswith(".") or name.casefold() in SYSTEM
 
 

@@ -1,4 +1,4 @@
-"""Where data and backbones come from: what a setting says of it, parsed once to a value."""
+"""Sources of data and backbones: a setting's text, parsed once to a value."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ _OF_BACKBONES = ("timm", "torchvision", "hf")
 
 @dataclass(frozen=True)
 class DataSource:
-    """Where something comes from.
+    """Source of data or of a backbone.
 
     Attributes
     ----------
     text : str
-        What the setting says.
+        Text of the setting.
     kind : str
         A file in `fedbary.data.sources` for ``kind:place:part``, one in `fedbary.data.formats` for
         the path of a file; `FUNCTION`; or `PATH`.
     place : str
-        What a library calls it, a module, or a path.
+        Name in a library, a module, or a path.
     part : str
-        What of it: a configuration, a split or a function; "" where the text has none.
+        A configuration, a split or a function; "" if the text has none.
     """
 
     text: str
@@ -48,27 +48,27 @@ class DataSource:
 
     @property
     def is_code(self) -> bool:
-        """Whether it is a function of one's own."""
+        """True for a function of the user's own."""
         return self.kind == FUNCTION
 
     @property
     def is_path(self) -> bool:
-        """Whether it is a path, whatever lies there: its text has a slash."""
+        """True for a path, which has a slash, whatever lies there."""
         return "/" in self.text and not self.is_elsewhere
 
     @property
     def is_file(self) -> bool:
-        """Whether it is the path of a file by a format's ending, whether there is one or not."""
+        """True for a path with a known format's ending, whether the file exists or not."""
         return self.kind in modules("data/formats")
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether a library or a function gives it, so that no file of its name need be here."""
+        """True if a library or a function provides it, so that no file of its name is needed."""
         return self.is_code or self.kind in libraries()
 
     @property
     def has_columns(self) -> bool:
-        """Whether images of it are a column among others, so that another's name is asked for."""
+        """True if its images are a column among others, so that a label column must be named."""
         return any(self.kind in modules(room, "image_columns") for room in _ROOMS)
 
     @property
@@ -101,19 +101,19 @@ _ROOMS = ("data/sources", "data/formats")
 
 
 def libraries() -> tuple[str, ...]:
-    """Return what texts may begin with, before a colon."""
+    """Return the prefixes of texts, before a colon."""
     return modules("data/sources")
 
 
 def endings(function: str = "") -> dict[str, str]:
-    """Return the formats by how their files end; with a function's name those that define it."""
+    """Return the formats by file ending; given a function's name, those that define it."""
     known = modules("data/formats", function)
     own = {f".{name}": name for name in known}
     return own | {end: name for end, name in OTHER_ENDINGS.items() if name in known}
 
 
 def elsewhere(*functions: str) -> str:
-    """Return the forms of what is no path, for an error; of those that define a function."""
+    """Return the forms of sources that are no path and define a function, for an error."""
     return ", ".join([*forms("data/sources", functions), "or package.module:function"])
 
 

@@ -1,4 +1,4 @@
-"""A table as its source has it: named columns, and what is to be predicted of each row."""
+"""A table as its source has it: named columns, and a target for each row."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Splits = Sequence[tuple[np.ndarray, np.ndarray]]
 
 TARGET = "target"
-"""What errors call the column that is predicted."""
+"""Name in errors of the column that is predicted."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,11 +31,11 @@ class Frame:
     Attributes
     ----------
     name : str
-        Where they are from.
+        Their source.
     columns : Mapping[str, Column]
-        What may be known of a row, by name, (N,) each.
+        Columns that may be inputs, by name, (N,) each.
     target : Column or None
-        What is predicted, (N,); None where the source does not say.
+        Values to predict, (N,); None if the source names none.
     splits : tuple of Split
         The splits that the source prescribes; empty if it prescribes none.
     classes : tuple of str
@@ -72,7 +72,7 @@ def frame(
     Parameters
     ----------
     name : str
-        Where they are from, named in errors.
+        Their source, for errors.
     columns : Mapping of str to ndarray or Series
         (N,) numbers or text.
     target : ndarray or Series or None
@@ -105,7 +105,7 @@ def frame_of(
     Parameters
     ----------
     name : str
-        Where it is from, named in errors.
+        Its source, for errors.
     held : DataFrame
         Its rows; the index is no column.
     target : str

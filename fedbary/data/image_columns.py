@@ -14,7 +14,7 @@ from fedbary.data.readers import LabelledImages, Reading, arrays_of
 from fedbary.errors import SettingError
 
 LABELS = ("label", "labels")
-"""Columns that hold the classes where several columns hold some, or none says so."""
+"""Names of the class column if several columns hold classes, or none is typed so."""
 
 UNNAMED = "y"
 """The setting `target` where nobody has named a column."""
@@ -23,9 +23,9 @@ UNNAMED = "y"
 def arrays_of_columns(name: str, parts: tuple[Any, Any | None], reading: Reading) -> dict[str, Any]:
     """Return the four arrays and the classes' names of parts that train and test.
 
-    The images are the only column of the type Image, or of files' ``bytes`` and ``path``; the
-    classes are the column that the reading names, or else the only one of the type ClassLabel, or
-    else the column ``label`` or ``labels``.
+    The images are the only column of the type Image, or of files' ``bytes`` and ``path``. The
+    classes are the column that the reading names. By default they are the only column of the type
+    ClassLabel, or else ``label`` or ``labels``.
 
     Raises
     ------

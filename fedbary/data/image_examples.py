@@ -1,4 +1,4 @@
-"""Images of one's own: an ``.npz`` file, a folder, or a single file."""
+"""A user's own images: an ``.npz`` file, a folder, or a single file."""
 
 from __future__ import annotations
 
@@ -29,16 +29,15 @@ def read_images(
     Parameters
     ----------
     path
-        An ``.npz`` file with ``x``, or ``x_test``, and perhaps ``y`` or ``y_test``; an image; or a
-        folder of images, at any depth; the first level whose folders are all named as
-        classes labels them.
+        An ``.npz`` file with ``x`` or ``x_test``, and perhaps ``y`` or ``y_test``; an image; or a
+        folder of images, at any depth. The first level whose folders are all named as classes
+        labels them.
     layout
         Shape and classes of the model.
     resize
-        What is done with images of files that have another size, see
-        `fedbary.data.image_files.read_image`.
+        Treatment of image files of another size, see `fedbary.data.image_files.read_image`.
     labels
-        What labels look like; a folder's name is a class an image.
+        Form of the labels; a folder's name is a class an image.
 
     Raises
     ------

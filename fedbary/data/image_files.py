@@ -29,7 +29,8 @@ FORMATS = {
     "AVIF": (".avif",),
     "JPEG2000": (".jp2", ".j2k"),
 }
-"""Formats that are read, whatever the file's ending: Pillow knows some that run programs."""
+"""Formats that are read, whatever the file's ending. Others are refused: Pillow knows some that run
+programs."""
 
 IMAGES = {ending: kind for kind, endings in FORMATS.items() for ending in endings}
 """Endings, in small letters, of the files that count as images in a folder, and their formats."""
@@ -57,17 +58,17 @@ def read_image(held: Held, shape: Shape, resize: str = "none", name: str = "") -
     shape : tuple of int
         Channels (1 or 3), height and width wanted. Colours are converted.
     resize : str
-        What is done with another size: ``none``, it is refused; ``crop``, the image is scaled and
-        what juts out is cut off; ``pad``, it is scaled and black is added; ``stretch``, each side
-        is scaled by itself. Scaling is bilinear, without aliasing.
+        Treatment of another size. ``none``: refuse. ``crop``: scale, then cut off what juts out.
+        ``pad``: scale, then add black. ``stretch``: scale each side by itself. Scaling is bilinear,
+        without aliasing.
     name : str
-        What errors call it; by default the file.
+        Its name in errors; by default the file.
 
     Raises
     ------
     SettingError
-        If it is no whole image of that size, or that can be resized, with at most 8 bits a
-        channel and one page. Nothing is decoded of one that is refused for its size.
+        If it is no whole image of that size, or one that can be resized; or it has more than 8 bits
+        a channel, or several pages. An image that is refused for its size is not decoded.
     """
     called = name or str(held)
 
@@ -94,7 +95,7 @@ def picture_shape(picture: Image, name: str) -> Shape:
 
 
 def traits_of(held: Held) -> frozenset[str]:
-    """Return what is done to an image that can be read before it is seen; of its header alone."""
+    """Return the conversions of a readable image, from its header alone."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with _opened(held) as picture:
@@ -102,7 +103,7 @@ def traits_of(held: Held) -> frozenset[str]:
 
 
 def common_shape(shapes: Iterable[tuple[str, Shape]]) -> Shape:
-    """Return the shape of all of some images, each with its name.
+    """Return the common shape of some images, each with its name.
 
     Raises
     ------
@@ -120,7 +121,7 @@ def common_shape(shapes: Iterable[tuple[str, Shape]]) -> Shape:
 
 
 def fitted(picture: Image, shape: Shape, resize: str, name: str) -> np.ndarray:
-    """Return the pixels of an open picture as `read_image` does, of a shape, resized if it must."""
+    """Return the pixels of an open picture as `read_image` does, resized to a shape if needed."""
     from PIL import Image, ImageOps
 
     _check(name, picture, shape, resize)
@@ -153,7 +154,7 @@ def _decoded(
                 return read(picture)
     except SettingError:
         raise
-    except Exception as error:  # whatever decoding a stranger's file raises
+    except Exception as error:  # a stranger's file may raise any error
         raise SettingError(name, error, "an image") from error
 
 

@@ -57,7 +57,7 @@ def read_classes(folder: Path, classes: Sequence[str], shape: Shape, resize: str
     classes : sequence of str
         The classes; not all need a folder.
     shape, resize
-        What the images become, see `fedbary.data.image_files.read_image`.
+        Shape and resizing of the images, see `fedbary.data.image_files.read_image`.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What all sites of a classification of images agree on: the shape of an image and the classes."""
+"""Layout that all sites of an image classification share: the shape of an image and the classes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedbary.errors import SettingError
 from fedbary.texts import composed
 
 MIN_SIDE = 5
-"""The least side in pixels: what is shorter may be channels. Crops need as many, too."""
+"""The least side in pixels: a shorter axis may be channels. Crops need as many, too."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class ImageLayout:
     backbone : str
         The digest of the network that makes features of images; "" for none.
     width : int
-        How many features the model sees; 0 where it sees images.
+        Number of features that the model sees; 0 if it sees images.
     """
 
     shape: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""What the pixels of an open picture are: which page, which way up, on which ground, which mode."""
+"""Pixels of an open picture: its page, orientation, background and mode."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ EIGHT_BITS = (*GREY, "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr")
 """Pillow's modes of pictures with at most 8 bits a channel that become grey or RGB."""
 
 DEEPER = ("I", "F")
-"""How the modes with more bits begin."""
+"""First letters of the modes with more bits."""
 
 ORIENTATION = 0x0112
-"""EXIF's tag of how a camera was held."""
+"""EXIF's tag of the camera's orientation."""
 
 REDUCED = 0x00FE
 """TIFF's tag of a page that is another's smaller copy: its lowest bit."""
@@ -34,7 +34,7 @@ def require_readable(picture: Image, name: str) -> None:
         allowed = "a picture in grey, RGB, CMYK or YCbCr"
         raise SettingError(name, f"pixels of mode {picture.mode}", allowed)
     if picture.format == "TIFF" and _has_pages(picture):
-        raise SettingError(name, "several pages", "one picture a file: a stack is split before")
+        raise SettingError(name, "several pages", "one picture a file; split the stack first")
 
 
 def channels_of(picture: Image) -> int:
@@ -50,7 +50,7 @@ def upright_size(picture: Image) -> tuple[int, int]:
 
 
 def traits(picture: Image) -> frozenset[str]:
-    """Return what is done to a picture before it is seen, in words that follow a number."""
+    """Return the conversions of a picture, in words that follow a number."""
     found = {
         "turned as EXIF says": _orientation(picture) in range(2, 9),
         "composed on white": _is_transparent(picture),
@@ -79,7 +79,7 @@ def _is_transparent(picture: Image) -> bool:
 
 
 def _orientation(picture: Image) -> int:
-    """Return how a picture lies, as EXIF counts: 1 upright, also where it does not say."""
+    """Return a picture's orientation in EXIF's numbers: 1 is upright, and the default."""
     from PIL import Image
 
     try:  # PNG's own method would decode the picture
@@ -89,13 +89,13 @@ def _orientation(picture: Image) -> int:
 
 
 def _turns_itself(picture: Image) -> bool:
-    """Whether Pillow has already exchanged the sides of a TIFF, as it does from version 11.1."""
+    """Return whether Pillow has already exchanged a TIFF's sides, as it does from version 11.1."""
     held = getattr(picture, "tag_v2", {})
     return (picture.height, picture.width) == (held.get(0x0100), held.get(0x0101))
 
 
 def _has_pages(picture: Image) -> bool:
-    """Whether a TIFF has a second page that is not a smaller copy of the first."""
+    """Return whether a TIFF has a second page that is not a smaller copy of the first."""
     try:
         picture.seek(1)
         return not int(picture.tag_v2.get(REDUCED, 0)) & 1  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""What labels look like: a class an example, a class a pixel, or any of the classes together."""
+"""Forms of labels: a class an example, a class a pixel, or any of the classes together."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MARK = 255
 
 @dataclass(frozen=True)
 class Labels:
-    """What the labels of a task look like.
+    """Form of a task's labels.
 
     Parameters
     ----------
@@ -27,13 +27,13 @@ class Labels:
     read : callable
         From an array, the images (N, C, H, W) that it labels and what errors call it, to int64.
     classes : callable
-        How many classes labels speak of.
+        Number of classes that labels imply.
     counts : callable
-        How often each of so many classes stands in labels, (classes,).
+        Number of labels of each class, (classes,).
     strata : callable
         The class (N,) by which each example is dealt to clients, and counted.
     exact : bool
-        Whether labels speak of every class there is, and not only of those that they hold.
+        True if labels show the number of all classes, and not only of those they hold.
     """
 
     reader: str
@@ -44,7 +44,7 @@ class Labels:
     exact: bool = False
 
     def fit(self, labels: Tensor, classes: int) -> bool:
-        """Whether labels are of so many classes."""
+        """Return whether labels fit that number of classes."""
         found = self.classes(labels)
         return found == classes if self.exact else found <= classes
 

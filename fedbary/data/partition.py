@@ -1,4 +1,4 @@
-"""Who holds what: the training examples dealt to the clients."""
+"""Partitions: the deal of the training examples to the clients."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ DRAWS = 1000
 
 @dataclass(frozen=True)
 class Skew(Checked):
-    """What shares from a Dirichlet distribution depend on.
+    """Parameters of shares from a Dirichlet distribution.
 
     Parameters
     ----------
@@ -28,7 +28,7 @@ class Skew(Checked):
 
 @dataclass(frozen=True)
 class FewClasses(Checked):
-    """What a deal of whole classes depends on.
+    """Parameters of a deal of whole classes.
 
     Parameters
     ----------
@@ -41,13 +41,13 @@ class FewClasses(Checked):
 
 @dataclass(frozen=True)
 class Even(Checked):
-    """An even deal depends on nothing."""
+    """An even deal has no parameters."""
 
 
 SCHEMES: Mapping[str, type[Checked]] = MappingProxyType(
     {"dirichlet": Skew, "iid": Even, "classes": FewClasses, "quantity": Skew}
 )
-"""What each partition owns, by its name."""
+"""Parameters of each partition, by its name."""
 
 PARTITIONS = tuple(SCHEMES)
 
@@ -67,14 +67,14 @@ def partition(
     Schemes, for N examples and K clients:
 
     ``dirichlet``
-        The image protocol of BA-BFL: class by class, shares from Dirichlet(alpha); the share of a
-        client that already holds N/K examples or more is 0 and the others are renormalised; all
-        is redrawn until every client has ``min_examples``.
+        The image protocol of BA-BFL. Class by class, shares are drawn from Dirichlet(alpha). A
+        client that already holds N/K examples or more gets 0, and the other shares are
+        renormalised. All is redrawn until every client has ``min_examples``.
     ``iid``
         Examples shuffled and dealt evenly; sizes differ by one at most.
     ``classes``
-        Each client gets ``classes_per_client`` classes, drawn so that every class has a client and
-        classes have equally many (give or take one); a class is divided evenly among its clients.
+        Each client gets ``classes_per_client`` classes. Every class has a client, and classes have
+        equally many clients (give or take one). A class is divided evenly among its clients.
     ``quantity``
         Every client gets ``min_examples``, the rest follows shares from Dirichlet(alpha); labels
         are iid.
@@ -190,7 +190,7 @@ def draw_part(pool: np.ndarray, fraction: float, seed: int) -> np.ndarray:
 
 
 def split_holdout(indices: np.ndarray, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Set a random share of a client's examples aside.
+    """Hold out a random share of a client's examples.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Who holds what by a partitioner of flwr-datasets, which deals rows and needs no Flower."""
+"""Deals by the partitioners of flwr-datasets, which need no Flower."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EXTRA = "partitioners"
 """The extra of this package that brings flwr-datasets."""
 
 ENDING = "Partitioner"
-"""How the names of its partitioners end; ours do not."""
+"""Ending of its partitioners' names; ours do not have it."""
 
 
 def partition_by(
@@ -39,7 +39,7 @@ def partition_by(
         Its ``num_partitions``, ``seed`` and ``min_partition_size``, where it has them; no client
         may hold fewer than ``min_examples``.
     parameters : mapping
-        What else it takes; None leaves its default.
+        Its other arguments; None leaves a default.
 
     Returns
     -------

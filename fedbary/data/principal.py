@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 RANK = 1e-10
-"""The part of the largest eigenvalue below which one is that of rounding."""
+"""Fraction of the largest eigenvalue below which an eigenvalue is rounding error."""
 
 
 def principal(moments: Tensor, count: int, whiten: bool) -> Tensor:
@@ -20,8 +20,8 @@ def principal(moments: Tensor, count: int, whiten: bool) -> Tensor:
         K, of at most D components: the columns of V with the largest eigenvalues. The largest
         entry of each is positive, so that the sign does not depend on the solver.
     whiten : bool
-        Whether each is divided by √λ, so that the projected rows have variance 1. A component
-        beyond the rank of the moments, as where rows are few, is 0: no row tells its variance.
+        True: divide each by √λ, so that the projected rows have variance 1. Components beyond the
+        rank of the moments, as with few rows, are 0: no row tells their variance.
     """
     values, vectors = torch.linalg.eigh(moments)
     first, values = vectors.flip(1)[:, :count], values.flip(0)[:count]

@@ -1,4 +1,4 @@
-"""Reading a source: what is asked of the file that reads it, and what that gives of images."""
+"""Reading a source: the request to the file that reads it, and the images that it returns."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ TESTS = ("test", "testing", "validation", "valid", "val")
 """What the part that tests is called: the first of these that is there and has labels."""
 
 NOTES = "what was read"
-"""The entry beside the arrays, which need not be there, of lines that say what was read."""
+"""Optional entry beside the arrays: lines that say what was read."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What a reader is told beside the source.
+    """Arguments of a reader beside the source.
 
     Parameters
     ----------
     data_dir : Path
-        Where data sets lie that are not found otherwise, and what is fetched.
+        Folder of data sets that are not found otherwise, and of those that are fetched.
     download : bool
-        Whether what is not there may be fetched.
+        True: absent data may be fetched.
     target : str
         Column to predict.
     shape : tuple of int
         Channels, height and width that pictures become; None for theirs, which must be all alike.
     resize : str
-        What is done with pictures of another size, see `fedbary.data.image_files.read_image`.
+        Treatment of pictures of another size, see `fedbary.data.image_files.read_image`.
     """
 
     data_dir: Path
@@ -72,7 +72,7 @@ def arrays_of(
 ) -> dict[str, Any]:
     """Return the four arrays of a data set of images and the classes' names.
 
-    Without a test part as `parted` has them.
+    A set without a test part is split by `parted`.
     """
     if test is None:
         return {**parted(*train), "classes": classes}
@@ -81,6 +81,6 @@ def arrays_of(
 
 
 def parted(x: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the four arrays of examples of which a tenth of each class is tested, always alike."""
+    """Return the four arrays of examples; a fixed tenth of each class is the test part."""
     tested = tenth_of_each_class(y, np.random.default_rng(derive_seed(0, "split")))
     return {"x_train": x[~tested], "y_train": y[~tested], "x_test": x[tested], "y_test": y[tested]}

@@ -1,4 +1,4 @@
-"""What a client holds."""
+"""A client's data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node of the federation holds: a part of a named data set, or data of its own."""
+"""Data of a node: a part of a named data set, or data of its own."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ LONGEST_NAME = 64
 """Characters of a site's name."""
 
 WITHHOLDABLE = ("label-counts", "seconds", "scores", "answers")
-"""What a site may keep to itself: how many examples of each class it holds, how long it trains, its
-losses and scores, and the answers to a task's questions, such as the sums of columns."""
+"""Facts that a site may withhold: its number of examples of each class, its training time, its
+losses and scores, and its answers to a task's questions, such as sums of columns."""
 
 
 @dataclass(frozen=True)
 class Site:
-    """What a node's config says that it holds.
+    """Data of a node, as its config names them.
 
     Parameters
     ----------
@@ -40,13 +40,13 @@ class Site:
         Its own ``.npz`` file or image folder; for a partition the folder of the named data set,
         "" for the settings' ``data_dir``.
     partition, partitions : int
-        Which part of the named data set, of how many; None and 0 if it has data of its own.
+        Number of its part of the named data set, and of all parts; None and 0 with data of its own.
     cpus : int
         Threads that it trains on; 0 for the number in the settings.
     state_path : str
         A folder for what its methods keep between rounds; "" for none (a partition: the run's).
     withheld : frozenset of str
-        What of `WITHHOLDABLE` it does not tell the server.
+        Facts of `WITHHOLDABLE` that it does not tell the server.
     """
 
     name: str
@@ -66,9 +66,9 @@ class Site:
 def site_from(node_config: Mapping[str, bool | int | float | str]) -> Site:
     """Read a node's config.
 
-    Known are ``data-path``; ``partition-id`` with ``num-partitions``; ``name``, by default made of
-    the path's digest, which does not show it; ``cpus``; ``state-path``; and ``withhold``, words of
-    `WITHHOLDABLE` with spaces between, or ``all``. Others are left to whom they are for.
+    Known keys: ``data-path``; ``partition-id`` with ``num-partitions``; ``name``, by default a
+    digest of the path, which does not show it; ``cpus``; ``state-path``; and ``withhold``, words of
+    `WITHHOLDABLE` with spaces between, or ``all``. Other keys are ignored.
 
     Raises
     ------
@@ -124,12 +124,11 @@ def own_data(
         with a folder of images for each class, named as the class. Images of a folder become
         grey or coloured as the task has it.
     task : ImageLayout
-        What they must fit.
+        Layout that they must fit.
     resize : str
-        What is done with a folder's images of another size, see
-        `fedbary.data.image_files.read_image`.
+        Treatment of a folder's images of another size, see `fedbary.data.image_files.read_image`.
     labels : Labels
-        What the labels are to look like, by default a class an image.
+        Form of the labels, by default a class an image.
 
     Returns
     -------
@@ -158,7 +157,7 @@ def _read(path: str, task: ImageLayout, resize: str, labels: Labels) -> tuple[Te
             else read_own_npz(file, labels)
         )
     except MemoryError as error:
-        raise SettingError("data-path", error, "data that fit into this memory") from error
+        raise SettingError("data-path", error, "data that fit into memory") from error
     if tuple(x.shape[1:]) != task.shape:
         wanted = "images of" if len(task.shape) == 3 else "features:"
         raise SettingError(path, _sides(x.shape[1:]), f"{wanted} {_sides(task.shape)}")
@@ -178,7 +177,7 @@ def own_shard(
 
 
 def own_notes(path: str, task: ImageLayout) -> tuple[str, ...]:
-    """Return a line on what a site's own folder holds and what is not read; of a file none."""
+    """Return a line on the read and unread files of a site's own folder; none for a file."""
     folder = user_path(path)
     return (f"{path}: {described(folder, task.classes)}",) if folder.is_dir() else ()
 

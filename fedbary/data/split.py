@@ -1,4 +1,4 @@
-"""Rows to train on and rows to test on: what a source prescribes, and what is drawn."""
+"""Rows to train on and rows to test on: prescribed by a source, or drawn."""
 
 from __future__ import annotations
 

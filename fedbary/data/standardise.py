@@ -1,9 +1,9 @@
 """Standardisation from sums that add over clients, so that no client shows a row.
 
-Each client sends the sums of its columns' deviations from a shift that all are told, and of
-their squares. They are asked twice: first with shift 0, of which the mean follows; then with
-that mean as the shift, of which the variance follows without cancellation, however far from 0 a
-column lies (years, say). Every message is a plain sum: a secure sum is enough on the server.
+Each client sends the sums of its columns' deviations from a shift that all are told, and of their
+squares. They are asked twice. Shift 0 gives the mean. The mean as the shift gives the variance
+without cancellation, however far from 0 a column lies (years, say). Every message is a plain sum: a
+secure sum is enough on the server.
 """
 
 from __future__ import annotations
@@ -18,23 +18,24 @@ CONSTANT = 1e-12
 """Standard deviation, relative to the mean, at or below which a column counts as constant."""
 
 SAME = 1e-6
-"""Variance, as a part of the mean square, at or below which rounding hides it: it counts as 0."""
+"""Variance, as a fraction of the mean square, at or below which it is rounding error and counts as
+0."""
 
 
 @dataclass(frozen=True, eq=False)
 class Sums:
-    """Sums over the rows of C columns; those of the rows of several clients are their `+`.
+    """Sums over the rows of C columns; `+` adds those of several clients.
 
     Attributes
     ----------
     count : int
         n, the number of rows.
     shift : Tensor
-        s, what was taken off each column, (C,) float64.
+        s, the shift subtracted from each column, (C,) float64.
     total, squares : Tensor
         Σ (c − s) and Σ (c − s)², (C,) float64, of the values that are there.
     seen : Tensor or None
-        How many of each column's values are there, (C,) float64; None where all are.
+        Number of values in each column, (C,) float64; None if no value is missing.
     """
 
     count: int
@@ -47,7 +48,7 @@ class Sums:
     def of(cls, columns: Tensor, shift: Tensor | None = None, missing: bool = False) -> Sums:
         """Sum columns, (n, C), in float64, their deviations from `shift` (C,), or from 0.
 
-        With `missing` NaN is a value that is not there.
+        With `missing`, NaN is a missing value.
         """
         shift = torch.zeros(columns.shape[1]).double() if shift is None else shift.double()
         deviations = columns.double() - shift
@@ -93,10 +94,10 @@ class Standardiser:
     Attributes
     ----------
     mean, std : Tensor
-        Of C columns, (C,) float64. A constant column's std is 1.
+        Mean and standard deviation of C columns, (C,) float64. A constant column's std is 1.
     fill : Tensor or None
-        What stands in place of each feature's missing values, which are NaN, (D,) float64; None
-        where there are none.
+        Values that replace each feature's missing values (NaN), (D,) float64; None if none is
+        missing.
     """
 
     mean: Tensor
@@ -120,7 +121,7 @@ class Standardiser:
 
 
 def renewed(scale: Standardiser, mean: Tensor, squares: Tensor) -> tuple[Standardiser, Tensor]:
-    """Return the standardisation of some of the rows of another, and how it scales their columns.
+    """Return the standardisation of a subset of rows, and its scaling of the columns.
 
     With the columns z that `scale` makes, the new ones are (z − m)/b, b = √(q − m²). A column that
     is constant over these rows has b = 1/std, so that its new std is 1.

@@ -1,4 +1,4 @@
-"""Rows of one's own: a file of any format that tables have."""
+"""A user's own rows: a file of any table format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A column of texts as tokens, with a class for each row: of a data set, of a site, to predict."""
+"""A column of texts as tokens, with a class for each row where classes are known."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ class TextRows:
     tokens : Tensor
         (N, L) int32.
     kept : Tensor
-        (N,) bool: which texts say something.
+        (N,) bool: True for texts that are not empty.
     notes : tuple of str
-        What was cut, and what was left out. No text stands in it.
+        Lines on texts that were cut or left out. They quote no text.
     """
 
     frame: Frame

@@ -1,4 +1,4 @@
-"""What was read is kept while its files stay as they are; a run is made of one state of them."""
+"""A cache of data that were read: valid while the files stay as they are, one state for a run."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ ReadOnce = TypeVar("ReadOnce")
 _seen: dict[Hashable, Hashable] | None = None
 
 _of_run: dict[int, dict[Hashable, Hashable]] = {}
-"""What the last run has looked at in this process."""
+"""States that the last run in this process has looked at."""
 
 
 @contextmanager
 def one_state() -> Iterator[None]:
-    """Look at each file once while this lasts: what changes meanwhile is not read."""
+    """Look at each file once inside this context; later changes are not read."""
     global _seen
     outer, _seen = _seen, {}
     try:
@@ -33,9 +33,9 @@ def one_state() -> Iterator[None]:
 
 @contextmanager
 def state_of_run(run: int) -> Iterator[None]:
-    """Look at each file once in all the times that this lasts for a run.
+    """Look at each file once in all contexts of a run.
 
-    Within `one_state` that one's looks serve.
+    Inside `one_state` the outer context's looks are used.
     """
     global _seen
     if _seen is not None:
@@ -52,7 +52,7 @@ def state_of_run(run: int) -> Iterator[None]:
 
 
 def state_of(path: Path) -> Hashable:
-    """Return what tells a file or folder from a later state: sizes and times of change.
+    """Return the state of a file or folder: sizes and times of change.
 
     Outside `one_state` the path is looked at anew.
     """
@@ -60,19 +60,19 @@ def state_of(path: Path) -> Hashable:
 
 
 def source_state(source: DataSource, data_dir: Path) -> Hashable:
-    """Return the state of what a source reads; a function of one's own has another each time."""
+    """Return the state of a source's data; a user's own function has a new one each time."""
     if source.is_code:
         return _once(source, object)
     return state_of(source.path(data_dir)) if source.text else None
 
 
 class Kept(Generic[ReadOnce]):
-    """Values by key, each with the state that it was read of; one of another state is read anew.
+    """Values by key, each with the state of its files; a value of another state is read anew.
 
     Parameters
     ----------
     most : int
-        How many there are; the one that is longest unused is given up.
+        Largest number of values; the one that is longest unused is dropped.
     """
 
     def __init__(self, most: int = 4096) -> None:

@@ -6,6 +6,6 @@ import os
 def draw_without_screen() -> None:
     """Let matplotlib draw to files alone, whatever a notebook has written into MPLBACKEND.
 
-    It is called before matplotlib is imported, which refuses a backend that is not installed here.
+    Call it before importing matplotlib, which refuses a backend that is not installed here.
     """
     os.environ["MPLBACKEND"] = "agg"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DODGE, DODGED = 0.07, 0.7
-"""How far apart, in layers, rules stand about one number of layers; over how much at most."""
+"""Distance, in layers, of the rules' markers at one number of layers, and their largest spread."""
 
 
 def lines_by_group(frame: pd.DataFrame, metrics: Sequence[tuple[str, str, float]]) -> Figure:
@@ -62,7 +62,7 @@ def lines_by_group(frame: pd.DataFrame, metrics: Sequence[tuple[str, str, float]
 def rejection_curves(frame: pd.DataFrame) -> Figure:
     """Draw accuracy against the rejected share of the inputs, a panel per data set.
 
-    Below it, where FedAvg is among the rules, stands the difference from FedAvg's accuracy at the
+    If FedAvg is among the rules, a panel below shows the difference from FedAvg's accuracy at the
     same seed and share. A line is the mean over the seeds, its band ± one sample standard
     deviation. Markers shrink from rule to rule, so that equal lines can be told apart.
 

@@ -25,11 +25,11 @@ def contact_sheet(
     images : ndarray
         (N, C, H, W) with one or three channels, uint8 or floats.
     said : sequence of str
-        What stands above each.
+        Caption of each.
     uncertainty : ndarray
-        By which they are ordered, (N,).
+        Order of the images, (N,).
     columns : int
-        How many of either end.
+        Number of images in each row.
     """
     order = np.argsort(uncertainty, kind="stable")
     rows = [order[:columns], order[::-1][:columns]]

@@ -22,7 +22,7 @@ def courses(table: pd.DataFrame, curves: Sequence[Curve]) -> Figure:
     table : DataFrame
         A row a run and round, with `run`, `arm`, `round` and the scores.
     curves : sequence of Curve
-        What is drawn.
+        Scores to draw.
     """
     figure = sheet(3.6 * len(curves), 3.4)
     panels = figure.subplots(1, len(curves), squeeze=False)[0]

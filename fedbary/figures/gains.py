@@ -1,4 +1,4 @@
-"""The picture of who gains by a model of its own."""
+"""Picture of the clients that gain by a model of their own."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def who_gains(gains: Mapping[str, Mapping[str, float]]) -> Figure:
     Parameters
     ----------
     gains : mapping of str to mapping of str to float
-        By kind of data, ``held_out`` or ``shares``, each site's gain as a fraction. Sites are
-        drawn in the order of the last kind's gains; up to 40 bear their names.
+        Each site's gain as a fraction, by kind of data, ``held_out`` or ``shares``. Sites are drawn
+        in the order of the last kind's gains; up to 40 bear their names.
     """
     *_, order = gains.values()
     sites = sorted(order, key=lambda site: order[site])

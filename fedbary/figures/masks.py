@@ -1,4 +1,4 @@
-"""Images with the class of each pixel, as it is and as it was found, and how unsure that is."""
+"""Images with the class of each pixel, true and predicted, and its uncertainty."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def masks_picture(images: Tensor, labels: Tensor, found: Tensor, unsure: Tensor) -> Figure:
-    """Draw a row an image: itself, its mask, the found mask, the entropy of each pixel in nats.
+    """Draw a row an image: itself, its mask, the predicted mask, the entropy of each pixel in nats.
 
     Parameters
     ----------

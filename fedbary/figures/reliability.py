@@ -1,4 +1,4 @@
-"""Whether a prediction is as sure as it is right: a picture for classes and one for numbers."""
+"""Reliability of a prediction: a picture for classes and one for numbers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LEVELS = np.linspace(0.01, 0.99, 99)
 def reliability_picture(
     prediction: Prediction | Forecast, y: Tensor, ece_bins: int = 15, title: str = ""
 ) -> Figure:
-    """Draw confidence against accuracy; of numbers, how many lie in the central intervals.
+    """Draw confidence against accuracy; for numbers, the coverage of central intervals.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The ROC curve of a classifier, and where it stands at a chosen specificity."""
+"""The ROC curve of a classifier, with its sensitivity at a chosen specificity."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def roc_curves(curves: Mapping[str, Roc], specificity: float, title: str) -> Fig
     Parameters
     ----------
     curves : Mapping[str, Roc]
-        By class name; one without positive or negative rows is left out.
+        Curves by class name; one without positive or negative rows is left out.
     specificity : float
-        Where a grey line stands; the legend has the sensitivity there and the AUROC.
+        Specificity of a grey line; the legend has the sensitivity there and the AUROC.
     title : str
         Heading.
     """

@@ -1,4 +1,4 @@
-"""Pictures of a run: learning curves, who holds what, reliability."""
+"""Pictures of a run: learning curves, partition, reliability."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def learning_curves(rounds: Sequence[Mapping[str, Any]], curves: Sequence[Curve]
         One per round: ``round`` and scores by name. A score that is absent, None or not finite is
         skipped.
     curves : sequence of Curve
-        What is drawn.
+        Scores to draw.
     """
     figure = sheet(3.33 * len(curves), 3.1)
     panels = figure.subplots(1, len(curves), squeeze=False)[0]
@@ -52,7 +52,7 @@ def learning_curves(rounds: Sequence[Mapping[str, Any]], curves: Sequence[Curve]
 
 
 def partition_heatmap(counts: np.ndarray, sites: Sequence[str] = ()) -> Figure:
-    """Draw how many examples of each class each client holds.
+    """Draw the number of examples of each class at each client.
 
     Parameters
     ----------
@@ -88,12 +88,11 @@ def partition_heatmap(counts: np.ndarray, sites: Sequence[str] = ()) -> Figure:
 
 
 def reliability_diagram(reliability: Reliability, title: str) -> Figure:
-    """Draw accuracy against confidence bin by bin, and how many predictions each bin holds.
+    """Draw accuracy against confidence bin by bin, and the number of predictions in each bin.
 
-    A bar reaches from 0 to the accuracy of its bin; the stretch between accuracy and mean
-    confidence is orange where confidence is too high, light blue where it is too low. A black line
-    is where 95 % of a calibrated model's accuracies would lie, c ± 1.96 √(c (1 − c)/n): gaps within
-    it are chance.
+    A bar reaches from 0 to the accuracy of its bin. The gap between accuracy and mean confidence is
+    orange for overconfidence, light blue for underconfidence. A black line covers 95 % of a
+    calibrated model's accuracies, c ± 1.96 √(c (1 − c)/n): gaps within it are chance.
 
     Parameters
     ----------
@@ -136,7 +135,7 @@ def reliability_diagram(reliability: Reliability, title: str) -> Figure:
 
 
 def coverage_curve(levels: np.ndarray, covered: np.ndarray, title: str) -> Figure:
-    """Draw how many targets lie in central intervals against how many should.
+    """Draw the coverage of central intervals against their probability.
 
     Parameters
     ----------
@@ -193,7 +192,7 @@ def _whole_numbers(axis: Axis) -> None:
 def rejection_curve(
     rejected: Sequence[float], kept: Mapping[str, Sequence[float]], label: str
 ) -> Figure:
-    """Draw a score of what is left when the most uncertain predictions are put aside.
+    """Draw a score of the predictions that are kept when the most uncertain are put aside.
 
     Parameters
     ----------
@@ -202,7 +201,7 @@ def rejection_curve(
     kept : mapping of str to sequence of float
         The score at each fraction, by the name of a group; the first is of all.
     label : str
-        What the score is.
+        Name of the score.
     """
     figure = sheet(4.8, 3.4)
     axes = figure.subplots()

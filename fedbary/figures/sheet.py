@@ -1,4 +1,4 @@
-"""What all pictures share: the sheet, its colours, its frames."""
+"""Common parts of all pictures: the sheet, its colours, its frames."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def sheet(width: float, height: float) -> Figure:
 
 
 def literal(text: object) -> str:
-    r"""Return a label that shows a text as it is: a dollar sign begins no formula in it."""
+    r"""Return a label that shows a text literally: a dollar sign begins no formula."""
     return str(text).replace("$", r"\$")
 
 

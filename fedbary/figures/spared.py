@@ -1,4 +1,4 @@
-"""Pictures never cost what stands beside them."""
+"""A picture that fails stops nothing else."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedbary.errors import one_line
 
 @contextmanager
 def spared(what: str, say: Callable[[str], None] = warnings.warn) -> Iterator[None]:
-    """Make a failure within the block one line, "`what`: not drawn, …", that `say` is given."""
+    """Turn a failure within the block into one line, "`what`: not drawn, …", for `say`."""
     try:
         yield
     except Exception as error:  # noqa: BLE001 - fonts, names and numbers fail in many ways

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 def triangles(results: Mapping[tuple[str, str], SignedRank]) -> Figure:
     """Draw a triangle for each pair of methods, (first, second), up to five in a row.
 
-    A draw lies the closer to a corner the more mass it gives to that outcome. Lines part the
-    regions in which each is the largest. The probabilities stand at the corners.
+    A draw with more mass on an outcome lies closer to its corner. Lines part the regions in which
+    each is the largest. The probabilities stand at the corners.
 
     Raises
     ------

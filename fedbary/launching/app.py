@@ -1,4 +1,4 @@
-"""The folder that Flower takes for the app: a clone, or what the wheel brings, put together."""
+"""The folder that Flower takes for the app: a clone, or a copy of the wheel's content."""
 
 from __future__ import annotations
 

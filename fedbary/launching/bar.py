@@ -20,7 +20,7 @@ from fedbary.runs.progress import Progress as Round
 
 POLL_SECONDS = 0.2
 LAST_SECONDS = 5.0
-"""For so long the last lines of a program that has ended are waited for."""
+"""Seconds to wait for the last lines of a program that has ended."""
 
 OF_FLOWER = (
     "Flower configuration not found",
@@ -38,12 +38,12 @@ OF_FLOWER = (
     "metrics exporter agent",
     "Tip: In future versions of Ray",
 )
-"""What Flower and Ray say of every simulation, in these words, and its user need not know."""
+"""Lines that Flower and Ray print in every simulation, and that its user need not know."""
 
 
 @contextmanager
 def progress_bar(console: Console, transient: bool = False) -> Iterator[Progress]:
-    """Show a bar that moves only when it is told to; a transient one is gone at the end."""
+    """Show a bar that moves only when told to; a transient one disappears at the end."""
     columns: tuple[Any, ...] = (
         BarColumn(),
         TextColumn("{task.description}"),
@@ -55,7 +55,7 @@ def progress_bar(console: Console, transient: bool = False) -> Iterator[Progress
 
 
 def show_rounds(process: subprocess.Popen[bytes], file: Path) -> int:
-    """Print a program's lines, but those `OF_FLOWER`, above a bar of its running round.
+    """Print a program's lines, without those of `OF_FLOWER`, above a bar of its running round.
 
     It returns the program's exit code.
 
@@ -64,7 +64,7 @@ def show_rounds(process: subprocess.Popen[bytes], file: Path) -> int:
     process
         Its output is piped.
     file
-        Where its server writes how far it is.
+        File of its server's progress.
     """
     console = Console()
     with progress_bar(console, transient=True) as bar:
@@ -94,7 +94,7 @@ def show_rounds(process: subprocess.Popen[bytes], file: Path) -> int:
 
 
 def show_lines(process: subprocess.Popen[bytes]) -> int:
-    """Pass a program's lines on as they come, but those `OF_FLOWER`; return its exit code."""
+    """Pass a program's lines on, without those of `OF_FLOWER`; return its exit code."""
     streams = ((process.stdout, sys.stdout), (process.stderr, sys.stderr))
     readers = [threading.Thread(target=_pass_on, args=pair, daemon=True) for pair in streams]
     for reader in readers:

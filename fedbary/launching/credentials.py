@@ -71,7 +71,7 @@ def public_key(file: Path) -> Path:
 def _certificate(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, use: str
 ) -> x509.CertificateBuilder:
-    """Return a certificate of a key for one use, with what Python from 3.13 on insists on."""
+    """Return a certificate of a key for one use, with the fields that Python 3.13 requires."""
     now = datetime.now(UTC)
     used = x509.KeyUsage(**{name: name == use for name in _USES})
     return (

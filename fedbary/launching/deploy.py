@@ -31,7 +31,7 @@ from fedbary.settings.run_config import to_run_config
 NodeConfig = Mapping[str, str | int]
 
 LAB = "lab"
-"""What the SuperLink is called in Flower's configuration."""
+"""Name of the SuperLink in Flower's configuration."""
 
 
 def deploy(settings: Settings, sites: Sequence[Path], log: IO[str] | None = None) -> None:
@@ -44,13 +44,13 @@ def deploy(settings: Settings, sites: Sequence[Path], log: IO[str] | None = None
     sites
         Each SuperNode's own data; none: `clients` SuperNodes hold the partitions of the data set.
     log
-        Where the run's own lines go; None: to this process's output.
+        File of the run's own lines; None: this process's output.
 
     Raises
     ------
     RunError
-        If the run ends without a whole result. What the servers logged is kept in a folder beside
-        the run's, `<output>-logs`, however it ends short; the message says so.
+        If the run ends without a whole result. The servers' logs are then kept in a folder beside
+        the run's, `<output>-logs`, which the message names.
     """
     configs = site_configs(sites) if sites else partition_configs(settings)
     if sites:
@@ -106,7 +106,7 @@ def keep_keys(folder: Path, names: Sequence[str], run: Path) -> None:
 
 
 def _keep_logs(folder: Path, configs: Sequence[NodeConfig], kept: Path) -> Path:
-    """Copy the servers' logs, and write down in `sites.txt` whose log is which."""
+    """Copy the servers' logs, and list in `sites.txt` which log is whose."""
     kept.mkdir(parents=True, exist_ok=True)
     for file in folder.glob("*.log"):
         shutil.copy(file, kept)
@@ -154,7 +154,7 @@ class Lab:
     Attributes
     ----------
     folder
-        Where their keys and logs lie.
+        Folder of their keys and logs.
     environment
         The environment in which Flower's commands reach them.
     port
@@ -176,7 +176,7 @@ class Lab:
         return last_status(self.environment, LAB)
 
     def register(self, public_key: Path, name: str) -> None:
-        """Let the SuperNode with this key in, under a name that is then its own."""
+        """Admit the SuperNode with this key, under a name that is then its own."""
         self.flwr("supernode", "register", str(public_key), LAB, f"--name={name}")
 
     def flwr(self, *words: str) -> str:
@@ -202,7 +202,7 @@ class Lab:
         return done.stdout
 
     def start_site(self, name: str, config: NodeConfig, key: Path, ca: Path | None = None) -> None:
-        """Start a SuperNode with a private key; `ca` is whom it trusts, by default the lab's."""
+        """Start a SuperNode with a private key; it trusts the authority `ca`, else the lab's."""
         node_config = self.folder / f"{name}.toml"
         node_config.write_text(to_toml(config), encoding="utf-8")
         home = self.folder / name
@@ -227,7 +227,7 @@ class Lab:
             )
 
     def log(self, name: str) -> str:
-        """Return what a server has logged."""
+        """Return a server's log."""
         return (self.folder / f"{name}.log").read_text(encoding="utf-8", errors="replace")
 
 

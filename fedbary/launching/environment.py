@@ -24,8 +24,8 @@ def flower_environment(home: Path) -> dict[str, str]:
     """Return an environment where Flower has its own home, port and Ray, and installs nothing.
 
     Without an address Ray joins the last cluster started on the machine, even a dead one; with
-    `RAY_ADDRESS` the user names one to join. Workers that Ray starts beforehand lack what Flower's
-    need, and would only be ended again.
+    `RAY_ADDRESS` the user names one to join. Ray's prestarted workers lack Flower's environment and
+    would only be ended again, so there are none.
     """
     tools = str(Path(sys.executable).parent)
     return {
@@ -47,7 +47,7 @@ def flower_environment(home: Path) -> dict[str, str]:
 
 
 def past_proxies() -> dict[str, str]:
-    """Return the variables by which no proxy of the user's comes between programs here.
+    """Return the variables that keep the user's proxies out of connections on this machine.
 
     gRPC reads `no_grpc_proxy` before `no_proxy`; some libraries read the one in capitals.
     """
@@ -57,7 +57,7 @@ def past_proxies() -> dict[str, str]:
 
 
 def ray_folder() -> dict[str, str]:
-    """Return the variable that names Ray's folder: the user's, or where its path is long ``/tmp``.
+    """Return the variable that names Ray's folder: the user's, or ``/tmp`` if its path is too long.
 
     Raises
     ------
@@ -78,7 +78,7 @@ def ray_folder() -> dict[str, str]:
 
 
 def progress_in(folder: Path, log: IO[str] | None) -> dict[str, str]:
-    """Return the variables by which a run in a terminal shows its progress; elsewhere none."""
+    """Return the variables that let a run in a terminal show its progress; none elsewhere."""
     if log is not None or not sys.stdout.isatty():
         return {}
     return {PROGRESS_VARIABLE: str(folder / "progress.json"), "PYTHONUNBUFFERED": "1"}

@@ -49,11 +49,11 @@ def launch(
     settings
         The run's settings; paths in them are absolute.
     log
-        Where the run's own lines go; None: to this process's output.
+        File of the run's own lines; None: this process's output.
     warm
-        What runs `engine=inline`, if there is a log; None: a process of its own.
+        Process that runs `engine=inline`, if there is a log; None: a new one.
     started
-        What runs `engine=ray`; None: a SuperLink that is started now.
+        SuperLink that runs `engine=ray`; None: one that is started now.
 
     Raises
     ------
@@ -85,10 +85,10 @@ def located(settings: Settings, folder: Path) -> Settings:
 
 
 def prepare(settings: Settings, folder: Path, own_data: bool = False) -> Settings:
-    """Find every mistake that can be found before the start; return settings with absolute paths.
+    """Find mistakes before the start; return settings with absolute paths.
 
-    Loading the data sets here also downloads them once, before several clients would. With
-    `own_data` at the sites the data set is not dealt to them.
+    Data sets are loaded here, and so downloaded once, before several clients would. With `own_data`
+    at the sites the data set is not dealt to them.
 
     Raises
     ------
@@ -126,7 +126,7 @@ def _folder(run: str) -> str:
 
 
 def _require_file(setting: str, settings: Settings) -> None:
-    """Raise a SettingError if what names a data set is neither a known name nor a path."""
+    """Raise a SettingError if a data set is neither a known name nor a path."""
     name = getattr(settings, setting)
     known = limits.of(limits.data_task(setting, settings.task)).DATASETS
     source = source_of(name)
@@ -167,7 +167,7 @@ def _run_flower(settings: Settings, log: IO[str] | None, started: Flower) -> Non
 
 
 def _gpu_share(settings: Settings) -> float:
-    """Return the part of a GPU for each client: as many share it as the CPUs serve at once."""
+    """Return the fraction of a GPU for each client that the CPUs serve at once."""
     if settings.gpus_per_client != "auto":
         return float(settings.gpus_per_client)
     from fedbary.settings.device import torch_device

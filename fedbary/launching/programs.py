@@ -1,4 +1,4 @@
-"""Programs that are started, waited for and ended with all that they have started."""
+"""Programs: their start, their end, and the end of all that they have started."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def run_program(
 ) -> int:
     """Run a program beside the apps to its end, or until it `is_over`; return its exit code.
 
-    Without a log its lines are passed on to this process's output, but for what Flower and Ray say
-    of every run; if its environment names a file for its progress, a bar shows the round. A Ctrl-C
-    in the terminal reaches this process alone, which kills the program.
+    Without a log its lines go to this process's output, except those that Flower and Ray print in
+    every run. If its environment names a file for its progress, a bar shows the round. A Ctrl-C in
+    the terminal reaches this process alone, which kills the program.
     """
     folder, file = app_folder(), (environment or {}).get(PROGRESS_VARIABLE)
     output = subprocess.PIPE if log is None else log
@@ -70,7 +70,7 @@ def _end_once(process: subprocess.Popen[bytes], is_over: Callable[[], bool]) -> 
 
 
 def stop(processes: list[psutil.Process], seconds: float = STOP_SECONDS) -> None:
-    """End processes: first asked, killed if they are still there after so many seconds."""
+    """End processes: ask them first, and kill those that are still there after some seconds."""
     for process in processes:
         with suppress(psutil.NoSuchProcess):
             process.terminate()

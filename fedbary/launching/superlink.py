@@ -1,4 +1,4 @@
-"""Flower's SuperLink of a simulation, and its commands: one is started, asked and stopped."""
+"""Flower's SuperLink of a simulation, and its commands."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Flower:
 def flower(log: IO[str] | None = None) -> Iterator[Flower]:
     """Start a SuperLink with a home of its own; stop it, and all it started, at the end.
 
-    What comes to `log` and not to a terminal shows no progress.
+    Output to `log` shows no progress bar.
     """
     with tempfile.TemporaryDirectory(prefix="fedbary-") as scratch:
         home = Path(scratch)
@@ -66,7 +66,7 @@ def flwr_run(
 ) -> None:
     """Run the app on the SuperLink of that name and stream it to its end, whatever that is.
 
-    Once `is_over`, what Flower and Ray still do is not waited for.
+    Once `is_over`, it does not wait for Flower and Ray to finish.
     """
     command = [tool("flwr"), "run", str(app_folder()), name, "--stream", *words]
     run_program(command, environment, log, is_over)
@@ -74,9 +74,9 @@ def flwr_run(
 
 @contextmanager
 def superlink(environment: dict[str, str], home: Path) -> Iterator[Callable[[], None]]:
-    """Start a SuperLink with the simulation runtime; yield what waits until it is ready.
+    """Start a SuperLink with the simulation runtime; yield a function that waits until it is ready.
 
-    It is stopped at the end, and all that it started.
+    It is stopped at the end, with all that it started.
     """
     port = environment["FLWR_LOCAL_SUPERLINK_HTTP_API_PORT"]
     command = [tool("flower-superlink"), "--insecure", "--simulation", "--isolation", "subprocess"]

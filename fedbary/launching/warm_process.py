@@ -17,11 +17,11 @@ from fedbary.launching.app import app_folder
 from fedbary.launching.watcher import start
 
 END_SECONDS = 10.0
-"""For so long the end of a killed run is waited for, which holds the lock of its folder."""
+"""Seconds to wait for the end of a killed run, which holds the lock of its folder."""
 
 
 class Lost(RunError):
-    """The process that makes runs was killed, by somebody or for its memory."""
+    """The process that makes runs was killed, by a person or for its memory."""
 
 
 class WarmProcess:

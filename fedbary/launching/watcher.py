@@ -1,9 +1,10 @@
-"""What a command has started ends with it, however the command ends.
+"""The end of all that a command has started, however the command ends.
 
-`start` marks each program in its environment, which all that it starts inherits, Ray's too. The
-first one also starts a watcher: `python -m fedbary.launching.watcher FD MARK` reads a pipe whose
-other end this process holds. When the pipe ends, so has the process, and the watcher kills what is
-marked. It is nobody's child, and in a session of its own, so that what kills the command spares it.
+`start` marks each program in its environment, which all its children inherit, Ray's too. The first
+`start` also starts a watcher: `python -m fedbary.launching.watcher FD MARK` reads a pipe whose
+other end this process holds. When the pipe ends, the process has ended, and the watcher kills all
+marked processes. It has no parent and a session of its own, so that a signal that kills the command
+spares it.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from typing import Any
 import psutil
 
 MARK_VARIABLE = "FEDBARY_STARTED_BY"
-"""Environment variable of all that a command has started: which command."""
+"""Environment variable of all that a command has started: its mark."""
 
 KILLING_SECONDS = 10.0
-"""For so long what is marked is looked for again: it may start something while it is killed."""
+"""Seconds to look for marked processes again: one may start another while it is killed."""
 
 
 def start(
@@ -57,7 +58,7 @@ def _mark(pid: int) -> str:
 
 
 def marked(mark: str) -> list[psutil.Process]:
-    """Return the processes that a command has started, and what they have."""
+    """Return the processes that a command has started, and their children."""
     found = []
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):
@@ -67,7 +68,7 @@ def marked(mark: str) -> list[psutil.Process]:
 
 
 def kill_marked(mark: str) -> None:
-    """Kill what a command has started, until there is none."""
+    """Kill the processes that a command has started, until none is left."""
     deadline = time.monotonic() + KILLING_SECONDS
     while (found := marked(mark)) and time.monotonic() < deadline:
         for process in found:

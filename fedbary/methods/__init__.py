@@ -95,7 +95,7 @@ def require_method(settings: Settings) -> None:
         raise SettingError("server_fraction", settings.server_fraction, allowed)
     if settings.predictive in ("members", "product") and not method.has_members:
         have = (name for name, kind in METHODS.items() if kind.has_members)
-        allowed = f"another for {settings.method}; methods whose networks predict together: "
+        allowed = f"another value for {settings.method}; methods whose networks predict together: "
         allowed += ", ".join(have)
         raise SettingError("predictive", settings.predictive, allowed)
     calibrate = told(OfClasses, settings).calibrate

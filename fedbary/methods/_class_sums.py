@@ -23,7 +23,7 @@ def by_class(count: float, means: Mapping[str, Tensor]) -> tuple[Tensor, Tensor,
     """
     shares, sums = means[SHARES].double(), sums_by_class(means)
     if shares.min() < 0 or abs(float(shares.sum()) - 1) > 1e-4:
-        raise ValueError("the classes' shares are none")
+        raise ValueError("the classes' shares are invalid")
     centres = torch.where(shares[:, None] > 0, sums / shares[:, None].clamp_min(1e-30), 0.0)
     within = scatter(means[PRODUCTS], sums.shape[1], centres.T @ sums)
     return count * shares, centres, count * within

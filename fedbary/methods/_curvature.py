@@ -45,7 +45,7 @@ def statistics(local: Local, structure: Structure) -> dict[str, Tensor]:
         ones = features.new_ones(len(features), int(is_wide))
         by_layer = slopes.mT @ bent @ slopes
         if structure.softmax_alone and by_layer.sum(2).abs().max() > ROUNDING:
-            allowed = "another than shared, which bounds one softmax alone"
+            allowed = "a structure other than shared, which bounds one softmax alone"
             raise SettingError("structure", "shared", allowed)
         found = structure.expand(torch.cat([features, ones], 1).double(), by_layer.double())
         total = {name: total[name].to(t.device) + t for name, t in found.items()}

@@ -133,7 +133,7 @@ class DSVGD(Method):
     def check(self, clients: int, epochs: int) -> None:
         """Refuse a damping with which a round of so many clients would diverge."""
         if self.damping * clients > 1:
-            allowed = f"at most 1/{clients} where so many clients reply: it diverges above"
+            allowed = f"at most 1/{clients}: with {clients} replies a larger one diverges"
             raise SettingError("damping", self.damping, allowed)
 
     def held(self, clients: int) -> int:

@@ -91,7 +91,7 @@ class PVI(SiteMethod):
     def check(self, clients: int, epochs: int) -> None:
         """Refuse a damping with which a round of so many clients may diverge."""
         if self.covariance == "none" and self.damping * clients > 1:
-            allowed = f"at most 1/{clients} where so many clients reply: it may diverge above; "
+            allowed = f"at most 1/{clients}: with {clients} replies a larger one may diverge; "
             allowed += "undamped_start=true leaves the first round undamped"
             raise SettingError("damping", self.damping, allowed)
 
@@ -117,7 +117,7 @@ class PVI(SiteMethod):
         gaussian = gaussian_pairs(model.keys())
         if self.covariance == "none":
             if not gaussian:
-                raise SettingError("covariance", "none", "another for a model of point weights")
+                raise SettingError("covariance", "none", "a structure for a model of point weights")
             return super().start(model)
         if gaussian:
             allowed = f"none for Gaussian weights ({min(gaussian)})"

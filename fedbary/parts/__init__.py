@@ -1,1 +1,1 @@
-"""Parts by name: found in their files, what may be told them, and those of your own code."""
+"""Parts by name: their files, their parameters, and parts of a user's own code."""

@@ -1,4 +1,4 @@
-"""Code that only some runs need: a function of one's own, a library that an extra brings."""
+"""Code that only some runs need: a user's own function, or a library of an extra."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def own_function(setting: str, name: str, called: str) -> Callable[..., Any]:
     name : str
         The name, of that form.
     called : str
-        What the function is called in errors, as in ``package.module:factory``.
+        Name of the function in errors, as in ``package.module:factory``.
 
     Raises
     ------
@@ -37,7 +37,7 @@ def own_function(setting: str, name: str, called: str) -> Callable[..., Any]:
 
 
 def called_function(setting: str, name: str) -> Any:
-    """Return what the function ``package.module:function`` returns, called without arguments.
+    """Return the result of the function ``package.module:function``, called without arguments.
 
     Raises
     ------
@@ -58,7 +58,7 @@ def library(module: str, extra: str, setting: str, value: object) -> ModuleType:
     Raises
     ------
     SettingError
-        If it is not installed: which extra the value of the setting needs.
+        If it is not installed; the message names the extra that the setting's value needs.
     """
     try:
         return import_module(module)
@@ -68,5 +68,5 @@ def library(module: str, extra: str, setting: str, value: object) -> ModuleType:
 
 
 def said(error: Exception) -> str:
-    """Return the error of another's code by its kind, in one line."""
+    """Return an error of foreign code, with its kind, in one line."""
     return f"{type(error).__name__}: {one_line(error)}"

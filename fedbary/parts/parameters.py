@@ -1,8 +1,8 @@
-"""Parameters of parts: dataclass fields whose types say what is allowed, and texts read as them.
+"""Parameters of parts: dataclass fields whose types give the allowed values.
 
 A part's parameters are the fields of a frozen dataclass. Each has a type of those below, ``float``,
-``int``, ``bool``, ``str`` or ``Literal[…]``, perhaps ``| None``, and a default. The section
-Parameters of the docstring says what each means; the type alone says its range.
+``int``, ``bool``, ``str`` or ``Literal[…]``, perhaps ``| None``, and a default. The docstring's
+section Parameters gives each meaning; the type alone gives the range.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ NameList = Annotated[str, Field(title="names")]
 """Names with commas between; a list of them in a YAML file."""
 
 NONE = "none"
-"""How None is written where a parameter may have no value."""
+"""Text for None, if a parameter may have no value."""
 
 Value = float | int | bool | str | None
 
@@ -56,16 +56,16 @@ _BOUNDS = {
     "lt": ("to below {}", operator.lt),
     "le": ("to {}", operator.le),
 }
-"""What each bound is in words, and whether a value keeps it."""
+"""Each bound in words, and its test of a value."""
 
 
 def arms(kind: Any) -> tuple[Any, ...]:
-    """Return the types of which a value may be any."""
+    """Return the alternatives of a type."""
     return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
 
 
 def allowed(kind: Any) -> str:
-    """Return in words what a type allows."""
+    """Describe the values that a type allows."""
     words = [
         ", ".join(map(str, get_args(arm))) if get_origin(arm) is Literal else _said(arm)
         for arm in arms(kind)
@@ -75,7 +75,7 @@ def allowed(kind: Any) -> str:
 
 
 def bare(kind: Any) -> Any:
-    """Return what a text can be read as: float, int, bool, str, Literal; None for other types."""
+    """Return the type to read a text as: float, int, bool, str, Literal; None for others."""
     found = get_args(kind)[0] if get_origin(kind) is Annotated else kind
     return found if found in _WORDS or get_origin(found) is Literal else None
 
@@ -104,9 +104,9 @@ class Parameter:
     kind : type
         Its type, as the part declares it.
     default : float, int, bool, str or None
-        Its value where none is given: of a method the paper's.
+        Its default; for a method the paper's.
     meaning : str
-        What the docstring says of it, in one line.
+        Its docstring, in one line.
     """
 
     name: str
@@ -116,7 +116,7 @@ class Parameter:
 
     @property
     def allowed(self) -> str:
-        """What it may be, in words."""
+        """Allowed values, in words."""
         return allowed(self.kind)
 
     @cached_property
@@ -132,7 +132,7 @@ class Parameter:
     def read(self, value: object) -> Value:
         """Return a value of the parameter's type for one from a file or a command line.
 
-        Of ``str | Rule`` the former is read; what else is allowed is for Python alone.
+        ``str | Rule`` is read as the former; the latter is for Python alone.
 
         Raises
         ------
@@ -194,8 +194,8 @@ def declared(part: type) -> Mapping[str, Parameter]:
     Raises
     ------
     SettingError
-        If it is none, or a field has no default, or one that its type does not allow, or a type of
-        other kinds.
+        If it is no dataclass, or a field lacks a default, has a default that its type does not
+        allow, or has a type of another kind.
     """
     return _declared(part)
 
@@ -226,7 +226,7 @@ def _declared(part: Any) -> Mapping[str, Parameter]:
 
 
 def told(part: type[_Part], values: object) -> _Part:
-    """Return a part's parameters with the values that an object has under their names.
+    """Return a part's parameters with the values of an object's attributes of these names.
 
     Raises
     ------
@@ -239,7 +239,7 @@ def told(part: type[_Part], values: object) -> _Part:
 
 
 class Checked:
-    """A dataclass of parameters, each of which is in the range that its type says.
+    """A dataclass of parameters that checks each against its type's range.
 
     Raises
     ------
@@ -254,7 +254,7 @@ class Checked:
 
 
 def meanings(docstring: str) -> dict[str, str]:
-    """Return what the section Parameters of a docstring says of each."""
+    """Return each parameter's meaning, from a docstring's section Parameters."""
     section = re.search(r"Parameters\n-+\n(.*?)(\n\n\w[^\n]*\n-+\n|\Z)", docstring, re.DOTALL)
     found: dict[str, str] = {}
     names: list[str] = []

@@ -14,8 +14,8 @@ _PACKAGE = Path(__file__).parents[1]
 def modules(package: str, function: str = "") -> tuple[str, ...]:
     """Return the names of the public modules of a package of fedbary, in order.
 
-    With the name of a function only those modules are returned that define it. A file that is added
-    later is found by another process.
+    With a function's name only the modules that define it are returned. A file that is added later
+    is found by another process.
     """
     begins = f"\ndef {function}("
     return tuple(
@@ -43,7 +43,7 @@ def forms(package: str, functions: Sequence[str] = ()) -> tuple[str, ...]:
 
 
 def is_factory(name: str) -> bool:
-    """Whether a name has the form ``package.module:factory``, of a function to be imported."""
+    """Return whether a name has the form ``package.module:factory``, a function to import."""
     module, separator, function = name.partition(":")
     return bool(separator) and all(map(str.isidentifier, [*module.split("."), function]))
 
@@ -54,13 +54,13 @@ def rules() -> tuple[str, ...]:
 
 
 def methods() -> tuple[str, ...]:
-    """Return the names of the methods: of its class, unless that says another."""
+    """Return the names of the methods: their classes' names, or those that the classes give."""
     return _named("methods", r'^class (\w+)\(|^    name: ClassVar\[str\] = "(\w+)"')
 
 
 @cache
 def _named(package: str, form: str) -> tuple[str, ...]:
-    """Return the last name in each file that has a form and is the file's but for its writing."""
+    """Return the last name in each file that matches a pattern and is the file's but for case."""
     names = []
     for module, text in _texts(_PACKAGE / package).items():
         plain = module.replace("_", "")

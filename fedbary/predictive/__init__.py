@@ -1,6 +1,6 @@
 """Class probabilities from several networks.
 
-A file of this package each says which networks:
+Each file of this package chooses networks:
 
 ``montecarlo``
     drawn from a posterior;
@@ -9,11 +9,11 @@ A file of this package each says which networks:
 ``dropout``
     one network with its dropout kept.
 
-``value`` is what predicts, `Predictive`. ``choice`` is by the setting `predictive`. ``draws``
-stacks networks drawn from any posterior.
+``value`` holds the networks that predict, `Predictive`. ``choice`` follows the setting
+`predictive`. ``draws`` stacks networks drawn from any posterior.
 
-Each has a function ``answers(model, x, …)`` that yields, batch by batch, what the networks answer,
-(networks, batch, classes), and `fedbary.predictive.combine` makes a `Prediction` of them: their
+Each has a function ``answers(model, x, …)`` that yields the networks' answers batch by batch,
+(networks, batch, classes). `fedbary.predictive.combine` makes a `Prediction` of them: their
 mixture, or their product.
 """
 

@@ -9,9 +9,11 @@ print(fedbary.score(prediction, y))
 fedbary.reliability_picture(prediction, y).savefig("reliability.png")
 ```
 
-A network of fedbary's Gaussian layers (`fedbary.variational.variational`) is drawn from; another's
-Bayesian layers (bayesian-torch, Pyro, a dropout that stays) draw by themselves at every pass; a
-plain network is one network.
+Three kinds of networks:
+
+- fedbary's Gaussian layers (`fedbary.variational.variational`): networks are drawn from them;
+- other Bayesian layers (bayesian-torch, Pyro, dropout that stays): they draw at every pass;
+- a plain network is one network.
 """
 
 from __future__ import annotations
@@ -55,13 +57,13 @@ def predict(
     x : Tensor
         Inputs (N, …); bytes are divided by 255.
     samples : int
-        S, how many networks are drawn.
+        S, the number of networks to draw.
     networks : Posterior or sequence of state dicts, optional
-        What is drawn from in place of the network's own layers, such as `load(run).posterior`; or
-        the networks themselves, such as an ensemble's.
+        Posterior to draw from in place of the network's own layers, such as `load(run).posterior`;
+        or the networks themselves, such as an ensemble's.
     seed : int
-        Source of the draws. A network whose layers draw by themselves draws in a batch what it drew
-        in the others, if what it draws does not depend on the batch (weights, say).
+        Seed of the draws. A network whose layers draw by themselves draws the same in every batch,
+        if the draws do not depend on the batch (as weights).
     batch_size : int
         Inputs at a time.
 
@@ -73,8 +75,8 @@ def predict(
     Raises
     ------
     SettingError
-        If there is nothing to draw, a tensor of `networks` is none of the network's, or the answers
-        are no logits.
+        If there is nothing to draw, the network lacks a tensor of `networks`, or the answers are no
+        logits.
     """
     parts = _answers(network, x, samples, networks, seed, batch_size)
     if parts[0].ndim != 3 or parts[0].shape[2] < 2:
@@ -100,12 +102,12 @@ def forecast(
     Parameters
     ----------
     network : nn.Module
-        Answers a batch with means (batch,) or (batch, 1), or with means and the noise's
-        log-variances (batch, 2), in the target's unit and the logarithm of its square.
+        Answers a batch with means (batch,) or (batch, 1), in the target's unit; or with means and
+        the noise's log-variances (batch, 2).
     x, samples, networks, seed, batch_size
-        As of `predict`.
+        As for `predict`.
     noise_var : float
-        Variance of the noise, in the target's unit squared, beside what the network says.
+        Variance of the noise, in the target's unit squared, added to the network's own.
 
     Returns
     -------
@@ -115,7 +117,7 @@ def forecast(
     Raises
     ------
     SettingError
-        As of `predict`.
+        As for `predict`.
     """
     parts = _answers(network, x, samples, networks, seed, batch_size)
     if parts[0].ndim > 3 or parts[0].shape[2:] not in ((), (1,), (2,)):
@@ -138,7 +140,7 @@ def _answers(
     seed: int,
     batch_size: int,
 ) -> list[Tensor]:
-    """Return what the networks answer to each batch, (networks, batch, …)."""
+    """Return the networks' answers to each batch, (networks, batch, …)."""
     if samples < 1:
         raise SettingError("samples", samples, "a whole number from 1 up")
     if not isinstance(x, Tensor):
@@ -155,7 +157,7 @@ def _answers(
 
 
 def _of(network: nn.Module, networks: Networks, samples: int, seed: int) -> Answers:
-    """Return what networks drawn from a posterior, or given, answer."""
+    """Return the answers of networks drawn from a posterior, or given."""
     named = [networks.state_dict()] if isinstance(networks, Posterior) else list(networks)
     if not named:
         raise SettingError("networks", "none", "a posterior, or at least one state dict")
@@ -174,7 +176,7 @@ def _of(network: nn.Module, networks: Networks, samples: int, seed: int) -> Answ
 
 
 def _require(state: Mapping[str, Tensor], held: Mapping[str, Tensor]) -> None:
-    """Raise a SettingError for a tensor that the network has not, or not in that shape."""
+    """Raise a SettingError for a tensor that the network lacks, or has in another shape."""
     for name, tensor in state.items():
         if name not in held or held[name].shape != tensor.shape:
             allowed = f"tensors of the network: {', '.join(held)}, in their shapes"
@@ -182,7 +184,7 @@ def _require(state: Mapping[str, Tensor], held: Mapping[str, Tensor]) -> None:
 
 
 def _passes(network: nn.Module, first: Tensor, samples: int, seed: int) -> Answers:
-    """Return what passes of a network answer; one pass where two of the first batch agree."""
+    """Return the answers of several passes; of one pass if two over the first batch agree."""
     seeds = [derive_seed(seed, "pass", number) for number in range(samples)]
 
     def one(batch: Tensor, start: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Who predicts, by the setting `predictive`."""
+"""The networks that predict, by the setting `predictive`."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class Predictor:
     Attributes
     ----------
     answers : callable
-        From a batch, as the network takes it, their logits (networks, batch, classes).
+        Takes a batch, and returns their logits (networks, batch, classes).
     joined : callable
-        From these, the prediction.
+        Takes these, and returns the prediction.
     each : callable
-        From these, each network's own probabilities; a gate has none.
+        Takes these, and returns each network's own probabilities; a gate has none.
     background : Background or None
-        What makes a distance of a network's logits.
+        Distance from a network's logits.
     """
 
     answers: Answers
@@ -82,24 +82,23 @@ def predictor(
     Parameters
     ----------
     kind
-        ``montecarlo``, ``members``, ``product``, the geometric mean of the members' predictions,
-        ``dropout``, or ``auto``: the members where there are some, pooled as the method says, else
-        draws.
+        ``montecarlo``, ``members``, ``dropout``, ``product`` (the geometric mean of the members'
+        predictions), or ``auto``: the members if there are some, pooled by the method, else draws.
     model
-        The network that holds the global model, on whose device the work is done.
+        The network of the global model; its device does the work.
     samples
-        Networks in all; each member gives at least one. 0: the global model's means alone.
+        Number of networks; each member gives at least one. 0: the global model's means alone.
     generator
         Source of the draws, on the model's device.
     posterior
-        The global posterior, where it is not that which the model's own layers hold.
+        The global posterior, if it is not that of the model's own layers.
     together
         The members' state dicts, stacked: (K, *shape) by name.
     adjusted
-        What is done to each network's logits, or to what a pool makes of them.
+        Function of each network's logits, or of a pool's.
     pool
-        How the method joins the members' predictions, and how many each client has; by default
-        their mixture, of one each. A gate is the last member.
+        Combination of the members' predictions, and the number of each client's; by default their
+        mixture, of one each. A gate is the last member.
     """
 
     def mixed(answers: Answers) -> Predictor:

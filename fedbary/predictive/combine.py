@@ -14,10 +14,10 @@ from fedbary.errors import SettingError
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """Class probabilities, and how much of their uncertainty is the data's own.
+    """Class probabilities, and the part of their uncertainty that is the data's own.
 
-    Where an example has several classes, of its pixels or yes and no of several labels, they are
-    (N, …, classes), and what is said of an example is (N, …).
+    An example with several classes, of pixels or of labels, has probabilities (N, …, classes) and
+    uncertainties (N, …).
 
     The entropy of the mean of the networks' answers splits in two (Depeweg et al. 2018):
     H[mean_s p_s] = mean_s H[p_s] + I(y; θ), aleatoric and epistemic.
@@ -29,8 +29,8 @@ class Prediction:
     aleatoric : Tensor
         Mean over the networks of the entropy of each one's answer, (N,), in nats.
     distance : Tensor or None
-        Relative Mahalanobis distance of the features to the nearest class, (N,); None where the
-        method knows no Gaussians of them. See `fedbary.predictive.mahalanobis`.
+        Relative Mahalanobis distance of the features to the nearest class, (N,); None if the method
+        knows no Gaussians of them. See `fedbary.predictive.mahalanobis`.
     """
 
     probs: Tensor
@@ -70,12 +70,12 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Pool:
-    """How several clients' predictions become one, between their mixture and their product.
+    """Pooling of several clients' predictions, between their mixture and their product.
 
     Parameters
     ----------
     each : int
-        How many networks each client has, whose mixture is its prediction; they lie in a row.
+        Number of networks of each client, adjacent; their mixture is its prediction.
     beta : float
         From 0, the mixture of the clients' predictions, to 1, the product of experts.
     """
@@ -103,7 +103,7 @@ def pool_from(line: Mapping[str, Any]) -> Pool | Gate:
 
 
 def gate_logits(outputs: Tensor, experts: int) -> Tensor:
-    """Return the logits (N, experts) that a gate's outputs (N, …) mean.
+    """Return the logits (N, experts) of a gate's outputs (N, …).
 
     Raises
     ------
@@ -146,7 +146,7 @@ def mixture(answers: Iterable[Tensor], weights: Sequence[float] | None = None) -
     answers
         Logits (networks, batch, classes) of each batch.
     weights
-        Of the networks, not negative; equal ones by default.
+        Weights of the networks, not negative; equal by default.
     """
     probs, aleatoric = [], []
     for logits in answers:
@@ -165,8 +165,8 @@ def product(answers: Iterable[Tensor], weights: Sequence[float] | None = None) -
     answers
         Logits (networks, batch, classes) of each batch.
     weights
-        The powers, which need not sum to 1: each 1/networks by default, the geometric mean; each 1
-        for the product of experts. In `aleatoric` they count by their shares.
+        The powers, which need not sum to 1. The default, 1/networks each, is the geometric mean; 1
+        each is the product of experts. `aleatoric` uses their shares.
     """
     probs, aleatoric = [], []
     for logits in answers:
@@ -193,9 +193,9 @@ def pooled(
     pool
         β, and the networks of a client.
     adjusted
-        What is done to log p, up to a number of its own for each example, and for `aleatoric` to
-        each network's logits. Done to each before they are pooled, its K-th power would be in P,
-        for which β was not learned.
+        Function of log p, up to a constant for each example, and for `aleatoric` of each network's
+        logits. Applied to each before pooling, its K-th power would enter P, for which β was not
+        learned.
     """
     probs, aleatoric = [], []
     for logits in answers:
@@ -212,7 +212,7 @@ def log_pool(log_probs: Tensor, beta: float | Tensor) -> Tensor:
     Parameters
     ----------
     log_probs
-        log p_k, (K, N, classes), each up to a number of its own (N, 1).
+        log p_k, (K, N, classes), each up to a constant (N, 1).
     beta
         β.
 

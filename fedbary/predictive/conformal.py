@@ -36,10 +36,10 @@ from fedbary.predictive.forecast import Forecast
 from fedbary.predictive.histograms import BINS, bins_of, upper_odds
 
 QUESTION = "conformal"
-"""What the server's question for the sites' histograms is called."""
+"""Name of the server's question for the sites' histograms."""
 
 PENALTY = 0.1
-"""What each rank adds to a score of ``raps``, but for the first `FREE_RANKS`."""
+"""Increase of a ``raps`` score for each rank after the first `FREE_RANKS`."""
 
 FREE_RANKS = 1
 
@@ -97,7 +97,7 @@ def threshold(counts: Tensor, level: float) -> int:
     Parameters
     ----------
     counts
-        How many scores each bin has, (BINS,).
+        Number of scores in each bin, (BINS,).
     level
         From above 0 to below 1.
     """
@@ -141,12 +141,12 @@ class Thresholds:
 
     @property
     def examples(self) -> int:
-        """How many held-out examples the thresholds are of."""
+        """Number of held-out examples behind the thresholds."""
         return int(self.counts.sum())
 
     @property
     def short(self) -> list[int]:
-        """The rows with fewer held-out examples than a threshold of their own takes."""
+        """The rows with too few held-out examples for a threshold of their own."""
         held = self.counts.sum(1).tolist()
         return [row for row, count in enumerate(held) if count < examples_needed(self.level)]
 

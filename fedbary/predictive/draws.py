@@ -32,14 +32,14 @@ def drawn(posterior: Posterior, samples: int, generator: Generator | None) -> di
 def members_drawn(
     members: Mapping[str, Tensor], samples: int, generator: Generator | None
 ) -> dict[str, Tensor]:
-    """Draw networks from the members' posteriors, about `samples` in all, equally many from each.
+    """Draw about `samples` networks from the members' posteriors, equally many from each.
 
     Parameters
     ----------
     members
         State dicts, stacked: (K, *shape) by name. Without Gaussian tensors they are the networks.
     samples
-        How many networks are wanted; each member gives at least one.
+        Wanted number of networks; each member gives at least one.
     generator
         Source of the draws.
 

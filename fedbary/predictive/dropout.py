@@ -23,7 +23,7 @@ def answering(model: nn.Module, samples: int, generator: Generator) -> Answers:
 
     Dropout layers act at the rates of training, all else is in evaluation mode. Each image has
     masks of its own, so its answer depends on its place in the batch. PyTorch's default generators
-    are afterwards as they were.
+    keep their state.
 
     Parameters
     ----------

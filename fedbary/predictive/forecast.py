@@ -24,7 +24,7 @@ class Forecast:
     mean : Tensor
         Expected target, (N,).
     epistemic : Tensor
-        Variance that comes of not knowing the weights, (N,): more data would remove it.
+        Variance from unknown weights, (N,): more data would remove it.
     aleatoric : Tensor
         Variance of the noise in the target, (N,); 0 where a prediction carries no noise term.
     """
@@ -50,10 +50,9 @@ def forecast(
     """Predict by the first two moments of M networks' answers (FedAG, eqs. 3-5).
 
     mean = Σ ŷ_m / M, epistemic = Σ ŷ_m² / M − mean², aleatoric = noise_var + Σ v_m / M. The
-    networks are the clients' own (the paper's bootstrap), drawn from a posterior (ordinary
-    Monte Carlo), or members of an ensemble; v_m is the noise variance that a network itself
-    predicts (a deep ensemble's moments are those of Lakshminarayanan et al. 2017), 0 if it
-    predicts none.
+    networks are the clients' own (the paper's bootstrap), draws from a posterior (ordinary Monte
+    Carlo), or members of an ensemble. v_m is the noise variance that a network itself predicts, 0
+    if it predicts none. A deep ensemble's moments are those of Lakshminarayanan et al. 2017.
 
     Parameters
     ----------
@@ -91,7 +90,7 @@ def pooled_forecast(
 ) -> Forecast:
     """Predict by `gaussian_pool` of the clients' forecasts; the arguments are those of `forecast`.
 
-    The noise is what the networks say in the mean, as far as the pooled variance reaches.
+    The noise is the networks' mean noise, at most the pooled variance.
     """
     means, noise_vars = moments(networks, x)
     mean, var = gaussian_pool(
@@ -127,13 +126,13 @@ def moments_by_client(means: Tensor, noise_vars: Tensor, each: int) -> tuple[Ten
 def gaussian_pool(mean: Tensor, var: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
     """Return moments between the product P and the mixture Q of Gaussians (Hasan et al. 2024).
 
-    1/v = β/v_P + (1 − β)/v_Q and m = v (β m_P/v_P + (1 − β) m_Q/v_Q), with 1/v_P = Σ 1/v_k,
-    m_P = v_P Σ m_k/v_k, and Q's moments.
+    1/v = β/v_P + (1 − β)/v_Q and m = v (β m_P/v_P + (1 − β) m_Q/v_Q). P has 1/v_P = Σ 1/v_k and m_P
+    = v_P Σ m_k/v_k; Q has its own moments.
 
     Parameters
     ----------
     mean, var
-        Of each client's prediction, (K, N).
+        Mean and variance of each client's prediction, (K, N).
     beta
         β.
     """
@@ -156,7 +155,8 @@ def linear_forecast(posterior: Posterior, x: Tensor, noise_var: float = 0.0) -> 
     Parameters
     ----------
     posterior
-        Of a `Regressor` without hidden units; tensors that are no Gaussian have variance 0.
+        Posterior of a `Regressor` without hidden units; tensors that are not Gaussian have variance
+        0.
     x
         Standardised features, (N, D).
     noise_var

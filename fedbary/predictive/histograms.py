@@ -1,7 +1,7 @@
 """Histograms of scores with fixed bins: sums over sites are exact, whatever the order.
 
 A score s lies in [0, 1]. Bins are equal steps of its log-odds log s − log(1 − s), and so are fine
-near 0 and near 1. The first and the last bin hold what lies beyond `LIMIT`.
+near 0 and near 1. The first and the last bin hold scores beyond `LIMIT`.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ PER_UNIT = 64
 """Bins in a unit of log-odds."""
 
 BINS = 2 * LIMIT * PER_UNIT + 2
-"""How many bins there are."""
+"""Number of bins."""
 
 MOST = 10**12
-"""The most examples that a cell is believed to count."""
+"""Largest count of a cell that is believed."""
 
 
 def bins_of(score: Tensor, rest: Tensor) -> Tensor:
@@ -47,25 +47,25 @@ def upper_edge(number: int) -> float:
 
 
 def counted(bins: Tensor, rows: Tensor, height: int) -> Tensor:
-    """Return how many examples each bin of each row has, (height, BINS) int64, on the CPU.
+    """Return the number of examples in each bin of each row, (height, BINS) int64, on the CPU.
 
     Parameters
     ----------
     bins, rows
-        Of each example its bin and its row, (N,).
+        Bin and row of each example, (N,).
     height
-        How many rows there are.
+        Number of rows.
     """
     return torch.bincount(rows * BINS + bins, minlength=height * BINS).view(height, BINS).cpu()
 
 
 class HeldOut(NamedTuple):
-    """What a site tells of the examples that it holds out, or all sites together.
+    """Histograms of a site's holdout, or of all sites' holdouts together.
 
     Attributes
     ----------
     scores : Tensor
-        Of conformal scores, (rows, BINS), a row for all or one a class.
+        Histogram of conformal scores, (rows, BINS), a row for all or one a class.
     risk : Tensor
         Of uncertainties, (2, BINS): of right and of wrong predictions; of numbers (0, BINS).
     """
@@ -75,7 +75,7 @@ class HeldOut(NamedTuple):
 
     @property
     def examples(self) -> int:
-        """How many examples it is of."""
+        """Number of examples."""
         return int(self.scores.sum())
 
     def told(self) -> dict[str, list[int]]:
@@ -103,7 +103,8 @@ def believed(answer: Mapping[str, Any], height: int, risks: int) -> HeldOut:
     Raises
     ------
     ValueError
-        Unless they hold whole numbers above 0, each of another cell, and both as many examples.
+        Unless they hold whole numbers above 0, each of another cell, and the same number of
+        examples each.
     """
     scores = _dense(answer, "", height)
     held = HeldOut(scores, _dense(answer, "risk-", risks) if risks else scores[:0])

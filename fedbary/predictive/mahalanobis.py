@@ -1,6 +1,6 @@
-"""How far an input lies from every class, beside all data: the relative Mahalanobis distance.
+"""Distance of an input from every class, relative to all data: relative Mahalanobis distance.
 
-Classes are Gaussians N(μ_c, Σ) of features φ with shares w_c, the background is the Gaussian of
+Classes are Gaussians N(μ_c, Σ) of features φ with shares w_c. The background is the Gaussian with
 their mixture's mean m and covariance Σ₀ = Σ + Σ_c w_c δ_c δ_cᵀ, δ_c = μ_c − m. The distance is
 
     min_c (φ − μ_c)ᵀ Σ⁻¹ (φ − μ_c) − (φ − m)ᵀ Σ₀⁻¹ (φ − m).
@@ -9,7 +9,7 @@ their mixture's mean m and covariance Σ₀ = Σ + Σ_c w_c δ_c δ_cᵀ, δ_c =
 
     min_c (G_cc − 2 u_c) + uᵀ (W⁻¹ + G)⁻¹ u,    W = diag(w),
 
-a function of u, and linear discriminants of φ say what u is.
+a function of u, which follows from linear discriminants of φ.
 
 Reference: Ren et al., A Simple Fix to Mahalanobis Distance for Improving Near-OOD Detection, 2021.
 """
@@ -25,7 +25,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class Background:
-    """What makes the distance of a network's logits, of the K classes that somebody holds.
+    """Distance from a network's logits, over the K classes that some client holds.
 
     Attributes
     ----------
@@ -46,7 +46,7 @@ class Background:
 
     @classmethod
     def of(cls, tensors: Mapping[str, Tensor]) -> Background | None:
-        """Return what `tensors` gave; None of no tensors."""
+        """Return the background of `tensors`; None without tensors."""
         return cls(**tensors) if tensors else None
 
     def tensors(self) -> dict[str, Tensor]:
@@ -54,9 +54,9 @@ class Background:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def distance(self, logits: Tensor) -> Tensor:
-        """Return the relative Mahalanobis distance (N,) of logits (N, C); the larger, the farther.
+        """Return the relative Mahalanobis distance (N,) of logits (N, C); larger is farther.
 
-        It may be negative: near a class an input is less usual of the background.
+        It may be negative: near a class an input is less usual for the background.
         """
         u = logits.double() @ self.turn.to(logits.device).T + self.shift.to(logits.device)
         gram = self.gram.to(logits.device)

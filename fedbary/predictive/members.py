@@ -1,8 +1,8 @@
 """Predictions of several networks of one architecture, such as those that the clients sent.
 
-With `mixture` this is Bayesian model averaging over the members, with `product` the geometric mean
-of their predictions, and with `pooled` what β-PredBayes has between the mixture and the product of
-experts (Hasan et al. 2024), whose powers are 1.
+`mixture` is Bayesian model averaging over the members, `product` the geometric mean of their
+predictions. `pooled` is β-PredBayes, between the mixture and the product of experts (powers 1;
+Hasan et al. 2024).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def answering(
 
 
 def _with(model: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:
-    """Return a network like the model that holds other tensors; none is copied that lies there."""
+    """Return a network like the model with other tensors, copied only if they lie elsewhere."""
     shared = {id(tensor): tensor for tensor in [*model.parameters(), *model.buffers()]}
     member = copy.deepcopy(model, shared)
     held = model.state_dict()

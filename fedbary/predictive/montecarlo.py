@@ -51,13 +51,14 @@ def answers(
 
 
 def answering(model: nn.Module, samples: int, generator: Generator) -> Answers:
-    """Draw networks, and return what they answer to a batch.
+    """Draw networks, and return their answers to a batch.
 
     They are drawn once, so that the answer for an image does not depend on the images beside it.
     They run in evaluation mode; the model is left as it was. Without variational layers there is
-    one network, which is run once; with 0 samples that of the means is. What plain layers come
-    first runs once for all networks in an `nn.Sequential`, in a network with adapters, and in one
-    with a `trunk` and a head, as the CNN's, whose variational layers take all networks in one pass.
+    one network, which is run once; with 0 samples it is that of the means. The leading plain layers
+    run once for all networks in an `nn.Sequential`, in a network with adapters, and in one with a
+    `trunk` and a head, such as the CNN. The variational layers of a head take all networks in one
+    pass.
 
     Parameters
     ----------
@@ -88,7 +89,7 @@ def answering(model: nn.Module, samples: int, generator: Generator) -> Answers:
 
 
 def drawn(model: nn.Module, samples: int, generator: Generator) -> list[Network]:
-    """Draw networks: for each the tensors in which it differs from that of the model's means.
+    """Draw networks: for each, the tensors that differ from the network of the means.
 
     A model without variational layers is one network, and so is that of no samples.
     """

@@ -1,4 +1,4 @@
-"""What every way to predict needs: batches, evaluation mode, several networks on one batch."""
+"""Common tools of predictions: batches, evaluation mode, several networks on one batch."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from torch.func import functional_call
 from fedbary.data.batches import inputs
 
 Network = Mapping[str, Tensor]
-"""Tensors by name that take the place of a model's own."""
+"""Tensors by name that replace a model's own."""
 
 Answers = Callable[[Tensor], Tensor]
-"""From a batch, as the model takes it, what the networks answer, (networks, batch, outputs)."""
+"""Takes a batch, and returns the networks' answers, (networks, batch, outputs)."""
 
 
 @runtime_checkable
@@ -25,7 +25,7 @@ class Headed(Protocol):
     """A network that runs its plain layers once for several drawn networks."""
 
     def can_split(self) -> bool:
-        """Whether plain layers are followed by variational ones alone, at least one."""
+        """Return whether plain layers are followed by variational ones alone, at least one."""
 
     def trunk(self, x: Tensor) -> Tensor:
         """Return the features that the plain layers make of a batch."""
@@ -39,15 +39,15 @@ class Headed(Protocol):
 
 @runtime_checkable
 class Parted(Protocol):
-    """A network that says which part of it is the same for all drawn networks."""
+    """A network that names the part that all drawn networks share."""
 
     def trunk_and_head(self) -> tuple[Callable[[Tensor], Tensor] | None, nn.Module]:
-        """Return the part of point weights that comes first, None for no such, and the rest."""
+        """Return the leading part of point weights (None for none), and the rest."""
 
 
 @contextmanager
 def evaluation(model: nn.Module) -> Iterator[None]:
-    """Let a model be in evaluation mode within the block, then each part in its mode of before."""
+    """Set a model to evaluation mode within the block; then restore each part's mode."""
     modes = {part: part.training for part in model.modules()}
     model.eval()
     try:

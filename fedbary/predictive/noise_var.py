@@ -11,12 +11,12 @@ from torch import Tensor
 from fedbary.variational.regressor import moments
 
 MIN_NOISE_SHARE = 0.01
-"""The least of the mean squared error that is taken for noise."""
+"""Least fraction of the mean squared error that is taken for noise."""
 
 
 @dataclass(frozen=True)
 class NoiseSums:
-    """What a client tells of the noise, to be added up: count, squared errors, spread."""
+    """A client's sums on the noise: count, squared errors, spread."""
 
     count: int
     squares: float
@@ -38,11 +38,11 @@ class NoiseSums:
 def noise_sums(
     networks: Mapping[str, Tensor], x: Tensor, y: Tensor, own: int | None = None
 ) -> NoiseSums:
-    """Sum up what the other clients' networks leave unexplained of a client's training data.
+    """Sum up the errors of the other clients' networks on a client's training data.
 
-    A network fits the noise in its own data, so its residuals there are too small. The others
-    have not seen these rows since they were last averaged: with mean ȳ and variance s² over
-    their answers, (y − ȳ)² is of the size of noise plus s², and the noise is what remains.
+    A network fits the noise in its own data, so its residuals there are too small. The others have
+    not seen these rows since they were last averaged. With mean ȳ and variance s² over their
+    answers, (y − ȳ)² is about the noise plus s²; the rest is the noise.
 
     Parameters
     ----------
@@ -51,8 +51,8 @@ def noise_sums(
     x, y
         The client's standardised features (n, D) and targets (n,).
     own
-        The number of the network that was trained on these rows and is left out; None if there
-        is no such network, or no other.
+        Number of the network that was trained on these rows and is left out; None if there is no
+        such network, or no other.
     """
     clients = len(networks["output.weight"])
     others = [k for k in range(clients) if k != own] or [0]

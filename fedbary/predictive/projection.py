@@ -4,10 +4,10 @@ With strength λ the client's own model is
 
     argmin_q λ D(q, q_k) + D(q, q_g),
 
-the barycentre of {q_k: λ/(1 + λ), q_g: 1/(1 + λ)}, q_k the posterior that it trained last, and D
-what the rule makes least: W2² (WB), the reverse KL (RKLB) or the forward one (FKLB). λ = 0 is the
-global model, λ = ∞ the client's own. It costs no communication, only that clients keep what they
-trained. Deterministic tensors are mixed linearly.
+the barycentre of {q_k: λ/(1 + λ), q_g: 1/(1 + λ)}. q_k is the posterior that the client trained
+last. D is the divergence that the rule minimises: W2² (WB), the reverse KL (RKLB) or the forward
+one (FKLB). λ = 0 is the global model, λ = ∞ the client's own. It costs no communication; clients
+keep their trained models. Deterministic tensors are mixed linearly.
 
 Reference: arXiv 2509.10132, Personalisation by projection.
 """
@@ -23,7 +23,7 @@ from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
 
 STRENGTHS: Mapping[str, float] = {"1/4": 0.25, "1/2": 0.5, "1": 1.0, "3/2": 1.5, "2": 2.0}
-"""The λ of the paper, by what they are called."""
+"""The paper's λ, by name."""
 
 
 def projected(
@@ -34,7 +34,7 @@ def projected(
     Parameters
     ----------
     rule
-        One that makes a divergence least.
+        A rule that minimises a divergence.
     own, common
         State dicts with Gaussians as `<name>_mean` beside `<name>_log_var`.
     strength
@@ -43,7 +43,7 @@ def projected(
     Raises
     ------
     SettingError
-        If the rule makes no divergence least, or λ is below 0 or infinite.
+        If the rule minimises no divergence, or λ is below 0 or infinite.
     """
     if rule not in DIVERGENCES:
         raise SettingError("rule", rule, ", ".join(DIVERGENCES))

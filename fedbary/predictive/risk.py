@@ -1,9 +1,10 @@
-"""How uncertain a prediction may be, so that the kept ones are rarely wrong, with confidence.
+"""Largest uncertainty of kept predictions, so that they are rarely wrong, with confidence.
 
-Learn then test: the hypotheses are that more than a part r of the predictions up to a threshold is
-wrong, for each bin of the uncertainty. Of m kept held-out examples e are wrong; the p-value is
-P(Binomial(m, r) ≤ e). From each of `STARTS` fixed thresholds the tests go up, bin by bin, at
-α/`STARTS`, until one fails. With probability 1 − α none that passed has a larger error.
+Learn then test. Each bin of the uncertainty is a threshold, with the hypothesis that more than a
+fraction r of the predictions up to it are wrong. With e wrong ones among m kept held-out examples
+the p-value is P(Binomial(m, r) ≤ e). From each of `STARTS` fixed thresholds the tests go up, bin by
+bin, at α/`STARTS`, until one fails. With probability 1 − α no threshold that passed has a larger
+error.
 
 References
 ----------
@@ -25,26 +26,26 @@ from fedbary.predictive.combine import Prediction
 from fedbary.predictive.histograms import BINS, LIMIT, PER_UNIT, bins_of, counted
 
 STARTS = 8
-"""How many thresholds the tests start from: log-odds −10, −8, …, 4."""
+"""Number of thresholds that tests start from: log-odds −10, −8, …, 4."""
 
 _FIRST = [PER_UNIT * (LIMIT - 10 + 2 * k) for k in range(STARTS)]
 
 MOST_TIMES = 10_000
-"""How many times the examples are thought of, to say how many it would take."""
+"""Largest multiple of the examples that is tried to find the number needed."""
 
 
 @dataclass(frozen=True)
 class Certain:
-    """The largest uncertainty that passes, and what lies below it.
+    """The largest uncertainty that passes, and the examples below it.
 
     Parameters
     ----------
     number : int
         Its bin, of `uncertainty_bins`; −1: none passes.
     examples, kept, wrong : int
-        How many held-out examples there are, how many of them are kept, how many of these wrong.
+        Numbers of held-out examples, of kept ones, and of wrong ones among these.
     needed : int
-        How many held-out examples would do if they were as these; 0: no number of them.
+        Number of held-out examples like these that would suffice; 0: no number does.
     """
 
     number: int
@@ -55,27 +56,27 @@ class Certain:
 
 
 def uncertainty_bins(prediction: Prediction) -> Tensor:
-    """Return the bin of each prediction's entropy, as a part of the largest, (N,) int64."""
+    """Return the bin of each prediction's entropy, as a fraction of the largest, (N,) int64."""
     part = prediction.entropy.double() / math.log(prediction.probs.shape[-1])
     part = part.clamp(0, 1)
     return bins_of(part, 1 - part)
 
 
 def risk_histogram(prediction: Prediction, y: Tensor) -> Tensor:
-    """Return how many right and how many wrong predictions each bin has, (2, BINS) int64."""
+    """Return the numbers of right and of wrong predictions in each bin, (2, BINS) int64."""
     wrong = (prediction.probs.argmax(-1) != y.to(prediction.probs.device)).long()
     return counted(uncertainty_bins(prediction), wrong, 2)
 
 
 def certain(counts: Tensor, error_rate: float, confidence: float) -> Certain:
-    """Return the largest uncertainty up to which at most a part is wrong, with confidence.
+    """Return the largest uncertainty up to which at most a fraction is wrong, with confidence.
 
     Parameters
     ----------
     counts
-        Of held-out examples, by `risk_histogram`.
+        Counts of held-out examples, from `risk_histogram`.
     error_rate
-        The part r, from above 0 to below 1.
+        The fraction r, from above 0 to below 1.
     confidence
         The probability 1 − α that it holds, from above 0 to below 1.
 
@@ -102,7 +103,7 @@ def certain(counts: Tensor, error_rate: float, confidence: float) -> Certain:
 
 
 def _needed(kept: np.ndarray, wrong: np.ndarray, error_rate: float, alpha: float) -> int:
-    """Return how many examples like these would pass at a start; 0 if more do not help."""
+    """Return the number of examples like these that would pass at a start; 0 if none does."""
     times = np.geomspace(1, MOST_TIMES, 200)[:, None]
     more, failures = np.floor(kept[_FIRST] * times), np.ceil(wrong[_FIRST] * times)
     passes = (bdtr(failures, more.astype(int), error_rate) <= alpha) & (more > 0)

@@ -1,4 +1,4 @@
-"""What predicts: a network with what is drawn around it, or networks that predict together."""
+"""Networks that predict: one with draws around it, or several together."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from fedbary.predictive.mahalanobis import Background
 
 @dataclass(frozen=True, eq=False)
 class Predictive:
-    """What predicts: everybody's, or a client's own.
+    """Networks that predict: the global ones, or a client's own.
 
     Parameters
     ----------
     model : mapping of str to Tensor
         A network's state dict.
     posterior : Posterior, optional
-        What networks are drawn from; by default the model's own Gaussian tensors.
+        Posterior to draw networks from; by default the model's own Gaussian tensors.
     members : mapping of str to Tensor
         Networks that predict together in place of draws: (K, *shape) by name, or none.
     pool : Pool or Gate, optional
-        How the members' predictions become one; None: as their mixture.
+        Combination of the members' predictions; None: their mixture.
     background : Background, optional
         What tells from a network's logits how far an input lies from every class.
     noise_var : float
@@ -55,7 +55,7 @@ class Predictive:
 
     @property
     def joined_by(self) -> str:
-        """How the members are pooled, as `from_tensors` reads it; "" for their mixture."""
+        """Pooling of the members, as `from_tensors` reads it; "" for their mixture."""
         return json.dumps(asdict(self.pool)) if self.pool else ""
 
     @classmethod
@@ -64,7 +64,7 @@ class Predictive:
     ) -> Predictive:
         """Return what `tensors` and `joined_by` are of, each group in the order of its names.
 
-        Networks are drawn tensor by tensor: the order decides what a seed draws.
+        Networks are drawn tensor by tensor: the order decides a seed's draws.
         """
         groups: dict[str, dict[str, Tensor]] = {"model": {}, "posterior": {}, "members": {}}
         for key, tensor in sorted(tensors.items()):

@@ -1,4 +1,4 @@
-"""Who holds what."""
+"""Pictures of the partition."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedbary.report.results import Results, grouped, written
 
 
 def add_partitions(results: Results, document: Document) -> None:
-    """Add a picture for each data set of who holds what, of its first seed."""
+    """Add a picture of each data set's partition, for its first seed."""
     starts = results.table[results.table["round"] == 0]
     for number, (dataset, rows) in enumerate(grouped(starts, "dataset"), 1):
         row = rows.sort_values("seed").iloc[0]

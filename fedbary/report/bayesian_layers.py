@@ -13,7 +13,7 @@ from fedbary.report.results import Results, grouped, written
 def add_layers(
     results: Results, document: Document, name: str, metrics: Sequence[Metric], caption: str
 ) -> None:
-    """Add metrics, fairness and the time of a round against n, where several n were run.
+    """Add metrics, fairness and the time of a round against n, if several n were run.
 
     Parameters
     ----------

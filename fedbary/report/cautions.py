@@ -1,4 +1,4 @@
-"""What a reader of the means should know."""
+"""Warnings to a reader of the means."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedbary.study.table import settings_of
 
 
 def add_cautions(results: Results, document: Document) -> None:
-    """Say what a reader should know: skipped rounds, what did not learn, settings that differ."""
+    """Add warnings: skipped rounds, runs that did not learn, settings that differ."""
     skipped = results.table[results.table["round"] > 0].groupby("run")["skipped"].sum()
     if (skipped > 0).any():
         lost = [(code(str(run)), count) for run, count in skipped[skipped > 0].items()]

@@ -1,4 +1,4 @@
-"""What a report shows of the table: a column, how it is written, which of its values is best."""
+"""Columns of a report's table: their names, their format, the best of their values."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class Metric:
     lower_is_better: bool = True
 
     def show(self, values: Iterable[float]) -> str:
-        """Return mean ± standard deviation of values as they are in the table.
+        """Return mean ± standard deviation of values in the table's unit.
 
-        If one is missing there is no mean: the values that are left may be the better ones.
+        If one is missing there is no mean: the remaining values may be the better ones.
         """
         found = np.array(list(values), dtype=float) * self.scale
         if (lost := int(np.isnan(found).sum())) > 0:

@@ -41,7 +41,7 @@ def read_runs(folders: Sequence[Path]) -> pd.DataFrame:
     Raises
     ------
     SettingError
-        If there are fewer than two, one is none that has ended, or their tasks differ.
+        If there are fewer than two, one has not ended, or their tasks differ.
     """
     if len({folder.resolve() for folder in folders}) < 2:
         raise SettingError("run", ", ".join(map(str, folders)), "two or more different runs")
@@ -79,7 +79,7 @@ def settings_table(table: pd.DataFrame) -> HeadedRows:
 
 
 def scores_table(table: pd.DataFrame) -> HeadedRows:
-    """Return the scores of each run's result, a column a run, and the round that it is of."""
+    """Return the scores of each run's result, a column a run, and its round."""
     last = result_rows(table)
     rows = [["round", *map(str, last["round"])]]
     rows += [

@@ -1,4 +1,4 @@
-"""How far sides lie apart, with tests: one comparison for reports, commands and pages."""
+"""Differences of sides, with tests: one comparison for reports, commands and pages."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ def differences(
     sides : sequence of (str, str)
         The values of `side` to compare, first and second.
     metrics : sequence of Metric
-        What they are compared on.
+        Metrics to compare.
     repeats : sequence of str
         The columns whose values are repetitions, each an independent pair: the seed, the split.
     points : sequence of str
-        Columns, those of `repeats` among them, over whose values the Bayesian signed-rank test
-        goes; without any there is no such test.
+        Columns, `repeats` included, whose combinations are the pairs of the Bayesian signed-rank
+        test; empty: no such test.
     least : int
-        Points that a pair must share to be there.
+        Points that a pair must share to be compared.
 
     Returns
     -------
     DataFrame
-        A row for each metric and pair: `metric`, `first`, `second`; `mean`, `low`, `high`,
-        `t_test`, `wilcoxon`, `pairs` as in `fedbary.scores.stats.Paired`, in the metric's unit;
-        `holm`, the t-test's p corrected for the pairs of the metric; `repeats` that a side has;
-        `ahead`, in how many pairs the first is better, and `ties`; `points` and `test`, the
-        `SignedRank`, None without points.
+        A row for each metric and pair. `metric`, `first` and `second` name it. `mean`, `low`,
+        `high`, `t_test`, `wilcoxon` and `pairs` are those of `fedbary.scores.stats.Paired`, in the
+        metric's unit. `holm` is the t-test's p corrected for the pairs of the metric. `repeats`
+        counts a side's repeats, `ahead` the pairs in which the first is better, `ties` the equal
+        ones. `points` and `test` are of the `SignedRank` test, None without points.
     """
     found = [
         row
@@ -133,25 +133,25 @@ SIGNED_RANK = "signed-rank: first / equal / second (equal: within)"
 
 
 def difference(found: Any) -> str:
-    """Return the mean difference with its 95 % interval, and of how many pairs, if some lack."""
+    """Return the mean difference with its 95 % interval, and the number of pairs if some lack."""
     lacking = "" if found.pairs == found.repeats else f" ({found.pairs} of {found.repeats} pairs)"
     return f"{found.metric.difference(found)}{lacking}"
 
 
 def better(found: Any) -> str:
-    """Return in how many pairs the first side has the better score, and how many are ties."""
+    """Return the number of pairs in which the first side is better, and the number of ties."""
     return f"{found.ahead} of {found.pairs}" + (f", {found.ties} equal" if found.ties else "")
 
 
 def p_value(p: float) -> str:
-    """Return a p-value; a dash where there was no test."""
+    """Return a p-value; a dash if there was no test."""
     if p < 0.0005:
         return "<0.001"
     return f"{p:.3f}" if p == p else "–"
 
 
 def _shares(found: Any) -> str:
-    """Return the probabilities of the signed-rank test, and where it has more points than pairs."""
+    """Return the signed-rank test's probabilities, and its points if they outnumber the pairs."""
     test, points = found.test, "" if found.points == found.pairs else f", {found.points} points"
     shares = f"{test.first:.2f} / {test.equal:.2f} / {test.second:.2f}"
     return f"{shares} (± {test.rope:.{found.metric.decimals + 1}f}{points})"

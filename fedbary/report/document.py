@@ -53,12 +53,12 @@ summary {{ cursor: pointer }}
 class Document:
     """Collects text, tables and pictures and writes them to a folder.
 
-    Whatever is not `Markup` is shown as it stands, whoever wrote it: no element comes from data.
+    Text that is not `Markup` is shown literally: no HTML element comes from data.
 
     Parameters
     ----------
     folder
-        Where `report.md`, `report.html` and the folder `figures` go.
+        Folder of `report.md`, `report.html` and the folder `figures`.
     title
         The heading.
     """
@@ -85,7 +85,7 @@ class Document:
         self._parts.append(text)
 
     def figure(self, name: str, figure: Figure, caption: str) -> None:
-        """Add a picture with what it shows; a second one of the same name gets a number."""
+        """Add a picture with a caption; a second one of the same name gets a number."""
         self._drawn[name] += 1
         if (number := self._drawn[name]) > 1:
             name = f"{name}-again-{number}"

@@ -1,4 +1,4 @@
-"""A mean with its standard error, and how many digits of it are told."""
+"""A mean with its standard error, and its significant digits."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 import pandas as pd
 
 LARGE = 1e6
-"""From where on a mean is written with an exponent."""
+"""Means from this size are written with an exponent."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over splits with its standard error; NaN where there is none."""
+    """A mean over splits with its standard error; NaN if there is none."""
 
     mean: float
     error: float

@@ -1,8 +1,8 @@
-"""Markdown of a report's own making, told apart from text, which may hold anything.
+"""Markdown of a report, kept apart from text, which may hold anything.
 
-A `Markup` is Markdown; every other string is text, and `escape` makes Markdown of it that shows
-exactly its characters. What is put together by an f-string is text again, so nothing passes
-unescaped by mistake.
+A `Markup` is Markdown. Every other string is text, which `escape` turns into Markdown that shows
+exactly its characters. The result of an f-string is text again, so nothing passes unescaped by
+mistake.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import re
 from collections.abc import Iterable, Sequence
 
 SPECIAL = re.compile(r"[\\`*\[\]<>&~$#]|(?<![^\W_])_+|_+(?![^\W_])")
-"""What means something within a line; underscores within a word do not."""
+"""Characters with a meaning within a line; underscores within a word have none."""
 
 BLOCK = re.compile(r"[-+=]|\d+(?=[.)])")
-"""What begins a list or a rule at the start of a paragraph."""
+"""Characters that begin a list or a rule at the start of a paragraph."""
 
 
 class Markup(str):

@@ -1,4 +1,4 @@
-"""Methods side by side: how good, how calibrated, at what cost, and what to use when."""
+"""Methods side by side: accuracy, calibration, cost, and advice."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PLAIN = "FedAvg"
 """The method that all others are compared with: it needs no posterior."""
 
 DROPOUT = "MC dropout"
-"""What plain averaging is called where the network's own dropout predicts: a method, no variant."""
+"""Name of plain averaging with predictions by dropout: a method of its own, no variant."""
 
 DECIDED = 0.05
 """The p-value, corrected for all comparisons of a data set, below which methods differ."""
@@ -44,11 +44,11 @@ WISHES = {
     FOREIGN.column: "telling foreign inputs (AUROC of the entropy)",
     PERSONAL[0].column: "a model of each client's own",
 }
-"""What a column is the measure of."""
+"""Quantity that a column measures."""
 
 
 def several(results: Results) -> bool:
-    """Whether there are methods beside rules for the barycentre."""
+    """Return whether there are methods beside rules for the barycentre."""
     return not set(results.last["rule"]) <= set(RULES)
 
 
@@ -86,7 +86,7 @@ def add_methods(
 
 
 def _names(rows: pd.DataFrame) -> pd.Series:
-    """Return what each run is called: its method, with n and settings where they tell it apart."""
+    """Return each run's name: its method, with n and settings if they distinguish it."""
     by_dropout = rows.get("predictive", pd.Series("", rows.index)) == "dropout"
     rows = rows.assign(rule=rows["rule"].mask(by_dropout, DROPOUT))
     of_method = rows.groupby("rule")
@@ -97,7 +97,7 @@ def _names(rows: pd.DataFrame) -> pd.Series:
 
 
 def _apart(variants: pd.Series) -> pd.Series:
-    """Return of each variant, "key=value, …", the settings in which a method's runs differ."""
+    """Return for each variant, "key=value, …", the settings in which a method's runs differ."""
     settings = variants.str.split(", ")
     common = set.intersection(*map(set, settings))
     return settings.map(lambda words: ", ".join(word for word in words if word not in common))
@@ -110,7 +110,7 @@ def _by_nll(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
 
 
 def _costs(rows: pd.DataFrame) -> tuple[Metric, ...]:
-    """Return what a method costs; bytes in kB where no client sends a tenth of a megabyte."""
+    """Return a method's cost; bytes in kB if no client sends a tenth of a megabyte."""
     most = rows["bytes.up"].max() if "bytes.up" in rows else math.nan
     unit, scale = ("kB", 1e-3) if most < 1e5 else ("MB", 1e-6)
     return (
@@ -142,9 +142,9 @@ def _ranked(
 
 
 def beside_plain(rows: pd.DataFrame, metrics: Sequence[Metric]) -> pd.DataFrame:
-    """Return how every method differs from `PLAIN` in the repeats that both have, of two or more.
+    """Return every method's difference from `PLAIN` over the repeats of both, if two or more.
 
-    A row a method and metric as `differences` returns them, corrected for the number of methods.
+    A row a method and metric, as from `differences`, corrected for the number of methods.
     """
     names = [name for name, _ in _by_nll(rows) if name != PLAIN]
     repeats = [key for key in REPEATS if key in rows]
@@ -182,7 +182,7 @@ _OF_SPLITS = """The splits of a data set share most of their rows, so they are n
 
 
 def _add_advice(document: Document, rows: pd.DataFrame, shown: Sequence[Metric]) -> None:
-    """Say in words which method is best at what, and which differ from plain FedAvg for sure."""
+    """Say which method is best in each score, and which differ significantly from plain FedAvg."""
     for metric in (*shown, PERSONAL[0]):
         wish = WISHES.get(metric.column)
         if not wish or metric.column not in rows or not rows[metric.column].notna().any():

@@ -15,7 +15,7 @@ from fedbary.study.grid import differing
 from fedbary.study.table import result_rows, settings_of, with_methods
 
 REPEATS = ("seed", "split")
-"""Settings whose values are repetitions of one thing, over which means are taken."""
+"""Settings whose values are repetitions; means are taken over them."""
 
 DATASETS = {
     "fashionmnist": "Fashion-MNIST",
@@ -24,7 +24,7 @@ DATASETS = {
     "digits": "Digits",
     "breast_cancer": "Breast cancer",
 }
-"""How data sets are written; another is written as it is named."""
+"""Spelling of data sets; others are written as they are named."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,11 +39,11 @@ class Results:
         A row per run and round, as `read_table` returns them; the column `rule` has the method's
         name where it is not the barycentre.
     last : DataFrame
-        A row per run, by n and rule: its result, with `seconds`, the median of a round,
-        `duration`, the seconds of the whole run, and `variant`.
+        A row per run, by n and rule: its result, with `seconds` (median of a round), `duration`
+        (seconds of the whole run) and `variant`.
     varied : list of str
-        The settings in which runs differ that are alike in data set, rule and n. The values of
-        these are a run's variant.
+        Settings that differ between runs of one data set, rule and n. Their values are a run's
+        variant.
     """
 
     folder: Path
@@ -84,12 +84,12 @@ class Results:
 
     @property
     def by_split(self) -> bool:
-        """Whether runs repeat each other on several splits of the data."""
+        """True if runs repeat each other on several splits of the data."""
         return "split" in self.last and self.last["split"].nunique() > 1
 
     @property
     def repeats(self) -> str:
-        """What means are taken over, in words."""
+        """The repetitions that means are taken over, in words."""
         if not self.by_split:
             return f"the seeds ({listed_values(self.last['seed'])})"
         splits = f"the splits ({listed_values(self.last['split'])})"
@@ -130,7 +130,7 @@ def listed_values(values: pd.Series) -> str:
 
 
 def scored_after(last: pd.DataFrame) -> str:
-    """Return which round's models are scored, by what the runs' `keep_best` says."""
+    """Return the round whose models are scored, by the runs' `keep_best`."""
     known = last["keep_best"].astype(object) if "keep_best" in last else pd.Series(["none"])
     kept = known.fillna("none").unique()
     return " or ".join(
@@ -142,5 +142,5 @@ def scored_after(last: pd.DataFrame) -> str:
 
 
 def scored_on(last: pd.DataFrame, names: dict[str, str]) -> str:
-    """Return the data that runs are scored on, by what each value of `evaluate_on` is called."""
+    """Return the data that runs are scored on, by the names of the values of `evaluate_on`."""
     return " or ".join(names[held] for held in last["evaluate_on"].unique())

@@ -1,4 +1,4 @@
-"""How far every pair of rules lies apart."""
+"""Differences of every pair of rules."""
 
 from __future__ import annotations
 
@@ -23,23 +23,24 @@ TOGETHER = "all together"
 """The name under which the points of all variants are compared."""
 
 DECIDED = 0.95
-"""The probability above which the test is taken to have decided."""
+"""Probability above which the test counts as decided."""
 
 ENOUGH = 6
-"""Points from which on it can: with fewer, the ROPE being a quartile, no data give more."""
+"""Least points for a decision: the ROPE is a quartile, so fewer points never reach that
+probability."""
 
 
 def add_rules_compared(
     results: Results, document: Document, metrics: Sequence[Metric], of_calibration: Metric
 ) -> None:
-    """Add how far every pair of rules lies apart, with tests over seeds and over points.
+    """Add the differences of every pair of rules, with tests over seeds and over points.
 
     Parameters
     ----------
     metrics : sequence of Metric
-        What rules are compared on; the pairs' test on the first is drawn.
+        Metrics to compare; the pairs' test on the first is drawn.
     of_calibration : Metric
-        What they are compared on too, after the first, where enough networks were drawn.
+        Compared after the first metric, if enough networks were drawn.
     """
     first, *others = metrics
     drawn = [of_calibration] if enough_draws(results.last) else []
@@ -77,12 +78,12 @@ def add_rules_compared(
 
 
 def enough_draws(last: pd.DataFrame) -> bool:
-    """Whether all predictions are of enough networks to compare rules on the ECE."""
+    """Return whether all predictions have enough networks to compare rules on the ECE."""
     return bool((last["samples"] >= ENOUGH_DRAWS).all())
 
 
 def of_draws(last: pd.DataFrame) -> str:
-    """Say how the draw of the networks moves the ECE, or why rules are not compared on it."""
+    """Describe the spread of the ECE over draws, or say why rules are not compared on it."""
     if not enough_draws(last):
         return f"""Rules are not compared on the ECE, which moves with the draw of the networks by
             as much as rules differ: not all predictions here are of {ENOUGH_DRAWS} networks."""
@@ -100,7 +101,7 @@ def compare(last: pd.DataFrame, metric: Metric) -> pd.DataFrame:
     last
         A row per run: its last round, with a column `variant`.
     metric
-        What the rules are compared on.
+        Metric to compare.
 
     Returns
     -------
@@ -140,7 +141,7 @@ _BY_SPLIT = """How far two rules lie apart is the mean of first − second over 
 def _add_variants(
     results: Results, document: Document, compared: Mapping[Metric, pd.DataFrame]
 ) -> None:
-    """Add a row per variant: how far apart clients' variances and the rules' results lie."""
+    """Add a row per variant: the spread of the clients' variances and of the rules' results."""
     spread = [column for column in results.last if column.startswith("log_var_spread.")]
     rows = []
     bayesian = results.last[results.last["bayesian_layers"] > 0]

@@ -1,4 +1,4 @@
-"""What every run of a report was made with."""
+"""Settings and versions of every run of a report."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PARTLY = " (not recorded by some runs, of an earlier version)"
 
 
 def add_runs(document: Document, last: pd.DataFrame) -> None:
-    """Add what every run was made with."""
+    """Add every run's settings and versions."""
     document.heading("Settings, versions, runs")
     settings = settings_of(last).assign(
         **{c: last[c] for c in last if c.startswith("versions.") or c == "device"}

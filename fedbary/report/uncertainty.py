@@ -1,4 +1,4 @@
-"""What the uncertainty is worth: its parts, detection of foreign data, rejection."""
+"""Worth of the uncertainty: its parts, out-of-distribution detection, rejection."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TOLD_APART = 10
 
 
 def add_uncertainty(results: Results, document: Document, explained: str) -> None:
-    """Add the split of uncertainty, detection of foreign data and accuracy after rejection.
+    """Add the parts of uncertainty, out-of-distribution detection and accuracy after rejection.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The variances of the global posterior, and how far apart the clients' lie."""
+"""The variances of the global posterior, and the spread of the clients'."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from fedbary.report.results import Results, grouped, written
 
 
 def add_variances(results: Results, document: Document) -> None:
-    """Add the layers' log-variances and how far apart the clients' lie."""
+    """Add the layers' log-variances and the spread of the clients'."""
     spread = [c for c in results.last if c.startswith("log_var_spread.")]
     if not spread:
         return

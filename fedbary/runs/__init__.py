@@ -1,1 +1,1 @@
-"""The folder of a run: where it lies, what it holds, and how a run goes on from it."""
+"""The folder of a run: its place, its content, and how a run resumes from it."""

@@ -14,9 +14,9 @@ Line = Mapping[str, Any]
 
 
 def validation_score(settings: Settings, line: Line) -> float:
-    """Return a round's score `keep_best` on validation data; NaN where there is none.
+    """Return a round's score `keep_best` on validation data; NaN if there is none.
 
-    It is the server's, or the mean over what the clients hold out.
+    It is the server's score, or the mean over the clients' holdouts.
     """
     scores = line if settings.server_validates else line.get(HELD_OUT, {})
     value = scores.get(settings.keep_best)
@@ -38,7 +38,7 @@ def best_round(settings: Settings, lines: Sequence[Line]) -> int | None:
 
 
 def is_stale(settings: Settings, lines: Sequence[Line]) -> bool:
-    """Whether as many rounds as `patience` have been scored since the best one."""
+    """Return whether `patience` rounds have been scored since the best one."""
     best = lines[-1].get(BEST_ROUND)
     if not settings.patience or best is None:
         return False
@@ -57,8 +57,7 @@ def result_line(lines: Sequence[Line]) -> Line:
 def _scores(settings: Settings, lines: Sequence[Line]) -> dict[int, float]:
     """Return the scores of the rounds that count, by their numbers.
 
-    These are not rounds without a finite score: of one that no client has evaluated nothing is
-    known.
+    Rounds without a finite score are left out: no client has evaluated them.
     """
     counted = counted_rounds(lines)
     scores = {

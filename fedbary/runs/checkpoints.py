@@ -24,7 +24,7 @@ KEPT = 2
 """Checkpoints that stay in a folder: the last, and the one before should the last be damaged."""
 
 MARKS = ("round", "settings", "metrics")
-"""What a checkpoint's metadata says of where it belongs."""
+"""Entries of a checkpoint's metadata that tie it to its run."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +53,7 @@ class Checkpoint:
 
 
 def fingerprint(settings: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of the settings that decide what comes out of a run."""
+    """Return the SHA-256 of the settings that decide a run's results."""
     deciding = {name: value for name, value in settings.items() if name not in bookkeeping()}
     return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()
 
@@ -61,7 +61,7 @@ def fingerprint(settings: Mapping[str, Any]) -> str:
 def save_checkpoint(folder: Path, checkpoint: Checkpoint, kept: Collection[int] = ()) -> None:
     """Write ``checkpoint-<round>.safetensors`` at once; remove all but the last two and `kept`.
 
-    Killed at any moment, the folder holds the checkpoints that it held, or this one too.
+    If the process is killed, the folder holds the old checkpoints, with or without this one.
     """
     tensors = {f"arrays.{name}": tensor for name, tensor in checkpoint.arrays.items()}
     tensors |= {f"strategy.{name}": tensor for name, tensor in checkpoint.strategy.items()}
@@ -79,7 +79,7 @@ def load_checkpoint(folder: Path, which: str) -> Checkpoint:
     Raises
     ------
     SettingError
-        If there is none, or it is damaged; the message says what may be used instead.
+        If there is none, or it is damaged; the message names what can be used instead.
     """
     files = _last(folder)
     position = {"last": 1, "previous": 2}[which]
@@ -114,7 +114,7 @@ def _read(file: Path, others: list[str]) -> Checkpoint:
 
 
 def has_checkpoint(folder: Path) -> bool:
-    """Whether the folder holds a checkpoint, of whatever round and condition."""
+    """Return whether the folder holds a checkpoint, sound or not."""
     return bool(_files(folder))
 
 
@@ -139,7 +139,7 @@ def _file(folder: Path, number: int) -> Path:
 
 
 def _last(folder: Path) -> list[Path]:
-    """Return the last checkpoint after the one of the round before, where that is there."""
+    """Return the last checkpoint, preceded by that of the round before if there is one."""
     files = _files(folder)
     return [file for file in files[-KEPT:] if _round(file) > _round(files[-1]) - KEPT]
 

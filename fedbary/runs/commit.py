@@ -1,4 +1,4 @@
-"""Which commit of the code a run was made by."""
+"""The commit of the code that makes a run."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import subprocess
 from pathlib import Path
 
 CLONE_VARIABLE = "FEDBARY_CLONE"
-"""Environment variable by which the command tells the server app which clone it runs."""
+"""Environment variable that tells the server app the path of the clone."""
 
 
 def git_commit(root: Path) -> str:
     """Return the commit of the code in `root`, with -dirty and a hash of what was changed.
 
-    A Flower app's bundle has no history: there it is the commit of the clone that
-    `fedbary simulate` bundled. From a bare `flwr run`, and of an installed fedbary, it is unknown.
+    A Flower app's bundle has no history: there it is the commit of the clone that `fedbary
+    simulate` bundled. It is unknown for a bare `flwr run` and an installed fedbary.
     """
     launched_from = os.environ.get(CLONE_VARIABLE)
     return _described(Path(launched_from) if launched_from else root)

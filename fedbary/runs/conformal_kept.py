@@ -78,7 +78,7 @@ def read_sites(folder: Path, height: int, risks: int) -> dict[str, HeldOut]:
         sites = json.loads(content_of(file))["sites"]
         return {name: believed(site, height, risks) for name, site in sites.items()}
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise SettingError(str(file), error, "what the run wrote") from None
+        raise SettingError(str(file), error, "the file as the run wrote it") from None
 
 
 def _by_others(found: Thresholds, counts: Tensor) -> dict[str, float]:

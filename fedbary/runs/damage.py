@@ -12,17 +12,17 @@ from fedbary.parts.imports import said
 
 @contextmanager
 def as_written(folder: Path) -> Iterator[None]:
-    """Read a run's folder; whatever else than a SettingError that raises is said to be damage.
+    """Read a run's folder; report any error but a SettingError as damage.
 
     Raises
     ------
     SettingError
-        The error's kind and text, and that of the folder was expected what a run wrote.
+        The error's kind and text, and the expected content: a folder as a run writes it.
     """
     try:
         yield
     except (SettingError, RunError):
         raise
     except Exception as error:  # noqa: BLE001 - files of strangers raise many kinds
-        allowed = f"what a run wrote ({said(error)})"
+        allowed = f"a folder as a run writes it ({said(error)})"
         raise SettingError("run", str(folder), allowed) from error

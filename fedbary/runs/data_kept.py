@@ -16,7 +16,7 @@ DATA = "data.json"
 """The file of the words."""
 
 ROWS = "data-rows.safetensors"
-"""The file of the hashes, by which one can tell whether an input was among those trained on."""
+"""File of the hashes, which show whether an input was trained on."""
 
 
 def write_digest(folder: Path, digest: Digest) -> None:
@@ -26,7 +26,7 @@ def write_digest(folder: Path, digest: Digest) -> None:
 
 
 def read_digest(folder: Path) -> Digest | None:
-    """Return a run's digest; None where one of the files is not there, or is no file.
+    """Return a run's digest; None if one of the files is missing.
 
     Raises
     ------
@@ -40,4 +40,4 @@ def read_digest(folder: Path) -> Digest | None:
         said, held = json.loads(files[0].read_bytes()), load(files[1].read_bytes())
         return Digest({name: said[name] for name in WORDS}, held["rows"], held["trained"])
     except (OSError, ValueError, LookupError, TypeError, RecursionError, SafetensorError) as error:
-        raise SettingError(f"{files[0]}, {ROWS}", error, "what the run wrote") from None
+        raise SettingError(f"{files[0]}, {ROWS}", error, "the file as the run wrote it") from None

@@ -1,10 +1,10 @@
-"""How long something took, in words."""
+"""Durations in words."""
 
 from __future__ import annotations
 
 
 def duration(seconds: float) -> str:
-    """Return seconds in the two largest units that say something."""
+    """Return seconds in their two largest units."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:

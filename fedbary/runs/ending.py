@@ -1,4 +1,4 @@
-"""The end of a process of Flower's: soon, and with the process that started it."""
+"""The end of a Flower process: soon, and together with the process that started it."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from contextlib import suppress
 from functools import cache
 
 PARENT = "--parent-pid"
-"""Flower's word for the process that an app's process serves."""
+"""Flower's option that names the process that an app's process serves."""
 
 GRACE_SECONDS = 10.0
-"""For so long Flower's own end may take, which is forced after five seconds."""
+"""Seconds that Flower's own end may take; Flower forces it after five."""
 
 
 def spare_imports() -> None:
-    """Leave all that there is now out of every later collection, so that the process ends at once.
+    """Exclude all present objects from garbage collection, so that the process ends at once.
 
-    What PyTorch's import leaves takes a second or two to collect. Triton's bindings would complain
-    of what is not collected: where they are loaded nothing is spared.
+    The objects of PyTorch's import take a second or two to collect. Triton's bindings complain
+    about objects that are not collected: if they are loaded, nothing is excluded.
     """
     if "triton" not in sys.modules:
         gc.freeze()
@@ -32,8 +32,8 @@ def spare_imports() -> None:
 def end_with_parent() -> None:
     """End this process, if Flower started it for another, some seconds after that one.
 
-    Flower watches the other process, too, but its signal does not wake a main thread that waits
-    for messages: such a process asks a dead server for ever.
+    Flower watches the other process too, but its signal does not wake a main thread that waits for
+    messages. Such a process would ask a dead server for ever.
     """
     words = dict(zip(sys.argv, sys.argv[1:], strict=False))
     if PARENT in words:

@@ -1,7 +1,7 @@
-"""Runs that fail to learn, or learn less than a linear model: since when, and what to try.
+"""Runs that fail to learn, or learn less than a linear model: the first such round, and remedies.
 
-The line of a round says by `failing` what is wrong with its model, see `fedbary.tasks._failing`,
-and by `behind` how far a linear model is ahead, see `fedbary.tasks._linear`.
+A round's line names a fault of its model in `failing`, see `fedbary.tasks._failing`, and the lead
+of a linear model in `behind`, see `fedbary.tasks._linear`.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from fedbary.runs.schema import BEHIND, FAILING
 from fedbary.settings.config import Settings
 
 PATIENCE = 3
-"""So many rounds in a row are not yet called failing: every run begins with nothing learned."""
+"""Rounds in a row that are not yet called failing: every run begins with nothing learned."""
 
 LASTING = 2
-"""So many rounds in a row of the second half behind a linear model are told."""
+"""Rounds in a row of the second half behind a linear model that are reported."""
 
 
 def advised(line: Mapping[str, Any], settings: Settings) -> Mapping[str, Any]:
-    """Return the line of a round with what to try, where it says that something is wrong."""
+    """Return a round's line, with remedies if it names a fault."""
     cures = {FAILING: _cures, BEHIND: _remedies}
     for word in _words(line):
         line = {**line, word: f"{line[word]}. Try {', or '.join(cures[word](settings))}"}
@@ -28,15 +28,15 @@ def advised(line: Mapping[str, Any], settings: Settings) -> Mapping[str, Any]:
 
 
 def turn(rounds: Sequence[Mapping[str, Any]], planned: int) -> str:
-    """Return what the log says after the last of these rounds; "" where nothing has changed.
+    """Return the log's line after the last of these rounds; "" if nothing has changed.
 
     Parameters
     ----------
     rounds
         Lines of metrics.jsonl, from that of round 0.
     planned
-        How many rounds the run is to have. A linear model is ahead at first: it counts from half
-        of them on.
+        Number of rounds of the run. A linear model is ahead at first: it counts from half of them
+        on.
     """
     failing = [FAILING in line for line in rounds[1:]]
     behind = [BEHIND in line for line in rounds[max(1, -(-planned // 2)) :]]
@@ -50,13 +50,13 @@ def turn(rounds: Sequence[Mapping[str, Any]], planned: int) -> str:
 
 
 def verdict(line: Mapping[str, Any]) -> str:
-    """Return what is to be said of a result that has not learned, or too little; "" of others."""
+    """Return a verdict on a result that has not learned, or too little; "" for others."""
     said = {FAILING: "The model has not learned", BEHIND: "The model is behind a linear one"}
     return " ".join(f"{said[word]}: {line[word]}" for word in _words(line))
 
 
 def _words(line: Mapping[str, Any]) -> Iterator[str]:
-    """Yield under which words a line says that something is wrong; a model that fails is behind."""
+    """Yield the keys under which a line names a fault; a model that fails is also behind."""
     yield from [word for word in (FAILING, BEHIND) if word in line][:1]
 
 

@@ -1,4 +1,4 @@
-"""Which sites a run has forgotten: its settings.yaml says so, and they take part no more."""
+"""Sites that a run has forgotten: its settings.yaml names them, and they take part no more."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FORGOTTEN = "forgotten"
 
 
 def forgotten_by(folder: Path) -> list[dict[str, Any]]:
-    """Return what a run's settings.yaml notes of each site that was forgotten.
+    """Return the notes of a run's settings.yaml on each forgotten site.
 
     Raises
     ------

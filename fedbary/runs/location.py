@@ -1,4 +1,4 @@
-"""Where a run's results lie, and whether a run may begin or go on there; without PyTorch."""
+"""The folder of a run, and whether a run may begin or resume there; without PyTorch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KEYS = "keys"
 """The folder of the private keys of `fedbary deploy`'s sites."""
 
 BEFORE_SETTINGS = {LOCK, SITE_KEYS, f"{SITE_KEYS}.partial", f"{SETTINGS}.partial"}
-"""What a run writes before its settings: a folder that holds no more holds no run."""
+"""Files that a run writes before its settings: a folder with no others holds no run."""
 
 
 def run_folder(settings: Settings, base: Path) -> Path:
@@ -46,9 +46,9 @@ def run_folder(settings: Settings, base: Path) -> Path:
 
 @contextmanager
 def claimed_folder(settings: Settings, base: Path) -> Iterator[Path]:
-    """Give the run's folder; a new one is made at once, so that no other run takes its name.
+    """Return the run's folder; a new one is made at once, so that no other run takes its name.
 
-    One in which nothing was written is removed at the end, with the folders made for it.
+    An empty one is removed at the end, with the folders made for it.
 
     Raises
     ------
@@ -80,17 +80,17 @@ def claimed_folder(settings: Settings, base: Path) -> Iterator[Path]:
 
 
 def is_whole(folder: Path) -> bool:
-    """Whether the folder holds a run that came to its end."""
+    """Return whether the folder holds a run that ended."""
     return (folder / POSTERIOR).exists()
 
 
 def is_left_whole(folder: Path) -> bool:
-    """Whether the folder holds such a run, and its writer is done with it."""
+    """Return whether the folder holds a run that ended, and no process writes to it."""
     return is_whole(folder) and not (folder / LOCK).exists()
 
 
 def is_deployed(folder: Path) -> bool:
-    """Whether the folder holds a run of real servers, which a simulation cannot go on with."""
+    """Return whether the folder holds a run of real servers, which no simulation can resume."""
     file = folder / SETTINGS
     sites = read_yaml(file).get("sites", []) if file.exists() else []
     if not isinstance(sites, list):
@@ -100,7 +100,7 @@ def is_deployed(folder: Path) -> bool:
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
-    """Return the settings that the run in a folder was started with, in today's number.
+    """Return the settings of the run in a folder, in today's form.
 
     Raises
     ------
@@ -125,8 +125,8 @@ def require_startable(folder: Path, settings: Settings) -> None:
     Raises
     ------
     SettingError
-        The folder cannot be written. A run that begins: if a file was written there. A run that
-        goes on: if the folder holds none, a whole one, or one of other settings.
+        The folder cannot be written. A new run: the folder holds files. A resumed run: the folder
+        holds no run, a whole one, or one of other settings.
     """
     try:
         held = {path.name for path in folder.iterdir()} if folder.exists() else set()

@@ -18,14 +18,14 @@ LOCK = ".lock"
 """The locked file; it says who holds it."""
 
 WAIT_SECONDS = 0.5
-"""How long to try: `require_free` holds the lock for a moment too."""
+"""Seconds to try: `require_free` holds the lock for a moment too."""
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 
 
 @contextmanager
 def only_writer(folder: Path) -> Iterator[None]:
-    """Be the one process that writes to a folder, which is made if need be.
+    """Be the only process that writes to a folder, which is made if needed.
 
     A folder that was made here, and in which nothing was written, is removed at the end.
 
@@ -55,7 +55,7 @@ def only_writer(folder: Path) -> Iterator[None]:
 
 
 def require_free(folder: Path) -> None:
-    """Raise a RunError that says who is writing to a folder, if anybody is."""
+    """Raise a RunError that names the process writing to a folder, if there is one."""
     require_regular(folder / LOCK)
     with suppress(FileNotFoundError), open(folder / LOCK, "rb") as file:
         if not _take(file, fcntl.LOCK_SH):
@@ -63,7 +63,7 @@ def require_free(folder: Path) -> None:
 
 
 def _locked(folder: Path) -> IO[str]:
-    """Open and lock a folder's lock, anew if who held it has removed it meanwhile."""
+    """Open and lock a folder's lock; repeat if its holder has removed it meanwhile."""
     deadline = time.monotonic() + WAIT_SECONDS
     while True:
         require_regular(folder / LOCK)

@@ -16,9 +16,9 @@ from fedbary.settings.config import Settings, read_yaml
 def lengthen(folder: Path, settings: Settings) -> None:
     """Give a run, whole or cut off, as many rounds as the settings say.
 
-    Its settings.yaml notes under `rounds_before` how many it was to have and after which round it
-    got more. It is whole no longer, and goes on from its checkpoint. Killed at any moment, it is
-    what it was, or cut off with its old number of rounds, or with its new one.
+    Its settings.yaml notes under `rounds_before` its old number of rounds, and the round after
+    which it got more. It is whole no longer, and goes on from its checkpoint. If the process is
+    killed, the run is as it was, or cut off with its old or new number of rounds.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def lengthen(folder: Path, settings: Settings) -> None:
 
 
 def earlier_rates(folder: Path, settings: Settings) -> list[str]:
-    """Return, a line each, which rates rounds had that were of a shorter schedule than now."""
+    """Return lines on rounds whose learning rates followed a shorter schedule than now."""
     first, said = 1, []
     for made in rounds_before(folder):
         shorter, last = settings.model_copy(update={"rounds": made["rounds"]}), made["round"]

@@ -1,9 +1,9 @@
-"""What a client keeps between rounds: named tensors by round, in a folder of its own.
+"""A client's memory between rounds: named tensors by round, in a folder of its own.
 
-A client cannot know whether its reply was admitted. So it keeps what it made of each round beside
-what it had, and the server says with the next message which round's holds: the last whose reply
-was admitted. A refused or lost reply, a restart of the site and a resume of the server from an
-earlier checkpoint thus leave both sides with the same past.
+A client cannot know whether its reply was admitted. So it keeps the tensors of several rounds. The
+server's next message names the round that holds: the last whose reply was admitted. Both sides thus
+keep the same past after a refused or lost reply, a restart of the site, or a resume of the server
+from an earlier checkpoint.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ class Memory:
     Parameters
     ----------
     folder : Path
-        Where the files lie; it is made with the first.
+        Folder of the files, made with the first.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def recall(self, admitted: int) -> dict[str, Tensor]:
-        """Return what was kept in a round; of round 0, before the first reply, nothing.
+        """Return the tensors of a round; nothing for round 0, before the first reply.
 
         Raises
         ------
         SettingError
-            If it is not there, as after the loss of the folder, or cannot be read.
+            If they are missing, as after the loss of the folder, or cannot be read.
         """
         if admitted == 0:
             return {}
@@ -47,23 +47,23 @@ class Memory:
         try:
             return load(content_of(file))
         except (OSError, SafetensorError) as error:
-            allowed = f"what this client kept in round {admitted}, the last that counted"
+            allowed = f"this client's tensors of round {admitted}, the last that counted"
             raise SettingError(str(file), error, allowed) from None
 
     def keep(
         self, server_round: int, tensors: Mapping[str, Tensor], needed: Collection[int] | None
     ) -> None:
-        """Keep the tensors of a round, and drop what no server can ask for any more.
+        """Keep the tensors of a round, and drop those that no server can ask for any more.
 
         Parameters
         ----------
         server_round : int
-            The round that they are of.
+            Their round.
         tensors : mapping of str to Tensor
-            What is kept.
+            Tensors to keep.
         needed : collection of int, optional
-            The earlier rounds that a server may still go back to; others are dropped. None: it does
-            not know, and none is.
+            Earlier rounds that a server may still go back to; others are dropped. None: unknown,
+            and none is dropped.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         write_tensors(self._file(server_round), tensors)

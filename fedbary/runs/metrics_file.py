@@ -13,13 +13,13 @@ from fedbary.runs.schema import ROUND
 
 
 def metrics_lines(folder: Path) -> list[bytes]:
-    """Return the lines as they stand, of which the last may be cut off; of no file none."""
+    """Return the lines, the last of which may be cut off; none without a file."""
     try:
         return content_of(folder / METRICS).splitlines(keepends=True)
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise SettingError(str(folder / METRICS), error, "what the run wrote") from None
+        raise SettingError(str(folder / METRICS), error, "the file as the run wrote it") from None
 
 
 def read_rounds(folder: Path) -> list[dict[str, Any]]:
@@ -31,5 +31,5 @@ def read_rounds(folder: Path) -> list[dict[str, Any]]:
         ):
             raise ValueError("its lines are not those of the rounds 0, 1, …")
     except (ValueError, RecursionError) as error:
-        raise SettingError(str(folder / METRICS), error, "what the run wrote") from None
+        raise SettingError(str(folder / METRICS), error, "the file as the run wrote it") from None
     return rounds

@@ -1,4 +1,4 @@
-"""A run's folder may name code: that runs only for who asks for it, and never from the folder."""
+"""Code that a run's folder names: it runs only on the user's request, never from the folder."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ NAMES_CODE: Mapping[str, Callable[[str], bool]] = {
     "test_dataset": _is_own_data,
     "ood_dataset": _is_own_data,
 }
-"""Settings that may name a function, ``package.module:function``, and whether a value does."""
+"""Settings that may name a function, ``package.module:function``, each with a test of its value."""
 
 
 def require_trusted(settings: Settings, folder: Path, own_code: bool) -> None:
-    """Refuse code that a run's settings name, unless it is asked for and lies elsewhere.
+    """Refuse code that a run's settings name, unless the user asks for it and it lies elsewhere.
 
-    Nothing is imported to find out where it lies.
+    Nothing is imported to find its place.
 
     Parameters
     ----------
@@ -45,12 +45,12 @@ def require_trusted(settings: Settings, folder: Path, own_code: bool) -> None:
     folder
         The run's.
     own_code
-        Whether the user asks for the code.
+        True: the user asks for the code.
 
     Raises
     ------
     SettingError
-        If a setting names code that nobody has asked for, or that lies within the folder.
+        If a setting names code that the user has not asked for, or that lies within the folder.
     """
     for setting, names_code in NAMES_CODE.items():
         name = getattr(settings, setting)
@@ -83,7 +83,7 @@ def _places(module: str) -> Iterator[Path]:
 
 
 def _spec(name: str, path: list[str] | None) -> ModuleSpec | None:
-    """Return how a module would be found; None where it is a folder alone within another."""
+    """Return a module's import specification; None for a plain folder within a package."""
     found = (finder.find_spec(name, path) for finder in sys.meta_path)
     with suppress(KeyError):  # importlib looks for its parent, which is not imported
         return next((spec for spec in found if spec is not None), None)

@@ -1,4 +1,4 @@
-"""How far the running round is, in a file that its server writes and a command reads."""
+"""Progress of the running round, in a file that its server writes and a command reads."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ PROGRESS_VARIABLE = "FEDBARY_PROGRESS"
 
 @dataclass(frozen=True)
 class Progress:
-    """How many clients of a round have answered.
+    """Number of a round's clients that have answered.
 
     Parameters
     ----------
     round, rounds : int
         The running round, from 1, and the run's.
     doing : str
-        What they were asked to do: train or evaluate.
+        Their work: train or evaluate.
     answered, asked : int
         Clients.
     """

@@ -1,4 +1,4 @@
-"""By what a run is made: versions, commit and device, on which its bits depend."""
+"""Provenance of a run: versions, commit and device, on which its bits depend."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def write_settings(folder: Path, content: Mapping[str, Any]) -> None:
 
 
 def made_with(settings: Settings) -> dict[str, Any]:
-    """Return by what and on what a run is made here."""
+    """Return the provenance of a run made here."""
     versions = {"fedbary": __version__, "python": platform.python_version()}
     versions |= {package: _version(package) for package in PACKAGES}
     device = str(torch_device(settings))
@@ -38,7 +38,7 @@ def made_with(settings: Settings) -> dict[str, Any]:
 
 
 def is_made_alike(content: Mapping[str, Any], settings: Settings) -> bool:
-    """Whether all that was made of a run was made by this code, with these versions, as here."""
+    """Return whether all rounds of a run were made by this code, with these versions, as here."""
     now = made_with(settings)
     commits = [note.get("commit") for note in content.get("resumed", [])]
     return all(content.get(key) == value for key, value in now.items()) and all(
@@ -47,7 +47,7 @@ def is_made_alike(content: Mapping[str, Any], settings: Settings) -> bool:
 
 
 def changed_bits(folder: Path, settings: Settings) -> list[str]:
-    """Return what a run that goes on does otherwise than before, by which sums round otherwise."""
+    """Return the changes since a run's earlier rounds that can change the rounding of sums."""
     made = read_yaml(folder / SETTINGS)
     pairs = {
         "cpus_per_client": (made["settings"].get("cpus_per_client"), settings.cpus_per_client),

@@ -1,4 +1,4 @@
-"""Whether a run in a folder goes on, and from which checkpoint."""
+"""The choice between resuming a folder's run, from which checkpoint, and beginning one."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from fedbary.settings.config import Settings, read_yaml, validated
 def checkpoint_to_resume(folder: Path, settings: Settings) -> Checkpoint | None:
     """Return the checkpoint that a run in the folder goes on from; None for one that begins.
 
-    `resume=last` begins where no checkpoint is yet, so that a run killed at any moment can be
-    started again by the same words.
+    `resume=last` begins if there is no checkpoint yet, so that the same command restarts a run that
+    was killed at any moment.
 
     Raises
     ------
     SettingError
-        If the run may not begin or go on, see `require_startable`; or its checkpoint, or its
-        metrics up to there, are missing, damaged or another run's.
+        If the run may not begin or go on, see `require_startable`; or its checkpoint or metrics are
+        missing, damaged or another run's.
     """
     require_startable(folder, settings)
     if settings.resume == "none":
@@ -50,8 +50,8 @@ def checkpoint_to_resume(folder: Path, settings: Settings) -> Checkpoint | None:
 def sound_checkpoint(folder: Path, settings: Settings, earlier: Collection[int]) -> Checkpoint:
     """Return the checkpoint that `resume` names, if it and the metrics up to it are this run's.
 
-    Other settings are those of another run, but for numbers of rounds that it had `earlier`, and
-    for those that an earlier version wrote into the folder for the same run.
+    A run with other settings is another run. Exceptions are numbers of rounds that it had
+    `earlier`, and settings in the form of an earlier version.
     """
     checkpoint = load_checkpoint(folder, settings.resume)
     lengths = [settings.rounds, *earlier]
@@ -66,7 +66,7 @@ def sound_checkpoint(folder: Path, settings: Settings, earlier: Collection[int])
 
 
 def rounds_before(folder: Path) -> list[dict[str, int]]:
-    """Return how many `rounds` a run was to have before it was given more, after which `round`."""
+    """Return a run's `rounds` before it was given more, and the `round` after which it was."""
     found: list[dict[str, int]] = read_yaml(folder / SETTINGS).get("rounds_before", [])
     return found
 
@@ -74,9 +74,9 @@ def rounds_before(folder: Path) -> list[dict[str, int]]:
 def resumable(folder: Path, settings: Settings) -> Settings | None:
     """Return settings that go on with the run that a folder holds; None if none can.
 
-    It must be of these settings and made by this code. It goes on from its last checkpoint, or
-    where that or the last round's metrics are damaged from the one before. One whose last round was
-    skipped does not: what made it fail may be gone, its rounds are lost. Nor does one that was
+    The run must be of these settings and made by this code. It goes on from its last checkpoint, or
+    from the one before if that or the last round's metrics are damaged. A run does not go on if its
+    last round was skipped: the cause may be gone, but its rounds are lost. Nor does a run that was
     given more rounds, whose first ones were another run's.
     """
     try:
@@ -101,8 +101,8 @@ def require_ended(folder: Path) -> None:
     Raises
     ------
     SettingError
-        If there is no such folder, or it lacks what a run writes; the message names it, and how
-        the run goes on where it can.
+        If there is no such folder, or it lacks a run's files; the message names them, and how to go
+        on if the run can.
     RunError
         If the run is going on.
     """
@@ -137,6 +137,6 @@ def lines_until(folder: Path, checkpoint: Checkpoint) -> list[bytes]:
 
 
 def _ends_skipped(folder: Path) -> bool:
-    """Whether the last whole line of a run's metrics is a skipped round's."""
+    """Return whether the last whole line of a run's metrics is a skipped round's."""
     lines = [line for line in metrics_lines(folder) if line.endswith(b"\n")]
     return bool(lines) and bool(json.loads(lines[-1]).get(SKIPPED, False))

@@ -42,32 +42,32 @@ POSTERIOR = "posterior"
 """Name of the file of the final posterior, without which a run has not ended."""
 
 NETWORKS = "networks"
-"""Name of the file of the networks that predict together, stacked; of most methods there is none.
+"""Name of the file of the networks that predict together, stacked; most methods have none.
 
-A round's metrics say by `members` how many there are."""
+A round's metrics have their number, `members`."""
 
 BACKGROUND = "background"
-"""Name of the file of what tells how far inputs lie from all classes; few methods have one."""
+"""Name of the file of inputs' distance from all classes; few methods have one."""
 
 
 class RunFolder:
-    """Writes a run's results as they come; what is written stays, however the run ends.
+    """Writes a run's results as they come; they stay, however the run ends.
 
     - `site-keys.json`, on real servers: whose key a name or partition is, see `site_keys`;
     - `settings.yaml`: every resolved setting, who holds what, device, versions and git commit;
     - `signature.json`: what all sites agree on, the shape and the classes or the columns;
     - `data.json` and `data-rows.safetensors`: the digest of the server's data, see `data_kept`;
     - `metrics.jsonl`: one line per round, flushed;
-    - `checkpoint-<round>.safetensors`: what the next round starts from; the last two are kept,
+    - `checkpoint-<round>.safetensors`: the state after a round; the last two are kept,
       the last from which a round counted, and with `keep_best` the best round's;
     - with `conformal`: `conformal.json`, thresholds and each site's histograms, see
       `conformal_kept`, and with `pictures` `set-sizes.png`;
     - with `pictures`: `partition.png`, `learning-curves.png`, `reliability.png` (where the server
-      has test data); of a regression `learning-curves.png` and `coverage.png`;
-    - of a regression `standardiser.safetensors`, `mean` and `std` of the features and, last, the
-      target; of images with `normalise=channels` `normaliser.safetensors`; of methods
-      whose networks predict together `networks.safetensors`, those of the round that is kept; of
-      those that know their features' Gaussians `background.safetensors`;
+      has test data); for a regression `learning-curves.png` and `coverage.png`;
+    - a regression: `standardiser.safetensors`, `mean` and `std` of features and, last, target;
+    - images with `normalise=channels`: `normaliser.safetensors`;
+    - methods whose networks predict together: `networks.safetensors`, those of the kept round;
+    - methods that know their features' Gaussians: `background.safetensors`;
     - `posterior.safetensors`: the posterior of that round, the last or the best, `<name>_mean` and
       `<name>_log_var`. It is written at once, after all but the last pictures: where it stands,
       the run is whole.
@@ -79,7 +79,7 @@ class RunFolder:
     settings
         The run's settings.
     label_counts
-        For each site, by its name, the number of its examples of each class; of a regression none.
+        For each site, by its name, the number of its examples of each class; none for a regression.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class RunFolder:
             os.fsync(file.fileno())
 
     def add_checkpoint(self, arrays: Mapping[str, Tensor], strategy: Mapping[str, Tensor]) -> None:
-        """Write what the next round starts from, tied to the settings and the rounds so far."""
+        """Write the state for the next round, tied to the settings and the rounds so far."""
         history = self._written.hexdigest()
         marks = len(self.rounds) - 1, fingerprint(self.settings.model_dump()), history
         kept = [
@@ -155,7 +155,7 @@ class RunFolder:
         return load_round(self.path, number)
 
     def write_signature(self, config: Mapping[str, Any]) -> None:
-        """Write what all sites agree on, as `Signature.config` has it."""
+        """Write the layout that all sites share, as `Signature.config` has it."""
         write_whole(self.path / SIGNATURE, json.dumps({**config}).encode())
 
     def draw(self, figure: Figure, name: str) -> None:
@@ -163,7 +163,7 @@ class RunFolder:
         figure.savefig(self.path / f"{name}.png", dpi="figure")
 
     def finish(self, posterior: Posterior) -> None:
-        """Write the final posterior, with which the run is whole."""
+        """Write the final posterior; the run is then whole."""
         self.write_tensors(POSTERIOR, posterior.state_dict())
 
     def write_tensors(self, name: str, tensors: Mapping[str, Tensor]) -> None:
@@ -176,16 +176,16 @@ class RunFolder:
         try:
             return load(content_of(file))
         except (OSError, SafetensorError) as error:
-            raise SettingError(f"resume: {file}", error, "what the run wrote") from None
+            raise SettingError(f"resume: {file}", error, "the file as the run wrote it") from None
 
 
 def read_signature(folder: Path) -> dict[str, Any] | None:
-    """Return what all sites of a run agreed on; None for a run of an earlier version."""
+    """Return the layout that a run's sites share; None for a run of an earlier version."""
     file = folder / SIGNATURE
     try:
         held: dict[str, Any] | None = json.loads(content_of(file)) if file.exists() else None
     except (OSError, ValueError, RecursionError) as error:
-        raise SettingError(str(file), error, "what the run wrote") from None
+        raise SettingError(str(file), error, "the file as the run wrote it") from None
     return held
 
 

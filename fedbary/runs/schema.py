@@ -1,7 +1,7 @@
-"""What a line of metrics.jsonl holds: the one place that names its entries.
+"""Entries of a line of metrics.jsonl, named here alone.
 
-Who writes or reads an entry takes its name from here. A value that is not finite is null. Scores
-have the names that their task gives them; those of a task of one's own are not listed.
+Writers and readers take an entry's name from here. A value that is not finite is null. Scores have
+the names that their task gives them; those of a user's own task are not listed.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ class Entry:
     name : str
         Its key.
     when : str
-        Which lines have it.
+        Lines that have it.
     meaning : str
-        What its value is, with the unit.
+        Meaning of its value, with the unit.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Which key each site's name belongs to, written so that a run that goes on knows it."""
+"""The key that each site's name belongs to, kept for a run that resumes."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class SiteKey:
 
 
 def write_site_keys(folder: Path, keys: Mapping[str, SiteKey]) -> None:
-    """Write whose each name is, at once; without keys, as in a simulation, nothing."""
+    """Write each name's key, at once; nothing without keys, as in a simulation."""
     if keys:
         content = json.dumps({name: asdict(keys[name]) for name in sorted(keys)}, indent=1)
         write_whole(folder / SITE_KEYS, content.encode())
 
 
 def read_site_keys(folder: Path) -> dict[str, SiteKey]:
-    """Read what `write_site_keys` wrote; without the file, as of older runs, nothing.
+    """Read the file of `write_site_keys`; nothing without it, as in older runs.
 
     Raises
     ------
@@ -51,6 +51,6 @@ def read_site_keys(folder: Path) -> dict[str, SiteKey]:
         if not all(isinstance(part, str) for key in keys.values() for part in asdict(key).values()):
             raise ValueError("a key is no text")
     except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        allowed = "what the run wrote, or no such file: names are then free again"
+        allowed = "the file as the run wrote it, or no such file: names are then free again"
         raise SettingError(f"resume: {file}", error, allowed) from None
     return keys

@@ -15,7 +15,7 @@ _TWO_SIDED = 1.959963984540054
 
 
 def interval(hits: int, count: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """Return the Clopper-Pearson interval of a rate, given how many of how many were hits."""
+    """Return the Clopper-Pearson interval of a rate, from the numbers of hits and of trials."""
     tail = (1 - confidence) / 2
     low = float(betaincinv(hits, count - hits + 1, tail)) if hits else 0.0
     high = float(betaincinv(hits + 1, count - hits, 1 - tail)) if hits < count else 1.0

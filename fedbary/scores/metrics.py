@@ -1,4 +1,4 @@
-"""How good, how calibrated and how fair predictions are."""
+"""Accuracy, calibration and fairness of predictions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,10 +10,10 @@ from torch import Tensor
 from fedbary.errors import SettingError
 
 NLL_OFFSET = 1e-8
-"""What is added to a probability before its logarithm is taken, as in the papers' code."""
+"""Number added to a probability before its logarithm is taken, as in the papers' code."""
 
 NLL_RANGE = (-2 * NLL_OFFSET, 18.5)
-"""Between which the mean NLL lies: from −log(1 + 1e-8) to −log 1e-8 = 18.42, and rounding."""
+"""Range of the mean NLL: from −log(1 + 1e-8) to −log 1e-8 = 18.42, and rounding."""
 
 
 def evaluate(
@@ -36,12 +36,12 @@ def evaluate(
     ece_bins : int
         Bins of the calibration error, at least 1.
     weights : Tensor, optional
-        How much each example counts, (N,), at least 0 and not all 0; by default all alike.
+        Weight of each example, (N,), at least 0 and not all 0; by default all alike.
 
     Raises
     ------
     ValueError
-        The probabilities are none (NaN, say), or the shapes do not match.
+        The probabilities are invalid (NaN, say), or the shapes do not match.
     SettingError
         ``ece_bins`` is below 1.
 
@@ -96,7 +96,7 @@ class Reliability:
 
 
 def label_share_weights(labels: Tensor, counts: Sequence[int]) -> Tensor | None:
-    """Return weights under which examples have the label shares of other data.
+    """Return weights that give examples the label shares of other data.
 
     w_i = (n_c / Σ n) / N_c for an example of class c, of which there are N_c here and n_c there.
 
@@ -105,7 +105,7 @@ def label_share_weights(labels: Tensor, counts: Sequence[int]) -> Tensor | None:
     labels : Tensor
         Classes, (N,), int64.
     counts : sequence of int
-        How many of each class the other data hold, (C,).
+        Numbers of the other data's examples of each class, (C,).
 
     Returns
     -------
@@ -143,8 +143,8 @@ def reliability(
 def ece_by_chance(probs: Tensor, bins: int, seed: int, repeats: int = 100) -> float:
     """Return the calibration error that a calibrated model of these confidences has by chance.
 
-    E Σ_b n_b/N |acc_b − conf_b| where each prediction is right with a probability that is its
-    confidence: the least that can be expected of N examples. An ECE below it says nothing.
+    E Σ_b n_b/N |acc_b − conf_b|, where each prediction is right with the probability of its
+    confidence. This is the least ECE to expect with N examples; one below it says nothing.
 
     Parameters
     ----------
@@ -153,9 +153,9 @@ def ece_by_chance(probs: Tensor, bins: int, seed: int, repeats: int = 100) -> fl
     bins : int
         Bins of the calibration error, at least 1.
     seed : int
-        Source of what is right.
+        Seed of the draws.
     repeats : int
-        How many times it is drawn, at least 1; the result is the mean.
+        Number of draws, at least 1; the result is their mean.
 
     References
     ----------
@@ -173,7 +173,7 @@ def ece_by_chance(probs: Tensor, bins: int, seed: int, repeats: int = 100) -> fl
 
 
 def fairness(accuracies: Sequence[float], weights: Sequence[float]) -> dict[str, float]:
-    """Summarise how accuracy is spread over the clients.
+    """Summarise the clients' accuracies.
 
     ``weighted_accuracy`` is Σ w_k a_k / Σ w_k, ``worst10_accuracy`` the plain mean over the worst
     tenth of the clients, rounded up to whole clients (the image protocol of BA-BFL).
@@ -200,7 +200,7 @@ def fairness(accuracies: Sequence[float], weights: Sequence[float]) -> dict[str,
 
 
 def auroc(in_distribution: Tensor, out_of_distribution: Tensor) -> float | None:
-    """Say how well a score tells unfamiliar inputs: P(score out > score in), ties counted half.
+    """Score the detection of unfamiliar inputs: P(score out > score in), ties counted half.
 
     1 is perfect, ½ chance; None where all scores are equal, which tells nothing (the mutual
     information of a single network, say).
@@ -222,14 +222,14 @@ def auroc(in_distribution: Tensor, out_of_distribution: Tensor) -> float | None:
 def accuracy_after_rejection(
     probs: Tensor, labels: Tensor, uncertainty: Tensor, rejected: Sequence[float]
 ) -> list[float]:
-    """Return the accuracy on what is left when the most uncertain fraction is put aside.
+    """Return the selective accuracy: the most uncertain fraction is put aside.
 
     Parameters
     ----------
     probs, labels : Tensor
         Probabilities (N, C) and classes (N,).
     uncertainty : Tensor
-        What is rejected first is where this is highest, (N,); ties go in the inputs' order.
+        The highest are rejected first, (N,); ties go in the inputs' order.
     rejected : sequence of float
         Fractions in [0, 1); at least one input is always kept.
     """

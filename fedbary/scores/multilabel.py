@@ -1,4 +1,4 @@
-"""How well labels are told of which an example may bear several: plain means over the labels."""
+"""Scores of labels that do not exclude each other: plain means over the labels."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def macro_f1(predicted: Tensor, labels: Tensor) -> float:
 
 
 def macro_auroc(probs: Tensor, labels: Tensor) -> float:
-    """Return the mean over the labels of P(who bears it scores above who does not).
+    """Return the mean over the labels of P(score of a bearer > score of another example).
 
     Ties count half. A label that every example bears, or none, is left out; NaN if all are.
 

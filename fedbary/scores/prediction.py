@@ -1,4 +1,4 @@
-"""Scores of a prediction of classes or of numbers, whoever trained the network."""
+"""Scores of a prediction of classes or of numbers, by any network."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ def score(
     Parameters
     ----------
     prediction
-        What `predict` or `forecast` gave, or a run's `Trained.predict`.
+        Result of `predict`, `forecast`, or a run's `Trained.predict`.
     y : Tensor
         Classes (N,), int64; or numbers (N,), then as `scores.regression.score` does.
     ece_bins, specificity
-        Of classes alone.
+        For classes alone.
 
     Returns
     -------
     dict
-        Of classes accuracy, nll (nats), ece, brier, auroc and sensitivity; of numbers nll, rmse,
+        Classes: accuracy, nll (nats), ece, brier, auroc and sensitivity. Numbers: nll, rmse,
         sharpness, crps and coverages.
 
     Raises

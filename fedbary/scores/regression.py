@@ -1,4 +1,4 @@
-"""How good Gaussian predictions of a number are."""
+"""Scores of Gaussian predictions of a number."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from torch import Tensor
 from fedbary.predictive.forecast import Forecast
 
 LEVELS = (50, 90, 95)
-"""Central intervals whose coverage is told, in per cent."""
+"""Central intervals whose coverage is scored, in per cent."""
 
 SCORES = ("nll", "rmse", "sharpness", "crps", *(f"coverage_{level}" for level in LEVELS))
-"""What `score` returns."""
+"""Keys of the result of `score`."""
 
 
 def score(forecast: Forecast, y: Tensor) -> dict[str, float]:
@@ -29,7 +29,7 @@ def score(forecast: Forecast, y: Tensor) -> dict[str, float]:
     Parameters
     ----------
     forecast : Forecast
-        Of N examples, N at least 1.
+        Forecast of N examples, N at least 1.
     y : Tensor
         Targets, (N,).
 

@@ -1,12 +1,12 @@
-"""Ridge regression whose penalty leave-one-out chooses: a linear model without a setting.
+"""Ridge regression with a penalty chosen by leave-one-out: a linear model without settings.
 
-With centred X (n, d) and Y (n, k), W = (XᵀX + λ)⁻¹ XᵀY. The residual of an example that is left out
-is (y_i − ŷ_i)/(1 − h_i), with h_i = 1/n + x_iᵀ (XᵀX + λ)⁻¹ x_i. λ has the least sum of its squares,
-on a grid. The eigenvectors are those of the smaller of XᵀX and XXᵀ.
+With centred X (n, d) and Y (n, k), W = (XᵀX + λ)⁻¹ XᵀY. A left-out example has the residual (y_i −
+ŷ_i)/(1 − h_i), h_i = 1/n + x_iᵀ (XᵀX + λ)⁻¹ x_i. λ minimises the sum of its squares, on a grid. The
+eigenvectors are those of the smaller of XᵀX and XXᵀ.
 
-Indicators of classes mask a class that lies between two others: its answer is the largest nowhere.
-A linear discriminant of the answers does not, with the means and the pooled covariance of what is
-answered of examples that are left out.
+A regression on class indicators masks a class that lies between two others: its answer is nowhere
+the largest. A linear discriminant of the answers does not. Its means and pooled covariance are
+those of the answers to left-out examples.
 
 References: Golub, Heath and Wahba, Generalized Cross-Validation, Technometrics 1979; Hastie,
 Tibshirani and Friedman, The Elements of Statistical Learning 2009, sections 4.2 and 4.3.
@@ -21,10 +21,10 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 PENALTIES = tuple(10.0**exponent for exponent in range(-6, 2))
-"""What λ may be, in the unit of the largest eigenvalue."""
+"""Grid of λ, in the unit of the largest eigenvalue."""
 
 SMALLEST = 1e-10
-"""Eigenvalue, as a part of the largest, below which a direction counts as empty."""
+"""Eigenvalue, as a fraction of the largest, below which a direction counts as empty."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,9 +34,9 @@ class Linear:
     Attributes
     ----------
     weight, bias : Tensor
-        Of what is answered of x: x W + b; (d, k) and (k,), float64.
+        W and b of the answer x W + b; (d, k) and (k,), float64.
     left_out : Tensor
-        What is answered of each example that it is fit to by one without it, (n, k).
+        Answer to each training example by the model without it, (n, k).
     """
 
     weight: Tensor
@@ -45,7 +45,7 @@ class Linear:
 
 
 def discriminant(answers: Tensor, labels: Tensor) -> Linear:
-    """Return the linear discriminant of classes (n,) by what is answered of them (n, k).
+    """Return the linear discriminant of classes (n,) from the answers to them (n, k).
 
     δ_c(a) = aᵀ S⁻¹ μ_c − ½ μ_cᵀ S⁻¹ μ_c + log π_c, with the pooled covariance S. A class without an
     example has −∞.

@@ -1,4 +1,4 @@
-"""What thresholds on a score find and what they falsely accuse: the ROC curve, ties included."""
+"""The ROC curve of a score: true and false positives of each threshold, ties included."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from fedbary.errors import SettingError
 
 ROUNDING = 1e-9
-"""By how much a threshold's specificity may miss the chosen one and still count as attaining it."""
+"""Tolerance by which a threshold's specificity may miss the chosen one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +49,7 @@ class Roc:
 
     @property
     def defined(self) -> bool:
-        """Whether there are positive and negative rows; else no curve and no score of it."""
+        """True if there are positive and negative rows; else there is no curve and no score."""
         return bool(self.true_positives[-1] and self.false_positives[-1])
 
     @property
@@ -62,12 +62,12 @@ class Roc:
         return area / (float(tp[-1]) * float(fp[-1]))
 
     def sensitivity(self, specificity: float) -> float:
-        """Return the greatest sensitivity of the thresholds of a specificity or more; or NaN.
+        """Return the greatest sensitivity of the thresholds with at least a specificity; or NaN.
 
         max over t of #{positive, score ≥ t} / #positive, subject to
-        #{negative, score < t} ≥ specificity · #negative. Nothing is interpolated: what is told,
-        a threshold attains on these rows. One above all scores has specificity 1, so that the
-        result is 0 where every other is too unspecific.
+        #{negative, score < t} ≥ specificity · #negative. Nothing is interpolated: a threshold
+        #attains the result on these rows. The one above all scores has specificity 1, so that the
+        #result is 0 if every other is too unspecific.
 
         Raises
         ------

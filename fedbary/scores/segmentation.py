@@ -1,4 +1,4 @@
-"""How well predicted classes of pixels lie on the true ones."""
+"""Overlap of predicted and true classes of pixels."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def mean_iou(predicted: Tensor, labels: Tensor, classes: int) -> float:
     predicted, labels : Tensor
         Classes of pixels, int64 of one shape, at least one pixel.
     classes : int
-        How many classes there are.
+        Number of classes.
     """
     both = torch.bincount(labels[predicted == labels].flatten(), minlength=classes).double()
     each = torch.bincount(torch.cat([predicted.flatten(), labels.flatten()]), minlength=classes)

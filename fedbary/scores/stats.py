@@ -1,4 +1,4 @@
-"""Whether one method is better than another over paired scores, and by how much."""
+"""Comparison of two methods over paired scores."""
 
 import math
 from collections.abc import Sequence
@@ -12,13 +12,13 @@ DRAWS = 50_000
 
 @dataclass(frozen=True, eq=False)
 class SignedRank:
-    """What the Bayesian signed-rank test says of a first and a second method.
+    """Result of the Bayesian signed-rank test for a first and a second method.
 
     Attributes
     ----------
     first, equal, second : float
-        Posterior probability that most of the mass lies where the first method is better, where
-        both are practically equal, where the second is better; they sum to 1.
+        Posterior probabilities that the first method is better, that both are practically equal,
+        and that the second is better; they sum to 1.
     rope : float
         Half-width of the region of practical equivalence, in the unit of the scores.
     pairs : int
@@ -41,15 +41,19 @@ def signed_rank(
 ) -> SignedRank:
     """Compare two methods by the Bayesian signed-rank test with a region of equivalence (ROPE).
 
-    With z_0 = 0 and z_i the advantage of the first method in pair i, and weights
-    u ~ Dirichlet(½, 1, ..., 1), the mass of "first better" is Σ_ij u_i u_j 1[z_i + z_j > 2 ROPE],
-    that of "second better" Σ_ij u_i u_j 1[z_i + z_j < −2 ROPE], and the rest is "equal"; a sum on
-    the border counts half. The probability of each is the share of draws in which it is largest.
+    Let z_0 = 0, z_i the advantage of the first method in pair i, and u ~ Dirichlet(½, 1, ..., 1).
+    The masses are
 
-    The ROPE is the 25th percentile of |z_i| (BA-BFL, section IV) or, where a quarter of the pairs
-    or more are ties and that is 0, the smallest |z_i| above 0. If all pairs are ties the methods
-    are equal with probability 1. A ROPE taken from the data knows no scale: methods that differ by
-    the same amount in every pair come out as equal, however large the amount.
+        first better: Σ_ij u_i u_j 1[z_i + z_j > 2 ROPE],
+        second better: Σ_ij u_i u_j 1[z_i + z_j < −2 ROPE],
+
+    and the rest is "equal"; a sum on the border counts half. The probability of each is the share
+    of draws in which it is largest.
+
+    The ROPE is the 25th percentile of |z_i| (BA-BFL, section IV). If that is 0, because a quarter
+    of the pairs or more are ties, it is the smallest |z_i| above 0. If all pairs are ties the
+    methods are equal with probability 1. A ROPE taken from the data knows no scale: methods that
+    differ by the same amount in every pair come out as equal, however large the amount.
 
     Parameters
     ----------
@@ -167,7 +171,7 @@ def corrected(p_values: Sequence[float]) -> list[float]:
 def _advantage(
     first: Sequence[float], second: Sequence[float], lower_is_better: bool
 ) -> np.ndarray:
-    """Return by how much the first method is better in each pair."""
+    """Return the advantage of the first method in each pair."""
     a, b = np.asarray(first, dtype=float), np.asarray(second, dtype=float)
     if a.ndim != 1 or a.shape != b.shape or a.size == 0:
         raise ValueError(f"one score of each method per pair; got {a.shape} and {b.shape}")

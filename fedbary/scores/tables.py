@@ -1,4 +1,4 @@
-"""How good predicted classes of rows are, and the line that a log has of it."""
+"""Scores of predicted classes of rows, and their line in a log."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def score(
     Raises
     ------
     ValueError
-        The probabilities are none (NaN, say), or the shapes do not match.
+        The probabilities are invalid (NaN, say), or the shapes do not match.
     SettingError
         ``ece_bins`` or ``specificity`` is out of its range.
     """
@@ -53,7 +53,7 @@ def score(
 
 
 def rocs(probs: Tensor, labels: Tensor) -> dict[int, Roc]:
-    """Return the ROC curve of each class that is a positive one, by its label.
+    """Return the ROC curve of each positive class, by its label.
 
     With two classes that is label 1, with more every label.
     """
@@ -74,7 +74,7 @@ def pooled(sites: Sequence[Mapping[str, float]], weights: Sequence[float]) -> di
 
 
 def said(scores: Mapping[str, float], specificity: float) -> str:
-    """Return the scores as a log's line has them."""
+    """Return the scores for a log's line."""
     return (
         f"accuracy {100 * scores['accuracy']:.2f} %  NLL {scores['nll']:.4f}  "
         f"AUROC {100 * scores['auroc']:.2f} %  sensitivity {100 * scores['sensitivity']:.2f} % "

@@ -1,9 +1,9 @@
-"""One temperature for a federation's predictions, found from what the clients hold out.
+"""One calibration temperature for a federation's predictions, from the clients' holdouts.
 
 Temperature scaling (Guo et al., On Calibration of Modern Neural Networks, ICML 2017) predicts by
-p^(1/T), normalised: T > 1 makes a model less sure. T is the one that has the least NLL on examples
-that the model was not trained on. Each client says that NLL at every one of a few temperatures, no
-more; their mean over all examples is read off as if the examples lay in one place.
+p^(1/T), normalised: T > 1 makes a model less sure. T has the least NLL on examples that the model
+was not trained on. Each client sends that NLL at each of a few temperatures, and nothing else. The
+mean over all examples is the NLL as if they lay in one place.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fedbary.predictive.combine import Prediction
 from fedbary.scores.metrics import NLL_RANGE, evaluate
 
 TEMPERATURES = {f"nll-at-{2 ** (k / 4):.3g}": 2 ** (k / 4) for k in range(-8, 13)}
-"""What a client's NLL at a temperature is called, and the temperature: 1/4 to 8."""
+"""Name of a client's NLL at each temperature, and the temperature: 1/4 to 8."""
 
 KNOWN = dict.fromkeys(TEMPERATURES, NLL_RANGE)
 """These scores, each with its least and its largest value."""
@@ -33,7 +33,7 @@ def nll_at_temperatures(prediction: Prediction, labels: Tensor) -> dict[str, flo
 
 
 def fitted_temperature(clients: Sequence[Mapping[str, Any]]) -> float | None:
-    """Return the temperature T of the least mean NLL over the clients' examples; None of none.
+    """Return the temperature T of the least mean NLL over the clients' examples; None without any.
 
     Between the temperatures the NLL is taken as a parabola in log T through the best one and its
     neighbours.

@@ -1,1 +1,1 @@
-"""What a run's settings may be: their types, the parts' own parameters, what a run uses."""
+"""A run's settings: their types, the parts' own parameters, and those that a run uses."""

@@ -1,17 +1,17 @@
-"""YAML whose aliases stand for more than a file can mean."""
+"""Protection from YAML whose aliases stand for too many values."""
 
 from __future__ import annotations
 
 import yaml
 
 MOST_VALUES = 10**6
-"""The most values that a file with aliases may stand for, each alias written out."""
+"""Largest number of values of a file, each alias written out."""
 
 
 def require_short(text: str) -> None:
     """Raise a ValueError if YAML stands for too many values once its aliases are written out.
 
-    Ten lines of ten aliases each stand for 10^10 values. What cannot be read passes here.
+    Ten lines of ten aliases each stand for 10^10 values. A file that cannot be read passes here.
     """
     if "*" not in text:
         return

@@ -1,4 +1,4 @@
-"""Which settings of a run go together."""
+"""Combinations of a run's settings."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _with_sets(settings: Settings) -> Iterator[tuple[str, str]]:
 
 
 def _without_clock(mode: Synchronous) -> Iterator[tuple[str, str]]:
-    """Yield what needs a virtual clock; real servers have `round_timeout`."""
+    """Yield settings that need a virtual clock; real servers have `round_timeout`."""
     if mode.wait_for < 1:
         yield "wait_for", "1 without speeds, the virtual clock"
     if mode.deadline is not None:
@@ -83,7 +83,7 @@ def _without_clock(mode: Synchronous) -> Iterator[tuple[str, str]]:
 
 
 def _without_rounds(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Yield what does not fit where replies are aggregated as they arrive."""
+    """Yield settings that do not fit runs without rounds."""
     mode = mode_of(settings)
     at_work = mode.concurrency or settings.clients
     if at_work > settings.clients:
@@ -97,11 +97,11 @@ def _without_rounds(settings: Settings) -> Iterator[tuple[str, str]]:
     if settings.compress != "none":
         yield "compress", "none for mode=async"
     if settings.attack in OMNISCIENT:
-        yield "attack", "another for mode=async: this one sees the replies of a round"
+        yield "attack", "another attack for mode=async: this one sees the replies of a round"
     if settings.projection != "none":
         yield "projection", "none for mode=async"
     if getattr(settings, "noise", "none") == "cross":
-        yield "noise", "another for mode=async: cross shows clients the networks of a round"
+        yield "noise", "another value for mode=async: cross shows clients the networks of a round"
 
 
 def _with_attack(settings: Settings) -> Iterator[tuple[str, str]]:
@@ -110,7 +110,7 @@ def _with_attack(settings: Settings) -> Iterator[tuple[str, str]]:
     clients = settings.clients
     hostile = hostile_count(told(Hostile, settings).hostile_fraction, clients)
     if hostile == 0:
-        yield "hostile_fraction", f"more, for of {clients} clients it is none: 1/{clients} is one"
+        yield "hostile_fraction", f"at least 1/{clients}: one of the {clients} clients"
     if settings.attack in OMNISCIENT and 2 * hostile >= clients:
         allowed = f"below half of {clients} clients for {settings.attack}, the attack of a minority"
         yield "hostile_fraction", allowed
@@ -121,14 +121,20 @@ def _with_method(settings: Settings) -> Iterator[tuple[str, str]]:
     if kind.deterministic not in (None, settings.bayesian_layers == 0):
         yield "bayesian_layers", f"{'0' if settings.bayesian_layers else '1 or more'} for {method}"
     if kind.needs_numbers and settings.task != "regression":
-        yield "method", f"another for task={settings.task}: {settings.method} predicts numbers"
+        yield (
+            "method",
+            f"another for task={settings.task}: {settings.method} predicts numbers",
+        )
     elif kind.needs_numbers and getattr(settings, "noise", "learned") != "learned":
         yield "noise", f"learned for {method}"
     has_classes, has_one = (
         issubclass(limits.of(settings.task).Parameters, of) for of in (OfClasses, OfSets)
     )
     if kind.needs_softmax and has_classes and not has_one:
-        yield "method", f"another for task={settings.task}: it learns from the softmax of one class"
+        yield (
+            "method",
+            f"another method for task={settings.task}: it needs one class an example",
+        )
     if kind.fits_last_layer and told(OfLabelledRows, settings).class_weights != "none":
         yield "class_weights", f"none for {method}, which counts every example once"
     yield from _with_laplace(settings, "covariance" in declared(kind))
@@ -138,7 +144,7 @@ def _with_method(settings: Settings) -> Iterator[tuple[str, str]]:
         *unused_by(kind),
         *declared(kind),
     }:
-        why = "share lets clients count the run's prior once in all, which it does not use"
+        why = "share spreads the run's prior over the clients, and the method has its own"
         yield "kl_weight", f"a number for {method}: {why}"
     if settings.projection != "none" and kind.personalises:
         yield "projection", f"none for {method}, whose clients have models of their own"
@@ -149,7 +155,7 @@ def _with_method(settings: Settings) -> Iterator[tuple[str, str]]:
 
 
 def _with_noise(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Yield what else sites would tell of their examples, beside sums with noise."""
+    """Yield settings that would let sites tell more of their examples than sums with noise."""
     own = told(OfImages, settings)
     if settings.task != "classification":
         why = "its standardisation takes sums without noise"
@@ -165,11 +171,11 @@ def _with_noise(settings: Settings) -> Iterator[tuple[str, str]]:
 
 
 def _with_laplace(settings: Settings, takes: bool) -> Iterator[tuple[str, str]]:
-    """Yield what does not fit where a method takes Laplace sites, or does not."""
+    """Yield settings that do not fit a method with Laplace sites, or one without."""
     laplace, method = settings.inference == "laplace", f"method={settings.method}"
     covariance = getattr(settings, "covariance", "none")
     if laplace and not takes:
-        yield "inference", f"another for {method}: laplace is for method=PVI"
+        yield "inference", f"another value for {method}: laplace is for method=PVI"
     elif laplace and settings.bayesian_layers:
         yield "bayesian_layers", "0 for inference=laplace, which takes point weights"
     elif laplace and settings.model in models().keys() - {"linear"}:
@@ -198,7 +204,7 @@ def _with_best(settings: Settings) -> Iterator[tuple[str, str]]:
     if calibrated and settings.evaluate_clients != 1:
         yield "evaluate_clients", "1 for keep_best with calibrate=temperature, fitted every round"
     if settings.projection != "none" or methods()[settings.method].personalises:
-        yield "keep_best", "none where clients keep models of their own, which are the last round's"
+        yield "keep_best", "none if clients keep models of their own: those are of the last round"
 
 
 def _validation(settings: Settings) -> str:

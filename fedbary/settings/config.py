@@ -1,4 +1,4 @@
-"""Typed settings: what they may be (`model`), and where they come from (`resolving`, `files`)."""
+"""Typed settings: their types (`model`), and their sources (`resolving`, `files`)."""
 
 from fedbary.settings.model import Settings, registered
 from fedbary.settings.owners import bookkeeping

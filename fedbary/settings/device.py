@@ -1,4 +1,4 @@
-"""Where tensors are worked on."""
+"""The device that works on tensors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fedbary.settings.config import Settings
 
 
 def torch_device(settings: Settings) -> torch.device:
-    """Return the device to work on: for `auto` a GPU where there is one."""
+    """Return the device to work on; `auto` is a GPU if there is one."""
     if settings.device == "cuda" and not torch.cuda.is_available():
         raise SettingError("device", "cuda", "auto or cpu, as there is no GPU that PyTorch can use")
     if settings.device == "auto":

@@ -1,4 +1,4 @@
-"""Settings in the words of earlier versions, put into today's."""
+"""Translation of earlier versions' settings into today's."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 WRITTEN_OUT = {"predictive": ("bootstrap", "montecarlo")}
-"""What earlier versions wrote where today's say auto."""
+"""Values of earlier versions that are auto today."""
 
 ADDED: Mapping[str, Any] = MappingProxyType(
     {
@@ -16,7 +16,7 @@ ADDED: Mapping[str, Any] = MappingProxyType(
         "start_from": "none",
     }
 )
-"""Settings of every run that earlier versions did not write, each with what their runs did."""
+"""Settings that earlier versions did not write, each with the value that their runs had."""
 
 OF_EVERY_RUN: Mapping[str, tuple[str, Any]] = MappingProxyType(
     {
@@ -70,20 +70,20 @@ OF_EVERY_RUN: Mapping[str, tuple[str, Any]] = MappingProxyType(
         "hostile_fraction": ("attack", 0.2),
     }
 )
-"""Settings of parts that every run had, used or not: each with the one it followed, its default.
+"""Settings of parts that every run had, used or not, each with the one before it and its default.
 
-Files and grids may name them where no part owns them, and the names of a sweep's runs hold them.
+Files and grids may name them if no part owns them; the names of a sweep's runs hold them.
 """
 
 _OF_CYCLES = ("cycles", "noisy_epochs", "rate_factor")
-"""What samplers of clients' posteriors had before their rate was set by their data."""
+"""Rates of samplers of clients' posteriors before the data set them."""
 
 
 def translated(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings in today's words; those that are in them already are as they were.
+    """Return settings in today's form; those in today's form stay unchanged.
 
-    FedAG was a value of `rule`; its parameters had no names. The members' networks that predict
-    were a bootstrap. Samplers had cycles, which a run that was written has all parameters of.
+    FedAG was a value of `rule`; its parameters had no names. Predictions by the members' networks
+    were called a bootstrap. Samplers had cycles; a run that was written has all their parameters.
     """
     today = dict(values)
     if today.get("rule") == "FedAG":
@@ -96,9 +96,9 @@ def translated(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_every(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a run's settings, in the order of earlier versions, with all that every run had.
+    """Return a run's settings in the order of earlier versions, with the settings of all parts.
 
-    One that no part of the run owns is as it was given, or by default.
+    A setting that no part of the run owns has its given value, or its default.
     """
     found: dict[str, Any] = {}
     for key, value in values.items():

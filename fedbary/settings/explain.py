@@ -1,4 +1,4 @@
-"""What `fedbary explain` prints: parts and settings, read from the code."""
+"""Output of `fedbary explain`: parts and settings, read from the code."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _ROOMS = (
     ("attack", "attacks"),
     ("tracker", "runs/tracking"),
 )
-"""Settings whose values are modules, each with a folder that these lie in."""
+"""Settings whose values are modules, each with the folder of these."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """A value that a setting may have, with what its file says of it.
+    """A value that a setting may have, with its file's description.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ def overview() -> str:
 
 
 def explained(name: str) -> str:
-    """Return all there is to say of a part or a setting.
+    """Return the explanation of a part or a setting.
 
     Raises
     ------
@@ -114,7 +114,7 @@ def explained(name: str) -> str:
 
 
 def settings() -> Mapping[str, str]:
-    """Return for every setting its default and meaning, as simulation.yaml has them."""
+    """Return every setting's default and meaning, from simulation.yaml."""
     found: dict[str, str] = {}
     last = ""
     for line in DEFAULTS.read_text(encoding="utf-8").split("\non_features:")[0].splitlines():
@@ -137,7 +137,7 @@ def _parameters(part: Part) -> str:
 
 
 def _schemes() -> Iterator[Part]:
-    """Yield the package's own partitions, as the function that deals them says what they are."""
+    """Yield the package's own partitions, from the docstring of the function that deals them."""
     said = inspect.getdoc(partition) or ""
     for name, meaning in re.findall(r"``(\w+)``\n((?:    .+\n)+)", said):
         whole = " ".join(meaning.replace("``", "").split())

@@ -1,4 +1,4 @@
-"""What a run's settings are, and their types."""
+"""A run's settings and their types."""
 
 from __future__ import annotations
 
@@ -28,10 +28,9 @@ from fedbary.settings.partition_names import parameters_of, partitioners
 
 
 class Settings(BaseModel):
-    """What every run has; simulation.yaml says what each means and holds the defaults.
+    """Settings of every run; simulation.yaml has their meanings and defaults.
 
-    The parameters of the run's parts are settings beside these; `validated` sees to it that there
-    are no others.
+    The parameters of the run's parts are further settings; `validated` allows no others.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -94,22 +93,22 @@ class Settings(BaseModel):
     protocol: str
 
     def measures_clients(self, server_round: int) -> bool:
-        """Whether fairness is measured in a round: every `evaluate_clients`-th and the last."""
+        """Return whether a round measures fairness: every `evaluate_clients`-th and the last."""
         every = self.evaluate_clients
         return every > 0 and (server_round % every == 0 or server_round == self.rounds)
 
     def may_be_kept(self, server_round: int) -> bool:
-        """Whether a round's model may be the result: the last, or any if the best is kept."""
+        """Return whether a round's model may be the result: the last, or any for the best."""
         return self.keep_best != "none" or server_round >= self.rounds
 
     @property
     def source(self) -> DataSource:
-        """Where the data come from."""
+        """Source of the data."""
         return source_of(self.dataset)
 
     @property
     def server_validates(self) -> bool:
-        """Whether the server scores models on validation data of its own."""
+        """True if the server scores models on validation data of its own."""
         return self.evaluate_on == "validation" and self.dataset != "none"
 
     @property
@@ -119,12 +118,12 @@ class Settings(BaseModel):
 
     @property
     def strategy(self) -> str:
-        """What the run is called: its method, or the setting that the method is called by."""
+        """Name of the run: its method, or the setting that the method is called by."""
         return str(getattr(self, methods()[self.method].called_by))
 
     @property
     def trains_on_squares(self) -> bool:
-        """Whether a regression's networks have no noise of their own: the method's flag."""
+        """True if a regression's networks have no noise of their own: the method's flag."""
         return methods()[self.method].squares
 
     @property

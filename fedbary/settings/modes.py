@@ -65,11 +65,11 @@ class Asynchronous(Clocked):
     staleness_grace: Number = 4
 
     def weight(self, aggregates: int, at_work: int) -> float:
-        """Return how much a change counts that began s aggregates ago, with so many at work.
+        """Return the weight of a change that began s aggregates ago, with so many clients at work.
 
-        All but even are of FedAsync, section 5.2. While a client works, others make aggregates;
-        these intervals fill a run, so that under even a client's say is that of its examples,
-        however fast it is.
+        All but even are from FedAsync, section 5.2. With even a client's total weight follows its
+        number of examples, however fast it is: its working times, counted in aggregates, fill the
+        run.
         """
         if self.staleness == "polynomial":
             return float((1 + aggregates) ** -self.staleness_rate)
@@ -103,14 +103,14 @@ class Synchronous(Clocked):
     deadline: Positive | None = None
 
     def awaited(self, seconds: Sequence[float], min_replies: int) -> tuple[int, float]:
-        """Return how many of a round's replies count, the fastest, and how long the round takes.
+        """Return the number of a round's fastest replies that count, and the round's duration.
 
         Parameters
         ----------
         seconds
-            What each reply takes, ascending; one or more.
+            Seconds of each reply, ascending; one or more.
         min_replies
-            How many are waited for in any case.
+            Number of replies that are always waited for.
         """
         least = min(min_replies, len(seconds))
         count = max(least, math.ceil(round(self.wait_for * len(seconds), 9)))
@@ -135,18 +135,18 @@ def mode_of(settings: Settings) -> Asynchronous:
 
 
 def replays(settings: Settings) -> bool:
-    """Whether a run is made again in the order of another's journal."""
+    """Return whether a run repeats another in the order of its journal."""
     return told(Clocked, settings).speeds.endswith(".jsonl")
 
 
 def require_real_time(settings: Settings) -> None:
-    """Raise a SettingError where a run on real servers is to have a virtual clock."""
+    """Raise a SettingError if a run on real servers has a virtual clock."""
     if (speeds := told(Clocked, settings).speeds) != "none":
         raise SettingError("speeds", speeds, "none on real servers, whose time is real")
 
 
 def require_virtual_time(settings: Settings) -> None:
-    """Raise a SettingError where a simulation without rounds has no virtual clock."""
+    """Raise a SettingError if a simulation without rounds has no virtual clock."""
     if settings.mode == "async" and told(Clocked, settings).speeds == "none":
         allowed = "uniform, lognormal or a .csv for mode=async, whose simulation needs a clock"
         raise SettingError("speeds", "none", allowed)

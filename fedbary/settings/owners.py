@@ -1,6 +1,6 @@
-"""The parts that own settings: which there are of each kind, and what each declares.
+"""The parts that own settings, by kind, and the parameters of each.
 
-What is asked here is imported, and PyTorch with it; names alone are in `fedbary.parts.registry`.
+Parts are imported, and PyTorch with them; names alone are in `fedbary.parts.registry`.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ BOOKKEEPING = frozenset(
         "protocol",
     }
 )
-"""Settings of every run that say where and how it is made, not what comes out of it.
+"""Settings on the place and manner of a run, which do not change its results.
 
-A protocol is in the other settings.
+A protocol is visible in the other settings.
 """
 
 
@@ -61,7 +61,7 @@ def steps() -> Owned:
 
 
 def divergences() -> tuple[str, ...]:
-    """Return the rules that make a divergence least."""
+    """Return the rules that minimise a divergence."""
     return tuple(import_module("fedbary.aggregation").DIVERGENCES)
 
 
@@ -84,10 +84,10 @@ def local_methods() -> Mapping[str, Owned]:
 
 @cache
 def owners() -> Mapping[str, Mapping[str, Owned]]:
-    """Return what each part owns, by the setting that chooses it and by its name.
+    """Return each part's parameters, by the setting that chooses it and by its name.
 
-    Partitioners of flwr-datasets are left out: they are imported where one is chosen.
-    Where two parts of a run own a setting of one name, the later kind's says what it is.
+    Partitioners of flwr-datasets are left out: they are imported where one is chosen. If two parts
+    of a run own a setting of one name, the later kind defines it.
     """
     return {
         "task": {name: declared(limits.of(name).Parameters) for name in limits.TASKS},
@@ -102,17 +102,17 @@ def owners() -> Mapping[str, Mapping[str, Owned]]:
 
 
 def owned(setting: str, name: object) -> Owned:
-    """Return what a part owns; nothing for an unknown one, or a network of one's own."""
+    """Return a part's parameters; none for an unknown one, or a user's own network."""
     if setting == "partition":
         return parameters_of(str(name))
     return owners().get(setting, {}).get(str(name), {})
 
 
 def owned_by(chosen: Settings | Mapping[str, Any]) -> dict[str, Owned]:
-    """Return what each of a run's parts owns, by the setting that chooses it.
+    """Return the parameters of each of a run's parts, by the setting that chooses it.
 
-    A local method owns nothing that the run's method leaves unused. Where the method does not use
-    the local inference, the steps are in its place.
+    A local method owns no parameter that the run's method leaves unused. If the method does not use
+    the local inference, the steps replace it.
     """
     values = chosen if isinstance(chosen, Mapping) else vars(chosen)
     return dict(_owned_by(tuple((setting, str(values[setting])) for setting in owners())))
@@ -138,14 +138,14 @@ def unused_by(method: type[Method]) -> frozenset[str]:
 
 @cache
 def bookkeeping() -> frozenset[str]:
-    """Return the settings that say where and how a run is made, not what comes out of it."""
+    """Return the settings on the place and manner of a run, which do not change its results."""
     of_trackers = {name for own in _declared_in("runs/tracking").values() for name in own}
     return BOOKKEEPING | of_trackers
 
 
 @cache
 def _declared_in(room: str) -> Mapping[str, Owned]:
-    """Return what the parts of a room declare, by their names; nothing where one declares none."""
+    """Return the parameters of a room's parts, by name; none for a part that declares none."""
     found = {
         name: import_module(f"fedbary.{room.replace('/', '.')}.{name}") for name in modules(room)
     }

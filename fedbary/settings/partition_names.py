@@ -1,4 +1,4 @@
-"""The partitioners of flwr-datasets and their parameters; they are imported where one is asked."""
+"""The partitioners of flwr-datasets and their parameters, imported on demand."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ GIVEN = {
     "min_partition_size": "min_examples",
     "shuffle": "",
 }
-"""Parameters that other settings, or the data, give, each with what does.
+"""Parameters that come from other settings or the data, each with its source.
 
 A client's examples are kept in their order, so that it does not matter whether they are shuffled.
 """
 
 VERTICAL = "Vertical"
-"""How the names of those begin that deal columns, not examples."""
+"""Prefix of the names of those that deal columns, not examples."""
 
 
 @cache
 def partitioners() -> Mapping[str, Mapping[str, Parameter]]:
     """Return the parameters of each partitioner that settings can describe, by its name.
 
-    One is left out that takes no number of clients, or cannot do without a list or a function.
+    A partitioner is left out if it takes no number of clients, or needs a list or a function.
     Without flwr-datasets there are none.
     """
     found = {name: _parameters(kind) for name, kind in classes().items()}

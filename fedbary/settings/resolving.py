@@ -1,4 +1,4 @@
-"""A run's settings: simulation.yaml, a preset, and what the command line says, in this order."""
+"""A run's settings: from simulation.yaml, a preset and the command line, in this order."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def resolve(overrides: Mapping[str, Any], file: Path = DEFAULTS) -> Settings:
 
 
 def completed(overrides: Mapping[str, Any], file: Path = DEFAULTS) -> Settings:
-    """Return the settings of a run; words that its parts do not use are left out.
+    """Return the settings of a run; settings that its parts do not use are left out.
 
-    The order, the later over the earlier: simulation.yaml; what it says under `tasks` of the run's
-    task, and under `on_features` of a run with a backbone; `file`, where it is another; the preset
-    named by `protocol`; `overrides`.
+    Later sources override earlier ones: simulation.yaml; its section of the run's task in `tasks`,
+    and `on_features` with a backbone; `file`, if it is another; the preset named by `protocol`;
+    `overrides`.
 
     Parameters
     ----------
@@ -99,10 +99,10 @@ def completed(overrides: Mapping[str, Any], file: Path = DEFAULTS) -> Settings:
 
 
 def _defaults(chosen: Settings, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the defaults of what the chosen parts own.
+    """Return the defaults of the chosen parts' parameters.
 
-    A task has others in simulation.yaml for what the parts own that it chooses itself. A part with
-    a default of its own keeps that.
+    simulation.yaml may give other defaults for the parts that a task chooses itself. A part with a
+    default of its own keeps that.
     """
     found: dict[str, Any] = {}
     first = owned_by(values)
@@ -115,7 +115,7 @@ def _defaults(chosen: Settings, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def validated(values: Mapping[str, Any]) -> Settings:
-    """Return settings of which every one is given; no preset is applied to them.
+    """Return settings that are all given; no preset is applied.
 
     A parameter that a part did not have when an earlier version wrote them has its default.
 
@@ -139,7 +139,7 @@ def validated(values: Mapping[str, Any]) -> Settings:
     settings = _typed(values, extra)
     for setting, allows in conflicts(settings):
         raise SettingError(setting, getattr(settings, setting), allows)
-    for key in values:  # last: whose parameters there are is said by values that are right
+    for key in values:  # last: only correct values tell whose parameters there are
         if key not in extra and key not in Settings.model_fields and key not in OF_EVERY_RUN:
             _refuse(str(key), chosen)
     return settings
@@ -155,7 +155,7 @@ def _read(parameter: Parameter, value: object, part: str) -> Value:
 
 
 def _typed(values: Mapping[str, Any], extra: Mapping[str, Any] = MappingProxyType({})) -> Settings:
-    """Return settings each of which is of its type, which says nothing of their parts' own."""
+    """Return settings as their types, without their parts' own."""
     try:
         found = {k: v for k, v in values.items() if k in Settings.model_fields}
         return Settings(**{**found, **extra})

@@ -21,8 +21,8 @@ def resolve_run_config(run_config: Mapping[str, Any]) -> Settings:
     """Return the settings of a Flower run.
 
     `flwr run --run-config` may set only keys that pyproject.toml lists: it lists one, `settings`,
-    which holds words as on the command line, ``'settings="rule=WB rounds=3"'``; "" means: as
-    simulation.yaml says. Words that give every setting are taken as they are.
+    which holds words as on the command line, ``'settings="rule=WB rounds=3"'``. "" means the
+    defaults of simulation.yaml. Words that give every setting are taken as they are.
 
     Raises
     ------

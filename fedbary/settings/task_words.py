@@ -1,4 +1,4 @@
-"""Settings of tasks by what their data are; a task's file in `limits` names those that it has."""
+"""Settings of tasks by their kind of data; a task's file in `limits` names those that it has."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from fedbary.parts.parameters import (
 )
 
 Idle = Mapping[str, tuple[str, object, str]]
-"""Words without use where another word has a value, each with both, and what does use it."""
+"""Settings that another setting's value makes useless, each with both, and the value that uses
+it."""
 
 
 @dataclass(frozen=True)

@@ -35,13 +35,13 @@ def require_used_by_some(named: Mapping[str, Any], runs: Sequence[Settings]) -> 
         if all(name in without_use for without_use in unused):
             part, uses = unused[0][name]
             value = getattr(runs[0], name, named[name])
-            raise SettingError(name, value, f"no value: {part} does not use it, but {uses}")
+            raise SettingError(name, value, f"no value: {part} does not use it; it uses {uses}")
 
 
 def _unused(settings: Settings) -> Iterator[tuple[str, tuple[str, str]]]:
-    """Yield settings without use, each with the part that has none for it and what that uses.
+    """Yield settings without use, each with the part that ignores it and the settings of that part.
 
-    Of two for one setting the later says more.
+    If a setting comes twice, the later entry says more.
     """
     yield from _of_other_parts(settings)
     task = limits.of(settings.task)

@@ -27,7 +27,7 @@ _SURPRISING = ("bool", "int", "timestamp")
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads YAML as its version 1.2 does where 1.1 surprises; a key that stands twice is an error.
+    """Reads YAML like version 1.2 where 1.1 surprises; a repeated key is an error.
 
     `no`, `on`, `010`, `12:30` and dates are texts.
     """
@@ -60,7 +60,7 @@ def _loaded(text: str) -> Any:
 
 
 def read_yaml(file: Path) -> dict[str, Any]:
-    """Return what a YAML file says under names; a SettingError names the file if it cannot."""
+    """Return a YAML file's mapping; a SettingError names the file if it cannot be read."""
     try:
         text = content_of(file).decode()
         require_short(text)

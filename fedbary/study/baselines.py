@@ -19,7 +19,7 @@ from fedbary.variational.regressor import Regressor, gaussian_nll, outputs
 
 
 def bayesian_linear(x: Tensor, y: Tensor, x_new: Tensor) -> Forecast:
-    """Predict by Bayesian linear regression, both precisions of largest evidence.
+    """Predict by Bayesian linear regression; both precisions maximise the evidence.
 
     Source: Bishop 2006, sections 3.3 and 3.5, by scikit-learn's BayesianRidge.
     """
@@ -77,8 +77,8 @@ def deep_ensemble(
 ) -> Forecast:
     """Predict by the moments of heteroscedastic networks, each trained by Adam on its Gaussian NLL.
 
-    The members differ in initial weights and in the order of their batches, and train side by
-    side. Without the adversarial examples of the paper.
+    The members differ in initial weights and in the order of their batches, and train side by side.
+    The paper's adversarial examples are left out.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""How long a run takes on this machine: from like runs that are done, else from a few steps."""
+"""Estimates of a run's time on this machine, from similar finished runs, else from a few steps."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ START_SECONDS = {"inline": 1.0, "ray": 5.0}
 """Seconds for reading the data, drawing pictures and starting what the engine needs."""
 
 ROUND_OVERHEAD = 1.15
-"""What a round takes over its clients' training: aggregation and evaluation."""
+"""Factor of a round's time over its clients' training: aggregation and evaluation."""
 
 
 EARLIER = {"train_fraction": 1.0, "server_fraction": 0.0, "method": BARYCENTRE, "model": "cnn"}
-"""What runs of versions without these settings had."""
+"""Values of these settings in runs of versions that lack them."""
 
 
 class Cost:
@@ -43,7 +43,7 @@ class Cost:
             self._known[_like(first)] = float(rows["seconds"].sum() / _passes(first))
 
     def seconds(self, settings: Settings) -> float | None:
-        """Return a run's seconds; None if a few steps cannot be tried, for want of data say."""
+        """Return a run's seconds; None if a few steps cannot be tried, without data for example."""
         row = pd.Series(settings.model_dump())
         key = _like(row)
         if key not in self._known:
@@ -55,7 +55,7 @@ class Cost:
 
 
 def _passes(row: pd.Series) -> float:
-    """Return how often a run passes over all the training data."""
+    """Return the number of a run's passes over all the training data."""
     used = row["train_fraction"] * (1 - row["server_fraction"])
     return float(row.get("local_epochs", 1) * row["rounds"] * row["participation"] * used)
 

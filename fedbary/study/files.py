@@ -21,17 +21,17 @@ RUNS = "runs.csv"
 """A row a run: its name, and the settings, versions and commit in which runs differ."""
 
 ROUNDS = "rounds.csv.gz"
-"""A row a round: the run's name and what was measured."""
+"""A row a round: the run's name and its measurements."""
 
 TOGETHER = "results.csv"
-"""A row a round with all that a run is, as earlier versions wrote it; it is read, not written."""
+"""A row a round with the run's settings, written by earlier versions; it is only read."""
 
 DIGITS = 6
 """Significant digits of a number in the table."""
 
 
 def is_table(folder: Path) -> bool:
-    """Whether a folder holds a table."""
+    """Return whether a folder holds a table."""
     return any((folder / name).exists() for name in (RUNS, TOGETHER))
 
 

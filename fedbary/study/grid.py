@@ -1,14 +1,14 @@
 """A grid of runs, from a file that names what varies.
 
-    title: What the report is headed by
-    about: What is compared and why, for a reader who has not seen the file.
-    settings: {protocol: short, engine: inline}      # for every run
-    grid:                                            # blocks; each is a product of its lists
+    title: Heading of the report about: The comparison and its reason, for a reader who has not seen
+    the file. settings: {protocol: short, engine: inline}      # for every run grid:
+    # blocks; each is a product of its lists
       - {dataset: digits, rule: FedAvg, bayesian_layers: 0, seed: [0, 1, 2]}
       - {dataset: digits, rule: [RKLB, WB], bayesian_layers: [1, 2, 3], seed: [0, 1, 2]}
 
-Runs come in the order of the file, the last list of a block changing fastest. What a block names
-has a use in one of its runs, and what it varies in each; `settings` may hold more.
+Runs come in the order of the file; the last list of a block changes fastest. A setting that a block
+names must have a use in one of its runs, and one that it varies in each run. `settings` may hold
+more.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from fedbary.settings.uses import require_used, require_used_by_some
 KEYS = ("title", "about", "settings", "grid")
 
 NAMING = ("dataset", "rule", "bayesian_layers", "seed")
-"""What every run's name says; other settings are in it only where runs differ in nothing else.
+"""Settings in every run's name; others are in it only if runs differ in nothing else.
 
-Where the method is not the barycentre, its name stands for the rule.
+If the method is not the barycentre, its name replaces the rule.
 """
 
 
@@ -56,14 +56,13 @@ def read_experiment(
     overrides
         Settings for every run, over the file's own; none that the grid varies.
     only
-        For some settings the values, as texts, of the runs to keep.
+        Values of some settings, as texts, of the runs to keep.
 
     Raises
     ------
     SettingError
-        If the file cannot be read, holds what it must not, names a setting that has no use, or
-        describes no run or one run twice;
-        the message names the file and the block.
+        If the file cannot be read, is not valid, names a setting that has no use, or describes no
+        run or one run twice. The message names the file and the block.
     """
     content = read_yaml(file)
     for key in content:
@@ -145,7 +144,7 @@ def _told(settings: Settings, given: Mapping[str, Any]) -> dict[str, Any]:
 
 @cache
 def _sections() -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
-    """Return what simulation.yaml sets for each task and in each protocol."""
+    """Return the settings of each task and protocol in simulation.yaml."""
     found = read_yaml(DEFAULTS)
     return {kind: found[kind] for kind in ("tasks", "protocols")}
 

@@ -14,8 +14,8 @@ from fedbary.settings.config import Settings
 class Meter:
     """Moves the bar as the runs' rounds are written, and says how much time is left.
 
-    What is left is the estimate of the work ahead times how true estimates proved so far: rounds
-    of an earlier sweep, with which this one goes on, took none of its time.
+    The time left is the estimate of the work ahead, scaled by the error of the estimates so far.
+    Rounds of an earlier sweep took none of this sweep's time.
     """
 
     def __init__(

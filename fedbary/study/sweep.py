@@ -1,4 +1,4 @@
-"""Run a grid: what is missing, several runs at a time, gathered in one table as they end."""
+"""Run a grid: missing runs, several at a time, gathered in one table as they end."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ POLL_SECONDS = 1.0
 class SweepFolder:
     """A results folder: the table, a folder and a log for each run.
 
-    A run is done if the table has it. One that was cut off goes on from its checkpoint; where its
-    settings or its code are others, or its files damaged, it is put aside, never removed.
+    A run is done if the table has it. A run that was cut off goes on from its checkpoint. If its
+    settings or code have changed, or its files are damaged, it is put aside, never removed.
     """
 
     path: Path
@@ -85,9 +85,9 @@ class SweepFolder:
         return self.path / "logs" / f"{name}.log"
 
     def has(self, name: str) -> bool:
-        """Whether a run's folder is that of a whole run, none of whose files are damaged.
+        """Return whether a run's folder holds a whole run without damaged files.
 
-        One that was given more rounds is not: its first ones were another run's.
+        A run that was given more rounds does not count: its first rounds were another run's.
         """
         try:
             folder = self.folder(name)
@@ -139,7 +139,7 @@ class SweepFolder:
 
 
 def default_jobs(experiment: Experiment) -> int:
-    """Return how many runs go at once: a core for each, but one that uses Ray takes them all."""
+    """Return the number of runs at a time: a core for each, but a run on Ray takes them all."""
     if any(settings.engine == "ray" for settings in experiment.runs.values()):
         return 1
     cores = max(settings.cpus_per_client for settings in experiment.runs.values())
@@ -147,7 +147,7 @@ def default_jobs(experiment: Experiment) -> int:
 
 
 def plan(experiment: Experiment, results: SweepFolder, jobs: int, console: Console) -> None:
-    """Print each run of the grid, whether it is done, and how long it should take."""
+    """Print each run of the grid: done or not, and its estimated time."""
     cost = Cost(list(results.done.values()))
     listing = Table("run", "state", "estimate", title=experiment.title)
     left, unknown = 0.0, 0
@@ -171,10 +171,10 @@ def plan(experiment: Experiment, results: SweepFolder, jobs: int, console: Conso
 def sweep(
     experiment: Experiment, results: SweepFolder, jobs: int, console: Console
 ) -> dict[str, str]:
-    """Make the runs that are missing; return those that nobody made, with what was wrong.
+    """Make the missing runs; return those that failed, each with its error.
 
-    The table is written after every run. When the sweep itself ends early, by Ctrl-C say, the
-    runs at work are stopped, and the next sweep goes on with those.
+    The table is written after every run. If the sweep itself ends early, by Ctrl-C for example, the
+    active runs are stopped, and the next sweep resumes them.
     """
     todo = {name: s for name, s in experiment.runs.items() if name not in results.done}
     (results.path / "logs").mkdir(parents=True, exist_ok=True)
@@ -241,11 +241,11 @@ def _begin_or_go_on(
 def _last_words(log: Path) -> str:
     text = log.read_text(encoding="utf-8", errors="replace")
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1].removeprefix("fedbary: ") if lines else "it ended without a word"
+    return lines[-1].removeprefix("fedbary: ") if lines else "it ended without output"
 
 
 def _score(settings: Settings, rows: pd.DataFrame) -> str:
-    """Return the scores of a run's result, as its task says them, and how long it took."""
+    """Return the scores of a run's result in its task's words, and its duration."""
     scores = {str(name): value for name, value in result_rows(rows).iloc[0].items()}
     return f"{task_of(settings).said(scores)}  {duration(rows['seconds'].sum())}"
 
@@ -254,8 +254,8 @@ def _score(settings: Settings, rows: pd.DataFrame) -> str:
 def _locked(path: Path, wait: bool = False) -> Iterator[IO[str]]:
     """Open a file to append to, locked for as long as any process has it open.
 
-    A run's log is its process's output: a run whose sweep was killed cannot be started a second
-    time while it is still at work.
+    A run's log is its process's output. The lock keeps a run whose sweep was killed from being
+    started twice while it is still active.
     """
     import fcntl
 

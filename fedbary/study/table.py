@@ -1,15 +1,19 @@
 """The tidy table of an experiment: a row per run and round.
 
-The columns are, in this order: `format`; `run`, its name; every setting; where and when it was
-made (`device`, `commit`, `started`, `versions.*`); `round` and what was measured in it. A name
-with dots is a value within a group: `local_models.worst10_accuracy`, `ood.auroc_entropy`,
-`rejection.0.1` (accuracy with a tenth rejected), `log_var.fc1.weight` (mean log-variance),
-`monte_carlo.ece_15` (standard deviation of the ECE over repeated draws of the networks),
-`by_chance.ece_15` (the ECE that a calibrated model of the same confidences has by chance).
-`members` is how many networks predict together, where some do, a gate among them.
-`train_nll` is the mean over the training examples of the clients' last local epoch, in nats.
-`label_counts`, in round 0, is who holds what: JSON, a list of counts by class for each client (of
-a regression empty).
+The columns are, in this order: `format`; `run`, its name; every setting; the place and time of the
+run (`device`, `commit`, `started`, `versions.*`); `round` and its measurements.
+
+A name with dots is a value within a group:
+
+- `local_models.worst10_accuracy`, `ood.auroc_entropy`;
+- `rejection.0.1`: accuracy with a tenth rejected;
+- `log_var.fc1.weight`: mean log-variance;
+- `monte_carlo.ece_15`: standard deviation of the ECE over repeated draws of the networks;
+- `by_chance.ece_15`: the ECE that a calibrated model of the same confidences has by chance.
+
+`members` is the number of networks that predict together, a gate included. `train_nll` is the mean
+over the training examples of the clients' last local epoch, in nats. `label_counts`, in round 0, is
+the partition: JSON, a list of counts by class for each client (empty for a regression).
 """
 
 from __future__ import annotations
@@ -35,10 +39,10 @@ from fedbary.settings.owners import methods
 from fedbary.study import files
 
 FORMAT = 1
-"""Raised whenever a column changes its meaning."""
+"""Increased whenever a column changes its meaning."""
 
 ABOUT, GRID = "about.yaml", "grid.yaml"
-"""Either tells what an experiment is called and compares; the former goes before."""
+"""Either holds an experiment's title and purpose; the former takes precedence."""
 
 PER_CLIENT = ("clients", "refused", "journal")
 
@@ -75,13 +79,13 @@ def read_run(name: str, folder: Path) -> pd.DataFrame:
 
 @contextmanager
 def _as_written(file: Path) -> Iterator[None]:
-    """Let what reading a damaged file raises name the file."""
+    """Let errors of reading a damaged file name the file."""
     try:
         yield
     except SettingError:
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise SettingError(str(file), error, "what the run wrote") from None
+        raise SettingError(str(file), error, "the file as the run wrote it") from None
 
 
 def _row(metrics: dict[str, Any]) -> dict[str, Any]:
@@ -91,7 +95,7 @@ def _row(metrics: dict[str, Any]) -> dict[str, Any]:
 
 
 def _training(clients: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return what a round's clients say of their training together."""
+    """Return the clients' training metrics of a round, averaged."""
     row = {"train_seconds": math.fsum(client.get("train-seconds", 0) for client in clients)}
     told = [client for client in clients if {"train-nll", "num-examples"} <= client.keys()]
     if examples := sum(client["num-examples"] for client in told):
@@ -142,7 +146,7 @@ def result_rows(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _least_rounds(rows: pd.DataFrame) -> float:
-    """Return how many rounds the rows of a run must have: all, or those before it may stop."""
+    """Return the least number of rounds of a run: all, or those before it may stop."""
     asked = float(rows["rounds"].max())
     patience = float(rows["patience"].max()) if "patience" in rows else 0.0
     best = float(rows[BEST_ROUND].max()) if BEST_ROUND in rows else math.nan
@@ -150,7 +154,7 @@ def _least_rounds(rows: pd.DataFrame) -> float:
 
 
 def joined(runs: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Return the rows of runs in one table, every run's settings before what was measured."""
+    """Return the rows of runs in one table, settings before measurements."""
     table = pd.concat(runs, ignore_index=True)
     first = [c for run in runs for c in itertools.takewhile(lambda c: c != "commit", run)]
     columns = [c for c in dict.fromkeys([*first, *table]) if c != "label_counts"]
@@ -163,7 +167,7 @@ def write_table(results: Path, runs: Sequence[pd.DataFrame]) -> None:
 
 
 def write_about(results: Path, title: str, about: str) -> None:
-    """Write what the experiment is called and compares, unless the folder's grid says the same."""
+    """Write the experiment's title and purpose, unless the folder's grid has the same."""
     told = {"title": title, "about": about}
     if read_about(results) != told:
         text = yaml.safe_dump(told, allow_unicode=True, sort_keys=False)
@@ -204,8 +208,8 @@ def with_methods(table: pd.DataFrame) -> pd.DataFrame:
 def differing_setting(rows: pd.DataFrame, settings: Mapping[str, Any]) -> str | None:
     """Return the first setting that the table has for a run with another value; None if none.
 
-    Settings that the table does not know of the run are passed over: an earlier version made its
-    numbers, which had none such.
+    Settings that the table lacks for the run are ignored: an earlier version, without them, made
+    its numbers.
     """
     written = rows.iloc[0].dropna().to_dict()
     row = translated(written)
@@ -223,7 +227,7 @@ def differing_setting(rows: pd.DataFrame, settings: Mapping[str, Any]) -> str | 
 
 
 def public(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out what tells of one machine's folders; of a data set's path the last part stays."""
+    """Remove paths of this machine's folders; the last part of a data set's path stays."""
     kept = {k: v for k, v in settings.items() if k not in ("output", "data_dir")}
     for key in ("dataset", "test_dataset", "ood_dataset", "backbone_weights"):
         if key in kept:

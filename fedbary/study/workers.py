@@ -16,14 +16,14 @@ from fedbary.settings.config import Settings
 Make = Callable[[str, Settings, WarmProcess], None]
 
 STOP_SECONDS = 10.0
-"""How long the end of a sweep waits for its threads; what they have started is killed by then."""
+"""Seconds that the end of a sweep waits for its threads; their processes are killed by then."""
 
 GENTLE_SECONDS = 3.0
-"""How long a process may take to end once asked."""
+"""Seconds that a process may take to end once asked."""
 
 
 class Workers:
-    """So many threads, each with a warm process of its own, that make runs one after another.
+    """Threads that make runs one after another, each with a warm process of its own.
 
     An exception in their `with` block stops the runs at work, and no further one begins. The
     threads are daemons: one that hangs, in a download say, does not hold the process.
@@ -35,7 +35,7 @@ class Workers:
     runs
         The settings of each run by its name.
     make
-        Makes a run: `make(name, settings, warm)`; what it raises is why the run failed.
+        Makes a run: `make(name, settings, warm)`; its error is the reason of a failure.
     """
 
     def __init__(self, jobs: int, runs: Mapping[str, Settings], make: Make) -> None:
@@ -56,7 +56,7 @@ class Workers:
         return self
 
     def ended(self, seconds: float) -> Iterator[tuple[str, Exception | None]]:
-        """Yield the runs that have ended, by name with what went wrong; wait for the first."""
+        """Yield the runs that have ended, by name with their errors; wait for the first."""
         try:
             yield self._ended.get(timeout=seconds)
             while True:

@@ -1,4 +1,4 @@
-"""What runs are about: their data, loss, scores and pictures, a file for each task.
+"""Tasks: the data, loss, scores and pictures of a run, a file for each task.
 
 A task is a module of this package whose name has no leading underscore; the setting `task` names
 it. It defines one class, a `Task`. Nothing else has to be told of a new one. A module of the same

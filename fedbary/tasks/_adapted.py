@@ -46,7 +46,7 @@ def adapted_network(
     Parameters
     ----------
     settings
-        They say which adapters, which head, and how many layers are Gaussian.
+        They name the adapters, the head, and the number of Gaussian layers.
     backbone
         Stays as it is.
     shape
@@ -54,7 +54,7 @@ def adapted_network(
     outputs
         Number of outputs.
     seed
-        Of the head's weights; of the adapters' A another is derived.
+        Seed of the head's weights; the seed of the adapters' A is derived from it.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What an image classifier's uncertainty is worth beyond the test set as it is."""
+"""Worth of an image classifier's uncertainty beyond the plain test set."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from fedbary.scores.metrics import auroc, evaluate
 from fedbary.tasks._class_scores import ECE_BINS
 
 REPEATS = 5
-"""Sets of networks drawn from the final posterior, over which the ECE's own spread is taken."""
+"""Number of sets of networks drawn from the final posterior for the spread of the ECE."""
 
 
 def spread_over_draws(
     here: Prediction, labels: Tensor, redrawn: Callable[[int], Prediction]
 ) -> dict[str, float]:
-    """Return how far the ECE moves with the draw of the networks: its standard deviation.
+    """Return the standard deviation of the ECE over draws of the networks.
 
     Parameters
     ----------
@@ -75,9 +75,9 @@ def on_corrupted(
 
 
 def detection(here: Prediction, there: Prediction) -> dict[str, float | None]:
-    """Return how well the uncertainties tell foreign images (there) from the test set's (here).
+    """Score uncertainties as detectors of foreign images (there) among test images (here).
 
-    Where the method has a distance to the classes, it is how well that tells them apart, too.
+    If the method has a distance to the classes, the distance is scored likewise.
     """
     found = {
         "auroc_entropy": auroc(here.entropy, there.entropy),

@@ -1,4 +1,4 @@
-"""What a round's line has of classes: scores and their limits, uncertainty, fairness."""
+"""Entries of a round's line on classes: scores and their limits, uncertainty, fairness."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from fedbary.scores.temperature import TEMPERATURES, fitted_temperature
 from fedbary.tasks.shared.values import ClientMetrics, Outcome
 
 ECE_BINS = (15, 100)
-"""The numbers of bins in use: most papers' and BA-BFL's; both are recorded beside `ece_bins`."""
+"""Numbers of bins of most papers and of BA-BFL; both are recorded beside `ece_bins`."""
 
 SCORES = {"accuracy": (0.0, 1.0), "nll": NLL_RANGE, "ece": (0.0, 1.0), "brier": (0.0, 2.0)}
 """The scores of a model's probabilities, each with its least and its largest value."""
@@ -36,10 +36,10 @@ OWN = {
     "personal": "personal-",
     **{f"projected-{called}": f"projected-{called}-" for called in STRENGTHS},
 }
-"""How metrics of a client's evaluation begin, by the model that they are of."""
+"""Prefixes of a client's evaluation metrics, by the scored model."""
 
 DATA = {"held_out": "", "shares": "share-"}
-"""How they go on, by the data: what the client holds out, the test set by its label shares."""
+"""Their second parts, by the data: the client's holdout, or the test set by its label shares."""
 
 REJECTED = tuple(tenth / 10 for tenth in range(10))
 """Fractions of the test set that are rejected, most uncertain first."""
@@ -50,14 +50,14 @@ ECE = ("ece", 100, "Expected calibration error (%)", GREEN)
 
 
 def known_temperature(outcome: Outcome) -> float | None:
-    """Return the temperature of the global model's predictions, where the clients have told."""
+    """Return the calibration temperature of the global model, if the clients have told it."""
     if schema.TEMPERATURE in outcome.told:
         return float(outcome.told[schema.TEMPERATURE])
     return fitted_temperature(outcome.held_out)
 
 
 def at_temperature(prediction: Prediction, labels: Tensor, temperature: float) -> dict[str, Any]:
-    """Return what the round's line has of a temperature: T, and the scores without it."""
+    """Return the line's entries on a temperature: T, and the scores without it."""
     plain = evaluate(prediction.probs, labels)
     ece = {f"ece_{bins}": evaluate(prediction.probs, labels, bins)["ece"] for bins in ECE_BINS}
     return {schema.TEMPERATURE: temperature, schema.UNTEMPERED: {**plain, **ece}}
@@ -75,7 +75,7 @@ def known(scores: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, f
 
 
 def summary(trained: Sequence[ClientMetrics], held_out: Sequence[ClientMetrics]) -> dict[str, Any]:
-    """Return how fair the clients' own models are, and the global one on what they hold out."""
+    """Return the fairness of the clients' own models, and of the global one on their holdouts."""
     line: dict[str, Any] = {}
     if told := [client for client in trained if "local-accuracy" in client]:
         line[schema.LOCAL_MODELS] = _spread(told, "local-accuracy")
@@ -107,9 +107,9 @@ def uncertainty(prediction: Prediction, labels: torch.Tensor) -> dict[str, Any]:
 
 
 def at_end(prediction: Prediction, labels: torch.Tensor, seed: int) -> dict[str, Any]:
-    """Return the accuracy on what is left when the most uncertain predictions are put aside.
+    """Return selective accuracies: the most uncertain predictions are put aside.
 
-    And the ECE that a calibrated model of these confidences has by chance.
+    Beside them stands the ECE that a calibrated model of these confidences has by chance.
     """
     kept = accuracy_after_rejection(prediction.probs, labels, prediction.entropy, REJECTED)
     chance = {f"ece_{bins}": ece_by_chance(prediction.probs, bins, seed) for bins in ECE_BINS}
@@ -118,7 +118,7 @@ def at_end(prediction: Prediction, labels: torch.Tensor, seed: int) -> dict[str,
 
 
 def means(clients: Sequence[ClientMetrics], names: Iterable[str] = SCORES) -> dict[str, float]:
-    """Return the means of the clients' scores, weighted by how many examples they are of.
+    """Return the means of the clients' scores, weighted by their numbers of examples.
 
     A score is that of the clients who have told it; NaN where none has.
     """

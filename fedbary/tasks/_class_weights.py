@@ -1,20 +1,19 @@
 """Cross-entropy with weights for rare classes, and what the weights do to probabilities.
 
-`balanced` weights w_c = N / (K N_c) give every class the same total weight N/K; N_c are the rows
-of class c **of all clients together**, so that every client minimises its part of one objective.
-Counted at each client they would differ by client: where a class is common it would be rare
-elsewhere, and the sum of the clients' objectives would be nobody's.
+`balanced` weights w_c = N / (K N_c) give every class the same total weight N/K. N_c counts the rows
+of class c **over all clients**, so that every client minimises its part of one objective. Counts of
+each client alone would give each client weights of its own, and the clients no common objective.
 
-The price is calibration. Under the weights the best probabilities are
+The price is calibration. The best probabilities for weighted rows are
 
     q(c | x) = w_c p(c | x) / Σ_d w_d p(d | x),
 
 those of a population in which all classes are equally frequent. They overstate rare classes: NLL
 and Brier score of real rows become worse, on purpose. The ECE of the largest probability need not
-show it, as what is overstated of one class and understated of the other can cancel in a bin.
-`natural` undoes it, p ∝ q / w. Of two classes that changes no ranking of rows, thus neither AUROC
-nor sensitivity at a specificity, only which class is the more probable. Weights are for training
-where a rare class would not be learnt (by a few steps, say), not for moving a threshold.
+show it: an overstated and an understated class can cancel in a bin. `natural` undoes it, p ∝ q / w.
+With two classes this keeps the ranking of rows, thus AUROC and sensitivity at a specificity. It
+only changes which class is the more probable. Use weights to learn a rare class (in a few steps,
+say), not to move a threshold.
 """
 
 from __future__ import annotations
@@ -64,9 +63,9 @@ def class_weights(scheme: str, counts: Sequence[int] | Tensor) -> Tensor:
 def weighted_cross_entropy(weights: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
     """Return the loss (1/B) Σ_i w_{y_i} · −log softmax(logits_i)[y_i], in nats.
 
-    The sum is divided by the number of rows B, not by their weights' sum as PyTorch's
-    ``weight=`` does with its mean: that would count the rare row of a batch by what lies beside
-    it, and would take the weights out of batches and clients of a single class.
+    The sum is divided by the number of rows B. PyTorch's ``weight=`` divides by the sum of the
+    weights instead. A rare row would then count by the other rows of its batch, and weights would
+    cancel in batches and clients of a single class.
 
     Parameters
     ----------
@@ -76,7 +75,7 @@ def weighted_cross_entropy(weights: Tensor) -> Callable[[Tensor, Tensor], Tensor
     Returns
     -------
     Callable
-        Of logits (B, K) and labels (B,): what the local methods take as `nll`.
+        Loss of logits (B, K) and labels (B,); the local methods take it as `nll`.
     """
 
     def loss(logits: Tensor, labels: Tensor) -> Tensor:
@@ -92,7 +91,7 @@ def natural(logits: Tensor, weights: Tensor) -> Tensor:
     Parameters
     ----------
     logits : Tensor
-        What a network trained with the weights answers, (…, K); their softmax is q.
+        Logits of a network trained with the weights, (…, K); their softmax is q.
     weights : Tensor
         w, (K,), above 0.
     """

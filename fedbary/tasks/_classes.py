@@ -1,4 +1,4 @@
-"""What tasks with classes share: predictions by the mean softmax, and all that is made of them."""
+"""Common part of tasks with classes: predictions by the mean softmax, and all that follows."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Classes(Task):
 
     @property
     def bins(self) -> int:
-        """How many bins the expected calibration error has."""
+        """Number of bins of the expected calibration error."""
         return told(OfClasses, self.settings).ece_bins
 
     # What is the task's own
@@ -70,11 +70,11 @@ class Classes(Task):
         return self.taken(x, facts)
 
     def at_once(self, x: Tensor) -> int:
-        """Return how many of the inputs networks answer at a time."""
+        """Return the number of inputs that networks answer at a time."""
         return AT_ONCE
 
     def adjusting(self, facts: Facts) -> Callable[[Tensor], Tensor]:
-        """Return what makes of a network's answer logits whose softmax are the probabilities."""
+        """Return the function that turns a network's answer into logits of the probabilities."""
         return lambda answer: answer
 
     def judged(self, prediction: Prediction, y: Tensor) -> dict[str, float]:
@@ -85,7 +85,7 @@ class Classes(Task):
     def at_end(
         self, outcome: Outcome, prediction: Prediction, x: Tensor, y: Tensor, facts: Facts
     ) -> dict[str, Any]:
-        """Return what the uncertainties of a kept round are worth, of classes one by one."""
+        """Return the worth of a kept round's uncertainties, class by class."""
         return _class_scores.at_end(prediction, y, self.seed("chance"))
 
     def temperature(self, outcome: Outcome) -> float | None:
@@ -95,7 +95,7 @@ class Classes(Task):
     # At a client
 
     def label_counts(self, shard: Shard, signature: Any) -> list[int]:
-        """Return how many examples of each class a shard holds, with those that it holds out."""
+        """Return a shard's number of examples of each class, held-out ones included."""
         labels = self.strata(torch.cat([shard.y, shard.y_held_out]))
         counts: list[int] = torch.bincount(labels, minlength=len(signature.classes)).tolist()
         return counts
@@ -103,7 +103,7 @@ class Classes(Task):
     def client_scores(
         self, model: nn.Module, on: Tested, facts: Facts, seed: int, by: Predictive | None = None
     ) -> dict[str, float]:
-        """Score a model at a client; with weights by the four scores of probabilities alone."""
+        """Score a model at a client; weighted examples have only the scores of probabilities."""
         x, y, weights = on
         held = by or Predictive(model.state_dict())
         prediction = self.predicted(model, x, facts, seed, held)
@@ -125,7 +125,7 @@ class Classes(Task):
     # At the server
 
     def scores(self, outcome: Outcome, facts: Facts) -> Scored:
-        """Score the global model on the test set, or, without one, on what the sites hold out."""
+        """Score the global model on the test set; without one, on the sites' holdouts."""
         temperature = self.temperature(outcome)
         if self.settings.dataset == "none":
             return self._scored_by_sites(outcome, temperature)
@@ -149,11 +149,11 @@ class Classes(Task):
         return Scored(found, line, prediction)
 
     def behind(self, prediction: Prediction, labels: Tensor) -> dict[str, str]:
-        """Return how far a prediction is behind a linear model of the inputs, where that is far."""
+        """Return the lag behind a linear model of the inputs, if it is large."""
         return _linear.classes_behind(self.held, self.deal, prediction, labels)
 
     def _scored_by_sites(self, outcome: Outcome, temperature: float | None) -> Scored:
-        """Return the means of the sites' scores, by how much each holds out, at temperature 1."""
+        """Return the sites' mean scores at temperature 1, weighted by the size of the holdouts."""
         scores = dict.fromkeys(self.limits, math.nan)
         if told := [client for client in outcome.held_out if client.keys() >= SCORES.keys()]:
             scores = _class_scores.means(told, self.limits)
@@ -182,7 +182,7 @@ class Classes(Task):
         return line
 
     def pictures_of_clients(self, line: Mapping[str, Any]) -> Iterator[tuple[str, Figure]]:
-        """Yield who gains by a model of its own, where the line of a round tells."""
+        """Yield a picture of the clients' gains by models of their own, if there are scores."""
         clients = line.get(schema.HELD_OUT, {}).get("clients", [])
         gains: dict[str, dict[str, float]] = {}
         for data, part in _class_scores.DATA.items():
@@ -206,7 +206,7 @@ class Classes(Task):
         return found.tempered(self.temperature(outcome) or 1.0)
 
     def predict_global(self, outcome: Outcome, x: Tensor, facts: Facts, *again: int) -> Prediction:
-        """Predict what a round scores; with numbers beside by another draw of the networks."""
+        """Predict the scored inputs of a round; further numbers choose another draw of networks."""
         seed = self.seed("predict-global", outcome.round, *again)
         return self.predicted(outcome.model, x, facts, seed, outcome)
 

@@ -29,7 +29,7 @@ def scored(
     backbone: Backbone | None = None,
     folder: str = "",
 ) -> tuple[Tensor, Tensor]:
-    """Return what models are scored on, as they take it, and labels, on a device."""
+    """Return the inputs that models are scored on, in their form, and labels, on a device."""
     x, y = deal.evaluation_data(held, dealt)
     x = _features.kept_features(x, backbone, folder) if backbone else x
     return (by(x) if by else x).to(device), y.to(device)

@@ -1,4 +1,4 @@
-"""Signs that a model has not learned, by what its predictions are worth on labelled examples."""
+"""Signs that a model has not learned, from its predictions of labelled examples."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from fedbary.predictive.networks import evaluation
 from fedbary.runs import schema
 
 AS_GOOD = 0.98
-"""The part of a score of no inputs at all from which a model counts as no better."""
+"""Fraction of the score without inputs from which a model counts as no better."""
 
 FAR = 2.0
-"""How many times that NLL a loss is that diverges."""
+"""Multiple of that NLL above which a loss counts as diverging."""
 
 LOOKED_AT = 64
-"""Inputs by which a dead layer is told."""
+"""Number of inputs that show a dead layer."""
 
 NOT_FINITE = "its predictions are not finite"
 
 
 def no_better(scores: Mapping[str, float], counts: Sequence[float]) -> str:
-    """Say in what a model is no better than one without inputs; "" if it is better in anything.
+    """Say in which scores a model is no better than one without inputs; "" if it is better in one.
 
     The latter answers with the commonest class, and its NLL is the classes' entropy
     H = −Σ_c π_c log π_c, in nats. Both accuracy and NLL must be no better.
@@ -46,7 +46,7 @@ def no_better(scores: Mapping[str, float], counts: Sequence[float]) -> str:
     entropy, commonest = float(-(shares * np.log(shares)).sum()), float(shares.max())
     if accuracy > commonest + 1e-9 or nll < AS_GOOD * entropy:
         return ""
-    said = f"accuracy {100 * accuracy:.2f} % is no better than always the commonest class's "
+    said = f"accuracy {100 * accuracy:.2f} % is no better than the commonest class alone, "
     said += f"{100 * commonest:.2f} %"
     if nll > FAR * entropy:
         said += f", and an NLL of {nll:.3g}, against {entropy:.3g} without any input, diverges"

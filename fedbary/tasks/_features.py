@@ -57,7 +57,7 @@ def of_shard(shard: Shard, backbone: Backbone, folder: str) -> Shard:
 
 
 def shape_of(settings: Settings, layout: ImageLayout) -> tuple[int, ...]:
-    """Return the shape of what the model takes: an image's, or the number of features.
+    """Return the shape of the model's input: an image's, or the number of features.
 
     Raises
     ------
@@ -76,7 +76,7 @@ def shape_of(settings: Settings, layout: ImageLayout) -> tuple[int, ...]:
 
 
 def ask_projection(scale: Normaliser, settings: Settings) -> Dialogue[Normaliser]:
-    """Ask for second moments of standardised features; return how they are projected, too."""
+    """Ask for second moments of standardised features; return the projection too."""
     mean, std = (torch.tensor(held, dtype=torch.float64) for held in (scale.mean, scale.std))
     moments = yield from _moments.ask(Standardiser(mean, std))
     own = told(OfImages, settings)

@@ -25,10 +25,10 @@ LUMINANCE = (0.299, 0.587, 0.114)
 """Weights of red, green and blue in an image's luminance, ITU-R BT.601."""
 
 BYTES = 255
-"""What bytes are divided by."""
+"""Divisor of bytes."""
 
 FAR, NARROW = 0.5, 0.1
-"""How far beyond the range of training pixels may lie, and which part of it is narrow."""
+"""Tolerance beyond the range of training pixels, and the fraction of it that counts as narrow."""
 
 
 def load_dataset(settings: Settings, labels: Labels = CLASSES) -> Dataset:
@@ -84,7 +84,7 @@ def layout_of(settings: Settings, labels: Labels = CLASSES) -> ImageLayout:
 
 
 def augments(settings: Settings, labels: Labels = CLASSES) -> Augment:
-    """How training images of the data set are changed at random."""
+    """Random changes of the data set's training images."""
     chosen = told(OfImages, settings).augment
     return load_dataset(settings, labels).augment if chosen == "auto" else chosen
 
@@ -122,7 +122,7 @@ def _in_shape(other: Dataset, shape: tuple[int, ...], device: torch.device) -> T
 
 
 def compared(x: Tensor, said: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return a line if images (N, C, H, W) have a narrow range beside the training images'.
+    """Return a line if the range of images (N, C, H, W) is narrow beside the training images'.
 
     Features have none.
 
@@ -136,7 +136,7 @@ def compared(x: Tensor, said: Mapping[str, Any]) -> tuple[str, ...]:
     Raises
     ------
     SettingError
-        If they are bytes and the others were standardised, or run far beyond the others' range.
+        If they are bytes and the training images were standardised, or lie far outside that range.
     """
     if x.ndim == 2:
         return ()

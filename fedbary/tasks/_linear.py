@@ -1,9 +1,9 @@
-"""How far a model is behind a linear one of pixels or columns, which sees all data in one place.
+"""Lag of a model behind a linear one of pixels or columns, which sees all data in one place.
 
 The server fits it by ridge regression to the training examples that it reads: in a simulation those
-of all clients, else its own. Of more than two classes a linear discriminant sees what the ridge
-regression answers, which alone would miss a class between two others. Nothing is asked of a site.
-Both models are scored on the same examples.
+of all clients, else its own. With more than two classes a linear discriminant reads the answers of
+the ridge regression, which alone would miss a class between two others. No site is asked. Both
+models are scored on the same examples.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from fedbary.runs import schema
 from fedbary.scores.ridge import discriminant, ridge
 
 FAR = 0.05
-"""The accuracy, or R², by which a model that is behind is far behind: five points."""
+"""Difference in accuracy or R² that counts as far behind: five points."""
 
 PRODUCTS = 4_000_000_000
-"""Products of the fit, some 0.8 s of one core; of more examples a part is drawn."""
+"""Products of the fit, some 0.8 s of one core; with more examples a part is drawn."""
 
 SIDE = 32
 """Pixels of a side that the linear model sees; larger images are averaged to so many."""
@@ -37,14 +37,14 @@ AT_ONCE = 1000
 
 @dataclass(frozen=True, eq=False)
 class Rival:
-    """What a linear model answers on the examples that score, and what it has seen.
+    """Answers of a linear model on the scored examples, and the examples that it has seen.
 
     Attributes
     ----------
     answers : Tensor
         Scores of the classes (N, C), or numbers (N, 1).
     seen, examples : int
-        The training examples that it is fit to, of how many.
+        Number of training examples that it is fitted to, and of all.
     """
 
     answers: Tensor
@@ -52,7 +52,7 @@ class Rival:
     examples: int
 
     def told(self) -> str:
-        """Return what the model is."""
+        """Describe the model."""
         of = f"{self.seen}" if self.seen == self.examples else f"{self.seen} of {self.examples}"
         return f"a linear model, which the server fits to {of} training examples in one place"
 
@@ -60,7 +60,7 @@ class Rival:
 def classes_behind(
     held: deal.Dealable, dealt: deal.Deal, prediction: Prediction, labels: Tensor
 ) -> dict[str, str]:
-    """Return ``behind`` with how far accuracy is behind, where that is far."""
+    """Return ``behind`` with the lag in accuracy, if it is large."""
     if (found := rival(held, dealt, classes=prediction.probs.shape[1])) is None:
         return {}
     labels = labels.cpu()
@@ -72,7 +72,7 @@ def classes_behind(
 def numbers_behind(
     held: deal.Dealable, dealt: deal.Deal, prediction: Forecast, targets: Tensor
 ) -> dict[str, str]:
-    """Return ``behind`` with how far R² is behind, where that is far."""
+    """Return ``behind`` with the lag in R², if it is large."""
     var = targets.double().var(correction=0)
     if not var > 0 or (found := rival(held, dealt)) is None:
         return {}
@@ -85,7 +85,7 @@ def numbers_behind(
 
 @lru_cache(maxsize=4)
 def rival(held: deal.Dealable, dealt: deal.Deal, classes: int = 0) -> Rival | None:
-    """Return the linear model of a deal, of so many classes or of numbers; None of few examples."""
+    """Return the linear model of a deal, for classes or numbers; None with few examples."""
     x, y = deal.training_data(held, dealt)
     if len(y) < 2:
         return None
@@ -115,7 +115,7 @@ def rival(held: deal.Dealable, dealt: deal.Deal, classes: int = 0) -> Rival | No
 
 
 def far_behind(score: str, ours: Tensor, theirs: Tensor, found: Rival) -> dict[str, str]:
-    """Return ``behind`` where the mean of a score (N,) is far below, with its standard error."""
+    """Return ``behind``, with its standard error, if the mean of a score (N,) is far below."""
     gap = theirs - ours
     points, error = float(gap.mean()), float(gap.std(correction=0)) / math.sqrt(len(gap))
     if not points >= FAR - 1e-12:
@@ -126,7 +126,7 @@ def far_behind(score: str, ours: Tensor, theirs: Tensor, found: Rival) -> dict[s
 
 
 def _seen(x: Tensor) -> Tensor:
-    """Return what the linear model sees of images (N, C, H, W) or rows (N, d), in float64."""
+    """Return the linear model's inputs from images (N, C, H, W) or rows (N, d), in float64."""
     if x.ndim == 4 and max(x.shape[2:]) > SIDE:
         x = adaptive_avg_pool2d(x.float(), (min(x.shape[2], SIDE), min(x.shape[3], SIDE)))
     return x.flatten(1).double()

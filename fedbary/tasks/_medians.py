@@ -1,8 +1,8 @@
 """The question for medians, by counts alone, with both its ends.
 
-A median lies within a standard deviation of the mean. Sites count how many of a column's values are
-at most each of fifteen points between; the sixteenth of the range that holds the median is the next
-range. After four answers it is known to 1/32768 of the standard deviation.
+A median lies within a standard deviation of the mean. Fifteen points cut this range into sixteen
+parts. Sites count a column's values up to each point; the part that holds the median is the next
+range. After four answers the median is known to 1/32768 of the standard deviation.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def read(metrics: Mapping[str, Any], most: int, columns: int) -> tuple[Tensor, T
     seen = torch.tensor(metrics["seen"], dtype=torch.float64)
     below = torch.tensor(metrics["below"], dtype=torch.float64).reshape(columns, PARTS - 1)
     if len(seen) != columns:
-        raise ValueError(f"of {len(seen)} columns")
+        raise ValueError(f"it counts {len(seen)} columns")
     every = torch.cat([torch.zeros(columns, 1).double(), below, seen[:, None]], 1)
     if not ((every.diff() >= 0).all() and (seen <= rows).all()):
         raise ValueError(f"no {rows} rows have these counts")

@@ -22,7 +22,7 @@ from fedbary.tasks.shared.values import Dialogue, Question
 NAME = "moments"
 
 ROUNDING = 1e-8
-"""How far below 0 an eigenvalue may lie, as a part of the largest."""
+"""Tolerance of eigenvalues below 0, as a fraction of the largest."""
 
 
 def ask(scale: Standardiser) -> Dialogue[Tensor]:
@@ -57,7 +57,7 @@ def read(metrics: Mapping[str, Any], most: int, columns: int) -> tuple[int, Tens
     Raises
     ------
     ValueError
-        If no rows have these second moments; of what else is wrong with an answer any error.
+        If no rows have these second moments; any error if something else is wrong with the answer.
     """
     rows = count(metrics, most)
     triangle = torch.tensor(metrics["moments"], dtype=torch.float64)

@@ -24,8 +24,8 @@ def network(
 ) -> nn.Module:
     """Return the network for inputs of a shape, initialised from a seed.
 
-    Its variances are initialised as the local method asks. A network of one's own is tried, once
-    per process. An answer has shape (batch, outputs), or (batch, *answer).
+    Its variances are initialised as the local method asks. A user's own network is tried, once per
+    process. An answer has shape (batch, outputs), or (batch, *answer).
     """
     answer = answer or (outputs,)
     model = build(
@@ -44,7 +44,7 @@ def network(
 def as_it_trains(
     settings: Settings, model: nn.Module, shape: tuple[int, ...], answer: tuple[int, ...]
 ) -> nn.Module:
-    """Return a fresh network on the device, as the local method asks; one's own is tried."""
+    """Return a fresh network on the device, as the local method asks; a user's own is tried."""
     prepare(settings.inference, model)
     model = model.to(torch_device(settings))
     tried = settings.model, shape, answer, settings.bayesian_layers

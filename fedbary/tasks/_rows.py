@@ -1,4 +1,4 @@
-"""What tasks on tables share: where rows are from, and what a site may say of its own."""
+"""Common part of tasks on tables: the source of rows, and a site's notes on its own."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from fedbary.tasks._task import Task
 from fedbary.tasks.shared.values import Dialogue
 
 UNTOLD = "columns or cells that do not fit"
-"""What a server is told of a site's table; the site's own log says more."""
+"""Message to the server about a site's table; the site's own log says more."""
 
 
 class Rows(Task):
@@ -38,19 +38,19 @@ class Rows(Task):
 
     @cached_property
     def own(self) -> OfRows:
-        """What the task owns of the settings."""
+        """The task's own settings."""
         return told(OfRows, self.settings)
 
     @property
     def choice(self) -> Choice:
-        """Which columns the settings use, and how missing values are taken."""
+        """Columns that the settings use, and treatment of missing values."""
         own = self.own
         columns, leave_out = names_in(own.columns, "all"), names_in(own.leave_out, "none")
         return Choice(columns, leave_out, "" if own.id == "none" else plain(own.id), own.missing)
 
     @property
     def fills(self) -> bool:
-        """Whether missing values are filled in."""
+        """True if missing values are filled in."""
         return self.own.missing != "refuse"
 
     @abstractmethod
@@ -98,8 +98,8 @@ class Rows(Task):
         Raises
         ------
         CellError
-            If a table of the site's own cannot be had or does not fit; nothing that it holds is in
-            what may be told.
+            If a table of the site's own cannot be had or does not fit; the part that may be told
+            quotes none of its content.
         """
         if site.partition is not None:
             table = self.load(self.settings.dataset, signature)
@@ -110,7 +110,7 @@ class Rows(Task):
         except CellError as error:
             told = error.told or UNTOLD
             raise CellError(error.setting, error.value, error.allowed, told) from None
-        except Exception as error:  # whatever reading a file raises may quote it
+        except Exception as error:  # any error of reading a file may quote it
             raise CellError("data-path", error, "a table that can be read", UNTOLD) from error
 
     def answer(
@@ -122,9 +122,9 @@ class Rows(Task):
         return super().answer(question, shard, asked, tensors)
 
     def ask_fill(self, sums: Sums, layout: Layout) -> Dialogue[dict[str, Tensor]]:
-        """Ask for what else fills in missing values; return it, (D,), where some are filled in.
+        """Ask for the values that replace missing ones; return them, (D,), if some are filled in.
 
-        Levels and indicators are filled with their means, the levels' shares, in any case.
+        Levels and indicators are always filled with their means, the levels' shares.
         """
         if not self.fills:
             return {}
@@ -147,7 +147,7 @@ class Rows(Task):
 
 
 def _note(held: Labelled | Table) -> str:
-    """Return what a table holds: rows, numbers and levels, and columns that are not used."""
+    """Describe a table: rows, numbers and levels, and columns that are not used."""
     columns = held.layout.columns
     numbers = sum(not levels for _, levels in columns)
     parts = [f"{len(held.y)} rows", f"{numbers} columns of numbers"]

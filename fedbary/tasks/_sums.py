@@ -27,9 +27,9 @@ LARGEST_SUM = 1e280
 def ask(columns: int, classes: int = 0, pixels: int = 0, missing: bool = False) -> Dialogue[Sums]:
     """Ask twice, and return the sums over all sites that answered both times.
 
-    The last columns are one for each of some `classes`: 1 where a row is of the class, else 0. Of
-    images with so many `pixels` each the rows are the pixels, whose columns lie within ±10. With
-    `missing` sites count each column's values too.
+    The last columns stand for the `classes`: 1 if a row is of the class, else 0. With `pixels` an
+    image the rows are pixels, whose columns lie within ±10. With `missing` sites count each
+    column's values too.
 
     Raises
     ------
@@ -85,13 +85,13 @@ def read(
     Raises
     ------
     ValueError
-        If no rows exist whose sums and sums of squares these are; of what else is wrong with an
-        answer any error.
+        If no rows have these sums and sums of squares; any error if something else is wrong with
+        the answer.
     """
     rows = count(metrics, most * max(1, pixels))
     total, squares = (torch.tensor(metrics[k], dtype=torch.float64) for k in ("total", "squares"))
     if total.shape != shift.shape or squares.shape != shift.shape:
-        raise ValueError(f"of {tuple(total.shape)} and {tuple(squares.shape)} columns")
+        raise ValueError(f"its sums have {tuple(total.shape)} and {tuple(squares.shape)} columns")
     seen = torch.tensor(metrics["seen"], dtype=torch.float64) if missing else None
     if seen is not None and (seen.shape != shift.shape or not _are_counts(seen, rows)):
         raise ValueError(f"no {rows} rows have so many values")
@@ -110,10 +110,10 @@ def _are_counts(counts: Tensor, most: int) -> bool:
 
 
 def _of_classes(sums: Sums, classes: int) -> bool:
-    """Whether rows that each have one class can have these sums in the last columns.
+    """Return whether rows with one class each can have these sums in the last columns.
 
-    Of N_c rows of a class and n in all, with shift s: Σ (c − s) = N_c − n s, and
-    Σ (c − s)² = N_c (1 − s)² + (n − N_c) s², where 0 ≤ N_c ≤ n and Σ_c N_c = n.
+    With N_c rows of a class, n in all and shift s: Σ (c − s) = N_c − n s, and Σ (c − s)² = N_c (1 −
+    s)² + (n − N_c) s², where 0 ≤ N_c ≤ n and Σ_c N_c = n.
     """
     shift, rounding = sums.shift[-classes:], 1e-6 * sums.count
     held = sums.total[-classes:] + sums.count * shift
@@ -125,8 +125,8 @@ def _of_classes(sums: Sums, classes: int) -> bool:
 
 
 def count(metrics: Mapping[str, Any], most: int) -> int:
-    """Return how many rows an answer is of; a ValueError unless it may be of so many."""
+    """Return the number of rows of an answer; a ValueError if the site cannot have so many."""
     rows = int(metrics["count"])
     if not 1 <= rows <= most:
-        raise ValueError(f"of {rows} rows, where it trains on {most}")
+        raise ValueError(f"it claims {rows} rows but trains on {most}")
     return rows

@@ -1,4 +1,4 @@
-"""What a task is to the apps: neither of them knows more of it."""
+"""The interface of a task: the apps know nothing else of it."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ class Task(ABC):
     Attributes
     ----------
     by_split : bool
-        Whether the setting `split` chooses among splits of the data; each has draws of its own.
+        True if the setting `split` chooses among splits of the data; each has its own draws.
     facts : str
-        What the file of the facts in the run folder is called; "" for a task without questions.
+        File name of the facts in the run folder; "" for a task without questions.
     counts_classes : bool
-        Whether the answer to a question counts the examples of each class.
+        True if the answer to a question counts the examples of each class.
     known_metrics : mapping of str to (float, float)
         Clients' metrics beside those of all tasks that are recorded, each with its least and its
         largest value.
@@ -71,7 +71,7 @@ class Task(ABC):
 
     @cached_property
     def deal(self) -> Deal:
-        """How the examples are dealt."""
+        """Rules by which the examples are dealt."""
         return Deal.of(self.settings, self.by_split)
 
     # What the data are
@@ -107,7 +107,7 @@ class Task(ABC):
         """
 
     def notes(self) -> Sequence[str]:
-        """Return lines on what the settings' data hold, and what of them was not read."""
+        """Return lines on the settings' data, and on files that were not read."""
         return ()
 
     def site_notes(self, site: Site, signature: Any) -> Sequence[str]:
@@ -154,7 +154,7 @@ class Task(ABC):
     def seen(self, shard: Shard, folder: str = "") -> Shard:
         """Return a shard of inputs in their own units as `prepared` takes it.
 
-        What takes long to compute is kept in a folder, by default the settings' `data_dir`.
+        Results that take long to compute are kept in a folder, by default the settings' `data_dir`.
         """
         return shard
 
@@ -163,15 +163,15 @@ class Task(ABC):
         return shard
 
     def augments(self, site: Site) -> Augment:
-        """How a site's inputs are changed at random in training."""
+        """Random changes of a site's inputs in training."""
         return False
 
     def strata(self, targets: Tensor) -> Tensor:
-        """Return what examples are dealt by, (N,): the classes of targets, or these themselves."""
+        """Return the values that examples are dealt by, (N,): classes, or the targets."""
         return targets
 
     def label_counts(self, shard: Shard, signature: Any) -> list[int]:
-        """Return how many examples of each class a shard holds; of a regression nothing."""
+        """Return a shard's number of examples of each class; nothing for a regression."""
         return []
 
     def scored_by_clients(self, facts: Facts) -> tuple[Tensor, Tensor] | None:
@@ -181,9 +181,9 @@ class Task(ABC):
     def client_scores(
         self, model: nn.Module, on: Tested, facts: Facts, seed: int, by: Predictive | None = None
     ) -> dict[str, float]:
-        """Score a model at a client, which predicts by what `by` has of members and more.
+        """Score a model at a client; `by` holds the members and more to predict with.
 
-        What is not finite is left out.
+        Scores that are not finite are left out.
         """
         return {}
 
@@ -220,8 +220,8 @@ class Task(ABC):
         Parameters
         ----------
         members
-            The clients' networks, stacked, where the method keeps them; each site is asked at the
-            place of its own. Without any nobody is there to be asked.
+            The clients' networks, stacked, if the method keeps them; each site is asked at its own
+            place. Without networks no site is asked.
         last
             The line of the round before; at first none.
         """
@@ -239,7 +239,7 @@ class Task(ABC):
     def summary(
         self, trained: Sequence[ClientMetrics], held_out: Sequence[ClientMetrics]
     ) -> dict[str, Any]:
-        """Return what the round's line has of the clients' metrics together."""
+        """Return the entries of the round's line on all clients' metrics."""
         return {}
 
     def pictures_of_clients(self, line: Mapping[str, Any]) -> Iterable[tuple[str, Figure]]:
@@ -254,15 +254,15 @@ class Task(ABC):
 
     @abstractmethod
     def predict(self, outcome: Outcome, x: Any, facts: Facts, seed: int) -> Any:
-        """Predict inputs in their own units, a tensor; of texts also these themselves."""
+        """Predict inputs in their own units, a tensor; texts may be given as they are."""
 
     @abstractmethod
     def graph(self, outcome: Outcome, facts: Facts, seed: int) -> Graph:
-        """Return what `predict` does to a batch, in plain operations on the CPU, for export."""
+        """Return `predict` for a batch in plain operations on the CPU, for export."""
 
     @abstractmethod
     def examples(self, path: Path, signature: Any) -> Examples:
-        """Read examples of a user's own, in their own units.
+        """Read a user's own examples, in their own units.
 
         Raises
         ------
@@ -276,7 +276,7 @@ class Task(ABC):
         Raises
         ------
         SettingError
-            If they cannot be what the model was trained for.
+            If the model cannot be used on them.
         """
         return ()
 
@@ -286,7 +286,7 @@ class Task(ABC):
 
     @abstractmethod
     def answers(self, prediction: Any, signature: Any) -> dict[str, np.ndarray]:
-        """Return what a prediction says of each example, (N,) by the name of its column."""
+        """Return the columns of a prediction, (N,) by name."""
 
     @abstractmethod
     def judged(self, prediction: Any, y: Tensor) -> dict[str, float]:

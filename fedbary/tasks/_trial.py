@@ -1,4 +1,4 @@
-"""A network of one's own is tried before a run: trained on a batch and asked, as a run does it."""
+"""A user's own network is tried before a run: trained on a batch and asked, as in the run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def require_usable(
     Parameters
     ----------
     name : str
-        What errors call it.
+        Its name in errors.
     network : nn.Module
         The network with its Gaussian layers. It is not changed, nor is any generator.
     shape : tuple of int
@@ -64,7 +64,7 @@ def require_usable(
 
 
 def _try(name: str, network: nn.Module, shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
-    """Do what a client and the server do; an AttributeError is let through."""
+    """Train and ask as a client and the server do; an AttributeError is let through."""
     device, mode = device_of(network), "training"
     try:
         with seeded(0, device):

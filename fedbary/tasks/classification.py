@@ -1,8 +1,8 @@
 """Images and their classes.
 
 Predictions are the mean softmax of networks drawn from the global posterior. Scores are accuracy,
-NLL, ECE and Brier score; at the end also accuracy after rejection and the detection of foreign
-images (`ood_dataset`).
+NLL, ECE and Brier score; at the end also selective accuracy and the detection of
+out-of-distribution images (`ood_dataset`).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Classification(Classes):
     Attributes
     ----------
     labels : Labels
-        What the labels look like.
+        Form of the labels.
     """
 
     labels = CLASSES
@@ -62,7 +62,7 @@ class Classification(Classes):
 
     @cached_property
     def own(self) -> OfImages:
-        """What the task owns of the settings."""
+        """The task's own settings."""
         return told(OfImages, self.settings)
 
     def check(self, own_data: bool) -> None:
@@ -85,7 +85,7 @@ class Classification(Classes):
         return _images.load_dataset(self.settings, self.labels)
 
     def signature(self) -> ImageLayout:
-        """Return the shape and the classes, and which features are made of the images."""
+        """Return the shape and the classes, and the features made of the images."""
         layout = _images.layout_of(self.settings, self.labels)
         if (by := self.pretrained) is None:
             return layout
@@ -134,11 +134,11 @@ class Classification(Classes):
             _features.require_same(self.pretrained, self.signature_from(held))
 
     def notes(self) -> tuple[str, ...]:
-        """Return what the data set's folder held, and what is odd about it."""
+        """Return lines on the data set's folder and its oddities."""
         return () if self.settings.dataset == "none" else self.held.notes
 
     def site_notes(self, site: Site, signature: ImageLayout) -> tuple[str, ...]:
-        """Return what a site's own folder holds."""
+        """Return lines on a site's own folder."""
         return own_notes(site.data_path, signature) if site.partition is None else ()
 
     def server_shard(self) -> Shard:
@@ -183,9 +183,9 @@ class Classification(Classes):
         return self.labels.strata(labels)
 
     def augments(self, site: Site) -> Augment:
-        """How images are changed at random; a site's own only if the settings say so.
+        """Random changes of images; a site's own images change only if the settings say so.
 
-        A backbone sees them once, as they are.
+        A backbone sees each image once, unchanged.
         """
         if self.backbone is not None:
             return False
@@ -203,7 +203,7 @@ class Classification(Classes):
     ) -> dict[str, Any]:
         """Answer with the sums of each channel over the pixels of the training images.
 
-        Of features these are of each column; another question is for their second moments.
+        Features are summed by column; another question is for their second moments.
         """
         if question == _moments.NAME:
             return _moments.answer(shard.x, asked)
@@ -227,7 +227,7 @@ class Classification(Classes):
         return _dealt.scored(*by_device, by, self.backbone, self.settings.data_dir)
 
     def at_once(self, x: Tensor) -> int:
-        """Return how many of the inputs networks answer at a time."""
+        """Return the number of inputs that networks answer at a time."""
         return AT_ONCE if has_adapters(self.settings) else super().at_once(x)
 
     def taken(self, x: Tensor, facts: Facts) -> Tensor:
@@ -263,10 +263,10 @@ class Classification(Classes):
     def at_end(
         self, outcome: Outcome, prediction: Prediction, x: Tensor, y: Tensor, facts: Facts
     ) -> dict[str, Any]:
-        """Return what the uncertainty is worth at the end.
+        """Return the worth of the uncertainty at the end.
 
-        That is accuracy after rejection, scores on corrupted images, detection of foreign data, and
-        how far the ECE moves with the draw of the networks.
+        These are selective accuracy, scores on corrupted images, detection of
+        out-of-distribution data, and the spread of the ECE over draws of the networks.
         """
         line = super().at_end(outcome, prediction, x, y, facts)
         temperature = self.temperature(outcome) or 1.0

@@ -2,7 +2,7 @@
 
 Labels are (N, labels) of 0 and 1. Networks answer with a logit a label, whose sigmoid is its
 probability; predictions are the mean of the drawn networks'. Scores are the labels' macro F1 and
-AUROC, and of all decisions one by one accuracy, NLL, ECE and Brier score. Examples are dealt by the
+AUROC, and accuracy, NLL, ECE and Brier score over the single decisions. Examples are dealt by the
 first label that they bear.
 """
 
@@ -31,7 +31,7 @@ SCORES = {**_class_scores.SCORES, "f1": (0.0, 1.0), "auroc": (0.0, 1.0)}
 class MultiLabel(Classification):
     """Classification of images whose labels do not exclude each other.
 
-    A `Prediction` has of each label the probabilities of no and yes, (N, labels, 2).
+    A `Prediction` has the probabilities of no and yes for each label, (N, labels, 2).
     """
 
     labels = SETS
@@ -48,7 +48,7 @@ class MultiLabel(Classification):
         return labels_cross_entropy
 
     def adjusting(self, facts: Facts) -> Callable[[Tensor], Tensor]:
-        """Return what makes of each logit those of no and yes: their softmax is its sigmoid."""
+        """Return the function that makes two logits of one: their softmax is its sigmoid."""
         return lambda answer: torch.stack([torch.zeros_like(answer), answer], -1)
 
     def judged(self, prediction: Prediction, y: Tensor) -> dict[str, float]:

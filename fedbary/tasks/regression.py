@@ -69,7 +69,7 @@ class Regression(Rows):
 
     @functools.cached_property
     def own(self) -> OfNumbers:
-        """What the task owns of the settings."""
+        """The task's own settings."""
         return told(OfNumbers, self.settings)
 
     def load(self, name: str, layout: Layout | None = None) -> Table:
@@ -128,7 +128,7 @@ class Regression(Rows):
     def ask_after(
         self, members: Mapping[str, Tensor], last: Mapping[str, Any]
     ) -> Dialogue[dict[str, Any]]:
-        """Ask each client how far the others' networks miss its data; return the noise.
+        """Ask each client for the others' networks' errors on its data; return the noise.
 
         If nobody answers, the noise of the round before stays.
         """
@@ -142,7 +142,7 @@ class Regression(Rows):
         return {schema.NOISE_VAR: last.get(schema.NOISE_VAR, 0.0)}
 
     def scores(self, outcome: Outcome, facts: Facts) -> Scored:
-        """Score the predictions; where a noise was added to them, without it too."""
+        """Score the predictions, and those without the added noise if there is one."""
         x, targets = deal.evaluation_data(self.held, self.deal)
         seed = self.seed("predict-global", outcome.round)
         prediction = self.predict(outcome, x, facts, seed)
@@ -167,7 +167,7 @@ class Regression(Rows):
         return f"NLL {nll:.4f}  RMSE {rmse:.4g}  in the 90 % interval {within:.1f} %"
 
     def pictures(self, prediction: Forecast, facts: Facts) -> Iterator[tuple[str, Figure]]:
-        """Yield how many of the targets lie in the central intervals of their predictions."""
+        """Yield a picture of the coverage of central intervals."""
         targets = deal.evaluation_data(self.held, self.deal)[1]
         yield "coverage", reliability_picture(prediction, targets, title="Final global model")
 
@@ -218,11 +218,11 @@ class Regression(Rows):
         }
 
     def judged(self, prediction: Forecast, y: Tensor) -> dict[str, float]:
-        """Return NLL, RMSE and what else is scored."""
+        """Return NLL, RMSE and the other scores."""
         return score(prediction, y)
 
     def judgement(self, prediction: Forecast, y: Tensor) -> Iterator[tuple[str, Figure]]:
-        """Yield how many targets lie in the central intervals."""
+        """Yield a picture of the coverage of central intervals."""
         yield "coverage", reliability_picture(prediction, y, title="Global model, these examples")
 
     def _predictor(

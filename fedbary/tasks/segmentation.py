@@ -1,8 +1,8 @@
 """Images and the class of each of their pixels.
 
 Labels are masks (N, H, W); class 0 is the background. Predictions are the mean softmax of drawn
-networks at each pixel. Scores are the mean intersection over union, and of the pixels one by one
-accuracy, NLL, ECE and Brier score. Examples are dealt by the object that is largest in them.
+networks at each pixel. Scores are the mean intersection over union, and accuracy, NLL, ECE and
+Brier score over the single pixels. Examples are dealt by their largest object.
 """
 
 from __future__ import annotations
@@ -53,18 +53,18 @@ class Segmentation(Classification):
         return (len(signature.classes), *signature.shape[1:])
 
     def at_once(self, x: Tensor) -> int:
-        """Return how many images: as many as have 2¹⁷ pixels together, 500 at most."""
+        """Return the number of images that have 2¹⁷ pixels together, 500 at most."""
         return min(super().at_once(x), max(1, PIXELS_AT_ONCE // x[0, 0].numel()))
 
     def loss(self, facts: Facts) -> Loss:
         """Return the mean cross-entropy of the pixels.
 
-        Neighbours say much the same: an image counts as one observation, not as H·W.
+        Neighbouring pixels are nearly copies: an image counts as one observation, not as H·W.
         """
         return pixel_cross_entropy
 
     def adjusting(self, facts: Facts) -> Callable[[Tensor], Tensor]:
-        """Return what puts classes last, (networks, batch, H, W, classes)."""
+        """Return the function that puts classes last, (networks, batch, H, W, classes)."""
         return lambda answer: answer.movedim(2, -1)
 
     def judged(self, prediction: Prediction, y: Tensor) -> dict[str, float]:

@@ -64,7 +64,7 @@ class Tables(Rows, Classes):
 
     @cached_property
     def own(self) -> OfLabelledRows:
-        """What the task owns of the settings."""
+        """The task's own settings."""
         return told(OfLabelledRows, self.settings)
 
     def load(self, name: str, layout: Layout | None = None) -> Labelled:
@@ -93,7 +93,7 @@ class Tables(Rows, Classes):
     def at_end(
         self, outcome: Outcome, prediction: Prediction, x: Tensor, y: Tensor, facts: Facts
     ) -> dict[str, Any]:
-        """Return what uncertainties are worth, also to tell the rows of `ood_dataset`."""
+        """Return the worth of uncertainties, also for the detection of `ood_dataset`."""
         line = super().at_end(outcome, prediction, x, y, facts)
         if (foreign := self._foreign()) is not None:
             found = self.predict_global(outcome, self.taken(foreign, facts), facts)
@@ -113,7 +113,7 @@ class Tables(Rows, Classes):
         return network(self.settings, shape, outputs, self.seed("model"))
 
     def loss(self, facts: Facts) -> Loss:
-        """Return the cross-entropy, weighted by class as the setting `class_weights` says."""
+        """Return the cross-entropy, weighted by the setting `class_weights`."""
         return weighted_cross_entropy(self._weights(facts))
 
     def prepared(self, shard: Shard, facts: Facts) -> Shard:
@@ -181,11 +181,11 @@ class Tables(Rows, Classes):
         return class_weights(self.own.class_weights, rows)
 
     def adjusting(self, facts: Facts) -> Callable[[Tensor], Tensor]:
-        """Return what takes logits to the classes' own frequencies, whatever the loss's weights."""
+        """Return the function that undoes the class weights in logits."""
         return partial(natural, weights=self._weights(facts))
 
     def temperature(self, outcome: Outcome) -> float | None:
-        """Return the temperature; 1 where predictions have one and no site has told."""
+        """Return the temperature; 1 if predictions have one and no site has told its own."""
         known = super().temperature(outcome)
         return 1.0 if known is None and self.own.calibrate == "temperature" else known
 

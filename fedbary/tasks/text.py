@@ -41,7 +41,7 @@ from fedbary.tasks.classification import Classification
 from fedbary.tasks.shared.values import Facts, Outcome
 
 UNTOLD = "a table of texts that can be read"
-"""What a server is told of a site's file; the site's own log says more."""
+"""Message to the server about a site's file; the site's own log says more."""
 
 
 _rows: Kept[TextRows] = Kept(64)
@@ -66,7 +66,7 @@ class Text(Classification):
 
     @cached_property
     def words(self) -> OfTexts:
-        """What the task owns of the settings and images do not."""
+        """Settings of this task that images do not have."""
         return told(OfTexts, self.settings)
 
     @cached_property
@@ -106,7 +106,7 @@ class Text(Classification):
         return () if self.words.classes == "auto" else parse_classes(self.words.classes)
 
     def signature(self) -> ImageLayout:
-        """Return how many tokens a text has, the classes, and which features are made of it."""
+        """Return the number of tokens of a text, the classes, and the features made of it."""
         by = self.pretrained
         shape = (by.encoder.longest,)
         classes = self._classes if self.settings.dataset == "none" else self.held.classes
@@ -118,7 +118,8 @@ class Text(Classification):
         Raises
         ------
         CellError
-            If it cannot be had or does not fit; nothing that it holds is in what may be told.
+            If it cannot be had or does not fit; the part that may be told quotes none of its
+            content.
         """
         try:
             rows = self._read(site.data_path)
@@ -126,11 +127,11 @@ class Text(Classification):
         except CellError as error:
             told = error.told or "columns or classes that do not fit"
             raise CellError(error.setting, error.value, error.allowed, told) from None
-        except Exception as error:  # whatever reading a file raises may quote it
+        except Exception as error:  # any error of reading a file may quote it
             raise CellError("data-path", type(error).__name__, UNTOLD, UNTOLD) from None
 
     def site_notes(self, site: Site, signature: ImageLayout) -> tuple[str, ...]:
-        """Return what of a site's own texts is cut or left out."""
+        """Return lines on a site's own texts that are cut or left out."""
         if site.partition is not None:
             return ()
         rows = self._read(site.data_path)
@@ -170,7 +171,7 @@ class Text(Classification):
             return x
         tokens, _ = self.pretrained.encoder(list(map(clean, x)))
         if empty := self.pretrained.encoder.empty(tokens).nonzero()[:, 0].tolist():
-            raise SettingError("texts", f"text {empty[0] + 1} is empty", "texts that say something")
+            raise SettingError("texts", f"text {empty[0] + 1} is empty", "texts that are not empty")
         return tokens
 
     def digest(self, clients: int = 0) -> Digest | None:

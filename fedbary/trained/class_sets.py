@@ -20,7 +20,7 @@ from fedbary.trained.judgement import groups
 from fedbary.trained.run import Trained
 
 BETWEEN = " | "
-"""What stands between the classes of a set."""
+"""Separator of the classes of a set."""
 
 
 def set_columns(

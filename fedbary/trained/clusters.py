@@ -1,9 +1,9 @@
 """Clusters of clients by their posteriors: k-means with barycentres for centres.
 
 Lloyd's steps for Σ_k w_k min_j D(c_j, q_k): each posterior goes to the centre of least divergence,
-each centre to the barycentre of its posteriors. D is what the rule makes least: W2² under WB, where
-this is k-means in (m, √v), KL(c ‖ q) under RKLB and KL(q ‖ c) under FKLB. Neither step lets the sum
-rise. One cluster is the barycentre.
+each centre to the barycentre of its posteriors. D is the divergence that the rule minimises: W2²
+for WB, where this is k-means in (m, √v), KL(c ‖ q) for RKLB and KL(q ‖ c) for FKLB. Neither step
+increases the sum. One cluster is the barycentre.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from fedbary.gaussian import Posterior
 
 @dataclass(frozen=True, eq=False)
 class Clusters:
-    """What `clustered` finds.
+    """Result of `clustered`.
 
     Attributes
     ----------
     members : tuple of int
-        Of each posterior the cluster.
+        Cluster of each posterior.
     centres : tuple of Posterior
         The clusters' barycentres.
     costs : tuple of float
-        Σ w_k min_j D(c_j, q_k) of the first centres and after each step; it never rises.
+        Σ w_k min_j D(c_j, q_k) for the first centres and after each step; it never rises.
     """
 
     members: tuple[int, ...]
@@ -45,21 +45,21 @@ def clustered(
 ) -> Clusters:
     """Cluster posteriors.
 
-    The first centres are posteriors far apart: that nearest to the barycentre of all, then always
-    that which is farthest from the centres so far. The steps end where no posterior moves.
+    The first centres are posteriors far apart: first the one nearest to the barycentre of all, then
+    always the one farthest from the centres so far. The steps end when no posterior moves.
 
     Parameters
     ----------
     rule
-        One that makes a divergence least.
+        A rule that minimises a divergence.
     posteriors
         The clients', of one layout.
     weights
         One per posterior, none negative, not all 0.
     clusters
-        How many, from 1 to the number of posteriors.
+        Number of clusters, from 1 to the number of posteriors.
     steps
-        The most that are taken.
+        Largest number of steps.
 
     Raises
     ------

@@ -1,8 +1,8 @@
-"""A site that withdraws: a run of a method of sums without it, exact to rounding.
+"""A site that withdraws: the run of a method of sums without it, exact to rounding.
 
-The server holds the sums of each site. Those of the others make the model: it is the one of a run
-in which the site never was. A standardisation counted the site too. Where features enter a linear
-model as they are, the others' sums say what it is without the site, and are taken to its unit.
+The server holds the sums of each site. The others' sums make the model, which is that of a run
+without the site. The standardisation counted the site too. If features enter a linear model as they
+are, the others' sums give the standardisation without the site, and are converted to it.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ _Site = tuple[float, Mapping[str, Tensor]]
 """A site's number of examples, and the means over them."""
 
 BARRED = "barred."
-"""How a checkpoint calls the sites that are refused from now on."""
+"""Name in a checkpoint of the sites that are refused from now on."""
 
 NEAR = 1e-3
-"""How far standardised columns' mean may lie from 0, their mean square from 1, by rounding."""
+"""Tolerance by rounding of standardised columns: mean from 0, mean square from 1."""
 
 
 def place_beside(run: Path, site: str) -> Path:
@@ -74,14 +74,13 @@ def forget(run: Path, site: str, output: Path, own_code: bool = False) -> list[s
     Returns
     -------
     list of str
-        What is to be said beside, a line each.
+        Remarks, a line each.
 
     Raises
     ------
     SettingError
-        If the run is of another method, or its standardisation cannot be found without the site;
-        if there is no such site, it is forgotten already, or no other is left; if the folder
-        exists. The message says which.
+        If the run is of another method, or its standardisation cannot be found without the site; if
+        there is no such site, it is already forgotten, or it is the last; if the folder exists.
     """
     with as_written(run):
         require_ended(run)
@@ -134,7 +133,7 @@ def _require_sums(settings: Settings) -> None:
 def _without(
     site: str, checkpoint: Checkpoint, settings: Settings, facts: Mapping[str, Tensor]
 ) -> Remaining:
-    """Return what is left without a site."""
+    """Return the rest of a run without a site."""
     method = method_of(settings)
     assert isinstance(method, SumsMethod)
     held = under(METHOD_STATE, checkpoint.strategy)
@@ -165,7 +164,7 @@ def _require_told_by_sums(
     model: Mapping[str, Tensor],
     facts: Mapping[str, Tensor],
 ) -> None:
-    """Refuse a standardisation that the sums do not tell without one of the sites."""
+    """Refuse a standardisation that the sums do not give without one of the sites."""
     why = ""
     if more := facts.keys() - {"mean", "std", "class_rows"}:
         why = f"{min(more)}, which every site has told"
@@ -215,7 +214,7 @@ def _of_first_run(sites: Mapping[str, _Site]) -> dict[str, _Site]:
 
 
 def _by_fact(columns: tuple[Tensor, Tensor], facts: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """Return mean and mean square of each fact's columns: of a channel those of its pixels."""
+    """Return mean and mean square of each fact's columns; a channel's are over its pixels."""
     mean, squares = (values.view(len(facts["mean"]), -1).mean(1) for values in columns)
     return mean, squares
 

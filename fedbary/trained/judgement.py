@@ -1,4 +1,4 @@
-"""Scores of a model on labelled examples of one's own, in all and group by group."""
+"""Scores of a model on a user's own labelled examples, in all and group by group."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def groups(examples: Examples, by: str | None) -> dict[str, Tensor]:
 def pictures(
     trained: Trained, prediction: Any, examples: Examples, by: str | None = None
 ) -> Iterator[tuple[str, Figure]]:
-    """Yield the task's pictures, of all and of each group, and what rejection is worth."""
+    """Yield the task's pictures, for all and for each group, and the rejection curve."""
     assert examples.y is not None
     curves, parts = {}, groups(examples, by)
     for (name, index), ending in zip(parts.items(), _endings(parts), strict=True):
@@ -97,10 +97,10 @@ def pictures(
 
 
 def _endings(groups: Iterable[str]) -> list[str]:
-    """Return how the pictures' names end, nothing for all and ``-sex=f`` for a group.
+    """Return the endings of the pictures' names: empty for all, ``-sex=f`` for a group.
 
-    What no file's name should hold becomes a dash; of two names that are then alike, whatever
-    their case, the second has its number.
+    Characters that no file name should hold become a dash. If two names are then alike, capital or
+    small letters, the second gets a number.
     """
     endings = [""]
     for number, group in enumerate(list(groups)[1:], 1):
@@ -117,7 +117,7 @@ def _part(prediction: Any, index: Tensor) -> Any:
 
 
 def _after_rejection(prediction: Any, y: Tensor) -> list[float]:
-    """Return the accuracy in per cent, or the RMSE, on what is left at each of `REJECTED`."""
+    """Return the accuracy in per cent, or the RMSE, on the kept examples at each of `REJECTED`."""
     if isinstance(prediction, Prediction):
         y, prediction = y.to(prediction.probs.device).flatten(), prediction.one_by_one()
         kept = accuracy_after_rejection(prediction.probs, y, prediction.entropy, REJECTED)

@@ -19,7 +19,7 @@ _KEPT, _RUN = "kept.", "run"
 
 
 def kept_models(folder: Path, names: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
-    """Return what each simulated client kept with its last admitted reply, by the site's name.
+    """Return each simulated client's model of its last admitted reply, by the site's name.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ def kept_models(folder: Path, names: Mapping[str, Tensor]) -> dict[str, dict[str
     Raises
     ------
     SettingError
-        If its clients kept no models, or these are not there.
+        If its clients kept no models, or the models are missing.
     """
     state = load_checkpoint(folder, "last").strategy
     rounds = {
@@ -45,7 +45,7 @@ def kept_models(folder: Path, names: Mapping[str, Tensor]) -> dict[str, dict[str
         kept = Memory(place).recall(number)
         if names.keys() <= kept.keys():
             if any(kept[name].shape != tensor.shape for name, tensor in names.items()):
-                raise SettingError(str(place), "other shapes", "what this client kept")
+                raise SettingError(str(place), "other shapes", "the shapes that this client kept")
             found[site] = {name: kept[name] for name in names}
     if not found:
         allowed = "a simulated run whose clients keep a model: one with projection=WB or RKLB, or "

@@ -38,15 +38,14 @@ def load(run: Path | str, own_code: bool = False) -> Trained:
     run
         The run's folder, as `fedbary simulate` prints it.
     own_code
-        Whether the functions that the run's settings name, as in ``model=own:resnet``, may be
-        imported and called. Ask for it only where you know the folder: whoever wrote its settings
-        chose them.
+        True: functions that the run's settings name, as in ``model=own:resnet``, may be imported
+        and called. Use it only for a folder that you trust: the writer of its settings chose them.
 
     Raises
     ------
     SettingError, RunError
         If the folder holds no whole run, see `fedbary.runs.resume.require_ended`; if it is damaged;
-        if it names code that is not asked for, or that lies within the folder.
+        if it names code that the user has not asked for, or that lies within the folder.
     """
     folder = user_path(run)
     with as_written(folder), one_state():
@@ -85,7 +84,7 @@ def _loaded(folder: Path, own_code: bool) -> Trained:
 
 
 def _fill(network: nn.Module, posterior: Posterior, folder: Path) -> None:
-    """Put a posterior into a network; into one of point weights its means; frozen parts too."""
+    """Put a posterior into a network, or its means into one of point weights; frozen parts too."""
     held, wanted = posterior.state_dict(), {**network.state_dict(), **frozen_tensors(network)}
     found = {
         name: held.get(name, posterior.mean.get(name)) for name in wanted
@@ -97,13 +96,13 @@ def _fill(network: nn.Module, posterior: Posterior, folder: Path) -> None:
 
 
 def _is_like(tensor: Tensor, wanted: Tensor) -> bool:
-    """Whether a tensor can stand for another: of its shape, its kind of numbers, and finite."""
+    """Return whether a tensor can replace another: same shape, same kind of numbers, finite."""
     alike = tensor.is_floating_point() == wanted.is_floating_point()
     return alike and tensor.shape == wanted.shape and bool(tensor.isfinite().all())
 
 
 def _members(folder: Path, line: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Read the networks that predict together, which must be there if the round had some."""
+    """Read the networks that predict together; they must exist if the round had some."""
     held = "members" in line or _holds(folder, NETWORKS)
     return tensors_of(folder, NETWORKS) if held else {}
 
@@ -124,4 +123,4 @@ def tensors_of(folder: Path, name: str) -> dict[str, Tensor]:
     try:
         return dict(sorted(load_tensors(content_of(file)).items()))
     except (OSError, SafetensorError) as error:
-        raise SettingError(str(file), error, "what the run wrote") from None
+        raise SettingError(str(file), error, "the file as the run wrote it") from None

@@ -45,12 +45,12 @@ def onnx_bytes(graph: Graph, example: Tensor, facts: Mapping[str, object]) -> by
     example
         Two inputs, (2, …); in the file the number of inputs is free.
     facts
-        What the file says of itself beside the graph, by name.
+        Metadata of the file, by name.
 
     Raises
     ------
     SettingError
-        If the extra `onnx` is not installed, or the network has an operation that ONNX has not.
+        If the extra `onnx` is not installed, or the network has an operation that ONNX lacks.
     """
     try:
         import onnx
@@ -120,7 +120,7 @@ def with_sets(
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Keep the exporter's own account out of the log."""
+    """Keep the exporter's own messages out of the log."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         before = logging.root.manager.disable

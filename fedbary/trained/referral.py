@@ -1,4 +1,4 @@
-"""Which predictions are left to a person, so that those that are not are rarely wrong."""
+"""Referral: uncertain cases go to a person, so that the kept predictions are rarely wrong."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from fedbary.errors import SettingError
 from fedbary.predictive import Prediction
 
 CONFIDENCE = 0.95
-"""Confidence of the upper bound that is told beside an error rate."""
+"""Confidence of the upper bound beside an error rate."""
 
 
 @dataclass(frozen=True)
 class Referral:
-    """A threshold on the total uncertainty, and what it does on the examples it was chosen on.
+    """A threshold on the total uncertainty, and its effect on the examples it was chosen on.
 
     Parameters
     ----------
     threshold : float
-        In nats; whoever is above goes to a person. −1: all do.
+        In nats; cases above it go to a person. −1: all do.
     kept : float
-        Part of the examples that is not above.
+        Fraction of the examples that are not above.
     error : float
-        Part of these that is wrong; NaN if there is none.
+        Fraction of these that are wrong; NaN if none is kept.
     bound : float
         The upper end of the one-sided 95 % Clopper-Pearson interval of that error.
     """
@@ -37,25 +37,24 @@ class Referral:
     bound: float
 
     def to_person(self, prediction: Prediction) -> np.ndarray:
-        """Return of each prediction whether it goes to a person, (N,) bool."""
+        """Return the mask of the predictions that go to a person, (N,) bool."""
         return (prediction.entropy.double().cpu().numpy() > self.threshold).astype(bool)
 
 
 def referral(prediction: Prediction, y: Tensor, error_rate: float) -> Referral:
-    """Choose the largest threshold below which at most a part of the predictions is wrong.
+    """Choose the largest threshold whose kept predictions have at most this error rate.
 
-    Examples are sorted by the entropy of their prediction; of the thresholds between them the
-    largest is taken whose kept examples have an error of at most `error_rate`. The examples must
-    not have been trained on.
+    Examples are sorted by the entropy of their prediction. The threshold is the largest one whose
+    kept examples have an error of at most `error_rate`. The examples must not have been trained on.
 
     Parameters
     ----------
     prediction
-        Of held-out examples.
+        Prediction of held-out examples.
     y
         Their classes (N,).
     error_rate
-        The wanted part of wrong predictions among those kept, from 0 to below 1.
+        Largest fraction of wrong predictions among the kept ones, from 0 to below 1.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The folder of a run without one of its sites: what a run of one round of the others holds."""
+"""The folder of a run without one of its sites: that of a one-round run of the others."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ _Found = TypeVar("_Found")
 
 @dataclass(frozen=True, eq=False)
 class Remaining:
-    """What is left of a run without a site.
+    """Rest of a run without a site.
 
     Attributes
     ----------
     model, state : mapping of str to Tensor
-        The global model, and what the method keeps at the server.
+        The global model, and the method's state at the server.
     facts : mapping of str to Tensor
-        What the task has learnt by asking.
+        Facts that the task has learnt by asking.
     sites : mapping of str to float
-        The examples of each site that is left.
+        Number of examples of each remaining site.
     examples : float
-        Those of the site that is gone.
+        Number of examples of the site that is gone.
     barred : mapping of str to Tensor
-        What the checkpoint says of sites that are refused from now on.
+        Entries of the checkpoint on sites that are refused from now on.
     """
 
     model: Mapping[str, Tensor]
@@ -58,7 +58,7 @@ class Remaining:
 def write_remaining(
     folder: Path, run: Path, site: str, settings: Settings, left: Remaining
 ) -> None:
-    """Fill a folder with a run of one round, of the sites that are left of another.
+    """Fill a folder with a one-round run of the remaining sites of another.
 
     Parameters
     ----------
@@ -67,11 +67,11 @@ def write_remaining(
     run : Path
         The folder of the run of all sites.
     site : str
-        Who is gone; nothing of it is written.
+        Name of the site that is gone; nothing of it is written.
     settings : Settings
-        Of the run that is written.
+        Settings of the new run.
     left : Remaining
-        What is left.
+        Rest of the old run.
     """
     content = read_yaml(run / SETTINGS)
     counts = dict(zip(content["sites"], content["label_counts"], strict=True))
@@ -121,7 +121,7 @@ def _line(
     left: Remaining,
     counts: Mapping[str, list[int]],
 ) -> dict[str, Any]:
-    """Return the line of a round, scored on the server's test data, where it has some."""
+    """Return the line of a round, scored on the server's test data if it has some."""
     by = method_of(task.settings).predictive(network.state_dict(), state)
     told = _unanswered(task.ask_after(by.members, {}))
     known = [of_class for name, of_class in counts.items() if name in left.sites and of_class]
@@ -149,7 +149,7 @@ def _line(
 
 
 def _unanswered(dialogue: Dialogue[_Found]) -> _Found:
-    """Return what a dialogue finds if nobody answers."""
+    """Return the result of a dialogue that no site answers."""
     try:
         next(dialogue)
         while True:

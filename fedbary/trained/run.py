@@ -49,11 +49,11 @@ class Trained:
     signature : Signature
         Shape and classes of images, or the columns of a table.
     facts : mapping of str to Tensor
-        What the task needs of the training data, such as the standardisation.
+        Facts on the training data that the task needs, such as the standardisation.
     rounds : list of dict
         The lines of metrics.jsonl.
     data : Digest or None
-        What the data were; None where the run's folder does not say.
+        Digest of the data; None if the run's folder has none.
     background : Background or None
         What tells how far inputs lie from all classes; None of most methods.
     sites : mapping of str to HeldOut
@@ -73,12 +73,12 @@ class Trained:
 
     @property
     def task(self) -> Task:
-        """What the run was about."""
+        """The run's task."""
         return task_of(self.settings)
 
     @property
     def line(self) -> Mapping[str, Any]:
-        """The line of metrics.jsonl of the round that the model is of: the last, or the best."""
+        """The line of metrics.jsonl of the model's round: the last, or the best."""
         return result_line(self.rounds)
 
     def thresholds(self, level: float | None = None, site: str | None = None) -> Thresholds:
@@ -109,20 +109,20 @@ class Trained:
         return found.of_site(self.sites[site].scores, own.conformal_by == "class")
 
     def read(self, path: Path | str, target: str = "") -> Examples:
-        """Read examples of one's own, in the forms that the task takes.
+        """Read a user's own examples, in the forms that the task takes.
 
         Parameters
         ----------
         path
-            Where they lie.
+            Their file or folder.
         target
             The column of a CSV file with the targets; by default the run's setting.
 
         Raises
         ------
         SettingError
-            If there are none that fit the model, or images of a far wider range than the training
-            images; the message says where.
+            If there are none that fit the model, or images have a far wider range than the training
+            images.
         """
         column = {"target": target} if target else {}
         task, place = task_of(self.settings.model_copy(update=column)), user_path(path)
@@ -161,10 +161,10 @@ class Trained:
         Parameters
         ----------
         x
-            Examples that `read` gave, or inputs: images (N, C, H, W), uint8 or float; of a table
-            the features (N, D) in their own units, coded as `signature` says; texts.
+            Examples from `read`, or inputs: images (N, C, H, W), uint8 or float; features (N, D) of
+            a table in their own units, coded as `signature` says; or texts.
         samples
-            Networks that are drawn; by default the run's number. 0: that of the means alone.
+            Number of drawn networks; by default the run's. 0: the network of the means alone.
         seed
             Source of the draws.
 
@@ -239,7 +239,7 @@ class Trained:
         Parameters
         ----------
         file
-            What is written, whole or not at all; what is there is replaced.
+            File to write, whole or not at all; an existing one is replaced.
         samples, seed
             As of `predict`. 0 samples: the network of the posterior's means alone.
 
@@ -270,7 +270,7 @@ class Trained:
         write_whole(Path(file), onnx_bytes(graph, task.zeros(self.signature), facts))
 
     def _told(self, samples: int | None, **changes: Any) -> Task:
-        """Return the task under the run's settings, with so many samples and what is changed."""
+        """Return the task under the run's settings, with changed samples and other values."""
         if samples is not None and samples < 0:
             raise SettingError("samples", samples, "a whole number from 0 up")
         held = self.settings.samples if samples is None else samples

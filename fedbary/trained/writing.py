@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
-"""How texts begin that spreadsheets take for formulas."""
+"""First characters of texts that spreadsheets take for formulas."""
 
 _NUMBER = re.compile(r"[-+]?\d+(\.\d+)?(e[-+]?\d+)?", re.ASCII | re.IGNORECASE)
 
@@ -36,7 +36,7 @@ def require_free(files: Iterable[Path], force: bool) -> None:
 
 
 def picture_beside(table: Path) -> Path:
-    """Return where the picture of a table is written; raise a SettingError if that is the table."""
+    """Return the path of a table's picture; raise a SettingError if that is the table."""
     if table.is_dir() or table.suffix == ".png":
         raise SettingError("output", str(table), "the file of a table, such as predictions.csv")
     return table.with_suffix(".png")
@@ -44,12 +44,12 @@ def picture_beside(table: Path) -> Path:
 
 @contextmanager
 def written_whole(folder: Path) -> Iterator[Path]:
-    """Give a folder to be filled, whose files lie in `folder` at the end, and none of them before.
+    """Yield a temporary folder to fill; its files move to `folder` at the end, all at once.
 
-    Where `folder` exists its files of the same names are replaced, and the others stay.
+    In an existing `folder`, files of the same names are replaced, and the others stay.
     """
     folder = folder.resolve()
-    partial = folder.with_name(f".{folder.name}.partial-fedbary")  # a name that is nobody's
+    partial = folder.with_name(f".{folder.name}.partial-fedbary")  # a name that no process uses
     shutil.rmtree(partial, ignore_errors=True)  # of one that was killed
     partial.mkdir()
     try:
@@ -82,7 +82,7 @@ def write_table(file: Path, columns: Mapping[str, Any]) -> None:
 
 
 def _written(value: float, std: float) -> str:
-    """Return a number with as many digits as say six of its standard deviation's."""
+    """Return a number with six significant digits of its standard deviation."""
     if not np.isfinite(value):
         return "" if np.isnan(value) else str(value)
     above = np.floor(np.log10(abs(value))) - np.floor(np.log10(std)) if value and std > 0 else 0
@@ -104,8 +104,8 @@ def write_text(file: Path, text: str) -> None:
 def safe(values: Iterable[object]) -> np.ndarray:
     """Return texts that no spreadsheet takes for formulas: an apostrophe leads such a text.
 
-    A text that is a number stays: a class may be called -1. The way back is to take an apostrophe
-    away where one of ``= + - @``, a tab or a line's end follows it.
+    A text that is a number stays: a class may be called -1. To reverse it, remove an apostrophe
+    that is followed by one of ``= + - @``, a tab or a line's end.
     """
     return np.array([_safe(str(value)) for value in values], dtype=object)
 

@@ -29,13 +29,13 @@ from fedbary.variational.noise import seeded
 EXTRA = "adapters"
 
 EVERY = "all"
-"""What `targets` is for every layer that can have an adapter."""
+"""Value of `targets` for every layer that can have an adapter."""
 
 GRID = 2.0**-16
-"""What entries of A are multiples of: a machine's own last bits do not show in its digest."""
+"""Grid of the entries of A: a machine's own last bits do not change its digest."""
 
 _NAME = "default"
-"""What peft calls an adapter that has no name."""
+"""peft's name of an adapter without a name."""
 
 DOWN, UP = (f".lora_{factor}.{_NAME}.weight" for factor in "AB")
 """What the names of A and B end in."""
@@ -46,14 +46,14 @@ RESIDUAL = ".residual"
 
 @dataclass(frozen=True)
 class Adapters:
-    """Which adapters a network gets.
+    """Choice of a network's adapters.
 
     Attributes
     ----------
     rank : int
         r, the columns of B.
     targets : str
-        ``all``, or names of layers with commas between; a name also stands for all within it.
+        ``all``, or names of layers with commas between; a name includes all layers within it.
     alpha : float
         s = alpha/r.
     factor : str
@@ -70,10 +70,10 @@ class Adapters:
 
 
 def with_adapters(body: nn.Module, how: Adapters, seed: int) -> nn.Module:
-    """Return a network with adapters, of which nothing else trains.
+    """Return a network with adapters; nothing else trains.
 
-    B is 0, so it answers as before. A is drawn from the seed. The network that is given answers as
-    it did; the two share its tensors, which are frozen.
+    B is 0, so it answers as before. A is drawn from the seed. The given network answers as before;
+    the two share its tensors, which are frozen.
 
     Parameters
     ----------
@@ -81,14 +81,14 @@ def with_adapters(body: nn.Module, how: Adapters, seed: int) -> nn.Module:
         A network of any kind. Its Linear and Conv2d layers can have adapters; convolutions in
         groups or with holes, and layers whose weights others read, have none.
     how : Adapters
-        Rank, layers, scale, and what trains.
+        Rank, layers, scale, and the factors that train.
     seed : int
-        The source of A, the same at every site.
+        Seed of A, the same at every site.
 
     Raises
     ------
     SettingError
-        If peft is not installed, no layer is meant, or one of them has a lower full rank.
+        If peft is not installed, no layer matches, or one of them has a lower full rank.
     """
     peft = library("peft", EXTRA, "adapters", "lora")
     layers = _chosen(body, how)
@@ -129,7 +129,7 @@ def low_rank(network: nn.Module) -> dict[str, Tensor]:
 
 
 def merged(network: nn.Module) -> nn.Module:
-    """Return a copy without adapters, whose weights are W + ΔW; of a Gaussian B its mean counts."""
+    """Return a copy without adapters, with weights W + ΔW; a Gaussian B counts by its mean."""
     network = copy.deepcopy(network)
     for name, layer in _adapted(network).items():
         plain = copy.deepcopy(layer.base_layer)
@@ -194,7 +194,7 @@ def _adapted(network: nn.Module) -> dict[str, Any]:
 
 
 def _chosen(body: nn.Module, how: Adapters) -> list[str]:
-    """Return the names of the layers that get an adapter, all of whose full ranks suffice."""
+    """Return the names of the layers that get an adapter, after a check of their ranks."""
     layers = {name: layer for name, layer in _readable(body) if name and _takes(layer)}
     names = [name for name in layers if _is_meant(name, how.targets)]
     if not names:
@@ -225,7 +225,7 @@ def _takes(layer: nn.Module) -> bool:
 
 
 def _is_meant(name: str, targets: str) -> bool:
-    """Whether one of the targets is a run of whole parts of a layer's name."""
+    """Return whether one of the targets is a sequence of whole parts of a layer's name."""
     wanted = [target.strip() for target in targets.split(",")]
     return targets == EVERY or any(f".{target}." in f".{name}." for target in wanted if target)
 

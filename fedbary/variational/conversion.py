@@ -22,19 +22,19 @@ def variational(
 ) -> nn.Module:
     """Return a copy of a module in which some Linear and Conv2d layers have Gaussian weights.
 
-    A converted layer keeps its name, its bias and everything else that it is told; its weight
-    becomes the mean of N(weight, exp(init_log_var)): `<name>.weight` is then `<name>.weight_mean`
-    beside `<name>.weight_log_var`. Within `fedbary.variational.noise.drawing` the layer samples.
+    A converted layer keeps its name, its bias and its other arguments; its weight becomes the mean
+    of N(weight, exp(init_log_var)): `<name>.weight` is then `<name>.weight_mean` beside
+    `<name>.weight_log_var`. Within `fedbary.variational.noise.drawing` the layer samples.
 
     Parameters
     ----------
     module
         A network of any kind. It is not changed.
     last
-        How many layers are converted, counted from the last in the order in which the module
-        registers its Linear and Conv2d layers; 0 for none.
+        Number of layers to convert, from the last in the order in which the module registers its
+        Linear and Conv2d layers; 0 for none.
     names
-        In place of `last`: which layers, as `module.named_modules()` names them.
+        In place of `last`: names of layers, as in `module.named_modules()`.
     init_log_var
         The natural logarithm of every weight's variance.
 
@@ -87,7 +87,7 @@ def convertible_layers(module: nn.Module) -> dict[str, Any]:
 
 
 def _can_be_gaussian(layer: nn.Module) -> bool:
-    """Whether a layer is variational or can be replaced by such a one.
+    """Return whether a layer is variational or can be replaced by a variational one.
 
     Subclasses are left alone, as others may read their weights (attention does), and so are layers
     whose weight is computed from other parameters.

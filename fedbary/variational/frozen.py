@@ -1,9 +1,9 @@
 """Frozen parts of a network: they stay as they are, in evaluation mode, and never travel.
 
-A part is frozen where it has weights and none of them trains (``requires_grad`` is False). Its
-buffers and the modules within belong to it. A norm without weights of its own belongs to the layer
-before it. `keep_frozen` takes frozen tensors out of the network's state dict. So messages and
-checkpoints hold what trains; a digest in their place says which frozen weights they belong to.
+A part is frozen if it has weights and none of them trains (``requires_grad`` is False). Its buffers
+and the modules within belong to it. A norm without weights of its own belongs to the layer before
+it. `keep_frozen` takes frozen tensors out of the network's state dict. So messages and checkpoints
+hold only the tensors that train, and a digest of the frozen ones.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def frozen_tensors(network: nn.Module) -> dict[str, Tensor]:
 
 
 def frozen_config(network: nn.Module) -> dict[str, str]:
-    """Return what messages say of a network's frozen tensors: their digest, if there are any."""
+    """Return a message's entries on a network's frozen tensors: their digest, if there are any."""
     if not (tensors := frozen_tensors(network)):
         return {}
     found = hashlib.blake2b(digest_size=16)
@@ -114,7 +114,7 @@ def hash_tensors(into: Hash, tensors: Mapping[str, Tensor]) -> None:
 def _parts(
     module: nn.Module, before: list[bool], path: str = ""
 ) -> Iterator[tuple[str, nn.Module]]:
-    """Yield the largest frozen parts; `before` ends in whether the layer before is frozen."""
+    """Yield the largest frozen parts; `before` ends with whether the layer before is frozen."""
     for name, child in module.named_children():
         own = list(child.parameters(recurse=False))
         follows = isinstance(child, _NormBase) and not own and before[-1:] == [True]
@@ -128,7 +128,7 @@ def _parts(
 
 
 def _alone(network: nn.Module) -> Iterator[str]:
-    """Yield the weights that do not train; of a Gaussian's mean and log-variance both or none."""
+    """Yield the weights that do not train; a Gaussian's mean and log-variance go together."""
     named = dict(network.named_parameters())
     for name in named:
         pair = {name}

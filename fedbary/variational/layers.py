@@ -1,6 +1,6 @@
 """Variational layers: Gaussian weights, deterministic bias.
 
-A layer keeps its weight as `weight_mean` and `weight_log_var` (log of the variance), names by which
+A layer keeps its weight as `weight_mean` and `weight_log_var` (log of the variance); by these names
 `fedbary.Posterior` knows that the tensor is Gaussian. The bias is a point, as in the papers' code.
 Within a block `with drawing(module, generator):` a forward pass samples; elsewhere the weights are
 their means.
@@ -18,7 +18,7 @@ from fedbary.gaussian import variance_power
 from fedbary.variational.noise import Source, generator_of
 
 MIN_STD = 1e-15
-"""Least standard deviation of an output, by which its gradient divides; inputs may all be 0."""
+"""Least standard deviation of an output, a divisor of its gradient; inputs may all be 0."""
 
 
 def normal_like(tensor: Tensor, generator: Source | None) -> Tensor:
@@ -31,7 +31,7 @@ def normal_like(tensor: Tensor, generator: Source | None) -> Tensor:
 def _sampled_linear(
     x: Tensor, mean: Tensor, log_var: Tensor, bias: Tensor | None, noise: Source
 ) -> Tensor:
-    """Return what `_SampledLinear` does, in operations that a vmap takes."""
+    """Return the result of `_SampledLinear` in operations that a vmap takes."""
     var = x.square() @ variance_power(log_var, 1).t()
     std = var.clamp_min(MIN_STD**2).sqrt()
     return torch.addcmul(functional.linear(x, mean, bias), std, normal_like(std, noise))
@@ -40,8 +40,8 @@ def _sampled_linear(
 class _SampledLinear(torch.autograd.Function):
     """x ↦ N(x Mᵀ + b, x² Vᵀ) sampled per output, with the gradients written out.
 
-    Written out they share one exponential and need no temporary of the weight's size beyond the
-    gradients, which is what keeps a variational step close to a plain one.
+    They share one exponential and need no temporary of the weight's size beyond the gradients. This
+    keeps a variational step's time close to a plain one's.
     """
 
     @staticmethod
@@ -114,7 +114,7 @@ class VariationalLinear(_Variational):
     in_features, out_features
         Sizes of the input and of the output.
     bias
-        Whether there is one.
+        True: there is one.
     """
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
@@ -232,9 +232,9 @@ def reset_layer(
 ) -> None:
     """Initialise a layer's tensors from `generator`; log-variances are constant.
 
-    As in the papers' code: means of variational weights from N(0, 1/fan_in); plain weights and
-    every bias from PyTorch's defaults, uniform in ±1/√fan_in. With `he`, after He et al. 2015:
-    means and plain weights from N(0, 2/fan_in), which keeps the size of what ReLUs pass on, and
+    The default is that of the papers' code: means of variational weights from N(0, 1/fan_in); plain
+    weights and every bias from PyTorch's defaults, uniform in ±1/√fan_in. `he` follows He et al.
+    2015: means and plain weights from N(0, 2/fan_in), which keeps the size of ReLU outputs, and
     biases 0.
     """
     weight = layer.weight_mean if isinstance(layer, VARIATIONAL) else layer.weight

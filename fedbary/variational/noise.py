@@ -1,4 +1,4 @@
-"""Where noise comes from: Gaussian layers draw as `drawing` says, all else as `seeded` does."""
+"""Sources of noise: `drawing` for Gaussian layers, `seeded` for all else."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 Source = Generator | Callable[[Tensor], Tensor]
-"""Where noise comes from: a generator, or a function that gives a tensor the noise of its shape."""
+"""A source of noise: a generator, or a function that returns noise of a tensor's shape."""
 
 _SOURCES: ContextVar[Mapping[nn.Module, Source | None]] = ContextVar("sources")
 
@@ -20,7 +20,7 @@ def drawing(module: nn.Module, generator: Source | None) -> Iterator[None]:
     """Let every Gaussian layer within a module draw its weights from a generator.
 
     Each forward pass within the block is another draw. Blocks nest: an inner one holds for its own
-    module, and the outer one is back after it. A block holds in the thread that enters it, and
+    module; after it the outer one holds again. A block holds in the thread that enters it, and
     leaves nothing in the module. Outside of every block a layer's weights are their means.
 
     Parameters
@@ -40,22 +40,22 @@ def drawing(module: nn.Module, generator: Source | None) -> Iterator[None]:
 
 
 def generator_of(layer: nn.Module) -> Source | None:
-    """Return what a layer draws from now; None if its weights are their means."""
+    """Return a layer's present source of noise; None if its weights are their means."""
     return _SOURCES.get({}).get(layer)
 
 
 @contextmanager
 def seeded(seed: int, device: torch.device | str = "cpu") -> Iterator[None]:
-    """Let PyTorch's default generators, of which dropout draws, start from a seed within the block.
+    """Seed PyTorch's default generators within the block; dropout draws from them.
 
-    Afterwards they are as they were.
+    Afterwards their state is restored.
 
     Parameters
     ----------
     seed
         The seed.
     device
-        The device whose generator is meant beside the CPU's.
+        Device whose generator is seeded beside the CPU's.
     """
     device = torch.device(device)
     with torch.random.fork_rng([device] if device.type == "cuda" else []):

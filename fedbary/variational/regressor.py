@@ -20,7 +20,7 @@ HIDDEN_UNITS = 50
 class Regressor(nn.Module):
     """ŷ = wᵀ ReLU(W x + b) + c, or ŷ = wᵀ x + c without hidden units, with a noise variance.
 
-    The layers are `hidden` and `output`. All is of standardised features and targets.
+    The layers are `hidden` and `output`. Features and targets are standardised.
 
     Parameters
     ----------
@@ -29,10 +29,10 @@ class Regressor(nn.Module):
     hidden
         Hidden units; 0 is the linear model.
     bayesian_layers
-        n: how many of the last layers have Gaussian weights; 0 is a plain network.
+        n, the number of last layers with Gaussian weights; 0 is a plain network.
     noise
-        The variance of the noise: a number that is given; "learned", one number, from 1 on, the
-        tensor `log_noise_var`; "heteroscedastic", depending on x, the second output; or "none".
+        Variance of the noise: a given number; "learned" (one number, initialised at 1, the tensor
+        `log_noise_var`); "heteroscedastic" (depends on x, the second output); or "none".
 
     Raises
     ------
@@ -107,7 +107,7 @@ def gaussian_nll(outputs: Tensor, y: Tensor) -> Tensor:
 
 
 def outputs(networks: Mapping[str, Tensor], x: Tensor) -> Tensor:
-    """Return what M networks answer as `Regressor.forward` does, (M, N, 1 or 2).
+    """Return the answers of M networks, as `Regressor.forward` does, (M, N, 1 or 2).
 
     Parameters
     ----------

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from fedbary.figures.sheet import BLUE, GREY, open_frame, sheet
 from fedbary.report.cells import Metric
 from fedbary.report.markup import markdown_table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 CELLS = "cells.jsonl"
 SCORE = Metric("score", "", 100, 1)
@@ -68,3 +73,21 @@ def facts(results: Path) -> Iterator[float]:
     cells = read(results).groupby("set")
     yield from cells["behind"].mean()
     yield from 100 * cells["score"].min()
+
+
+def picture(results: Path) -> Figure:
+    """Return the lead over the linear model, a row a set: mean and range over deals and seeds."""
+    cells = read(results)
+    figure = sheet(5.0, 3.2)
+    axes = figure.subplots()
+    names = list(cells["set"].unique())
+    for row, name in enumerate(names):
+        lead = -cells.loc[cells["set"] == name, "behind"]
+        axes.plot([lead.min(), lead.max()], [row, row], color=GREY, linewidth=1.6)
+        axes.plot(lead.mean(), row, "o", color=BLUE, markersize=5)
+    axes.axvline(0, color="black", linewidth=1)
+    axes.set_yticks(range(len(names)), names)
+    axes.invert_yaxis()
+    axes.set_xlabel("points ahead of the linear model")
+    open_frame(axes)
+    return figure

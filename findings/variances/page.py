@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from fedbary.figures.looks import styles
+from fedbary.figures.sheet import open_frame, sheet
 from fedbary.report.cells import ACCURACY, NLL
 from fedbary.report.differences import differences
 from fedbary.report.markup import markdown_table
 from fedbary.study.table import read_table, result_rows
 from findings._pairs import SEED
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 RULES = ("RKLB", "WB", "EAA", "GAA", "AALV")
 SETTINGS = ["inference", "prior", "prior_std", "kl_weight", "log_var_lr"]
@@ -50,3 +56,23 @@ def facts(results: Path) -> Iterator[float]:
     points = (*SETTINGS, *SEED)
     (found,) = differences(sided, [("RKLB", "WB")], [NLL], SEED, points).itertuples()
     yield from (found.mean, found.low, found.high, found.test.first, found.test.second)
+
+
+def picture(results: Path) -> Figure:
+    """Return the mean NLL of each rule, a row a setting."""
+    rows = result_rows(read_table(results))
+    figure = sheet(6.0, 3.2)
+    axes = figure.subplots()
+    settings = rows.groupby(SETTINGS, sort=False, dropna=False)
+    for row, (_, of_it) in enumerate(settings):
+        nll = of_it.groupby("rule")["nll"].mean()
+        for place, rule in enumerate(RULES):
+            label = rule if row == 0 else None
+            height = row + 0.12 * (place - 2)
+            axes.plot(nll[rule], height, linestyle="", label=label, **styles()[rule])
+    axes.set_yticks(range(len(NAMES)), NAMES)
+    axes.invert_yaxis()
+    axes.set_xlabel("NLL")
+    axes.legend(frameon=False)
+    open_frame(axes)
+    return figure

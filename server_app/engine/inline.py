@@ -1,6 +1,6 @@
 """The two apps in one process, without Ray: `python -m server_app.engine.inline settings.yaml`.
 
-For breakpoints, tests, many short runs, and a machine whose one GPU is best used by one process:
+It is for breakpoints, tests, many short runs, and a machine with one GPU, best used by one process:
 there the clients of a round train side by side (`client_app.together`).
 """
 
@@ -45,8 +45,8 @@ class InlineGrid(Grid):
     run_config
         The run config that each client's context carries.
     together
-        Who answers training messages that are pushed together, given how one is answered; without
-        it they are answered one after another.
+        Answers training messages that are pushed together, given a function that answers one. None:
+        they are answered one after another.
     """
 
     def __init__(

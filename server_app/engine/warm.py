@@ -1,9 +1,9 @@
-"""Simulations in forks of one process, which has imported what they need.
+"""Simulations in forks of one process, which has done their imports.
 
 `python -m server_app.engine.warm FD` serves the other end of the Unix socket FD, which belongs to a
-`fedbary.launching.warm_process.WarmProcess`: it receives the path of a settings file with a
+`fedbary.launching.warm_process.WarmProcess`. It receives the path of a settings file with a
 descriptor for the output, forks, waits, and answers with one byte, 0 for a run that ended well.
-What goes wrong before the first request is on its own output.
+Errors before the first request go to its own output.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FOR_THE_FORKS = (
     "pandas",
     "sklearn.datasets",
 )
-"""What a run imports later than the apps do."""
+"""Modules that a run imports later than the apps do."""
 
 PATH_BYTES = 4096
 

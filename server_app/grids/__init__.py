@@ -1,1 +1,1 @@
-"""Grids that stand before another: replies counted, read one by one, or replaced by an attack."""
+"""Grids around another: they count replies, read them one by one, or replace them by an attack."""

@@ -1,7 +1,7 @@
-"""A grid whose replies are read one by one: what cannot be read is an error of its own client.
+"""A grid that reads replies one by one: an unreadable reply is an error of its own client.
 
-Flower's SuperLink looks at the heads of what a SuperNode sends. What does not fit the bodies raises
-where the server's app reads them, and takes all replies with it that are read at the same time.
+Flower's SuperLink checks only the headers of a SuperNode's messages. A bad body raises an error in
+the server's app, and all replies that are read at the same time are lost with it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ UNREADABLE = (
     DecodeError,
     struct.error,
 )
-"""What reading a stranger's message raises; a connection that fails raises none of these."""
+"""Errors of reading a stranger's message; a failing connection raises none of these."""
 
 
 def guarded(grid: Grid) -> Grid:
@@ -47,7 +47,7 @@ class Guarded:
     Parameters
     ----------
     grid : Grid
-        What everything is passed on to.
+        The other grid.
     """
 
     def __init__(self, grid: Grid) -> None:

@@ -1,4 +1,4 @@
-"""Hostile clients who see what the honest ones reply, in a simulation: a grid that is theirs."""
+"""A grid for simulated hostile clients that see the honest ones' replies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from strategies.internals import with_content
 
 
 def attacked(grid: Grid, settings: Settings, members: Callable[[], Iterable[Member]]) -> Grid:
-    """Return the grid, or, under an omniscient attack, one whose hostile replies are replaced."""
+    """Return the grid, or, for an omniscient attack, one that replaces hostile replies."""
     if settings.attack not in OMNISCIENT:
         return grid
     fraction = told(Hostile, settings).hostile_fraction
@@ -30,18 +30,18 @@ def attacked(grid: Grid, settings: Settings, members: Callable[[], Iterable[Memb
 
 
 class Omniscient:
-    """Another grid, where an attack replaces hostile clients' training replies by all honest ones.
+    """A grid around another; an attack on all honest replies replaces hostile training replies.
 
-    Metrics stay as they are, and so do errors. Other messages pass.
+    Metrics and errors stay unchanged. Other messages pass.
 
     Parameters
     ----------
     grid : Grid
-        What everything is passed on to.
+        The other grid.
     attack : callable
         An omniscient attack.
     hostile : callable
-        Returns which nodes are hostile.
+        Returns the hostile nodes.
     """
 
     def __init__(self, grid: Grid, attack: OfAll, hostile: Callable[[], Collection[int]]) -> None:

@@ -1,4 +1,4 @@
-"""A grid that writes down how many of a round's clients have answered, for a bar in a terminal."""
+"""A grid that writes the number of a round's answers to a file, for a bar in a terminal."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Watched:
     Parameters
     ----------
     grid : Grid
-        What everything is passed on to.
+        The other grid.
     file : Path
-        Where the progress is written.
+        File of the progress.
     rounds : int
         The run's.
     """
@@ -46,7 +46,7 @@ class Watched:
     ) -> Iterable[Message]:
         """Push messages one by one, pull the replies as they come, and count them.
 
-        A grid that answers them together is given all at once.
+        A grid that answers messages together gets all at once.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         messages = list(messages)

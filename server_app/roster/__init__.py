@@ -1,1 +1,1 @@
-"""Which nodes take part, what they hold, and what they are asked."""
+"""Nodes that take part, their data, and the questions to them."""

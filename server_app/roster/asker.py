@@ -25,7 +25,7 @@ class Asker:
     grid, roster
         The federation and its members.
     timeout
-        Seconds that an answer is waited for.
+        Seconds to wait for an answer.
     """
 
     def __init__(self, grid: Grid, roster: Roster, timeout: float) -> None:
@@ -36,7 +36,7 @@ class Asker:
     def hold(
         self, dialogue: Dialogue[_Found], nodes: Sequence[int], config: Mapping[str, Any]
     ) -> _Found:
-        """Hold a dialogue with nodes and return what it finds; `config` goes with each question."""
+        """Hold a dialogue with nodes and return its finding; `config` goes with each question."""
         try:
             question = next(dialogue)
             while True:
@@ -50,10 +50,10 @@ class Asker:
     def answers(
         self, question: Question, nodes: Sequence[int], config: Mapping[str, Any]
     ) -> dict[int, Any]:
-        """Return what can be read from the answers, by node, in an order that content alone sets.
+        """Return the readable answers, by node, in an order that content alone sets.
 
-        Nodes are not trusted: an answer that is an error, or not what was asked for, is left out.
-        `config` goes with the question.
+        Nodes are not trusted: errors and invalid answers are left out. `config` goes with the
+        question.
         """
         tensors = {"tensors": ArrayRecord({**question.tensors})} if question.tensors else {}
         asked = {**config, **question.config, "question": question.name}

@@ -1,4 +1,4 @@
-"""Whose a site's name or partition is: a node's key, where it was registered under a name."""
+"""Owners of sites' names and partitions: keys that are registered under a name, or nodes."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from fedbary.texts import shown
 from strategies.internals import NodeInfo
 
 Owner = SiteKey | int
-"""Who holds a claim: a key, or a node whose key is not registered under a name."""
+"""Owner of a claim: a key, or a node whose key is not registered under a name."""
 
 
 class Claims:
-    """Names and partitions, and whose they are.
+    """Names and partitions with their owners.
 
-    A name belongs to the key that is registered under it. What else a node with a registered key
-    was first to claim stays its own; what any other node was, only while it is there: started
-    again, it has another key and is another node to Flower.
+    A name belongs to the key that is registered under it. A node with a registered key keeps
+    whatever else it was first to claim. Any other node keeps its claims only while it is there:
+    when it is started again it has another key, and is another node to Flower.
 
     Parameters
     ----------
     kept : mapping of str to SiteKey
-        What `keys` was before the run was interrupted.
+        Value of `keys` before the run was interrupted.
     """
 
     def __init__(self, kept: Mapping[str, SiteKey]) -> None:
@@ -36,13 +36,13 @@ class Claims:
 
     @property
     def keys(self) -> dict[str, SiteKey]:
-        """The names and partitions that belong to registered keys, and to which."""
+        """Names and partitions with their registered keys."""
         seen = {key.registered: key for key in reversed(self._keys.values())}
         held = {claim: key for claim, key in self._holders.items() if isinstance(key, SiteKey)}
         return held | {name: key for name, key in seen.items() if not _is_tied(name, held)}
 
     def see(self, nodes: Iterable[NodeInfo]) -> None:
-        """Note under which names nodes' keys are registered."""
+        """Note the names that nodes' keys are registered under."""
         for node in nodes:
             if node.name and node.node_id not in self._keys:
                 digest = hashlib.sha256(node.public_key).hexdigest()
@@ -51,11 +51,11 @@ class Claims:
                 self._named.setdefault(key.registered, []).append(key)
 
     def registered(self, node: int) -> str | None:
-        """Return under which name a node's key is registered."""
+        """Return the name that a node's key is registered under."""
         return self._keys[node].registered if node in self._keys else None
 
     def owner(self, claim: str, node: int, is_there: Callable[[int], bool]) -> Owner | None:
-        """Return whose a claim is, that a node makes; None: it is free.
+        """Return the owner of a name or partition that a node claims; None: it is free.
 
         Nodes without a registered key own nothing unless they are there.
         """
@@ -71,13 +71,13 @@ class Claims:
         return self._keys.get(node, node)
 
     def node(self, owner: Owner) -> int | None:
-        """Return the node that an owner is; None for a key that has not been seen."""
+        """Return an owner's node; None for a key that has not been seen."""
         if isinstance(owner, int):
             return owner
         return next((node for node, key in self._keys.items() if key == owner), None)
 
     def give(self, claims: Iterable[str], node: int) -> None:
-        """Give a node what it claims, and take from it what it held before."""
+        """Give a node its claims, and take its earlier ones away."""
         own = self.of(node)
         for claim in self._held.pop(own, ()):
             if self._holders.get(claim) == own:
@@ -87,6 +87,6 @@ class Claims:
 
 
 def _is_tied(name: str, holders: Mapping[str, Owner]) -> bool:
-    """Whether a name is held by a key that is registered under it."""
+    """Return whether a name is held by a key that is registered under it."""
     holder = holders.get(name)
     return isinstance(holder, SiteKey) and holder.registered == name

@@ -1,4 +1,4 @@
-"""How many nodes there are to be, which of them a round takes, and how the log says it."""
+"""The number of nodes, a round's choice of them, and their description in the log."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import numpy as np
 from server_app.roster.member import Member
 
 NAMED = 10
-"""How many nodes of a kind the log names at most."""
+"""Most nodes of a kind that the log names."""
 
 
 def expected(clients: int, members: Iterable[Member]) -> int:
-    """Return the number of nodes that most say there are, the members and the setting `clients`.
+    """Return the commonest number of nodes that members and the setting `clients` name.
 
-    If equally many say several numbers, it is the largest: one member cannot shorten the wait.
+    A tie goes to the largest, so that one member cannot shorten the wait.
     """
     said = Counter([clients, *(member.partitions or clients for member in members)])
     return max(said, key=lambda number: (said[number], number))
@@ -32,7 +32,7 @@ def drawn(nodes: Sequence[int], count: int, seed: int) -> list[int]:
 
 
 def answered(members: int, total: int, groups: Mapping[str, Sequence[str]], away: int) -> str:
-    """Say how many nodes answered, who belongs to each group, and how many never came."""
+    """Describe the answers: their number, each group's nodes, and the number of absent ones."""
     said = [f"{group}: {', '.join(names[:NAMED])}" for group, names in groups.items() if names]
     if away > 0:
         said.append(f"not connected: {away}")

@@ -1,4 +1,4 @@
-"""What a node says that it holds: read once, with suspicion."""
+"""A node's claims on its data: read once, with suspicion."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ class Member:
     node_id : int
         As Flower numbers it.
     name : str
-        What the site is called.
+        Name of the site.
     partition : int
-        Which part of the named data set it holds; -1 for data of its own.
+        Number of its part of the named data set; -1 for data of its own.
     partitions : int
-        How many parts there are; 0 for data of its own.
+        Number of parts; 0 for data of its own.
     num_examples : int
-        How much it trains on.
+        Number of training examples.
     num_held_out : int
-        How many more it holds out.
+        Number of held-out examples, in addition.
     label_counts : list of int
-        How many examples of each class it holds, those that it holds out too; of a regression, and
-        of a site that does not tell, none.
+        Number of examples of each class, held-out ones included; empty for a regression, and for a
+        site that does not tell.
     """
 
     node_id: int
@@ -47,17 +47,17 @@ class Member:
 
     @property
     def claims(self) -> set[str]:
-        """What no other member may be: its name and its partition."""
+        """Its name and its partition, which no other member may have."""
         return {self.name} | ({f"partition {self.partition}"} if self.partition >= 0 else set())
 
 
 def member_from(node_id: int, content: RecordDict, classes: int) -> Member:
-    """Read a node's answer to what it holds.
+    """Read a node's answer on its data.
 
     Raises
     ------
     ValueError
-        If it is none; the message says why. Nodes are not trusted.
+        If it is invalid; the message says why. Nodes are not trusted.
     """
     metrics = content.metric_records.get("metrics", MetricRecord())
     name = content.config_records.get("site", ConfigRecord()).get("name")

@@ -1,4 +1,4 @@
-"""Which nodes were asked what they hold, and have not answered yet."""
+"""Open questions: nodes that were asked for their data and have not answered yet."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import time
 from collections.abc import Iterable
 
 AGAIN_SECONDS = 60.0
-"""After how long a question is asked a second time; a third time after twice as long, and so on.
+"""Seconds until a question is asked a second time; a third time after twice as long, and so on.
 
-A question is lost where a node's client process dies, or where its start takes longer than Flower
-allows. Slow nodes get more time with each, so that questions do not pile up.
+A question is lost if a node's client process dies, or takes longer to start than Flower allows.
+Slow nodes get more time with each, so that questions do not pile up.
 """
 
 
@@ -31,11 +31,11 @@ class Questions:
         return set(self._asked)
 
     def due(self, nodes: Iterable[int]) -> list[int]:
-        """Return those of the nodes that are to be asked now: for the first time, or again."""
+        """Return the nodes to ask now: for the first time, or again."""
         return sorted(node for node in set(nodes) if self._is_due(node))
 
     def asked(self, ids: Iterable[str | None], nodes: Iterable[int]) -> None:
-        """Note which message asks which node; one without an id was not sent."""
+        """Note the message to each node; one without an id was not sent."""
         for message_id, node in zip(ids, nodes, strict=True):
             if message_id:
                 self._node[message_id] = node

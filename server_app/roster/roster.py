@@ -1,4 +1,4 @@
-"""Which nodes take part: who they are, who is there, and who trains in which round."""
+"""The nodes that take part: their identity, their presence, and each round's trainers."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class Roster:
     settings : Settings
         The run's settings.
     signature : Signature
-        What every site's data must fit; the nodes are told.
+        Layout that every site's data must fit; the nodes are told.
     keys : mapping of str to SiteKey
         The `keys` of the run that goes on.
     simulated : bool
-        Whether the nodes are those of Flower's simulation engine.
+        True for nodes of Flower's simulation engine.
     forgotten : set of str
         The sites that the run has forgotten: they are left out.
     """
@@ -75,21 +75,21 @@ class Roster:
 
     @property
     def num_examples(self) -> int:
-        """How many examples all members train on, those that are away too."""
+        """Number of all members' training examples, absent members included."""
         return sum(member.num_examples for member in self._members.values())
 
     @property
     def keys(self) -> dict[str, SiteKey]:
-        """The names and partitions that belong to registered keys, and to which."""
+        """Names and partitions with their registered keys."""
         return self._claims.keys
 
     def name(self, node_id: int) -> str | None:
-        """Return what a member's site is called, or else under which name its key is registered."""
+        """Return the name of a member's site, or else the name that its key is registered under."""
         member = self._members.get(node_id)
         return member.name if member else self._claims.registered(node_id)
 
     def called(self, node_id: int) -> str:
-        """Return what a message calls a node: its names, if it has any, and its id."""
+        """Return a node's names in a message: its names, if it has any, and its id."""
         name, registered = self.name(node_id), self._claims.registered(node_id)
         if name is None:
             return f"node {node_id}"
@@ -97,23 +97,23 @@ class Roster:
         return f"{name} (node {node_id}{also})"
 
     def trained_on(self, node_id: int) -> int:
-        """Return how many examples a member says it trains on; 0 for a node that is no member."""
+        """Return a member's claimed number of training examples; 0 for a node that is no member."""
         member = self._members.get(node_id)
         return member.num_examples if member else 0
 
     def held_out(self, node_id: int) -> int:
-        """Return how many examples a member says it holds out; 0 for a node that is no member."""
+        """Return a member's claimed number of held-out examples; 0 for a node that is no member."""
         member = self._members.get(node_id)
         return member.num_held_out if member else 0
 
     def gather(self) -> None:
-        """Wait for the federation's nodes and ask each what it holds.
+        """Wait for the federation's nodes and ask each for its data.
 
-        It waits for as many nodes as most members say there are partitions; the setting `clients`
-        has a voice too, and sites with data of their own repeat it. Flower starts the server before
-        all nodes are registered: without the wait round 1 would train only some. Nodes that answer
-        with an error are left out with a warning, and nodes that are not there within
-        `round_timeout` until they come.
+        It waits for the number of partitions that most members name; the setting `clients` has a
+        voice too, and sites with data of their own repeat it. Flower starts the server before all
+        nodes are registered: without the wait round 1 would train only some. Nodes that answer with
+        an error are left out with a warning. Nodes that are absent after `round_timeout` are left
+        out until they come.
 
         Raises
         ------
@@ -139,9 +139,9 @@ class Roster:
     def participants(self, server_round: int) -> list[int]:
         """Return the ids of the nodes that train in a round, in the order of the members.
 
-        They are chosen by their place among the members and from the seed, so that runs repeat;
-        those that are away, or did not answer when last asked, are passed over. While fewer than
-        `min_replies` are left, more are waited for, up to `round_timeout`.
+        They are chosen by their place among the members and from the seed, so that runs repeat.
+        Absent nodes, and those that did not answer when last asked, are passed over. While fewer
+        than `min_replies` are left, the server waits for more, up to `round_timeout`.
         """
         deadline = time.monotonic() + self._settings.round_timeout
         there = self._listen()
@@ -157,8 +157,8 @@ class Roster:
     def evaluators(self, server_round: int) -> list[int]:
         """Return the ids of the members that score the global model after a round.
 
-        They are drawn as `participants` are, from those that are there and did not fall silent;
-        after the last round all of these are asked.
+        They are drawn like `participants`, from members that are present and not silent; after the
+        last round all of these are asked.
         """
         there = self._ordered(self._listen())
         if server_round == self._settings.rounds:
@@ -167,7 +167,7 @@ class Roster:
         return drawn(there, part, self._seed("evaluators", server_round))
 
     def note_silent(self, node_ids: Iterable[int]) -> None:
-        """Pass nodes over that did not answer, until they answer a question."""
+        """Pass over nodes that did not answer, until they answer a question."""
         for node_id in set(node_ids) - self._silent:
             log(WARNING, "%s did not answer and is passed over", self.called(node_id))
             self._silent.add(node_id)
@@ -186,7 +186,7 @@ class Roster:
         return len(self._members) + len(self._refused) >= self._expected
 
     def _online(self) -> set[int]:
-        """Return the nodes that are there, and note under which names their keys are registered."""
+        """Return the nodes that are there, and note their keys' registered names."""
         nodes = list(self._grid.get_nodes())
         self._claims.see(nodes)
         return {node.node_id for node in nodes}
@@ -194,7 +194,7 @@ class Roster:
     def _listen(self) -> set[int]:
         """Take the answers that have come; return the members that are there and not silent.
 
-        A node that went away has to say what it holds again when it is back.
+        A node that went away is asked for its data again when it is back.
         """
         online = self._online()
         self._silent |= self._members.keys() - online
@@ -206,7 +206,7 @@ class Roster:
         return (online & self._members.keys()) - self._silent
 
     def _ask(self, nodes: set[int]) -> None:
-        """Ask nodes what they hold, unless they were asked a short while ago."""
+        """Ask nodes for their data, unless they were asked a short while ago."""
         if not (new := self._questions.due(nodes)):
             return
         for name in self._names(self._questions.waited_for.intersection(new), "Node"):
@@ -258,7 +258,7 @@ class Roster:
         self._claims.give(claims, node)
 
     def _said(self, owner: Owner) -> str:
-        """Return what a message calls the owner of a name or partition."""
+        """Return the name of a claim's owner in a message."""
         if (node := self._claims.node(owner)) is not None:
             return self.called(node)
         assert isinstance(owner, SiteKey)
@@ -272,7 +272,7 @@ class Roster:
             log(WARNING, "%s is left out: %s", called, reason)
 
     def _part(self, node: int) -> None:
-        """Drop a member, and what it claims."""
+        """Drop a member and its claims."""
         if (member := self._members.pop(node, None)) is not None:
             for claim in member.claims:
                 del self._claimants[claim]
@@ -283,12 +283,12 @@ class Roster:
         return f"{self._awaited()} within {self._settings.round_timeout:g} seconds"
 
     def _names(self, nodes: Iterable[int], word: str) -> list[str]:
-        """Return what nodes are called; numbers that a simulation has drawn are left out."""
+        """Return the nodes' names; numbers that a simulation has drawn are left out."""
         names = [(self.name(node), node) for node in sorted(nodes)]
         return [name or f"{word} {node}" for name, node in names if name or not self._simulated]
 
     def _awaited(self) -> str:
-        """Say who has answered, who was asked and has not, and how many never came."""
+        """Describe the nodes that answered, those that did not, and the number of absent ones."""
         waited_for = self._questions.waited_for - self._members.keys()
         known = self._members.keys() | self._refused.keys() | waited_for
         groups = {

@@ -1,4 +1,4 @@
-"""What a server in the process of Flower's simulation engine knows of the Ray beside it."""
+"""Ray's state, for a server in the process of Flower's simulation engine."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import threading
 import time
 
 END_SECONDS = 15.0
-"""How long a simulation whose server has failed may take to end by itself."""
+"""Seconds that a simulation whose server has failed may take to end by itself."""
 
 
 def hindrance() -> str:
-    """Return what keeps a simulation's clients from answering, and what to look at.
+    """Return the obstacle that keeps a simulation's clients from answering, and where to look.
 
-    Nothing, where there is no Ray.
+    Without Ray it returns nothing.
     """
     ray = sys.modules.get("ray")
     if ray is None:
@@ -39,10 +39,10 @@ def hindrance() -> str:
 
 
 def end_simulation() -> None:
-    """See to it that the simulation's process ends soon, even while it waits for Ray.
+    """End the simulation's process soon, even while it waits for Ray.
 
-    Flower's main thread waits for as long as Ray lets it, whatever became of the server. To be
-    called in a process of Flower's simulation engine only: any other is not ours to end.
+    Flower's main thread waits as long as Ray lets it, whatever happened to the server. Call it only
+    in a process of Flower's simulation engine: any other is not ours to end.
     """
 
     def end() -> None:

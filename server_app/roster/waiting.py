@@ -1,4 +1,4 @@
-"""How long the server waits for nodes at the start, and how often it says for whom."""
+"""The server's wait for nodes at the start, and its lines on it."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from server_app.roster.simulated import hindrance
 from strategies.internals import log
 
 GRACE_SECONDS = 120.0
-"""How long to wait for further nodes when all that came cannot take part.
+"""Seconds to wait for further nodes when all present ones cannot take part.
 
-A node that was being sent a message when the server was killed hears nothing else until Flower has
-missed two heartbeats of the server, a minute.
+If the server was killed while it sent a node a message, the node hears nothing else until Flower
+has missed two heartbeats of the server, a minute.
 """
 
 LOG_SECONDS = 30.0
-"""How often the log says who is waited for."""
+"""Seconds between lines on the awaited nodes."""
 
 PATIENCE = 55.0
-"""Seconds without a further answer after which the log says what may hold a simulation up."""
+"""Seconds without a further answer after which the log names a simulation's possible obstacle."""
 
 
 class Waiting:
-    """A wait for nodes that began now.
+    """A wait for nodes that begins now.
 
     Parameters
     ----------
     timeout : float
-        Seconds that it lasts at most.
+        Most seconds that it lasts.
     """
 
     def __init__(self, timeout: float) -> None:
@@ -38,14 +38,14 @@ class Waiting:
         self._warned = False
 
     def is_over(self, has_news: bool, in_vain: bool) -> bool:
-        """Whether to wait no longer.
+        """Return whether the wait is over.
 
         Parameters
         ----------
         has_news : bool
-            Whether a node has answered since the last call.
+            True: a node has answered since the last call.
         in_vain : bool
-            Whether all nodes that have answered cannot take part.
+            True: none of the nodes that answered can take part.
         """
         now = time.monotonic()
         if has_news:
@@ -53,7 +53,7 @@ class Waiting:
         return now > self._deadline or (in_vain and now > self._latest + GRACE_SECONDS)
 
     def say(self, awaited: Callable[[], str]) -> None:
-        """Log who is awaited, if that is due, and once what may hold a simulation up."""
+        """Log the awaited nodes, if that is due, and once a simulation's possible obstacle."""
         now = time.monotonic()
         if now <= self._due:
             return

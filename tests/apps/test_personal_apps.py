@@ -144,14 +144,14 @@ def test_a_client_that_lost_what_it_kept_is_left_out_by_name(tmp_path, monkeypat
     def lost(self, admitted):
         asked.append(admitted)
         if len(asked) > 3:  # the three trained; the three own models are asked for now
-            raise SettingError("kept", "nothing", f"what this client kept in round {admitted}")
+            raise SettingError("kept", "nothing", f"this client's tensors of round {admitted}")
         return recall(self, admitted)
 
     monkeypatch.setattr(Memory, "recall", lost)
     run_inline(resolve({**QUICK, "rounds": 1, "method": "pFedVem"}), tmp_path / "run")
     last = lines(tmp_path / "run")[-1]
     assert "held_out" not in last and len(last["refused"]) == 3
-    assert all("kept in round 1" in reason for reason in last["refused"])
+    assert all("tensors of round 1" in reason for reason in last["refused"])
 
 
 @pytest.mark.parametrize("words", [{"rule": "WB"}, {"method": "FedPA", "bayesian_layers": 0}])

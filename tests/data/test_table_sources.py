@@ -75,10 +75,10 @@ def test_a_part_whose_labels_are_hidden_does_not_test(named, tmp_path):
     parts = {"train": part([0, 1] * 10), "test": part([-1, -1])}
     datasets.DatasetDict(parts).save_to_disk(tmp_path / "two")
     datasets.DatasetDict(parts, validation=part([0, 1])).save_to_disk(tmp_path / "three")
-    with pytest.warns(UserWarning, match="test has no labels, validation tests"):
+    with pytest.warns(UserWarning, match="test has no labels, validation is the test part"):
         held = load_labelled("hf:three", tmp_path, "kind")
     assert held.split(0).test.tolist() == [20, 21]
-    with pytest.warns(UserWarning, match="test has no labels, a part of train tests"):
+    with pytest.warns(UserWarning, match="test has no labels, a part of train is the test part"):
         held = load_labelled("hf:two", tmp_path, "kind")
     assert not held.splits and len(held.y) == 20
 

@@ -1,7 +1,8 @@
-"""Pages, docstrings, help and settings are easy to read: short sentences, the subject first."""
+"""Pages, notebooks, docstrings, help and settings are easy to read: short, the subject first."""
 
 import ast
 import inspect
+import json
 import re
 from itertools import pairwise
 from pathlib import Path
@@ -14,14 +15,10 @@ PAGES = [
     *(page for page in (ROOT / "docs").rglob("*.md") if "reference" not in page.parts),
 ]
 CODE = [
-    *(
-        file
-        for room in ("aggregation", "attacks", "commands", "inference", "methods", "models")
-        for file in (ROOT / "fedbary" / room).rglob("*.py")
-    ),
-    *(ROOT / "fedbary" / "settings" / name for name in ("modes.py", "task_words.py")),
+    file
+    for room in ("fedbary", "strategies", "client_app", "server_app")
+    for file in (ROOT / room).rglob("*.py")
 ]
-"""Files whose docstrings are pages, or what `fedbary explain` and `--help` print."""
 
 FRONTED = re.compile(r"(Of|Whoever|Who|What|Whether|How|Which|Where|Under|By)\b(?!.*\?$)")
 """How a sentence begins whose subject comes late; a question may."""
@@ -46,15 +43,16 @@ def sentences(text):
                 yield sentence
 
 
-def docstrings(tree):
+def docstrings(node):
     """Yield the docstrings of modules, classes, functions and constants."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
-            yield ast.get_docstring(node) or ""
-        if isinstance(node, ast.Module | ast.ClassDef):
-            for before, after in pairwise(node.body):
-                if isinstance(before, ast.Assign | ast.AnnAssign) and isinstance(after, ast.Expr):
-                    yield inspect.cleandoc(getattr(after.value, "value", ""))
+    yield ast.get_docstring(node) or ""
+    if isinstance(node, ast.Module | ast.ClassDef):
+        for before, after in pairwise(node.body):
+            if isinstance(before, ast.Assign | ast.AnnAssign) and isinstance(after, ast.Expr):
+                yield inspect.cleandoc(getattr(after.value, "value", ""))
+    for child in node.body:
+        if isinstance(child, ast.ClassDef | ast.FunctionDef):
+            yield from docstrings(child)
 
 
 def helps(tree):
@@ -79,8 +77,9 @@ def said_in_code():
         for text in docstrings(tree):
             for part in prose(text):
                 yield from sentences(part)
-        for text in helps(tree):
-            yield from sentences(text)
+        if file.parent.name == "commands":
+            for text in helps(tree):
+                yield from sentences(text)
 
 
 def said_in_settings():
@@ -90,8 +89,12 @@ def said_in_settings():
 
 
 def said_on_pages():
-    for page in PAGES:
+    for page in [*PAGES, ROOT / "CONTRIBUTING.md"]:
         yield from sentences(page.read_text(encoding="utf-8"))
+    for notebook in (ROOT / "docs" / "tutorials").glob("*.ipynb"):
+        for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]:
+            if cell["cell_type"] == "markdown":
+                yield from sentences("".join(cell["source"]))
 
 
 @pytest.mark.parametrize("said", [said_on_pages, said_in_code, said_in_settings])

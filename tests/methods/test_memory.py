@@ -145,7 +145,7 @@ def test_a_client_that_has_lost_its_folder_says_so(tmp_path):
         file.write_bytes(b"not safetensors")
     again, _ = run(tmp_path, 1, resumed=(strategy.state_dict(), 2), start=arrays)
     assert [refusal.round for refusal in again.refusals] == [3]
-    assert "kept in round 2" in again.refusals[0].reason
+    assert "tensors of round 2" in again.refusals[0].reason
 
 
 def test_a_client_without_a_folder_keeps_things_in_its_node_s_state(tmp_path):
@@ -153,7 +153,7 @@ def test_a_client_without_a_folder_keeps_things_in_its_node_s_state(tmp_path):
     assert counts(strategy) == [2, 3, 3]
     again, _ = run(None, 1, resumed=(strategy.state_dict(), 3), start=arrays)  # in new contexts
     assert len(again.refusals) == CLIENTS
-    assert all("kept in round 3" in refusal.reason for refusal in again.refusals)
+    assert all("tensors of round 3" in refusal.reason for refusal in again.refusals)
 
 
 @pytest.mark.parametrize("make", [Memory, lambda _: StateMemory(RecordDict(), "run")])

@@ -42,7 +42,7 @@ def test_a_reply_that_arrives_alone_is_refused_if_it_lies_far_beyond_the_latest_
     run.clock = VirtualClock(lambda node, now: {2: 9.0, 3: 1.0, 4: 2.0, 5: 3.0}[node])
     result = run.start(grid=grid(train_mods=[far]), initial_arrays=initial(), num_rounds=20)
     assert {refusal.node_id for refusal in run.refusals} == {2}
-    assert all("as far from what was sent as usual" in each.reason for each in run.refusals)
+    assert all("as far from the sent arrays as usual" in each.reason for each in run.refusals)
     tensors = result.arrays.to_torch_state_dict().values()
     assert all(float(tensor.double().abs().max()) < 100 for tensor in tensors)
 

@@ -103,7 +103,7 @@ def test_a_reply_of_ten_thousand_in_every_weight_is_refused_by_name(name):
     assert [(refusal.round, refusal.node_id) for refusal in chosen.refusals] == [
         (server_round, 2 + HOSTILE) for server_round in (1, 2, 3)
     ]
-    assert "times as far from what was sent as usual" in chosen.refusals[0].reason
+    assert "times as far from the sent arrays as usual" in chosen.refusals[0].reason
     assert close(arrays, alone(name, 3))
 
 
@@ -114,7 +114,7 @@ def test_a_round_after_which_nobody_can_train_is_undone_and_its_client_refused(n
     undone = [refusal for refusal in chosen.refusals if "could train" in refusal.reason]
     assert {refusal.node_id for refusal in undone} == {2 + HOSTILE}
     assert [refusal.round for refusal in undone] == [2, 3, 4, 5, 6]
-    assert "so round 1 is undone; far out in it: 5 (" in caplog.text
+    assert "so round 1 is undone; its outliers: 5 (" in caplog.text
     assert "4 of 6 rounds counted" in caplog.text
     assert close(arrays, alone(name, 4))
 

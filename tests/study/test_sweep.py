@@ -191,7 +191,7 @@ def test_a_sweep_that_is_stopped_ends_soon_and_whole_and_goes_on(tmp_path, how, 
     assert len((begun / "metrics.jsonl").read_text().splitlines()) < 400
     assert children and not any(child.is_running() for child in children)
     said = (tmp_path / "sweep.log").read_text().splitlines()
-    assert said[-1] == "fedbary: stopped; the same command goes on"
+    assert said[-1] == "fedbary: stopped; repeat the command to continue"
     assert not any("Traceback" in line for line in said)
 
     grid_file(tmp_path, SEEDS, rounds=1)

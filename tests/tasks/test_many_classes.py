@@ -164,8 +164,8 @@ def test_a_network_of_ones_own_segments_where_it_answers_by_pixel(tmp_path):
     [
         ("segmentation", {"model": "cnn"}, "unet or a network of yours"),
         ("segmentation", {"augment": "flip"}, "masks would not move along"),
-        ("segmentation", {"method": "FedBE"}, "softmax of one class"),
-        ("multilabel", {"method": "FedPPD"}, "softmax of one class"),
+        ("segmentation", {"method": "FedBE"}, "it needs one class"),
+        ("multilabel", {"method": "FedPPD"}, "it needs one class"),
         ("multilabel", {"model": "unet"}, "each pixel's class"),
         ("classification", {"model": "unet"}, "each pixel's class"),
         ("classification", {"dataset": "shapes"}, "digits"),

@@ -131,7 +131,7 @@ def test_without_an_answer_there_is_no_standardisation():
 def test_an_answer_of_more_rows_than_a_site_trains_on_is_none():
     said = _sums.answer(torch.ones(5, 2), {"shift": [0.0, 0.0]})
     assert isinstance(_sums.read(said, 5, torch.zeros(2)), Sums)
-    with pytest.raises(ValueError, match="of 5 rows, where it trains on 4"):
+    with pytest.raises(ValueError, match="it claims 5 rows but trains on 4"):
         _sums.read(said, 4, torch.zeros(2))
 
 

@@ -84,7 +84,7 @@ def test_without_the_members_there_is_no_model(name, runs, tmp_path):
     """What is left would be another model, which predicts too."""
     shutil.copytree(runs / name, tmp_path / "run")
     (tmp_path / "run" / "networks.safetensors").unlink()
-    with pytest.raises(SettingError, match="networks.safetensors.*what the run wrote"):
+    with pytest.raises(SettingError, match="networks.safetensors.*the file as the run wrote it"):
         fedbary.load(tmp_path / "run")
 
 

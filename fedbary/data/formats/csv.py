@@ -27,7 +27,7 @@ MOST_COLUMNS = 10**4
 TEXT = "a table of text in UTF-8, or in UTF-16 with its mark"
 
 MARKS = (b"\xff\xfe", b"\xfe\xff")
-"""How a file in UTF-16 begins."""
+"""First bytes of a file in UTF-16."""
 
 
 def table(source: DataSource, reading: Reading) -> Frame:
@@ -97,7 +97,7 @@ def _header(path: Path, packed: bool) -> tuple[list[str], str, str]:
                 allowed = "the names of the columns there; delete this line"
                 raise CellError(f"{path}: the first line", line.strip(), allowed)
             bare = re.sub(r'"[^"]*"', "", line)
-            separator = max(",;\t|", key=bare.count)  # of equals the first
+            separator = max(",;\t|", key=bare.count)  # ties go to the first
             lines = itertools.chain([line], text)  # a name may have a line's end in its quotes
             names = next(csv.reader(lines, delimiter=separator, skipinitialspace=True), [])
     except UnicodeError:

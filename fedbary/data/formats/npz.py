@@ -1,7 +1,7 @@
 """An ``.npz`` file: the arrays ``x_train``, ``y_train``, ``x_test``, ``y_test``.
 
-Images may have the names of their ``classes``. A table, ``x`` (N, D) and ``y`` (N,) in numbers or
-text, may have the four arrays, which prescribe a split, or these two alone; and the names of its
+Images may have the names of their ``classes``. A table has these four arrays, which prescribe a
+split, or ``x`` (N, D) and ``y`` (N,) alone, in numbers or text. It may have the names of its
 ``features``. An array is read only after its size is known to be that of honest data.
 """
 
@@ -30,13 +30,13 @@ NAMES = "classes"
 """The array, which need not be there, of the names of the classes."""
 
 KINDS = "iufbU"
-"""Of dtypes that hold numbers or text."""
+"""Kinds of the dtypes that hold numbers or text."""
 
 SMALL = 64 * 2**20
-"""Bytes up to which an array may be compressed as it likes."""
+"""Bytes up to which any compression of an array is allowed."""
 
 COMPRESSED = 200
-"""How many times smaller a larger array may be in the file: images and tables are far from it."""
+"""Largest compression ratio of a larger array; images and tables stay far below it."""
 
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
@@ -90,7 +90,7 @@ def read_npz_arrays(path: Path, names: Collection[str]) -> dict[str, Any]:
             return {
                 name: _read(archive, member) for name, member in found.items() if member is not None
             }
-    except Exception as error:  # whatever reading a stranger's file raises
+    except Exception as error:  # a stranger's file may raise any error
         allowed = "a file that numpy.savez wrote, without pickled objects"
         raise SettingError(str(path), error, allowed) from error
 
@@ -99,7 +99,9 @@ def _read(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
     with archive.open(member) as file:
         held = _claimed_bytes(file)
     if held > max(SMALL, COMPRESSED * member.compress_size):
-        raise ValueError(f"{member.filename} would take {held / 2**20:,.0f} MiB: no honest data do")
+        raise ValueError(
+            f"{member.filename} would take {held / 2**20:,.0f} MiB: too much for its file"
+        )
     with archive.open(member) as file:
         return npy.read_array(file, allow_pickle=False)
 
@@ -114,7 +116,7 @@ def _claimed_bytes(file: IO[bytes]) -> int:
 
 
 def _is_hidden(arrays: dict[str, np.ndarray]) -> bool:
-    """Whether the test part's targets are all −1, which the training part's never are."""
+    """Return whether all test targets are −1 and no training target is."""
     held, known = arrays["y_test"], arrays["y_train"]
     return bool(np.size(held) and (held == -1).all() and not (known == -1).any())
 
@@ -127,7 +129,7 @@ def _arrays(
     arrays = read_npz_arrays(path, ("x", "y", "features", *PARTS))
     splits = []
     if all(part in arrays for part in PARTS) and _is_hidden(arrays):
-        warnings.warn(f"{path}: y_test has no labels, a part of y_train tests", stacklevel=2)
+        warnings.warn(f"{path}: y_test has no labels; a part of y_train is tested", stacklevel=2)
         x, y = arrays["x_train"], arrays["y_train"]
     elif all(part in arrays for part in PARTS):
         count = np.size(arrays["y_train"]), np.size(arrays["y_test"])

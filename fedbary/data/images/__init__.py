@@ -3,13 +3,12 @@
 A data set is one module whose name has no leading underscore. It defines
 
 ``read(data_dir, download)``
-    the arrays ``x_train``, ``y_train``, ``x_test``, ``y_test``, laid out as in an ``.npz`` file
-    (`fedbary.data.images._dataset` says how), and perhaps ``classes``, their names;
+    returns the arrays ``x_train``, ``y_train``, ``x_test``, ``y_test``, laid out as
+    `fedbary.data.images._dataset` says, and perhaps ``classes``, their names;
 ``read_masks``, ``read_sets``
-    for labels of another look, see `fedbary.data.labels`;
+    for labels of another form, see `fedbary.data.labels`;
 ``AUGMENT``
-    True only where training images are to be cropped and flipped at random, "crop" or "flip" where
-    one of it is.
+    True: training images are cropped and flipped at random; "crop" or "flip": one of them.
 
 Nothing else has to be told: ``load("<module>", ...)`` works from the file alone.
 """
@@ -63,23 +62,23 @@ def load(
     Parameters
     ----------
     name : str
-        One of `names`; or the path of a file of a format of `fedbary.data.formats`, or of a folder
-        of images by class: absolute, relative to the working directory, or else relative to
-        ``data_dir``; or of a library, see `fedbary.data.sources`; or ``package.module:function``, a
-        function that returns the four arrays.
+        One of `names`; a set of a library, see `fedbary.data.sources`; or
+        ``package.module:function``, a function that returns the four arrays. Or the path of a file
+        of a format of `fedbary.data.formats`, or of a folder of images by class: absolute, relative
+        to the working directory, or else to ``data_dir``.
     data_dir : Path or str
-        Where data sets lie. ``<data_dir>/<name>.npz`` is read in preference to anything else.
+        Folder of the data sets. ``<data_dir>/<name>.npz`` is read in preference to anything else.
     download : bool
-        Whether a data set that is not under ``data_dir`` may be fetched into it.
+        True: a data set that is not under ``data_dir`` may be fetched into it.
     shape : tuple of int
         Channels, height and width that pictures (not arrays) become; by default theirs, which
         must be all alike.
     resize : str
-        What is done with pictures of another size, see `fedbary.data.image_files.read_image`.
+        Treatment of pictures of another size, see `fedbary.data.image_files.read_image`.
     target : str
         The column of the classes, of a set that has columns.
     labels : Labels
-        What the labels are to look like, by default a class an image.
+        Form of the labels, by default a class an image.
 
     Returns
     -------
@@ -107,7 +106,7 @@ def _read(name: str, reading: Reading, labels: Labels) -> Dataset:
     try:
         return _read_anew(name, reading, labels)
     except MemoryError as error:
-        raise SettingError("dataset", error, "one that fits into this memory") from error
+        raise SettingError("dataset", error, "a data set that fits into memory") from error
 
 
 def _read_anew(name: str, reading: Reading, labels: Labels) -> Dataset:

@@ -1,4 +1,4 @@
-"""What a data set is, and the checks that turn four arrays into one."""
+"""The data set of images, and the checks that turn four arrays into one."""
 
 import warnings
 import zipfile
@@ -23,13 +23,13 @@ from fedbary.errors import SettingError
 from fedbary.texts import alike, composed
 
 MAX_FLOAT = 10
-"""The largest size of a float pixel. Images of 0 to 255 as floats are not scaled, nor taken."""
+"""Largest absolute value of a float pixel. Floats from 0 to 255 are refused, not scaled."""
 
 DARK = 0.5
-"""The largest pixel, of 1, below which images are said to be dark."""
+"""Images whose largest pixel is below this fraction of white are reported as dark."""
 
 SMALL = 16
-"""Bytes up to this are counts or ink, and no pixels: divided by 255 they would all be black."""
+"""Bytes up to this are counts or ink, not pixels: divided by 255 all would be black."""
 
 UNREADABLE = (
     OSError,
@@ -40,7 +40,7 @@ UNREADABLE = (
     zipfile.BadZipFile,
     zlib.error,
 )
-"""What readers raise for files that are absent, damaged or of another kind."""
+"""Errors of readers for files that are absent, damaged or of another kind."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,11 +59,11 @@ class Dataset:
     classes : tuple of str
         Name of each class; numbers from 0 where the data have no names.
     augment : Augment
-        How training batches are changed at random, see `batch_source`.
+        Random changes of training batches, see `batch_source`.
     notes : tuple of str
-        Lines that say what was read, what was not, and what is odd about it.
+        Lines on files that were read, on others that were not, and on oddities.
     labels : Labels
-        What the labels look like.
+        Form of the labels.
     """
 
     name: str
@@ -78,7 +78,7 @@ class Dataset:
 
     @property
     def num_classes(self) -> int:
-        """How many classes there are."""
+        """Number of classes."""
         return len(self.classes)
 
     @property
@@ -119,18 +119,18 @@ def from_arrays(
     name : str
         The name of the data set.
     arrays : Mapping
-        ``x_train`` and ``x_test``: N×H×W (one channel), N×H×W×C or N×C×H×W, of uint8 or floats,
-        with C either 1 or 3 and H, W from 5; floats from 0 to 1, or standardised, up to ±10.
-        Or N×D, features of each example, any finite floats.
-        No side is below 5, so an axis of length 1 or 3 is the channels; the last axis is tried
-        first. ``y_train`` and ``y_test``: N integers from 0. ``classes``, if it is there: the
-        name of each class, by default its number, up to the largest training label.
+        ``x_train`` and ``x_test``: N×H×W (one channel), N×H×W×C or N×C×H×W, uint8 or floats. C is 1
+        or 3; H and W are at least 5. Floats lie in [0, 1], or are standardised, up to ±10. Or N×D,
+        features of each example, any finite floats. No side is below 5, so an axis of length 1 or 3
+        is the channels; the last axis is tried first. ``y_train`` and ``y_test``: N integers from
+        0. ``classes``, if it is there: the name of each class, by default its number, up to the
+        largest training label.
     source : str
-        Where the arrays are from, named in errors.
+        Source of the arrays, for errors.
     augment : Augment
-        How training batches are to be changed at random.
+        Random changes of training batches.
     labels : Labels
-        What the labels are to look like, by default N integers.
+        Form of the labels, by default N integers.
 
     Raises
     ------
@@ -141,7 +141,7 @@ def from_arrays(
     if missing:
         raise SettingError(source, f"no {', '.join(missing)}", f"the arrays {', '.join(PARTS)}")
     if _is_hidden(arrays["y_test"], arrays["y_train"]):
-        warnings.warn(f"{source}: y_test has no labels, a part of y_train tests", stacklevel=2)
+        warnings.warn(f"{source}: y_test has no labels; a part of y_train is tested", stacklevel=2)
         known = np.asarray(arrays["x_train"]), np.asarray(arrays["y_train"])
         arrays = {**arrays, **parted(*known)}
     x_train, y_train = tensors(arrays, ("x_train", "y_train"), source, labels)
@@ -163,7 +163,7 @@ def from_arrays(
         raise SettingError(f"{source}: labels", f"0 to {num_classes - 1}", allowed)
     counts = labels.counts(y_train, num_classes).tolist()
     if NAMES not in arrays and not counts[0]:
-        warnings.warn(f"{source}: no training label is 0, from which labels count", stacklevel=2)
+        warnings.warn(f"{source}: no training label is 0, but labels count from 0", stacklevel=2)
     notes = tuple(arrays.get(NOTES, ()))
     if empty := [label for label, count in zip(classes, counts, strict=True) if not count]:
         notes += (f"{source}: classes without a training example: {named(empty)}",)
@@ -177,7 +177,7 @@ def from_arrays(
 
 
 def _is_hidden(tested: Any, known: Any) -> bool:
-    """Whether test labels all say nothing, as -1 does."""
+    """Return whether all test labels are −1, and so hidden."""
     return bool(np.size(tested) and (np.asarray(tested) == -1).all() and np.ndim(known) == 1)
 
 

@@ -25,9 +25,10 @@ class Normaliser:
     Attributes
     ----------
     mean, std : tuple of float
-        Of each channel, of pixels in [0, 1]. A constant channel's std is 1.
+        Mean and standard deviation of each channel's pixels in [0, 1]. A constant channel's std is
+        1.
     projection : tuple of float
-        Of C standardised features on K components, (C, K) in one row; empty: none.
+        Projection of C standardised features on K components, (C, K) in one row; empty: none.
     """
 
     mean: tuple[float, ...]
@@ -68,7 +69,7 @@ class Normaliser:
 def pixel_sums(x: Tensor, shift: Tensor) -> Sums:
     """Return the sums over the pixels of images (N, C, H, W) of each channel less a shift (C,).
 
-    Of features (N, C) they are those of each column.
+    For features (N, C) they are the sums of each column.
     """
     parts = (inputs(part).movedim(1, -1).reshape(-1, x.shape[1]) for part in x.split(AT_ONCE))
     return functools.reduce(operator.add, (Sums.of(part.cpu(), shift) for part in parts))

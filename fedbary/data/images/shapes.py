@@ -1,9 +1,9 @@
 """Shapes on noise: discs, frames and crosses on 16×16 grey pictures, up to three in each.
 
-A toy for tasks whose labels are no single class; it is drawn here, and is the same always. As
-`read_masks` has it the label is the shape that each pixel belongs to, as `read_sets` has it which
-shapes are in sight. Later shapes lie on earlier ones; their grey says nothing of their kind. 800
-pictures for training, 200 for testing.
+A toy for tasks whose labels are no single class; it is drawn here, and is the same always.
+`read_masks` labels each pixel with its shape, `read_sets` each picture with the shapes in sight.
+Later shapes lie on earlier ones; their grey says nothing of their kind. 800 pictures for training,
+200 for testing.
 """
 
 from pathlib import Path

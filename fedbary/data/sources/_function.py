@@ -1,4 +1,4 @@
-"""A function of one's own, ``package.module:function``, called without arguments."""
+"""A user's own function, ``package.module:function``, called without arguments."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 FORM = "hf:owner/name"
 
 _SAVED = ("dataset_dict.json", "state.json")
-"""Files of which one lies in a folder that `save_to_disk` made."""
+"""Files that mark a folder made by `save_to_disk`."""
 
 
 def table(source: DataSource, reading: Reading) -> Frame:
@@ -63,9 +63,9 @@ def load_hub(source: DataSource, reading: Reading) -> tuple[Any, Any | None]:
         Parquet file likewise, with or without ``hf:``. Or ``hf:owner/name``, or
         ``hf:owner/name:configuration``, on the hub.
     reading : Reading
-        In the folder ``huggingface`` of its own lies what is fetched or converted. Its target is
-        the column of the labels; columns of named classes hold some in any case. A part whose
-        labels are all hidden (−1) does not test.
+        Its folder ``huggingface`` keeps what is fetched or converted. Its target names the column
+        of the labels; columns of named classes hold labels in any case. A part whose labels are all
+        hidden (−1) does not test.
 
     Raises
     ------
@@ -102,13 +102,13 @@ def load_hub(source: DataSource, reading: Reading) -> tuple[Any, Any | None]:
     parts = [test for test in TESTS if test in found]
     tests = [test for test in parts if not _is_hidden(found[test], reading.target)]
     if hidden := [test for test in parts if test not in tests]:
-        instead = f"{tests[0]} tests" if tests else "a part of train tests"
+        instead = f"{tests[0]} is the test part" if tests else "a part of train is the test part"
         warnings.warn(f"dataset {name}: {hidden[0]} has no labels, {instead}", stacklevel=2)
     return train, found[tests[0]] if tests else None
 
 
 def _is_hidden(part: Any, target: str) -> bool:
-    """Whether a column of labels says nothing in all rows."""
+    """Return whether all labels of a column are hidden."""
     columns = [column for column, kind in part.features.items() if hasattr(kind, "int2str")]
     if str(getattr(part.features.get(target), "dtype", "")).startswith(("int", "string")):
         columns.append(target)

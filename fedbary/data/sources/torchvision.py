@@ -1,8 +1,8 @@
-"""Any classification of images that torchvision has: ``torchvision:KMNIST``.
+"""Any image classification set of torchvision: ``torchvision:KMNIST``.
 
-Its parts are those of the parameter ``train``, or of ``split``: ``train`` and ``test`` (or what
-else they are called there). With neither a tenth of each class is tested. Of a set with both,
-EMNIST, the split is named too: ``torchvision:EMNIST:letters``.
+Its parts follow the parameter ``train``, or ``split``: ``train`` and ``test``, or their other names
+there. A set with neither has a tenth of each class tested. EMNIST has both, so the split is named
+too: ``torchvision:EMNIST:letters``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fedbary.errors import SettingError, one_line
 FORM = "torchvision:NAME"
 
 TRAINS = ("train", "trainval")
-"""What the split to train on is called: the first of these that the set knows."""
+"""Names of the training split; the first that the set knows is taken."""
 
 
 def images(source: DataSource, reading: Reading) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""Tables as tensors: a set that ships with the package, or a file or folder of one's own.
+"""Tables as tensors: a set that ships with the package, or a user's own file or folder.
 
-A set by name is one module of this package whose name has no leading underscore: with
-``read(data_dir)`` it is for regression, with ``read_labelled(data_dir)`` for classification; both
-return a `Frame` of `fedbary.data.frame`. Nothing else has to be told of a new set.
+A set by name is one module of this package whose name has no leading underscore. It has
+``read(data_dir)`` for regression or ``read_labelled(data_dir)`` for classification. Both return a
+`Frame` of `fedbary.data.frame`. Nothing else has to be told of a new set.
 """
 
 from __future__ import annotations
@@ -79,20 +79,20 @@ def load(
     Parameters
     ----------
     name : str
-        One of `names`; or the path of a file of a format of `fedbary.data.formats`, or of a folder
-        in the format of the UCI sets: absolute, relative to the working directory, or else to
-        ``data_dir``; or of a library, see `fedbary.data.sources`; or ``package.module:function``, a
-        function that returns a pandas DataFrame.
+        One of `names`; a set of a library, see `fedbary.data.sources`; or
+        ``package.module:function``, a function that returns a pandas DataFrame. Or the path of a
+        file of a format of `fedbary.data.formats`, or of a folder in the format of the UCI sets:
+        absolute, relative to the working directory, or else to ``data_dir``.
     data_dir : Path or str
-        Where data sets lie.
+        Folder of the data sets.
     target : str
         The column that is to be predicted; an ``.npz`` file and a UCI folder name their own.
     download : bool
-        Whether a set of Hugging Face may be fetched.
+        True: a set of Hugging Face may be fetched.
     layout : Layout
         The federation's, by which a site's own data are coded; by default that of the data.
     choice : Choice
-        Which columns are used where no layout says so, and how missing values are taken.
+        Columns that are used if no layout names them, and treatment of missing values.
 
     Returns
     -------
@@ -175,14 +175,14 @@ def load_features(
 def read_file(path: Path, target: str) -> Frame | None:
     """Return what a file of a known format holds, with the target where it is there.
 
-    None of a file of another.
+    Return None for a file of another format.
     """
     source = source_of(str(path))
     return _of_source(source, Reading(Path(), target=target)) if source.is_file else None
 
 
 def _of_source(source: DataSource, reading: Reading) -> Frame | None:
-    """Return what a source holds; None where there is none of its name."""
+    """Return a source's frame; None if no source has that name."""
     read = reader(source, reading.data_dir, "table")
     if read is None or (source.is_file and not source.path(reading.data_dir).is_file()):
         return None

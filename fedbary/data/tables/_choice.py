@@ -1,4 +1,4 @@
-"""Which of a source's columns are used."""
+"""Choice among a source's columns."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedbary.errors import CellError
 
 @dataclass(frozen=True)
 class Choice:
-    """What is known of a row, among what a source holds of it.
+    """Columns of a source that are used as inputs.
 
     Parameters
     ----------
@@ -24,7 +24,7 @@ class Choice:
     id : str
         The column that names a row, which is not used; it need not be there.
     missing : str
-        How cells without a value are taken, see `Layout`.
+        Treatment of empty cells, see `Layout`.
     """
 
     columns: tuple[str, ...] = ()

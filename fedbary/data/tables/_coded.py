@@ -20,9 +20,9 @@ class Coded(ABC):
     Attributes
     ----------
     name : str
-        Where it is from.
+        Its source.
     layout : Layout
-        What the columns of ``x``, and labels, mean.
+        Meaning of the columns of ``x`` and of the labels.
     x : Tensor
         Features, (N, D), finite float64; D is the number of ``layout.features``.
     y : Tensor
@@ -47,7 +47,7 @@ class Coded(ABC):
 
     @property
     def strata(self) -> Tensor:
-        """What rows are dealt by: their targets."""
+        """Values that rows are dealt by: their targets."""
         return self.y
 
     def parted(self, split: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:

@@ -24,7 +24,7 @@ class Labelled(Coded):
         """Draw a tenth of each class."""
         tested = tenth_of_each_class(self.y.numpy(), rng)
         if not tested.any():
-            raise SettingError(self.name, "no class of two rows", "two rows of some class")
+            raise SettingError(self.name, "no class of two rows", "a class with two rows")
         return tested
 
     def validation(self, targets: np.ndarray, rng: np.random.Generator) -> np.ndarray:

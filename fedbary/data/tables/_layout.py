@@ -1,4 +1,4 @@
-"""What all sites of a run on tables agree on: the columns, their levels, the classes."""
+"""Layout that all sites of a run on tables share: the columns, their levels, the classes."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from fedbary.texts import alike
 MAX_CLASSES = 100
 
 MANY = 50
-"""So many rows are not numbered by chance."""
+"""Number of rows above which consecutive numbers are no chance."""
 
 FEW = 5
-"""Levels that are never too many for a column's rows."""
+"""Number of levels that is allowed however few rows there are."""
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,10 @@ class Layout:
         Name of each class, in the order of the labels 0, 1, … Of two the second is the positive.
         Empty where a number is predicted.
     missing : str
-        How cells without a value are taken: ``refuse``; or ``mean``, ``median``, ``indicator``, as
-        NaN, which the standardisation fills.
+        Treatment of empty cells: ``refuse``; or ``mean``, ``median``, ``indicator``, which make
+        them NaN for the standardisation to fill.
     indicated : tuple of str
-        Columns of which a further feature, after all others, says where they are missing.
+        Columns with a further feature, after all others, that marks their missing cells.
     """
 
     columns: tuple[tuple[str, tuple[str, ...]], ...]
@@ -98,14 +98,14 @@ def layout_of(frame: Frame, classes: Sequence[str] = (), missing: str = "refuse"
         The classes in their order; by default as the source orders them, else whole numbers by
         size, text in alphabetical order.
     missing : str
-        How cells without a value are taken.
+        Treatment of empty cells.
 
     Raises
     ------
     SettingError
-        A column mixes numbers and text, holds numbers in disguise, or has too many levels (names
-        row, counted from 1, and column); or there are fewer than 2 classes, or more than
-        `MAX_CLASSES`, or they are numbers with a fraction.
+        A column mixes numbers and text, holds numbers written as text, or has too many levels; the
+        error names row (from 1) and column. Or there are fewer than 2 classes, more than
+        `MAX_CLASSES`, or classes with a fraction.
     """
     columns = columns_of(frame, missing)
     named = tuple(map(name_of, classes)) or _classes(frame)
@@ -155,7 +155,7 @@ def _levels(name: str, column: str, held: Column, refused: bool) -> tuple[str, .
     if refused:
         require(name, where, held, held.missing, "")
     if held.missing.all():
-        raise CellError(f"{name}: {where}", "no value in any row", "some, or leave_out=")
+        raise CellError(f"{name}: {where}", "no value in any row", "a value, or leave_out=")
     if not held.is_text:
         bad = ~np.isfinite(held.numbers) & ~held.missing
         require(name, where, held, bad, "a finite number")
@@ -185,9 +185,9 @@ def _levels(name: str, column: str, held: Column, refused: bool) -> tuple[str, .
 
 
 def _numbers_rows(column: str, numbers: np.ndarray) -> bool:
-    """Whether a column is called as one that numbers rows, and no whole number stands twice.
+    """Return whether a column is named like a row number and holds distinct whole numbers.
 
-    Many numbers that follow one another number the rows, whatever they are called.
+    Many consecutive numbers count as row numbers, whatever the column's name.
     """
     called = re.search(r"(?i)(^|[_ .-])(id|index|nr|no|row|number|unnamed: 0)$", column)
     whole = bool((numbers == np.round(numbers)).all())

@@ -1,4 +1,4 @@
-"""What a regression set is, and the checks that turn arrays into one."""
+"""The regression set, and the checks that turn arrays into one."""
 
 from __future__ import annotations
 
@@ -45,17 +45,16 @@ def measured(held: Frame, layout: Layout | None = None, missing: str = "refuse")
     held : Frame
         With the target.
     layout : Layout
-        The federation's, by which a site's own data are coded: rows with a level unknown to it
-        are left out. By default that of the frame, whose constant columns are left out with a
-        warning.
+        The federation's layout, which codes a site's own data; rows with a level unknown to it are
+        left out. The default is the frame's own layout; it drops constant columns with a warning.
     missing : str
-        How that layout takes missing values.
+        Treatment of missing values in that layout.
 
     Raises
     ------
     SettingError
-        A cell is missing or not finite (names the row, counted from 1); or, of a frame with a
-        layout of its own, the target or every feature is constant, or there is one row.
+        A cell is missing or not finite; the error names the row, counted from 1. Without a given
+        layout also: the target or every feature is constant, or there is one row.
     """
     assert held.target is not None
     target, values = held.target, held.target.numbers

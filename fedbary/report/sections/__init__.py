@@ -4,7 +4,7 @@ The file of a task in `fedbary.tasks` bears the same name here, if there is one;
 report shows the scores that the task's `curves` name. A file defines
 
 ``REQUIRED``
-    the columns of the table without which there is nothing to tell;
+    the columns of the table that the sections need;
 ``write(results, document)``
     adds the sections.
 """
@@ -22,7 +22,7 @@ from fedbary.tasks import task_class
 
 
 class Sections(Protocol):
-    """What a file of this package defines."""
+    """Content of a file of this package."""
 
     REQUIRED: tuple[str, ...]
 

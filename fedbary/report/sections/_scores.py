@@ -1,4 +1,4 @@
-"""The sections of a task that has none of its own: what was run, its scores, who holds what."""
+"""The sections of a task that has none of its own: the runs, their scores, the partition."""
 
 from __future__ import annotations
 

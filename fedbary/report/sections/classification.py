@@ -20,7 +20,7 @@ from fedbary.study.table import settings_of
 MAIN = (ACCURACY, ECE_15, ECE_100, NLL)
 
 BY_CHANCE_15, BY_CHANCE_100 = "by_chance.ece_15", "by_chance.ece_100"
-"""What a calibrated model of the same confidences has; tables of earlier versions lack it."""
+"""Columns of the ECE of a calibrated model by chance; tables of earlier versions lack them."""
 
 REQUIRED = (*NAMING, *(metric.column for metric in MAIN), "seconds", "evaluate_on", "ood_dataset")
 
@@ -56,7 +56,7 @@ def write(results: Results, document: Document) -> None:
 
 
 def _add_introduction(results: Results, document: Document) -> None:
-    """Say what was run and how to read it."""
+    """Describe the runs and how to read them."""
     document.text(
         """{runs} runs. In each, {clients} clients hold a data set between
         them, each fits the network to its own part, and a **rule** makes one model of their

@@ -72,7 +72,7 @@ def scores_by_method(last: pd.DataFrame, folder: Path) -> pd.DataFrame:
 
 
 def _differences(last: pd.DataFrame) -> pd.Series:
-    """Return, as texts, in which settings runs of a method on a data set differ but the split."""
+    """Return, as texts, the settings but the split that differ between a method's runs."""
     keys = [key for key in settings_of(last) if key not in {*bookkeeping(), *REPEATS}]
     texts = pd.Series("", index=last.index)
     for _, held in last.groupby(["dataset", "rule", "model"]):

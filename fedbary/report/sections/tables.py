@@ -1,4 +1,4 @@
-"""Sections on classifications of tables: scores, calibration, how well classes are told apart."""
+"""Sections on classifications of tables: scores, calibration, ROC curves."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def write(results: Results, document: Document) -> None:
 
 
 def _add_introduction(results: Results, document: Document) -> None:
-    """Say what was run and how to read it."""
+    """Describe the runs and how to read them."""
     document.text(
         """{runs} runs. In each, {clients} clients hold the rows of a table between them,
         standardised together; each fits the network to its own rows, and a **rule** makes one

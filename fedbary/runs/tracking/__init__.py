@@ -29,7 +29,7 @@ from fedbary.settings.config import Settings
 
 
 class Tracker(Protocol):
-    """What a dashboard is told of a run."""
+    """Messages to a dashboard about a run."""
 
     reopens: bool
 
@@ -74,7 +74,7 @@ class Tracking:
         self._tell(lambda tracker: tracker.scalars(values, int(line[ROUND])))
 
     def finish(self) -> None:
-        """Take what the run folder holds."""
+        """Take the run folder's content."""
         pictures = sorted(self._folder.glob("*.png"))
         posterior = self._folder / f"{POSTERIOR}.safetensors"
         self._tell(lambda tracker: tracker.end(pictures, posterior))
@@ -96,7 +96,7 @@ class Tracking:
 
 
 def note_killed(settings: Settings, folder: Path) -> None:
-    """Say of a run whose processes were killed that it has ended, where a tracker can be told."""
+    """Tell the tracker, if it can be told, that a killed run has ended."""
     if settings.tracker != "none" and tracker_class(settings.tracker).reopens:
         Tracking(settings, folder, lambda line: None).stop(killed=True)
 

@@ -21,7 +21,7 @@ RUN = "mlflow-run.txt"
 
 @dataclass(frozen=True)
 class Parameters(Checked):
-    """What MLflow is told.
+    """Settings of MLflow.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ class Tracker:
         return True
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
-        """Write a round's numbers, each once, whatever rounds are told again on resume."""
+        """Write a round's numbers, each once, also when a resumed run repeats rounds."""
         for name, value in values.items():
             if name not in self._held:
                 history = self._client.get_metric_history(self._run, name)

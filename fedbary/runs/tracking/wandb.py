@@ -14,7 +14,7 @@ LIBRARY = "wandb"
 
 @dataclass(frozen=True)
 class Parameters(Checked):
-    """What Weights & Biases is told.
+    """Settings of Weights & Biases.
 
     Parameters
     ----------

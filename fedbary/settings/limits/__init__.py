@@ -1,17 +1,17 @@
-"""Which settings a task takes, a file for each; PyTorch is not imported.
+"""Settings that a task takes, a file for each; PyTorch is not imported.
 
 The file of a task in `fedbary.tasks` bears the same name here. It defines
 
 ``DATASETS``
     the names of its data sets;
 ``FILES``
-    how the path of a file that it reads may end; "" for any path;
+    endings of the paths of files that it reads; "" for any path;
 ``Parameters``
     the settings that the task owns, a frozen dataclass;
 ``TAKES``
-    of the settings of every run those that only some tasks take, which it does;
+    settings that only some tasks take, and this one does;
 ``BEST_BY``
-    the scores by which the best round may be chosen, each with ``min`` or ``max``, the better;
+    the scores that may choose the best round, each with the better direction, ``min`` or ``max``;
 ``limits(settings)``
     yields (setting, whether it fits the others, what is allowed).
 """
@@ -39,7 +39,7 @@ def of(task: str) -> ModuleType:
 
 
 def data_task(setting: str, task: str) -> str:
-    """Return the task whose data sets a setting may name, where a run is of a task."""
+    """Return the task whose data sets a setting may name, for a run's task."""
     own = setting != "ood_dataset" or task in ("tables", "text")
     return task if own else "classification"
 

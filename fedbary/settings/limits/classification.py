@@ -1,4 +1,4 @@
-"""Which settings a classification of images takes."""
+"""Settings of a classification of images."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ BEST_BY = {"nll": min, "accuracy": max, "ece": min, "brier": min}
 
 
 def limits(settings: Settings) -> Iterator[tuple[str, bool, str]]:
-    """Yield what has to fit."""
+    """Yield the conditions."""
     own = told(OfImages, settings)
     yield (
         "model",
         settings.model != "unet",
-        f"another for task={settings.task}: it says each pixel's class",
+        f"another model for task={settings.task}: it predicts each pixel's class",
     )
     yield "predictive", settings.predictive != "closed", "another: closed is for regression"
     on_features = settings.backbone != "none" and own.adapters == "none"
@@ -43,7 +43,11 @@ def limits(settings: Settings) -> Iterator[tuple[str, bool, str]]:
     yield "features", standard, "all for normalise=none: components are of standardised features"
     normal = own.normalise == "none" or getattr(settings, "pixels", "unit") == "unit"
     yield "normalise", normal, "none for pixels=signed"
-    yield "test_dataset", settings.test_dataset == "none", "none, or another task=tables tests on"
+    yield (
+        "test_dataset",
+        settings.test_dataset == "none",
+        "none, or a set of task=tables",
+    )
 
 
 def of_adapters(settings: Settings) -> Iterator[tuple[str, bool, str]]:

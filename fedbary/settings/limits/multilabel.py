@@ -1,4 +1,4 @@
-"""Which settings images with any number of labels take."""
+"""Settings of images with any number of labels."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BEST_BY = {**classification.BEST_BY, "f1": max, "auroc": max}
 
 
 def limits(settings: Settings) -> Iterator[tuple[str, bool, str]]:
-    """Yield what has to fit."""
+    """Yield the conditions."""
     yield from classification.limits(settings)
     bound = getattr(settings, "covariance", "none") == "shared"
-    yield "covariance", not bound, "another: shared is a bound on one softmax"
+    yield "covariance", not bound, "another value: shared is a bound for one softmax"

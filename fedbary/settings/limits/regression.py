@@ -1,4 +1,4 @@
-"""Which settings a regression takes."""
+"""Settings of a regression."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BEST_BY = {"nll": min, "rmse": min, "crps": min}
 
 
 def limits(settings: Settings) -> Iterator[tuple[str, bool, str]]:
-    """Yield what has to fit."""
+    """Yield the conditions."""
     yield "model", settings.model in ("mlp", "linear"), "mlp or linear for task=regression"
     yield "dataset", settings.dataset != "none", "a data set for task=regression"
     of_classes = settings.partition in ("dirichlet", "classes", *OF_CLASSES)
@@ -41,7 +41,7 @@ def limits(settings: Settings) -> Iterator[tuple[str, bool, str]]:
     yield "test_dataset", settings.test_dataset == "none", "none for regression"
     yield "ood_dataset", settings.ood_dataset == "none", "none for regression"
     clamped = settings.inference == "clamped_sgd"
-    yield "inference", not clamped, "another local method: the CNN alone clamps log-variances"
+    yield "inference", not clamped, "another local method: only the CNN clamps log-variances"
     yield "device", settings.device != "cuda", "auto or cpu: regression is done on CPUs"
     name, noise = settings.strategy, own.noise
     if settings.trains_on_squares:

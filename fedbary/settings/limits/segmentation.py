@@ -1,4 +1,4 @@
-"""Which settings a segmentation of images takes."""
+"""Settings of a segmentation of images."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BEST_BY = {**classification.BEST_BY, "iou": max}
 
 
 def limits(settings: Settings) -> Iterator[tuple[str, bool, str]]:
-    """Yield what has to fit."""
+    """Yield the conditions."""
     dense = settings.model == "unet" or is_factory(settings.model)
     yield "model", dense, "unet or a network of yours for task=segmentation"
     still = told(OfImages, settings).augment in ("auto", False)
@@ -35,4 +35,4 @@ def limits(settings: Settings) -> Iterator[tuple[str, bool, str]]:
     )
     yield "test_dataset", settings.test_dataset == "none", "none for task=segmentation"
     yield "augment", still, "auto or false for task=segmentation: masks would not move along"
-    yield "predictive", settings.predictive != "closed", "another: closed is for regression"
+    yield "predictive", settings.predictive != "closed", "another value: closed is for regression"

@@ -1,4 +1,4 @@
-"""Which settings a classification of tables takes."""
+"""Settings of a classification of tables."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ BEST_BY = {"nll": min, "accuracy": max, "ece": min, "brier": min, "auroc": max, 
 
 
 def limits(settings: Settings) -> Iterator[tuple[str, bool, str]]:
-    """Yield what has to fit."""
+    """Yield the conditions."""
     images = ("cnn", "resnet20", "unet")
     yield "model", settings.model not in images, "mlp, linear or a network of yours for tables"
     yield "dataset", settings.dataset != "none", "the server's own table for task=tables"
     yield "backbone", settings.backbone == "none", "none for task=tables"
-    yield "predictive", settings.predictive != "closed", "another: closed is for regression"
+    yield "predictive", settings.predictive != "closed", "another value: closed is for regression"

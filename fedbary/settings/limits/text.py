@@ -1,4 +1,4 @@
-"""Which settings a classification of texts takes."""
+"""Settings of a classification of texts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BEST_BY = classification.BEST_BY
 
 
 def limits(settings: Settings) -> Iterator[tuple[str, bool, str]]:
-    """Yield what has to fit."""
+    """Yield the conditions."""
     own = told(OfTexts, settings)
     of_library = settings.backbone.startswith("hf:")
     yield "backbone", of_library, "hf:OWNER/NAME or hf:PATH, a model of transformers, for task=text"
@@ -32,7 +32,11 @@ def limits(settings: Settings) -> Iterator[tuple[str, bool, str]]:
     yield "model", settings.model not in images, "linear, mlp or a network of yours for task=text"
     yield from classification.of_adapters(settings)
     yield "text", own.text != own.target, "another column than target"
-    yield "predictive", settings.predictive != "closed", "another: closed is for regression"
+    yield "predictive", settings.predictive != "closed", "another value: closed is for regression"
     standard = own.features == "all" or own.normalise == "channels"
     yield "features", standard, "all for normalise=none: components are of standardised features"
-    yield "test_dataset", settings.test_dataset == "none", "none, or another task=tables tests on"
+    yield (
+        "test_dataset",
+        settings.test_dataset == "none",
+        "none, or a set of task=tables",
+    )

@@ -1,1 +1,1 @@
-"""What many tasks import."""
+"""Values that many tasks import."""

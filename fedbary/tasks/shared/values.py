@@ -1,4 +1,4 @@
-"""What tasks and the apps hand each other."""
+"""Values that tasks and the apps hand each other."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from fedbary.runs.schema import NOISE_VAR
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 Graph = Callable[[Tensor], Mapping[str, Tensor]]
-"""From a batch of inputs in their own units what is predicted of it, tensors by name."""
+"""Takes a batch of inputs in their own units, and returns its predictions, tensors by name."""
 
 Facts = Mapping[str, Tensor]
-"""What the server learnt by asking before the first round; sent with every message."""
+"""Facts that the server learnt by asking before the first round; sent with every message."""
 
 ClientMetrics = Mapping[str, Any]
 """One client's metrics, under ``site`` its name."""
 
 
 class Signature(Protocol):
-    """What all sites must agree on, hashable; the server sends it with every message."""
+    """The layout that all sites must share, hashable; the server sends it with every message."""
 
     def __hash__(self) -> int: ...
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Name of each class, in the order of the labels; of a regression none."""
+        """Name of each class, in the order of the labels; none for a regression."""
 
     def config(self) -> Mapping[str, Any]:
         """Return what a ConfigRecord holds of it."""
@@ -48,15 +48,15 @@ class Tested(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Question:
-    """What the server asks several sites; each answers with metrics, by `Task.answer`.
+    """A question of the server to several sites; each answers with metrics, by `Task.answer`.
 
     Parameters
     ----------
     name : str
         The site's task knows the question by it.
     read : callable
-        Takes an answer and the number of examples that the site trains on, and returns what the
-        answer says. Sites are not trusted: whatever it raises leaves the site out.
+        Takes an answer and the number of examples that the site trains on, and returns the answer's
+        content. Sites are not trusted: any error leaves the site out.
     config : mapping
         Numbers and texts sent with it, beside signature and facts. The server adds ``place``, the
         number of the site among those that are asked.
@@ -73,7 +73,7 @@ class Question:
 _Found = TypeVar("_Found")
 
 Dialogue = Generator[Question, list[Any], _Found]
-"""Questions one after the other; each is sent what was read, and the end is what was found.
+"""Questions in sequence: the generator is sent each answer's content, and returns the finding.
 
 The content of the answers alone decides their order. A site that does not answer is asked nothing
 more.
@@ -96,15 +96,15 @@ class Outcome:
         The networks, or posteriors, that predict together, stacked: (K, *shape); empty if the
         method keeps none.
     told : mapping
-        What was found by asking after the round.
+        Findings from asking after the round.
     held_out : sequence of mapping
         The clients' metrics on the examples that they hold out.
     pool : Pool or Gate, optional
-        How the method joins the members' predictions; None: as their mixture.
+        Combination of the members' predictions; None: their mixture.
     label_counts : sequence of int
-        How many examples of each class all sites hold; empty where it is not known.
+        Number of examples of each class over all sites; empty if unknown.
     background : Background, optional
-        What tells from a network's logits how far an input lies from every class.
+        Distance of an input from every class, from a network's logits.
     """
 
     round: int
@@ -125,12 +125,12 @@ class Outcome:
 
 @dataclass(frozen=True, eq=False)
 class Scored:
-    """How good a global model is.
+    """Scores of a global model.
 
     Parameters
     ----------
     scores : mapping of str to float
-        The scores by name; NaN for a score that cannot be taken.
+        The scores by name; NaN for a score that cannot be computed.
     line : mapping
         Further entries of the round's line in `metrics.jsonl`.
     prediction : object
