@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
@@ -49,15 +50,15 @@ class FitMessages:
         sent = message.content
         if "fitins.parameters" not in sent:
             return call_next(message, context)
-        arrays = (array.numpy() for array in sent["fitins.parameters"].values())
+        arrays = (array.numpy() for array in sent.array_records["fitins.parameters"].values())
         named = {key: Array(array) for key, array in zip(self.keys, arrays, strict=True)}
-        config = ConfigRecord({"server-round": 1, **sent["fitins.config"]})
+        config = ConfigRecord({"server-round": 1, **sent.config_records["fitins.config"]})
         asked = RecordDict({"arrays": ArrayRecord(named), "config": config})
         reply = call_next(with_content(message, asked), context)
-        found = [array.numpy() for array in reply.content["arrays"].values()]
-        examples = int(reply.content["metrics"]["num-examples"])
+        found = [array.numpy() for array in reply.content.array_records["arrays"].values()]
+        examples = cast(int, reply.content.metric_records["metrics"]["num-examples"])
         if SECURE in context.state:
-            _require_within(context.state[SECURE], found, examples)
+            _require_within(context.state.config_records[SECURE], found, examples)
         numbered = {str(i): Array(array) for i, array in enumerate(found)}
         answer = RecordDict(
             {
@@ -72,7 +73,7 @@ class FitMessages:
 
 def _require_within(secure: ConfigRecord, found: Sequence[np.ndarray], examples: int) -> None:
     """Raise a SettingError if SecAgg+ would clip these arrays, or their weight."""
-    limit, most = secure["clipping_range"], secure["max_weight"]
+    limit, most = cast(float, secure["clipping_range"]), cast(int, secure["max_weight"])
     if any(array.size and np.abs(array).max() > limit for array in found):
         allowed = "above every number that a client sends; the largest product of two features"
         raise SettingError("clipping_range", limit, allowed)

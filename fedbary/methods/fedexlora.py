@@ -34,16 +34,8 @@ import torch
 from torch import Tensor
 
 from fedbary.errors import SettingError
-from fedbary.methods.shared.method import (
-    Fitted,
-    Local,
-    Method,
-    Reply,
-    Server,
-    Tensors,
-    shares,
-    weighted_mean,
-)
+from fedbary.methods.shared.averages import shares, weighted_mean
+from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, Tensors
 from fedbary.parts.parameters import NameList
 from fedbary.variational.adapters import DOWN, RESIDUAL, UP, truncated
 
