@@ -12,7 +12,7 @@ import client_app
 import fedbary
 from fedbary.errors import SettingError
 from fedbary.predictive.montecarlo import answering, drawn
-from fedbary.settings.config import resolve
+from fedbary.settings.config import completed
 from fedbary.settings.uses import require_used
 from fedbary.tasks import task_of
 from fedbary.variational.adapters import low_rank
@@ -31,7 +31,7 @@ HEAD = {"head.output.weight", "head.output.bias"}
 
 
 def chosen(**changes):
-    return resolve({**QUICK, **changes})
+    return completed({**QUICK, **changes})
 
 
 @pytest.fixture(scope="module")

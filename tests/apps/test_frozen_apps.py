@@ -11,7 +11,7 @@ from runs_of import lines, network, tensors
 import client_app
 import fedbary
 from fedbary.errors import SettingError
-from fedbary.settings.config import resolve
+from fedbary.settings.config import completed
 from fedbary.tasks import task_of
 from fedbary.variational.frozen import frozen_tensors
 from server_app import run
@@ -33,7 +33,7 @@ KINDS = {
 
 
 def chosen(**changes):
-    return resolve({**QUICK, **changes})
+    return completed({**QUICK, **changes})
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ from fedbary.report.results import Results
 from fedbary.runs.best import best_round, is_stale, result_line
 from fedbary.runs.checkpoints import Checkpoint, load_checkpoint, load_round, save_checkpoint
 from fedbary.runs.schema import BEST_ROUND
-from fedbary.settings.config import resolve
+from fedbary.settings.config import completed, resolve
 from fedbary.study.table import read_run, read_table, result_rows, write_table
 from server_app import run
 from server_app.engine.inline import InlineGrid, run_inline
@@ -38,7 +38,7 @@ NUMBERS = {
 
 
 def settings(**changes):
-    return resolve({**QUICK, **changes})
+    return completed({**QUICK, **changes})
 
 
 def tensors(folder):
