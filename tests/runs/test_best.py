@@ -32,7 +32,7 @@ QUICK = {
     "samples": 5, "lr": 0.3, "server_momentum": 0.5, "keep_best": "nll", "patience": 2,
 }  # fmt: skip
 NUMBERS = {
-    "task": "regression", "server_momentum": 0.0, "lr": 0.1, "samples": 10, "keep_best": "rmse",
+    "task": "regression", "server_momentum": None, "lr": 0.1, "samples": 10, "keep_best": "rmse",
     "evaluate_on": "validation", "lr_schedule": "constant",
 }  # fmt: skip
 
