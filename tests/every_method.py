@@ -12,7 +12,7 @@ from torch import equal
 
 from fedbary.methods import METHODS
 from fedbary.parts.parameters import declared
-from fedbary.settings.config import resolve
+from fedbary.settings.config import completed
 
 OF_CLASSES = [name for name, method in METHODS.items() if not method.needs_numbers]
 """The methods that predict classes, as the laws' networks do."""
@@ -57,7 +57,7 @@ def settings(name, **changes):
     changes = few(name) | changes
     if "particles" in changes:
         changes = {"lr": 0.003, **changes}
-    return resolve(
+    return completed(
         {**QUICK, "engine": "inline", "pictures": False, "device": "cpu", "method": name, **changes}
     )
 

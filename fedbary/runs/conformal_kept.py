@@ -13,8 +13,8 @@ from fedbary.data.paths import content_of
 from fedbary.errors import SettingError
 from fedbary.predictive.conformal import Thresholds
 from fedbary.predictive.histograms import HeldOut, believed
+from fedbary.predictive.rates import interval
 from fedbary.runs.whole import write_whole
-from fedbary.scores.coverage import interval
 
 CONFORMAL = "conformal.json"
 """The file's name."""

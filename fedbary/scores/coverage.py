@@ -4,22 +4,12 @@ from __future__ import annotations
 
 import math
 
-from scipy.special import betaincinv
 from torch import Tensor
 
-CONFIDENCE = 0.95
-"""Confidence of the intervals."""
+from fedbary.predictive.rates import interval
 
 _TWO_SIDED = 1.959963984540054
-"""Standard errors of a mean to each side of it, at that confidence."""
-
-
-def interval(hits: int, count: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """Return the Clopper-Pearson interval of a rate, from the numbers of hits and of trials."""
-    tail = (1 - confidence) / 2
-    low = float(betaincinv(hits, count - hits + 1, tail)) if hits else 0.0
-    high = float(betaincinv(hits + 1, count - hits, 1 - tail)) if hits < count else 1.0
-    return low, high
+"""Standard errors of a mean to each side of it, at a confidence of 95 %."""
 
 
 def coverage(hits: Tensor, sizes: Tensor, called: str = "set_size") -> dict[str, float]:

@@ -20,8 +20,7 @@ from fedbary.parts.parameters import (
 )
 
 Idle = Mapping[str, tuple[str, object, str]]
-"""Settings that another setting's value makes useless, each with both, and the value that uses
-it."""
+"""Settings that another setting's value makes useless, each with both and the value of use."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,8 @@ from fedbary.errors import SettingError
 from fedbary.predictive.conformal import Thresholds, class_bins, examples_needed, threshold
 from fedbary.predictive.forecast import Forecast
 from fedbary.predictive.histograms import BINS, HeldOut, believed, bins_of, upper_edge
-from fedbary.scores.coverage import coverage, interval
+from fedbary.predictive.rates import interval
+from fedbary.scores.coverage import coverage
 
 seeds = st.integers(0, 10**6)
 
