@@ -2,7 +2,7 @@
 
 import client_app
 import server_app
-from fedbary.settings.config import resolve
+from fedbary.settings.config import completed
 from server_app.engine.inline import InlineGrid
 
 QUICK = {
@@ -19,7 +19,7 @@ RUNS = {
 
 
 def chosen(name, **changes):
-    return resolve({**QUICK, **RUNS[name], **changes})
+    return completed({**QUICK, **RUNS[name], **changes})
 
 
 def run_of(settings, nodes, folder):

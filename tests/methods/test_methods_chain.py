@@ -5,6 +5,7 @@ from functools import cache
 
 import pytest
 import torch
+from every_method import NIGHT
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -63,8 +64,8 @@ def local_of(x, y, batch_size, seed=0, epochs=2, lr=0.05, momentum=0.9, nll=cros
 @pytest.mark.parametrize("name", ["SGHMC", "SGLD", "PredBayes"])
 @pytest.mark.parametrize(
     ("examples", "weights", "batch_size", "networks"),
-    [(1081, 200, 32, 6), (1081, 20, 32, 60), (130, 120, 16, 6), (30, 30, 32, 30)],
-    ids=["many weights", "few weights", "a small site", "whole batches"],
+    [(1081, 200, 32, 6), (130, 120, 16, 6), (30, 30, 32, 30)] + [(1081, 20, 32, 60)] * NIGHT,
+    ids=["many weights", "a small site", "whole batches"] + ["few weights"] * NIGHT,
 )
 def test_a_logistic_regression_s_posterior_in_mini_batches(
     name, examples, weights, batch_size, networks

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fedbary.settings.config import resolve
+from fedbary.settings.config import completed
 from fedbary.study.cost import START_SECONDS, Cost
 from fedbary.study.table import read_table
 
@@ -22,7 +22,7 @@ def of(cost, **changes):
         "dataset": "fashionmnist", "protocol": "short", "engine": "inline", "batch_size": 32,
         "pictures": False, "bayesian_layers": 3, "data_dir": "nowhere", "download": False,
     }  # fmt: skip
-    seconds = cost.seconds(resolve({**words, **changes}))
+    seconds = cost.seconds(completed({**words, **changes}))
     return None if seconds is None else seconds - START_SECONDS["inline"]
 
 

@@ -229,7 +229,9 @@ def test_a_run_that_was_cut_off_goes_on_where_nothing_has_changed(tmp_path, chan
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("damaged", ["metrics.jsonl", "settings.yaml"])
+@pytest.mark.parametrize(
+    "damaged", ["metrics.jsonl", "settings.yaml"] if NIGHT else ["metrics.jsonl"]
+)
 def test_a_run_whose_files_are_damaged_is_put_aside_and_made_anew(tmp_path, damaged):
     file = grid_file(tmp_path, [{**SEEDS[0], "seed": [0, 1]}], rounds=1)
     first = fedbary("sweep", file, "--only", "seed=0", "--results", "out", cwd=tmp_path)

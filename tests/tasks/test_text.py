@@ -6,6 +6,7 @@ import logging
 import numpy as np
 import pytest
 import torch
+from every_method import night
 from own_texts import LONGEST, texts, vectors, write_model, write_table
 from safetensors.torch import load_file
 
@@ -198,6 +199,7 @@ def test_texts_that_were_trained_on_are_known_again(done, chosen):
 
 
 @pytest.mark.slow
+@night  # by day the graphs of images, tables and numbers
 def test_the_graph_has_the_network(done, tmp_path):
     """It takes some 10 s, nearly all of them the exporter's."""
     onnxruntime = pytest.importorskip("onnxruntime")

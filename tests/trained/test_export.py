@@ -13,7 +13,7 @@ import fedbary
 from fedbary.commands.use import export
 from fedbary.errors import SettingError
 from fedbary.predictive.conformal import Thresholds
-from fedbary.settings.config import resolve
+from fedbary.settings.config import completed
 from fedbary.trained.onnx import onnx_bytes, with_sets
 from server_app.engine.inline import run_inline
 
@@ -46,7 +46,7 @@ MEMBERS = ("gated", "product", "products")
 
 
 def trained(name, folder):
-    run_inline(resolve({**QUICK, **RUNS[name]}), folder)
+    run_inline(completed({**QUICK, **RUNS[name]}), folder)
     return fedbary.load(folder)
 
 
@@ -112,7 +112,7 @@ def test_the_graph_has_the_intervals_of_the_model(tmp_path):
         "dataset": str(tmp_path / "rows.csv"), "holdout": 0.4, "conformal": 0.8,
         "conformal_by": "ward",
     }  # fmt: skip
-    run_inline(resolve({**QUICK, **changes}), tmp_path / "run")
+    run_inline(completed({**QUICK, **changes}), tmp_path / "run")
     model = fedbary.load(tmp_path / "run")
     model.export(tmp_path / "model.onnx")
     x = model.task.evaluation_examples().x
@@ -127,7 +127,7 @@ def test_the_graph_has_the_sets_of_the_model(tmp_path):
     """Some 10 seconds."""
     changes = {"conformal": 0.9, "conformal_score": "raps", "samples": 5}
     folder = tmp_path / "run"
-    run_inline(resolve({**QUICK, **RUNS["tempered"], **changes}), folder)
+    run_inline(completed({**QUICK, **RUNS["tempered"], **changes}), folder)
     model = fedbary.load(folder)
     model.export(tmp_path / "model.onnx")
     x = model.task.evaluation_examples().x

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from fedbary.commands.withdraw import forget
 from fedbary.errors import SettingError
 from fedbary.runs.checkpoints import load_checkpoint
-from fedbary.settings.config import resolve
+from fedbary.settings.config import completed
 from server_app.engine.inline import run_inline
 
 QUICK = {
@@ -24,7 +24,9 @@ QUICK = {
 
 
 def settings(**changes):
-    return resolve({**QUICK, **{k: str(v) if k == "start_from" else v for k, v in changes.items()}})
+    return completed(
+        {**QUICK, **{k: str(v) if k == "start_from" else v for k, v in changes.items()}}
+    )
 
 
 def sums(folder):
