@@ -32,6 +32,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from fedbary.data.batches import batch_source, inputs
 from fedbary.inference._schedule import Schedule, StepTable
 from fedbary.inference._stacked import Call, StackedPosterior, first_rows
+from fedbary.variational.adapters import TRUNCATED
 from fedbary.variational.noise import drawing
 
 WARM_UP = 3
@@ -55,6 +56,8 @@ def hindrance(name: str, calls: Sequence[Call]) -> str:
         list(network.parameters())
     ):
         return "the network has tied weights"
+    if any(getattr(call.model, TRUNCATED, False) for call in calls):
+        return "adapters have ranks that differ"
     if any(True for _ in network.buffers()):
         return "the network has buffers, as batch norm's"
     if any(isinstance(part, _DropoutNd) and part.p > 0 for part in network.modules()):

@@ -40,6 +40,9 @@ _NAME = "default"
 DOWN, UP = (f".lora_{factor}.{_NAME}.weight" for factor in "AB")
 """What the names of A and B end in."""
 
+TRUNCATED = "is_truncated"
+"""The attribute of a network whose adapters have a client's own rank."""
+
 RESIDUAL = ".residual"
 """What the name of R ends in."""
 
@@ -143,9 +146,11 @@ def merged(network: nn.Module) -> nn.Module:
 def truncated(network: nn.Module, rank: int | None) -> Iterator[None]:
     """Let adapters have a smaller rank within the block: the first columns of B and rows of A.
 
-    The others are 0, and stay 0 under training. A frozen A is itself again afterwards.
+    The others are 0, and stay 0 under training. A frozen A is itself again afterwards. The network
+    bears a mark, `TRUNCATED`: it trains alone, for its frozen weights differ from other clients'.
     """
     layers = _adapted(network).values() if rank is not None else ()
+    setattr(network, TRUNCATED, rank is not None)
     frozen = []
     with torch.no_grad():
         for layer in layers:

@@ -14,6 +14,7 @@ from fedbary.inference._side_by_side import fit, hindrance
 from fedbary.inference._stacked import Call
 from fedbary.models import build
 from fedbary.variational import keep_frozen
+from fedbary.variational.adapters import truncated
 
 NAMES = ["variational", "clamped_sgd"]
 
@@ -119,6 +120,8 @@ def test_what_cannot_train_so_is_said_beforehand_or_raised():
     assert "tied" in hindrance("variational", calls(tied, [4]))
     assert "buffers" in hindrance("variational", calls(with_buffers, [4]))
     assert "ways" in hindrance("variational", [*made, *calls(network(), [4], epochs=5)])
+    with truncated(made[1].model, 1):
+        assert "ranks" in hindrance("variational", made)
     with pytest.raises(RuntimeError):
         fit("variational", calls(Odd().double(), [4, 4]))
 
