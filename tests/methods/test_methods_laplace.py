@@ -78,6 +78,31 @@ def test_a_client_sends_the_fisher_of_the_weights_that_it_sends(name):
         torch.testing.assert_close(reply[FISHER + weight], tensor)
 
 
+class ByItem(nn.Linear):
+    """A linear layer whose passes depend on its input's numbers, which a vmap does not take."""
+
+    def forward(self, x):
+        return super().forward(x) * (2 if x.sum().item() > 0 else 1)
+
+
+class Drawing(nn.Linear):
+    """A linear layer that draws, in evaluation mode too."""
+
+    def forward(self, x):
+        return super().forward(x + torch.randn_like(x))
+
+
+def test_where_a_vmap_does_not_take_a_network_examples_go_one_by_one_and_draws_are_refused():
+    x, y = torch.randn(6, 3, generator=torch.Generator().manual_seed(0)), torch.zeros(6)
+    network = ByItem(3, 1)
+    found = fisher(local(network, x, y, squares(1.0)))["weight"]
+    scale = torch.where(x.sum(1) > 0, 2.0, 1.0)[:, None]
+    slopes = (network.weight @ x.T + network.bias).detach().T * scale**2 * x
+    torch.testing.assert_close(found[0], slopes.square().mean(0))
+    with pytest.raises(RuntimeError, match="random"):
+        fisher(local(Drawing(3, 1), x, y, squares(1.0)))
+
+
 def test_at_the_truth_it_is_the_curvature_of_a_linear_model():
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(20000, 3, generator=generator) * torch.tensor([0.5, 1.0, 2.0])

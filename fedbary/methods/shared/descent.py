@@ -169,6 +169,8 @@ def _of_examples(
     """Return what a function finds of single examples, (n, …); together where a vmap takes it."""
     try:
         return vmap(each, in_dims=(None, 0, 0))(weights, x, y)
-    except RuntimeError:  # a transformer's masks depend on its tokens
+    except RuntimeError as error:  # a transformer's masks depend on its tokens
+        if "random" in str(error):
+            raise
         rows = [each(weights, *one) for one in zip(x, y, strict=True)]
         return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
