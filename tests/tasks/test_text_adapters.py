@@ -15,7 +15,7 @@ import client_app
 import fedbary
 from fedbary.backbones import load_text
 from fedbary.backbones._adapted import adapted, keep_few_activations
-from fedbary.settings.config import resolve
+from fedbary.settings.config import completed
 from fedbary.variational.adapters import Adapters, adapter_names, low_rank
 from fedbary.variational.frozen import frozen_tensors
 from server_app import run
@@ -42,7 +42,7 @@ def chosen(named, tmp_path_factory):
 
     def made(**changes):
         data = {"dataset": str(folder / "reviews.csv"), "data_dir": str(folder)}
-        return resolve({**QUICK, "backbone": named, **data, **changes})
+        return completed({**QUICK, "backbone": named, **data, **changes})
 
     return made
 
