@@ -15,8 +15,8 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
 TUTORIALS = sorted(ROOT.glob("docs/tutorials/*.ipynb"))
 BY_NIGHT = (
-    "is-it-calibrated", "one-round", "reproduce-the-paper", "texts", "your-own-model",
-    "your-own-sites",
+    "first-federation", "is-it-calibrated", "one-round", "reproduce-the-paper", "texts",
+    "your-own-model", "your-own-sites",
 )  # fmt: skip
 """Those that take a minute of two cores; their commands are run by other tests, too."""
 SHORTER = {

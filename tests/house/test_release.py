@@ -37,6 +37,7 @@ def test_an_index_would_take_it(released):
     assert done.returncode == 0, done.stdout
 
 
+@night  # by day a foreign project runs with the wheel, and an index would take it
 @pytest.mark.slow
 def test_a_sweep_and_its_report_need_no_clone(environment, tmp_path):
     """Some 15 seconds."""

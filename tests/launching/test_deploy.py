@@ -8,7 +8,7 @@ from pathlib import Path
 import forked
 import pytest
 import yaml
-from every_method import of_tables
+from every_method import night, of_tables
 from own_sites import cut
 from processes import marked, servers_of, wait_until
 from runs_of import same
@@ -103,6 +103,7 @@ def test_a_run_of_sites_with_data_of_their_own_is_not_resumed_as_a_simulation(si
         start.resume(tmp_path, "previous")
 
 
+@night  # by day the walkthrough's model is the simulation's; test_deploy_faults ends such servers
 @pytest.mark.slow
 def test_deploy_trains_as_simulate_does_and_when_it_is_stopped_stops_every_server(tmp_path):
     """Clients of this method remember, and keep models of their own; by night others, too."""

@@ -119,6 +119,7 @@ def test_a_run_on_ray_bears_a_proxy_a_notebook_and_a_long_temporary_folder(tmp_p
     assert servers_of(tmp_path) == []
 
 
+@night  # by day every text has its encoding, and Ray's run a notebook's backend
 @pytest.mark.slow
 def test_a_run_bears_an_ascii_locale_and_a_notebook_s_backend(tmp_path):
     ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}

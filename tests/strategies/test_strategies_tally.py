@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from every_method import night
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from hypothesis import example, given, settings
@@ -91,6 +92,7 @@ class Killed(Exception):
     pass
 
 
+@night  # by day tests/runs/test_every_moment cuts a run off at each
 @given(
     sound=st.lists(st.booleans(), min_size=1, max_size=8),
     max_skipped=st.none() | st.integers(1, 4),

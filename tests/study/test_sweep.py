@@ -255,6 +255,7 @@ def watcher_of(process):
     raise AssertionError("no watcher")
 
 
+@night  # by day what is started bears the mark by which it ends, tests/launching/test_watcher
 @pytest.mark.slow
 @pytest.mark.parametrize("watched", [pytest.param(True, marks=night), False])
 def test_the_runs_of_a_killed_sweep_end_with_it_or_are_not_started_beside_themselves(
