@@ -11,10 +11,12 @@ import sys
 import hypothesis
 import pytest
 import torch
+from combinations import cyclic
 
 torch.set_num_threads(1)
 os.fsync = lambda descriptor: None
-EXAMPLES = 100 if os.environ.get("FEDBARY_EVERY_METHOD") else 25
+NIGHT = bool(os.environ.get("FEDBARY_EVERY_METHOD"))
+EXAMPLES = 100 if NIGHT else 25
 hypothesis.settings.register_profile("shared machine", deadline=None, max_examples=EXAMPLES)
 hypothesis.settings.load_profile("shared machine")
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
@@ -22,12 +24,16 @@ os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
 
 
 def pytest_configure(config):
-    """Add the marker of tests that need a GPU."""
+    """Add the markers of tests that need a GPU, and of those that try less by day."""
     config.addinivalue_line("markers", "cuda: needs a GPU that PyTorch can use")
+    config.addinivalue_line(
+        "markers", "in_turn: by day each value of its lists, by night each pair"
+    )
 
 
 def pytest_collection_modifyitems(items):
-    """Put files with slow tests first, so that no worker ends with one of them."""
+    """Take what is tried now; put files with slow tests first, so that no worker ends with one."""
+    items[:] = items if NIGHT else cyclic(items)
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
 

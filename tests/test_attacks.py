@@ -171,6 +171,7 @@ def accuracy(folder, **changes):
     return json.loads(lines[-1])["accuracy"]
 
 
+@night  # by day laws of the bound and of Median in tests/aggregation, and docs/results/hostile.md
 @pytest.mark.slow
 def test_one_client_of_tiny_variances_ruins_rklb_but_not_with_a_bound_nor_the_median(tmp_path):
     honest = accuracy(tmp_path / "honest", rule="RKLB")
@@ -215,6 +216,7 @@ def test_the_point_weights_of_fedag_are_attacked_too(attack, tmp_path):
         assert len(same) == 2
 
 
+@pytest.mark.slow
 def test_what_omniscient_clients_send_is_made_of_all_honest_replies(tmp_path):
     """Of five clients' replies three stay as they were, and two become what the three make."""
     attack = "little_is_enough"

@@ -35,6 +35,7 @@ def tensors(values):
     return [torch.from_numpy(client.copy()) for client in values]
 
 
+@pytest.mark.slow
 @given(federation=federations())
 @settings(max_examples=200, deadline=None)
 def test_the_mean_is_that_of_exact_arithmetic(federation):
@@ -53,6 +54,7 @@ def test_the_mean_is_that_of_exact_arithmetic(federation):
         assert abs(int(result) - mean) <= Fraction(1, 2) + Fraction(1e-14 * (1 + spread))
 
 
+@pytest.mark.slow
 @given(federation=federations())
 @settings(max_examples=100, deadline=None)
 def test_equal_buffers_stay_what_they_are(federation):
@@ -62,6 +64,7 @@ def test_equal_buffers_stay_what_they_are(federation):
         assert (aggregate_buffer(rule, tensors(same), shares).numpy() == values[0]).all()
 
 
+@pytest.mark.slow
 @given(federation=federations())
 @settings(max_examples=100, deadline=None)
 def test_the_median_is_the_lower_middle_value(federation):

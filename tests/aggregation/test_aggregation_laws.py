@@ -78,6 +78,7 @@ def test_agrees_with_the_formulas_in_float64(rule, federation):
     np.testing.assert_allclose(log_var, expected_log_var, rtol=2e-7, atol=1e-6)
 
 
+@pytest.mark.slow
 @given(federation=federations())
 @settings(max_examples=40, deadline=None)
 def test_variances_ascend_from_rule_to_rule(federation):
@@ -248,6 +249,7 @@ def test_float32_sums_of_many_clients_keep_float32_accuracy(rule, clients):
     np.testing.assert_allclose(log_var, expected_log_var, rtol=2e-6, atol=2e-6)
 
 
+@pytest.mark.slow
 def test_float32_errors_do_not_pile_up_with_the_clients():
     clients = 20_000
     sums = RunningSums(RULES["EAA"], torch.float32)

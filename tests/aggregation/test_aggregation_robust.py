@@ -185,6 +185,7 @@ def test_a_ratio_below_one_is_an_error(ratio):
         aggregate("RKLB", [gaussian([0.0], [0.0])], [1], ratio)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("unit", ["log_var", "log_std", "std", "rho"])
 @pytest.mark.parametrize("rule", sorted(RULES))
 def test_bounded_records_aggregate_as_bounded_posteriors_do(rule, unit):
@@ -210,6 +211,7 @@ def test_bounded_records_aggregate_as_bounded_posteriors_do(rule, unit):
     assert changed == (rule != "Median")  # whose scales the bound never reaches
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["Median", "TrimmedMean", "MultiKrum"])
 def test_many_clients_are_stacked_in_smaller_pieces(rule):
     clients, generator = 40, torch.Generator().manual_seed(0)

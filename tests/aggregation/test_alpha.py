@@ -93,6 +93,7 @@ def test_toy_values(alpha, mean, var):
     assert lv.exp().item() == pytest.approx(var, abs=6e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("alpha", "rule", "tolerance"), [(0, "RKLB", 1e-7), (1, "FKLB", 1e-8)])
 @given(federation=federations((0.1, 1.0, 10.0, 100.0)))
 @settings(max_examples=60, deadline=None)
@@ -116,6 +117,7 @@ def test_approaches_the_limit_in_proportion_to_alpha(sign):
     np.testing.assert_allclose(gaps[1:], gaps[:-1], rtol=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alpha", ALPHAS)
 def test_agrees_with_quad(alpha):
     rng = np.random.default_rng(5)
@@ -138,6 +140,7 @@ def test_finds_the_mass_between_components_far_apart(alpha):
     assert_same(actual, (mean, math.log(var)), 1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alpha", LAW_ALPHAS)
 @given(federation=federations(), seed=st.integers(0, 99))
 @settings(max_examples=10, deadline=None)
@@ -148,6 +151,7 @@ def test_neither_the_order_of_clients_nor_the_scale_of_weights_matters(alpha, fe
     assert_same(other, alpha_barycentre(m, lv, w, alpha), 1e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alpha", LAW_ALPHAS)
 @given(
     federation=federations(),
@@ -181,6 +185,7 @@ def test_a_client_of_no_weight_is_not_there(alpha):
     assert with_it == without
 
 
+@pytest.mark.slow
 def test_every_element_is_its_own(monkeypatch):
     monkeypatch.setattr(alpha_module, "_BUDGET", 1 << 20)
     torch.manual_seed(0)

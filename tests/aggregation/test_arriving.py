@@ -53,6 +53,7 @@ def test_replies_of_all_to_the_model_of_now_are_the_rule(rule, rng, count):
         torch.testing.assert_close(found[name], tensor, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", CHARTS)
 @given(arrivals())
 @settings(max_examples=50, deadline=None)

@@ -27,6 +27,7 @@ def found(rule, m, lv, w):
     return moments(aggregate(rule, clients, w.tolist()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("root", [2, 3, 4])
 @given(
     seed=st.integers(0, 2**32 - 1),

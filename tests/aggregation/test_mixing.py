@@ -70,6 +70,7 @@ def by_hand(mixing, mean, std):
     return torch.cat([moved(list(part)) for part in parts], 1) + centre
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(SEEDS, st.integers(3, 9), st.booleans(), st.sampled_from(["WB", "Median"]))
 def test_it_is_what_its_page_says_client_by_client(seed, clients, mixes, rule):
@@ -253,6 +254,7 @@ def least_progress(honest, fraction):
     return min(found)
 
 
+@pytest.mark.slow
 @settings(max_examples=10, deadline=None)
 @given(SEEDS, st.floats(0.2, 1))
 def test_three_who_know_mixing_hold_seven_up_and_do_not_turn_them_back(seed, noise):

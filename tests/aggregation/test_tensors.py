@@ -37,6 +37,7 @@ def posteriors(draw):
     return [client() for _ in range(draw(st.integers(1, 20)))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES)
 @given(clients=posteriors())
 @settings(max_examples=25, deadline=None)
@@ -72,6 +73,7 @@ def test_what_is_added_in_place_is_the_weighted_sum_of_coordinates(name, clients
         torch.testing.assert_close(found[key], tensor, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("ratio", [None, 2.0])
 def test_what_is_converted_is_never_held_whole(rule, ratio):

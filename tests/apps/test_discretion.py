@@ -102,6 +102,7 @@ def tables(folder, target):
     return [folder / f"{name}.csv" for name in "abc"]
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("word", [*WITHHOLDABLE, "all"])
 @pytest.mark.parametrize("task", ["classification", "tables", "regression"])
 def test_a_run_goes_on_without_what_a_site_withholds(task, word, files, tmp_path):

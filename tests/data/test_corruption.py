@@ -46,6 +46,7 @@ def test_images_beyond_0_to_1_are_refused():
         require_pixels(IMAGES - 1)
 
 
+@pytest.mark.slow
 def test_a_run_is_scored_on_them_after_its_last_round(tmp_path):
     chosen = resolve({
         "engine": "inline", "pictures": False, "device": "cpu", "model": "mlp",

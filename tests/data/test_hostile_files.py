@@ -73,6 +73,7 @@ def test_what_is_no_file_is_skipped_and_blocks_nobody(folder):
     assert refused(load_table, str(folder / "pipe.npz"), folder)
 
 
+@pytest.mark.slow
 def test_of_an_image_of_another_size_nothing_is_decoded(folder, monkeypatch):
     decoded = []
     load_before = ImageFile.ImageFile.load
@@ -109,6 +110,7 @@ def spoilt(whole, places, values):
 PLACES, VALUES = st.lists(st.integers(0, 10**6), max_size=4), st.binary(min_size=4, max_size=4)
 
 
+@pytest.mark.slow
 @QUICK
 @given(st.sampled_from(sorted(set(FORMATS) - {"AVIF"})), PLACES, VALUES, st.integers(0, 3000))
 def test_images_with_random_bytes_are_read_or_refused(tmp_path, kind, places, values, length):
@@ -117,6 +119,7 @@ def test_images_with_random_bytes_are_read_or_refused(tmp_path, kind, places, va
     refused(read_image, file, TASK.shape)
 
 
+@pytest.mark.slow
 @QUICK
 @given(PLACES, VALUES, st.integers(0, 3000))
 def test_npz_files_with_random_bytes_are_read_or_refused(tmp_path, places, values, length):

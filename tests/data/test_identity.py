@@ -61,6 +61,7 @@ def test_a_class_is_its_text(classes, ending, tmp_path):
 names = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_size=6)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.* differ in case or blanks alone")
 @settings(deadline=None, max_examples=80)
 @given(
@@ -175,6 +176,7 @@ DISGUISED = [
 ]
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("cells", DISGUISED)
 @pytest.mark.parametrize("task", ["tables", "regression"])
 @pytest.mark.parametrize("repeats", [1, 5])

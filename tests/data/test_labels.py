@@ -74,6 +74,7 @@ def test_labels_of_another_look_are_refused_in_a_line(kind, change, said, tmp_pa
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_shapes_are_in_sight_where_their_masks_are(tmp_path):
     masks, sets = (load("shapes", tmp_path, False, labels=k) for k in (MASKS, SETS))
     assert torch.equal(masks.x_train, sets.x_train)

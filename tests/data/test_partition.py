@@ -18,6 +18,7 @@ def labels_of(n: int, classes: int = 10, seed: int = 0) -> np.ndarray:
 LABELS = labels_of(3000)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     scheme=st.sampled_from(PARTITIONS),
@@ -84,6 +85,7 @@ def test_dirichlet_stops_serving_clients_that_hold_their_share():
         assert (before[:, :-1][gained] < 500).all()
 
 
+@pytest.mark.slow
 def test_dirichlet_shares_have_the_stated_law():
     """Of two clients, the first class is split Beta(alpha, alpha): variance 1 / (8 alpha + 4)."""
     labels = np.zeros(1000, dtype=int)
@@ -131,6 +133,7 @@ def test_labels_need_not_start_at_zero_or_be_consecutive():
         assert sum(map(len, parts)) == len(LABELS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -26,6 +26,7 @@ NEEDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Specifying null_placement:FutureWarning")  # in datasets
 @pytest.mark.parametrize("name", sorted(partitioners()))
 def test_every_partitioner_deals_by_the_seed_and_no_example_twice(name):

@@ -172,6 +172,7 @@ def test_sites_with_their_own_data_train_a_network_that_a_server_without_data_sc
     assert (tmp_path / "run" / "learning-curves.png").exists()
 
 
+@pytest.mark.slow
 def test_the_server_may_score_on_a_test_set_of_its_own(files, tmp_path):
     chosen = resolve({**OWN, "dataset": "digits", "rounds": 1})
     run(federation(chosen, files), chosen, tmp_path / "run")
@@ -180,6 +181,7 @@ def test_the_server_may_score_on_a_test_set_of_its_own(files, tmp_path):
     assert "local_models" not in last
 
 
+@pytest.mark.slow
 def test_a_site_that_does_not_fit_says_why_and_the_others_go_on(files, tmp_path, caplog):
     wrong = spoilt(lambda a: {**a, "x": np.repeat(a["x"], 2, 1)}, files, tmp_path)
     chosen = resolve({**OWN, "rounds": 1})
@@ -199,6 +201,7 @@ def test_a_partition_must_fit_too(tmp_path):
         run(grid, wrong, tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_a_site_with_a_folder_for_its_state_notices_that_its_data_changed(files, tmp_path, caplog):
     chosen = resolve({**OWN, "clients": 2, "rounds": 2, "local_epochs": 1, "evaluate_clients": 0})
     with np.load(files[0]) as held:

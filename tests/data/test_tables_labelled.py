@@ -80,6 +80,7 @@ def test_named_classes_set_their_order(tmp_path):
     )
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.lists(st.integers(-5, 120), min_size=2, max_size=30).filter(lambda y: len(set(y)) > 1))
 def test_whole_numbers_are_classes_by_size_however_they_are_written(y):

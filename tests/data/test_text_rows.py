@@ -36,6 +36,7 @@ def table(texts, target=None):
     return frame("mine.csv", held, target if target is not None else ["a", "b"] * (len(texts) // 2))
 
 
+@pytest.mark.slow
 @given(st.lists(st.text(max_size=15), min_size=4, max_size=12))
 def test_any_texts_are_read_or_refused_without_one_of_them_in_the_line(texts):
     texts = [*texts, "word", "word"][: 2 * (len(texts) // 2 + 1)] + ["last", "last"]
@@ -104,6 +105,7 @@ def test_encodings_with_a_mark_are_read(encoding, tmp_path):
     assert "".join(chr(k) for k in rows.tokens[1] if k >= 0) == "素晴"
 
 
+@pytest.mark.slow
 def test_ten_megabytes_in_a_cell_are_cut_within_seconds(tmp_path):
     pytest.importorskip("transformers")
     from own_texts import tokeniser

@@ -75,6 +75,7 @@ def test_the_papers_log_variances_pass_the_clamp_at_half_time(seed):
     assert rounds_to_clamp(paper_training(), sizes) in (24, 25)
 
 
+@pytest.mark.slow
 def test_round_for_round_a_client_follows_the_recursion_until_it_passes_the_clamp():
     """With a hundred times the weight decay, and as few steps: 64 examples, one batch an epoch."""
     x, y = regression_data(64)

@@ -64,6 +64,7 @@ def test_recovers_the_posterior_of_bayesian_linear_regression(name, kind):
     torch.testing.assert_close(found_log_var, var.log(), rtol=0, atol=0.1)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("name", NATURAL)
 @pytest.mark.parametrize("start", [-10.0, 0.0])
 def test_variances_far_off_converge_within_a_round(name, start):

@@ -46,6 +46,7 @@ def test_under_a_factor_the_kl_lacks_only_the_normalisation(name):
     assert proper - unnormalised["kl"] == pytest.approx(constant, rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SCALED)
 def test_a_strong_kl_pulls_to_the_prior_whatever_the_data(name):
     x, y = classification(64)
@@ -56,6 +57,8 @@ def test_a_strong_kl_pulls_to_the_prior_whatever_the_data(name):
     assert log_var == pytest.approx(2 * math.log(0.3), abs=0.1)
 
 
+@pytest.mark.in_turn
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OF_ANY_NETWORK)
 @pytest.mark.parametrize("log_var", [-3.0, -11.0, -20.0])
 def test_a_prior_however_narrow_holds_the_means_and_does_not_throw_them_about(name, log_var):

@@ -61,6 +61,7 @@ def assert_as_alone(name, made, found, atol=1e-9):
         assert metrics == pytest.approx(said, rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @given(
     sizes=st.lists(st.integers(1, 13), min_size=1, max_size=4),
@@ -92,6 +93,7 @@ def test_priors_and_weights_of_the_kl_are_the_clients_own(kind):
     assert_as_alone("variational", made, fit("variational", made))
 
 
+@pytest.mark.slow
 def test_a_residual_network_of_many_channels_trains_so_too(monkeypatch):
     """With tables of few steps, too: where one ends makes no difference."""
     monkeypatch.setattr(_schedule, "MOST_STEPS", 3)

@@ -154,6 +154,8 @@ def federated(rule, model, inference, clients, rounds, tmp_path, scheme="none"):
     return score(found.probs, y, specificity=0.9)
 
 
+@pytest.mark.in_turn
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["linear", "mlp"])
 @pytest.mark.parametrize("inference", OF_ANY_NETWORK)
 def test_a_federation_tells_malignant_from_benign(model, inference, tmp_path):
@@ -162,6 +164,7 @@ def test_a_federation_tells_malignant_from_benign(model, inference, tmp_path):
     assert found["sensitivity"] > 0.95 and found["nll"] < 0.25
 
 
+@pytest.mark.slow
 def test_a_federation_with_weights_trains_too(tmp_path):
     found = federated("WB", "linear", "variational", 5, 4, tmp_path, scheme="balanced")
     assert found["accuracy"] > 0.94 and found["auroc"] > 0.98

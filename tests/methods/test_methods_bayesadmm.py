@@ -27,6 +27,7 @@ def assert_is(model, mean, var, tolerance=1e-6):
     torch.testing.assert_close(model["weight_log_var"].exp(), var, rtol=tolerance, atol=0)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(("correlation", "damping"), [(0.0, 0.1), (0.5, 0.1), (0.8, 0.2)])
 @pytest.mark.parametrize("kl_weight", [1.0, 0.3])
 def test_it_reaches_the_posterior_of_all_data(correlation, damping, kl_weight):

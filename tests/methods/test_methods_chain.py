@@ -61,6 +61,7 @@ def local_of(x, y, batch_size, seed=0, epochs=2, lr=0.05, momentum=0.9, nll=cros
     return Local(network, x, y, nll, inference, training, 1.0, 1, seed)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("name", ["SGHMC", "SGLD", "PredBayes"])
 @pytest.mark.parametrize(
     ("examples", "weights", "batch_size", "networks"),
@@ -121,7 +122,7 @@ def test_the_more_examples_a_batch_lacks_the_slower_a_chain_goes(
     assert found >= min(by_step(friction), 2 * min(batch, examples) / (3 * examples))
 
 
-@pytest.mark.parametrize("lr", [0.05, 1e-4])
+@pytest.mark.parametrize("lr", [0.05, 1e-4] if NIGHT else [0.05])
 def test_no_weight_moves_faster_than_by_sgd_and_a_flat_loss_lets_it_diffuse(lr):
     """Of a loss without slope a chain is a random walk of variance 2 (η/α) / n a step."""
     x, y = torch.zeros(2000, 2000), torch.zeros(2000, 2000)

@@ -96,7 +96,7 @@ class Federation:
         return self.model["weight"][0] if "weight" in self.model else self.model
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(st.integers(0, 10**6))
 def test_fedavg_stands_still_elsewhere_than_at_the_optimum(seed):
     """At Σ w_k (I − A_k)(θ − θ_k) = 0 with A_k = (I − η H_k)⁴, which is no optimum."""
@@ -109,11 +109,11 @@ def test_fedavg_stands_still_elsewhere_than_at_the_optimum(seed):
         total += weight * moved
         pull += weight * moved @ torch.linalg.solve(curvature, towards)
     exact = torch.linalg.solve(total, pull)
-    torch.testing.assert_close(Federation(FEDAVG, data).rounds(100), exact, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(Federation(FEDAVG, data).rounds(60), exact, rtol=1e-5, atol=1e-6)
     assert (exact - optimum(data)).norm() > 1e-3
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(
     st.integers(0, 10**6),
     st.sampled_from([SCAFFOLD(), FedDyn(1.0)]),
@@ -231,6 +231,7 @@ def over_flower(name, folder, spoiled, rounds, compressed):
     return strategy, result.arrays.to_torch_state_dict()["weight"][0]
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("compressed", [False, True])
 @pytest.mark.parametrize(("name", "word"), [("SCAFFOLD", "control/"), ("FedDyn", "drift/")])
 def test_over_flower_refused_replies_and_packed_arrays_leave_no_bias(

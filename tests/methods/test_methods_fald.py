@@ -34,6 +34,7 @@ def fitted(method, model, y, seed, lr=0.025, batch_size=64, part=1.0):
     return method.fit(local, model, {})
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("temperature", [1.0, 0.25])
 @pytest.mark.parametrize("local_steps", [1, 5])
 def test_the_chain_has_the_posterior_s_mean_and_variance(local_steps, temperature):

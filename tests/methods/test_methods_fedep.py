@@ -32,6 +32,7 @@ def assert_is(model, mean, var, tolerance=1e-6):
     torch.testing.assert_close(model["weight_log_var"].exp(), var, rtol=tolerance, atol=0)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("kl_weight", [1.0, 0.2])
 @pytest.mark.parametrize(
     ("server_lr", "server_momentum", "turns"),

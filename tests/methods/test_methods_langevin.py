@@ -41,6 +41,7 @@ def job(network, x, y, nll, lr, epochs, batch_size, decay=0.0, seed=0):
     return Local(network, x, y, nll, local_method("variational"), training, 1.0, 1, seed)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("temperature", [1.0, 0.25])
 @pytest.mark.parametrize(("friction", "lr"), [(1.0, 0.05), (0.1, 0.002)])
 def test_of_whole_batches_samples_have_the_posterior_s_mean_and_variance(friction, lr, temperature):

@@ -98,6 +98,7 @@ def test_layers_before_the_one_that_is_drawn_run_once_where_its_output_is_the_ne
     assert torch.equal(found, torch.stack([functional_call(network, n, (X,)) for n in networks]))
 
 
+@pytest.mark.slow
 def test_layers_that_draw_by_themselves_draw_the_same_network_for_every_batch():
     network = Drawing()
     whole, parts = fedbary.predict(network, X, 20), fedbary.predict(network, X, 20, batch_size=3)
@@ -121,6 +122,7 @@ def test_bayesian_torch_s_layers_draw():
     assert float(prediction.epistemic.mean()) > 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gaussian", [False, True])
 def test_a_posterior_is_drawn_into_a_network_plain_or_gaussian(plain, gaussian):
     """Weights N(m, v) of one linear layer: the logits' mean over draws is that of m."""
@@ -195,6 +197,7 @@ def test_what_cannot_predict_is_said_in_one_line(network, how, said):
         fedbary.predict(network, X[:0])
 
 
+@pytest.mark.slow
 def test_the_lines_of_the_documentation_run(plain, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     page = Path(__file__).resolve().parents[2] / "docs" / "howto" / "predict.md"

@@ -63,6 +63,7 @@ def test_a_threshold_ends_the_bin_that_holds_the_exact_quantile(seed, score, lev
     assert found == 0 or upper_edge(found - 1) <= exact + 1e-6
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(seeds, st.sampled_from(SCORES))
 def test_sets_are_those_of_the_exact_quantile_and_at_most_a_bin_more(seed, score):
@@ -96,6 +97,7 @@ def test_coverage_over_random_splits_is_between_the_bounds(score, level):
     assert np.mean(rates) <= level + 1 / (n + 1) + np.mean(masses) + noise
 
 
+@pytest.mark.slow
 def test_coverage_of_continuous_scores_is_beta_binomial():
     n, new, level, splits = 49, 50, 0.9, 2000
     generator, hits = torch.Generator().manual_seed(2), []

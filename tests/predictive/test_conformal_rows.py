@@ -22,6 +22,7 @@ from fedbary.predictive.histograms import BINS, HeldOut, bins_of, counted, toget
 seeds = st.integers(0, 10**6)
 
 
+@pytest.mark.slow
 @settings(max_examples=50, deadline=None)
 @given(seeds, st.sampled_from([0.8, 0.9]), st.integers(1, 3), st.data())
 def test_a_hostile_site_moves_coverage_no_further_than_its_share(seed, level, rows, data):
@@ -99,6 +100,7 @@ def test_weights_by_class_counts_give_the_weighted_quantile(seed, score, level):
     assert set(alike.tolist()) == {threshold(counts.sum(0), level)}
 
 
+@pytest.mark.slow
 def test_under_label_shift_weights_hold_the_level_and_others_do_not():
     """Coverage over 200 draws where classes are as frequent as at one site."""
     probs, y = predicted(11, 30000, classes=4, sureness=1.0)
@@ -155,6 +157,7 @@ def test_intervals_are_those_of_the_exact_quantile_and_at_most_a_bin_wider(seed,
     assert (scores <= edges * (1 + 1e-9)).all()
 
 
+@pytest.mark.slow
 def test_intervals_of_groups_hold_the_level_in_each_over_random_splits():
     forecast, y = forecasts(5, 20000)
     group = (torch.arange(20000) % 4 == 0).long()

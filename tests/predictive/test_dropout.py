@@ -11,6 +11,7 @@ from fedbary.predictive.choice import predicted
 from fedbary.settings.config import resolve
 
 
+@pytest.mark.slow
 def test_a_linear_layer_s_passes_have_the_variance_of_its_masks():
     """Var = Σ (θ x)² p / (1 − p), and the mean is that without dropout."""
     torch.manual_seed(0)

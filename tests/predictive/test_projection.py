@@ -67,6 +67,7 @@ def posteriors(seed, count):
     return [Posterior({"w": m}, {"w": v}) for m, v in zip(*draw, strict=True)]
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     st.sampled_from(sorted(DIVERGENCES)), st.integers(0, 999), st.integers(2, 7), st.integers(1, 4)

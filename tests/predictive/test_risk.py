@@ -41,6 +41,7 @@ def test_the_sum_of_the_sites_histograms_is_that_of_all(seed, sites):
     assert int(whole[1].sum()) == int((prediction.probs.argmax(1) != y).sum())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rate", "spoilt"), [(0.05, 0.02), (0.05, 0.2), (0.1, 0.05)])
 def test_the_error_of_what_is_kept_is_at_most_the_rate_at_the_confidence(rate, spoilt):
     """400 draws of 1,500 held-out examples; the true error is that of 100,000 others."""

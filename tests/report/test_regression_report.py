@@ -1,6 +1,7 @@
 """The report of regressions, from real runs on diabetes."""
 
 import pytest
+from every_method import night
 from pandas.testing import assert_frame_equal
 
 from fedbary.data.deal import evaluation_data, training_data
@@ -24,6 +25,7 @@ METHODS = [
 ]  # fmt: skip
 
 
+@night  # by day tests/report/test_report_tasks reports numbers beside tables
 def test_the_report_holds_every_method_on_every_split(tmp_path, monkeypatch):
     runs = []
     for split in (0, 1):

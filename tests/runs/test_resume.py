@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from every_method import NIGHT
+from every_method import NIGHT, night
 from flwr.clientapp import ClientApp
 from runs_of import timeless_lines as lines
 from safetensors.torch import load_file
@@ -108,6 +108,7 @@ def test_packed_messages_are_packed_alike_after_an_interruption(tmp_path):
     assert lines(tmp_path / "run") == lines(tmp_path / "whole")
 
 
+@night  # by day tests/runs/test_every_moment and test_kills kill it
 @pytest.mark.slow
 def test_a_server_killed_again_and_again_ends_with_the_same_model(whole, tmp_path):
     folder, file = tmp_path / "run", tmp_path / "settings.yaml"

@@ -274,6 +274,7 @@ def test_rejection_at_random_changes_nothing_on_average():
     assert found == pytest.approx([0.5, 0.5, 0.5], abs=0.03)
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 10**6), scale=st.floats(0, 8), bins=st.integers(1, 100))
 def test_accuracy_and_ece_are_those_of_torchmetrics(seed, scale, bins):

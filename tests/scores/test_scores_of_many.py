@@ -27,6 +27,7 @@ def test_the_mean_iou_is_scikit_learn_s_over_classes_that_are_there(rng, classes
     assert mean_iou(torch.tensor(labels), torch.tensor(labels), classes) == 1
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(seeds, st.integers(1, 4), st.integers(1, 12), st.floats(0, 1))
 def test_f1_and_auroc_are_scikit_learn_s_over_labels_that_have_them(rng, labels, n, share):

@@ -194,6 +194,7 @@ def test_exchanging_the_methods_mirrors_the_effect(pairs):
     assert (one.pairs == 1) == math.isnan(one.t_test) == math.isnan(one.wilcoxon)
 
 
+@pytest.mark.slow
 def test_the_interval_holds_the_true_difference_as_often_as_it_says():
     rng = np.random.default_rng(0)
     found = [paired(0.3 + rng.normal(size=3), np.zeros(3)) for _ in range(1000)]

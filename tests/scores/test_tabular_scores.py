@@ -96,6 +96,7 @@ def predictions(seed, n, classes, bits):
     return torch.from_numpy(parts / 2**bits), torch.from_numpy(rng.integers(classes, size=n))
 
 
+@pytest.mark.slow
 @settings(max_examples=50, deadline=None)
 @given(st.integers(0, 10**6), st.integers(2, 5), st.integers(0, 9), specificities)
 def test_scores_are_scikit_learn_s_one_versus_rest(seed, classes, bits, specificity):

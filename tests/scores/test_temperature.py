@@ -30,6 +30,7 @@ def predicted(generator, examples, sureness):
     return Prediction(probs, torch.special.entr(probs).sum(-1) / 2), labels
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(st.integers(0, 10**6), st.floats(0.4, 6), st.integers(1, 5))
 def test_clients_find_the_temperature_of_all_examples_together(seed, sureness, clients):
@@ -68,6 +69,7 @@ def test_certainty_is_tempered_and_nobody_s_answer_is_none():
     assert min(TEMPERATURES.values()) == 0.25 and max(TEMPERATURES.values()) == 8
 
 
+@pytest.mark.slow
 def test_a_run_predicts_at_the_temperature_that_its_clients_found(tmp_path):
     chosen = {
         "engine": "inline", "pictures": False, "device": "cpu", "model": "mlp", "clients": 3,

@@ -91,6 +91,7 @@ def moves(one, other):
     return max(float(np.abs(one[key].numpy() - other[key].numpy()).max()) for key in keys)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("strategy", [RKLB, WB, FedAvg])
 @pytest.mark.parametrize("what", PACKINGS)
 def test_any_strategy_learns_over_a_compressed_grid_what_it_learns_over_a_plain_one(strategy, what):

@@ -133,6 +133,7 @@ def test_a_site_that_lied_from_the_start_is_held_by_the_ratio(tmp_path):
     assert first["num-examples"] <= max(client["num-examples"] for client in others)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("spoilt", ["total", "squares", "spread", "count"])
 @pytest.mark.parametrize("value", [1.7e308, -1.7e308, math.inf, 10**400])
 def test_sums_that_no_rows_have_are_left_out(spoilt, value, tmp_path):

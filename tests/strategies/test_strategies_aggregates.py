@@ -35,6 +35,7 @@ def big_state(seed: int) -> dict[str, torch.Tensor]:
     }
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("clients", [1, 3, 40])
 @pytest.mark.parametrize("rule", RULES)

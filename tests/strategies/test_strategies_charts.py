@@ -23,6 +23,7 @@ def is_dtype(value):
 MEANS = [name for name, rule in RULES.items() if isinstance(rule, Rule) and rule.is_mean]
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("convention", ["fedbary", "bayesian-torch", "scale"])
 @pytest.mark.parametrize("rule", MEANS)
@@ -169,6 +170,7 @@ def test_coordinates_of_another_kind_are_errors_and_dtypes_keep_their_kind(rule)
                     mod.inverse(other)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("rule", MEANS)
 @pytest.mark.parametrize("name", sorted(k for k, v in vars(torch).items() if is_dtype(v)))
 def test_a_key_that_names_any_other_dtype_yields_an_array_of_its_kind_or_an_error(name, rule):

@@ -53,6 +53,7 @@ def test_a_wrapper_drives_the_rule_that_averages_arrays(cls):
     assert_posterior(result.arrays, expected)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("rule", sorted(RULES.keys() - {"AALV", "FedAvg"}))
 @pytest.mark.parametrize("cls", WRAPPERS)
 def test_a_wrapper_is_refused_where_its_noise_would_not_hide_a_client(cls, rule):

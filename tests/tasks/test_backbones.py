@@ -66,6 +66,7 @@ def kept(settings, x):
     return kept_features(x, task_of(settings).backbone, settings.data_dir)
 
 
+@pytest.mark.slow
 def test_a_run_with_a_backbone_is_one_on_its_features_bit_for_bit(done, tmp_path):
     settings, folder = done
     held, foreign = task_of(settings).held, task_of(resolve({**QUICK, "dataset": "digits"})).held

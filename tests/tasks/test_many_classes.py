@@ -78,6 +78,7 @@ def test_its_predictions_are_probabilities_and_a_row_an_example(ended, monkeypat
         ]
 
 
+@pytest.mark.slow
 def test_it_is_scored_on_labelled_examples_as_in_the_run(ended, monkeypatch):
     task, folder, held = ended
     monkeypatch.chdir(folder)
@@ -103,6 +104,7 @@ def test_its_graph_predicts_as_it_does(ended):
     np.testing.assert_allclose(found, trained.predict(held.x_test[:5], 2).probs, atol=2e-5)
 
 
+@pytest.mark.slow
 @every_task
 def test_sites_with_data_of_their_own_score_where_the_server_has_none(task, tmp_path):
     held = load_images("shapes", tmp_path, False, labels=task_of(settings(task)).labels)
@@ -153,6 +155,7 @@ def test_every_way_to_predict_takes_classes_of_pixels(kind):
     torch.testing.assert_close(found.probs.sum(-1), torch.ones(3, 8, 8))
 
 
+@pytest.mark.slow
 def test_a_network_of_ones_own_segments_where_it_answers_by_pixel(tmp_path):
     run_inline(settings("segmentation", model="test_many_classes:tall_unet"), tmp_path / "run")
     with pytest.raises(SettingError, match=r"shape \(1, 4, 16, 16\)"):
@@ -185,6 +188,7 @@ def test_pictures_by_class_are_no_labels_of_these_tasks(task, tmp_path):
         task_of(settings(task, dataset="own_data:bars")).check(False)
 
 
+@pytest.mark.slow
 def test_the_page_s_example_of_own_masks_runs(tmp_path, monkeypatch):
     page = (ROOT / "docs" / "howto" / "pixels.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)

@@ -46,6 +46,8 @@ def federated(folder, task, missing):
     return held, chosen, load_file(folder / "run" / "standardiser.safetensors")
 
 
+@pytest.mark.in_turn
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["tables", "regression"])
 @pytest.mark.parametrize("missing", ["mean", "median", "indicator"])
 def test_values_are_filled_as_if_all_rows_lay_together(missing, task, tmp_path):

@@ -36,6 +36,7 @@ def pooled(task):
     return torch.cat([inputs(shard.x) for shard in shards]).double()
 
 
+@pytest.mark.slow
 def test_the_federation_s_statistics_are_those_of_the_pooled_training_pixels(run):
     pixels = pooled(task_of(resolve(CHOSEN)))
     found = load_file(run / "normaliser.safetensors")

@@ -184,6 +184,7 @@ def test_damped_step_of_a_linear_model_is_the_proximal_one():
         torch.testing.assert_close(new.grad, -pull, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hidden", [0, 8])
 def test_a_row_far_out_diverges_plain_sgd_and_not_the_damped(hidden):
     x, y = data(200)
@@ -261,6 +262,7 @@ def test_networks_that_see_all_data_find_function_and_noise(method):
     assert (found.epistemic > 0).all()
 
 
+@pytest.mark.slow
 def test_deep_ensemble_sees_noise_that_depends_on_x():
     generator = Generator().manual_seed(0)
     x = 2 * torch.rand(1000, 1, generator=generator) - 1

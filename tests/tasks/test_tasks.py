@@ -40,6 +40,7 @@ def settings(name, **changes):
     return resolve({"task": name, **quick, **OWN.get(name, {}), **changes})
 
 
+@pytest.mark.slow
 @every_task
 def test_a_signature_travels_and_the_data_fit_it(name):
     task = task_of(settings(name))

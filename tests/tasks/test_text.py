@@ -59,6 +59,7 @@ def last(folder):
     return json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_features_are_the_mean_over_a_text_s_own_tokens(named):
     backbone, given = load_text(named, "auto", "auto", False, CPU), [t for t, _, _ in texts(20)]
     tokens, cut = backbone.encoder(given)
@@ -76,6 +77,8 @@ def test_features_do_not_depend_on_what_else_passes_with_a_text(named):
     assert torch.equal(backbone.features(tokens[order]), together[order])
 
 
+@pytest.mark.in_turn
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["mean", "cls", "max"])
 @pytest.mark.parametrize("is_normalised", [True, False])
 def test_a_sentence_is_pooled_as_its_own_library_does(mode, is_normalised, named, tmp_path):
@@ -119,6 +122,7 @@ def test_minilm_of_the_package_is_minilm():
     assert again.digest == backbone.digest
 
 
+@pytest.mark.slow
 def test_a_run_on_texts_is_one_on_their_features_bit_for_bit(done, tmp_path):
     settings, folder = done
     held, backbone = task_of(settings).held, task_of(settings).backbone
@@ -147,6 +151,7 @@ def test_no_text_and_no_token_is_in_a_run_s_folder(done):
     assert all(row.numpy().tobytes() not in told for row in held.x_train[:20])
 
 
+@pytest.mark.slow
 def test_a_run_that_is_loaded_predicts_and_judges_tables(done, tmp_path, capsys, monkeypatch):
     _, folder = done
     monkeypatch.chdir(tmp_path)

@@ -107,6 +107,7 @@ def test_checkpoints_change_no_gradient_and_keep_few_activations(named):
     assert not any(part.training for part in own.modules())
 
 
+@pytest.mark.slow
 def test_messages_hold_adapters_and_head_alone(done):
     settings, folder = done
     trains = network(settings).state_dict()

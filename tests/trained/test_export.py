@@ -41,8 +41,8 @@ RUNS = {
 }  # fmt: skip
 
 
-MEMBERS = ("gated", "product", "products")
-"""Their graphs hold many networks; those of draws from each are made by night."""
+BY_DAY = ("images", "product", "numbers", "closed", "tempered")
+"""A graph of each kind; the others are made by night, each of the network and of draws."""
 
 
 def trained(name, folder):
@@ -62,7 +62,7 @@ def answered(file, x):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "samples"),
-    [(n, s) for n in RUNS for s in (0, 6) if NIGHT or bool(s) == (n not in MEMBERS)],
+    [(n, s) for n in RUNS for s in (0, 6) if NIGHT or n in BY_DAY and bool(s) == (n != "product")],
 )
 def test_the_graph_predicts_what_the_model_predicts(name, samples, tmp_path):
     model = trained(name, tmp_path / "run")

@@ -76,6 +76,7 @@ def test_new_adapters_change_no_answer_and_b_alone_trains():
     assert own.data_ptr() == plain[0].weight.data_ptr()
 
 
+@pytest.mark.slow
 @few
 @given(SEEDS)
 def test_a_has_orthonormal_rows_from_the_seed_alone(seed):
@@ -87,6 +88,7 @@ def test_a_has_orthonormal_rows_from_the_seed_alone(seed):
         torch.testing.assert_close(flat @ flat.t(), torch.eye(3), atol=1e-3, rtol=0)
 
 
+@pytest.mark.slow
 @few
 @given(SEEDS)
 def test_the_fedavg_of_delta_w_is_the_delta_w_of_fedavg(seed):
@@ -100,6 +102,7 @@ def test_the_fedavg_of_delta_w_is_the_delta_w_of_fedavg(seed):
         torch.testing.assert_close(found[name], wanted[name], atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.slow
 @few
 @given(SEEDS)
 def test_with_both_factors_the_mean_of_products_is_more_than_the_product_of_means(seed):
@@ -118,6 +121,7 @@ def test_with_both_factors_the_mean_of_products_is_more_than_the_product_of_mean
     assert gap.abs().max() > 0.01
 
 
+@pytest.mark.slow
 @few
 @given(SEEDS, SEEDS)
 def test_distances_of_delta_w_are_those_of_b(one, other):
@@ -149,6 +153,7 @@ def test_the_barycentre_of_delta_w_is_the_delta_w_of_the_barycentre():
     assert np.allclose(found.mean["b"].numpy() @ rows, parts @ (means @ rows))
 
 
+@pytest.mark.slow
 @few
 @given(SEEDS)
 def test_merged_weights_answer_alike(seed):

@@ -41,6 +41,7 @@ def drawn_weight(layer, seed):
     return layer.weight_mean + (layer.weight_log_var / 2).exp() * noise
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
 @settings(deadline=None, max_examples=60)
 @given(plain=convolutions())
