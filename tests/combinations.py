@@ -1,8 +1,8 @@
 """Which combinations of its lists of values a test marked `in_turn` tries by day.
 
-A test with several `parametrize` has a combination for each choice of their values. Value t of every
-list, taken cyclically, makes combination t; there are as many as the longest list has values. So each
-value is tried. By night every combination is.
+A test with several `parametrize` has a combination for each choice of their values. Value t of
+every list, taken cyclically, makes combination t; there are as many as the longest list has values.
+So each value is tried. By night every combination is.
 """
 
 from collections import defaultdict

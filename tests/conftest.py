@@ -26,9 +26,7 @@ os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
 def pytest_configure(config):
     """Add the markers of tests that need a GPU, and of those that try less by day."""
     config.addinivalue_line("markers", "cuda: needs a GPU that PyTorch can use")
-    config.addinivalue_line(
-        "markers", "in_turn: by day each value of its lists, by night each pair"
-    )
+    config.addinivalue_line("markers", "in_turn: by day each value of its lists once")
 
 
 def pytest_collection_modifyitems(items):
