@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -88,7 +89,7 @@ def signed_rank(
     rope = float(np.percentile(size, 25)) or float(size[size > 0].min())
 
     z = np.concatenate([[0.0], advantage])
-    weights = np.random.RandomState(seed).dirichlet([0.5, *np.ones(len(size))], DRAWS)
+    weights = _weights(len(size), seed)
     sums = np.add.outer(z, z)
     better, worse = (
         np.einsum("di,di->d", weights @ np.heaviside(side - 2 * rope, 0.5), weights)
@@ -98,6 +99,12 @@ def signed_rank(
     shares = np.bincount(sample.argmax(axis=1), minlength=3) / DRAWS
     first_better, equal, second_better = map(float, shares)
     return SignedRank(first_better, equal, second_better, rope, len(size), sample)
+
+
+@lru_cache(maxsize=4)
+def _weights(pairs: int, seed: int) -> np.ndarray:
+    """Return the draws of u, (DRAWS, 1 + pairs); a report's comparisons share them."""
+    return np.random.RandomState(seed).dirichlet([0.5, *np.ones(pairs)], DRAWS)
 
 
 @dataclass(frozen=True)
