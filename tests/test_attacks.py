@@ -204,6 +204,7 @@ FEDAG = {
 """A run that ends with the networks that its clients sent."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", [*ATTACKS, *OMNISCIENT])
 def test_the_point_weights_of_fedag_are_attacked_too(attack, tmp_path):
     """One client of three sends what its attack makes of its network; the others' are honest."""

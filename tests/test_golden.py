@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.slow] * bool(i % 4)) for i, n in enumerate(names())]
+    "name", [pytest.param(n, marks=[pytest.mark.slow] * bool(i % 8)) for i, n in enumerate(names())]
 )
 def test_the_posterior_is_the_pinned_one(name, tmp_path):
     assert made(name, tmp_path / "run") == GOLDEN["posteriors"][name]

@@ -167,6 +167,7 @@ def test_moves_and_stretches_with_the_components(alpha, federation, scale, shift
     assert_same(moved, (scale * mean + shift, log_var + stretch), 1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alpha", LAW_ALPHAS)
 @given(federation=federations(), clients=st.integers(1, 4))
 @settings(max_examples=10, deadline=None)
@@ -201,6 +202,7 @@ def test_every_element_is_its_own(monkeypatch):
     assert alpha_barycentre(m[:, :0], lv[:, :0], w, 0.5)[0].shape == (0, 30)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alpha", ALPHAS)
 def test_density_is_the_definition_over_its_integral(alpha):
     m, lv, w = np.array([0.0, 2.0, 2.1]), np.array([0.0, -1.4, -9.0]), np.array([0.5, 0.3, 0.2])

@@ -37,6 +37,7 @@ def arrivals(draw):
     return network(rng), changes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", CHARTS)
 @given(st.integers(0, 2**32 - 1).map(np.random.default_rng), st.integers(1, 5))
 @settings(max_examples=25, deadline=None)
@@ -68,6 +69,7 @@ def test_variances_stay_positive_and_near_those_that_they_come_from(rule, drawn)
     assert (found["running_var"] > 0).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", CHARTS)
 @given(arrivals())
 @settings(max_examples=25, deadline=None)
@@ -87,6 +89,7 @@ def test_point_weights_go_along_the_changes(drawn):
     torch.testing.assert_close(found["bias"], model["bias"] + step)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", CHARTS)
 @given(st.integers(0, 2**32 - 1).map(np.random.default_rng), st.floats(0, 1))
 @settings(max_examples=25, deadline=None)

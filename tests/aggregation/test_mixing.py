@@ -145,6 +145,7 @@ ABSURD = [1e3, -1e6, 1e14]
 """Means that admission lets pass, in float32."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["WB", "RKLB", "Median", "MultiKrum"])
 @given(
     SEEDS,

@@ -55,6 +55,7 @@ def test_a_generator_of_posteriors_aggregates_as_their_list_does(rule, clients):
             assert torch.equal(tensor, second[name])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, rule in RULES.items() if getattr(rule, "add", 0)])
 @pytest.mark.parametrize("clients", [1, 16, 37])
 def test_what_is_added_in_place_is_the_weighted_sum_of_coordinates(name, clients):
@@ -73,6 +74,7 @@ def test_what_is_added_in_place_is_the_weighted_sum_of_coordinates(name, clients
         torch.testing.assert_close(found[key], tensor, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.in_turn
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("ratio", [None, 2.0])

@@ -49,6 +49,7 @@ def write(folder, file, configuration):
     (folder / file).write_text(card)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", ["README.md", ".huggingface.yaml"])
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("place", ELSEWHERE)

@@ -94,6 +94,7 @@ def test_a_large_file_of_a_small_image_is_left_unread(folder):
     assert "up to 16 MiB" in refused(own_data, str(folder), TASK)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", range(len(encoded()) - CHECKSUM))
 def test_a_png_that_was_cut_off_is_refused_wherever(folder, length):
     (folder / "0" / "good.png").write_bytes(encoded()[:length])

@@ -47,6 +47,7 @@ CLASSES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", FORMATS)
 @pytest.mark.parametrize("classes", CLASSES)
 def test_a_class_is_its_text(classes, ending, tmp_path):

@@ -130,6 +130,7 @@ def test_a_network_learns(name, n):
         assert not torch.equal(tensor, before[key])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OF_ANY_NETWORK)
 def test_without_gaussian_tensors_it_is_sgd_with_momentum_and_weight_decay(name):
     x, y = classification()

@@ -61,6 +61,7 @@ def test_a_step_of_ivon_is_the_published_formula():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("lr", "momentum"), [(0.006, 0.9), (0.012, 0.9), (0.05, 0.5)])
 def test_it_is_right_at_the_rates_at_which_the_natural_gradient_is(lr, momentum):
     """Trap: with ten times lr for a weight that looks flat, forty weights ran away to NaN."""

@@ -235,6 +235,7 @@ def test_auroc_is_the_chance_that_the_foreign_input_scores_higher(inside, outsid
         assert found == pytest.approx(sum(pairs) / len(pairs))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bins", [1, 15, 100])
 def test_the_ece_by_chance_is_the_mean_over_labels_drawn_from_the_probabilities(bins):
     generator = torch.Generator().manual_seed(0)

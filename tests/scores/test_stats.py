@@ -48,6 +48,7 @@ def mean_masses(z, rope):
     return masses(root.T, z, rope).sum(0) + [0, 1 - root.shape[1], 0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("advantage", CASES.values(), ids=CASES)
 def test_agrees_with_the_formula(advantage):
     result = signed_rank(advantage, np.zeros_like(advantage), lower_is_better=False)

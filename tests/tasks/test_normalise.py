@@ -46,6 +46,7 @@ def test_the_federation_s_statistics_are_those_of_the_pooled_training_pixels(run
     )
 
 
+@pytest.mark.slow
 def test_what_the_network_sees_has_mean_0_and_variance_1(run):
     facts = load_file(run / "normaliser.safetensors")
     seen = Normaliser.from_facts(facts)(pooled(task_of(resolve(CHOSEN))).float())
@@ -53,6 +54,7 @@ def test_what_the_network_sees_has_mean_0_and_variance_1(run):
     assert float(seen.std(correction=0)) == pytest.approx(1, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_a_run_keeps_what_its_predictions_need(run):
     trained = fedbary.load(run, own_code=True)
     examples = trained.task.evaluation_examples()

@@ -142,6 +142,7 @@ def plain(model, x, y, epochs, batch_size, lr, seed):
             optimizer.step()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hidden", [0, 1, 8])
 @pytest.mark.parametrize("batch_size", [1, 7, 60])
 def test_undamped_it_is_plain_sgd(hidden, batch_size):

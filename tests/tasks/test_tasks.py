@@ -112,6 +112,7 @@ lies = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @hypothesis_settings(deadline=None, max_examples=50)
 @given(st.lists(lies, max_size=3), st.integers(0, 10**6), st.floats(-1e6, 1e6))
 def test_the_sums_are_those_of_all_honest_rows_whatever_others_send(lies, seed, far):

@@ -238,6 +238,7 @@ def test_sites_hold_tables_of_their_own(sites):
     assert line["accuracy"] > 0.9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rows", "header"),
     [

@@ -66,6 +66,7 @@ def mean_of(maps, parts):
     return {n: sum(w * m[n] for w, m in zip(parts, maps, strict=True)) for n in maps[0]}
 
 
+@pytest.mark.slow
 def test_new_adapters_change_no_answer_and_b_alone_trains():
     plain = body()
     adapted = with_adapters(plain, Adapters(rank=2), seed=3)
