@@ -8,6 +8,7 @@ import threading
 import forked
 import numpy as np
 import pytest
+from every_method import night
 from own_sites import cut
 from processes import MARK, servers_of, wait_until
 from runs_of import lines
@@ -49,6 +50,7 @@ def sites(tmp_path_factory):
     return [one, images, folder / "d.npz"]
 
 
+@night  # by day the walkthrough refuses strangers; tests/runs/test_kills kills a run and resumes it
 def test_strangers_are_refused_and_a_killed_server_and_a_killed_site_do_not_end_the_federation(
     sites, tmp_path, monkeypatch
 ):

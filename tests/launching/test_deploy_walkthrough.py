@@ -29,6 +29,16 @@ ROOT = Path(__file__).resolve().parents[2]
 BIN = str(Path(sys.executable).parent)
 
 
+STRANGERS = """
+ssh-keygen -q -t ecdsa -b 384 -N "" -f keys/stranger
+openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-384 -nodes -subj "/CN=another" \
+  -keyout keys/other.key -out keys/other.crt
+AS="flower-supernode --superlink $SERVER:9092 --auth-supernode-private-key"
+FLWR_HOME=$PWD/stranger $AS keys/stranger --root-certificates keys/ca.crt --port 9104 &
+FLWR_HOME=$PWD/deceived $AS keys/north --root-certificates keys/other.crt --port 9105 &
+"""
+"""A SuperNode whose key nobody registered, and one to which another authority is shown."""
+
 KILLED = """
 sed 's/^rounds.*/rounds=500/; s/^output.*/output=again/' run.toml > again.toml
 TRAINED=$(grep -c "ROUND train" ../../output)
@@ -53,9 +63,18 @@ def test_the_walkthrough_gives_the_global_model_of_the_simulation(tmp_path):
     before = {path.name for path in clone.iterdir()}
     *blocks, end = blocks
     status = "flwr list ours --format json > status.json\n"
-    script = "set -e\n" + "".join(blocks) + status + KILLED * NIGHT + "set +e\n" + end + "wait\n"
+    *blocks, started = blocks
+    script = (
+        "set -e\n"
+        + "".join([*blocks, STRANGERS, started])
+        + status
+        + KILLED * NIGHT
+        + "set +e\n"
+        + end
+        + "wait\n"
+    )
     script = script.replace("9092", str(free_port()))
-    for port in ("9101", "9102", "9103"):
+    for port in ("9101", "9102", "9103", "9104", "9105"):
         script = script.replace(port, str(free_port()))
     script = script.replace("python ", f"{sys.executable} ").replace("rounds=2", "rounds=1")
     paths = os.pathsep.join([forked.tools(), BIN, os.environ["PATH"]])
@@ -70,7 +89,10 @@ def test_the_walkthrough_gives_the_global_model_of_the_simulation(tmp_path):
             wait_until(lambda: servers_of(tmp_path) == [], 30)
         finally:
             stop(servers_of(tmp_path))
-        assert code == 0, (tmp_path / "output").read_text()
+        said = (tmp_path / "output").read_text()
+        assert code == 0, said
+    assert "Failed to activate SuperNode" in said and "Attempted to register SuperNode" in said
+    assert "CERTIFICATE_VERIFY_FAILED" in said
     assert {path.name for path in clone.iterdir()} - before == {"federation"}
     folder = clone / "federation"
     assert json.loads((folder / "status.json").read_text())["runs"][0]["status"] == (
