@@ -29,6 +29,8 @@ KINDS = {
 """A method of each kind of message and memory."""
 
 EACH = list(OF_CLASSES if NIGHT else KINDS)
+EVEN, ODD = (EACH, EACH) if NIGHT else (EACH[::2], EACH[1::2])
+"""Two tests that show the same kind of truth have half of the kinds each by day."""
 
 ON_SERVERS = OF_CLASSES if NIGHT else ["pFedVem"]
 """Methods that are tried on Ray and on real servers: one whose clients remember and keep models.

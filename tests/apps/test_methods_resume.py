@@ -1,7 +1,7 @@
 """What holds for every method between messages: runs resume, and messages survive as bytes."""
 
 import pytest
-from every_method import EACH, NIGHT, of_tables, same
+from every_method import EVEN, NIGHT, ODD, of_tables, same
 from flwr.clientapp import ClientApp
 from flwr.common.serde import (
     context_from_proto,
@@ -34,7 +34,7 @@ def cut_off(chosen, folder, messages):
         run(InlineGrid(app, chosen.clients, chosen.model_dump()), chosen, folder)
 
 
-@pytest.mark.parametrize("name", EACH)
+@pytest.mark.parametrize("name", ODD)
 def test_a_run_cut_off_at_any_round_goes_on_to_the_same_model(name, tmp_path):
     run_inline(of_tables(name), tmp_path / "whole")
     for messages in (1, 4, 8) if NIGHT else (4,):
@@ -60,7 +60,7 @@ def by_wire(message):
     )
 
 
-@pytest.mark.parametrize("name", EACH)
+@pytest.mark.parametrize("name", EVEN)
 def test_what_travels_and_what_is_remembered_survives_as_bytes(name, tmp_path):
     chosen = of_tables(name, output=str(tmp_path / "wire"))
     run(Wire(client_app.app, chosen.clients, chosen.model_dump()), chosen, tmp_path / "wire")

@@ -64,15 +64,8 @@ def test_the_walkthrough_gives_the_global_model_of_the_simulation(tmp_path):
     *blocks, end = blocks
     status = "flwr list ours --format json > status.json\n"
     *blocks, started = blocks
-    script = (
-        "set -e\n"
-        + "".join([*blocks, STRANGERS, started])
-        + status
-        + KILLED * NIGHT
-        + "set +e\n"
-        + end
-        + "wait\n"
-    )
+    parts = ["set -e\n", *blocks, STRANGERS, started, status, KILLED * NIGHT, "set +e\n", end]
+    script = "".join([*parts, "wait\n"])
     script = script.replace("9092", str(free_port()))
     for port in ("9101", "9102", "9103", "9104", "9105"):
         script = script.replace(port, str(free_port()))
