@@ -176,7 +176,7 @@ def started_sweep(folder, file, jobs):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "jobs"),
-    [*((how, 1) for how in STOPS), ("Ctrl-C twice", 2)] if NIGHT else [("Ctrl-C twice", 2)],
+    [*((how, 1) for how in STOPS), ("Ctrl-C twice", 2)] if NIGHT else [("Ctrl-C twice", 1)],
 )
 def test_a_sweep_that_is_stopped_ends_soon_and_whole_and_goes_on(tmp_path, how, jobs):
     file = grid_file(tmp_path, SEEDS, rounds=400)
