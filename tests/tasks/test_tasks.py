@@ -15,12 +15,13 @@ from own_texts import texts, write_model, write_table
 from fedbary.data.sites import Site
 from fedbary.data.standardise import Sums
 from fedbary.errors import RunError, SettingError
-from fedbary.settings import limits
+from fedbary.parts.registry import modules
 from fedbary.settings.config import resolve
 from fedbary.tasks import _sums, task_of
 from server_app.engine.inline import run_inline
 
-every_task = pytest.mark.parametrize("name", limits.TASKS)
+TASKS = modules("tasks")
+every_task = pytest.mark.parametrize("name", TASKS)
 
 
 OWN = {}
