@@ -29,9 +29,8 @@ def write_uci(
 
 
 def refused(*arguments, match, **more):
-    with pytest.raises(SettingError, match=match) as caught:
+    with pytest.raises(SettingError, match=match):
         load(*arguments, **more)
-    assert "\n" not in str(caught.value)
 
 
 # --- names and splits --------------------------------------------------------------------------

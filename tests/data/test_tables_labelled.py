@@ -24,9 +24,8 @@ def written(tmp_path, text, name="mine.csv"):
 
 
 def refused(*arguments, match, **more):
-    with pytest.raises(SettingError, match=match) as caught:
+    with pytest.raises(SettingError, match=match):
         load_labelled(*arguments, **more)
-    assert "\n" not in str(caught.value)
 
 
 # --- what is read ------------------------------------------------------------------------------
