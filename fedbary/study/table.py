@@ -202,8 +202,10 @@ def with_methods(table: pd.DataFrame) -> pd.DataFrame:
         return table
     method = table["method"].fillna(BARYCENTRE)
     by_rule = [name for name, file in methods().items() if file.called_by == "rule"]
-    rule = table["rule"] if "rule" in table else method
-    return table.assign(rule=rule.where(method.isin(by_rule), method))
+    if "rule" not in table:
+        table = table.copy()
+        table.insert(table.columns.get_loc("method"), "rule", method)
+    return table.assign(rule=table["rule"].where(method.isin(by_rule), method))
 
 
 def differing_setting(rows: pd.DataFrame, settings: Mapping[str, Any]) -> str | None:
