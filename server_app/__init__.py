@@ -15,6 +15,7 @@ from fedbary.data.unchanged import one_state
 from fedbary.errors import RunError, SettingError
 from fedbary.figures import draw_without_screen
 from fedbary.methods import require_method
+from fedbary.parts.parameters import told
 from fedbary.runs.ending import end_with_parent, spare_imports
 from fedbary.runs.forgotten import forgotten_sites
 from fedbary.runs.location import claimed_folder, require_startable
@@ -23,7 +24,7 @@ from fedbary.runs.resume import checkpoint_to_resume
 from fedbary.runs.run_folder import read_signature
 from fedbary.runs.site_keys import read_site_keys
 from fedbary.settings.config import Settings
-from fedbary.settings.modes import require_real_time, require_virtual_time
+from fedbary.settings.modes import Synchronous, require_real_time, require_virtual_time
 from fedbary.settings.run_config import resolve_run_config
 from fedbary.tasks import task_of
 from fedbary.trained.going_on import beginning_of
@@ -139,7 +140,8 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
     asker = Asker(grid, roster, settings.round_timeout)
     facts = facts_of(task, results, asker, roster, beginning)
     config |= {f"fact.{k}": v.tolist() for k, v in facts.items()}
-    packed = None if settings.compress == "none" else CompressedGrid(grid, settings.compress)
+    way = told(Synchronous, settings).compress
+    packed = None if way == "none" else CompressedGrid(grid, way)
     recorder = Recorder(settings, results, roster, facts, packed.traffic if packed else {})
     rounds, clock = rounds_of(roster, asker, recorder, config)
     recorder.strategy = strategy_of(recorder, rounds, clock, prior_of(settings, results))

@@ -82,3 +82,9 @@ def start(method, data):
         name: t.detach().clone() for name, t in Linear(data[0][0].shape[1]).state_dict().items()
     }
     return model, method.start(model)
+
+
+def assert_is(model, mean, var, tolerance=1e-6):
+    """Hold that a model's Gaussian weights have a mean and a variance."""
+    torch.testing.assert_close(model["weight_mean"], mean, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(model["weight_log_var"].exp(), var, rtol=tolerance, atol=0)

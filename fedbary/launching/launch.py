@@ -21,10 +21,11 @@ from fedbary.launching.environment import flower_environment, progress_in
 from fedbary.launching.programs import run_program
 from fedbary.launching.superlink import Flower, flower, flwr_run, last_status, superlink
 from fedbary.launching.warm_process import WarmProcess
+from fedbary.parts.registry import data_sets
 from fedbary.runs.location import is_left_whole, is_whole, require_startable
 from fedbary.runs.lock import require_free
-from fedbary.settings import limits
 from fedbary.settings.config import Settings
+from fedbary.settings.model import data_task
 from fedbary.settings.run_config import to_run_config
 
 __all__ = ["flower", "flower_environment", "launch", "located", "prepare", "superlink", "to_toml"]
@@ -127,8 +128,8 @@ def _folder(run: str) -> str:
 
 def _require_file(setting: str, settings: Settings) -> None:
     """Raise a SettingError if a data set is neither a known name nor a path."""
-    name = getattr(settings, setting)
-    known = limits.of(limits.data_task(setting, settings.task)).DATASETS
+    name = getattr(settings, setting, "none")
+    known, _ = data_sets(data_task(setting, settings.task))
     source = source_of(name)
     if name in ("none", *known) or source.is_elsewhere:
         return

@@ -48,6 +48,21 @@ def is_factory(name: str) -> bool:
     return bool(separator) and all(map(str.isidentifier, [*module.split("."), function]))
 
 
+def data_sets(task: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the names that a task's `dataset` may have, and the endings of files that it reads.
+
+    The class of the task, or the one above it, says them in ``reads``: a room, the function that
+    reads a data set, and endings; without endings it reads any path.
+    """
+    text = _texts(_PACKAGE / "tasks")[task]
+    if own := re.search(r'^    reads = "(.+)"', text, re.M):
+        room, function, *endings = own[1].split()
+        without = () if room == "data/tables" else ("none",)
+        return (*without, *modules(room, function)), tuple(endings) or ("",)
+    (above,) = re.findall(r"^class \w+\((\w+)", text, re.M)
+    return data_sets(next(name for name in modules("tasks") if name == above.lower()))
+
+
 def rules() -> tuple[str, ...]:
     """Return the names of the aggregation rules."""
     return _named("aggregation", r'^RULE = [^"]*"(\w+)"')

@@ -53,7 +53,7 @@ def require_trusted(settings: Settings, folder: Path, own_code: bool) -> None:
         If a setting names code that the user has not asked for, or that lies within the folder.
     """
     for setting, names_code in NAMES_CODE.items():
-        name = getattr(settings, setting)
+        name = getattr(settings, setting, "none")
         if not names_code(name):
             continue
         if not own_code:

@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING
 
 from fedbary.attacks import OMNISCIENT, Hostile, hostile_count
 from fedbary.parts.parameters import declared, told
-from fedbary.settings import limits
+from fedbary.settings.model import require_data
 from fedbary.settings.modes import Clocked, Synchronous, mode_of
-from fedbary.settings.owners import layers_of, methods, models, unused_by
+from fedbary.settings.owners import layers_of, methods, models, task_kind, unused_by
 from fedbary.settings.task_words import (
     OfAdapters,
     OfClasses,
     OfGuarantees,
     OfImages,
-    OfLabelledRows,
     OfRows,
     OfSets,
 )
@@ -51,7 +50,12 @@ def conflicts(settings: Settings) -> Iterator[tuple[str, str]]:
         yield "calibrate", "none without holdout and evaluate_clients above 0: clients fit it"
     yield from _with_sets(settings)
     yield from _with_attack(settings)
-    yield from limits.conflicts(settings)
+    task = task_kind(settings.task)
+    told(task.Parameters, settings)
+    for name in ("test_dataset", "ood_dataset"):
+        require_data(name, getattr(settings, name, "none"), settings.task)
+    for conditions in task.conditions:
+        yield from ((name, allowed) for name, fits, allowed in conditions(settings) if not fits)
     yield from _with_best(settings)
     if getattr(settings, "prior", "normal") == "earlier" and settings.start_from == "none":
         yield "prior", "normal or global without start_from, the earlier run"
@@ -62,7 +66,7 @@ def conflicts(settings: Settings) -> Iterator[tuple[str, str]]:
 def _with_sets(settings: Settings) -> Iterator[tuple[str, str]]:
     if (own := told(OfGuarantees, settings)).conformal is None:
         return
-    rows = issubclass(limits.of(settings.task).Parameters, OfRows)
+    rows = issubclass(task_kind(settings.task).Parameters, OfRows)
     if own.conformal_by == "class" and settings.task == "regression":
         yield "conformal_by", "all or a column of levels for task=regression"
     elif own.conformal_by not in ("all", "class") and not rows:
@@ -92,10 +96,6 @@ def _without_rounds(settings: Settings) -> Iterator[tuple[str, str]]:
         yield "buffer", f"from 1 to the {at_work} clients at work: a client replies once to each"
     if settings.min_replies > mode.buffer:
         yield "min_replies", f"from 1 to the {mode.buffer} replies of an aggregate"
-    if settings.participation < 1:
-        yield "participation", "1 for mode=async: concurrency says how many clients work"
-    if settings.compress != "none":
-        yield "compress", "none for mode=async"
     if settings.attack in OMNISCIENT:
         yield "attack", "another attack for mode=async: this one sees the replies of a round"
     if settings.projection != "none":
@@ -128,14 +128,14 @@ def _with_method(settings: Settings) -> Iterator[tuple[str, str]]:
     elif kind.needs_numbers and getattr(settings, "noise", "learned") != "learned":
         yield "noise", f"learned for {method}"
     has_classes, has_one = (
-        issubclass(limits.of(settings.task).Parameters, of) for of in (OfClasses, OfSets)
+        issubclass(task_kind(settings.task).Parameters, of) for of in (OfClasses, OfSets)
     )
     if kind.needs_softmax and has_classes and not has_one:
         yield (
             "method",
             f"another method for task={settings.task}: it needs one class an example",
         )
-    if kind.fits_last_layer and told(OfLabelledRows, settings).class_weights != "none":
+    if kind.fits_last_layer and getattr(settings, "class_weights", "none") != "none":
         yield "class_weights", f"none for {method}, which counts every example once"
     yield from _with_laplace(settings, "covariance" in declared(kind))
     if getattr(settings, "epsilon", 0) and "max_norm" in declared(kind):
@@ -194,7 +194,7 @@ def _with_best(settings: Settings) -> Iterator[tuple[str, str]]:
         if settings.patience:
             yield "patience", "0 for keep_best=none, which has no best round"
         return
-    scores = limits.of(settings.task).BEST_BY
+    scores = task_kind(settings.task).best_by
     if settings.keep_best not in scores:
         yield "keep_best", f"none, {', '.join(scores)} for task={settings.task}"
     clients_validate = settings.holdout > 0 and settings.evaluate_clients == 1
@@ -219,7 +219,7 @@ def _without_data(settings: Settings) -> Iterator[tuple[str, str]]:
     for key in ("classes", "input_shape"):
         if getattr(settings, key, "") == "auto":
             yield key, "not auto where dataset is none"
-    if settings.ood_dataset != "none":
+    if getattr(settings, "ood_dataset", "none") != "none":
         yield "ood_dataset", "none where dataset is none"
     if getattr(settings, "corruptions", False):
         yield "corruptions", "false where dataset is none"

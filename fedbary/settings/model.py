@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from fedbary.attacks import ATTACKS, OMNISCIENT
-from fedbary.data.forms import BACKBONES, DataSource, backbone_of, elsewhere, source_of
+from fedbary.data.forms import DataSource, elsewhere, source_of
 from fedbary.data.partition import PARTITIONS
 from fedbary.data.partitioners import EXTRA
 from fedbary.errors import SettingError
@@ -19,10 +19,11 @@ from fedbary.parts.parameters import (
     Positive,
     Ratio,
     Share,
+    told,
 )
-from fedbary.parts.registry import is_factory, modules, rules
+from fedbary.parts.registry import data_sets, is_factory, modules, rules
 from fedbary.parts.registry import methods as names_of_methods
-from fedbary.settings import limits
+from fedbary.settings.modes import Synchronous
 from fedbary.settings.owners import divergences, methods
 from fedbary.settings.partition_names import parameters_of, partitioners
 
@@ -38,14 +39,12 @@ class Settings(BaseModel):
     task: str
 
     clients: Count
-    participation: Share
     min_replies: Count
     max_skipped: Count
     round_timeout: Positive
     mode: Literal["rounds", "async"]
 
     dataset: str
-    test_dataset: str
     data_dir: str
     download: bool
     partition: str
@@ -54,22 +53,17 @@ class Settings(BaseModel):
     train_fraction: Share
     server_fraction: BelowOne
 
-    backbone: str
-
     model: str
     bayesian_layers: Number
 
     inference: str
 
     method: str
-    rule: str
     max_weight_ratio: Literal["none"] | Ratio
-    compress: Literal["none", "log_var", "all"]
     rounds: Count
     start_from: str
 
     evaluate_on: Literal["test", "validation"]
-    ood_dataset: str
     predictive: Literal["auto", "montecarlo", "members", "product", "dropout", "closed"]
     samples: Count
     evaluate_clients: Number
@@ -135,19 +129,12 @@ class Settings(BaseModel):
     @property
     def participants(self) -> int:
         """Number of clients that train in a round."""
-        return max(1, round(self.participation * self.clients))
+        return max(1, round(told(Synchronous, self).participation * self.clients))
 
-    @field_validator("task", "rule", "method", "inference", "partition", "attack", "tracker")
+    @field_validator("task", "method", "inference", "partition", "attack", "tracker")
     @classmethod
     def _is_registered(cls, value: str, info: ValidationInfo) -> str:
-        if info.field_name == "partition" and value in PARTITIONS:
-            return value
-        allowed = registered(str(info.field_name))
-        if value not in allowed:
-            also = ""
-            if info.field_name == "partition" and not partitioners():
-                also = f"; pip install 'fedbary[{EXTRA}]' brings those of flwr-datasets"
-            raise SettingError(str(info.field_name), value, ", ".join(allowed) + also)
+        require_registered(str(info.field_name), value)
         return value
 
     @field_validator("projection")
@@ -157,26 +144,10 @@ class Settings(BaseModel):
             raise SettingError("projection", value, ", ".join(["none", *known]))
         return value
 
-    @field_validator("dataset", "test_dataset", "ood_dataset")
+    @field_validator("dataset")
     @classmethod
     def _is_data(cls, value: str, info: ValidationInfo) -> str:
-        setting, task = str(info.field_name), str(info.data.get("task"))
-        task = limits.data_task(setting, task) if task in limits.TASKS else "classification"
-        known, files = limits.of(task).DATASETS, limits.of(task).FILES
-        source, is_file = source_of(value), value.lower().endswith(files)
-        if value in ("none", *known) or is_file or source.is_path or source.is_elsewhere:
-            return value
-        also = f", the path of a file {', '.join(files)} or of a folder (with a slash: ./scans), "
-        also += elsewhere()
-        if setting == "dataset" and source.kind == "csv":
-            also += "; a table needs task=regression or task=tables, and target=<its column>"
-        raise SettingError(setting, value, ", ".join(known) + also)
-
-    @field_validator("backbone")
-    @classmethod
-    def _is_backbone(cls, value: str) -> str:
-        if value != "none" and backbone_of(value) is None:
-            raise SettingError("backbone", value, f"none, {BACKBONES}")
+        require_data("dataset", value, str(info.data.get("task", "classification")))
         return value
 
     @field_validator("model")
@@ -188,6 +159,37 @@ class Settings(BaseModel):
         return value
 
 
+def data_task(setting: str, task: str) -> str:
+    """Return the task whose data sets a setting may name, for a run's task."""
+    own = setting != "ood_dataset" or task in ("tables", "text")
+    return task if own else "classification"
+
+
+def require_data(setting: str, value: str, task: str) -> None:
+    """Raise a SettingError unless a setting names data in a form that a run's task reads."""
+    known, files = data_sets(data_task(setting, task))
+    source, is_file = source_of(value), value.lower().endswith(files)
+    if value in ("none", *known) or is_file or source.is_path or source.is_elsewhere:
+        return
+    also = f", the path of a file {', '.join(files)} or of a folder (with a slash: ./scans), "
+    also += elsewhere()
+    if setting == "dataset" and source.kind == "csv":
+        also += "; a table needs task=regression or task=tables, and target=<its column>"
+    raise SettingError(setting, value, ", ".join(known) + also)
+
+
+def require_registered(setting: str, value: str) -> None:
+    """Raise a SettingError unless a setting with a registry names one of its parts."""
+    if setting == "partition" and value in PARTITIONS:
+        return
+    allowed = registered(setting)
+    if value not in allowed:
+        also = ""
+        if setting == "partition" and not partitioners():
+            also = f"; pip install 'fedbary[{EXTRA}]' brings those of flwr-datasets"
+        raise SettingError(setting, value, ", ".join(allowed) + also)
+
+
 def registered(setting: str) -> tuple[str, ...]:
     """Names that a setting with a registry may hold."""
     if setting == "rule":
@@ -195,7 +197,7 @@ def registered(setting: str) -> tuple[str, ...]:
     if setting == "method":
         return names_of_methods()
     if setting == "task":
-        return limits.TASKS
+        return modules("tasks")
     if setting == "inference":
         return modules("inference")
     if setting == "tracker":

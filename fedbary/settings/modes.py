@@ -88,6 +88,10 @@ class Synchronous(Clocked):
 
     Parameters
     ----------
+    participation : float
+        Fraction of the clients that train in a round.
+    compress : str
+        log_var: log-variances travel in 8 bits. all: means and point weights travel in 16, too.
     wait_for : float
         The fraction of a round's clients, the fastest, that the server waits for.
     deadline : float or None
@@ -99,6 +103,8 @@ class Synchronous(Clocked):
         If a parameter is out of its range.
     """
 
+    participation: Share = 1.0
+    compress: Literal["none", "log_var", "all"] = "none"
     wait_for: Share = 1.0
     deadline: Positive | None = None
 

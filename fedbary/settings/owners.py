@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 from fedbary.data.partition import SCHEMES
 from fedbary.parts.parameters import Parameter, declared
 from fedbary.parts.registry import modules
-from fedbary.settings import limits
 from fedbary.settings.modes import MODES
 from fedbary.settings.partition_names import parameters_of
 
 if TYPE_CHECKING:
     from fedbary.methods import Method
     from fedbary.settings.model import Settings
+    from fedbary.tasks import Task
 
 Owned = Mapping[str, Parameter]
 """The settings that a part owns, by name."""
@@ -52,6 +52,13 @@ A protocol is visible in the other settings.
 def methods() -> Mapping[str, type[Method]]:
     """Return every method's class by its name."""
     found: Mapping[str, type[Method]] = import_module("fedbary.methods").METHODS
+    return found
+
+
+@cache
+def task_kind(name: str) -> type[Task]:
+    """Return the class of a task."""
+    found: type[Task] = import_module("fedbary.tasks").task_class(name)
     return found
 
 
@@ -90,7 +97,7 @@ def owners() -> Mapping[str, Mapping[str, Owned]]:
     of a run own a setting of one name, the later kind defines it.
     """
     return {
-        "task": {name: declared(limits.of(name).Parameters) for name in limits.TASKS},
+        "task": {name: declared(task_kind(name).Parameters) for name in modules("tasks")},
         "partition": {name: declared(kind) for name, kind in SCHEMES.items()},
         "attack": _declared_in("attacks"),
         "inference": local_methods(),

@@ -14,7 +14,7 @@ from fedbary.errors import SettingError
 from fedbary.parts.parameters import NONE, Parameter, Value, allowed, declared
 from fedbary.settings.combinations import conflicts
 from fedbary.settings.earlier import OF_EVERY_RUN, translated
-from fedbary.settings.model import Settings
+from fedbary.settings.model import Settings, require_registered
 from fedbary.settings.owners import layers_of, methods, owned_by, owners
 from fedbary.settings.partition_names import partitioners
 from fedbary.settings.uses import require_used
@@ -156,6 +156,8 @@ def _read(parameter: Parameter, value: object, part: str) -> Value:
 
 def _typed(values: Mapping[str, Any], extra: Mapping[str, Any] = MappingProxyType({})) -> Settings:
     """Return settings as their types, without their parts' own."""
+    if "rule" in values:
+        require_registered("rule", values["rule"])
     try:
         found = {k: v for k, v in values.items() if k in Settings.model_fields}
         return Settings(**{**found, **extra})

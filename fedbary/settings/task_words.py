@@ -1,4 +1,4 @@
-"""Settings of tasks by their kind of data; a task's file in `limits` names those that it has."""
+"""Settings of tasks by their kind of data."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from fedbary.data.forms import BACKBONES, backbone_of
 from fedbary.data.image_layout import parse_classes, parse_shape
+from fedbary.errors import SettingError
 from fedbary.parts.parameters import (
     Checked,
     Count,
@@ -16,7 +18,6 @@ from fedbary.parts.parameters import (
     NameList,
     Number,
     Positive,
-    ShareOrZero,
 )
 
 Idle = Mapping[str, tuple[str, object, str]]
@@ -36,9 +37,12 @@ class OfClasses(Checked):
         held-out examples (holdout and evaluate_clients above 0); each client sends 21 numbers.
     ece_bins
         Bins of the expected calibration error.
+    ood_dataset
+        none; a data set that the final model is tested on as out-of-distribution.
     """
 
     classes: NameList = "auto"
+    ood_dataset: str = "none"
     calibrate: Literal["none", "temperature"] = "none"
     ece_bins: Annotated[int, Field(ge=1, le=10**5)] = 15
 
@@ -96,6 +100,11 @@ class OfFeatures(OfClasses):
 
     Parameters
     ----------
+    backbone
+        none; of images a frozen network that turns them into features once; the model trains on
+        these (linear by default). timm:NAME, torchvision:NAME, hf:OWNER/NAME (of timm), or
+        package.module:factory, a function of yours that returns an nn.Module. Of text a network of
+        transformers, hf:OWNER/NAME or hf:PATH; the default's extra is text.
     backbone_weights
         auto: the library's own weights. Otherwise the path of a file (of text: of a folder), or an
         installed package that holds one.
@@ -110,12 +119,19 @@ class OfFeatures(OfClasses):
         pixels=signed.
     """
 
+    backbone: str = "none"
     backbone_weights: str = "auto"
     features: Literal["all"] | Count = "all"
     whiten: bool = False
     normalise: Literal["none", "channels"] = "channels"
 
     IDLE: ClassVar[Idle] = {"whiten": ("features", "all", "a number of components does")}
+
+    def __post_init__(self) -> None:
+        """Check every parameter."""
+        super().__post_init__()
+        if self.backbone != "none" and backbone_of(self.backbone) is None:
+            raise SettingError("backbone", self.backbone, f"none, {BACKBONES}")
 
 
 @dataclass(frozen=True)
@@ -199,22 +215,6 @@ class OfImages(OfAdapters, OfFeatures):
 
 
 @dataclass(frozen=True)
-class OfLabelledImages(OfImages, OfSets):
-    """Settings of the classification of images.
-
-    Parameters
-    ----------
-    target
-        Column of the labels in a Hugging Face data set or a Parquet file. Without a column y the
-        default is the only ClassLabel, or label.
-    """
-
-    target: str = "y"
-
-    IDLE: ClassVar[Idle] = {**OfImages.IDLE, **OfSets.IDLE}
-
-
-@dataclass(frozen=True)
 class OfTexts(OfAdapters, OfFeatures, OfSets):
     """Settings of the classification of texts.
 
@@ -230,6 +230,7 @@ class OfTexts(OfAdapters, OfFeatures, OfSets):
         Tokens of a text that the backbone reads; the rest is cut off. auto: its own number.
     """
 
+    backbone: str = "hf:sentence-transformers/all-MiniLM-L6-v2"
     text: str = "text"
     target: str = "label"
     id: str = "none"
@@ -266,23 +267,6 @@ class OfRows(Checked):
     id: str = "none"
     missing: Literal["refuse", "mean", "median", "indicator"] = "refuse"
     split: Number = 0
-
-
-@dataclass(frozen=True)
-class OfLabelledRows(OfRows, OfSets):
-    """Settings of the classification of tables.
-
-    Parameters
-    ----------
-    class_weights
-        none; balanced: rare classes weigh more in the loss, counted over all clients. The predicted
-        probabilities are still those of the data's own frequencies.
-    specificity
-        Specificity at which the sensitivity is reported.
-    """
-
-    class_weights: Literal["none", "balanced"] = "none"
-    specificity: ShareOrZero = 0.95
 
 
 @dataclass(frozen=True)

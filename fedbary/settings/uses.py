@@ -8,9 +8,8 @@ from typing import Any
 
 from fedbary.errors import SettingError
 from fedbary.parts.parameters import NONE, declared, told
-from fedbary.settings import limits
 from fedbary.settings.model import Settings
-from fedbary.settings.owners import methods, owned_by, owners, unused_by
+from fedbary.settings.owners import methods, owned_by, owners, task_kind, unused_by
 
 _WITH_HOSTILE = ("TrimmedMean", "MultiKrum")
 
@@ -44,10 +43,7 @@ def _unused(settings: Settings) -> Iterator[tuple[str, tuple[str, str]]]:
     If a setting comes twice, the later entry says more.
     """
     yield from _of_other_parts(settings)
-    task = limits.of(settings.task)
-    for name in {name for other in limits.TASKS for name in limits.of(other).TAKES} - {*task.TAKES}:
-        whose = [f"task={other}" for other in limits.TASKS if name in limits.of(other).TAKES]
-        yield name, (f"task={settings.task}", f"{', '.join(whose)} do")
+    words = task_kind(settings.task).Parameters
     if settings.task == "classification" and not settings.source.has_columns:
         yield "target", (f"dataset={settings.dataset}", "those with columns do")
     method = methods()[settings.method]
@@ -59,11 +55,11 @@ def _unused(settings: Settings) -> Iterator[tuple[str, tuple[str, str]]]:
             yield name, (part, "lr, lr_schedule, local_epochs, batch_size, noise")
     mixes = getattr(settings, "mixing", False)
     by_rule = {"rule", "trim_fraction"} <= declared(method).keys()
-    if by_rule and settings.rule not in _WITH_HOSTILE and not mixes:
-        part = f"rule={settings.rule}"
+    if by_rule and (rule := settings.strategy) not in _WITH_HOSTILE and not mixes:
+        part = f"rule={rule}"
         yield "trim_fraction", (part, "max_precision_ratio, max_weight_ratio, server_momentum")
-    own = told(task.Parameters, settings)
-    for name, (setting, value, uses) in getattr(task.Parameters, "IDLE", {}).items():
+    own = told(words, settings)
+    for name, (setting, value, uses) in getattr(words, "IDLE", {}).items():
         if getattr(own, setting, getattr(settings, setting)) == value:
             yield name, (f"{setting}={NONE if value is None else value}", uses)
 

@@ -57,7 +57,8 @@ class Cost:
 def _passes(row: pd.Series) -> float:
     """Return the number of a run's passes over all the training data."""
     used = row["train_fraction"] * (1 - row["server_fraction"])
-    return float(row.get("local_epochs", 1) * row["rounds"] * row["participation"] * used)
+    own = row.dropna()
+    return float(own.get("local_epochs", 1) * row["rounds"] * own.get("participation", 1) * used)
 
 
 def _like(row: pd.Series) -> tuple[object, ...]:

@@ -202,6 +202,9 @@ def with_methods(table: pd.DataFrame) -> pd.DataFrame:
         return table
     method = table["method"].fillna(BARYCENTRE)
     by_rule = [name for name, file in methods().items() if file.called_by == "rule"]
+    if "rule" not in table:
+        table = table.copy()
+        table.insert(table.columns.get_loc("method"), "rule", method)
     return table.assign(rule=table["rule"].where(method.isin(by_rule), method))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 
@@ -21,8 +22,9 @@ from fedbary.parts.parameters import told
 from fedbary.seeds import derive_seed
 from fedbary.settings.config import Settings
 from fedbary.settings.owners import methods
-from fedbary.settings.task_words import OfAdapters
+from fedbary.settings.task_words import OfAdapters, OfFeatures
 from fedbary.tasks._network import as_it_trains
+from fedbary.tasks.shared.own_settings import Condition
 from fedbary.tasks.shared.values import Outcome
 from fedbary.variational.adapters import Adapters
 from fedbary.variational.frozen import keep_frozen
@@ -35,7 +37,21 @@ _TRIED: set[tuple[Backbone, Adapters, tuple[int, ...]]] = set()
 
 def has_adapters(settings: Settings) -> bool:
     """Say whether adapters of the backbone train, in place of a model on its features."""
-    return settings.backbone != "none" and told(OfAdapters, settings).adapters != "none"
+    own = told(OfFeatures, settings)
+    return own.backbone != "none" and told(OfAdapters, settings).adapters != "none"
+
+
+def on_backbone(settings: Settings) -> Iterator[Condition]:
+    """Yield conditions on the settings of features and of adapters."""
+    own = told(OfFeatures, settings)
+    if has_adapters(settings):
+        alone = methods()[settings.method].fits_last_layer or settings.inference == "laplace"
+        fits = f"method={settings.method}, inference={settings.inference}: they fit the last layer"
+        yield "adapters", not alone, f"none for {fits}"
+        yield "normalise", own.normalise == "none", "none with adapters: the backbone has its own"
+        yield "features", own.features == "all", "all with adapters, which change the features"
+    standard = own.features == "all" or own.normalise == "channels"
+    yield "features", standard, "all for normalise=none: components are of standardised features"
 
 
 def adapted_network(

@@ -24,10 +24,12 @@ from fedbary.predictive.networks import device_of
 from fedbary.runs import schema
 from fedbary.scores.metrics import evaluate
 from fedbary.scores.temperature import nll_at_temperatures
+from fedbary.settings.config import Settings
 from fedbary.settings.task_words import OfClasses
 from fedbary.tasks import _class_scores, _failing, _linear
 from fedbary.tasks._class_scores import SCORES
 from fedbary.tasks._task import Task
+from fedbary.tasks.shared.own_settings import Condition
 from fedbary.tasks.shared.values import ClientMetrics, Facts, Graph, Outcome, Scored, Tested
 
 if TYPE_CHECKING:
@@ -35,6 +37,20 @@ if TYPE_CHECKING:
 
 AT_ONCE = 500
 """Inputs that networks answer at a time."""
+
+
+BEST_BY: Mapping[str, Callable[..., int]] = {
+    "nll": min,
+    "accuracy": max,
+    "ece": min,
+    "brier": min,
+}
+"""Scores that may choose the best round, each with the better direction."""
+
+
+def not_closed(settings: Settings) -> Iterator[Condition]:
+    """Yield the condition that predictions are of classes."""
+    yield "predictive", settings.predictive != "closed", "another value: closed is for regression"
 
 
 class Classes(Task):
@@ -48,6 +64,7 @@ class Classes(Task):
 
     limits: Mapping[str, tuple[float, float]] = SCORES
     known_metrics = _class_scores.known(SCORES)
+    best_by = BEST_BY
     curves: tuple[Curve, ...] = (_class_scores.ACCURACY, _class_scores.NLL, _class_scores.ECE)
 
     @property

@@ -27,10 +27,10 @@ from fedbary.tasks.shared.values import Dialogue
 
 def backbone_of(settings: Settings) -> Backbone | None:
     """Return the backbone that the settings name, read once per process; None for none."""
-    if settings.backbone == "none":
-        return None
     own = told(OfImages, settings)
-    by = settings.backbone, own.backbone_weights, own.backbone_size
+    if own.backbone == "none":
+        return None
+    by = own.backbone, own.backbone_weights, own.backbone_size
     return load(*by, torch_device(settings))
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -19,7 +20,8 @@ from fedbary.errors import SettingError
 from fedbary.parts.parameters import told
 from fedbary.settings.config import Settings
 from fedbary.settings.device import torch_device
-from fedbary.settings.task_words import OfImages, OfLabelledImages
+from fedbary.settings.task_words import Idle, OfImages, OfSets
+from fedbary.tasks.shared.own_settings import Condition
 
 LUMINANCE = (0.299, 0.587, 0.114)
 """Weights of red, green and blue in an image's luminance, ITU-R BT.601."""
@@ -29,6 +31,39 @@ BYTES = 255
 
 FAR, NARROW = 0.5, 0.1
 """Tolerance beyond the range of training pixels, and the fraction of it that counts as narrow."""
+
+
+@dataclass(frozen=True)
+class OfLabelledImages(OfImages, OfSets):
+    """Settings of the classification of images.
+
+    Parameters
+    ----------
+    target
+        Column of the labels in a Hugging Face data set or a Parquet file. Without a column y the
+        default is the only ClassLabel, or label.
+    """
+
+    target: str = "y"
+
+    IDLE: ClassVar[Idle] = {**OfImages.IDLE, **OfSets.IDLE}
+
+
+def conditions(settings: Settings) -> Iterator[Condition]:
+    """Yield conditions on the settings of a classification."""
+    own = told(OfImages, settings)
+    yield (
+        "model",
+        settings.model != "unet",
+        f"another model for task={settings.task}: it predicts each pixel's class",
+    )
+    on_features = own.backbone != "none" and own.adapters == "none"
+    still = not on_features or own.augment in ("auto", False)
+    yield "augment", still, "auto or false with a backbone, which sees an image once"
+    flat = own.backbone == "none" or settings.model not in ("cnn", "resnet20")
+    yield "model", flat, "linear, mlp or a network of yours with a backbone, for its features"
+    normal = own.normalise == "none" or getattr(settings, "pixels", "unit") == "unit"
+    yield "normalise", normal, "none for pixels=signed"
 
 
 def load_dataset(settings: Settings, labels: Labels = CLASSES) -> Dataset:
@@ -46,7 +81,7 @@ def load_foreign(settings: Settings, labels: Labels = CLASSES) -> Dataset:
     resize = told(OfImages, settings).resize
     shape = of_pictures(held) if resize != "none" else None
     data_dir = Path(settings.data_dir)
-    found = load(settings.ood_dataset, data_dir, settings.download, shape, resize)
+    found = load(told(OfImages, settings).ood_dataset, data_dir, settings.download, shape, resize)
     if 1 in (len(held), len(found.shape)) and found.shape != held:
         shown, allowed = ("×".join(map(str, sides)) for sides in (found.shape, held))
         raise SettingError("ood_dataset", f"inputs of {shown}", f"inputs of {allowed}, as dataset")
@@ -103,7 +138,7 @@ def ood_images(settings: Settings, labels: Labels = CLASSES) -> Tensor | None:
     They are resized bilinearly; colours become their luminance, or grey becomes three channels.
     Features stay as they are.
     """
-    if settings.ood_dataset == "none":
+    if told(OfImages, settings).ood_dataset == "none":
         return None
     other, shape = load_foreign(settings, labels), load_dataset(settings, labels).shape
     return _in_shape(other, shape, torch_device(settings))

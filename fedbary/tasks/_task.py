@@ -22,6 +22,7 @@ from fedbary.predictive import Prediction, Predictive
 from fedbary.predictive.forecast import Forecast
 from fedbary.runs.data_kept import read_digest
 from fedbary.settings.config import Settings
+from fedbary.tasks.shared.own_settings import OwnSettings
 from fedbary.tasks.shared.values import (
     ClientMetrics,
     Dialogue,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-class Task(ABC):
+class Task(OwnSettings, ABC):
     """A task under a run's settings; it holds nothing else.
 
     Attributes

@@ -8,7 +8,7 @@ out-of-distribution images (`ood_dataset`).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -30,17 +30,17 @@ from fedbary.data.labels import CLASSES
 from fedbary.data.shard import Shard
 from fedbary.data.sites import Site, own_notes, own_shard
 from fedbary.errors import SettingError
-from fedbary.parts.parameters import told
+from fedbary.parts.parameters import Checked, told
 from fedbary.predictive import Prediction
 from fedbary.runs import schema
 from fedbary.runs.run_folder import read_signature
 from fedbary.settings.config import Settings
 from fedbary.settings.device import torch_device
 from fedbary.settings.task_words import OfImages
-from fedbary.tasks import _beyond, _dealt, _features, _images, _moments, _sums
-from fedbary.tasks._adapted import AT_ONCE, adapted_network, has_adapters, merged_where_still
-from fedbary.tasks._classes import Classes
+from fedbary.tasks import _adapted, _beyond, _dealt, _features, _images, _moments, _sums
+from fedbary.tasks._classes import Classes, not_closed
 from fedbary.tasks._network import network
+from fedbary.tasks.shared.own_settings import Conditions
 from fedbary.tasks.shared.values import Dialogue, Facts, Graph, Loss, Outcome
 
 
@@ -53,6 +53,9 @@ class Classification(Classes):
         Form of the labels.
     """
 
+    Parameters: type[Checked] = _images.OfLabelledImages
+    reads = "data/images read .npz .parquet"
+    conditions: Sequence[Conditions] = (not_closed, _images.conditions, _adapted.on_backbone)
     labels = CLASSES
 
     def __init__(self, settings: Settings) -> None:
@@ -70,7 +73,7 @@ class Classification(Classes):
         settings = self.settings
         torch_device(settings)
         self.make_model(self.signature())
-        if settings.ood_dataset != "none":
+        if self.own.ood_dataset != "none":
             _images.load_foreign(settings, self.labels)
         if self.own.corruptions:
             require_pixels(inputs(deal.evaluation_data(self.held, self.deal)[0]))
@@ -100,7 +103,7 @@ class Classification(Classes):
     @property
     def backbone(self) -> Backbone | None:
         """The network that makes features of the images, none of which trains; None for none."""
-        return None if has_adapters(self.settings) else self.pretrained
+        return None if _adapted.has_adapters(self.settings) else self.pretrained
 
     def signature_from(self, config: Mapping[str, Any]) -> ImageLayout:
         """Return the shape and the classes that a ConfigRecord holds."""
@@ -166,8 +169,8 @@ class Classification(Classes):
         _features.require_same(self.pretrained, signature)
         outputs, seed = len(signature.classes), self.seed("model")
         shape = _features.shape_of(self.settings, signature)
-        if self.pretrained and has_adapters(self.settings):
-            return adapted_network(self.settings, self.pretrained, shape, outputs, seed)
+        if self.pretrained and _adapted.has_adapters(self.settings):
+            return _adapted.adapted_network(self.settings, self.pretrained, shape, outputs, seed)
         return network(self.settings, shape, outputs, seed, self.network_answer(signature))
 
     def network_answer(self, signature: ImageLayout) -> tuple[int, ...]:
@@ -228,7 +231,7 @@ class Classification(Classes):
 
     def at_once(self, x: Tensor) -> int:
         """Return the number of inputs that networks answer at a time."""
-        return AT_ONCE if has_adapters(self.settings) else super().at_once(x)
+        return _adapted.AT_ONCE if _adapted.has_adapters(self.settings) else super().at_once(x)
 
     def taken(self, x: Tensor, facts: Facts) -> Tensor:
         """Return images, or their features, normalised; without facts as they are, bytes too."""
@@ -243,7 +246,7 @@ class Classification(Classes):
 
     def graph(self, outcome: Outcome, facts: Facts, seed: int) -> Graph:
         """Return what `predict` does to a batch; adapters without draws are merged."""
-        return super().graph(merged_where_still(outcome), facts, seed)
+        return super().graph(_adapted.merged_where_still(outcome), facts, seed)
 
     def examples(self, path: Path, signature: ImageLayout) -> Examples:
         """Read an ``.npz`` file, an image, or a folder of images."""

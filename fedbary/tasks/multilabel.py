@@ -9,7 +9,7 @@ first label that they bear.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import torch
@@ -21,11 +21,20 @@ from fedbary.data.labels import SETS
 from fedbary.figures.sheet import GREEN, SKY
 from fedbary.predictive import Prediction
 from fedbary.scores.multilabel import macro_auroc, macro_f1
+from fedbary.settings.config import Settings
+from fedbary.settings.task_words import OfImages
 from fedbary.tasks import _class_scores
 from fedbary.tasks.classification import Classification
+from fedbary.tasks.shared.own_settings import Condition
 from fedbary.tasks.shared.values import Facts, Loss
 
 SCORES = {**_class_scores.SCORES, "f1": (0.0, 1.0), "auroc": (0.0, 1.0)}
+
+
+def of_labels(settings: Settings) -> Iterator[Condition]:
+    """Yield conditions on the settings of this task alone."""
+    bound = getattr(settings, "covariance", "none") == "shared"
+    yield "covariance", not bound, "another value: shared is a bound for one softmax"
 
 
 class MultiLabel(Classification):
@@ -34,6 +43,10 @@ class MultiLabel(Classification):
     A `Prediction` has the probabilities of no and yes for each label, (N, labels, 2).
     """
 
+    Parameters = OfImages
+    reads = "data/images read_sets .npz"
+    best_by = {**Classification.best_by, "f1": max, "auroc": max}
+    conditions = (*Classification.conditions, of_labels)
     labels = SETS
     limits: Mapping[str, tuple[float, float]] = SCORES
     known_metrics = _class_scores.known(SCORES)

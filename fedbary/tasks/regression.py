@@ -39,9 +39,11 @@ from fedbary.predictive.noise_var import NoiseSums, noise_sums
 from fedbary.predictive.standardised import RegressionStandardiser
 from fedbary.runs import schema
 from fedbary.scores.regression import SCORES, score
+from fedbary.settings.config import Settings
 from fedbary.settings.task_words import OfNumbers
 from fedbary.tasks import _failing, _linear, _sums
 from fedbary.tasks._rows import Rows
+from fedbary.tasks.shared.own_settings import Condition
 from fedbary.tasks.shared.values import Dialogue, Facts, Graph, Loss, Outcome, Question, Scored
 from fedbary.variational.regressor import Regressor, gaussian_nll, moments
 
@@ -53,13 +55,48 @@ NOISE = "noise"
 BATCH = 1000
 """Rows at a time."""
 
+OF_CLASSES = (
+    "dirichlet", "classes", "DirichletPartitioner", "PathologicalPartitioner", "ShardPartitioner",
+)  # fmt: skip
+"""Partitions that deal classes."""
+
 NINETY_PERCENT = 1.6448536269514722
 """Half the width of the central 90 % interval of a Gaussian, in standard deviations."""
+
+
+def of_numbers(settings: Settings) -> Iterator[Condition]:
+    """Yield conditions on settings."""
+    own = told(OfNumbers, settings)
+    yield "model", settings.model in ("mlp", "linear"), "mlp or linear for task=regression"
+    yield "dataset", settings.dataset != "none", "a data set for task=regression"
+    deals = "iid, quantity or ContinuousPartitioner for regression"
+    yield "partition", settings.partition not in OF_CLASSES, deals
+    scored = settings.holdout == 0 or own.conformal is not None
+    yield "holdout", scored, "0 for regression without conformal: the server has the test rows"
+    yield "projection", settings.projection == "none", "none for regression"
+    clamped = settings.inference == "clamped_sgd"
+    yield "inference", not clamped, "another local method: only the CNN clamps log-variances"
+    yield "device", settings.device != "cuda", "auto or cpu: regression is done on CPUs"
+    name, noise = settings.strategy, own.noise
+    if settings.trains_on_squares:
+        yield "noise", noise != "learned", f"none, cross or a number for {name}"
+    else:
+        also = "protocol=regression-vi sets all that variational posteriors need"
+        known = noise not in ("none", "cross")
+        yield "noise", known, f"learned or a number for {name}; {also}"
+    product = settings.predictive not in ("product", "dropout")
+    yield "predictive", product, "auto, montecarlo, members or closed for regression"
+    closed = settings.predictive != "closed" or settings.model == "linear"
+    yield "predictive", closed, "auto, montecarlo or members for a network"
 
 
 class Regression(Rows):
     """Regression on tables, scored by Gaussian predictions in the target's own units."""
 
+    Parameters = OfNumbers
+    reads = "data/tables read"
+    conditions = (of_numbers,)
+    best_by = {"nll": min, "rmse": min, "crps": min}
     known_metrics = {"train-mse": (0.0, math.inf)}
     curves = (
         ("nll", 1, "Negative log-likelihood (nats)", RED),

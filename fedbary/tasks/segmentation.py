@@ -19,10 +19,16 @@ from fedbary.data.image_layout import ImageLayout
 from fedbary.data.labels import MASKS
 from fedbary.figures.masks import masks_picture
 from fedbary.figures.sheet import SKY
+from fedbary.parts.parameters import told
+from fedbary.parts.registry import is_factory
 from fedbary.predictive import Prediction
 from fedbary.scores.segmentation import mean_iou
+from fedbary.settings.config import Settings
+from fedbary.settings.task_words import OfImages
 from fedbary.tasks import _class_scores
+from fedbary.tasks._classes import not_closed
 from fedbary.tasks.classification import Classification
+from fedbary.tasks.shared.own_settings import Condition
 from fedbary.tasks.shared.values import Facts, Loss
 
 if TYPE_CHECKING:
@@ -36,9 +42,24 @@ SHOWN = 6
 """Test images that are drawn with their masks."""
 
 
+def of_masks(settings: Settings) -> Iterator[Condition]:
+    """Yield conditions on settings."""
+    dense = settings.model == "unet" or is_factory(settings.model)
+    yield "model", dense, "unet or a network of yours for task=segmentation"
+    own = told(OfImages, settings)
+    whole = "none for task=segmentation: a feature is of the whole image"
+    yield "backbone", own.backbone == "none", whole
+    still = own.augment in ("auto", False)
+    yield "augment", still, "auto or false for task=segmentation: masks would not move along"
+
+
 class Segmentation(Classification):
     """Segmentation of images by networks that answer with a logit a class for each pixel."""
 
+    Parameters = OfImages
+    reads = "data/images read_masks .npz"
+    best_by = {**Classification.best_by, "iou": max}
+    conditions = (not_closed, of_masks)
     labels = MASKS
     limits: Mapping[str, tuple[float, float]] = SCORES
     known_metrics = _class_scores.known(SCORES)

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -24,23 +25,52 @@ from fedbary.data.standardise import Standardiser
 from fedbary.data.tables import Labelled, Layout, load_features, load_labelled, with_test
 from fedbary.figures.roc_curves import roc_curves
 from fedbary.figures.sheet import GREEN, SKY
-from fedbary.parts.parameters import told
+from fedbary.parts.parameters import ShareOrZero, told
 from fedbary.predictive import Prediction
 from fedbary.runs import schema
 from fedbary.scores import tables as scores
+from fedbary.settings.config import Settings
 from fedbary.settings.device import torch_device
-from fedbary.settings.task_words import OfLabelledRows
+from fedbary.settings.task_words import OfRows, OfSets
 from fedbary.tasks import _beyond, _class_scores, _sums
 from fedbary.tasks._class_weights import class_weights, natural, weighted_cross_entropy
-from fedbary.tasks._classes import Classes
+from fedbary.tasks._classes import Classes, not_closed
 from fedbary.tasks._network import network
 from fedbary.tasks._rows import Rows
+from fedbary.tasks.shared.own_settings import Condition
 from fedbary.tasks.shared.values import ClientMetrics, Dialogue, Facts, Loss, Outcome
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SCORES = {**_class_scores.SCORES, "auroc": (0.0, 1.0), "sensitivity": (0.0, 1.0)}
+
+
+@dataclass(frozen=True)
+class OfLabelledRows(OfRows, OfSets):
+    """Settings of the classification of tables.
+
+    Parameters
+    ----------
+    class_weights
+        none; balanced: rare classes weigh more in the loss, counted over all clients. The predicted
+        probabilities are still those of the data's own frequencies.
+    specificity
+        Specificity at which the sensitivity is reported.
+    test_dataset
+        Separate rows to test on, in any form of dataset. none: the rows that split says.
+    """
+
+    test_dataset: str = "none"
+    class_weights: Literal["none", "balanced"] = "none"
+    specificity: ShareOrZero = 0.95
+
+
+def of_rows(settings: Settings) -> Iterator[Condition]:
+    """Yield conditions on settings."""
+    flat = settings.model not in ("cnn", "resnet20", "unet")
+    yield "model", flat, "mlp, linear or a network of yours for tables"
+    yield "dataset", settings.dataset != "none", "the server's own table for task=tables"
 
 
 class Tables(Rows, Classes):
@@ -52,6 +82,10 @@ class Tables(Rows, Classes):
         The scores, each with its least and its largest value.
     """
 
+    Parameters = OfLabelledRows
+    reads = "data/tables read_labelled"
+    best_by = {**Classes.best_by, "auroc": max, "sensitivity": max}
+    conditions = (not_closed, of_rows)
     counts_classes = True
     limits: Mapping[str, tuple[float, float]] = SCORES
     known_metrics = _class_scores.known(SCORES)
@@ -73,9 +107,9 @@ class Tables(Rows, Classes):
         classes = parse_classes(own.classes) if layout is None and own.classes != "auto" else ()
         place, how = (by.data_dir, own.target), (by.download, self.choice)
         held = load_labelled(name, *place, classes, layout, *how)
-        if by.test_dataset == "none" or name != by.dataset:
+        if own.test_dataset == "none" or name != by.dataset:
             return held
-        return with_test(held, load_labelled(by.test_dataset, *place, (), held.layout, *how))
+        return with_test(held, load_labelled(own.test_dataset, *place, (), held.layout, *how))
 
     def check(self, own_data: bool) -> None:
         """Raise a SettingError if the data, the split, the model or `ood_dataset` fail."""
@@ -84,11 +118,11 @@ class Tables(Rows, Classes):
 
     def _foreign(self) -> Tensor | None:
         """Return the rows of `ood_dataset`, in their own units; None for none."""
-        by = self.settings
-        if by.ood_dataset == "none":
+        by, own = self.settings, self.own
+        if own.ood_dataset == "none":
             return None
         layout = self.signature()
-        return load_features(by.ood_dataset, by.data_dir, self.own.target, by.download, layout)
+        return load_features(own.ood_dataset, by.data_dir, own.target, by.download, layout)
 
     def at_end(
         self, outcome: Outcome, prediction: Prediction, x: Tensor, y: Tensor, facts: Facts

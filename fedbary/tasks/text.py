@@ -8,7 +8,7 @@ features where the settings ask for them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -35,9 +35,13 @@ from fedbary.data.unchanged import Kept, source_state
 from fedbary.errors import CellError, SettingError
 from fedbary.parts.parameters import told
 from fedbary.predictive import Prediction
+from fedbary.settings.config import Settings
 from fedbary.settings.device import torch_device
 from fedbary.settings.task_words import OfTexts
+from fedbary.tasks._adapted import on_backbone
+from fedbary.tasks._classes import not_closed
 from fedbary.tasks.classification import Classification
+from fedbary.tasks.shared.own_settings import Condition
 from fedbary.tasks.shared.values import Facts, Outcome
 
 UNTOLD = "a table of texts that can be read"
@@ -58,11 +62,25 @@ def _own_shard(rows: TextRows, classes: tuple[str, ...], dealt: deal.Deal, key: 
     return deal.site_shard(rows.tokens[rows.kept], y[rows.kept], dealt, key)
 
 
+def of_texts(settings: Settings) -> Iterator[Condition]:
+    """Yield conditions on the settings of this task alone."""
+    own = told(OfTexts, settings)
+    known = own.backbone.startswith("hf:")
+    yield "backbone", known, "hf:OWNER/NAME or hf:PATH, a model of transformers, for task=text"
+    flat = settings.model not in ("cnn", "resnet20", "unet")
+    yield "model", flat, "linear, mlp or a network of yours for task=text"
+    yield "text", own.text != own.target, "another column than target"
+
+
 class Text(Classification):
     """Classification of texts by a model on the features of a network.
 
     Inputs in their own units are tokens (N, L) int32, −1 after a text's last one.
     """
+
+    Parameters = OfTexts
+    reads = "data/texts read"
+    conditions = (not_closed, on_backbone, of_texts)
 
     @cached_property
     def words(self) -> OfTexts:
@@ -74,14 +92,14 @@ class Text(Classification):
         """The network that makes features of texts."""
         by, own = self.settings, self.words
         how = own.backbone_weights, own.max_tokens, by.download
-        return load_text(by.backbone, *how, torch_device(by))
+        return load_text(own.backbone, *how, torch_device(by))
 
     def check(self, own_data: bool) -> None:
         """Raise a SettingError if the device, the network, the texts or the split fail."""
         torch_device(self.settings)
         self.make_model(self.signature())
-        if self.settings.ood_dataset != "none":
-            self._read(self.settings.ood_dataset)
+        if self.words.ood_dataset != "none":
+            self._read(self.words.ood_dataset)
         if not own_data:
             deal.client_rows(self.held, self.deal, self.settings.clients)
 
@@ -186,9 +204,9 @@ class Text(Classification):
 
     def foreign(self) -> Tensor | None:
         """Return the texts of `ood_dataset`, as tokens; None for none."""
-        if self.settings.ood_dataset == "none":
+        if self.words.ood_dataset == "none":
             return None
-        rows = self._read(self.settings.ood_dataset)
+        rows = self._read(self.words.ood_dataset)
         return rows.tokens[rows.kept]
 
     def behind(self, prediction: Prediction, labels: Tensor) -> dict[str, str]:

@@ -21,7 +21,7 @@ from fedbary.data.tables import load_labelled
 from fedbary.parts.parameters import told
 from fedbary.scores.tables import score
 from fedbary.settings.config import Settings, resolve
-from fedbary.settings.task_words import OfLabelledRows
+from fedbary.tasks.tables import OfLabelledRows
 from server_app.engine.inline import run_inline
 
 SPLITS = range(10)

@@ -29,9 +29,8 @@ def test_names_are_the_modules():
 
 @pytest.mark.parametrize("name", ["mnist", "_dataset", "../digits", "", "Digits"])
 def test_unknown_name_lists_the_allowed(name, tmp_path):
-    with pytest.raises(SettingError, match=r"dataset: .*cifar10, .*digits, .*\.npz") as caught:
+    with pytest.raises(SettingError, match=r"dataset: .*cifar10, .*digits, .*\.npz"):
         load(name, tmp_path, False)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.slow
@@ -174,7 +173,7 @@ def changed(**arrays):
 def test_npz_errors(change, message, tmp_path):
     with pytest.raises(SettingError, match=message) as caught:
         load_saved(tmp_path, change(small()))
-    assert "\n" not in str(caught.value) and "mine.npz" in str(caught.value)
+    assert "mine.npz" in str(caught.value)
 
 
 def test_npz_absent(tmp_path):
@@ -193,6 +192,5 @@ def test_npz_unreadable(content, tmp_path):
         path.write_bytes(path.read_bytes().replace(b"NUMPY", b"NUMPI"))
     else:
         path.write_bytes(content)
-    with pytest.raises(SettingError, match=r"bad\.npz: .* numpy\.savez") as caught:
+    with pytest.raises(SettingError, match=r"bad\.npz: .* numpy\.savez"):
         load(str(path), tmp_path, False)
-    assert "\n" not in str(caught.value)

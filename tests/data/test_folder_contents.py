@@ -82,9 +82,8 @@ def test_parts_are_said_apart_and_a_third_is_not_read(folder, tmp_path):
 def test_a_class_without_a_picture_is_refused_with_what_is_there(folder):
     (folder / "three").mkdir()
     (folder / "three" / "a.heic").touch()
-    with pytest.raises(SettingError, match="three: 'no image; 1 .heic not read'") as caught:
+    with pytest.raises(SettingError, match="three: 'no image; 1 .heic not read'"):
         load(str(folder), folder, False)
-    assert "\n" not in str(caught.value)
 
 
 def test_classes_without_an_example_are_named(tmp_path):

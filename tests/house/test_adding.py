@@ -80,8 +80,8 @@ def copy(tmp_path_factory):
         shutil.copy(ROOT / part, folder)
     blocks = re.findall(r"```python\n# (fedbary/\S+\.py)\n(.*?)```", PAGE, re.DOTALL)
     assert sorted(Path(name).parent.name for name, _ in blocks) == [
-        "aggregation", "aggregation", "attacks", "images", "inference", "limits", "methods",
-        "models", "sources", "tables", "tasks", "tracking",
+        "aggregation", "aggregation", "attacks", "images", "inference", "methods", "models",
+        "sources", "tables", "tasks", "tracking",
     ]  # fmt: skip
     for name, text in blocks:
         assert not (folder / name).exists()

@@ -13,7 +13,7 @@ FOUND_BY_NAME = {
     f"fedbary/{room}"
     for room in (
         "attacks", "data/images", "data/tables", "inference", "methods", "models",
-        "report/sections", "runs/tracking", "scores", "settings/limits", "tasks",
+        "report/sections", "runs/tracking", "scores", "tasks",
     )
 }  # fmt: skip
 """Folders whose files are called as a part is, or as a task."""

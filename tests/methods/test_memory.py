@@ -6,9 +6,9 @@ import pytest
 import torch
 from fedbary.strategies import Client, MethodStrategy
 from flwr.app import ArrayRecord, RecordDict
-from flwr.clientapp import ClientApp
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from small_apps import answering
 from torch import nn
 
 from client_app.node import Node
@@ -52,22 +52,11 @@ def registered(monkeypatch):
 
 
 def client_app(folder, spoiled):
-    app = ClientApp()
+    def client(k):
+        keeps = folder and folder / str(k)
+        return Client(nn.Linear(1, 1), torch.ones(5, 1), torch.ones(5), Training(), keep_in=keeps)
 
-    @app.train()
-    def fit(message, context):
-        k = int(context.node_config["partition-id"])
-        server_round = message.content.config_records["config"]["server-round"]
-        client = Client(nn.Linear(1, 1), torch.ones(5, 1), torch.ones(5), Training(),
-                        keep_in=folder and folder / str(k))  # fmt: skip
-        reply = client.answer(message, context)
-        if (k, server_round) in spoiled:
-            record = reply.content.array_records["arrays"].to_torch_state_dict()
-            record["bias"].fill_(torch.nan)
-            reply.content["arrays"] = ArrayRecord(record)
-        return reply
-
-    return app
+    return answering(client, spoiled)
 
 
 def run(folder, rounds, spoiled=(), resumed=None, start=None):

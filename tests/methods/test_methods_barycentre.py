@@ -4,7 +4,6 @@ import warnings
 
 import pytest
 import torch
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,11 +11,8 @@ from fedbary.aggregation import RULES, Rule, aggregate
 from fedbary.aggregation.value_limits import check_values, value_limit
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
-from fedbary.methods import Reply, Server, arguments_of, method_named, method_of
+from fedbary.methods import Reply, Server, method_named
 from fedbary.methods.barycentre import Barycentre
-from fedbary.settings.config import DEFAULTS, parameters_of, resolve
-from fedbary.settings.explain import explained
-from fedbary.settings.uses import require_used
 from strategies import RKLB, PosteriorStrategy, strategy_for
 
 
@@ -130,23 +126,3 @@ def test_a_strategy_of_a_rule_is_the_method_s_under_that_rule():
     assert RKLB(server_momentum=0.5).method == Barycentre(RULES["RKLB"], server_momentum=0.5)
     assert strategy_for("barycentre")(rule="WB").rule is RULES["WB"]
     assert method_named("barycentre") is Barycentre
-
-
-def test_its_settings_are_its_parameters():
-    written = yaml.safe_load(DEFAULTS.read_text())
-    assert parameters_of("barycentre")["rule"].default == written["rule"]
-    chosen = resolve({"rule": "WB", "server_momentum": "0.5", "max_precision_ratio": "2"})
-    expected = Barycentre("WB", trim_fraction=0.2, max_precision_ratio=2.0, server_momentum=0.5)
-    assert method_of(chosen) == expected
-    assert arguments_of(resolve({"max_precision_ratio": "none"}))["max_precision_ratio"] is None
-    with pytest.raises(SettingError, match="max_precision_ratio.*none, or a number from 1"):
-        resolve({"max_precision_ratio": 0.5})
-    for name in ("rule", "max_precision_ratio"):
-        with pytest.raises(SettingError, match=f"{name}.*PVI"):
-            require_used({name: None}, resolve({"method": "PVI", "bayesian_layers": 1}))
-
-
-def test_it_is_explained():
-    said = explained("barycentre")
-    assert said == explained("Barycentre")
-    assert "max_precision_ratio=none" in said and "rule=RKLB" in said and "KL(q" in said

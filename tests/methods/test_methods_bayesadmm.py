@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from linear_gaussian import (
     NOISE_VAR,
+    assert_is,
     clients,
     exact_fit,
     independent,
@@ -20,11 +21,6 @@ from fedbary.methods import Reply, Server
 from fedbary.methods._sites import factors
 from fedbary.methods.bayesadmm import BayesADMM
 from fedbary.methods.pvi import PVI
-
-
-def assert_is(model, mean, var, tolerance=1e-6):
-    torch.testing.assert_close(model["weight_mean"], mean, rtol=tolerance, atol=tolerance)
-    torch.testing.assert_close(model["weight_log_var"].exp(), var, rtol=tolerance, atol=0)
 
 
 @pytest.mark.in_turn

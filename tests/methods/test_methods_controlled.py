@@ -6,9 +6,9 @@ import pytest
 import torch
 from fedbary.strategies import Client, strategy_for
 from flwr.app import ArrayRecord
-from flwr.clientapp import ClientApp
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_apps import answering
 from torch import nn
 
 from fedbary.errors import SettingError
@@ -201,21 +201,12 @@ def test_in_the_first_round_buffers_are_fedavg_s_and_what_does_not_train_stays()
 
 def over_flower(name, folder, spoiled, rounds, compressed):
     """Run a strategy, its grid packed or not; some replies of some rounds are not finite."""
-    app = ClientApp(mods=[compression])
     data = clients(3)
-
-    @app.train()
-    def fit(message, context):
-        k = int(context.node_config["partition-id"])
-        server_round = message.content.config_records["config"]["server-round"]
-        client = Client(line(), *data[k], PLAIN, nll=squares, keep_in=folder / str(k))
-        reply = client.answer(message, context)
-        if (k, server_round) in spoiled:
-            record = reply.content.array_records["arrays"].to_torch_state_dict()
-            record["weight"].fill_(torch.nan)
-            reply.content["arrays"] = ArrayRecord(record)
-        return reply
-
+    app = answering(
+        lambda k: Client(line(), *data[k], PLAIN, nll=squares, keep_in=folder / str(k)),
+        spoiled,
+        mods=[compression],
+    )
     tell = lambda: {"all-examples": sum(SIZES), "all-clients": 3}  # noqa: E731
     own = {"strength": 1.0} if name == "FedDyn" else {}
     strategy = strategy_for(name)(

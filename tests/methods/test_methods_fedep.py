@@ -4,6 +4,7 @@ import pytest
 import torch
 from linear_gaussian import (
     NOISE_VAR,
+    assert_is,
     clients,
     independent,
     one_round,
@@ -25,11 +26,6 @@ DECAY = 0.02
 
 def prior_std(data, kl_weight=1.0):
     return (DECAY * sum(len(y) for _, y in data) / kl_weight) ** -0.5
-
-
-def assert_is(model, mean, var, tolerance=1e-6):
-    torch.testing.assert_close(model["weight_mean"], mean, rtol=tolerance, atol=tolerance)
-    torch.testing.assert_close(model["weight_log_var"].exp(), var, rtol=tolerance, atol=0)
 
 
 @pytest.mark.in_turn

@@ -5,9 +5,9 @@ import torch
 from fedbary.strategies import GIFAIR as Strategy
 from fedbary.strategies import Client
 from flwr.app import ArrayRecord
-from flwr.clientapp import ClientApp
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_apps import answering
 from torch import nn
 
 from fedbary.inference import Training, local_method
@@ -69,24 +69,6 @@ def test_a_client_trains_at_its_rate_and_sends_its_loss():
     assert reply[LOSS] == 0.75 and reply.keys() == {"weight", "bias", LOSS}
 
 
-def client_app(spoil):
-    app = ClientApp()
-
-    @app.train()
-    def fit(message, context):
-        k = int(context.node_config["partition-id"])
-        torch.manual_seed(k)
-        x, y = torch.randn(20, 2), torch.randint(0, 2, (20,))
-        reply = Client(nn.Linear(2, 2), x, y, Training()).answer(message, context)
-        if k == 1:
-            arrays = reply.content.array_records["arrays"].to_torch_state_dict()
-            spoil(arrays)
-            reply.content["arrays"] = ArrayRecord(arrays)
-        return reply
-
-    return app
-
-
 @pytest.mark.parametrize(
     "spoil",
     [
@@ -97,9 +79,14 @@ def client_app(spoil):
     ],
 )
 def test_a_loss_that_is_missing_or_none_is_refused_by_admission(spoil):
+    def client(k):
+        torch.manual_seed(k)
+        return Client(nn.Linear(2, 2), torch.randn(20, 2), torch.randint(0, 2, (20,)), Training())
+
+    app = answering(client, {(1, 1), (1, 2)}, spoil)
     strategy = Strategy(fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1)
     start = ArrayRecord(nn.Linear(2, 2).state_dict())
-    strategy.start(grid=InlineGrid(client_app(spoil), 3, {}), initial_arrays=start, num_rounds=2)
+    strategy.start(grid=InlineGrid(app, 3, {}), initial_arrays=start, num_rounds=2)
     assert [refusal.round for refusal in strategy.refusals] == [1, 2]
     assert all("fairness/" in refusal.reason for refusal in strategy.refusals)
 

@@ -11,9 +11,9 @@ from fedbary.data.partition import PARTITIONS
 from fedbary.errors import SettingError
 from fedbary.inference import INFERENCE
 from fedbary.methods import METHODS
+from fedbary.parts.registry import modules
 from fedbary.settings.config import DEFAULTS, Settings
 from fedbary.settings.explain import explained, overview, parts, settings
-from fedbary.settings.limits import TASKS
 
 
 def test_every_part_is_listed_with_its_purpose():
@@ -21,7 +21,7 @@ def test_every_part_is_listed_with_its_purpose():
     assert {name for setting, name in listed if setting == "method"} == METHODS.keys()
     assert {name for setting, name in listed if setting == "rule"} == RULES.keys()
     assert {name for setting, name in listed if setting == "inference"} == set(INFERENCE)
-    assert {name for setting, name in listed if setting == "task"} == set(TASKS)
+    assert {name for setting, name in listed if setting == "task"} == set(modules("tasks"))
     assert {name for setting, name in listed if setting == "attack"} == {*ATTACKS, *OMNISCIENT}
     assert {name for setting, name in listed if setting == "partition"} >= set(PARTITIONS)
     presets = yaml.safe_load(DEFAULTS.read_text())["protocols"]

@@ -54,9 +54,8 @@ def test_what_is_written_is_what_is_read(written, setting, value, tmp_path):
     ],
 )
 def test_what_could_mean_two_things_is_refused(written, said, tmp_path):
-    with pytest.raises(SettingError, match=said) as caught:
+    with pytest.raises(SettingError, match=said):
         read(tmp_path, written)
-    assert "\n" not in str(caught.value)
 
 
 TEXT = st.text(st.characters(max_codepoint=0x2FF, exclude_categories=["C", "Z"]), min_size=1)

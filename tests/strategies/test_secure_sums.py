@@ -5,12 +5,12 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, RecordDict
 from flwr.client.mod import secaggplus_mod
-from flwr.clientapp import ClientApp
 from flwr.server import LegacyContext, SimpleClientManager
 from flwr.server import strategy as old
 from flwr.server.client_proxy import ClientProxy
 from flwr.server.workflow import SecAggPlusWorkflow
 from flwr.serverapp.strategy import FedAvg
+from small_apps import answering
 from strategies_clients import CLIENTS, masking_mod
 from sums_of import WIDTH, examples, network, replies, state
 
@@ -24,15 +24,10 @@ PARTS = [part.tolist() for part in Y.argsort().chunk(CLIENTS)]
 
 
 def grid(*mods):
-    app = ClientApp(mods=list(mods))
+    def client(k):
+        return Client(network().double(), X[PARTS[k]].double(), Y[PARTS[k]], Training())
 
-    @app.train()
-    def train(message, context):
-        part = PARTS[context.node_config["partition-id"]]
-        client = Client(network().double(), X[part].double(), Y[part], Training())
-        return client.answer(message, context)
-
-    return InlineGrid(app, CLIENTS, {})
+    return InlineGrid(answering(client, mods=mods), CLIENTS, {})
 
 
 class Curious(FedAvg):

@@ -10,7 +10,7 @@ from fedbary.strategies.arrays import Blanks, bytes_of
 from fedbary.strategies.conventions import Convention
 from fedbary.strategies.names import Names
 from flwr.app import Array, ArrayRecord, ConfigRecord
-from flwr.clientapp import ClientApp
+from small_apps import answering
 from torch import nn
 
 from fedbary import strategies
@@ -48,21 +48,11 @@ def folder(tmp_path, monkeypatch):
 
 
 def client_app(name, spoiled=(), mods=()):
-    app = ClientApp(mods=list(mods))
-
-    @app.train()
-    def fit(message, context):
-        k = int(context.node_config["partition-id"])
-        server_round = message.content.config_records["config"]["server-round"]
-        client = Client(network(name), *data(k), TRAINING, keep_in=KEEP_IN / str(k))
-        reply = client.answer(message, context)
-        if (k, server_round) in spoiled:
-            arrays = reply.content.array_records["arrays"].to_torch_state_dict()
-            next(t for t in arrays.values() if t.is_floating_point()).fill_(torch.nan)
-            reply.content["arrays"] = ArrayRecord(arrays)
-        return reply
-
-    return app
+    return answering(
+        lambda k: Client(network(name), *data(k), TRAINING, keep_in=KEEP_IN / str(k)),
+        spoiled,
+        mods=mods,
+    )
 
 
 def bench(name):

@@ -4,8 +4,8 @@ import math
 
 import pytest
 import torch
-from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
+from flwr.app import ArrayRecord
+from small_apps import moving
 
 import strategies
 from fedbary.aggregation import RULES
@@ -15,22 +15,18 @@ PRODUCTS = {"Conflation", "WeightedConflation", "GAA"}
 
 
 def lines_of(rule, monkeypatch, widened, rounds=5, clients=4):
-    """What a strategy says where clients of one size add to the log-variances they are sent."""
-    app, lines = ClientApp(), []
+    """What a strategy says where clients add to the log-variances they are sent."""
+    lines = []
 
-    @app.train()
-    def answer(message, context):
-        state = message.content["arrays"].to_torch_state_dict()
-        state["w_log_var"] += widened * (1 + 0.1 * context.node_config["partition-id"])
-        content = {"arrays": ArrayRecord(state), "metrics": MetricRecord({"num-examples": 10})}
-        return Message(RecordDict(content), reply_to=message)
+    def widen(state, k, _):
+        return {**state, "w_log_var": state["w_log_var"] + widened * (1 + 0.1 * k)}
 
     monkeypatch.setattr(
         "strategies.narrowing.log", lambda _, text, *args: lines.append(text % args)
     )
     strategy = getattr(strategies, rule)(fraction_evaluate=0.0)
     start = {"w_mean": torch.zeros(50), "w_log_var": torch.full((50,), -6.0)}
-    strategy.start(InlineGrid(app, clients, {}), ArrayRecord(start), num_rounds=rounds)
+    strategy.start(InlineGrid(moving(widen), clients, {}), ArrayRecord(start), num_rounds=rounds)
     return lines
 
 

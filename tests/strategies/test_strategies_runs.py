@@ -7,6 +7,7 @@ import pytest
 import torch
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from small_apps import moving
 
 from server_app.engine.inline import InlineGrid
 from strategies import RKLB, strategy_for
@@ -14,20 +15,15 @@ from strategies import RKLB, strategy_for
 
 def client_app(faulty: int, round_of_fault: int) -> ClientApp:
     """Clients that move every mean a third of the way to their partition id; one sends NaN once."""
-    app = ClientApp()
 
-    @app.train()
-    def train(message, context):
-        arrays = message.content["arrays"].to_torch_state_dict()
-        partition = context.node_config["partition-id"]
-        if (partition, message.content["config"]["server-round"]) == (faulty, round_of_fault):
+    def train(state, k, number):
+        if (k, number) == (faulty, round_of_fault):
             if faulty == 0:
                 raise RuntimeError("broken")
-            arrays["w_mean"].fill_(math.nan)
-        arrays["w_mean"] += (partition - arrays["w_mean"]) / 3
-        metrics = MetricRecord({"num-examples": 1 + partition, "partition-id": partition})
-        content = {"arrays": ArrayRecord(arrays), "metrics": metrics}
-        return Message(RecordDict(content), reply_to=message)
+            state["w_mean"].fill_(math.nan)
+        return {**state, "w_mean": state["w_mean"] + (k - state["w_mean"]) / 3}
+
+    app = moving(train)
 
     @app.evaluate()
     def evaluate(message, context):

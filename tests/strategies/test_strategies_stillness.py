@@ -4,11 +4,11 @@ import math
 
 import pytest
 import torch
-from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
+from flwr.app import ArrayRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.datasets import load_digits
+from small_apps import moving
 from torch import nn
 
 from fedbary.errors import SettingError
@@ -22,24 +22,15 @@ UNITS = {unit: Convention("*.m", "*.s", unit) for unit in ("log_var", "log_std",
 
 def warnings_of(train, initial, rounds=3, clients=3, convention="fedbary"):
     """What a strategy says of standstill while `train(state, partition, round)` makes replies."""
-    app = ClientApp()
-
-    @app.train()
-    def answer(message, context):
-        state = message.content["arrays"].to_torch_state_dict()
-        partition = context.node_config["partition-id"]
-        state = train(state, partition, message.content["config"]["server-round"])
-        metrics = MetricRecord({"num-examples": 1 + partition})
-        content = {"arrays": ArrayRecord(state), "metrics": metrics}
-        return Message(RecordDict(content), reply_to=message)
-
     lines = []
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(
             "strategies.stillness.log", lambda _, text, *args: lines.append(text % args)
         )
         strategy = RKLB(fraction_evaluate=0.0, convention=convention)
-        strategy.start(InlineGrid(app, clients, {}), ArrayRecord(initial), num_rounds=rounds)
+        strategy.start(
+            InlineGrid(moving(train), clients, {}), ArrayRecord(initial), num_rounds=rounds
+        )
     return lines
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 from every_method import night
-from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
+from flwr.app import ArrayRecord
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from small_apps import moving
 
 from fedbary.errors import RunError, SettingError
 from fedbary.runs.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
@@ -23,16 +23,11 @@ INITIAL = ArrayRecord({"w_mean": torch.zeros(3), "w_log_var": torch.full((3,), -
 
 def grid(sound):
     """Two clients whose replies are NaN in the rounds that are not sound."""
-    app = ClientApp()
 
-    @app.train()
-    def train(message, context):
-        arrays = message.content["arrays"].to_torch_state_dict()
-        arrays["w_mean"] += 1 if sound[message.content["config"]["server-round"] - 1] else math.nan
-        content = {"arrays": ArrayRecord(arrays), "metrics": MetricRecord({"num-examples": 1})}
-        return Message(RecordDict(content), reply_to=message)
+    def train(state, _, number):
+        return {**state, "w_mean": state["w_mean"] + (1 if sound[number - 1] else math.nan)}
 
-    return InlineGrid(app, 2, {})
+    return InlineGrid(moving(train, lambda k: 1), 2, {})
 
 
 def run(sound, **arguments):

@@ -27,9 +27,8 @@ def made(name, layers, seed=0):
     ],
 )
 def test_what_cannot_be_trained_asked_or_kept_is_refused_by_name(name, layers, said):
-    with pytest.raises(SettingError, match=f"model: 'own_models:{name}'; expected .*({said})") as e:
+    with pytest.raises(SettingError, match=f"model: 'own_models:{name}'; expected .*({said})"):
         made(name, layers)
-    assert "\n" not in str(e.value)
 
 
 @pytest.mark.parametrize(("name", "layers"), [("encoder", 1), ("encoder", 0), ("reading", 0)])

@@ -1,0 +1,35 @@
+"""What a task says of settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from fedbary.parts.parameters import Checked
+from fedbary.settings.config import Settings
+
+Condition = tuple[str, bool, str]
+"""A setting, whether it fits the others, and what is allowed."""
+
+Conditions = Callable[[Settings], Iterator[Condition]]
+
+
+class OwnSettings:
+    """What a task says of settings; a task below another inherits it.
+
+    Attributes
+    ----------
+    Parameters : type
+        The settings that the task owns, a frozen dataclass.
+    reads : str
+        The room of its data sets, the function that reads one, and endings of files that it reads;
+        without endings it reads any path. It is read from the file, before PyTorch is imported.
+    best_by : mapping of str to function
+        Scores that may choose the best round, each with the better direction, ``min`` or ``max``.
+    conditions : sequence of functions
+        Each yields conditions on a run's settings.
+    """
+
+    Parameters: type[Checked]
+    reads: str
+    best_by: Mapping[str, Callable[..., int]]
+    conditions: Sequence[Conditions]
