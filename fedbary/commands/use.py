@@ -280,5 +280,6 @@ def _sheet(examples: Examples, columns: dict[str, Any]):  # type: ignore[no-unty
     from fedbary.figures.contact import contact_sheet
 
     uncertainty = columns["total uncertainty"]
-    said = [f"{name}\n{u:.2f} nats" for name, u in zip(columns["class"], uncertainty, strict=True)]
+    names = columns.get("class", columns.get("labels", [""] * len(uncertainty)))
+    said = [f"{name}\n{u:.2f} nats".strip() for name, u in zip(names, uncertainty, strict=True)]
     return contact_sheet(examples.x.cpu().numpy(), said, uncertainty)

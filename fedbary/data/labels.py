@@ -87,9 +87,10 @@ def sets(array: Any, images: Tensor, source: str) -> Tensor:
 
 
 def _counted(array: Any) -> np.ndarray:
-    """Return an array with true as 1 and false as 0."""
+    """Return an array with booleans, and floats that are whole numbers, as integers."""
     found = np.asarray(array)
-    return found.astype(np.int64) if found.dtype.kind == "b" else found
+    whole = found.dtype.kind == "f" and bool((found == np.rint(found)).all())
+    return found.astype(np.int64) if whole or found.dtype.kind == "b" else found
 
 
 def most_seen(labels: Tensor) -> Tensor:

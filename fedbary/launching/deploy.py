@@ -6,7 +6,7 @@ import json
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -32,6 +32,9 @@ NodeConfig = Mapping[str, str | int]
 
 LAB = "lab"
 """Name of the SuperLink in Flower's configuration."""
+
+REFUSALS = 9
+"""Refused calls of programs that started too late, three or so a program."""
 
 
 def deploy(settings: Settings, sites: Sequence[Path], log: IO[str] | None = None) -> None:
@@ -172,7 +175,14 @@ class Lab:
         """Run the app with these settings; return the status it ended with."""
         run_config = self.folder / "run.toml"
         run_config.write_text(to_run_config(settings), encoding="utf-8")
-        flwr_run(self.environment, LAB, ["--run-config", str(run_config)], log)
+        with open(self.folder / "superlink.log", encoding="utf-8", errors="replace") as lines:
+            busy = too_busy(lines, Path(settings.output))
+            flwr_run(self.environment, LAB, ["--run-config", str(run_config)], log, busy)
+            if busy():
+                raise RunError(
+                    "Flower gives a program 30 s to start, and here it takes longer. Repeat the "
+                    "command when the machine has less to do"
+                )
         return last_status(self.environment, LAB)
 
     def register(self, public_key: Path, name: str) -> None:
@@ -229,6 +239,21 @@ class Lab:
     def log(self, name: str) -> str:
         """Return a server's log."""
         return (self.folder / f"{name}.log").read_text(encoding="utf-8", errors="replace")
+
+
+def too_busy(lines: IO[str], output: Path) -> Callable[[], bool]:
+    """Return a function that says whether a SuperLink refuses all programs before the run begins.
+
+    It starts the next one every 30 s, without end.
+    """
+    refusals = 0
+
+    def told() -> bool:
+        nonlocal refusals
+        refusals += lines.read().count("task-token authentication failed")
+        return refusals >= REFUSALS and not output.exists()
+
+    return told
 
 
 @contextmanager

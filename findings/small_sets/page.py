@@ -11,6 +11,7 @@ import pandas as pd
 from fedbary.figures.sheet import BLUE, GREY, open_frame, sheet
 from fedbary.report.cells import Metric
 from fedbary.report.markup import markdown_table
+from fedbary.tasks._linear import FAR as SAID
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -52,7 +53,7 @@ def worst_table(cells: pd.DataFrame) -> str:
 def told_table(cells: pd.DataFrame) -> str:
     """Return how many runs are far behind the linear model, and how many of these say so."""
     far = cells["behind"] > FAR - 1e-6
-    told = 100 * (cells["rival"] - cells["score"]) > FAR - 1e-6
+    told = cells["rival"] - cells["score"] > SAID - 1e-6
     body = [
         [str(name), str(int(far[rows].sum())), str(int((far & told)[rows].sum()))]
         for name, rows in cells.groupby("set", sort=False).groups.items()

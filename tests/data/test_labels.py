@@ -50,13 +50,22 @@ def test_a_mask_is_dealt_by_its_largest_object_and_a_set_by_its_first_label():
     assert SETS.strata(torch.tensor([[0, 1, 1], [1, 0, 1], [0, 0, 0]])).tolist() == [1, 0, 0]
 
 
+@pytest.mark.parametrize("kind", ["masks", "sets"])
+def test_floats_that_are_whole_numbers_are_labels(kind, tmp_path):
+    labels = {part: array for part, array in arrays(kind).items() if part[0] == "y"}
+    floats = {part: array.astype(np.float32) for part, array in labels.items()}
+    np.savez(tmp_path / "mine.npz", **(arrays(kind) | floats))
+    held = load(str(tmp_path / "mine.npz"), tmp_path, False, labels=KINDS[kind])
+    assert held.y_train.tolist() == labels["y_train"].tolist()
+
+
 @pytest.mark.parametrize(
     ("kind", "change", "said"),
     [
         ("masks", {"y_train": np.zeros(12, int)}, "y_train: 'int64 of 1 dim.*each pixel"),
         ("masks", {"y_test": np.zeros((12, 8, 6), int)}, "y_test: '8×6'; expected 6×8"),
         ("masks", {"y_test": np.full((12, 6, 8), 3)}, "y_test: 3; expected labels .* 0 to 2"),
-        ("masks", {"y_train": np.zeros((12, 6, 8))}, "float64 of 3 dimensions"),
+        ("masks", {"y_train": np.full((12, 6, 8), 0.5)}, "float64 of 3 dimensions"),
         ("masks", {"y_train": np.full((12, 6, 8), 255)}, "y_train: 255; .* divide masks of 0 and"),
         ("masks", {"classes": np.array(["a", "b"])}, "2 names for labels up to 2"),
         ("sets", {"y_train": np.zeros(12, int)}, "y_train: 'int64 of 1 dim.* 0 and 1"),

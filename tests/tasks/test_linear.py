@@ -16,7 +16,7 @@ FOUND = Rival(torch.zeros(0), 10, 20)
 
 
 @given(st.integers(2, 400), st.integers(0, 400), st.integers(0, 400))
-def test_far_is_five_points_and_the_line_has_their_standard_error(examples, ours, theirs):
+def test_far_is_four_points_and_the_line_has_their_standard_error(examples, ours, theirs):
     ours, theirs = min(ours, examples), min(theirs, examples)
     right = torch.arange(examples)
     said = far_behind("accuracy", (right < ours).double(), (right < theirs).double(), FOUND)
