@@ -1,6 +1,6 @@
-"""Maps that images of CIFAR-10 have before a network's last block: `python -m findings.adapters.maps DATA_DIR`.
+"""Maps before a network's last block: `python -m findings.adapters.maps DATA_DIR`.
 
-The blocks before it have no adapters, so each image passes through them once.
+The blocks before it have no adapters, so each image of CIFAR-10 passes through them once.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ def main(folder: Path) -> None:
     with np.load(folder / "cifar10.npz") as whole:
         for part, count in COUNTS.items():
             images = torch.from_numpy(whole[f"x_{part}"][:count])
-            images = images.permute(0, 3, 1, 2) if images.shape[-1] == 3 else images
             found[f"y_{part}"] = whole[f"y_{part}"][:count]
-            maps = torch.cat([_before(backbone.body, backbone.transform(x)) for x in images.split(64)])
+            parts = images.permute(0, 3, 1, 2).split(backbone.at_once)
+            maps = torch.cat([_before(backbone.body, backbone.transform(x)) for x in parts])
             found[f"x_{part}"] = (maps / SCALE).reshape(-1, *SHEET).numpy()
     np.savez_compressed(folder / "cifar10-maps.npz", **found)
 
