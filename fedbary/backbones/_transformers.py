@@ -56,15 +56,15 @@ def make(
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     with _place(source, weights) as (place, is_here):
-        how = {"local_files_only": is_here or not download, "trust_remote_code": False}
-        try:
-            tokeniser = transformers.AutoTokenizer.from_pretrained(place, **how)
-            model, told = transformers.AutoModel.from_pretrained(
-                place, **how, use_safetensors=True, dtype=torch.float32, output_loading_info=True
-            )
-            pooling, is_normalised, length = _sentence(transformers, place, how)
-        except Exception as error:  # noqa: BLE001 - a model, a hub and a file fail in many ways
-            raise _absent(name, weights, is_here, error) from None
+        for is_local in (True,) if is_here or not download else (True, False):
+            try:
+                tokeniser, model, told, sentence = _read(transformers, place, is_local)
+                break
+            except Exception as error:  # noqa: BLE001 - a model, a hub and a file fail in many ways
+                absent = _absent(name, weights, is_here, error)
+        else:
+            raise absent from None
+    pooling, is_normalised, length = sentence
     missing = sorted(key for key in told["missing_keys"] if not key.startswith("pooler."))
     if missing:
         allowed = f"a folder with all weights of the model; it has no {missing[0]}"
@@ -76,6 +76,21 @@ def make(
     longest = _longest(tokeniser, model.config, length, tokens)
     filler = tokeniser.pad_token_id or 0
     return Pooled(model, pooling, is_normalised, filler), Encoder(tokeniser, longest)
+
+
+def _read(transformers: ModuleType, place: str, is_local: bool) -> tuple[Any, ...]:
+    """Return tokeniser, model, what was not loaded, and `_sentence`; the hub only if not local."""
+    how = {"local_files_only": is_local, "trust_remote_code": False}
+    tokeniser = transformers.AutoTokenizer.from_pretrained(place, **how)
+    model, told = transformers.AutoModel.from_pretrained(
+        place,
+        **how,
+        adapter_kwargs={"local_files_only": is_local},  # with peft it looks for adapters by itself
+        use_safetensors=True,
+        dtype=torch.float32,
+        output_loading_info=True,
+    )
+    return tokeniser, model, told, _sentence(transformers, place, how)
 
 
 def _longest(tokeniser: Any, config: Any, length: int, tokens: int | str) -> int:

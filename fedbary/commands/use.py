@@ -136,6 +136,8 @@ def export(
     run: Run,
     model: Annotated[Path, typer.Argument(metavar="MODEL.onnx")],
     samples: Samples = None,
+    level: Level = None,
+    site: ForSite = None,
     own_code: OwnCode = False,
     force: Force = False,
 ) -> None:
@@ -147,16 +149,20 @@ def export(
     The graph holds drawn networks. Its inputs are float32 images, whose bytes were divided by 255,
     or float64 rows in their own units, any number of them. Its outputs are the mean of the
     networks' probabilities, or mean and variance of a number, then the uncertainty, and each
-    network's answer. With `--samples 0` it is the network of the posterior's means.
+    network's answer. With `--samples 0` it is the network of the posterior's means. A run with
+    conformal sets adds these, or the ends of intervals.
 
     Examples: `fedbary export runs/RUN model.onnx --samples 20`; `fedbary export runs/RUN mean.onnx
     --samples 0`.
     """
     from fedbary.trained import load, writing
+    from fedbary.trained.class_sets import lacking
 
     trained = load(run, own_code)
     writing.require_free([model], force)
-    trained.export(model, samples)
+    trained.export(model, samples, level=level, site=site)
+    for line in lacking(trained, level, site) if site else ():
+        tell(line)
     held = trained.settings.samples if samples is None else samples
     print(f"Model: {model}, {f'{held} networks' if held else 'the network of the means'}")
 

@@ -222,7 +222,14 @@ class Trained:
         seed = seed_of_draws(self.settings.seed)
         return self.task.predict(self._plain, inputs, self.facts, seed)
 
-    def export(self, file: Path | str, samples: int | None = None, seed: int = 0) -> None:
+    def export(
+        self,
+        file: Path | str,
+        samples: int | None = None,
+        seed: int = 0,
+        level: float | None = None,
+        site: str | None = None,
+    ) -> None:
         """Write an ONNX file that predicts as `predict` does on a CPU, with the networks drawn now.
 
         Its input ``x`` has any number of examples: images (N, C, H, W), float32, bytes divided by
@@ -232,9 +239,8 @@ class Trained:
         probabilities ``networks`` (S, N, classes); of numbers with ``mean``, ``var`` and
         ``epistemic`` (N,), and each network's mean ``networks`` (S, N), in the target's units. The
         file's metadata names classes and features.
-        Of a run with conformal sets it answers with ``set`` too, (N, classes) bool, or ``low`` and
-        ``high`` (N,), as `sets` and `intervals` do, if the networks are the run's: of its number,
-        and of the seed 0.
+        With conformal sets it answers with ``set`` too, (N, classes) bool, or ``low`` and ``high``
+        (N,), as `sets` and `intervals` do, if number and seed of the networks are the run's.
 
         Parameters
         ----------
@@ -242,31 +248,35 @@ class Trained:
             File to write, whole or not at all; an existing one is replaced.
         samples, seed
             As of `predict`. 0 samples: the network of the posterior's means alone.
+        level, site
+            As of `thresholds`, of the sets or intervals.
 
         Raises
         ------
         SettingError
-            If the packages of the extra `onnx` are absent, the model predicts with its dropout, or
-            its network cannot be exported.
+            As of `thresholds`; if a level or a site is given with other networks than the run's,
+            the packages of the extra `onnx` are absent, the model predicts with its dropout, or its
+            network cannot be exported.
         """
         from fedbary.trained.onnx import onnx_bytes, with_sets
 
-        task = self._told(samples, device="cpu")
+        task, held = self._told(samples, device="cpu"), self.settings.samples
         if samples != 0 and self.settings.predictive == "dropout":
             allowed = "another, or 0 samples: a graph has no dropout"
             raise SettingError("predictive", "dropout", allowed)
         outcome = replace(self._outcome, model=copy.deepcopy(self.network).cpu())
         graph = task.graph(outcome, self.facts, seed_of_draws(self.settings.seed, seed))
-        if self.sites and samples in (None, self.settings.samples) and seed == 0:
+        are_asked = (level, site) != (None, None)
+        if are_asked and (task.settings.samples, seed) != (held, 0):
+            raise SettingError("samples", samples, f"{held} and seed 0, as the sites scored")
+        if are_asked or (self.sites and (task.settings.samples, seed) == (held, 0)):
             plain = replace(outcome, told=self._plain.told)
             of_run = task.graph(plain, self.facts, seed_of_draws(task.settings.seed))
-            score = told(OfSets, self.settings).conformal_score
-            graph = with_sets(graph, of_run, self.thresholds(), score, self._rows)
-        facts = {
-            "classes": list(self.signature.classes),
-            "features": list(getattr(self.signature, "features", ())),
-            "task": self.settings.task,
-        }
+            by = self.thresholds(level, site), told(OfSets, self.settings).conformal_score
+            graph = with_sets(graph, of_run, *by, self._rows)
+        features = list(getattr(self.signature, "features", ()))
+        facts = {"classes": list(self.signature.classes), "features": features}
+        facts["task"] = self.settings.task
         write_whole(Path(file), onnx_bytes(graph, task.zeros(self.signature), facts))
 
     def _told(self, samples: int | None, **changes: Any) -> Task:

@@ -37,9 +37,9 @@ def read(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def tables(results: Path) -> str:
-    """Return the scores and the costs, in Markdown."""
-    rows = read(result_rows(read_table(results)))
-    return f"{_scores(rows)}\n\n{_cost(results)}"
+    """Return the scores, the step sizes that were tried, and the costs, in Markdown."""
+    rows, tried = (read(result_rows(read_table(of))) for of in (results, results / "steps"))
+    return f"{_scores(rows)}\n\n{_tried(tried)}\n\n{_cost(results)}"
 
 
 def _scores(rows: pd.DataFrame) -> str:
@@ -54,6 +54,20 @@ def _scores(rows: pd.DataFrame) -> str:
         )
     head = ["side", "seeds", "rounds", "KB up a client", ACCURACY.label, NLL.label, ECE_15.label]
     return markdown_table(head, body)
+
+
+def _tried(rows: pd.DataFrame) -> str:
+    """Return the NLL of each side by its step size; LDA has none."""
+    steps = sorted(rows["lr"].dropna().unique())
+    body = []
+    for side, name in SIDES.items():
+        by = rows[rows["side"] == side].set_index("lr")["nll"]
+        held = [f"{by[lr]:.3f}" if lr in by.index else "–" for lr in steps]
+        kilobytes = rows.loc[rows["side"] == side, "kilobytes"].mean()
+        alone = f"{by.iloc[0]:.3f}" if side == "LDA" else "–"
+        body.append([name, f"{kilobytes:,.0f}", alone, *held])
+    head = ["NLL on validation data", "KB up a client", "no step size"]
+    return markdown_table([*head, *(f"`lr={lr:g}`" for lr in steps)], body)
 
 
 def _cost(results: Path) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import socket
 
 import numpy as np
 import pytest
@@ -281,6 +282,19 @@ def test_what_does_not_go_is_refused_in_one_line(changes, said, chosen):
     with pytest.raises(SettingError) as refused:
         task_of(chosen(**changes)).check(False)
     assert said in str(refused.value)
+
+
+@pytest.mark.parametrize("download", [True, False])
+def test_a_model_in_the_cache_of_the_hub_asks_no_network(download, tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *of, **_: asked.append(of))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    held = tmp_path / "models--own--tiny"
+    write_model(held / "snapshots" / "abc")
+    (held / "refs").mkdir()
+    (held / "refs" / "main").write_text("abc")
+    backbone = load_text("hf:own/tiny", "auto", "auto", download, CPU)
+    assert backbone.width((1,)) == 16 and not asked
 
 
 def test_another_model_is_refused_by_its_digest(done, tmp_path):

@@ -129,10 +129,13 @@ def test_the_graph_has_the_sets_of_the_model(tmp_path):
     folder = tmp_path / "run"
     run_inline(completed({**QUICK, **RUNS["tempered"], **changes}), folder)
     model = fedbary.load(folder)
-    model.export(tmp_path / "model.onnx")
+    of_site = {"level": 0.8, "site": "partition 1"}
+    model.export(tmp_path / "model.onnx", **of_site)
     x = model.task.evaluation_examples().x
     found, _ = answered(tmp_path / "model.onnx", x)
-    assert np.mean(found["set"] == model.sets(x).numpy()) > 0.99
+    assert np.mean(found["set"] == model.sets(x, **of_site).numpy()) > 0.99
+    with pytest.raises(SettingError, match="samples: 3; expected 5 and seed 0, as"):
+        model.export(tmp_path / "other.onnx", 3, **of_site)
     model.export(tmp_path / "other.onnx", 3)
     assert "set" not in answered(tmp_path / "other.onnx", x[:2])[0]
 
