@@ -7,8 +7,11 @@ correction over all bars in NLL, and by the 95 % interval in accuracy.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+import pandas as pd
 
 from fedbary.report.cells import ACCURACY, NLL
 from fedbary.report.differences import p_value
@@ -42,12 +45,16 @@ BARS = [
 
 def tables(results: Path) -> str:
     """Return the bars, what was measured, and which are met."""
-    rows = read(results)
-    found = [of_pair(rows, bar[:2], NLL) for bar in BARS]
-    tested = [(pair, bar.nll) for pair, bar in zip(found, BARS, strict=True) if bar.nll is not None]
+    return bars_table(read(results), BARS)
+
+
+def bars_table(rows: pd.DataFrame, bars: Sequence[Bar]) -> str:
+    """Return bars, what was measured in rows with a column `side`, and which are met."""
+    found = [of_pair(rows, bar[:2], NLL) for bar in bars]
+    tested = [(pair, bar.nll) for pair, bar in zip(found, bars, strict=True) if bar.nll is not None]
     holm = iter(corrected([no_worse(pair, bound) for pair, bound in tested]))
     body = []
-    for bar, nll in zip(BARS, found, strict=True):
+    for bar, nll in zip(bars, found, strict=True):
         accuracy = of_pair(rows, bar[:2], ACCURACY)
         p = None if bar.nll is None else next(holm)
         met = (p is None or p < 0.05) and (bar.accuracy is None or accuracy.low > -bar.accuracy)
@@ -55,8 +62,8 @@ def tables(results: Path) -> str:
         body.append(
             [
                 f"{bar.first} − {bar.second}",
-                *(NLL.difference(nll), _bound(bar.nll, ".2f"), "–" if p is None else p_value(p)),
-                *(same, ACCURACY.difference(accuracy), _bound(bar.accuracy, ".1f")),
+                *(NLL.difference(nll), _bound(bar.nll), "–" if p is None else p_value(p)),
+                *(same, ACCURACY.difference(accuracy), _bound(bar.accuracy)),
                 "yes" if met else "**no**",
             ]
         )
@@ -65,6 +72,6 @@ def tables(results: Path) -> str:
     return markdown_table(head, body)
 
 
-def _bound(bound: float | None, form: str) -> str:
+def _bound(bound: float | None) -> str:
     """Return a bound in words."""
-    return "–" if bound is None else f"{bound:{form}}" if bound else "0: ahead"
+    return "–" if bound is None else f"{bound:g}" if bound else "0: ahead"

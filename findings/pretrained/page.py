@@ -23,6 +23,8 @@ NAMES = {
     "LDA": "LDA by sums",
     "Ridge": "Ridge by sums",
     "sites": "PVI, Kronecker sites",
+    "full": "PVI, full sites",
+    "diagonal": "PVI, diagonal sites",
     "FedAvg": "FedAvg",
     "SCAFFOLD": "SCAFFOLD",
     "one place": "all examples in one place",

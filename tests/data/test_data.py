@@ -145,8 +145,8 @@ def changed(**arrays):
     ("change", "message"),
     [
         (lambda a: {"x_train": a["x_train"]}, "no y_train, x_test, y_test"),
-        (changed(y_train=np.arange(11) % 3), "train: '12 images and 11 labels'"),
-        (changed(y_test=np.arange(5) % 3), "test: '6 images and 5 labels'"),
+        (changed(y_train=np.arange(11) % 3), "train: '12 inputs and 11 labels'"),
+        (changed(y_test=np.arange(5) % 3), "test: '6 inputs and 5 labels'"),
         (changed(y_train=np.arange(12) % 3 - 1), "y_train: -1;.* labels from 0"),
         (changed(y_train=np.arange(12) / 2), "y_train: 'float64 of 1 dim.* one dimension of int"),
         (changed(y_train=np.zeros((12, 1), int)), "y_train: 'int64 of 2 dimensions'"),

@@ -59,7 +59,7 @@ def spoilt(change, files, folder):
         (lambda a: {**a, "x": a["x"][:, :4]}, "N×H×W"),
         (lambda a: {**a, "x": np.repeat(a["x"], 2, 1)}, "'1×16×8';.* images of 1×8×8"),
         (lambda a: {**a, "y": a["y"] + 5}, "labels from 0 to 9, as there are 10"),
-        (lambda a: {**a, "y": a["y"][1:]}, "a label for every image"),
+        (lambda a: {**a, "y": a["y"][1:]}, "a label for every input"),
         (lambda a: {"x": a["x"]}, "x and y, or x_train, y_train"),
         (lambda a: {**a, "y": np.array([{}] * len(a["y"]))}, "without pickled objects"),
     ],

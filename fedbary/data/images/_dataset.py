@@ -148,7 +148,7 @@ def from_arrays(
     x_test, y_test = tensors(arrays, ("x_test", "y_test"), source, labels)
     if (x_train.shape[1:], x_train.dtype) != (x_test.shape[1:], x_test.dtype):
         held = f"{_describe(x_train)} and {_describe(x_test)}"
-        raise SettingError(f"{source}: x_train and x_test", held, "images of one shape and type")
+        raise SettingError(f"{source}: x_train and x_test", held, "inputs of one shape and type")
     names = arrays.get(NAMES, range(labels.classes(y_train)))
     classes = tuple(composed(str(name)).strip() for name in names)
     num_classes = len(classes)
@@ -214,8 +214,8 @@ def tensors(
     labels = like.read(arrays[y], images, f"{source}: {y}")
     require_pixels(images, f"{source}: {x}")
     if len(images) != len(labels):
-        held = f"{len(images)} images and {len(labels)} labels"
-        raise SettingError(f"{source}: {x} and {y}", held, "a label for every image")
+        held = f"{len(images)} inputs and {len(labels)} labels"
+        raise SettingError(f"{source}: {x} and {y}", held, "a label for every input")
     return images, labels
 
 

@@ -1,0 +1,30 @@
+"""Sites on 64 principal components: scores and bars, tables of docs/results/pretrained.md."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from findings.pretrained.bars_page import Bar, bars_table
+from findings.pretrained.page import read, scores
+
+SIDES = ["full 2", "full 3", "diagonal 5", "one place"]
+"""The sides of the table in its order; a number is that of rounds."""
+
+BARS = [
+    Bar("full 2", "one place", 0.01, 0.5),
+    Bar("full 3", "one place", 0.005, 0.2),
+    Bar("diagonal 5", "one place", 0.02, 0.5),
+]
+
+
+def tables(results: Path) -> str:
+    """Return the scores, and which bars are met."""
+    rows = read(results)
+    sites = rows["kind"] == "sites"
+    named = rows["covariance"] + " " + rows["rounds"].astype(str)
+    rows["kind"] = rows["kind"].mask(sites, rows["covariance"])
+    rows["side"] = rows["side"].mask(sites, named)
+    known = set(rows["side"])
+    return "\n\n".join(
+        [scores(rows, SIDES), bars_table(rows, [bar for bar in BARS if bar.first in known])]
+    )
