@@ -7,9 +7,9 @@ is no mean.
 
 It assumes posteriors of different data under a weak prior: that counts K times.
 
-Messages: the posterior, once each way: two numbers a Gaussian weight.
+Messages: the posterior, once each way: two numbers per Gaussian weight.
 
-Cost: the server goes once over the replies, with an exponential a weight and client.
+Cost: the server goes once over the replies, with one exponential per weight and client.
 
 Use it for one round, or with a prior that is weak; DWC counts it once. If rounds start from the
 aggregate, a client begins at a K-th of its own variance, and variances may fall to a K-th a round.

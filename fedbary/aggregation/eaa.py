@@ -4,9 +4,9 @@ The largest of the variances that are means of the clients': RKLB's â‰¤ AALV's â
 
 It assumes nothing of how variances compare: means are FedAvg's, whatever they are.
 
-Messages: the posterior, once each way: two numbers a Gaussian weight.
+Messages: the posterior, once each way: two numbers per Gaussian weight.
 
-Cost: the server goes once over the replies, with an exponential a weight and client.
+Cost: the server goes once over the replies, with one exponential per weight and client.
 
 Use it where one client that is sure must not make all others so.
 

@@ -11,10 +11,10 @@ Equal posteriors aggregate to themselves.
 It assumes that clients who agree are to be multiplied, and those who do not are all to be kept:
 outvoted ones count by their overlap.
 
-Messages: the posterior, once each way: two numbers a Gaussian weight.
+Messages: the posterior, once each way: two numbers per Gaussian weight.
 
 Cost: the server's time grows with the number of these Gaussians, K (K + 1)/2 of K clients. Ten
-clients take 2 µs a weight, 20 times RKLB's. α = ⅓ takes 10 µs; the quadrature of `findings.alpha`,
+clients take 2 µs per weight, 20 times RKLB's. α = ⅓ takes 10 µs; the quadrature of `findings.alpha`,
 for any α, takes 1500.
 
 Use it for some tens of clients that agree here and there. `rooted(3)` is the rule of α = ⅓, as

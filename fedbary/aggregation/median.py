@@ -8,7 +8,7 @@ every coordinate lies within the range of the honest ones.
 It assumes that most clients are honest and alike; how many are not it need not know. Every client
 counts once, whatever number of examples it claims.
 
-Messages: the posterior, once each way: two numbers a Gaussian weight.
+Messages: the posterior, once each way: two numbers per Gaussian weight.
 
 Cost: the server puts the clients' values of each weight in order.
 

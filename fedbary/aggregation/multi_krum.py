@@ -9,7 +9,7 @@ is the practice, and keeps every honest client if the hostile ones lie far off.
 It assumes at most h hostile clients of K ≥ 2h + 3, and honest ones closer to one another than to
 those. Every selected client counts once.
 
-Messages: the posterior, once each way: two numbers a Gaussian weight.
+Messages: the posterior, once each way: two numbers per Gaussian weight.
 
 Cost: the server goes twice over the replies, the first time for K (K − 1)/2 distances.
 

@@ -5,9 +5,9 @@ many examples has more say in the variances than in the means.
 
 It assumes nothing of how variances compare: means are FedAvg's, whatever they are.
 
-Messages: the posterior, once each way: two numbers a Gaussian weight.
+Messages: the posterior, once each way: two numbers per Gaussian weight.
 
-Cost: the server goes once over the replies, with an exponential a weight and client.
+Cost: the server goes once over the replies, with one exponential per weight and client.
 
 Use it to compare with what the papers print of GAA, whose formula there, Σ w² v, is not what their
 code computes. Else EAA is the plainer choice.

@@ -5,9 +5,9 @@ It is no barycentre: beside RKLB and WB it tells what of their difference comes 
 It assumes of the variances that they say how sure a client is, as RKLB does; of the means
 nothing, as WB.
 
-Messages: the posterior, once each way: two numbers a Gaussian weight.
+Messages: the posterior, once each way: two numbers per Gaussian weight.
 
-Cost: the server goes once over the replies, with an exponential a weight and client.
+Cost: the server goes once over the replies, with one exponential per weight and client.
 
 Use it in experiments, beside `RKLBMean`, RKLB and WB; nothing speaks for it where one of those two
 will do.

@@ -7,7 +7,7 @@ With at most h hostile clients every coordinate lies within the range of the hon
 It assumes at most h hostile clients, and honest ones that are alike. Every client counts once,
 whatever number of examples it claims.
 
-Messages: the posterior, once each way: two numbers a Gaussian weight.
+Messages: the posterior, once each way: two numbers per Gaussian weight.
 
 Cost: the server puts the clients' values of each weight in order.
 

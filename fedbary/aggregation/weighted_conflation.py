@@ -6,9 +6,9 @@ weights it is conflation.
 
 It assumes what conflation does, and weights that say how much a client knows.
 
-Messages: the posterior, once each way: two numbers a Gaussian weight.
+Messages: the posterior, once each way: two numbers per Gaussian weight.
 
-Cost: the server goes once over the replies, with an exponential a weight and client.
+Cost: the server goes once over the replies, with one exponential per weight and client.
 
 Use it as conflation, where clients of few examples should not narrow the aggregate as much as those
 of many. The notes on rounds there hold here, too.

@@ -21,7 +21,7 @@ step; one too small grows by ρ in log units a step, as under Adam.
 ρ is also what averages the noise of one batch's g, over 1/ρ steps. In a linear layer of fan-in D
 that noise is, in units of s*, about √(ess / (D · batch_size)); `ivon` has the same without the D.
 In a network that starts untrained, ρ must leave the means time: where variances are optimal
-before there are features, the optimum is the prior. On Fashion-MNIST, some 200 steps a round,
+before there are features, the optimum is the prior. On Fashion-MNIST, some 200 steps per round,
 0.001 to 0.003 train well and 0.01 is too fast unless the variances start small (e⁻⁹).
 
 References: Khan and Rue 2023 (the Bayesian learning rule); Lin, Schmidt and Khan 2020 (the

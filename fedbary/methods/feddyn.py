@@ -20,7 +20,7 @@ After few small steps h grows slowly, and a small α then carries θ past the cl
 prediction is a point.
 
 Messages: the model once each way, as under FedAvg. A client keeps h_k of its last admitted reply, 1
-number a weight.
+number per weight.
 
 Cost: local steps cost FedAvg's; the server keeps h.
 

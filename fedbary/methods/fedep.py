@@ -18,11 +18,11 @@ paper's NGVI.
 It assumes that posteriors factorise, and clients that come back. Deterministic tensors are averaged
 by size.
 
-Messages: to a client the global posterior and its cavity (4 numbers a Gaussian weight), back its
+Messages: to a client the global posterior and its cavity (4 numbers per Gaussian weight), back its
 posterior (2). Clients keep nothing.
 
 Cost: local steps cost what plain variational inference costs. The sites and their momentum lie at
-the server, 4 numbers a weight and client.
+the server, 4 numbers per weight and client.
 
 Use it with tens of clients, where PVI is slow; `FedSEP` holds no site of a client.
 

@@ -16,7 +16,7 @@ clients train shrinks.
 Messages: 1 model down and with factor=both R, as large as the adapted weights; 1 model up, without
 R. Clients keep nothing.
 
-Cost: the server multiplies the factors of each reply, out × in × rank a layer, and keeps R.
+Cost: the server multiplies the factors of each reply, out × in × rank per layer, and keeps R.
 
 Use it with factor=both where clients differ, and at sites of less memory or fewer examples.
 

@@ -16,7 +16,7 @@ variance. A client's own model is its network fitted anew, from m₀ with the pr
 
 It assumes that the clients' networks scatter about a common one, as draws from a Gaussian.
 
-Messages: m₀ and V₀ down, 2 numbers a weight, m_k up, as under FedAvg. Clients keep nothing.
+Messages: m₀ and V₀ down, 2 numbers per weight, m_k up, as under FedAvg. Clients keep nothing.
 
 Cost: a round costs FedAvg's, one in which clients are scored their training once more
 (`evaluate_clients`). The server keeps V₀.

@@ -17,7 +17,7 @@ after long training; equal networks stay what they are. Further rounds begin fro
 It assumes that layers are independent of each other, and a layer's inputs of its slopes. The
 prediction is a point.
 
-Messages: 1 model down; up 1 and two triangles a layer, (in + 1)(in + 2)/2 and out (out + 1)/2
+Messages: 1 model down; up 1 and two triangles per layer, (in + 1)(in + 2)/2 and out (out + 1)/2
 numbers: 1.5 models more of the cnn on Fashion-MNIST. Nothing is kept.
 
 Cost: a client pays about an epoch; the server K (in³ + out³) and some K (in² out + in out²) a step,

@@ -26,7 +26,7 @@ heads are drawn from the prior.
 
 It assumes that clients share features and differ in the head.
 
-Messages: the model both ways (2 numbers a weight of the head). A client keeps its chain's end and
+Messages: the model both ways (2 numbers per weight of the head). A client keeps its chain's end and
 `heads` samples.
 
 Cost: a round costs FedAvg's, forwards and backwards once a batch, though φ moves once a round.

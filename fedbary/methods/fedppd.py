@@ -18,7 +18,7 @@ It assumes that one network can hold the predictive, and chains long enough to m
 
 Messages: 2 models either way. Clients keep nothing.
 
-Cost: a client pays seven passes an epoch for SGD's one: the teacher's step, and for each of the
+Cost: a client pays seven passes per epoch for SGD's one: the teacher's step, and for each of the
 student's three passes the teacher's answers and its own step. The server keeps the teacher.
 
 Use it where a prediction must cost one pass.

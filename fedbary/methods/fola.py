@@ -10,7 +10,7 @@ over rounds and clients, round r is
 and predictions are drawn from N(θ_g, 1/(n Ω + λ)). n are the examples of all clients, whoever takes
 part: Ω is a mean over examples. (A strategy without a roster knows the replies' examples alone.)
 The paper's Ω is the sum over rounds, and its penalty divides it by r, which is the same. The sum as
-a precision of draws would count the data once a round. In round 1 there is no Ω, and no penalty.
+a precision of draws would count the data once per round. In round 1 there is no Ω, and no penalty.
 
 With equal F_k it is FedAvg; a factor that all S_k share leaves θ as it is.
 

@@ -15,7 +15,7 @@ itself alone. The prediction is a point.
 Messages: as under FedAvg, once the model either way, a rate to the client and the mean loss of its
 last epoch back, as a tensor that admission checks. Clients keep nothing.
 
-Cost: local steps cost what FedAvg's cost. The server keeps two numbers a client.
+Cost: local steps cost what FedAvg's cost. The server keeps two numbers per client.
 
 Use it where clients should fare alike on their own data.
 

@@ -9,7 +9,7 @@ and sends v_k. The server takes v ← (1 − β) v + β Σ w_k v_k on means and 
 v_k starts from v every round. It takes an Adam step for every `steps_per_global` steps of q_k,
 after each epoch together. The run's local inference trains q_k, begun anew each epoch (the code
 keeps both optimisers' states). The objective is known by the paper's abstract shape and by
-unofficial code, whose 20 · 5 steps a round and rates are the defaults here.
+unofficial code, whose 20 · 5 steps per round and rates are the defaults here.
 
 The exact global step (`global_step=exact`): clients send q_k, and v ← the forward-KL barycentre of
 these with equal weights, which is argmin_v Σ_k KL(q_k ‖ v). With ζ = 1 that is EM of a model with
@@ -20,10 +20,10 @@ are averaged by size, a client's own those that it trained last.
 
 It assumes that clients differ as draws from one Gaussian do.
 
-Messages: the model both ways (2 numbers a Gaussian weight), v_k in place of q_k. A client keeps q_k
+Messages: the model both ways (2 numbers per Gaussian weight), v_k in place of q_k. A client keeps q_k
 (2).
 
-Cost: a round costs what the local inference costs, and one step of 2 numbers a weight for every
+Cost: a round costs what the local inference costs, and one step of 2 numbers per weight for every
 five.
 
 Use it where clients' labels differ and each has enough of its own.

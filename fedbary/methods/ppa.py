@@ -13,9 +13,9 @@ the default, in v, anew each round. Deterministic tensors are averaged by size.
 
 It assumes nothing beyond posteriors that factorise.
 
-Messages: the posterior once each way, 2 numbers a Gaussian weight. Nothing is kept.
+Messages: the posterior once each way, 2 numbers per Gaussian weight. Nothing is kept.
 
-Cost: a client's round is the local inference; the server pays 50 ns a weight and client.
+Cost: a client's round is the local inference; the server pays 50 ns per weight and client.
 
 Use it to repeat the paper; FKLB for all else.
 

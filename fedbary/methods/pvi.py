@@ -12,12 +12,12 @@ posterior of all data; for linear models exactly (mean and diagonal of the preci
 It assumes that posteriors factorise, and clients that come back: a site stays until its client
 replies again. Deterministic tensors have no site: they are averaged by size.
 
-Messages: to a client the global posterior and its cavity (4 numbers a Gaussian weight), back its
+Messages: to a client the global posterior and its cavity (4 numbers per Gaussian weight), back its
 posterior (2). Clients keep nothing, so that a refused or lost reply leaves no side with another
 view.
 
 Cost: local steps cost what plain variational inference costs. The sites lie at the server, 2
-numbers a weight and client. Synchronous rounds need damping, so many clients a round make it slow.
+numbers per weight and client. Synchronous rounds need damping, so many clients per round make it slow.
 The first round does not: every site starts from nothing, so no two clients explain the same data
 twice. With `undamped_start=true` all sites move the whole way there, which is the end for
 factorising posteriors.

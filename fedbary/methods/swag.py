@@ -10,7 +10,7 @@ and predictions are of networks drawn from N(m, v).
 The iterates' variance grows with rate, momentum and 1/batch size, so `scale` is to be chosen, on
 validation data. A weight that a client's data do not reach stands still, and v_k says it is
 certain. So the default is the Wasserstein barycentre. In a product (RKLB) that client would own the
-weight. Published is one iterate an epoch; here every step's counts, as rounds are short, with a
+weight. Published is one iterate per epoch; here every step's counts, as rounds are short, with a
 local epoch of burn-in.
 
 Moments of batch norm are those of the last iterate.
