@@ -12,9 +12,9 @@ at temperature T, whoever takes part. More local steps save communication. Their
 with their number and with what sets the clients apart. The global networks of the last rounds
 predict together.
 
-Mini-batches of B examples add noise of their own. With h the curvature of the mean NLL, the chain's
-temperature is about T + η h n/(2 B K) for K clients per round. Clients that are drawn anew each round
-add theirs. Both vanish with η.
+Mini-batches of B examples add noise. With h the curvature of the mean NLL, the chain's temperature
+is about T + η h n/(2 B K) for K clients per round. Drawing other clients in each round adds noise,
+too. Both vanish with η.
 
 The server tells p to the clients that it asks. A client that is asked and does not answer is
 counted in p: that round's noise is then a little too large. A strategy in a Flower project of your
