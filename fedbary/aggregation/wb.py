@@ -8,8 +8,8 @@ Messages: the posterior, once each way: two numbers per Gaussian weight.
 
 Cost: the server goes once over the replies, with one exponential per weight and client.
 
-Use it where clients' variances are to be kept, but not to weigh their means: clients of few
-examples, or of unlike tasks, whose precisions say little of each other.
+Use it to keep clients' variances without weighing means by them. This suits clients with few
+examples or different tasks, whose precisions cannot be compared.
 
 Reference: Jamoussi, Serra, Stavrou and Kountouris, Information-Geometric Barycenters for Bayesian
 Federated Learning.
