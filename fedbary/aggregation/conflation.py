@@ -12,8 +12,9 @@ Messages: the posterior, once each way: two numbers per Gaussian weight.
 Cost: the server goes once over the replies, with one exponential per weight and client.
 
 Use it for one round, or with a weak prior; DWC counts the prior once. If rounds start from the
-aggregate, a client begins at a K-th of its own variance, and variances may fall to a K-th per round.
-The strategy warns once after three such rounds in a row. DWC's clients begin at their own width.
+aggregate, a client begins at a K-th of its own variance, and variances may fall to a K-th per
+round. The strategy warns once after three such rounds in a row. DWC's clients begin at their own
+width.
 
 References: Hill, Conflations of Probability Distributions, 2011; Fischer et al., Federated Bayesian
 Deep Learning: The Application of Statistical Aggregation Methods to Bayesian Models, 2024.
