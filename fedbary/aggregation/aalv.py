@@ -4,7 +4,7 @@ The geometric mean of the variances.
 
 It assumes nothing of how variances compare: means are FedAvg's, whatever they are.
 
-Messages: the posterior, once each way: two numbers a Gaussian weight.
+Messages: the posterior, once each way: two numbers per Gaussian weight.
 
 Cost: the server goes once over the replies, as for FedAvg: a sum of what was sent.
 

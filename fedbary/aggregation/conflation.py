@@ -1,19 +1,19 @@
 """Conflation, the product of the posteriors: 1/v = Σ 1/v_k, m = v Σ m_k/v_k.
 
 N(m, v) ∝ Π_k N(m_k, v_k) (Hill, 2011). Weights do not count: a client with more data has a larger
-precision, and by that a larger say. Deterministic tensors, which have no precision, are averaged by
-size, the limit of v_k = ε/w_k. K equal posteriors aggregate to one of a K-th of the variance, so it
-is no mean.
+precision and so more influence. Deterministic tensors, which have no precision, are averaged by
+size, the limit of v_k = ε/w_k. It is not a mean: K equal posteriors aggregate to one with a K-th of
+the variance.
 
-It assumes posteriors of different data under a weak prior: that counts K times.
+It assumes posteriors of different data under a weak prior, because the prior counts K times.
 
-Messages: the posterior, once each way: two numbers a Gaussian weight.
+Messages: the posterior, once each way: two numbers per Gaussian weight.
 
-Cost: the server goes once over the replies, with an exponential a weight and client.
+Cost: the server goes once over the replies, with one exponential per weight and client.
 
-Use it for one round, or with a prior that is weak; DWC counts it once. If rounds start from the
-aggregate, a client begins at a K-th of its own variance, and variances may fall to a K-th a round.
-The strategy warns once when three rounds in a row have gone so. DWC's clients begin at their own
+Use it for one round, or with a weak prior; DWC counts the prior once. If rounds start from the
+aggregate, a client begins at a K-th of its own variance, and variances may fall to a K-th per
+round. The strategy warns once after three such rounds in a row. DWC's clients begin at their own
 width.
 
 References: Hill, Conflations of Probability Distributions, 2011; Fischer et al., Federated Bayesian

@@ -1,14 +1,14 @@
 """EAA, empirical arithmetic average: m = Σ w m_k, v = Σ w v_k.
 
-The largest of the variances that are means of the clients': RKLB's ≤ AALV's ≤ WB's ≤ EAA's.
+Its variance is the largest among the rules whose variances are means: RKLB ≤ AALV ≤ WB ≤ EAA.
 
 It assumes nothing of how variances compare: means are FedAvg's, whatever they are.
 
-Messages: the posterior, once each way: two numbers a Gaussian weight.
+Messages: the posterior, once each way: two numbers per Gaussian weight.
 
-Cost: the server goes once over the replies, with an exponential a weight and client.
+Cost: the server goes once over the replies, with one exponential per weight and client.
 
-Use it where one client that is sure must not make all others so.
+Use it if a single sure client must not make the aggregate sure.
 
 Reference: Ozer et al., How to Combine Variational Bayesian Networks in Federated Learning (FVBA),
 2022.

@@ -10,7 +10,7 @@ Messages: the network, once each way.
 
 Cost: the server goes once over the replies.
 
-Use it as the rival: whatever else is tried should be better than it, under the same budget.
+Use it for comparison: any other method should be better under the same budget.
 
 Reference: McMahan, Moore, Ramage, Hampson and Agüera y Arcas, Communication-Efficient Learning of
 Deep Networks from Decentralized Data, AISTATS 2017.

@@ -5,7 +5,7 @@ m = Σ w m_k and v = Σ w v_k + Σ w m_k² − m²: argmin_q Σ w_k KL(p_k || q)
 It assumes that where clients disagree the truth may lie with either: how far their means lie apart
 becomes variance.
 
-Messages: the posterior, once each way: two numbers a Gaussian weight.
+Messages: the posterior, once each way: two numbers per Gaussian weight.
 
 Cost: the server goes once over the replies, in float64: squares of means are subtracted.
 

@@ -8,14 +8,14 @@ argmin_q Σ w_k ∫ (√q − √p_k)² is (Σ w_k √p_k)², half-way from RKLB
 so mean and variance are known in closed form; they are those of the Gaussian closest in forward KL.
 Equal posteriors aggregate to themselves.
 
-It assumes that clients who agree are to be multiplied, and those who do not are all to be kept:
-outvoted ones count by their overlap.
+It assumes that posteriors that agree should be multiplied, and that those that disagree should all
+be kept: outvoted ones count by their overlap.
 
-Messages: the posterior, once each way: two numbers a Gaussian weight.
+Messages: the posterior, once each way: two numbers per Gaussian weight.
 
-Cost: the server's time grows with the number of these Gaussians, K (K + 1)/2 of K clients. Ten
-clients take 2 µs a weight, 20 times RKLB's. α = ⅓ takes 10 µs; the quadrature of `findings.alpha`,
-for any α, takes 1500.
+Cost: the server's time grows with the number of these Gaussians, K (K + 1)/2 for K clients. Ten
+clients take 2 µs per weight, 20 times as long as RKLB. α = ⅓ takes 10 µs; the quadrature of
+`findings.alpha`, for any α, takes 1500.
 
 Use it for some tens of clients that agree here and there. `rooted(3)` is the rule of α = ⅓, as
 ``rule`` in Python.

@@ -5,15 +5,15 @@ standard deviations or the precisions. For an even number of clients it is the m
 middle ones, so for variances their geometric mean. While less than half of the clients are hostile,
 every coordinate lies within the range of the honest ones.
 
-It assumes that most clients are honest and alike; how many are not it need not know. Every client
+It assumes that most clients are honest and alike. It need not know how many are not. Every client
 counts once, whatever number of examples it claims.
 
-Messages: the posterior, once each way: two numbers a Gaussian weight.
+Messages: the posterior, once each way: two numbers per Gaussian weight.
 
 Cost: the server puts the clients' values of each weight in order.
 
-Use it against clients that send what lies far off. It slows learning where clients differ, and
-hardly tells a flipped sign from an unusual client.
+Use it against clients whose values lie far off. It slows learning if clients differ, and hardly
+tells a flipped sign from an unusual client.
 
 Reference: Yin, Chen, Ramchandran and Bartlett, Byzantine-Robust Distributed Learning: Towards
 Optimal Statistical Rates, ICML 2018.

@@ -6,15 +6,15 @@ of the highest scores. Distances are Wasserstein-2, √Σ [(m − m′)² + (√
 and so is the mean. The guarantee for a single selected client asks for K ≥ 2h + 3. Averaging K − h
 is the practice, and keeps every honest client if the hostile ones lie far off.
 
-It assumes at most h hostile clients of K ≥ 2h + 3, and honest ones closer to one another than to
-those. Every selected client counts once.
+It assumes at most h hostile clients of K ≥ 2h + 3, and that honest clients are closer to one
+another than to these. Every selected client counts once.
 
-Messages: the posterior, once each way: two numbers a Gaussian weight.
+Messages: the posterior, once each way: two numbers per Gaussian weight.
 
 Cost: the server goes twice over the replies, the first time for K (K − 1)/2 distances.
 
-Use it against clients whose whole replies are false. It leaves out unusual honest ones, too: where
-each holds two classes that costs more than an attack.
+Use it against clients whose whole replies are false. It leaves out unusual honest clients, too. If
+each holds two classes, that costs more than an attack.
 
 Reference: Blanchard, El Mhamdi, Guerraoui and Stainer, Machine Learning with Adversaries: Byzantine
 Tolerant Gradient Descent, NIPS 2017.

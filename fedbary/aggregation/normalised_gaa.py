@@ -1,16 +1,16 @@
 """NormalisedGAA, GAA as BA-BFL's public code has it: m = Σ w m_k, v = Σ w² v_k / Σ w².
 
-So the variances of equal posteriors stay what they are, and it is EAA at equal weights. A client of
-many examples has more say in the variances than in the means.
+So the variances of equal posteriors do not change, and with equal weights it is EAA. A client with
+many examples has more influence on the variances than on the means.
 
 It assumes nothing of how variances compare: means are FedAvg's, whatever they are.
 
-Messages: the posterior, once each way: two numbers a Gaussian weight.
+Messages: the posterior, once each way: two numbers per Gaussian weight.
 
-Cost: the server goes once over the replies, with an exponential a weight and client.
+Cost: the server goes once over the replies, with one exponential per weight and client.
 
-Use it to compare with what the papers print of GAA, whose formula there, Σ w² v, is not what their
-code computes. Else EAA is the plainer choice.
+Use it to compare with the numbers that the papers print for GAA: their code computes this, not
+their formula Σ w² v. Otherwise EAA is simpler.
 
 Reference: the public code of BA-BFL (Jamoussi et al.); the formula of `GAA` is the paper's.
 """

@@ -2,16 +2,16 @@
 
 The product of the posteriors to the powers w_k, and argmin_q Σ w_k KL(q || p_k).
 
-It assumes variances that say how sure a client is: its say in a weight is w_k/v_k. If all have the
-same variance, the means are FedAvg's.
+It assumes that a client's variances show how sure it is: it counts in a weight by w_k/v_k. If all
+have the same variance, the means are FedAvg's.
 
-Messages: the posterior, once each way: two numbers a Gaussian weight.
+Messages: the posterior, once each way: two numbers per Gaussian weight.
 
-Cost: the server goes once over the replies, with an exponential a weight and client.
+Cost: the server goes once over the replies, with one exponential per weight and client.
 
 Use it as the default. With `kl_weight=share` it is the posterior of all data exactly, if posteriors
-factorise. If a client may be hostile it needs a bound (`max_precision_ratio`), as a client that
-sends tiny variances owns the aggregate.
+factorise. If a client may be hostile it needs a bound (`max_precision_ratio`), because a client
+that sends tiny variances decides the aggregate.
 
 Reference: Jamoussi, Serra, Stavrou and Kountouris, Information-Geometric Barycenters for Bayesian
 Federated Learning.

@@ -1,16 +1,16 @@
 """RKLBMean, RKLB's mean with WB's variance: m = Σ w m_k / v_k / Σ w / v_k, √v = Σ w √v_k.
 
-It is no barycentre: beside RKLB and WB it tells what of their difference comes of the mean.
+It is not a barycentre. It shows which part of the difference between RKLB and WB comes from the
+mean.
 
-It assumes of the means variances that say how sure a client is, as RKLB does; of the variances
-nothing, as WB.
+It assumes that a client's variances show how sure it is, as RKLB does, but uses that only for the
+means.
 
-Messages: the posterior, once each way: two numbers a Gaussian weight.
+Messages: the posterior, once each way: two numbers per Gaussian weight.
 
-Cost: the server goes once over the replies, with two exponentials a weight and client.
+Cost: the server goes once over the replies, with two exponentials per weight and client.
 
-Use it in experiments, beside `RKLBVariance`, RKLB and WB; nothing speaks for it where one of those
-two will do.
+Use it in experiments, beside `RKLBVariance`, RKLB and WB. For all else take RKLB or WB.
 
 Reference: this project; the rules that it joins are BA-BFL's, eqs. 7 and 8.
 """

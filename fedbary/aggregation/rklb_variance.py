@@ -1,16 +1,16 @@
 """RKLBVariance, WB's mean with RKLB's variance: m = Σ w m_k, 1/v = Σ w / v_k.
 
-It is no barycentre: beside RKLB and WB it tells what of their difference comes of the variance.
+It is not a barycentre. It shows which part of the difference between RKLB and WB comes from the
+variance.
 
-It assumes of the variances that they say how sure a client is, as RKLB does; of the means
-nothing, as WB.
+It assumes that a client's variances show how sure it is, as RKLB does, but uses that only for the
+variances.
 
-Messages: the posterior, once each way: two numbers a Gaussian weight.
+Messages: the posterior, once each way: two numbers per Gaussian weight.
 
-Cost: the server goes once over the replies, with an exponential a weight and client.
+Cost: the server goes once over the replies, with one exponential per weight and client.
 
-Use it in experiments, beside `RKLBMean`, RKLB and WB; nothing speaks for it where one of those two
-will do.
+Use it in experiments, beside `RKLBMean`, RKLB and WB. For all else take RKLB or WB.
 
 Reference: this project; the rules that it joins are BA-BFL's, eqs. 7 and 8.
 """

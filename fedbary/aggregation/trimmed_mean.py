@@ -1,17 +1,17 @@
-"""Trimmed mean: of each coordinate, the mean without its h lowest and its h highest values.
+"""Trimmed mean: for each coordinate, the mean without its h lowest and its h highest values.
 
 Yin et al. (2018), Definition 2, with h = ⌊trim_fraction · K⌋ of K clients, on means and
-log-variances. In the latter the mean of what is left is AALV's: the geometric mean of variances.
-With at most h hostile clients every coordinate lies within the range of the honest ones.
+log-variances. For log-variances the mean of the remaining values is AALV's: the geometric mean of
+variances. With at most h hostile clients every coordinate lies within the range of the honest ones.
 
 It assumes at most h hostile clients, and honest ones that are alike. Every client counts once,
 whatever number of examples it claims.
 
-Messages: the posterior, once each way: two numbers a Gaussian weight.
+Messages: the posterior, once each way: two numbers per Gaussian weight.
 
 Cost: the server puts the clients' values of each weight in order.
 
-Use it as the median, where how many may be hostile is known: it takes in more of the honest ones.
+Use it in place of the median if you know how many may be hostile: it uses more honest clients.
 
 Reference: Yin, Chen, Ramchandran and Bartlett, Byzantine-Robust Distributed Learning: Towards
 Optimal Statistical Rates, ICML 2018.

@@ -4,12 +4,12 @@ argmin_q Σ w_k W₂²(q, p_k).
 
 It assumes nothing of how variances compare: means are FedAvg's, whatever they are.
 
-Messages: the posterior, once each way: two numbers a Gaussian weight.
+Messages: the posterior, once each way: two numbers per Gaussian weight.
 
-Cost: the server goes once over the replies, with an exponential a weight and client.
+Cost: the server goes once over the replies, with one exponential per weight and client.
 
-Use it where clients' variances are to be kept, but not to weigh their means: clients of few
-examples, or of unlike tasks, whose precisions say little of each other.
+Use it to keep clients' variances without weighing means by them. This suits clients with few
+examples or different tasks, whose precisions cannot be compared.
 
 Reference: Jamoussi, Serra, Stavrou and Kountouris, Information-Geometric Barycenters for Bayesian
 Federated Learning.

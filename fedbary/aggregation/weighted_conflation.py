@@ -6,12 +6,12 @@ weights it is conflation.
 
 It assumes what conflation does, and weights that say how much a client knows.
 
-Messages: the posterior, once each way: two numbers a Gaussian weight.
+Messages: the posterior, once each way: two numbers per Gaussian weight.
 
-Cost: the server goes once over the replies, with an exponential a weight and client.
+Cost: the server goes once over the replies, with one exponential per weight and client.
 
-Use it as conflation, where clients of few examples should not narrow the aggregate as much as those
-of many. The notes on rounds there hold here, too.
+Use it in place of conflation if clients with few examples should narrow the aggregate less than
+those with many. Conflation's notes on rounds hold here, too.
 
 References: Hill and Miller, How to Combine Independent Data Sets for the Same Quantity, 2011; Ozer
 et al., How to Combine Variational Bayesian Networks in Federated Learning (FVBA), 2022. Its public

@@ -48,7 +48,7 @@ def _absent(name: str, called: str, error: Exception) -> SettingError:
     of_hub = called.partition(":")[2] or get_pretrained_cfg_value(called, "hf_hub_id") or called
     place = f"{HF_HUB_CACHE}/models--{str(of_hub).replace('/', '--')}"
     allowed = (
-        "backbone_weights=FILE, weights in Hugging Face's cache, or a network to fetch them by"
+        "backbone_weights=FILE, weights in Hugging Face's cache, or the internet, to fetch them"
     )
     held = f"{name}, of which there is nothing in {place} ({type(error).__name__})"
     return SettingError("backbone", held, allowed)

@@ -38,7 +38,7 @@ def make(source: DataSource, weights: str) -> tuple[nn.Module, Transform]:
         place = Path(torch.hub.get_dir()) / "checkpoints" / Path(pretrained.url).name
         held = f"{name}, of which there are no weights at {place} ({one_line(error)})"
         allowed = (
-            "backbone_weights=FILE, weights in torch.hub's cache, or a network to fetch them by"
+            "backbone_weights=FILE, weights in torch.hub's cache, or the internet, to fetch them"
         )
         raise SettingError("backbone", held, allowed) from None
     if weights != "auto":

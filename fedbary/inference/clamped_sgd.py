@@ -9,9 +9,9 @@ same steps, new in every round (g is the gradient of the objective, β `momentum
 
     u ← β u + g + weight_decay · θ,      θ ← θ − lr u      (of log-variances: − log_var_lr u).
 
-Messages hold ρ, and the server aggregates ρ. The code initialises ρ at −9, below the clamp. Data
-and KL say nothing there. Weight decay alone moves it, by about −weight_decay · log_var_lr / (1 − β)
-· ρ a step, until it passes −8. Biases of variational layers start at 0.
+Messages hold ρ, and the server aggregates ρ. The code initialises ρ at −9, below the clamp, where
+data and KL have no gradient. Weight decay alone moves it, by about −weight_decay · log_var_lr / (1
+− β) · ρ a step, until it passes −8. Biases of variational layers start at 0.
 
 Reference: the public code of BA-BFL (Jamoussi et al.).
 """

@@ -17,25 +17,29 @@ curvature by Price's theorem:
     u ← β₁ u + ĝ + δ (m − m₀) + weight_decay · m,      β₁ = `momentum`,
     m ← m − lr min(c / (h + δ), 1) u / (1 − β₁ᵗ),      c = the mean of h + δ over the weights.
 
-Published IVON is that with three differences. The factor c takes the place of its constant
-hess_init + δ: whatever the variances received, `lr` has SGD's meaning for a weight of mean
-curvature. No weight's rate exceeds lr: a weight of less curvature takes SGD's steps, one of more
-shorter ones. h is noisy. A single weight taken for very steep raises c and with it all others'
-rates, and then each other's h. With 10 lr allowed, 40 weights ran away to NaN at rates where
-`variational` and `natural_gradient` are right. With 3 lr they did at twice these rates. Nor is a
-rate so large that the prior's pull alone would be unstable. And (ĥ − h) ρ / (h + δ) is held to [−1,
-1], see `natural_gradient`. The deterministic tensors take SGD with momentum.
+Published IVON differs in three points:
 
-The variance is all the state there is: h + δ = 1/(ess v) as received, so a round goes on where the
-last one ended. Some rules make a variance above the prior's. Received, it is h < 0, which does no
-harm as h + δ > 0. It comes down by itself, as every target s₀ + ess ĥ holds s₀. In h's recursion,
-times ess, one sees the precision's of `natural_gradient` with ½ ĝ (θ − m) as the estimate of
+- It has a constant hess_init + δ in place of the factor c. With c, `lr` has SGD's meaning for a
+  weight of mean curvature, whatever the received variances.
+- It has no bound on a weight's rate. Here a weight of small curvature takes SGD's steps, one of
+  large curvature shorter ones, and no rate is so large that the prior's pull alone would diverge. h
+  is noisy. A weight with a large estimate raises c, and so the rates of all others, and then their
+  h. With 10 lr allowed, 40 weights went to NaN at rates where `variational` and `natural_gradient`
+  converge; with 3 lr they did at twice these rates.
+- Here (ĥ − h) ρ / (h + δ) is held to [−1, 1], see `natural_gradient`.
+
+The deterministic tensors take SGD with momentum.
+
+The variance is the only state: h + δ = 1/(ess v) as received, so a round goes on where the last one
+ended. Some rules make a variance above the prior's. Then h < 0 at first, which is harmless because
+h + δ > 0, and the variance falls again, because every target s₀ + ess ĥ contains s₀. Times ess, h's
+recursion is that of the precision in `natural_gradient`, with ½ ĝ (θ − m) as the estimate of
 ∂E_q[mean NLL]/∂(log v): the code is the same.
 
-As the draw is shared by the batch, ĥ is noisy: in units of h + δ by about √(ess / batch_size),
-averaged over 1/ρ steps. For log-variances that are right to within one, ρ is at most
-2 batch_size / ess: 1/ρ is half of 1/kl_weight epochs. A larger ρ leaves them too low. For the
-same reason variances start best well below the squared means', at e⁻⁷ to e⁻⁹.
+The batch shares one draw, so ĥ is noisy: by about √(ess / batch_size) in units of h + δ, averaged
+over 1/ρ steps. For log-variances with an error below one, ρ must be at most 2 batch_size / ess: 1/ρ
+is half of 1/kl_weight epochs. A larger ρ leaves them too low. For the same reason variances should
+start well below the squared means, at e⁻⁷ to e⁻⁹.
 
 Reference: Shen et al. 2024 (variational learning is effective for large deep networks), with
 Lin, Schmidt and Khan 2020 for the term in ρ².

@@ -1,12 +1,12 @@
 """The mode of a convex last layer, by L-BFGS: it needs no step size, no epochs and no batches.
 
-Point weights W of the last layer go to where
+Point weights W of the last layer go to the minimum of
 
     n_k mean NLL(W) / κ + E(W)
 
-is least, κ the run's kl_weight and E the prior's negative log-density: a quadratic of any structure
-(`fedbary.aggregation.structures`), or of N(0, std²). The network's other weights must be frozen.
-Methods take the loss's curvature there.
+with κ the run's kl_weight. E is the prior's negative log-density: a quadratic of any structure
+(`fedbary.aggregation.structures`), or that of N(0, std²). The network's other weights must be
+frozen. Methods take the loss's curvature at the minimum.
 
 Reference: Liu and Nocedal, On the limited memory BFGS method, 1989.
 """

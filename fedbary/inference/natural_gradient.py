@@ -4,25 +4,25 @@ The objective, the draws and the means' SGD are those of `variational`,
 
     NELBO(q) = E_q[mean NLL] + KL(q ‖ prior) / ess,      ess = n_k / kl_weight,
 
-but a variance follows its natural gradient, on a scale that the data set. With the precision s =
-1/v, the prior's s₀ and g = ∂E_q[mean NLL]/∂(log v) the NELBO is least at
+but a variance follows its natural gradient, so the data set the scale of its steps. With the
+precision s = 1/v, the prior's s₀ and g = ∂E_q[mean NLL]/∂(log v) the NELBO is least at
 
     s* = s₀ + 2 ess g / v        (∂E/∂v = g/v),
 
-and a step moves a part ρ = `log_var_lr` of the way, G = s* − s, with the second-order term that
-keeps s positive whatever the noise in g:
+A step moves a part ρ = `log_var_lr` of the way G = s* − s. A second-order term keeps s positive
+whatever the noise in g:
 
     s ← s + ρ G + ρ² G² / (2 s) = s (1 + δ + ½ δ²),      δ = ρ G / s = 2 ρ ess ∂NELBO/∂(log v).
 
-|δ| is at most 1: below −1 the parabola would turn back up, and from a variance e¹⁰ times the
-optimum's one step would pass it by far. A variance too large thus falls by up to a factor 2.5 a
-step; one too small grows by ρ in log units a step, as under Adam.
+|δ| is held to at most 1: below −1 the parabola turns up again, and with a variance e¹⁰ times the
+optimum one step would go far beyond it. So a variance that is too large falls by up to a factor of
+2.5 per step. One that is too small grows by ρ in log units per step, as under Adam.
 
-ρ is also what averages the noise of one batch's g, over 1/ρ steps. In a linear layer of fan-in D
-that noise is, in units of s*, about √(ess / (D · batch_size)); `ivon` has the same without the D.
-In a network that starts untrained, ρ must leave the means time: where variances are optimal
-before there are features, the optimum is the prior. On Fashion-MNIST, some 200 steps a round,
-0.001 to 0.003 train well and 0.01 is too fast unless the variances start small (e⁻⁹).
+1/ρ is also the number of steps over which the noise of one batch's g is averaged. In a linear layer
+of fan-in D that noise is about √(ess / (D · batch_size)) in units of s*; `ivon` has the same
+without the D. In an untrained network, ρ must leave the means time: before there are features, the
+optimal variances are the prior's. On Fashion-MNIST, with some 200 steps per round, 0.001 to 0.003
+train well. 0.01 is too fast unless the variances start small (e⁻⁹).
 
 References: Khan and Rue 2023 (the Bayesian learning rule); Lin, Schmidt and Khan 2020 (the
 improved rule: the second-order term); Kingma, Salimans and Welling 2015 (local

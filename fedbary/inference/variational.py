@@ -4,10 +4,10 @@ The client minimises the negative evidence lower bound per example,
 
     NELBO(q) = E_q[mean NLL] + kl_weight · KL(q ‖ prior) / n_k,
 
-over the means and log-variances of its Gaussian tensors, one draw of the weights a step;
-deterministic tensors train along. Means take SGD with momentum. The gradient of a log-variance is
-of order 1/n_k, so SGD at the means' rate would leave the log-variances where they start. They take
-Adam, whose step does not depend on the gradient's scale. The KL is not built as a graph:
+over the means and log-variances of its Gaussian tensors, with one draw of the weights per step.
+Deterministic tensors train, too. Means take SGD with momentum. The gradient of a log-variance is of
+order 1/n_k, so SGD at the means' rate would leave the log-variances where they start. They take
+Adam, whose step does not depend on the gradient's scale. The KL's gradient is added in closed form:
 
     ∂KL/∂m = (m − m₀)/v₀,      ∂KL/∂(log v) = ½ (v/v₀ − 1).
 

@@ -2,18 +2,19 @@
 
 Clients infer by the local inference of the run. The server aggregates the posteriors q_k of a
 round, with weights w_k by size, as `rule` says. A rule is a reverse-KL or Wasserstein-2 barycentre,
-an average or a robust rule. RKLB is argmin_q Σ w_k KL(q ‖ q_k). Buffers are averaged. Then it may
-go on with momentum: with m_t the means, and the deterministic tensors, of the aggregate of a round
-that began from θ_t,
+an average or a robust rule. RKLB is argmin_q Σ w_k KL(q ‖ q_k). Buffers are averaged. The server
+may add momentum. A round began from θ_t, and its aggregate has the means (and deterministic
+tensors) m_t:
 
     u_t = β u_{t−1} + (m_t − θ_t),      θ_{t+1} = θ_t + u_t.
 
-The scales of Gaussians are the rule's own, so that variances stay positive, and so are buffers.
+Momentum leaves the scales of Gaussians and buffers as the rule gives them, so variances stay
+positive.
 
-It assumes that posteriors factorise over the weights, and that one Gaussian may stand for all
-clients: what sets clients apart is averaged, not kept.
+It assumes that posteriors factorise over the weights, and that one Gaussian can describe all
+clients: differences between clients are averaged, not kept.
 
-Messages: the posterior once each way, 2 numbers a Gaussian weight. Clients keep nothing.
+Messages: the posterior once each way, 2 numbers per Gaussian weight. Clients keep nothing.
 
 Cost: a client's round is the local inference. The server takes a weighted sum in the rule's
 coordinates, in about a plain mean's time, and keeps u. The settings `clipping` and `mixing`,

@@ -7,32 +7,31 @@ run's kl_weight, the paper's temperature τ,
     server:  λ_k ← λ_k + γ ρ (η(q_k) − η_g),
              η_g ← (1 − α) mean_k η(q_k) + α (η₀ + Σ_k λ_k),      α = 1/(1 + ρ K).
 
-With variances that are fixed and alike it is ADMM on the means, λ_k/η's precision its duals. With ρ
-= 1 and γ = 1/K, and all clients in every round, it is PVI with that damping: so by the defaults of
-both where clients are ten. A fixed point has q_k = η_g for every client, and is the mean-field
-posterior of all data, its likelihood to the power 1/κ; for linear models exactly. Convergence to it
-depends on γ. With ρ = 1 all of our linear problems reached it, fastest at γ = 0.1. Small ρ with γ =
-1 diverged.
+If all variances are equal and fixed, it is ADMM on the means. With ρ = 1, γ = 1/K and all clients
+in every round it is PVI with that damping. The defaults of both methods agree so for ten clients. A
+fixed point has q_k = η_g for every client. It is the mean-field posterior of all data, with the
+likelihood to the power 1/κ; for linear models exactly. Convergence to it depends on γ. With ρ = 1
+all of our linear problems reached it, fastest at γ = 0.1. Small ρ with γ = 1 diverged.
 
-It assumes that posteriors factorise, and clients that come back: K counts those that have ever
+It assumes that posteriors factorise, and that clients come back: K counts those that have ever
 replied. Deterministic tensors are averaged by size.
 
-Messages: to a client the global posterior and its cavity (4 numbers a Gaussian weight), back its
+Messages: to a client the global posterior and its cavity (4 numbers per Gaussian weight), back its
 posterior (2). Clients keep nothing.
 
 Cost: local steps cost what plain variational inference costs. The sites lie at the server, 2
-numbers a weight and client.
+numbers per weight and client.
 
 Use it where PVI's damping of 1/K is too slow.
 
-The defaults are the authors' on CIFAR-10, where kl_weight is 0.1 and prior_std 1.4; on
-Fashion-MNIST they take ρ = 0.2 and γ = kl_weight = 0.001. So small a γ is for so small a kl_weight.
-Otherwise sites hardly move and do not balance the prior, which draws the mean to 0 by α a round.
+The defaults are the authors' on CIFAR-10, where kl_weight is 0.1 and prior_std 1.4. On
+Fashion-MNIST they take ρ = 0.2 and γ = kl_weight = 0.001. A γ this small needs a kl_weight this
+small. Otherwise sites hardly move, and the prior draws the mean to 0 by α per round.
 
 Reference: the IVON-ADMM of Möllenhoff, Swaroop, Doshi-Velez and Khan, Federated ADMM from Bayesian
 Duality, ICLR 2026 (arXiv 2506.13150), with their public code team-approx-bayes/bayes-admm. That
-trains by IVON (inference=ivon here), and begins every local fit at the global precision. It holds
-the duals at the clients with the sign turned, and counts on every client in every round.
+code trains by IVON (inference=ivon here) and begins every local fit at the global precision. It
+holds the duals at the clients, with the opposite sign, and needs every client in every round.
 """
 
 from __future__ import annotations

@@ -1,19 +1,19 @@
 """ConjugateGaussian: the exact posterior of a linear regression from clients' sums, in one round.
 
-A client sends one triangle: the mean products of z = (φ, 1, y), its features, a one, its target.
-The server adds. With features centred at their mean m, A their scatter, n examples, the model is
+A client sends one triangle: the mean products of z = (φ, 1, y), the features, a one, the target.
+The server adds the triangles. With n examples, mean features m and their scatter A, the model is
 
     y = wᵀ (φ − m) + b + ε,    ε ~ N(0, s²),    w ~ N(0, s²/λ),    b free.
 
-The prior of s² and λ, which has the largest evidence, are those of Ridge. The posterior is
+The prior of s² is that of Ridge. So is λ: the value with the largest evidence. The posterior is
 
     s² ~ Q/χ²(n),    w | s² ~ N(ŵ, s² (A + λ)⁻¹),    b | s² ~ N(ȳ, s²/n),
 
-and what it predicts of a new target is a Student's t of n degrees of freedom,
+and the prediction for a new target is a Student's t of n degrees of freedom,
 
     ŵᵀ (φ − m) + ȳ,    squared scale Q/n · (1 + 1/n + (φ − m)ᵀ (A + λ)⁻¹ (φ − m)).
 
-Predictions are the mixture of `networks` draws of (w, b, s²), whose limit is that t. The model
+Predictions mix `networks` draws of (w, b, s²); with more draws they approach that t. The model
 itself is ŵ, its bias, and the noise's variance.
 
 It assumes a linear target and one noise for all. It answers with wide intervals where rows are few.

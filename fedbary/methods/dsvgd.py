@@ -1,50 +1,49 @@
 """DSVGD: global particles, and those of each client's data, by Stein variational gradient descent.
 
-The global density is q. Client k's, t_k, is the prior p_0 times the likelihood of its data, so q =
-p_0 Π_k t_k / p_0. A client moves M particles from the global ones by SVGD along
+The global density is q. Client k's density t_k is the prior p_0 times the likelihood of its data,
+so q = p_0 Π_k t_k / p_0. A client moves M particles from the global ones by SVGD along
 
     log q − log t_k + log p_0 + n_k · mean log-likelihood / α,
 
-and these are its q_k. The server moves particles by SVGD, too. It moves t_k's along log t_k + γ
-(log q_k − log q). It moves the global ones along log q + γ Σ_k (log q_k − log q), over the round's
-replies. With γ = 1 and one client a round, as published, q is q_k. At a fixed point q is the
-posterior of all data, with the prior counted once: the recursion is PVI's, over particles. Before
-there are particles, q and t_k are p_0 = N(0, prior_std²) itself.
+and these are its q_k. The server moves particles by SVGD, too: those of t_k along log t_k + γ (log
+q_k − log q), and the global ones along log q + γ Σ_k (log q_k − log q), over the round's replies.
+With γ = 1 and one client per round, as published, q becomes q_k. At a fixed point q is the
+posterior of all data, with the prior counted once: the recursion is PVI's, over particles. In the
+beginning there are no particles, and q and t_k are p_0 = N(0, prior_std²).
 
-Particles are densities by Gaussians around them, of the std `width`, 0.55 as published. Their
-logarithms are taken of no sum that underflows. With `width=0` mean and variance of the density are
-those of the particles, weight by weight, so that posteriors narrower than 0.55 are found. That is
-for one to three weights: quotients of densities of a few particles are rough, and in ten weights
-the recursion was seen to diverge. The published width is too wide to fail so, and blurs what
-clients say of one another.
+A density is a mixture of Gaussians around the particles, of the std `width`, 0.55 as published.
+With `width=0` it is one Gaussian per weight, with the mean and variance of the particles. This
+finds posteriors narrower than 0.55. It works for one to three weights: quotients of such densities
+are rough, and with ten weights the recursion diverged. The published width does not diverge, but it
+blurs what clients tell about one another.
 
-No site can be narrower than q, which holds it. If particles say so, in a weight, the quotient q/t_k
-is no density, and particles would run away along it. There, weight by weight,
+A site t_k cannot be narrower than q. If it is, in a weight, the quotient q/t_k is no density and
+particles would run away. For such a weight
 
 - the client leaves q/t_k out, so its q_k is the prior times its own likelihood;
 - the server takes q_k for t_k, and the product of all sites, p_0 Π_k t_k / p_0, for q.
 
-The server does the latter too where a quotient q_k/q would make a density wider than the prior: t_k
-then stays. It warns where the variances of q more than double in a round. Tried on one weight with
-three clients of 8, 20 and 60 examples, one client a round. After 24 rounds means were within .5 of
-the posterior's std, where they had run to 241. Variances were .5 to 1 of the posterior's. With all
-three a round means drift by up to 1, and variances fall to .2 to .65.
+If a quotient q_k/q would make a density wider than the prior, t_k stays and the server takes that
+product, too. It warns if the variances of q more than double in a round. This was tried on one
+weight and three clients of 8, 20 and 60 examples. With one client per round, means after 24 rounds
+were within .5 of the posterior's std (241 without the rule), and variances .5 to 1 of the
+posterior's. With all three per round means drift by up to 1 std, and variances fall to .2 to .65.
 
-It assumes few weights: SVGD's particles lie too close together in many dimensions, 20 of them at 27
-% of the variance of 10 weights and at 3 % of that of 100.
+It assumes few weights: in many dimensions SVGD's particles lie too close together. 20 of them have
+27 % of the variance of 10 weights, and 3 % of that of 100.
 
-Messages: 2 M + 1 models down (the global particles and t_k), M up; clients keep nothing. A client
-of the paper keeps t_k and moves it itself, which says the same. Here it lies at the server, so that
-a lost reply leaves no side with another view.
+Messages: 2 M + 1 models down (the global particles and t_k), M up; clients keep nothing. In the
+paper a client keeps t_k and moves it itself, with the same result. Here t_k lies at the server, so
+after a lost reply both sides still agree.
 
 Cost: a local step costs M of SGD's, of small networks in one batched product. The server holds M
-networks of each client; more particles than half of the memory holds are refused with their bytes.
+networks of each client. It refuses more particles than fit into half of the memory.
 
 Use it for small networks, such as those of regressions and tables, whose posterior is no Gaussian.
 
 `lr` is about the size of a step in each weight, whatever the gradient (published: 200 steps of
-0.001, batches of 100). At 0.01 and above rounds of a network of images come apart, so take less
-than an SGD's; `momentum` and `weight_decay` do nothing.
+0.001, batches of 100). Take less than for SGD: at 0.01 and above a network of images diverges.
+`momentum` and `weight_decay` do nothing.
 
 Traps of the public code: log(KDE + 1e-10) of a normalised density with std 0.55 in each weight has
 a gradient of exactly 0 at a few hundred weights. The cavity q/t_k is then inert, and clients train

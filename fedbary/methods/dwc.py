@@ -1,36 +1,37 @@
 """Distributed weight consolidation: the product of the clients' posteriors, the prior counted once.
 
-Every client infers under the same prior N(m₀, v₀), so in the product of K posteriors it stands K
+Every client infers under the same prior N(m₀, v₀). So the product of K posteriors contains it K
 times; the server takes K − 1 of them out,
 
     1/v = Σ_k 1/v_k − (K − 1)/v₀,      m = v (Σ_k m_k/v_k − (K − 1) m₀/v₀),
 
-where a v_k above v₀, which data cannot make, counts as v₀: then 1/v ≥ 1/v₀. Clients are not weighed
-by size: who has more data is more certain. Deterministic tensors are averaged by size.
+where a v_k above v₀, which data cannot cause, counts as v₀: then 1/v ≥ 1/v₀. Clients are not
+weighed by size, because more data already give a larger precision. Deterministic tensors are
+averaged by size.
 
-One round is exact, for any sizes, if local posteriors are exact and factorise. Features that are
-correlated at the clients shift the mean, which PVI mends over rounds, at four numbers a weight down
-where this sends two. With prior=normal each round is the same problem from a better start. With
-prior=global the last global posterior is the prior and the data of every round count anew: for
-clients that have new ones. With kl_weight κ below 1 the data count 1/κ times, as everywhere.
+One round is exact, for any sizes, if local posteriors are exact and factorise. If features are
+correlated at the clients, the mean is shifted. PVI corrects this over rounds, but sends four
+numbers per weight down in place of two. With prior=normal each round solves the same problem from a
+better initialisation. With prior=global the last global posterior is the prior, and the data of
+every round count again: this is for clients with new data. With kl_weight κ below 1 the data count
+1/κ times, as everywhere.
 
-The product of K posteriors is narrower than each of them. A client that began with its variances
+The product of K posteriors is narrower than each of them. A client that began with these variances
 would have to widen them K times in every round, and variances would fall from round to round. So
-client k begins with the part of the precision that is its own,
+client k begins with its own part of the precision,
 
     1/v_start = s₀ + (s_g − s₀) n_k / n,      s₀ = 1/v₀,      s_g = 1/v,
 
-n being the examples of the round that made v. The untrained start of round 1 stays as it is. So
-does prior=global, where s_g = s₀.
+with n the examples of the round that made v. Round 1 begins at the untrained variances, and
+prior=global at the prior's, where s_g = s₀.
 
-It assumes that posteriors are what they say, and that they factorise; features that are correlated
-at the clients break the latter.
+It assumes that local posteriors are right and factorise. Correlated features break the latter.
 
-Messages: the posterior once each way, 2 numbers a Gaussian weight, and n. Clients keep nothing.
+Messages: the posterior once each way, 2 numbers per Gaussian weight, and n. Clients keep nothing.
 
 Cost: a client's round is plain variational inference; the server takes two sums.
 
-Use it for one round, or few, where the prior is to count once and PVI's 4 numbers a weight are too
+Use it for one round, or few, if the prior shall count once and PVI's 4 numbers per weight are too
 many.
 
 Traps of public copies: one takes K priors out of the mean and K − 1 out of the precision; variances

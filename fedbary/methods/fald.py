@@ -12,17 +12,17 @@ at temperature T, whoever takes part. More local steps save communication. Their
 with their number and with what sets the clients apart. The global networks of the last rounds
 predict together.
 
-Mini-batches of B examples add noise of their own. With h the curvature of the mean NLL, the chain's
-temperature is about T + η h n/(2 B K) for K clients a round. Clients that are drawn anew each round
-add theirs. Both vanish with η.
+Mini-batches of B examples add noise. With h the curvature of the mean NLL, the chain's temperature
+is about T + η h n/(2 B K) for K clients per round. Drawing other clients in each round adds noise,
+too. Both vanish with η.
 
-The server tells p to the clients that it asks. A client that is asked and stays away is counted in
-p: that round's noise is then a little too large. A strategy in a Flower project of one's own knows
-no p; its `tell` may say `asked-examples` and `all-examples`. Without these p is 1.
+The server tells p to the clients that it asks. A client that is asked and does not answer is
+counted in p: that round's noise is then a little too large. A strategy in a Flower project of your
+own does not know p; its `tell` may send `asked-examples` and `all-examples`. Without these p is 1.
 
-It samples the posterior of all data, where SGHMC and SGLD sample each client's and mix them. Two
-rounds' networks are close together, so that those that are kept should lie apart (`thinning`), and
-the first ones not be kept at all (`burn_in`).
+It samples the posterior of all data. SGHMC and SGLD sample each client's posterior and mix them.
+The networks of neighbouring rounds are similar. So the kept ones should lie apart (`thinning`), and
+the first ones are dropped (`burn_in`).
 
 It assumes many rounds, hundreds and more, and point weights.
 
@@ -34,10 +34,10 @@ what does not fit into half of its memory.
 Use it where rounds are cheap and the posterior of all data is wanted, not a mixture of the
 clients'.
 
-The paper's clients count alike and average with probability 0.05 after each step; here they count
-by size, and average after every 20th. Its noise that clients have in common (τ) is left out, τ = 0:
-with one local step it leaves the mean's law as it is. So is the control variate of VR-FALD*, which
-takes the gradient of all data at a reference point, for clients that differ much.
+The paper's clients count alike and average with probability 0.05 after each step. Here they count
+by size, and average after every 20th step. The paper's noise that clients have in common is left
+out (τ = 0): with one local step it does not change the distribution of the mean. The control
+variate of VR-FALD*, for clients that differ much, is left out too.
 
 Trap: the public code for networks multiplies gradients by the number of clients, but not the noise,
 and samples at the temperature 1/K.

@@ -1,21 +1,21 @@
-"""FedAdam: the server takes the clients' mean step for a gradient, and goes along it by Adam.
+"""FedAdam: the server treats the clients' mean step as a gradient, and follows it by Adam.
 
-With the clients' mean θ̄, weighed by size, of what began at θ, and Δ = θ − θ̄,
+Clients begin at θ, and their mean, weighed by size, is θ̄. With Δ = θ − θ̄,
 
     m ← β₁ m + (1 − β₁) Δ,      v ← β₂ v + (1 − β₂) Δ²,      θ ← θ − η m / (√v + τ).
 
-Every weight moves by about η a round, however small its step, if that is above τ. At the defaults
+Every weight moves by about η per round, however small its step, if that is above τ. At the defaults
 it moves by 2.1 η at most while steps keep their size. Buffers are averaged.
 
-η has to be tried out: the reference does for every task, from 0.001 to 1.
+η must be tuned: the reference tunes it for every task, from 0.001 to 1.
 
 It assumes a common optimum, and point weights; the prediction is a point.
 
 Messages: the model once each way, as under FedAvg. Clients keep nothing.
 
-Cost: local steps cost FedAvg's; the server keeps m and v, 2 numbers a weight.
+Cost: local steps cost FedAvg's; the server keeps m and v, 2 numbers per weight.
 
-Use it for models whose tensors, embeddings say, move at unlike rates, with η tried out for the
+Use it for models whose tensors (such as embeddings) move at different rates, with η tuned for the
 task.
 
 Reference: Reddi et al., Adaptive Federated Optimization, ICLR 2021, Algorithm 2, as published

@@ -10,8 +10,8 @@ and θ_g ← m. Predictions are those of the K networks themselves (the paper's 
 from N(m, v), or of a linear model in closed form. The moments of batch norm are no weights: draws
 have their mean.
 
-It assumes that clients' data are alike: what sets their networks apart is taken for uncertainty,
-also where it is a difference of their data.
+It assumes that clients' data are alike. It treats differences between networks as uncertainty, even
+if they come from differences between the data.
 
 Messages: the model once each way, as under FedAvg. Clients keep nothing. A regression with
 noise=cross also shows each client the round's networks.

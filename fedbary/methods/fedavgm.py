@@ -1,6 +1,6 @@
-"""FedAvgM: the server goes along the clients' mean step with momentum.
+"""FedAvgM: the server follows the clients' mean step with momentum.
 
-With the clients' mean θ̄, weighed by size, of what began at θ,
+Clients begin at θ, and their mean, weighed by size, is θ̄:
 
     u ← β u + (θ − θ̄),      θ ← θ − η u.
 
@@ -14,9 +14,9 @@ It assumes a common optimum, and point weights; the prediction is a point.
 
 Messages: the model once each way, as under FedAvg. Clients keep nothing.
 
-Cost: local steps cost FedAvg's; the server keeps u, 1 number a weight.
+Cost: local steps cost FedAvg's; the server keeps u, 1 number per weight.
 
-Use it where FedAvg is unsteady, as with clients that differ, or few of many in a round.
+Use it where FedAvg is unsteady: if clients differ, or few of many take part in a round.
 
 Reference: Hsu, Qi and Brown, Measuring the Effects of Non-Identical Data Distribution for Federated
 Visual Classification, 2019; their β is 0.9, η = 1.

@@ -6,14 +6,14 @@ m = Σ_k w_k θ_k and draws networks,
     Gaussian:    θ ~ N(m, Σ_k w_k (θ_k − m)²), weight by weight,
     Dirichlet:   θ = Σ_k γ_k w_k θ_k / Σ_k γ_k w_k,   γ ~ Dirichlet(concentration, …),
 
-and the ensemble is these, the clients' networks and m; its prediction is the mean of theirs
-(Bayesian model averaging). A student then starts from m and learns what the ensemble answers to the
-server's inputs, without labels: targets ∝ p^{1/T} and SGD whose last iterates are averaged. It is
-what the next round starts from. The ensemble predicts by default (`predictive=members`); the
-student does with `predictive=montecarlo`.
+and the ensemble is these, the clients' networks and m. Its prediction is the mean of theirs
+(Bayesian model averaging). A student starts from m and learns the ensemble's answers to the
+server's inputs, without labels. Its targets are ∝ p^{1/T}, and the last iterates of its SGD are
+averaged. The next round starts from the student. The ensemble predicts by default
+(`predictive=members`); the student does with `predictive=montecarlo`.
 
-It assumes that the spread of the clients' networks around their mean is uncertainty, and inputs at
-the server that are like the clients' (`server_fraction`).
+It assumes that the spread of the clients' networks around their mean is uncertainty, and that the
+server has inputs like the clients' (`server_fraction`).
 
 Messages: the model once each way, as under FedAvg. Clients keep nothing.
 
@@ -23,11 +23,11 @@ prediction passes the whole ensemble.
 
 Use it under label skew, if the server has inputs.
 
-If paper and public code differ, the paper's text is followed. The code draws from a Gaussian of
-normalised differences per tensor with a tenth of their spread, and leaves w out of the Dirichlet.
-Traps of that code: it does not run as published; T = ½, the default here too, sharpens targets and
-thus spoils calibration (1 leaves them). The paper's distillation has some 10,000 inputs: of a few
-hundred no iterate is averaged, and the student is the last one.
+Paper and public code differ; this follows the paper. The code draws from a Gaussian of normalised
+differences per tensor, with a tenth of their spread, and leaves w out of the Dirichlet. Traps of
+that code: it does not run as published; T = ½, the default here too, sharpens targets and so spoils
+calibration (T = 1 does not). The paper distils on some 10,000 inputs. With a few hundred, no
+iterates are averaged, and the student is the last one.
 
 Reference: Chen and Chao, FedBE: Making Bayesian Model Ensemble Applicable to Federated Learning,
 ICLR 2021.

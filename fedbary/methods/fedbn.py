@@ -7,11 +7,11 @@ from the same batch norms.
 
 A client predicts by the global model with its own batch norms.
 
-There is no model for everybody: the global one has the batch norms of the start, so that its scores
-mean little; look at the clients' own. A new client takes part in a round to get batch norms. A
-model without batch norm keeps nothing: the method is then the barycentre, and the log says so. The
-networks that come with fedbary have none (resnet20 has group norm). A batch norm without running
-moments is not found and is averaged.
+There is no model for everybody. The global model has the initial batch norms, so its scores mean
+little; look at the clients' own. A new client must take part in a round to get batch norms. If a
+model has no batch norm, the method is the barycentre, and the log says so. The networks of fedbary
+have none (resnet20 has group norm). A batch norm without running moments is not recognised, and is
+averaged.
 
 The code keeps all tensors whose key holds "bn", unlike the paper. It scores each client's own
 model, as here. Both train point weights with FedAvg, which is `rule=FedAvg`.
@@ -19,8 +19,8 @@ model, as here. Both train point weights with FedAvg, which is `rule=FedAvg`.
 It assumes that clients' inputs differ in scale or style (scanners, hospitals), so that each needs a
 normalisation of its own.
 
-Messages: the model without its batch norms, 2 numbers a Gaussian weight. A client keeps its batch
-norms, a few numbers a channel.
+Messages: the model without its batch norms, 2 numbers per Gaussian weight. A client keeps its batch
+norms, a few numbers per channel.
 
 Cost: a round costs what barycentre's does.
 

@@ -4,32 +4,32 @@ Client k keeps h_k, at first 0, and minimises from the global θ
 
     ω_k · mean NLL_k(y) − ⟨h_k, y⟩ + ½ α ‖y − θ‖²,      ω_k = n_k N / n,
 
-then h_k ← h_k − α (y_k − θ), which is ω_k times the gradient at y_k if y_k is the minimum. With
-clients S of a round, N of all, the server takes
+then h_k ← h_k − α (y_k − θ), which is ω_k times the gradient at y_k if y_k is the minimum. With S
+the clients of a round and N the number of all, the server takes
 
     h ← h − (α/N) Σ_S (y_k − θ),      θ ← (1/|S|) Σ_S y_k − h/α.
 
 ω_k weighs clients by size, as the authors' code does: of equal sizes it is 1. Clients' steps
 are the run's SGD on that objective divided by ω_k. Buffers are averaged by size.
 
-If θ stands still, all y_k are θ, and h is the mean of the h_k and 0. So θ is the optimum of all
-data, however many local steps there are. FedAvg stands still elsewhere.
+At a fixed point all y_k are θ, and h, the mean of the h_k, is 0. So θ is the optimum of all data,
+however many local steps there are. FedAvg's fixed point is elsewhere.
 
 It assumes point weights, clients that come back, and local training that comes near the minimum.
-After few small steps h grows slowly, and a small α then carries θ past the clients' networks. The
+With few small steps h grows slowly, and a small α then carries θ past the clients' networks. The
 prediction is a point.
 
 Messages: the model once each way, as under FedAvg. A client keeps h_k of its last admitted reply, 1
-number a weight.
+number per weight.
 
 Cost: local steps cost FedAvg's; the server keeps h.
 
-Use it where clients differ and bytes are dear: SCAFFOLD sends twice as much. On digits (10 clients,
-Dirichlet α = 0.1, 5 epochs, 15 rounds, one seed) it is right on 96 % as FedAvg is, with an NLL of
-0.13 to 0.14.
+Use it where clients differ and bytes are scarce: SCAFFOLD sends twice as much. On digits (10
+clients, Dirichlet α = 0.1, 5 epochs, 15 rounds, one seed) it has FedAvg's accuracy, 96 %, and an
+NLL of 0.13 to 0.14.
 
-A larger α steadies, a smaller one hurries. With `compress` the server's h takes in the rounding of
-the y_k, which falls with their distance from θ.
+A larger α makes it steadier, a smaller one faster. With `compress` the server's h includes the
+rounding of the y_k, which falls with their distance from θ.
 
 Reference: Acar, Zhao, Matas Navarro, Mattina, Whatmough and Saligrama, Federated Learning Based on
 Dynamic Regularization, ICLR 2021, Algorithm 1; α there is 0.1 (MNIST) or 0.01 (CIFAR).

@@ -7,31 +7,31 @@ client,
     tilted:   q_k ≈ π_k · N(0, κ/(c n_k)) · p(D_k | θ)^(1/κ),
     server:   u_k ← β u_k + (s/C) (η(q_k) − η_g),      λ_k ← λ_k + u_k,      η_g = Σ_k λ_k,
 
-κ the run's kl_weight. The prior lies in the likelihoods: c is the weight decay of each, and the
-whole prior's precision is c n/κ. The first rounds begin from nothing, with a flat cavity. At a
-fixed point of Gaussians that factorise, η_g is the mean-field posterior of all data; for linear
-models exactly. It is PVI's recursion (see `PVI`) with momentum and the prior shared out.
+with κ the run's kl_weight. The prior is in the likelihoods: c is the weight decay of each, and the
+whole prior's precision is c n/κ. The first rounds begin with a flat cavity. At a fixed point of
+Gaussians that factorise, η_g is the mean-field posterior of all data; for linear models exactly. It
+is PVI's recursion (see `PVI`) with momentum, and with the prior divided among the clients.
 
-The tilted distribution is found by the run's local inference: natural_gradient is nearest to the
-paper's NGVI.
+The run's local inference finds the tilted distribution: natural_gradient is closest to the paper's
+NGVI.
 
-It assumes that posteriors factorise, and clients that come back. Deterministic tensors are averaged
+It assumes that posteriors factorise, and that clients come back. Deterministic tensors are averaged
 by size.
 
-Messages: to a client the global posterior and its cavity (4 numbers a Gaussian weight), back its
+Messages: to a client the global posterior and its cavity (4 numbers per Gaussian weight), back its
 posterior (2). Clients keep nothing.
 
 Cost: local steps cost what plain variational inference costs. The sites and their momentum lie at
-the server, 4 numbers a weight and client.
+the server, 4 numbers per weight and client.
 
 Use it with tens of clients, where PVI is slow; `FedSEP` holds no site of a client.
 
 Reference: Guo et al., Federated Learning as Variational Inference: A Scalable Expectation
 Propagation Approach, ICLR 2023. Its code is HanGuo97/expectation-propagation. There the mean is the
-average of SGD's iterates, and the precision comes apart, by a Laplace approximation say. Each
-likelihood counts 500 times (κ = 0.002 here). It starts at a checkpoint of FedAvg. Server and
-clients each have a momentum of the sum and of the site, so Σ λ_k is no longer η_g if some clients
-are away. Here momentum is the sites' alone, and it is.
+average of SGD's iterates, and the precision is found separately, for example by a Laplace
+approximation. Each likelihood counts 500 times (κ = 0.002 here). It starts at a checkpoint of
+FedAvg. The server has momentum for the sum and clients for their sites. So Σ λ_k differs from η_g
+if some clients are away. Here only the sites have momentum, and the two are equal.
 """
 
 from __future__ import annotations

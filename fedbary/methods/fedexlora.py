@@ -6,9 +6,9 @@ size,
 
     B ← Σ_k w_k B_k,      A ← Σ_k w_k A_k,      R ← R + Σ_k w_k B_k A_k − B A,
 
-with the new B and A on the right. So R + B A is R before it plus the clients' mean product. With A
-frozen (factor=B) the mean of products is the product with the mean, and there is no R. A network
-without adapters is averaged.
+with the new B and A on the right. So the new R + B A is the old R plus the clients' mean product.
+With A frozen (factor=B) the two are equal without R, so there is none. A network without adapters
+is averaged.
 
 It assumes point weights; the prediction is a point. Zeros count in a mean: a column that few
 clients train shrinks.
@@ -16,9 +16,9 @@ clients train shrinks.
 Messages: 1 model down and with factor=both R, as large as the adapted weights; 1 model up, without
 R. Clients keep nothing.
 
-Cost: the server multiplies the factors of each reply, out × in × rank a layer, and keeps R.
+Cost: the server multiplies the factors of each reply, out × in × rank per layer, and keeps R.
 
-Use it with factor=both where clients differ, and at sites of less memory or fewer examples.
+Use it with factor=both where clients differ, and where some sites have less memory or data.
 
 Reference: Singhal et al., FedEx-LoRA: Exact Aggregation for Federated and Efficient Fine-Tuning of
 Foundation Models, 2024; Cho et al., Heterogeneous LoRA for Federated Fine-tuning of On-Device

@@ -8,24 +8,24 @@ and client k's data from θ_k. With q(μ, Σ) = NIW(m₀, V₀, l₀, n₀) and 
     server:  m₀ = p Σ m_k / (N + λ),    l₀ = N + λ,    n₀ = N + d + 2
              V₀ = s² + N ε² + λ m₀² + Σ_k (p m_k² − 2 p m₀ m_k + m₀²).
 
-That is FedProx with a metric which the server learns. Here d = 1, a NIW for each weight; with all
-weights in one, d in n₀ would be their number. Predictions for everybody are drawn from the
-Student t of θ, N + 3 degrees of freedom and scale² V₀ (l₀ + 1)/(l₀ n₀), here a Gaussian of its
-variance. A client's own model is its network fitted anew, from m₀ with the precision
-(n₀ + d + 2)/V₀, when it is scored.
+That is FedProx with a metric that the server learns. Here d = 1: each weight has a NIW of its own.
+With one NIW for all weights, d in n₀ would be their number. Predictions for everybody are drawn
+from the Student t of θ, N + 3 degrees of freedom and scale² V₀ (l₀ + 1)/(l₀ n₀), here a Gaussian of
+its variance. A client's own model is its network fitted anew, from m₀ with the precision (n₀ + d +
+2)/V₀, when it is scored.
 
 It assumes that the clients' networks scatter about a common one, as draws from a Gaussian.
 
-Messages: m₀ and V₀ down, 2 numbers a weight, m_k up, as under FedAvg. Clients keep nothing.
+Messages: m₀ and V₀ down, 2 numbers per weight, m_k up, as under FedAvg. Clients keep nothing.
 
-Cost: a round costs FedAvg's, one in which clients are scored their training once more
-(`evaluate_clients`). The server keeps V₀.
+Cost: a round costs as much as FedAvg's. If clients are scored (`evaluate_clients`), they train once
+more. The server keeps V₀.
 
-Use it where clients are many and differ little by little.
+Use it where clients are many and each differs a little.
 
-Traps: the paper's s = κ = λ = 1 did not work. Tried on digits, with ten clients of some 130 images,
-20 rounds of 5 epochs and seed 0. The columns are the validation accuracy for everybody by draws,
-and that of clients' own models on what they hold out:
+Traps: the paper's s = κ = λ = 1 did not work. The table is for digits, with ten clients of some 130
+images, 20 rounds of 5 epochs and seed 0. The columns are the validation accuracy of draws for
+everybody, and that of clients' own models on what they hold out:
 
     s = κ = λ = 1                  12 %, 81 %    λ draws m₀ to 0, by N/(N + 1) a round
     s = κ = 1, λ = 0.01            10 %, 95 %    draws have a std of 0.3 per weight; m₀ has 92 %
@@ -33,7 +33,7 @@ and that of clients' own models on what they hold out:
     s = 0.1, κ = 0.01, λ = 1       38 %, 75 %
     s = 0.1, κ = 0.01, λ = 0.01    94 %, 95 %    the defaults: with κ = s² the pull is the paper's
 
-Clients that are not of the round do not count in N.
+N counts only the clients of the round.
 
 Reference: Kim and Hospedales, FedHB: Hierarchical Bayesian Federated Learning, 2023 (arXiv
 2305.04979); no public code was found. The formulas were derived anew and checked as the optimum.

@@ -5,10 +5,10 @@ With centres r_1 … r_J ~ N(0, I), the client's network from the equal mixture 
     client:  min over m_k of NLL_k(m_k) − log Σ_j exp(−‖m_k − r_j‖² / 2σ²)
     server:  c_kj = softmax_j(−‖m_k − r_j‖² / 2σ²),    r_j = Σ_k c_kj m_k / (σ² + Σ_k c_kj).
 
-Distances are over all weights, so that an assignment c_k is all but hard: clients are clustered by
-their networks. A client starts from the centre that fits its data best; by that the centres, which
-start as one network with noise of σ, come apart. A centre that no client is near stays where it is;
-the formula would send it to 0.
+Distances are over all weights, so an assignment c_k is nearly hard: clients are clustered by their
+networks. The centres start as one network with noise of σ. A client starts from the centre that
+fits its data best, which drives the centres apart. A centre that no client is near stays where it
+is; the formula would send it to 0.
 
 For everybody the centres predict together, p(y|x) = Σ_j g_j(x) p(y|x, r_j), with a gate g that
 federated averaging trains to tell from x which centre the client is near,
@@ -26,17 +26,17 @@ It assumes that there are kinds of clients, each with a network of its own.
 Messages: J centres and the gate down, beside the model that the run goes by, the largest cluster's;
 a network and the gate up. Clients keep nothing.
 
-Cost: a round costs FedAvg's twice and J passes forwards, one in which clients are scored the
-training once more. The server keeps J + 1 networks.
+Cost: a round costs twice FedAvg's and J forward passes. If clients are scored, they train once
+more. The server keeps J + 1 networks.
 
-Use it where clients fall into groups that nobody has named.
+Use it where clients fall into unknown groups.
 
-Trap: σ² counts per weight, and the pull 1/σ² against a sum over n_k examples: at σ = 0.1 and 600
-examples FedProx with μ = 0.17.
+Trap: the pull 1/σ² of each weight stands against a sum over n_k examples. With σ = 0.1 and 600
+examples it is FedProx with μ = 0.17.
 
 Reference: Kim and Hospedales, FedHB: Hierarchical Bayesian Federated Learning, 2023 (arXiv
-2305.04979); no public code was found. The server's step was checked as the optimum; of the gate
-only its use and that it is averaged were known, so its architecture and loss are ours.
+2305.04979); no public code was found. The server's step was checked as the optimum. The paper says
+of the gate only that it is used and averaged; its architecture and loss are ours.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ Messages: as under the rule alone, the model or the posterior once each way. Cli
 Cost: a client's round is the local inference. The server pays `server_epochs` over its examples a
 round and holds the round's K networks meanwhile.
 
-Use it where clients are of unlike worth, and a few labelled examples are at hand.
+Use it where some clients are more useful than others, and the server has a few labelled examples.
 
 Traps of the public code: its proxy set is a balanced 2 % of the *test* set, so it is scored on
 examples that it learned from. Its w counts batches. Its rate schedule never acts. Moments of batch

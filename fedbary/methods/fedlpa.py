@@ -10,14 +10,14 @@ posterior is N(M_k, (B̄_k ⊗ Ā_k)⁻¹). The server takes the mode M of the p
 by conjugate gradients. Tensors other than weights and biases of Linear and Conv2d layers are
 averaged by size.
 
-A client has a say where its loss is curved, which is for those whose labels differ and who meet
-once. With equal factors it is FedAvg, and so it nearly is where damping outweighs the slopes, as
-after long training; equal networks stay what they are. Further rounds begin from M.
+A client has influence in directions in which its loss is curved. With equal factors it is FedAvg.
+It nearly is, too, if damping outweighs the slopes, as after long training. Equal networks do not
+change. Further rounds begin from M.
 
-It assumes that layers are independent of each other, and a layer's inputs of its slopes. The
-prediction is a point.
+It assumes that layers are independent of each other, and that a layer's inputs are independent of
+its slopes. The prediction is a point.
 
-Messages: 1 model down; up 1 and two triangles a layer, (in + 1)(in + 2)/2 and out (out + 1)/2
+Messages: 1 model down; up 1 and two triangles per layer, (in + 1)(in + 2)/2 and out (out + 1)/2
 numbers: 1.5 models more of the cnn on Fashion-MNIST. Nothing is kept.
 
 Cost: a client pays about an epoch; the server K (in³ + out³) and some K (in² out + in out²) a step,

@@ -1,15 +1,15 @@
 """Federated posterior averaging: the server steps towards the product of Gaussian posteriors.
 
-A client runs SGD at a constant rate from θ_g. After the burn-in the mean of each epoch's iterates
-is taken for a sample x_1 … x_ℓ of its posterior (iterate averaging). The samples have the mean x̄
-and the columns A = [x_t − x̄]. With r = 1/(1 + (ℓ − 1) ρ) the shrunk covariance is C = r (I + ρ A
+A client runs SGD at a constant rate from θ_g. After the burn-in, the mean of each epoch's iterates
+counts as a sample x_1 … x_ℓ of its posterior (iterate averaging). The samples have the mean x̄ and
+the deviations A = [x_t − x̄]. With r = 1/(1 + (ℓ − 1) ρ) the shrunk covariance is C = r (I + ρ A
 Aᵀ). The client sends
 
     Δ = C⁻¹ (θ_g − x̄) = [b − A (I/ρ + Aᵀ A)⁻¹ Aᵀ b] / r,      b = θ_g − x̄,
 
-an ℓ × ℓ solve, in place of the published recursion, which is equal. The server goes along the
-weighted mean of Δ; where it is 0, θ is the mode of the product of the clients' Gaussians. One
-sample, or ρ = 0, is FedAvg's step.
+by an ℓ × ℓ solve, which equals the published recursion. The server follows the weighted mean of Δ.
+Where this mean is 0, θ is the mode of the product of the clients' Gaussians. With one sample, or ρ
+= 0, it is FedAvg's step.
 
 It assumes that the clients' posteriors are about Gaussian, and that SGD's iterates at a constant
 rate sample them. The prediction is a point.

@@ -6,30 +6,33 @@ at client k, from its last θ_k, over the round's mini-batches:
 
     θ ← θ − ε A [∇ mean NLL + κ (θ − m)/(n_k v)] + √(2 ε A κ / n_k) ξ,    A = 1/(1 + ε κ/(n_k v)),
 
-with ξ standard normal and κ = `kl_weight`. Batches of B examples add noise of their own, by which
-the chain is at the temperature κ + ε h n_k/(2B), h being the curvature of the mean NLL. So ε is the
-smaller of two. One is `lr` / (1 − `momentum`), as far as SGD goes. The other is s/h, with s =
-min(0.06, 2B/(3 n_k)) and the largest h at the round's start. The chain then forgets no faster than
-an epoch's batches cancel. It is SGD's rate in the first three quarters of the steps that are
-dropped, so that heads learn. A client without a head takes that rate in all of them. At κ = 1, the
-paper's value and the default, that is Langevin on −log p(D_k | θ, φ) − log p(θ | m, v). A smaller κ
-counts the data 1/κ times, as everywhere here. The constant A per weight keeps the prior's part
-stable. The part `burn_in` of the steps is dropped. Over the others the client takes three means: of
-∇_φ mean NLL at the φ that it was sent, of θ − m, and of (θ − m)². It sends these. The first is the
-gradient of the marginal likelihood over the head, by Fisher's identity. The server steps along its
-mean by size with Adam, and sets the prior to the optimum of EM,
+with ξ standard normal and κ = `kl_weight`. At κ = 1, the paper's value and the default, this is
+Langevin dynamics on −log p(D_k | θ, φ) − log p(θ | m, v). A smaller κ counts the data 1/κ times, as
+everywhere here. The constant A per weight keeps the prior's part stable.
+
+Batches of B examples add noise. With h the curvature of the mean NLL, the chain's temperature is κ
++ ε h n_k/(2B). So ε is the smaller of two: `lr` / (1 − `momentum`), as far as SGD goes, and s/h,
+with s = min(0.06, 2B/(3 n_k)) and the largest h at the round's start. The chain then forgets no
+faster than an epoch's batches cancel.
+
+The part `burn_in` of the steps is dropped. In the first three quarters of these, ε is SGD's rate,
+so that heads learn; a client without a head takes that rate in all of them. Over the other steps
+the client takes three means and sends them: of ∇_φ mean NLL at the φ that it was sent, of θ − m,
+and of (θ − m)². The first is the gradient of the marginal likelihood over the head, by Fisher's
+identity. The server steps along its mean by size with Adam, and sets the prior to the optimum of
+EM,
 
     m ← m + mean_k E[θ_k − m],      v ← mean_k E[(θ_k − m)²] − (mean_k E[θ_k − m])².
 
-A client predicts by the mean of its heads' predictions on the trunk that it is sent; for everybody
+A client predicts by the mean of its heads' predictions on the trunk that it is sent. For everybody,
 heads are drawn from the prior.
 
 It assumes that clients share features and differ in the head.
 
-Messages: the model both ways (2 numbers a weight of the head). A client keeps its chain's end and
+Messages: the model both ways (2 numbers per weight of the head). A client keeps its chain's end and
 `heads` samples.
 
-Cost: a round costs FedAvg's, forwards and backwards once a batch, though φ moves once a round.
+Cost: a round costs as much as FedAvg's, though φ moves only once.
 
 Use it where each client needs a head of its own and its uncertainty, and many short rounds are
 possible.
@@ -42,8 +45,8 @@ A prior that starts narrow holds the heads of few examples, so it starts at the 
 Tried on digits (ten clients of some 130 images, 20 rounds of 5 epochs, seed 0), before ε was set by
 n_k: validation accuracy was 90 % for everybody, and 93 % for clients' own models on held-out data.
 With log v from −7 it was 69 % and 80 %, and 75 % and 95 % with κ = 0.001, too. With log v from −4
-and κ = 0.1 it was 92 % and 95 %. Heads learn more slowly since: 50 % for everybody after as many
-rounds by these defaults (on the test set).
+and κ = 0.1 it was 92 % and 95 %. Now heads learn more slowly: with these defaults it is 50 % for
+everybody after as many rounds, on the test set.
 
 Reference: Kotelevskii et al., FedPop: A Bayesian Approach for Personalised Federated Learning,
 NeurIPS 2022; the code read is nkotelevskii/FedPop.

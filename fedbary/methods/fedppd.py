@@ -12,30 +12,30 @@ what the teacher answers,
     min over the student of  mean KL(p(y | x, teacher) ‖ p(y | x, student)),
 
 so that over the epochs it learns the mean prediction of the teacher's samples. The server takes the
-mean of both by n_k. Predictions are the student's alone: one pass, no draws.
+mean of both by n_k. The student alone predicts: one pass, no draws.
 
-It assumes that one network can hold the predictive, and chains long enough to move.
+It assumes that one network can express the predictive distribution, and that chains are long enough
+to move.
 
 Messages: 2 models either way. Clients keep nothing.
 
-Cost: a client pays seven passes an epoch for SGD's one: the teacher's step, and for each of the
-student's three passes the teacher's answers and its own step. The server keeps the teacher.
+Cost: a client makes seven passes per epoch where SGD makes one: the teacher's step, and for each of
+the student's three passes the teacher's answers and a step. The server keeps the teacher.
 
 Use it where a prediction must cost one pass.
 
-The paper has one pass of the student an epoch and half of the teacher's rate here (0.055 on
-CIFAR-10), which take a hundred rounds or more. Its student is larger than the teacher; here both
+The paper has one pass of the student per epoch and half of the teacher's rate here (0.055 on
+CIFAR-10). That takes a hundred rounds or more. Its student is larger than the teacher; here both
 are the run's network. The paper also distils at the server, as FedBE does; that is left out, for
 the mean is its default.
 
-Mini-batches of B examples add noise of their own at this rate. With h the curvature of the mean
-NLL, the teacher is at the temperature T + (η/2) h n_k/(2B). That is about 2 for n_k = 1080, B = 32
-and h = 1. It is nearer to T if a round has more epochs. It is left as published: what the student
-learns is a mean over the teacher's way, and a rate by n_k (see SGHMC) would hardly move it in a
-round.
+Mini-batches of B examples add noise at this rate. With h the curvature of the mean NLL, the
+teacher's temperature is T + (η/2) h n_k/(2B). That is about 2 for n_k = 1080, B = 32 and h = 1. It
+is nearer to T if a round has more epochs. It is left as published: the student learns a mean over
+the teacher's path, and a rate set by n_k (see SGHMC) would hardly move the teacher in a round.
 
-Trap of the public code: its noise, (2 √η / n_k) z, is a temperature of 4/n_k, of hundreds of
-examples nearly none.
+Trap of the public code: its noise, (2 √η / n_k) z, has the temperature 4/n_k, nearly none for
+hundreds of examples.
 
 Reference: Bhatt, Gupta and Rai, Bayesian Federated Learning via Predictive Distribution
 Distillation, 2022.

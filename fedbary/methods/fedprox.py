@@ -4,9 +4,9 @@ A client minimises
 
     mean NLL_k(θ) + ½ μ ‖θ − θ_g‖²
 
-from θ_g, the square of the norm, not the norm; the server averages by size. The term is the prior
-N(θ_g, 1/(n_k μ)) per weight. It keeps clients whose data differ from drifting apart in many local
-steps, at the price of smaller steps: μ = 0 is FedAvg, a large μ stands still.
+from θ_g. (It is the square of the norm, not the norm.) The server averages by size. The term is the
+prior N(θ_g, 1/(n_k μ)) per weight. It keeps clients whose data differ from drifting apart in many
+local steps, but makes steps smaller: μ = 0 is FedAvg, with a large μ nothing moves.
 
 It assumes that a good common model lies near the global one, and point weights; the prediction is a
 point.

@@ -5,18 +5,19 @@ With the tilted distributions of `FedEP`, w_k = n_k/n and C replies in a round,
     cavity:   π_k = (1 − w_k) η_g,
     server:   u ← β u + (s/C) Σ_k (η(q_k) − η_g),      η_g ← η_g + u.
 
-A client's site is taken for its share of the whole. L_k is what a likelihood adds. If it did not
-depend on its cavity, the distance to η_g = Σ L_k would shrink by 1 − s/K a round without momentum.
-That holds for linear models of independent features. In general the fixed point is not that of EP.
+A client's site is approximated by its share of the whole. L_k is what a likelihood adds. If L_k
+does not depend on the cavity, the distance to η_g = Σ L_k shrinks by 1 − s/K per round without
+momentum. That holds for linear models of independent features. In general the fixed point is not
+that of EP.
 
-It assumes that a client's site is its share of the whole, as where clients' data are alike.
+It assumes that a client's site is its share of the whole, which holds if clients' data are alike.
 Deterministic tensors are averaged by size.
 
-Messages: to a client the global posterior (2 numbers a Gaussian weight) and the number of examples
-of the others that have ever replied, back its posterior (2). Clients keep nothing.
+Messages: down the global posterior (2 numbers per Gaussian weight) and the number of examples of
+the others that have ever replied; up the client's posterior (2). Clients keep nothing.
 
-Cost: local steps cost what plain variational inference costs. The server holds 4 numbers a weight,
-however many clients there are.
+Cost: local steps cost what plain variational inference costs. The server holds 4 numbers per
+weight, however many clients there are.
 
 Use it for a federation of many clients, where PVI and FedEP hold too much.
 

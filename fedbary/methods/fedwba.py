@@ -4,21 +4,21 @@ Client k moves its own M particles, from where its last round left them, by SVGD
 
     n_k · mean log-likelihood + log p_g,
 
-p_g being the global particles smoothed by Gaussians of the std `width`; in round 1 N(0,
+where p_g is the global particles smoothed by Gaussians of the std `width`, in round 1 N(0,
 prior_std²). These particles are its model. The server looks for M points x_i that are the
-barycentre of the clients' particles y_ki in Wasserstein-2 distance, all clients alike: from their
-mean it goes on
+Wasserstein-2 barycentre of the clients' particles y_ki, with equal weights. From their mean it
+repeats
 
     x_i ← (1/K) Σ_k y_k,π_k(i),      π_k = argmin over assignments of Σ_i ‖x_i − y_k,π(i)‖²,
 
-until it stands still. For all to predict together these are the networks.
+until the points do not change. They are the networks that predict together for everybody.
 
-The prior holds each client's data of the rounds before: a client's data count again each round, as
-far as `width` lets them.
+The prior contains each client's data of earlier rounds. So a client's data count again in each
+round; a larger `width` lessens this.
 
-It assumes clients that want models of their own, and few weights: SVGD's particles lie too close
-together in many dimensions, 20 of them at 27 % of the variance of 10 weights and at 3 % of that of
-100.
+It assumes that clients want models of their own, and that weights are few: in many dimensions
+SVGD's particles lie too close together. 20 of them have 27 % of the variance of 10 weights, and 3 %
+of that of 100.
 
 Messages: M + 1 models down, M up; a client keeps M.
 

@@ -7,15 +7,16 @@ over rounds and clients, round r is
     server:  θ_g ← Σ_k w_k S_k θ_k / Σ_k w_k S_k,      S_k = ((r − 1) Ω + F_k) / r + λ/n,
              Ω   ← ((r − 1) Ω + Σ_k w_k F_k) / r,
 
-and predictions are drawn from N(θ_g, 1/(n Ω + λ)). n are the examples of all clients, whoever takes
-part: Ω is a mean over examples. (A strategy without a roster knows the replies' examples alone.)
-The paper's Ω is the sum over rounds, and its penalty divides it by r, which is the same. The sum as
-a precision of draws would count the data once a round. In round 1 there is no Ω, and no penalty.
+and predictions are drawn from N(θ_g, 1/(n Ω + λ)), with n the examples of all clients, whoever
+takes part: Ω is a mean over examples. (A strategy without a roster knows only the replies'
+examples.) The paper's Ω is the sum over rounds, and its penalty divides by r, which is the same. As
+a precision of draws, the sum would count the data once per round. In round 1 there is no Ω and no
+penalty.
 
-With equal F_k it is FedAvg; a factor that all S_k share leaves θ as it is.
+With equal F_k it is FedAvg; a factor that all S_k share does not change θ.
 
-It assumes what Laplace's approximation does (see Laplace); the penalty adds that what moved little
-in loss may move, as in elastic weight consolidation.
+It assumes what Laplace's approximation does (see Laplace). By the penalty, weights that hardly
+change the loss may move, as in elastic weight consolidation.
 
 Messages: 2 models either way. Clients keep nothing.
 
@@ -24,10 +25,10 @@ Cost: a client pays a pass for F, one to two epochs. The server keeps Ω.
 Use it under label skew, where clients' networks drift apart.
 
 Traps of the public code: the penalty reads its weights from `state_dict()`, which is detached, so
-it has no gradient and never acts. An ε = 1e-5 in the denominator alone shrinks weights, to 0.09 of
-themselves at Ω = 1e-6 (here a prior counts in both). It sums squared gradients of batches of all
-epochs, which is about the Fisher over the batch's size times the epochs. Its `strength` runs from 0
-to 1e4.
+it has no gradient and never acts. An ε = 1e-5 in the denominator alone shrinks weights, by a factor
+of 0.09 at Ω = 1e-6 (here a prior is in numerator and denominator). It sums squared gradients of
+batches of all epochs, which is about the Fisher over the batch's size times the epochs. Its
+`strength` runs from 0 to 1e4.
 
 Reference: Liu et al., A Bayesian Federated Learning Framework with Online Laplace Approximation,
 2021 (IEEE TPAMI 2024).

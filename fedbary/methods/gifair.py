@@ -9,21 +9,21 @@ which lies within lr (1 ± c); the server averages by size. The penalty behind i
 over the pairs of clients: with c < 1 the objective still falls with every client's loss. A client
 without a last loss trains at lr, as all do in the first round; c = 0 is FedAvg.
 
-It assumes that clients tell their losses truly; who claims a large loss has a higher rate for
-itself alone. The prediction is a point.
+It assumes that clients tell their losses truly. A client that claims a large loss raises only its
+own rate. The prediction is a point.
 
-Messages: as under FedAvg, once the model either way, a rate to the client and the mean loss of its
-last epoch back, as a tensor that admission checks. Clients keep nothing.
+Messages: the model once each way, as under FedAvg; also a rate down, and up the mean loss of the
+last epoch, as a tensor that admission checks. Clients keep nothing.
 
-Cost: local steps cost what FedAvg's cost. The server keeps two numbers a client.
+Cost: local steps cost what FedAvg's cost. The server keeps two numbers per client.
 
 Use it where clients should fare alike on their own data.
 
 Reference: Yue, Nouiehed and Al Kontar, GIFAIR-FL: A Framework for Group and Individual Fairness in
 Federated Learning, INFORMS Journal on Data Science 2023. Its code, UMDataScienceLab/GIFAIR-FL,
-draws clients by w_k and takes their plain mean: as clients are drawn alike here, they count by
-size, which estimates the same. It ranks by random losses at first, takes the loss over all of a
-round's epochs, and its test loop scores one client for all.
+draws clients by w_k and takes their plain mean. Here clients are drawn uniformly and weighed by
+size, which estimates the same. That code ranks by random losses at first, takes the loss over all
+of a round's epochs, and its test loop scores one client for all.
 """
 
 from __future__ import annotations

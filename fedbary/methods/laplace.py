@@ -12,23 +12,23 @@ server multiplies these,
 
     s = Σ_k n_k F_k + λ,      θ = Σ_k (n_k F_k + λ n_k/n) θ_k / s,
 
-where a sum over a part of the clients stands for all: it is divided by their part of the n examples
-of all clients. (A strategy without a roster knows the replies' examples alone.) The next round
-starts from θ. Predictions are of networks drawn from N(θ, 1/s).
+If only some clients reply, their sum is scaled up: it is divided by their share of all clients' n
+examples. (A strategy without a roster knows only the replies' examples.) The next round starts from
+θ. Networks drawn from N(θ, 1/s) predict.
 
-A network's draws are too wide in directions that F does not see, and a smaller λ makes them wider.
-So λ is large by default. It is no prior of the training: that is `weight_decay` (λ/n is the same
-prior). Then linear models with orthogonal features are exact under ggn. Those of fisher, the
-default, are so in expectation only: F uses the labels that occurred, and with 280 examples
-precisions of .77 to .82 of the truth were seen.
+Draws are too wide in directions in which F is near 0, and a smaller λ makes them wider. So λ is
+large by default. It is not the prior in training: that is `weight_decay` (λ/n is the same prior).
+With equal priors, linear models with orthogonal features are exact under ggn. Under fisher, the
+default, they are exact only in expectation: F uses the labels that occurred. With 280 examples,
+precisions were .77 to .82 of the truth.
 
-It assumes that the loss is quadratic around θ_k and weights do not matter together. With equal F it
+It assumes that the loss is quadratic around θ_k, without interactions of weights. With equal F it
 is FedAvg.
 
 Messages: 1 model down, 2 up. Clients keep nothing.
 
-Cost: a pass over the data for F, about one to two epochs more a round; ggn takes one for each
-output. Per-example gradients are held for some 64 MB at a time. The server keeps s.
+Cost: a pass over the data for F, about one to two epochs more per round; ggn takes one for each
+output. Per-example gradients take some 64 MB at a time. The server keeps s.
 
 Use it to make the network of an existing FedAvg uncertain.
 

@@ -5,14 +5,15 @@ layer,
 
     G_k = (1/n_k) Σ_i J_iᵀ Λ_i J_i,
 
-J being the outputs' Jacobian and Λ the loss's Hessian by the outputs. It is exact, as outputs are
-linear there. With n the examples of all clients and the prior N(0, 1/λ) its posterior is
+with J the outputs' Jacobian and Λ the loss's Hessian by the outputs. It is exact, because outputs
+are linear in these weights. With n the examples of all clients and the prior N(0, 1/λ) its
+posterior is
 
-    q_k = N(θ_k, (n G_k + λ)⁻¹),
+    q_k = N(θ_k, (n G_k + λ)⁻¹).
 
-its data counted n/n_k times, so that w_k = n_k/n weighs what every client says of all data. The
-server takes their barycentre. RKLB's is C⁻¹ = Σ n_k G_k + λ, the product of the likelihoods with
-the prior once. WB's is the Wasserstein-2 barycentre, by a fixed point
+Its data count n/n_k times: each client estimates the posterior of all data, and w_k = n_k/n weighs
+these estimates. The server takes their barycentre. RKLB's is C⁻¹ = Σ n_k G_k + λ, the product of
+the likelihoods with the prior once. WB's is the Wasserstein-2 barycentre, by a fixed point
 (`fedbary.aggregation.covariance`). All other weights are averaged by size. The next round starts
 from the mean, and predictions are of `networks` networks whose last layer is drawn from N(m, C).
 
@@ -26,10 +27,11 @@ whatever the correlations. The mean-field methods are not.
     shared      d²/2: one matrix for all classes, Böhning's bound on a softmax
     diagonal    C d
 
-Others than full take RKLB alone. A Kronecker product of means is a mean of such products only
-nearly: means m are exact by conjugate gradients, draws are of the clients' summed factors.
+All but `full` work only with RKLB. The product of mean Kronecker factors is not exactly the mean of
+the products. So means m are solved exactly, by conjugate gradients; draws use the summed factors.
 
-It assumes that the loss is quadratic in the last layer, and features the same at all clients.
+It assumes that the loss is quadratic in the last layer, and that all clients have the same
+features.
 
 Messages: 1 model down; up 1 and G. A full G has p (p + 1)/2 numbers (8 models of the cnn: p = 850),
 and more than `most_weights` are refused. To clients that score, the drawn last layers: so

@@ -11,19 +11,19 @@ with τ = tr S/(n d), S = W + Σ_c n_c κ/(n_c + κ) (m_c − m)(m_c − m)ᵀ. 
     log p = ½ d Σ_c log κ/(κ + n_c) + ½ ν log|Ψ| − ½ (ν + n) log|Ψ + S|
             + log Γ_d(½ (ν + n)) − log Γ_d(½ ν) − ½ n d log π.
 
-κ is a variance component: s² = tr W/(n − C) is the variance within, and
+κ is a variance component: s² = tr W/(n − C) is the variance within classes, and
 
     s²/κ = (Σ_c n_c ‖m_c − m‖²/(C − 1) − s²)/n₀,    n₀ = (n − Σ n_c²/n)/(C − 1).
 
-So neither takes a label that is held out. The posterior means
+So neither needs held-out labels. The posterior means
 
     Σ = (Ψ + S)/(ν + n − d − 1),  μ_c = (n_c m_c + κ m)/(n_c + κ),  π_c = (n_c + 1)/(n + C)
 
 give the logits φᵀ Σ⁻¹ μ_c − ½ μ_cᵀ Σ⁻¹ μ_c + log π_c: a linear layer, which is the model.
 
-It assumes that classes have one covariance. Probabilities are too sure where features are not
-Gaussian: `calibrate=temperature` mends them. A class that nobody holds gets the mean of all. There
-may be fewer examples than features.
+It assumes that all classes have the same covariance. If features are not Gaussian, probabilities
+are too sure: `calibrate=temperature` corrects them. A class without examples gets the mean of all.
+There may be fewer examples than features.
 
 Messages: the network down; up C + C d + d (d + 1)/2 numbers, once. A further round counts only
 clients that are new. The server keeps each client's sums. With `epsilon` a client adds Gaussian

@@ -6,24 +6,23 @@ v_k of the global posterior v, in turns,
     q_k:  E_q[mean NLL] + ζ/n_k · KL(q_k ‖ v_k),          v_k:  KL(q_k ‖ v_k),
 
 and sends v_k. The server takes v ← (1 − β) v + β Σ w_k v_k on means and on ρ, σ = softplus(ρ). Each
-v_k starts from v every round. It takes an Adam step for every `steps_per_global` steps of q_k,
-after each epoch together. The run's local inference trains q_k, begun anew each epoch (the code
-keeps both optimisers' states). The objective is known by the paper's abstract shape and by
-unofficial code, whose 20 · 5 steps a round and rates are the defaults here.
+v_k starts from v every round. After each epoch it takes one Adam step for every `steps_per_global`
+steps of q_k. The run's local inference trains q_k, with a new optimiser state each epoch (the code
+keeps both states). The paper gives the objective only in general form. Details are from unofficial
+code, whose 20 · 5 steps per round and rates are the defaults here.
 
 The exact global step (`global_step=exact`): clients send q_k, and v ← the forward-KL barycentre of
 these with equal weights, which is argmin_v Σ_k KL(q_k ‖ v). With ζ = 1 that is EM of a model with
-random effects, and v its marginal-likelihood optimum. It costs q_k's privacy.
+random effects, and v its marginal-likelihood optimum. Clients then reveal q_k.
 
-Predictions: a client's own are drawn from q_k, those for everybody from v. Deterministic tensors
-are averaged by size, a client's own those that it trained last.
+A client's own predictions are drawn from q_k, those for everybody from v. Deterministic tensors are
+averaged by size; a client's own model has those that it trained last.
 
 It assumes that clients differ as draws from one Gaussian do.
 
-Messages: the model both ways (2 numbers a Gaussian weight), v_k in place of q_k. A client keeps q_k
-(2).
+Messages: the model down, v_k up (2 numbers per Gaussian weight each). A client keeps q_k (2).
 
-Cost: a round costs what the local inference costs, and one step of 2 numbers a weight for every
+Cost: a round costs what the local inference costs, and one step of 2 numbers per weight for every
 five.
 
 Use it where clients' labels differ and each has enough of its own.

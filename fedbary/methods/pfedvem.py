@@ -7,14 +7,14 @@ ones, is common. A client's round, by variational EM:
     E:      head: `head_steps` steps on all its examples of mean NLL + kl/n_k KL(q_k ‖ N(m_g, ρ_k²))
     base:   the round's epochs of mini-batches, the head drawn and left as it is
 
-and it sends base, m_k and ρ_k². The server averages the base by size, and the head by confidence,
-without regard to size: m_g = Σ m_k ρ_k⁻² / Σ ρ_k⁻².
+It sends the base, m_k and ρ_k². The server averages the base by size. It averages the head by
+confidence, not by size: m_g = Σ m_k ρ_k⁻² / Σ ρ_k⁻².
 
-Predictions are those of the means, without draws: a client's own head on the base as it trained it,
-the global head on the global base. New clients start from the variances that the run starts with
-(`init_log_var`; the paper's σ = 1 is 0).
+Predictions use the means, without draws: a client's own head on the base as it trained it, the
+global head on the global base. New clients start from the run's initial variances (`init_log_var`;
+the paper's σ = 1 is 0).
 
-It assumes that a client's head differs from the global one by as much in each weight.
+It assumes that a client's head differs from the global one by the same amount in each weight.
 
 Messages: the model down, of which the head's variances never change; its means and a number up, as
 under FedAvg. A client keeps m_k and v_k of the head, and the base that it trained last.
@@ -24,10 +24,10 @@ Cost: a round costs the base's epochs and `head_steps` passes over the client's 
 Use it where clients' classes differ.
 
 Traps of the public code: it trains all clients each round and draws those that are averaged. It
-sums the loss over the examples at a fixed rate, which explodes if they are many (here it is their
-mean, as everywhere, and the rate the run's). Its 1/ρ² is unbounded, so one client whose head lies
-on the global one owns it. Here ρ_k² is held above `least_rho`². In public code ρ_k is that from
-before the E step, as here. There the head's biases are Gaussian too; here they are points, of the
+sums the loss over the examples at a fixed rate, which diverges if they are many (here the loss is a
+mean, as everywhere, and the rate the run's). Its 1/ρ² is unbounded, so a client whose head equals
+the global one decides it alone. Here ρ_k² is held above `least_rho`². In the code ρ_k is that from
+before the E step, as here. Its head's biases are Gaussian; here they are points, and belong to the
 base.
 
 Reference: Zhu, Ma and Blaschko, Confidence-aware Personalized Federated Learning via Variational

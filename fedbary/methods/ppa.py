@@ -1,21 +1,20 @@
 """Population pooling: mean and variance of numbers drawn from the clients' posteriors.
 
 The server draws N_k = ⌊draws · w_k⌋ numbers per weight from each N(m_k, v_k), at least one. It
-takes the mean and the unbiased variance of them all, N = Σ N_k. They depend on the draws through
-their mean x̄_k and sum of squares S_k alone, so these two are drawn in place of N_k numbers, which
-is the same:
+takes the mean and the unbiased variance of all N = Σ N_k. These depend on the draws only through
+their mean x̄_k and sum of squares S_k. So it draws those two in place of N_k numbers:
 
     x̄_k ~ N(m_k, v_k/N_k),      S_k ~ v_k χ²(N_k − 1),
     m = Σ N_k x̄_k / N,      v = (Σ S_k + Σ N_k (x̄_k − m)²) / (N − 1).
 
-It is FKLB, the moments of the mixture, with noise: of about √(v/draws) in m and √(2/draws), 4 % of
-the default, in v, anew each round. Deterministic tensors are averaged by size.
+It is FKLB, the moments of the mixture, with noise that is new each round: about √(v/draws) in m,
+and a part √(2/draws) of v, 4 % at the default. Deterministic tensors are averaged by size.
 
 It assumes nothing beyond posteriors that factorise.
 
-Messages: the posterior once each way, 2 numbers a Gaussian weight. Nothing is kept.
+Messages: the posterior once each way, 2 numbers per Gaussian weight. Nothing is kept.
 
-Cost: a client's round is the local inference; the server pays 50 ns a weight and client.
+Cost: a client's round is the local inference; the server pays 50 ns per weight and client.
 
 Use it to repeat the paper; FKLB for all else.
 

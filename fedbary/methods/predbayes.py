@@ -1,6 +1,6 @@
 """β-PredBayes: between the mixture and the product of the clients' predictions, β learned.
 
-A client samples its posterior by SGHMC (see SGHMC); of its M samples' predictions p_k is the mean.
+A client samples its posterior by SGHMC (see SGHMC); p_k is the mean prediction of its M samples.
 With the product of experts P ∝ Π_k p_k and the mixture Q = Σ_k p_k / K, the prediction is
 
     p_β ∝ P^β Q^{1−β},      β = argmin over [0, 1] of the NLL of the server's own examples,
@@ -8,13 +8,14 @@ With the product of experts P ∝ Π_k p_k and the mixture Q = Σ_k p_k / K, the
 by Adam from β = ½. For a number with moments (m_k, v_k), P has 1/v_P = Σ 1/v_k and m_P = v_P Σ
 m_k/v_k. Q has the mixture's moments, and p_β the precision β/v_P + (1−β)/v_Q. The product is right
 if clients' data are independent pieces of one set and the prior counts for little. It is too sure
-if predictions agree for other reasons. The mixture ignores how sure the clients are together.
+if predictions agree for other reasons. The mixture ignores that the clients together are surer than
+each.
 
-Further rounds start from the clients' mean sample, which is not published. Class weights of tables
+Further rounds start from the clients' mean sample; the paper has one round. Class weights of tables
 act on β through the weighted loss, and are taken out of p_β, not of each p_k.
 
-It assumes labelled examples at the server (`server_fraction`; published 20 % of the training data)
-that are no test data.
+It assumes labelled examples at the server (`server_fraction`; published: 20 % of the training
+data), which must not be test data.
 
 Messages: 1 model down, M up. Clients keep nothing.
 
@@ -24,8 +25,8 @@ half of its memory, and learns one number. A prediction passes all networks.
 Use it where one round is all there is (`rounds=1` and many local epochs), for classes and for
 numbers.
 
-Published chains are of 5 cycles of 5 epochs, with noise in the last 2 of each, at friction 0.9 and
-a rate of 0.1 that falls to 0. In mini-batches they are far from temperature 1 (see SGHMC), so that
+Published chains have 5 cycles of 5 epochs, with noise in the last 2 of each, at friction 0.9 and a
+rate that falls from 0.1 to 0. With mini-batches they are far from temperature 1 (see SGHMC). So
 here the chain is SGHMC's at that friction. The published distillation into one network is left out:
 FedBE has it.
 

@@ -1,17 +1,18 @@
 """PropFair: clients gain as much in proportion, by a loss that grows steep where it is large.
 
-ℓ is the mean loss of a batch. The baseline M is the worst loss that is reckoned with. A client
+ℓ is the mean loss of a batch. The baseline M is the largest loss that is expected. A client
 minimises
 
     −M log(1 − ℓ/M)   where M − ℓ ≥ ε,      ℓ   elsewhere,
 
 from the global model, and the server averages by size. The sum Σ_k w_k log(M − ℓ_k) is the
 logarithm of a Nash product of the utilities M − ℓ_k. Its optimum is proportionally fair. The
-gradient is that of ℓ times M/(M − ℓ), from 1 at ℓ = 0 to M/ε, so clients that fare badly have more
-say. Batches beyond M − ε count as under FedAvg; an untrained network's are such. M → ∞ is FedAvg.
+gradient is that of ℓ times M/(M − ℓ), from 1 at ℓ = 0 to M/ε, so clients with large losses have
+more influence. Batches with a loss above M − ε, as of an untrained network, count as under FedAvg.
+M → ∞ is FedAvg.
 
-It assumes losses between 0 and M, as those of classifiers are; a regression's likelihood may be
-negative and gives clients of little noise less say. The prediction is a point.
+It assumes losses between 0 and M, such as a classifier's. A regression's loss may be negative;
+clients with little noise then have less influence. The prediction is a point.
 
 Messages: the model once each way, as under FedAvg. Clients and server keep nothing.
 

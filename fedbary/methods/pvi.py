@@ -9,36 +9,35 @@ The prior of a client is the cavity, everything but its own data: it counts once
 posteriors need no weights by size. A fixed point over Gaussians that factorise is the mean-field
 posterior of all data; for linear models exactly (mean and diagonal of the precision).
 
-It assumes that posteriors factorise, and clients that come back: a site stays until its client
+It assumes that posteriors factorise, and that clients come back: a site stays until its client
 replies again. Deterministic tensors have no site: they are averaged by size.
 
-Messages: to a client the global posterior and its cavity (4 numbers a Gaussian weight), back its
-posterior (2). Clients keep nothing, so that a refused or lost reply leaves no side with another
-view.
+Messages: down the global posterior and the client's cavity (4 numbers per Gaussian weight); up its
+posterior (2). Clients keep nothing, so after a refused or lost reply both sides still agree.
 
-Cost: local steps cost what plain variational inference costs. The sites lie at the server, 2
-numbers a weight and client. Synchronous rounds need damping, so many clients a round make it slow.
-The first round does not: every site starts from nothing, so no two clients explain the same data
-twice. With `undamped_start=true` all sites move the whole way there, which is the end for
-factorising posteriors.
+Cost: local steps cost what plain variational inference costs. The server holds the sites, 2 numbers
+per weight and client. Synchronous rounds need damping, so many clients per round make it slow. The
+first round needs none: sites are empty, so no two clients explain the same data twice. With
+`undamped_start=true` all sites move the whole way in it. If posteriors factorise, that is the
+result.
 
-Use it where the prior is to count once and clients are few: it is variational inference on all
+Use it where the prior shall count once and clients are few: it is variational inference on all
 data. On features of a pretrained network take `inference=laplace`.
 
 `inference=laplace` is PVI of the last layer's point weights. A client finds the mode of its tilted
 posterior by L-BFGS, so there is no step size. Its site is the likelihood's expansion there. The
-first round is undamped. Full sites stay undamped, and converge as Newton's method does; shared ones
-stay so, too, and are slow. Others are damped by Aitken's rule, which needs no choice; diagonal ones
-would diverge without it. Initialisation by LDA's head did not pay, as its probabilities are too
-sure for an expansion there. The parameter `covariance` says how a site holds its precision, for C
-classes and d features:
+first round is undamped. Full sites stay undamped and converge as Newton's method does. Shared ones
+stay undamped, too, and are slow. The others are damped by Aitken's rule, which has nothing to
+choose; diagonal ones would diverge without it. Initialisation by LDA's head did not pay: an
+expansion there is poor, because its probabilities are too sure. The parameter `covariance` says how
+a site holds its precision, for C classes and d features:
 
     diagonal    2 C d numbers
     kronecker   C d + d²/2 + C²/2
     full        C d + (C d)²/2
     shared      C d + d²/2; one matrix for all classes, Böhning's bound
 
-The fixed point is the mode of all data under each of them: they differ in rounds and bytes.
+With each of them the fixed point is the mode of all data. They differ in rounds and bytes.
 
 References: Bui et al., Partitioned Variational Inference, 2018; Ashman et al. 2022, whose public
 code repairs sites of negative precision. Here sites may be negative; a cavity's precision is held

@@ -5,24 +5,26 @@ and B (C, d) holds the sums of the indicators' products with them. The model is
 
     y_c = w_cᵀ (φ − m) + b_c + ε,    w_c ~ N(0, s²/λ),    ε ~ N(0, s²),    b_c free,
 
-with a prior of s² that is worth one example, which nothing explains.
-Then W = B (A + λ)⁻¹, b = the classes' shares. λ is where the evidence is largest, on a grid:
+with a prior of s² that is worth one unexplained example. Then W = B (A + λ)⁻¹, and b are the
+classes' shares. λ is the point of a grid with the largest evidence:
 
     log p = −½ C Σ_i log (e_i + λ)/λ − ½ C n log Q + constant,
     Q = (1 + 1/n) Σ_ic y_ic² − Σ_i ‖B v_i‖²/(e_i + λ),
 
 with e_i and v_i the eigenvalues and eigenvectors of A, y centred, and s² = Q/(C n).
 
-The class is the one with the largest y_c. For two classes the probability is Φ((y_1 − y_2)/(√2 s)).
-A softmax of 1.702 y_c/(√2 s) has it within .01: these are the logits, of a linear layer.
+The prediction is the class with the largest y_c. For two classes its probability is Φ((y_1 −
+y_2)/(√2 s)). A softmax of 1.702 y_c/(√2 s) equals this within .01. These are the logits of the
+linear layer that is the model.
 
-It assumes that least squares separate the classes. `calibrate=temperature` mends its probabilities.
+It assumes that least squares separate the classes. `calibrate=temperature` corrects its
+probabilities.
 
 Messages: as of LDA, C + C d + d (d + 1)/2 numbers up, once. The server keeps them.
 
 Cost: a client pays one pass and n d² products; the server some ten times d³.
 
-Use it where LDA serves and labels are few: it needs the temperature less.
+Use it in place of LDA if labels are few: it needs the temperature less.
 
 Reference: MacKay, Bayesian Interpolation, Neural Computation 1992.
 """

@@ -1,7 +1,7 @@
-"""SCAFFOLD: control variates take what sets clients apart out of every local step.
+"""SCAFFOLD: control variates correct every local step for the differences between clients.
 
-Client k holds c_k, the mean gradient of its last round, and the server c = Σ_k (n_k/n) c_k, n being
-all clients' examples. A client steps from the global θ along
+Client k holds c_k, the mean gradient of its last round. The server holds c = Σ_k (n_k/n) c_k, for n
+examples of all clients. A client steps from the global θ along
 
     g_k(y) − c_k + c
 
@@ -21,20 +21,19 @@ If c_k is the gradient at the common optimum, no client drifts. On quadratics ma
 at the optimum of all data; FedAvg's do not. Buffers, as batch norm's, have no control variate and
 are averaged.
 
-It assumes point weights, clients that come back, and gradients that are alike from round to round:
-c_k of a client that is seldom asked is old. The prediction is a point.
+It assumes point weights, clients that come back, and gradients that change little from round to
+round: the c_k of a client that is seldom asked is outdated. The prediction is a point.
 
 Messages: the model and c down, the model and Δ_k up: twice what FedAvg sends. A client keeps c_k,
 of its last admitted reply.
 
 Cost: local steps cost FedAvg's, and two vectors more in memory; the server keeps c.
 
-Use it where clients differ and take many local steps, with most of them in a round. It asks for
-small rates. Tried on digits, with 10 clients, Dirichlet α = 0.1, 5 epochs, 15 rounds and one seed.
-It is right on 94 % at lr=0.05 and momentum=0, where FedAvg is on 92 %. It is right on 81 % at
-lr=0.02 and momentum=0.9, where FedAvg is on 96 %.
+Use it where clients differ and take many local steps, with most of them in a round. It needs small
+rates. On digits (10 clients, Dirichlet α = 0.1, 5 epochs, 15 rounds, one seed) its accuracy is 94 %
+at lr=0.05 and momentum=0, FedAvg's 92 %. At lr=0.02 and momentum=0.9 it is 81 %, FedAvg's 96 %.
 
-Control variates travel whole with `compress`, so that server and clients count the same Δ_k.
+`compress` leaves control variates as they are, so that server and clients count the same Δ_k.
 
 Reference: Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for Federated Learning,
 ICML 2020, Algorithm 1; their η_g is 1.

@@ -9,37 +9,37 @@ With friction α and rate η a step is
 It drops 4 `thinning` steps, and takes a sample each `thinning` steps after that. The server starts
 the next round from Σ_k w_k mean_t θ_kt. Predictions are the mean of those of all K · M samples.
 
-Batches of B examples add noise of their own. As published, at a rate of one's choice, the chain is
-at the temperature T + (η/α) h n_k/(2B), h being the curvature of the mean NLL. At SGD's rates that
-is many times T. So no rate is chosen here. The client finds the largest h where its chain starts,
-and takes
+Batches of B examples add noise. As published, with a rate that the user chooses, the chain's
+temperature is T + (η/α) h n_k/(2B), with h the curvature of the mean NLL. At SGD's rates that is
+many times T. So here nobody chooses the rate. The client finds the largest h where its chain
+starts, and takes
 
     η/α = min(lr / (1 − momentum), s/h),
 
-where s is 1 over the steps of an epoch, in which the batches' noise cancels. It is larger from 30
-examples a weight on. `fedbary/methods/_chain.py` has the formula.
+where s is 1 over the steps of an epoch, in which the batches' noise cancels. With 30 examples per
+weight or more s is larger: `fedbary/methods/_chain.py` has the formula.
 
-The mixture is of the clients' posteriors, each of its own data: it is wider than the posterior of
-all data, and counts what sets the clients apart as uncertainty.
+The prediction is a mixture of the clients' posteriors, each of its own data. It is wider than the
+posterior of all data, and counts differences between clients as uncertainty.
 
-It assumes that a chain reaches what it samples. Within `thinning` steps it forgets a direction of
-curvature h/κ by about e^(−s thinning/κ): in flat directions of a network samples lie closer
-together than the posterior's. A larger `thinning` mends it.
+It assumes that a chain reaches all of the posterior. Within `thinning` steps it forgets a direction
+of curvature h/κ by about e^(−s thinning/κ). So in a network's flat directions samples lie closer
+together than draws of the posterior. A larger `thinning` helps.
 
 Messages: 1 model down, M up. Clients keep nothing.
 
-Cost: SGD's `local_epochs`, and 32 + (4 + M) `thinning` steps beside, 632 by default. A step costs
-what one of SGD does and a draw of d numbers, with 30 examples a weight twice that. The server holds
-K · M networks, and refuses what does not fit into half of its memory; a prediction passes all of
-them.
+Cost: SGD's `local_epochs`, and 32 + (4 + M) `thinning` steps more, 632 by default. A step costs
+what one of SGD does and a draw of d numbers; with 30 examples per weight twice that. The server
+holds K · M networks, and refuses what does not fit into half of its memory; a prediction passes all
+of them.
 
-Use it where clients' uncertainty is to be that of their posteriors, and time is there for it.
+Use it if clients' uncertainty shall be that of their posteriors, and there is time for it.
 
-Zhang et al. run cycles of a rate that falls to 0. Their last samples are those of a chain that
-stands still: .02 to .07 of the posterior's variance were seen. Cycles are left out.
+Zhang et al. run cycles of a rate that falls to 0. The last samples of such a cycle hardly move:
+they had .02 to .07 of the posterior's variance. Cycles are left out.
 
-Traps of public code: noise for U_k/n_k that lacks the root of 1/n_k, or has the size of all data in
-place of the client's. Either samples at a temperature that is not 1 and may be 1/n_k.
+Traps of public code: the noise for U_k/n_k lacks the root of 1/n_k, or has the size of all data in
+place of the client's. Either gives a temperature that is not 1 and may be 1/n_k.
 
 References: Chen, Fox and Guestrin, Stochastic Gradient Hamiltonian Monte Carlo, ICML 2014; Zhang
 et al., Cyclical Stochastic Gradient MCMC, ICLR 2020.

@@ -1,4 +1,4 @@
-"""SnapshotEnsemble: the federation anneals its step size again and again, and all ends predict.
+"""SnapshotEnsemble: the step size falls to 0 in cycles, and the models at their ends predict.
 
 Rounds come in cycles of C. In round t, from 1, clients train at
 
@@ -6,21 +6,23 @@ Rounds come in cycles of C. In round t, from 1, clients train at
 
 from the full rate in a cycle's first round towards 0 in its last, and the server takes the
 aggregate of a rule, see `Barycentre`. The model at the end of a cycle is a snapshot. The next cycle
-begins there, at the full rate, and leaves for another optimum. Predictions are the mixture of the
-last M snapshots: of posteriors each gives its part of the draws, of point weights one network.
-Until the first cycle has ended predictions are the global model's, and rounds after the last whole
-cycle change none. A cycle whose last round is skipped, for want of replies, leaves no snapshot.
+begins there, at the full rate, and leaves for another optimum. Predictions mix the last M
+snapshots. A snapshot that is a posterior gives its part of the draws, one of point weights a single
+network. Before the first cycle ends, the global model predicts. Rounds after the last whole cycle
+do not change the predictions. If the last round of a cycle is skipped, for lack of replies, there
+is no snapshot.
 
-It assumes that a cycle is long enough to converge, and its first steps large enough to move on.
+It assumes that a cycle is long enough to converge, and that its first steps are large enough to
+leave the optimum.
 
-Messages: as under the rule, once the model either way; clients who score the predictions, on what
-they hold out, are sent the snapshots, M models. Clients keep nothing.
+Messages: the model once each way, as under the rule. Clients that score predictions on held-out
+examples are also sent the M snapshots. Clients keep nothing.
 
 Cost: a client's round is the local inference; the server keeps M models. A prediction takes as many
 draws as that of one posterior, behind M passes of what lies before the first Gaussian layer; of
 point weights it takes M passes.
 
-Use it with rounds to spare: the budget of one long training, spent on several networks.
+Use it if there are many rounds: it spends the budget of one long training on several networks.
 
 The paper is for one machine, with M of 5 to 6 and epochs for rounds. FedSWA has such cycles in a
 federation, and averages the ends' weights without an ensemble.

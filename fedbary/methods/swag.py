@@ -7,11 +7,11 @@ A client runs SGD from θ_g; of the iterates θ_t after the burn-in it sends mom
 and the server aggregates N(m_k, v_k) under a rule of this project. The next round starts from m,
 and predictions are of networks drawn from N(m, v).
 
-The iterates' variance grows with rate, momentum and 1/batch size, so `scale` is to be chosen, on
-validation data. A weight that a client's data do not reach stands still, and v_k says it is
-certain. So the default is the Wasserstein barycentre. In a product (RKLB) that client would own the
-weight. Published is one iterate an epoch; here every step's counts, as rounds are short, with a
-local epoch of burn-in.
+The iterates' variance grows with rate, momentum and 1/batch size, so `scale` must be tuned on
+validation data. A weight that a client's data do not reach does not move, so its v_k is near 0. In
+a product (RKLB) that client would decide the weight. So the default is the Wasserstein barycentre.
+The paper takes one iterate per epoch. Here every step's counts, as rounds are short, with a local
+epoch of burn-in.
 
 Moments of batch norm are those of the last iterate.
 

@@ -76,7 +76,7 @@ def _cost(results: Path) -> str:
         [row.side, f"{row.numbers:,}", f"{1000 * row.seconds:.1f}", f"{row.megabytes:.0f}"]
         for row in held.itertuples()
     ]
-    return markdown_table(["what trains", "numbers", "ms a step", "MB a step adds"], body)
+    return markdown_table(["what trains", "numbers", "ms per step", "MB that a step adds"], body)
 
 
 def picture(results: Path) -> Figure:

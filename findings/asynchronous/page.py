@@ -129,12 +129,12 @@ def picture(results: Path) -> Figure:
                 _draw(axes, of_it[of_it["waits"] == waits], column, scale, waits, color)
             axes.set_ylabel("accuracy %" if column == "accuracy" else "NLL")
             open_frame(axes)
-        pair[0].set_ylim(50, 85)
-        pair[1].set_ylim(0.5, 1.5)
+        pair[0].set_ylim(30, 85)
+        pair[1].set_ylim(0.5, 2.0)
         pair[0].set_title(f"Dirichlet {alpha:g}", loc="left")
     for axes in grid[-1]:
         axes.set_xlabel("virtual seconds")
-    grid[0][1].legend(frameon=False, title="the server waits for")
+    grid[0][0].legend(frameon=False, title="the server waits for", loc="lower right")
     return figure
 
 

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 GAUSSIAN = "RKLB"
-RIVALS = {"FedAvg": "FedAvg", "FedAvg from RKLB's start": "WB"}
-"""FedAvg from PyTorch's first weights, and from RKLB's first means; the rule of each's runs."""
+RIVALS = {"FedAvg": "FedAvg", "FedAvg from RKLB's initialisation": "WB"}
+"""FedAvg from PyTorch's initialisation and from RKLB's; the rule of each's runs."""
 
 START = "start"
-"""The folder within, of the runs from RKLB's first means and of those at a step size for fifty."""
+"""The folder within, of runs from RKLB's initialisation and those at a step size for fifty."""
 
 CONDITIONS: Mapping[str, Callable[[pd.DataFrame], pd.Series]] = {
     "twenty rounds": lambda t: (t.clients == 10) & (t.rounds == 20) & (t.alpha == 0.5),

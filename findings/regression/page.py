@@ -1,6 +1,6 @@
 """FedAG's eight sets: federated methods beside what sees all data, and the paper's numbers.
 
-It makes the tables of docs/results/regression.md from the results of
+It makes the tables and the picture of docs/results/regression.md from the results of
 `findings/regression/grid.yaml` and of `fedbary central`.
 """
 
@@ -9,14 +9,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from fedbary.figures.sheet import BLUE, GREEN, GREY, ORANGE, RED, open_frame, sheet
 from fedbary.report.estimate import Estimate
 from fedbary.report.markup import bold, italic, markdown_table
 from fedbary.report.sections.regression import scores_by_method
 from fedbary.study.table import read_table, result_rows, with_methods
 from findings.published import DATASETS, fedag_published
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 BARE, NOISY = "FedAG, without noise", "FedAG"
 METHODS = {
@@ -33,6 +38,15 @@ METHODS = {
 
 CLOSE = 0.1
 """How near to Bayesian linear regression the paper finds the linear FedAG, in nats."""
+
+RIVALS = {
+    "FedAG, no noise": (BARE, RED, "o"),
+    "RKLB": ("RKLB", BLUE, "s"),
+    "WB": ("WB", ORANGE, "D"),
+    "VI, all data": ("VI", GREY, "^"),
+    "DE, all data": ("DE", GREEN, "v"),
+}
+"""Whose NLL the picture shows beside that of FedAG with the noise term, and how."""
 
 NOISE = ("diabetes", "yacht")
 """The sets on which the noise term is shown first."""
@@ -80,6 +94,36 @@ def tables(results: Path) -> str:
     return "\n\n".join(
         [noise_table(scores), *(scores_table(scores, metric) for metric in ("nll", "rmse"))]
     )
+
+
+def picture(results: Path) -> Figure:
+    """Return each rival's NLL less that of FedAG with the noise term, with standard errors."""
+    nll = read(results).pivot_table("nll", ["set", "split"], "method")
+    gaps = (nll[BARE] - nll[NOISY]).groupby("set").mean()
+    names = list(gaps.sort_values().index)
+    figure = sheet(6.4, 3.8)
+    axes = figure.subplots()
+    for step, (label, (method, color, marker)) in enumerate(RIVALS.items()):
+        found = [Estimate.of((nll[method] - nll[NOISY]).loc[name].dropna()) for name in names]
+        rows = [row + 0.14 * (step - 2) for row in range(len(names))]
+        axes.errorbar(
+            [each.mean for each in found],
+            rows,
+            xerr=[each.error for each in found],
+            fmt=marker,
+            color=color,
+            markersize=4.5,
+            label=label,
+        )
+    axes.axvline(0, color="black", linewidth=1)
+    axes.set_xscale("symlog", linthresh=1)
+    axes.set_xticks((-1, -0.5, 0, 0.5, 1, 3, 10), ("−1", "−0.5", "0", "0.5", "1", "3", "10"))
+    axes.set_yticks(range(len(names)), names)
+    axes.set_xlabel("NLL less that of FedAG with the noise term, in nats")
+    axes.grid(axis="x", alpha=0.3)
+    axes.legend(loc="lower right", fontsize=8)
+    open_frame(axes)
+    return figure
 
 
 def facts(results: Path) -> Iterator[float]:
