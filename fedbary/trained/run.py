@@ -272,8 +272,8 @@ class Trained:
         if are_asked or (self.sites and (task.settings.samples, seed) == (held, 0)):
             plain = replace(outcome, told=self._plain.told)
             of_run = task.graph(plain, self.facts, seed_of_draws(task.settings.seed))
-            by = self.thresholds(level, site), told(OfSets, self.settings).conformal_score
-            graph = with_sets(graph, of_run, *by, self._rows)
+            of_sets = self.thresholds(level, site), told(OfSets, self.settings).conformal_score
+            graph = with_sets(graph, of_run, *of_sets, self._rows)
         features = list(getattr(self.signature, "features", ()))
         facts = {"classes": list(self.signature.classes), "features": features}
         facts["task"] = self.settings.task
