@@ -275,8 +275,8 @@ class Trained:
             of_sets = self.thresholds(level, site), told(OfSets, self.settings).conformal_score
             graph = with_sets(graph, of_run, *of_sets, self._rows)
         features = list(getattr(self.signature, "features", ()))
-        facts = {"classes": list(self.signature.classes), "features": features}
-        facts["task"] = self.settings.task
+        classes, task_name = list(self.signature.classes), self.settings.task
+        facts = {"classes": classes, "features": features, "task": task_name}
         write_whole(Path(file), onnx_bytes(graph, task.zeros(self.signature), facts))
 
     def _told(self, samples: int | None, **changes: Any) -> Task:
