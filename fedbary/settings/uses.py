@@ -55,7 +55,7 @@ def _unused(settings: Settings) -> Iterator[tuple[str, tuple[str, str]]]:
             yield name, (part, "lr, lr_schedule, local_epochs, batch_size, noise")
     mixes = getattr(settings, "mixing", False)
     by_rule = {"rule", "trim_fraction"} <= declared(method).keys()
-    if by_rule and (rule := settings.strategy) not in _WITH_HOSTILE and not mixes:
+    if by_rule and (rule := getattr(settings, "rule", "")) not in _WITH_HOSTILE and not mixes:
         part = f"rule={rule}"
         yield "trim_fraction", (part, "max_precision_ratio, max_weight_ratio, server_momentum")
     own = told(words, settings)
