@@ -14,7 +14,7 @@ from fedbary.report.results import Results
 from fedbary.runs.location import METRICS, POSTERIOR, SETTINGS
 from fedbary.settings.config import DEFAULTS, read_yaml
 from fedbary.study.files import is_table
-from fedbary.study.table import read_about, read_table
+from fedbary.study.table import read_about, read_table, with_methods
 
 
 def write_report(results: Path) -> Path:
@@ -34,7 +34,7 @@ def write_report(results: Path) -> Path:
     """
     of_run = any((results / name).exists() for name in (SETTINGS, METRICS, POSTERIOR))
     single = of_run and not is_table(results)
-    table = read_one(results) if single else read_table(results)
+    table = with_methods(read_one(results) if single else read_table(results))
     if table.empty:
         raise SettingError("results", str(results), "a folder whose table holds a finished run")
     about = read_about(results)

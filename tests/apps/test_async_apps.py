@@ -156,8 +156,11 @@ def test_a_client_that_vanishes_is_passed_over(tmp_path):
         ({"concurrency": 5}, "concurrency: 5; expected none, or from 1 to the 4 clients"),
         ({"buffer": 3, "concurrency": 2}, "buffer: 3; expected from 1 to the 2 clients at work"),
         ({"min_replies": 2}, "min_replies: 2; expected from 1 to the 1 replies of an aggregate"),
-        ({"participation": 0.5}, "participation: 0.5; expected 1 for mode=async"),
-        ({"compress": "all"}, "compress: 'all'; expected none for mode=async"),
+        (
+            {"participation": 0.5},
+            "participation: 0.5; expected no value: mode=async does not use it",
+        ),
+        ({"compress": "all"}, "compress: 'all'; expected no value: mode=async does not use it"),
         ({"attack": "inner_product", "clients": 5}, "attack: 'inner_product'; expected another"),
         ({"projection": "WB", "holdout": 0.2}, "projection: 'WB'; expected none for mode=async"),
         (

@@ -105,7 +105,8 @@ def test_runs_of_several_tasks_have_a_part_of_the_report_each(tables, tmp_path):
     swept(tmp_path, [REGRESSION, {**REGRESSION, "split": 1}])
     both = pd.concat([read_table(folder) for folder in (tables, tmp_path)])
     both["run"] = range(len(both))
-    both["run"] = both.groupby(["task", "rule", "split"])["run"].transform("min").astype(str)
+    runs = both.groupby(["task", "rule", "split"], dropna=False)["run"]
+    both["run"] = runs.transform("min").astype(str)
     write_table(tmp_path, [both])
     write_report(tmp_path)
     markdown = (tmp_path / "report.md").read_text()

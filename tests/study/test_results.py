@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from every_method import NIGHT
 
 from fedbary.settings.config import bookkeeping
 from fedbary.study.files import is_table
@@ -10,7 +11,8 @@ from fedbary.study.grid import read_experiment
 from fedbary.study.table import differing_setting, public, read_table
 
 ROOT = Path(__file__).resolve().parents[2]
-GRIDS = sorted((ROOT / "findings").rglob("grid.yaml"))
+GRIDS = sorted((ROOT / "findings").glob("**/grid.yaml" if NIGHT else "*/grid.yaml"))
+"""By day each question's own, by night also those that chose its settings."""
 
 
 @pytest.mark.parametrize("grid", GRIDS, ids=lambda grid: grid.parent.name)

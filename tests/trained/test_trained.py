@@ -150,11 +150,11 @@ def test_colours_are_converted_and_said_to_be(runs, digits, here, capsys):
         grey.convert(mode).save(f"scans/{name}.png")
     predict(runs / "images", Path("scans"))
     said = "scans: 2 of 3 images (first: b.png) were converted to grey"
-    assert capsys.readouterr().err == f"{said}, as the model needs\n"
+    assert f"{said}, as the model needs\n" in capsys.readouterr().err
     one, *others = ({**row, "example": ""} for row in rows("predictions.csv"))
     assert others == [one, one]
     predict(runs / "images", Path("scans/a.png"), force=True)
-    assert capsys.readouterr().err == ""
+    assert "converted" not in capsys.readouterr().err
 
 
 def test_groups_of_any_level_of_folders_are_scored_and_drawn(runs, digits, here):
