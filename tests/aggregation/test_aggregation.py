@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from aggregation_formulas import gaussian, moments, reference
+from every_method import night
 
 from fedbary.aggregation import RULES, RobustRule, Rule, aggregate, rule_named
 from fedbary.errors import SettingError
@@ -155,6 +156,7 @@ def test_a_rule_needs_no_name_in_the_registry():
     assert np.exp(log_var) == pytest.approx(1.5)
 
 
+@night  # by day tests/house/test_adding adds rules
 @pytest.mark.slow
 def test_one_new_file_makes_a_rule_and_a_strategy(tmp_path):
     root = Path(__file__).parents[2]

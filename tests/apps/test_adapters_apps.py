@@ -4,6 +4,7 @@ import shutil
 
 import pytest
 import torch
+from every_method import night
 from own_backbones import tiny
 from runs_of import lines, network, same, tensors, timeless_lines
 from torch.func import functional_call
@@ -114,6 +115,7 @@ def test_the_body_is_asked_once_where_the_head_alone_is_gaussian():
         assert torch.allclose(functional_call(model, drawn_now, (x,)), answer, atol=1e-5)
 
 
+@night  # by day the graph of point adapters, and drawn graphs of images
 @pytest.mark.slow
 def test_a_graph_of_gaussian_adapters_predicts_as_the_run_does(tmp_path):
     """It takes some 10 s, nearly all of them the exporter's."""

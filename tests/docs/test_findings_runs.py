@@ -6,6 +6,7 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 import torch
+from every_method import night
 
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
@@ -75,6 +76,7 @@ def kept(tmp_path_factory):
     return folder
 
 
+@night  # by day a loaded model scores what its run recorded
 def test_kept_posteriors_score_as_the_runs_did_with_their_draws_and_otherwise_with_more(
     kept, monkeypatch, capsys
 ):

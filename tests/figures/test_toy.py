@@ -6,6 +6,7 @@ from types import MappingProxyType
 
 import numpy as np
 import pytest
+from every_method import night
 from pictures import assert_no_text_overlaps, legend, picture
 
 from fedbary import aggregation
@@ -61,6 +62,7 @@ def test_toy_draws_the_alpha_barycentres():
     np.testing.assert_allclose(mixture, parts / 2 / math.sqrt(2 * math.pi), atol=1e-9)
 
 
+@night  # by day tests/house/test_adding adds rules
 def test_a_new_rule_gets_its_panel_and_its_look_from_the_registry(monkeypatch):
     names = [f"New{i}" for i in range(5)]
     more = dict(RULES) | {name: replace(RULES["WB"], name=name) for name in names}

@@ -67,6 +67,7 @@ def test_a_cnn_of_one_s_own_is_unsure_where_it_is_wrong(capsys):
         assert number(line, r"([\d.]+)% right,") > 80
 
 
+@night  # by day its run in tests/house/test_foreign_projects is of the same kind
 def test_the_layers_of_bayesian_torch_train_under_both_rules(capsys):
     lines = run("bayesian-torch", capsys, rounds=2)
     assert all(number(line, r"([\d.]+)% right") > 80 for line in lines.values())

@@ -7,7 +7,7 @@ import operator
 import numpy as np
 import pytest
 import torch
-from every_method import NIGHT
+from every_method import NIGHT, night
 from known_posteriors import OF_ANY_NETWORK
 from scipy.optimize import minimize
 from torch import Generator
@@ -103,6 +103,7 @@ def test_the_optimum_is_near_the_exact_posterior_of_the_logit_s_slope():
     assert m == pytest.approx(mean, abs=0.1 * std)
 
 
+@night  # by day tests/predictive has the same of images
 @pytest.mark.slow
 def test_predictions_are_those_of_the_drawn_networks():
     """Against a plain integral over the Gaussian gap of the logits."""

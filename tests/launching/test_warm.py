@@ -84,6 +84,7 @@ def test_a_process_that_was_killed_is_started_again(tmp_path, warm):
         assert warm.run(file, log)
 
 
+@night  # by day a failed run says why
 def test_what_goes_wrong_at_the_start_is_in_the_log(tmp_path, monkeypatch):
     warm = WarmProcess()
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))

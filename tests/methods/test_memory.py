@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
+from every_method import night
 from fedbary.strategies import Client, MethodStrategy
 from flwr.app import ArrayRecord, RecordDict
 from hypothesis import example, given, settings
@@ -97,6 +98,7 @@ def test_a_server_that_goes_back_finds_its_clients_as_they_were(tmp_path):
     assert counts(again) == [5, 5, 5]
 
 
+@night  # by day tests/runs/test_every_moment and tests/runs/test_best
 @settings(max_examples=15, deadline=None)
 @given(st.sets(st.tuples(st.integers(0, CLIENTS - 1), st.integers(1, 6)), max_size=9))
 def test_every_checkpoint_that_is_kept_can_be_gone_on_from(tmp_path_factory, spoiled):

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from every_method import NIGHT
+from every_method import NIGHT, night
 from torch import nn
 
 from fedbary.aggregation import aggregate
@@ -127,6 +127,7 @@ def test_the_bench_s_network_is_left_as_it_was():
     assert torch.equal(randomness, torch.get_rng_state())
 
 
+@night  # by day the gradient through a rule, on points
 @pytest.mark.parametrize("rule", ["RKLB", "WB", "FKLB", "GAA"] if NIGHT else ["FKLB"])
 def test_of_gaussians_the_weights_are_learned_through_any_rule(rule):
     """The aggregate is the rule's at the learned weights, its means shrunk; the useless is left."""

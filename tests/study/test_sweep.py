@@ -228,6 +228,7 @@ def test_a_run_that_was_cut_off_goes_on_where_nothing_has_changed(tmp_path, chan
     assert tables[0]["nll"].tolist() == tables[1]["nll"].tolist() and len(tables[0]) == 31
 
 
+@night  # by day tests/trained/test_damaged, and a run cut off goes on
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "damaged", ["metrics.jsonl", "settings.yaml"] if NIGHT else ["metrics.jsonl"]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from every_method import night
 from known_posteriors import OF_ANY_NETWORK
 from torch import Generator
 from torch.nn.functional import mse_loss
@@ -273,6 +274,7 @@ def test_deep_ensemble_sees_noise_that_depends_on_x():
     assert quiet < 0.3 and loud > 0.7
 
 
+@night  # by day tests/data/test_data imports the same
 @pytest.mark.slow
 def test_importing_is_light():
     heavy = "{'sklearn', 'torchvision', 'torchmetrics', 'matplotlib', 'pandas', 'flwr'}"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from every_method import night
 from safetensors.numpy import load_file
 
 from fedbary.errors import SettingError
@@ -88,6 +89,7 @@ def wandb_records(file: Path) -> Iterator[tuple[str, Any]]:
             yield kind, getattr(record, kind)
 
 
+@night  # by day TensorBoard and MLflow read the same events
 def test_wandb_offline_reads_numbers_settings_pictures_and_the_posterior(tmp_path, monkeypatch):
     wandb = pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
