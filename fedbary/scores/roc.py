@@ -11,20 +11,21 @@ from torch import Tensor
 from fedbary.errors import SettingError
 
 ROUNDING = 1e-9
-"""Tolerance by which a threshold's specificity may miss the chosen one."""
+"""Amount by which a threshold's specificity may fall short of the chosen one, by rounding."""
 
 
 @dataclass(frozen=True, eq=False)
 class Roc:
-    """Counts at each threshold: a row is called positive if its score is at or above it.
+    """Counts at each threshold: a row is predicted positive if its score is at or above it.
 
-    Thresholds are the different scores, the highest first, after one above all scores. Rows of
-    one score thus change sides together: no curve runs between them.
+    The first threshold lies above all scores; then come the different scores, the highest first.
+    Rows with one score thus change sides together.
 
     Attributes
     ----------
     true_positives, false_positives : ndarray
-        Positive and negative rows called positive, (T + 1,) int64, rising from 0 to all.
+        Positive and negative rows that are predicted positive, (T + 1,) int64, rising from 0 to
+        all.
     """
 
     true_positives: np.ndarray
