@@ -74,8 +74,7 @@ def class_bins(score: str, probs: Tensor) -> Tensor:
 
 
 def true_class_bins(score: str, probs: Tensor, y: Tensor) -> Tensor:
-    """Return the bin of each example's true class, (N,) int64; the arguments are as for
-    `class_bins`."""
+    """Return the bin of each example's true class, (N,) int64; arguments: `class_bins`."""
     return class_bins(score, probs).gather(1, y.to(probs.device)[:, None])[:, 0]
 
 

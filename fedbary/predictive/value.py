@@ -62,8 +62,7 @@ class Predictive:
     def from_tensors(
         cls, tensors: Mapping[str, Tensor], joined_by: str, noise_var: float
     ) -> Predictive:
-        """Return the value that has these `tensors` and `joined_by`, each group in the order of its
-        names.
+        """Return the value with these `tensors` and `joined_by`, each group in order of names.
 
         Networks are drawn tensor by tensor: the order decides a seed's draws.
         """

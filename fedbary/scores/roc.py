@@ -65,15 +65,15 @@ class Roc:
     def sensitivity(self, specificity: float) -> float:
         """Return the greatest sensitivity of the thresholds with at least a specificity; or NaN.
 
-        max over t of #{positive, score ≥ t} / #positive, subject to
+        It is the maximum over t of #{positive, score ≥ t} / #positive, subject to
         #{negative, score < t} ≥ specificity · #negative. Nothing is interpolated: a threshold
-        #attains the result on these rows. The one above all scores has specificity 1, so that the
-        #result is 0 if every other is too unspecific.
+        attains the result on these rows. The threshold above all scores has specificity 1. So the
+        result is 0 if all others have too low a specificity.
 
         Raises
         ------
         SettingError
-            If the specificity is no fraction from 0 to 1.
+            If the specificity is not a fraction from 0 to 1.
         """
         if not 0 <= specificity <= 1:
             raise SettingError("specificity", specificity, "a fraction from 0 to 1")
