@@ -114,7 +114,7 @@ def hash_tensors(into: Hash, tensors: Mapping[str, Tensor]) -> None:
 def _parts(
     module: nn.Module, before: list[bool], path: str = ""
 ) -> Iterator[tuple[str, nn.Module]]:
-    """Yield the largest frozen parts; the last entry of `before`: is the layer before frozen?"""
+    """Yield the largest frozen parts; `before` ends with True if the layer before is frozen."""
     for name, child in module.named_children():
         own = list(child.parameters(recurse=False))
         follows = isinstance(child, _NormBase) and not own and before[-1:] == [True]
