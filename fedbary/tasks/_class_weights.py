@@ -71,7 +71,7 @@ def weighted_cross_entropy(weights: Tensor) -> Callable[[Tensor, Tensor], Tensor
     Parameters
     ----------
     weights : Tensor
-        One per class, (K,), as of `class_weights`.
+        One per class, (K,), as in `class_weights`.
 
     Returns
     -------

@@ -55,7 +55,7 @@ def set_scores(
     Raises
     ------
     SettingError
-        As of `groups`.
+        As in `groups`.
     """
     assert examples.y is not None
     y, signature, settings = examples.y, trained.signature, trained.settings

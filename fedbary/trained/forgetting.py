@@ -69,7 +69,7 @@ def forget(run: Path, site: str, output: Path, own_code: bool = False) -> list[s
     output : Path
         The folder to write.
     own_code : bool
-        As of `fedbary.trained.load`.
+        As in `fedbary.trained.load`.
 
     Returns
     -------

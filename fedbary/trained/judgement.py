@@ -63,7 +63,7 @@ def groups(examples: Examples, by: str | None) -> dict[str, Tensor]:
     Raises
     ------
     SettingError
-        As of `scores`.
+        As in `scores`.
     """
     found = {"all": torch.arange(len(examples.names))}
     if by is None:

@@ -193,14 +193,14 @@ class Trained:
         Parameters
         ----------
         x
-            As of `predict`.
+            As in `predict`.
         level, site
-            As of `thresholds`.
+            As in `thresholds`.
 
         Raises
         ------
         SettingError
-            As of `thresholds`.
+            As in `thresholds`.
         """
         by, rows = self.thresholds(level, site), self._rows(x)
         score = told(OfSets, self.settings).conformal_score
@@ -247,14 +247,14 @@ class Trained:
         file
             File to write, whole or not at all; it replaces an existing one.
         samples, seed
-            As of `predict`. 0 samples: the network of the posterior's means alone.
+            As in `predict`. 0 samples: the network of the posterior's means alone.
         level, site
             As for `thresholds`; they are of the sets or intervals.
 
         Raises
         ------
         SettingError
-            As of `thresholds`; if a level or a site is given with other networks than the run's,
+            As in `thresholds`; if a level or a site is given with other networks than the run's,
             the extra `onnx` is not installed, the model predicts with dropout, or its network
             cannot be exported.
         """
