@@ -1,7 +1,7 @@
 """Discretion of a site: the gate that every reply and every error passes.
 
-Flower sends the text of every error to the server. The content and the place of a site's own data
-go into its own log alone.
+Flower sends the text of every error to the server. So errors are rewritten here: content and path
+of a site's own data appear only in its own log.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Withheld(ValueError):
 
 
 def discretion(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-    """Answer a message without withheld facts; an error tells only the expected values."""
+    """Answer a message without withheld facts; an error names only the expected values."""
     config = context.node_config
     try:
         withheld = site_from(config).withheld

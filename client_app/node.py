@@ -50,8 +50,8 @@ class Node:
     def prior(self, request: Request) -> Prior:
         """Return the prior of a round: N(0, prior_std²), or the global posterior it begins with.
 
-        Until a round has counted there is no such posterior, only the untrained start. That of an
-        earlier run comes with the message.
+        Before the first counted round there is no such posterior, only the untrained start. An
+        earlier run's posterior comes with the message.
         """
         held = self._told
         if held.prior != "global" or request.config.get(COUNTED_KEY, 0) == 0:

@@ -1,8 +1,8 @@
 """Clients in one process train side by side: one batched model in place of one after another.
 
-Each client's app runs twice, unchanged. First it runs until it asks for its local inference. When
-all have asked, `fedbary.inference._side_by_side` answers them together. Then it runs again, and
-gets its answer.
+Each client's app runs twice, unchanged. The first run ends where it calls its local inference. Once
+all clients have called it, `fedbary.inference._side_by_side` computes the results together. The
+second run gets its result from there.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from server_app.roster.roster import Roster
 from strategies.internals import log
 
 CLASS_ROWS = "class_rows"
-"""The fact that is of a run's own data, and no unit: how many rows each class has."""
+"""The fact that depends on a run's own data, and is no unit: how many rows each class has."""
 
 
 def new_folder(
@@ -100,9 +100,9 @@ def dealt_digest(task: Task, roster: Roster) -> Digest | None:
 def facts_of(
     task: Task, results: RunFolder, asker: Asker, roster: Roster, beginning: Beginning | None
 ) -> Mapping[str, Tensor]:
-    """Return what the task learns by asking before the first round, or what the run has learnt.
+    """Return the facts that the task asks for before the first round, or those that the run kept.
 
-    A run that starts from another keeps its units, which the posterior is in.
+    A run that starts from another keeps that run's units, because the posterior is in them.
     """
     if not task.facts:
         return {}

@@ -45,8 +45,7 @@ class Clock:
 class ClockedRounds(Rounds):
     """Rounds as long as the slowest client that the server waits for.
 
-    A client whose reply would come too late is not asked, which saves its work: the reply would be
-    lost.
+    A client whose reply would come too late, and so be lost, is not asked. That saves its work.
 
     Parameters
     ----------

@@ -42,8 +42,8 @@ KNOWN: Mapping[str, tuple[float, float]] = {
 class Recorder:
     """Collects each round's results and writes them as one line to the log and to the results.
 
-    It listens to a strategy: `asked` hears the messages, `trained` and `evaluated` the admitted
-    replies; then `record` gets the new global arrays.
+    It is a strategy's listener: `asked` receives the messages, `trained` and `evaluated` the
+    admitted replies. Then `record` writes the round.
 
     Parameters
     ----------

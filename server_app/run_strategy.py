@@ -27,7 +27,8 @@ def strategy_of(
 ) -> MethodStrategy:
     """Return the strategy that the run's settings choose, with its callbacks.
 
-    A strategy without rounds may skip as many aggregates in a row as `max_skipped` rounds have.
+    A strategy without rounds may skip as many aggregates in a row as there are in `max_skipped`
+    rounds.
     """
     settings, roster = recorder.settings, recorder.roster
     means = means_of(recorder.known_metrics)

@@ -1,8 +1,8 @@
 """Flower strategies that aggregate Gaussian posteriors, one class per rule.
 
-Every rule in `fedbary.aggregation.RULES` has a class here by its name. FedAvg is a name of
-Flower's; its class is `strategy_for("FedAvg")`. Every method in `fedbary.methods.METHODS` has a
-class by its name too; its clients answer by a `Client`.
+Every rule in `fedbary.aggregation.RULES` and every method in `fedbary.methods.METHODS` has a class
+here by its name. The exception is FedAvg, a name that Flower uses: its class is
+`strategy_for("FedAvg")`. Clients of a method answer by a `Client`.
 """
 
 from fedbary.aggregation import RULES

@@ -74,7 +74,7 @@ def evaluate_refusal(reply: Message, weighted_by_key: str) -> str | None:
 def repeated(
     question: str, replies: Sequence[Message], refusals: Sequence[str | None]
 ) -> list[str | None]:
-    """Add refusals of second replies and of replies to another question, as of an earlier round.
+    """Add refusals of second replies, and of replies to another question, as in an earlier round.
 
     Parameters
     ----------

@@ -27,24 +27,23 @@ class AdmittingStrategy(AskingStrategy):
     *args, **kwargs
         Arguments of `AskingStrategy`, and so of `flwr.serverapp.strategy.FedAvg`, in its order.
     max_weight_ratio : float, optional
-        Largest ratio of a reply's weight to the round's median weight, in training and in
-        evaluation, 1 or more; a larger weight is reduced to it. None: no bound, so a client that
-        claims a million times the others' examples decides the aggregate (but not with robust
-        rules).
+        Largest ratio of a reply's weight to the round's median weight, 1 or more, in training and
+        in evaluation. A larger weight is reduced to it. None: no bound. A client that claims a
+        million times the others' examples then decides the aggregate, except under a robust rule.
     train_limit, evaluate_limit : callable, optional
         Takes a node's id, and returns the largest weight of its reply, None if unknown. A larger
         weight is reduced to it, with a warning; a reply whose limit is 0 is refused.
     name_node : callable, optional
         Takes a node's id, and returns the name of its site, None if unknown. Refusals use the name,
-        and a method knows the site by it over all rounds. An unknown name is replaced by the id,
-        which changes when a SuperNode without a registered key is started again.
+        and a method identifies the site by it in all rounds. Without a name the id is used, which
+        changes when a SuperNode without a registered key restarts.
     known_metrics : mapping of str to (float, float), optional
         Metrics that clients send as numbers, each with its least and its largest value. A reply
         with another value under one of these keys is left out of the metrics. Replies may hold
         other keys; `train_metrics_aggr_fn` and `evaluate_metrics_aggr_fn` should read these keys
         alone. None: the commonest set of keys is averaged; replies with others are left out.
     listener : Listener, optional
-        Hears the replies whose metrics are averaged.
+        Is given the replies whose metrics are averaged.
 
     Raises
     ------

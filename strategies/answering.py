@@ -1,4 +1,4 @@
-"""A client's task: a message read once, answered by the method that it names."""
+"""A client's answer to a message, which is read once, by the method that the message names."""
 
 from __future__ import annotations
 

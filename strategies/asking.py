@@ -103,5 +103,5 @@ class AskingStrategy(FedAvg):
 
 
 def question(message_type: str, server_round: int) -> str:
-    """Return the mark of a message's question; it shows that a reply is late."""
+    """Return the mark of a message's question; by it a late reply is recognised."""
     return f"{message_type}, round {server_round}"

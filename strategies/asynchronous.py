@@ -1,7 +1,7 @@
-"""A strategy whose server does not wait: it aggregates whenever some replies have arrived.
+"""A strategy whose server does not wait: it aggregates whenever enough replies have arrived.
 
-The messages, the admission and the state are those of the method's strategy. Only the loop is
-another: `GatedStrategy._loop` is replaced. A round is here an aggregate.
+Messages, admission and state are those of the method's strategy. Only the loop differs:
+`GatedStrategy._loop` is replaced. A "round" here is one aggregate.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _NOW, _RECENT = "async/now", "async/recent"
 class AsynchronousStrategy(MethodStrategy):
     """A method's strategy on a clock, real or virtual, without rounds.
 
-    A free client is drawn by the seed whenever fewer than `concurrency` are at work. One whose
-    reply waits for its aggregate is not free. Each aggregate is of `buffer` replies.
+    Whenever fewer than `concurrency` clients are at work, the seed draws a free one. A client whose
+    reply waits for its aggregate is not free. Each aggregate takes `buffer` replies.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ class AsynchronousStrategy(MethodStrategy):
         question asked then. Replies arrive in the order of this clock, at any real speed. None:
         they arrive as they come, in real time.
     journal : iterable of mappings, optional
-        The `journal` of all aggregates of an earlier run, to be repeated in its order.
+        The `journal` of all aggregates of an earlier run, which is repeated in its order.
 
     Raises
     ------

@@ -57,10 +57,10 @@ def chart(rule: str, convention: str | Convention = "fedbary") -> Chart:
 class Chart:
     """A Flower client mod, ``ClientApp(mods=[chart("RKLB")])``, and its two maps.
 
-    A rule that is a mean is F⁻¹(Σ w_k F(m_k, log v_k)) in its chart F. Each client sends
-    F(m_k, log v_k), the server computes nothing but Σ w_k, and F⁻¹ is taken before a client
-    trains or evaluates. So Flower's own FedAvg, or a secure aggregation that learns only the
-    sum, yields the barycentre of the rule's strategy, up to rounding.
+    A rule that is a mean aggregates to F⁻¹(Σ w_k F(m_k, log v_k)) with its chart F. Each client
+    sends F(m_k, log v_k). The server computes only the weighted sum, and each client applies F⁻¹
+    before it trains or evaluates. So Flower's own FedAvg, or a secure aggregation that learns only
+    the sum, gives the result of the rule's strategy, up to rounding.
 
     The keys of charted arrays name the rule, the coordinate and the original dtype; PyTorch refuses
     to load such arrays into a model. Gaussian arrays travel in float32 if they are no wider; those
@@ -68,7 +68,7 @@ class Chart:
     arrays travel in their own dtype, half precision in float32. Integer and bool arrays travel in
     float64 and become their rounded mean.
 
-    The server can no longer check a posterior. The mod refuses to send one that the strategies
+    The server cannot check posteriors any more. The mod refuses to send one that the strategies
     would not admit, but it runs at the client. A server that does more than a weighted mean (Adam,
     a median, noise) may leave the chart; `inverse` then raises an error.
 
@@ -106,8 +106,8 @@ class Chart:
     def forward(self, arrays: ArrayRecord) -> ArrayRecord:
         """Map a posterior into the chart; the arrays given are not changed.
 
-        A server must start from such arrays if the clients' mods compare received with sent arrays,
-        as Flower's clipping mods do; else it may start from plain ones.
+        If the clients' mods compare received with sent arrays, as Flower's clipping mods do, the
+        server must start from such arrays. Otherwise it may start from plain ones.
 
         Raises
         ------
@@ -138,13 +138,14 @@ class Chart:
     def inverse(self, arrays: ArrayRecord) -> ArrayRecord:
         """Map arrays out of the chart; return plain arrays as they are.
 
-        Use it in `evaluate_fn` and on `Result.arrays` at the server: the first arrays may be plain.
+        Use it at the server, in `evaluate_fn` and on `Result.arrays`. Plain arrays, such as the
+        first ones, pass unchanged.
 
         Raises
         ------
         ValueError
-            If only some arrays are charted, or another rule or convention charted them; if they are
-            no coordinates of a Gaussian, or cannot be read.
+            If only some arrays are charted, or by another rule or convention; if they are not the
+            coordinates of a Gaussian, or cannot be read.
         """
         if not any(_is_charted(key) for key in arrays):
             return arrays

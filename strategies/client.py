@@ -26,7 +26,7 @@ from .answering import Request, global_model, part_asked, share_of
 
 @dataclass(frozen=True, eq=False)
 class Client:
-    """A client's network, data and training, in your own Flower project.
+    """A client's network, data and training, for your own Flower project.
 
     The server's strategy is one of `fedbary.strategies`, named after a method or a rule. Its
     messages name the method, so the client does not:
@@ -42,33 +42,33 @@ class Client:
     Parameters
     ----------
     model : nn.Module
-        The network, on its device; it is trained in place. The names of its state dict are those of
-        the global arrays. Methods of point weights take a plain module, the others one with
-        Gaussian layers, as `fedbary.variational.variational` makes them. The messages' config holds
-        the digest of tensors that `fedbary.variational.keep_frozen` froze.
+        The network, on its device; it is trained in place. Its state dict has the names of the
+        global arrays. Methods with deterministic weights take a plain module, the others one with
+        Gaussian layers, as `fedbary.variational.variational` makes them. If
+        `fedbary.variational.keep_frozen` froze tensors, the messages' config holds their digest.
     x, y : Tensor
         Training data: inputs and targets (n_k, …), on the model's device.
     training : Training
-        Epochs, batch size, rates and the weight of the KL. Its default, 1, counts the prior once at
-        every client: small weights suit barycentres, 1 suits PVI. A network with batch norm gets
-        slightly larger batches if the last would be of one example.
+        Epochs, batch size, rates and the weight of the KL. The weight's default, 1, counts the
+        prior once at every client: it suits PVI, while barycentres need small weights. With batch
+        norm batches are slightly larger if the last one would have one example.
     held_out : (Tensor, Tensor), optional
         Inputs and classes for the answers to evaluation messages.
     nll : callable
         Mean negative log-likelihood of (outputs, targets), in nats.
     inference : str or callable
-        The local inference, for methods that do not fix it: its name, or a function like `fit` of
+        The local inference, for methods that leave it open: its name, or a function like `fit` of
         `fedbary.inference`.
     prior : Prior
-        The std of N(0, std²), or a posterior, for methods that do not fix it; one that the server
-        sends takes its place.
+        The std of N(0, std²), or a posterior, for methods that leave the prior open. A prior that
+        the server sends replaces it.
     samples : int
         Networks drawn for a prediction.
     seed : int
-        Seed of the draws, with the node's partition, or its id, and the server round.
+        Seed of the draws, together with the node's partition, or its id, and the server round.
     keep_in : Path, optional
-        A folder of this client alone for the tensors that some methods keep between rounds. None:
-        the node's state, which Flower loses when a SuperNode is started again.
+        A folder for this client alone, for the tensors that some methods keep between rounds. None:
+        the node's state, which Flower loses when a SuperNode restarts.
     augment : Augment
         Random changes of images, see `fedbary.data.batches.batch_source`.
     """
@@ -91,7 +91,7 @@ class Client:
 
         An evaluation scores a classifier on `held_out`: accuracy, nll, ece and brier of the global
         model, and those of the client's own, prefixed ``personal-``, if the method has one. For
-        anything else see `own_model`.
+        other scores see `own_model`.
 
         Raises
         ------
@@ -109,7 +109,7 @@ class Client:
         """Return the client's own model for an evaluation message; None if it has none.
 
         The server's strategy needs a method that personalises, or `keep_models`. Some methods train
-        the model for it.
+        the model when it is asked for.
 
         Raises
         ------

@@ -36,7 +36,7 @@ class ReplyClock(ABC):
 
     @abstractmethod
     def arrival(self, node: int, errand: Errand) -> float:
-        """Return the time of the reply to a question; inf if it is not known."""
+        """Return the time at which the reply to a question arrives; inf if it is not known."""
 
     @abstractmethod
     def next(

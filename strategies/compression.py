@@ -18,8 +18,8 @@ from .passing import PassingGrid
 def compression(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
     """Unpack the messages of a `CompressedGrid`, and pack the reply's arrays in the same way.
 
-    A Flower client mod, ``ClientApp(mods=[compression])``; other messages pass unchanged. With
-    `chart` name it first: ``mods=[compression, chart("RKLB")]``.
+    A Flower client mod, ``ClientApp(mods=[compression])``; other messages pass unchanged. Name it
+    before `chart`: ``mods=[compression, chart("RKLB")]``.
 
     Raises
     ------
@@ -53,8 +53,8 @@ class CompressedGrid(PassingGrid):
     grid : Grid
         Carrier of the messages.
     what : str
-        "log_var": log-variances in 8 bits, for five eighths of the bytes. "all": means and point
-        weights in 16 bits too, rounded at random.
+        "log_var": log-variances in 8 bits, which leaves five eighths of the bytes. "all": means and
+        deterministic weights in 16 bits too, rounded at random.
     convention : str or Convention
         Rule that tells Gaussian arrays: a name in `CONVENTIONS`, or your own.
 

@@ -1,4 +1,4 @@
-"""Conventions that tell a model's Gaussian arrays by name, and the unit of their scales."""
+"""Conventions: which arrays of a model are Gaussian, by name, and the unit of their scales."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.nn.functional import softplus
 from fedbary.errors import SettingError
 
 _LINEAR_BELOW = -40.0
-"""Below this, log softplus(x) and x are the same number."""
+"""Below this log softplus(x) equals x in floating point."""
 
 
 def _log_var_from_rho(rho: Tensor) -> Tensor:
@@ -72,7 +72,7 @@ class Convention:
         Raises
         ------
         ValueError
-            If a scale has no mean: it would be averaged as a plain weight.
+            If a scale has no mean, and so would be averaged as a plain weight.
         """
         means = {
             key: "".join(_interleave(self.mean.split("*"), parts))

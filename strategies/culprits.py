@@ -22,8 +22,9 @@ def spoilers(
 ) -> list[str | None]:
     """Return each reply's fault in the aggregate; None for replies whose aggregate is sound.
 
-    Replies that are not sound alone are left out; then the farthest of the others, as few as
-    bisection finds. If the aggregate of all is not sound, at least one is left out.
+    Replies that are not sound alone are left out first. Then the farthest of the others are left
+    out, as few as bisection finds to be enough. If the aggregate of all is not sound, at least one
+    is left out.
 
     Parameters
     ----------

@@ -21,10 +21,10 @@ FAR = 100.0
 """Multiple of the usual distance from which a reply is refused."""
 
 NEAR = 10.0
-"""Distance that a number may move in a round, whatever the others do."""
+"""Distance that a number may always move in a round, whatever other clients do."""
 
 STANDS_OUT = 10.0
-"""Multiple of the usual distance from which a reply is suspected if nobody can train after it."""
+"""Multiple of the usual distance from which a reply is suspect if nobody can train after it."""
 
 
 def farness(
@@ -35,11 +35,11 @@ def farness(
 ) -> list[float]:
     """Return each reply's distance from the sent arrays, as a multiple of the usual one.
 
-    A reply's distance is the largest of its numbers' distances. The usual one is the replies'
-    median (the lower middle of an even number). It is at least a `FAR`-th of `NEAR` and of the
-    largest number that was sent. So a reply is never too far if it moves no number by more than
-    these. Clients that stand still, or take few steps beside a large site's thousands, make no
-    other client far.
+    A reply's distance is the largest of its numbers' distances. The usual distance is the replies'
+    median (of an even number the lower middle one). It is at least 1/`FAR` of `NEAR`, and 1/`FAR`
+    of the largest number that was sent. So a reply that moves no number by more than these two is
+    never too far. Clients that stand still, or take a few steps where a large site takes thousands,
+    do not make another client far.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def distance(record: ArrayRecord, like: ArrayRecord, keys: Collection[str]) -> f
 
 
 def too_far(weights: float, others: float) -> str | None:
-    """Return the reason to refuse a reply at these multiples of the usual distance; else None.
+    """Return the reason to refuse a reply with these multiples of the usual distance, or None.
 
     Means and point weights may lie `FAR` times as far. Other arrays, such as curvatures, differ
     more between honest clients: `FAR`² times.

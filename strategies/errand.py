@@ -59,7 +59,7 @@ class Errand:
 
 
 def written(errand: Errand) -> dict[str, Tensor]:
-    """Return its tensors for `errands`."""
+    """Return the tensors that `errands` reads."""
     prefix = f"{_ERRANDS}{quote(errand.client, safe='')}/"
     (arrays,) = errand.message.content.array_records.values()
     (config,) = errand.message.content.config_records.values()

@@ -25,11 +25,11 @@ SECURE = "secaggplus_state"
 class FitMessages:
     """A Flower client mod, ``ClientApp(mods=[secaggplus_mod, FitMessages(keys)])``.
 
-    The client is given the arrays of FitIns under these keys, and the config. FitRes has the arrays
-    of its reply, in their order. Other messages pass as they are.
+    The client receives the config and the arrays of FitIns, under these keys. FitRes holds the
+    arrays of its reply, in this order. Other messages pass unchanged.
 
-    Flower's SecAgg+ clips numbers to ± `clipping_range`, and its sum is wrong above `max_weight`
-    examples, without a word. The mod refuses such a reply.
+    Flower's SecAgg+ silently clips numbers to ± `clipping_range`, and gives a wrong sum above
+    `max_weight` examples. The mod refuses such a reply.
 
     Parameters
     ----------

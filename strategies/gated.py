@@ -34,10 +34,10 @@ SKIPPED_KEY = "skipped"
 class GatedStrategy(AdmittingStrategy, ABC):
     """Flower's FedAvg that admits replies and leaves the aggregate to a subclass.
 
-    Three files find bad replies: `admission` those that are unsound, `distances` those too far from
-    the sent arrays, `culprits` those that spoil the aggregate. They never stop a run: they are left
-    out, logged and kept in `refusals`. The aggregate does not depend on the order of the replies. A
-    round after which nobody can train is undone, see `retreat`.
+    Three files find bad replies: `admission` finds unsound ones, `distances` those too far from the
+    sent arrays, `culprits` those that spoil the aggregate. Bad replies never stop a run: they are
+    left out, logged and kept in `refusals`. The aggregate does not depend on the order of the
+    replies. A round after which nobody can train is undone, see `retreat`.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ class GatedStrategy(AdmittingStrategy, ABC):
     Attributes
     ----------
     contributors : list of int
-        The nodes whose replies made the last round that counted, in the order of aggregation; empty
+        The nodes whose replies were aggregated in the last round that counted, in that order; empty
         before the first round of this start.
     undone : int or None
         The round that the last one has undone.
@@ -87,7 +87,7 @@ class GatedStrategy(AdmittingStrategy, ABC):
         return arrays
 
     def _withstands(self, replies: int) -> bool:
-        """Return whether the aggregate of so many replies bounds a single one's influence."""
+        """Return whether the aggregate of so many replies limits the influence of a single one."""
         return False
 
     @abstractmethod
@@ -112,8 +112,8 @@ class GatedStrategy(AdmittingStrategy, ABC):
     def load_state_dict(self, state: Mapping[str, Tensor], completed_rounds: int) -> None:
         """Take a state that `state_dict` returned after so many rounds.
 
-        Given that round's global arrays and the number of remaining rounds, `start` then continues
-        as without the interruption.
+        `start`, given that round's global arrays and the number of remaining rounds, then continues
+        as if there had been no interruption.
         """
         self.completed_rounds = completed_rounds
         self._tally.load_state_dict(state, completed_rounds)

@@ -1,4 +1,4 @@
-"""A strategy that starts from an earlier run: from its state, under its posterior."""
+"""A strategy that may start from an earlier run: from its state, with its posterior as prior."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from .names import Names
 from .soundness import check_arrays
 
 PRIOR = "prior/"
-"""What the keys of the prior's arrays begin with in a training message."""
+"""Prefix of the keys of the prior's arrays in a training message."""
 
 STATE = "method."
-"""What the names of a method's state begin with in a strategy's state."""
+"""Prefix of the names of a method's state in a strategy's state."""
 
 
 class InheritingStrategy(GatedStrategy, ABC):
@@ -36,8 +36,8 @@ class InheritingStrategy(GatedStrategy, ABC):
     *args, **kwargs
         Those of `GatedStrategy`.
     prior : ArrayRecord, optional
-        A posterior in the global arrays' names: clients take it for the prior of every round. Its
-        Gaussian arrays travel in each training message. None: clients have a prior of their own.
+        A posterior in the global arrays' names: clients use it as the prior in every round. Its
+        Gaussian arrays are part of each training message. None: clients have their own prior.
     """
 
     method: Method
@@ -52,7 +52,7 @@ class InheritingStrategy(GatedStrategy, ABC):
     def start_from(self, arrays: ArrayRecord, state: Mapping[str, Tensor]) -> ArrayRecord:
         """Begin with an earlier run; return the arrays to start from.
 
-        Sums and sites of the earlier run's clients are kept, and what clients send is added.
+        Sums and sites of the earlier run's clients are kept; what clients now send is added.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""Flower's internals: all that this project uses beside its public modules.
+"""Flower's internals: everything that this project uses besides Flower's public modules.
 
 Flower promises nothing about these names. If a version moves one,
 `tests/strategies/test_internals.py` names it, and only this file needs a change.
@@ -37,7 +37,7 @@ __all__ = [
 def is_simulated(grid: Grid) -> bool:
     """Return whether a grid is that of Flower's simulation engine.
 
-    The engine has imported its module; other runs do not wait seconds for the import.
+    It looks whether the engine's module is imported, and does not import it, which takes seconds.
     """
     if "flwr.superlink.grid" not in sys.modules:
         return False

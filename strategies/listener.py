@@ -11,16 +11,16 @@ from fedbary.methods import Tensors
 
 
 class Listener(Protocol):
-    """Hears the training messages, and by node the replies with sound metrics.
+    """Is given the training messages, and by node the replies with sound metrics.
 
-    The replies' content sets their order. It hears no training reply of a skipped round.
+    The replies' content sets their order. Training replies of a skipped round are not given.
     """
 
     def asked(self, contents: Sequence[RecordDict]) -> None:
-        """Hear the training messages of a round."""
+        """Take the training messages of a round."""
 
     def trained(self, replies: Mapping[int, RecordDict], tensors: Sequence[Tensors]) -> None:
-        """Hear the training replies, with their arrays in fedbary's names and unit."""
+        """Take the training replies, with their arrays in fedbary's names and unit."""
 
     def evaluated(self, replies: Mapping[int, RecordDict]) -> None:
-        """Hear the evaluation replies."""
+        """Take the evaluation replies."""

@@ -32,11 +32,11 @@ METHOD_KEY = "method"
 """The entry of a message's config with the method's name; its parameters stand beside it."""
 
 KEPT_KEY = "kept-round"
-"""The entry with the last round in which the client's reply was admitted, 0 for none; and, where it
-is known, that round as of the checkpoint before the last, to which the server may go back."""
+"""The entry with the last round in which the client's reply was admitted, 0 for none. If known, the
+same as of the checkpoint before the last follows: the server may go back to it."""
 
 RUN_KEY = "kept-run"
-"""The entry that tells apart a client's tensors of several runs; a resume keeps it."""
+"""The entry that distinguishes a client's tensors of several runs; a resumed run keeps it."""
 
 _KEPT, _RUN = "kept.", "run"
 
@@ -54,15 +54,16 @@ class MethodStrategy(InheritingStrategy):
     *args, **kwargs
         Those of `InheritingStrategy`, and the parameters of the method.
     convention : str or Convention
-        Which arrays are Gaussian and the unit of their scales: a name in `CONVENTIONS`, or your
-        own. The method sees fedbary's names and log-variances.
+        Rule that tells which arrays are Gaussian, and the unit of their scales: a name in
+        `CONVENTIONS`, or your own. The method is given fedbary's names and log-variances.
     seed : int
         Seed of every draw of the server.
     bench : Bench, optional
         Network and examples of the server, for methods with `needs_bench`.
     keep_models : bool
-        Whether clients keep and score the model that they train. For methods whose clients keep
-        nothing; those of a method that `personalises` have a model of their own anyway.
+        Whether clients keep the model that they train, and score it. It is for methods whose
+        clients keep nothing. Clients of a method that `personalises` have a model of their own
+        anyway.
 
     Attributes
     ----------
@@ -195,7 +196,7 @@ class MethodStrategy(InheritingStrategy):
         self._run = int(state.get(_RUN, self._run))
 
     def _check_global(self, arrays: ArrayRecord) -> None:
-        """Refuse a model of the other kind, and wrappers, whose noise does not reach the state."""
+        """Refuse a model of the wrong kind, and wrappers: their noise does not reach the state."""
         gaussian = self.convention.pairs(arrays.keys())
         name = self.method.name
         if self.method.deterministic and gaussian:
@@ -249,7 +250,8 @@ class MethodStrategy(InheritingStrategy):
         Parameters
         ----------
         network
-            With the global arrays' names, on the device of the work; it then holds them.
+            A network with the global arrays' names, on the device to use; the arrays are loaded
+            into it.
         arrays
             The global arrays after the last round, as `start` returns them.
         x
@@ -257,7 +259,7 @@ class MethodStrategy(InheritingStrategy):
         samples
             Number of networks drawn, if the method draws some.
         seed
-            The source of the draws.
+            Seed of the draws.
         """
         network.load_state_dict({**arrays.to_torch_state_dict()})
         model, generator = network.state_dict(), torch.Generator(x.device).manual_seed(seed)

@@ -1,4 +1,4 @@
-"""Warning of a rule that shrinks variances more in a round than clients widen them."""
+"""A warning about rules that shrink variances more in a round than clients widen them."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ NARROWER = 0.1
 class Narrowing:
     """Warns once of variances that fall from round to round although clients widen them.
 
-    A product of K posteriors, and the law of a mean of K draws, have about a K-th of the clients'
-    variance. Clients that start from it widen it only by a round's steps, and the next product
-    narrows it again. A round counts if r > s and a < s − `NARROWER`, with s the mean log-variance
-    sent, r that of the replies and a that of the aggregate.
+    A product of K posteriors has about 1/K of the clients' variance, and so has the distribution of
+    a mean of K draws. Clients that start from it widen it only by one round of training, and the
+    next aggregate narrows it again. A round counts if r > s and a < s − `NARROWER`, with s the mean
+    log-variance sent, r that of the replies and a that of the aggregate.
     """
 
     def __init__(self) -> None:

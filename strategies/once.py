@@ -1,8 +1,9 @@
 """Long entries of messages' configs, sent to a node once: a client mod, and its grid.
 
 A projection of features has as many numbers as a network, and is the same in every round. The grid
-sends it with the first message to a node. Later messages hold a digest, and the node takes the
-entry from its state. A node that has lost the entry replies so, and gets it again at once.
+sends such an entry with the first message to a node. Later messages hold its digest, and the node
+takes the entry from its state. A node that has lost the entry says so in its reply, and is sent it
+again at once.
 """
 
 from __future__ import annotations

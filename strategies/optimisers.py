@@ -23,11 +23,11 @@ def parameter_groups(
 ) -> list[dict[str, Any]]:
     """Return a model's parameters as groups for a torch optimiser; scales have rates of their own.
 
-    The gradient of a log-variance is of order 1/n: at the means' rate, and with plain SGD at any
+    The gradient of a log-variance is of order 1/n. At the means' rate, or with plain SGD at any
     usual rate, variances stay at their initial values. Use an optimiser whose step does not depend
     on the gradient's size, as in ``Adam(parameter_groups(model, 1e-3, 1e-2))``. Each step then
-    moves a log-variance by about `log_var_lr`, whatever the unit s of its scale: a tensor's rate is
-    log_var_lr / mean |∂(log v)/∂s| at its present values. To keep SGD for the means: ``means,
+    moves a log-variance by about `log_var_lr`, whatever the unit of the scale s: a tensor's rate is
+    log_var_lr / mean |∂(log v)/∂s| at its present values. You can keep SGD for the means: ``means,
     *scales = parameter_groups(...)``, ``SGD([means])`` and ``Adam(scales)``.
 
     Parameters
@@ -45,8 +45,9 @@ def parameter_groups(
     Returns
     -------
     list of dict
-        First the group of means and deterministic tensors, then one for each scale. The latter have
-        a small epsilon and no weight decay, which would pull variances to 1, or to softplus(0)².
+        First the group of means and deterministic tensors, then one for each scale. The groups of
+        scales have a small epsilon. They have no weight decay, which would pull variances to 1, or
+        to softplus(0)².
 
     Raises
     ------

@@ -1,11 +1,11 @@
 """Strategies that Flower's wrappers for differential privacy may drive.
 
 A wrapper clips each client's update to the norm C and adds noise of standard deviation z C / n to
-*every* array of the aggregate, log-variances too. That hides a client only if one client moves the
-aggregate by at most C / n. So the aggregate must be the plain mean of the arrays, with the same
-weight for each of n replies. AALV is such a mean of log-variances (and of log-stds). The other
-rules are means in other coordinates, where a clipped update may move the aggregate by any amount.
-For them there is the client mod `chart`: with it all of this holds for Flower's FedAvg.
+*every* array of the aggregate, log-variances too. That hides a client only if a single client moves
+the aggregate by at most C / n. So the aggregate must be the plain mean of the arrays of n replies,
+each with the same weight. AALV is such a mean of log-variances (and of log-stds). The other rules
+are means in other coordinates, where a clipped update may move the aggregate by any amount. For
+these rules use the client mod `chart` with Flower's FedAvg, which is a plain mean of coordinates.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Wrapper = (
 def driving_wrapper() -> Wrapper | None:
     """Return the wrapper for differential privacy on the call stack; None if there is none.
 
-    A strategy sees the wrapper around it only as a caller.
+    The call stack is the only place where a strategy can see the wrapper around it.
     """
     frame = inspect.currentframe()
     while frame is not None:
@@ -54,7 +54,7 @@ def driving_wrapper() -> Wrapper | None:
 
 
 PLAIN = {"server_momentum": 0, "max_precision_ratio": None, "clipping": False, "mixing": False}
-"""Parameters of `Barycentre` for which the aggregate is the rule's, of this round alone."""
+"""Parameters of `Barycentre` with which the aggregate depends on this round alone, by the rule."""
 
 
 def require_plain_mean(

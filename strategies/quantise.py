@@ -7,7 +7,7 @@ point below or above it at random, so that its mean is x:
     E x̂ = x,   Var x̂ ≤ δ²/4.
 
 The step is at least 1/16 (8 bits) or 1/1024 (16 bits) of the numbers' standard deviation: a finer
-grid would encode noise, which does not deflate.
+grid would only encode noise, which does not compress.
 
 Reference: Alistarh et al., QSGD, NeurIPS 2017, for unbiased rounding of clients' messages.
 """

@@ -20,8 +20,8 @@ from .names import Names
 def posterior_from_arrays(record: ArrayRecord, convention: Convention) -> Posterior:
     """Read a posterior from arrays in a convention's names and unit.
 
-    The name of a Gaussian tensor is `convention.name` of its mean's key; others keep their keys.
-    Tensors share the record's bytes where they can: do not write to them.
+    `convention.name` gives a Gaussian tensor's name from its mean's key; other tensors keep their
+    keys. Tensors share the record's bytes if possible: do not write to them.
 
     Raises
     ------

@@ -44,8 +44,8 @@ class Before:
 class Retreat:
     """Remembers the state before a round in which replies stood out, and their clients.
 
-    In the next round at least two other clients may reply, and none be able to train. Then the
-    round is undone, and the clients whose replies stood out are refused from then on.
+    The round is undone if, in the next one, at least two other clients answer and none can train.
+    The clients whose replies stood out are then refused for the rest of the run.
 
     Attributes
     ----------
@@ -98,8 +98,8 @@ class Retreat:
 def standing_out(farness: Mapping[str, float]) -> dict[str, float]:
     """Return the clients whose replies stand out: far beyond the usual, and near the farthest.
 
-    A hostile client cannot hide behind another, and an honest one that goes far is not blamed
-    beside one that goes ten times as far.
+    So a hostile client cannot hide behind another hostile one, and an honest client that goes far
+    is not blamed if another goes ten times as far.
     """
     if len(farness) < LEAST:
         return {}

@@ -1,4 +1,4 @@
-"""Warning of untrained variances: a barycentre is then almost a plain mean."""
+"""A warning about untrained variances: with these a barycentre is almost a plain mean."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STILL = 0.01
 """The mean move of log-variances below which they stand still: 1 % of the variance."""
 
 ALIKE = 0.01
-"""Fraction of a move below which clients' moves count as alike, and not made by their data."""
+"""Fraction of a move below which clients' moves count as equal, and so not due to their data."""
 
 TINY = 1e-30
 """Divisor in place of a move of 0."""
@@ -56,10 +56,11 @@ class Stillness:
     - the mean of d is below `ALIKE`, with several clients and several weights: a penalty alone
       moves all clients alike, some further than others.
 
-    One step of Adam at the default rate moves a log-variance by 0.01, so short rounds do not stand
-    still. But Adam's first steps have one length whatever the gradient. While the penalty outweighs
-    the data, clients move alike in short rounds and differ in longer ones (`regression-vi`: d is
-    0.008 after three steps a round, 0.011 after fifteen). Warnings name each array once.
+    One step of Adam at the default rate moves a log-variance by 0.01, so short rounds do not count
+    as standing still. But Adam's first steps have the same length for any gradient. While the
+    penalty outweighs the data, clients' moves are alike in short rounds and differ in longer ones
+    (`regression-vi`: d is 0.008 after three steps a round, 0.011 after fifteen). Warnings name each
+    array once.
     """
 
     def __init__(self) -> None:

@@ -35,13 +35,13 @@ class PosteriorStrategy(MethodStrategy):
 
     It is the strategy of `fedbary.methods.barycentre`. A subclass names the `rule`; `strategy_for`
     makes one from a rule's name. Clients may train in any way: messages do not hold the method's
-    parameters. For Flower's wrappers for differential privacy see `privacy`.
+    parameters. For Flower's differential-privacy wrappers see `strategies.privacy`.
 
     Parameters
     ----------
     *args, **kwargs
         Arguments of `MethodStrategy`, and so of `flwr.serverapp.strategy.FedAvg`, in its order.
-        Parameters of `Barycentre`: `rule`, by default the class's, `trim_fraction`,
+        Then the parameters of `Barycentre`: `rule` (by default the class's), `trim_fraction`,
         `max_precision_ratio`, `clipping`, `mixing` and `server_momentum`.
 
     Raises

@@ -84,7 +84,6 @@ def _most(reply: Message, limit: Limit | None) -> float:
 
 
 def _weighing(reply: Message, weighted_by_key: str, weight: float) -> Message:
-    """Return the reply with another weight."""
     (key,) = reply.content.metric_records
     metrics = MetricRecord({**metrics_of(reply), weighted_by_key: weight})
     lighter = copy(reply)

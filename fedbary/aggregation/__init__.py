@@ -68,14 +68,14 @@ def aggregate(
 ) -> Posterior:
     """Aggregate the clients' posteriors under a rule.
 
-    A chart rule makes Gaussian tensors F⁻¹(Σ w_k F(m_k, v_k)) in its chart F (BA-BFL, eqs. 7-10).
-    Deterministic floating tensors become Σ w_k m_k, with w_k = weights[k] / Σ weights. Integer and
-    bool buffers become their mean Σ w_k x_k, rounded, or under a robust rule their median. The
-    arithmetic is in float64.
+    With w_k = weights[k] / Σ weights, a rule with a chart F makes Gaussian tensors F⁻¹(Σ w_k F(m_k,
+    v_k)) (BA-BFL, eqs. 7-10). Deterministic floating tensors become Σ w_k m_k. Integer and bool
+    buffers become their rounded mean Σ w_k x_k, or their median under a robust rule. The arithmetic
+    is in float64.
 
-    A sequence of posteriors is `aggregate_tensors` of their state dicts. A generator's are taken
-    one at a time, so any number of them needs the memory of the sums alone. Only robust and joint
-    rules, and the bound, need them all at once.
+    A sequence of posteriors is aggregated by `aggregate_tensors`. A generator's posteriors are read
+    one at a time: memory holds the sums alone, however many there are. Robust rules, joint rules
+    and the bound need all posteriors at once.
 
     Parameters
     ----------
@@ -84,10 +84,10 @@ def aggregate(
     posteriors : iterable of Posterior
         One per client, all with the same names and shapes; none is changed.
     weights : sequence of float
-        One per client, in the same order: finite, none negative, not all 0; any scale. For a robust
-        rule they only say who is left out: a client of weight 0.
+        One per client, in the same order: finite, none negative, not all 0; any scale. A robust
+        rule ignores them, but for clients of weight 0, which it leaves out.
     max_precision_ratio : float, optional
-        The most that a precision may be of the clients' median, 1 or more; see
+        The largest ratio of a precision to the clients' median, 1 or more; see
         `fedbary.aggregation.bound`. None: no bound.
 
     Returns
@@ -101,8 +101,8 @@ def aggregate(
         If the rule is unknown, there are no posteriors, or too few for the rule, or the weights
         or the ratio are not allowed.
     ValueError
-        If a posterior's names or shapes differ from the first's; names its index and the tensor.
-        If two tensors of a posterior would bear one key of its state dict.
+        If a posterior's names or shapes differ from the first's; names its index and the tensor. If
+        two tensors of a posterior would have the same key in its state dict.
     """
     if isinstance(rule, str):
         rule = rule_named(rule)

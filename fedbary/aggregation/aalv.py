@@ -1,14 +1,14 @@
 """AALV, arithmetic average of log-variances: m = Σ w m_k, log v = Σ w log v_k.
 
-The geometric mean of the variances.
+The variance is the weighted geometric mean of the clients' variances.
 
-It assumes nothing of how variances compare: means are FedAvg's, whatever they are.
+It assumes nothing about the variances: they do not change the mean, which is FedAvg's.
 
 Messages: the posterior, once each way: two numbers per Gaussian weight.
 
-Cost: the server goes once over the replies, as for FedAvg: a sum of what was sent.
+Cost: the server makes one pass over the replies and sums them, as for FedAvg.
 
-Use it as the plain control of the others: it is what Flower's FedAvg makes of a model whose tensors
+Use it as the baseline of the other rules. Flower's FedAvg does the same to a model whose tensors
 are means and log-variances.
 
 Reference: Ozer et al., How to Combine Variational Bayesian Networks in Federated Learning (FVBA),

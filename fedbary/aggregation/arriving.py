@@ -1,20 +1,20 @@
-"""Replies that come one by one: the aggregate goes along their changes in a rule's coordinates.
+"""Aggregation of replies as they arrive, each as a change in the coordinates of a rule.
 
-A client was sent θ_k and replies q_k; meanwhile the aggregate has become θ. In the chart F of a
-rule that is a mean,
+A client was sent θ_k and replies q_k. Meanwhile the aggregate has become θ. For a rule that is a
+mean in the chart F, the new aggregate is
 
     θ ← F⁻¹(F(θ) + Σ a_k (F(q_k) − F(θ_k))),      a_k = w(s_k) n_k / (C n̄),
 
-for n_k examples, n̄ of the mean client, C clients at work, and s_k aggregates since θ_k was sent. If
-all clients reply to θ it is the rule itself. Σ a_k is at most 1.
+The client has n_k examples, the mean client n̄. C clients are at work, and s_k aggregates were made
+since θ_k was sent. If all clients reply to θ, the result is the rule's own. Σ a_k is at most 1.
 
-A sum of changes may leave the chart: a precision or a standard deviation would fall below 0. A
-weight whose new variance would be not finite, or beyond four times those of θ and all q_k, is mixed
-instead:
+A sum of changes may leave the chart: a precision or a standard deviation may fall below 0. Then the
+new variance is not finite, or lies by more than a factor of 4 outside the range of those of θ and
+all q_k. Such a weight is mixed instead:
 
     θ ← F⁻¹((1 − Σ a_k) F(θ) + Σ a_k F(q_k)),
 
-which is a mean of Gaussians, so that its precision is above 0.
+This is a mean of Gaussians, so its precision is above 0.
 
 References: Xie, Koyejo and Gupta, Asynchronous Federated Optimization (FedAsync), 2019, for w and
 the mixture; Nguyen et al., Federated Learning with Buffered Asynchronous Aggregation (FedBuff),
@@ -38,7 +38,7 @@ from fedbary.errors import SettingError
 from fedbary.gaussian import gaussian_pairs
 
 LEEWAY = math.log(4.0)
-"""The farthest, in nats, that a log-variance may go beyond those that it comes from."""
+"""The farthest, in nats, that a new log-variance may lie outside the range of its sources."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,9 +48,9 @@ class Change:
     Parameters
     ----------
     sent, found : Mapping[str, Tensor]
-        The model that it began from, θ_k, and its reply, q_k; more keys do not matter.
+        The model that it began from, θ_k, and its reply, q_k; further keys are ignored.
     part : float
-        a_k, how far the aggregate goes along it.
+        a_k, the fraction of the change that is added to the aggregate.
     """
 
     sent: Mapping[str, Tensor]
@@ -61,8 +61,8 @@ class Change:
 def parts_of(shares: Sequence[float], weights: Sequence[float]) -> list[float]:
     """Return a_k from n_k/(C n̄) and w(s_k), which sum to at most 1.
 
-    Shares of more than 1 together are scaled before they are weighed, so that a stale change counts
-    for less under any sizes.
+    Shares n_k/(C n̄) that sum to more than 1 are scaled to sum to 1 before they are multiplied by
+    w(s_k). So a stale change counts for less, whatever the clients' sizes.
     """
     most = max(1.0, math.fsum(shares))
     parts = [share / most * weight for share, weight in zip(shares, weights, strict=True)]
@@ -86,7 +86,7 @@ def along(
     model : Mapping[str, Tensor]
         θ, a state dict.
     changes : sequence of Change
-        One or more, whose parts sum to at most 1; their order matters by rounding alone.
+        One or more, whose parts sum to at most 1; their order changes only the rounding.
     mixed : collection of str
         Keys of tensors that are no parameters, such as running variances; they are mixed. Integer
         and bool tensors always are, and rounded.

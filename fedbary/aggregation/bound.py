@@ -20,14 +20,15 @@ def check_ratio(ratio: float | None, setting: str = "max_precision_ratio") -> No
 def bound_precisions(log_var: Tensor, max_precision_ratio: float) -> Tensor:
     """Return log-variances, [clients, weights], of precisions within a ratio r of the median.
 
-    For each weight, 1/v_k becomes min(1/v_k, r · median_j 1/v_j); every client counts once. A
-    rule that weighs by precision gives a client a say of w/v: one that sends tiny variances owns
-    the aggregate. Bounded, it has at most r times the say of a client with the median precision,
-    as long as less than half of the clients are hostile.
+    For each weight, 1/v_k becomes min(1/v_k, r · median_j 1/v_j); every client counts once in the
+    median. A rule that weighs by precision gives a client the influence w/v: one that sends tiny
+    variances decides the aggregate. With the bound it has at most r times the influence of a client
+    with the median precision, if less than half of the clients are hostile.
 
-    That is all it does. It leaves means as they are. A hostile minority of equal weights, a part h
-    of the clients, still has up to r h / (r h + 1 − h) of the say where the others hold the median.
-    It leaves large variances, which WB, EAA and FKLB pass on, and the weights that clients claim.
+    The bound does nothing else. It does not change means. Let a fraction h of the clients be
+    hostile, with equal weights, and the others have the median precision. Then the hostile ones
+    still have up to r h / (r h + 1 − h) of the influence. It does not change large variances, which
+    WB, EAA and FKLB pass on, nor the weights that clients claim.
     """
     least = median(log_var) - math.log(max_precision_ratio)
     return torch.maximum(log_var, least)

@@ -19,9 +19,8 @@ class BufferMean:
     """The weighted mean Σ w_k x_k of an integer or bool tensor, rounded, half to even.
 
     Clients are added one after another, with weights that sum to 1. Sums run in float64 over the
-    differences from the heaviest client so far. So equal values stay what they are, nothing
-    overflows from one end of int64 to the other, and a far value of little weight costs no
-    accuracy.
+    differences from the heaviest client so far. So equal values stay exact, differences over the
+    whole range of int64 do not overflow, and a distant value of little weight costs no accuracy.
     """
 
     def __init__(self) -> None:
@@ -59,7 +58,7 @@ class BufferMean:
 
 
 def aggregate_buffer(rule: AnyRule, clients: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
-    """Return what becomes of an integer or bool tensor.
+    """Return the aggregate of an integer or bool tensor.
 
     A robust rule takes the element-wise median; of an even number of clients it takes the lower of
     the two middle ones. Any other rule takes the rounded mean, see `BufferMean`.
@@ -71,7 +70,7 @@ def aggregate_buffer(rule: AnyRule, clients: Sequence[Tensor], weights: Sequence
     clients
         One tensor per client, of one shape and dtype.
     weights
-        Normalised, one per client; a robust rule has no use for them.
+        Normalised, one per client; a robust rule ignores them.
     """
     if isinstance(rule, RobustRule):
         return _median(clients)

@@ -1,4 +1,4 @@
-"""Tensors that are another kind of number than they are wanted as, converted on demand."""
+"""Tensors in another unit than the wanted one, converted on demand."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from fedbary.aggregation.reals import flat_reals
 
 @dataclass(frozen=True, eq=False)
 class Converted(Mapping[str, Tensor]):
-    """Named tensors, some of which are what a function makes of those that are held.
+    """Named tensors, some of which a function converts on access.
 
     Indexing returns a tensor whole. `piece_of` never holds more of it than a piece.
 
     Parameters
     ----------
     held : Mapping[str, Tensor]
-        The tensors as they are.
+        The tensors before conversion.
     functions : mapping of str to callable
-        For some of the names an element-wise function that makes a tensor what it is wanted as.
+        An element-wise function for each name whose tensor is to be converted.
     """
 
     held: Mapping[str, Tensor]
@@ -40,7 +40,7 @@ class Converted(Mapping[str, Tensor]):
 
 
 def piece_of(tensors: Mapping[str, Tensor], name: str, size: int) -> Callable[[int], Tensor]:
-    """Return what gives the i-th piece, of a size, of a tensor's numbers: converted when asked."""
+    """Return the function that gives the i-th piece of a tensor, converted; pieces have a size."""
     if isinstance(tensors, Converted) and name in tensors.functions:
         held, function = flat_reals(tensors.held[name]).split(size), tensors.functions[name]
         return lambda i: function(held[i])
@@ -48,7 +48,7 @@ def piece_of(tensors: Mapping[str, Tensor], name: str, size: int) -> Callable[[i
 
 
 def kind_of(tensors: Mapping[str, Tensor], name: str) -> tuple[Tensor, torch.dtype]:
-    """Return a tensor of the shape of one of these, and the dtype of that one."""
+    """Return a tensor of the shape of a named one, and the dtype after conversion."""
     if isinstance(tensors, Converted) and name in tensors.functions:
         held = tensors.held[name]
         return held, tensors.functions[name](held.new_ones(1)).dtype

@@ -4,12 +4,12 @@ The reverse-KL barycentre of N(m_k, C_k) with weights w_k, argmin_q Σ w_k KL(q 
 
     C⁻¹ = Σ w_k C_k⁻¹,      m = C Σ w_k C_k⁻¹ m_k      (BA-BFL, eq. 8),
 
-the Wasserstein-2 barycentre argmin_q Σ w_k W₂²(q, p_k) has m = Σ w_k m_k and the one C with
+The Wasserstein-2 barycentre argmin_q Σ w_k W₂²(q, p_k) has m = Σ w_k m_k and the only C with
 
     C = Σ w_k (C^½ C_k C^½)^½      (BA-BFL, eq. 10),
 
-to which C ← C^-½ (Σ w_k (C^½ C_k C^½)^½)² C^-½ goes from any start. If covariances commute, as
-diagonal ones do, they are the rules RKLB and WB.
+The iteration C ← C^-½ (Σ w_k (C^½ C_k C^½)^½)² C^-½ converges to it from any start. If covariances
+commute, as diagonal ones do, the barycentres are the rules RKLB and WB.
 
 Reference: Álvarez-Esteban et al., A fixed-point approach to barycenters in Wasserstein space, 2016.
 """
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 _STEPS = 200
-"""Steps to the fixed point at most: each brings the covariance nearer."""
+"""Largest number of steps to the fixed point; each brings the covariance nearer."""
 
 
 def reverse_kl_barycentre(
@@ -47,15 +47,15 @@ def wasserstein_barycentre(
 ) -> tuple[Tensor, Tensor]:
     """Return mean (p,) and covariance (p, p) of the Wasserstein-2 barycentre, in float64.
 
-    A step takes K + 1 eigendecompositions, O(K p³); of covariances whose eigenvalues lie decades
-    apart some twenty to forty are needed.
+    A step takes K + 1 eigendecompositions, O(K p³). Some twenty to forty steps are needed if the
+    covariances' eigenvalues lie decades apart.
 
     Parameters
     ----------
     means, covariances, weights : Tensor
-        As of `reverse_kl_barycentre`.
+        As for `reverse_kl_barycentre`.
     tolerance : float
-        The relative change of the covariance in a step at which no further one is taken.
+        The iteration ends if a step changes the covariance by less than this, relatively.
     """
     weights, covariances = weights.double(), covariances.double()
     found = torch.tensordot(weights, covariances, 1)
@@ -77,16 +77,17 @@ def wasserstein_barycentre(
 
 
 def square_root(matrix: Tensor) -> Tensor:
-    """Return the positive semi-definite root of a symmetric matrix; eigenvalues below 0 count 0."""
+    """Return the square root of a symmetric matrix, whose eigenvalues below 0 count as 0."""
     values, vectors = torch.linalg.eigh((matrix + matrix.T) / 2)
     return (vectors * values.clamp_min(0).sqrt()) @ vectors.T
 
 
 def with_ridge(matrix: Tensor, ridge: float) -> Tensor:
-    """Return a symmetric matrix plus a ridge, above 0, on its diagonal, none below half of it.
+    """Return a symmetric matrix plus a ridge, above 0, on its diagonal; it is positive definite.
 
-    Eigenvalues of the matrix that fall so far below 0 count as 0. That takes eigenvalues, some
-    twenty times as long as to find that there are none.
+    If an eigenvalue of the sum would be below half of the ridge, the matrix's eigenvalues below 0
+    count as 0. Only then are eigenvalues computed, which takes some twenty times as long as the
+    check.
     """
     half = matrix.clone()
     half.diagonal().add_(ridge / 2)

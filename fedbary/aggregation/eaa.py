@@ -2,13 +2,13 @@
 
 Its variance is the largest among the rules whose variances are means: RKLB ≤ AALV ≤ WB ≤ EAA.
 
-It assumes nothing of how variances compare: means are FedAvg's, whatever they are.
+It assumes nothing about the variances: they do not change the mean, which is FedAvg's.
 
 Messages: the posterior, once each way: two numbers per Gaussian weight.
 
-Cost: the server goes once over the replies, with one exponential per weight and client.
+Cost: the server makes one pass over the replies, with one exponential per weight and client.
 
-Use it if a single sure client must not make the aggregate sure.
+Use it if a single client with small variances must not give the aggregate small variances.
 
 Reference: Ozer et al., How to Combine Variational Bayesian Networks in Federated Learning (FVBA),
 2022.

@@ -1,14 +1,13 @@
 """FedAvg: the weighted mean of parameters, θ = Σ w θ_k.
 
-McMahan et al. (2017), eq. 1, for deterministic tensors. It averages a Gaussian tensor's parameters
-as this package stores them, mean and log-variance, as Flower's FedAvg does to such a model. It
-equals AALV there.
+For deterministic tensors it is eq. 1 of McMahan et al. (2017). For a Gaussian tensor it averages
+the mean and the log-variance, as Flower's FedAvg does. There it equals AALV.
 
-It assumes nothing of a posterior: it is for networks of numbers, `bayesian_layers=0`.
+It assumes no posterior: it is for networks without Gaussian weights, `bayesian_layers=0`.
 
 Messages: the network, once each way.
 
-Cost: the server goes once over the replies.
+Cost: the server makes one pass over the replies.
 
 Use it for comparison: any other method should be better under the same budget.
 

@@ -2,15 +2,15 @@
 
 m = Σ w m_k and v = Σ w v_k + Σ w m_k² − m²: argmin_q Σ w_k KL(p_k || q).
 
-It assumes that where clients disagree the truth may lie with either: how far their means lie apart
-becomes variance.
+It assumes that any client may be right where they disagree: the spread of their means becomes
+variance.
 
 Messages: the posterior, once each way: two numbers per Gaussian weight.
 
-Cost: the server goes once over the replies, in float64: squares of means are subtracted.
+Cost: the server makes one pass over the replies, in float64: squares of means are subtracted.
 
-Use it where disagreement should be seen, and for one round. Over rounds of unlike clients variances
-grow, and predictions are underconfident.
+Use it for one round, or if the result should show where clients disagree. If clients differ,
+variances grow from round to round, and predictions become underconfident.
 
 Reference: Ozer et al., How to Combine Variational Bayesian Networks in Federated Learning (FVBA),
 2022.

@@ -8,8 +8,8 @@ argmin_q Σ w_k ∫ (√q − √p_k)² is (Σ w_k √p_k)², half-way from RKLB
 so mean and variance are known in closed form; they are those of the Gaussian closest in forward KL.
 Equal posteriors aggregate to themselves.
 
-It assumes that posteriors that agree should be multiplied, and that those that disagree should all
-be kept: outvoted ones count by their overlap.
+It assumes that posteriors should be multiplied where they agree, and all be kept where they
+disagree. An outvoted posterior counts by its overlap with the others.
 
 Messages: the posterior, once each way: two numbers per Gaussian weight.
 
@@ -17,8 +17,8 @@ Cost: the server's time grows with the number of these Gaussians, K (K + 1)/2 fo
 clients take 2 µs per weight, 20 times as long as RKLB. α = ⅓ takes 10 µs; the quadrature of
 `findings.alpha`, for any α, takes 1500.
 
-Use it for some tens of clients that agree here and there. `rooted(3)` is the rule of α = ⅓, as
-``rule`` in Python.
+Use it for some tens of clients that agree in some weights and not in others. In Python `rooted(3)`
+is the rule of α = ⅓.
 
 Reference: Jamoussi, Serra, Stavrou and Kountouris, Information-Geometric Barycenters for Bayesian
 Federated Learning.

@@ -13,7 +13,7 @@ from fedbary.aggregation.rule import Rule
 
 @dataclass(frozen=True)
 class JointRule:
-    """A rule that is no sum over clients: it sees their Gaussians of each weight side by side.
+    """A rule that is not a sum over clients: it needs all their Gaussians of a weight at once.
 
     Deterministic tensors are averaged by weight.
 
@@ -22,9 +22,9 @@ class JointRule:
     name : str
         The name it goes by in `RULES`.
     across : callable
-        From means and log-variances [clients, weights] and the clients' weights [clients], which
-        sum to 1, to the aggregate's mean and log-variance [weights]. All are in float64, none may
-        be changed, and equal Gaussians must give themselves.
+        Takes means and log-variances [clients, weights], and the clients' weights [clients], which
+        sum to 1. Returns the aggregate's mean and log-variance [weights]. All are in float64. It
+        must not change its arguments, and must return equal Gaussians unchanged.
     """
 
     name: str

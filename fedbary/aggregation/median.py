@@ -1,19 +1,19 @@
 """Median of each coordinate: of the means, and of the log-variances.
 
-Yin et al. (2018), Definition 1. The median of the log-variances is that of the variances, the
-standard deviations or the precisions. For an even number of clients it is the middle of the two
-middle ones, so for variances their geometric mean. While less than half of the clients are hostile,
-every coordinate lies within the range of the honest ones.
+Yin et al. (2018), Definition 1. Medians of log-variances, variances, standard deviations and
+precisions agree. For an even number of clients the median is the mean of the two middle values. For
+variances that is their geometric mean. If less than half of the clients are hostile, every
+coordinate lies within the range of the honest ones.
 
-It assumes that most clients are honest and alike. It need not know how many are not. Every client
-counts once, whatever number of examples it claims.
+It assumes that most clients are honest and alike. It does not need the number of hostile clients.
+Every client counts once, whatever number of examples it claims.
 
 Messages: the posterior, once each way: two numbers per Gaussian weight.
 
-Cost: the server puts the clients' values of each weight in order.
+Cost: the server sorts the clients' values of each weight.
 
-Use it against clients whose values lie far off. It slows learning if clients differ, and hardly
-tells a flipped sign from an unusual client.
+Use it against clients whose values lie far from the others'. It slows learning if clients differ.
+It hardly tells a client that flips signs from an honest but unusual one.
 
 Reference: Yin, Chen, Ramchandran and Bartlett, Byzantine-Robust Distributed Learning: Towards
 Optimal Statistical Rates, ICML 2018.

@@ -7,24 +7,25 @@ client's point, c the global model that it began from and u_k = x_k − c its up
   r = median ‖u_k‖, in m and in √v each by itself (Karimireddy, He and Jaggi, Learning from History
   for Byzantine Robust Optimization, ICML 2021);
 - mixing then gives every client the mean of K − h points, of K clients of which h may be hostile.
-  These are its own point and those whose updates point its way most. They are its nearest
-  neighbours, if all updates are of one length (Allouah et al., Fixing by Mixing, AISTATS 2023).
+  These are its own point and those whose updates are most like its own in direction. If all updates
+  have one length, they are its nearest neighbours (Allouah et al., Fixing by Mixing, AISTATS 2023).
 - Points that still lie far out are clipped to the median distance from the middle, in m and in √v
   each by itself too. The middle is the point whose distances from all sum to least.
 
-A hostile client could spend a length of both together on m alone. If honest standard deviations
-move more than honest means do, a client that scales its means would go several times as far as any
-honest one.
+Lengths are taken in m and in √v separately. A hostile client could spend a joint length on m alone.
+If honest standard deviations move more than honest means, a client that scales its means would then
+go several times as far as any honest one.
 
-Allouah et al. take the distances themselves. If clients differ, small updates then lie next to all,
-honest or not, and the honest mean with its sign flipped is small. Two updates' likeness is the sum
-of their cosines in m and in √v. One cosine of both would hide a client that flips m behind what all
-do to √v.
+Neighbours are chosen by cosines, not by distances as in Allouah et al. If clients differ, small
+updates lie near all others, and the honest mean with its sign flipped is small. The similarity of
+two updates is the sum of their cosines in m and in √v. With a single cosine over both, a client
+that flips m would be hidden by a √v like everybody's.
 
-If h is 0, all points become one, the mean of all, and neither the rule nor weights matter.
+If h is 0, every point becomes the mean of all; then rule and weights have no effect.
 
-Then the rule aggregates as ever. A point after both is a mean of the clients' points and c, so that
-one pass over the replies finds all products, and another mixes and aggregates.
+Then the rule aggregates as usual. Every point after both steps is a weighted mean of the clients'
+points and c. So one pass over the replies computes all inner products, and a second one mixes and
+aggregates.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _NO_LENGTH = 1e-150
 """The value that stands for a length of 0, so that its square is above 0."""
 
 _TIE = 1e-9
-"""Sums of distances that differ by less than this part are equal: the first client's is taken."""
+"""Relative difference below which sums of distances are equal: the first client's is taken."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class Mixing:
             raise SettingError("trim_fraction", self.fraction, "from 0 to below 0.5")
 
     def matrices(self, products: Tensor) -> Tensor:
-        """Return what each client's update becomes, a sum of all, in m and in √v.
+        """Return each client's new update as coefficients of all updates, in m and in √v.
 
         Parameters
         ----------

@@ -2,19 +2,20 @@
 
 The score of a client is the sum of its squared distances to the K − h − 2 others closest to it,
 with h = ⌊trim_fraction · K⌋ (Blanchard et al., 2017, section 4). The rule leaves out the h clients
-of the highest scores. Distances are Wasserstein-2, √Σ [(m − m′)² + (√v − √v′)²] over all tensors,
-and so is the mean. The guarantee for a single selected client asks for K ≥ 2h + 3. Averaging K − h
-is the practice, and keeps every honest client if the hostile ones lie far off.
+with the highest scores. Distances are Wasserstein-2, √Σ [(m − m′)² + (√v − √v′)²] over all tensors;
+the mean is the Wasserstein-2 barycentre. The paper's guarantee is for a single selected client and
+needs K ≥ 2h + 3. Averaging K − h clients is the usual practice. It keeps every honest client if the
+hostile ones lie far away.
 
 It assumes at most h hostile clients of K ≥ 2h + 3, and that honest clients are closer to one
-another than to these. Every selected client counts once.
+another than to hostile ones. Every selected client counts once.
 
 Messages: the posterior, once each way: two numbers per Gaussian weight.
 
-Cost: the server goes twice over the replies, the first time for K (K − 1)/2 distances.
+Cost: the server makes two passes over the replies. The first computes K (K − 1)/2 distances.
 
-Use it against clients whose whole replies are false. It leaves out unusual honest clients, too. If
-each holds two classes, that costs more than an attack.
+Use it against clients whose whole replies are false. It also leaves out unusual honest clients. If
+each client holds two classes, that costs more than an attack does.
 
 Reference: Blanchard, El Mhamdi, Guerraoui and Stainer, Machine Learning with Adversaries: Byzantine
 Tolerant Gradient Descent, NIPS 2017.

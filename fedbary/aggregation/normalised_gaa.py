@@ -1,13 +1,13 @@
 """NormalisedGAA, GAA as BA-BFL's public code has it: m = Σ w m_k, v = Σ w² v_k / Σ w².
 
-So the variances of equal posteriors do not change, and with equal weights it is EAA. A client with
-many examples has more influence on the variances than on the means.
+Equal posteriors thus keep their variance. With equal weights the rule is EAA. A client with many
+examples has more influence on the variances than on the means.
 
-It assumes nothing of how variances compare: means are FedAvg's, whatever they are.
+It assumes nothing about the variances: they do not change the mean, which is FedAvg's.
 
 Messages: the posterior, once each way: two numbers per Gaussian weight.
 
-Cost: the server goes once over the replies, with one exponential per weight and client.
+Cost: the server makes one pass over the replies, with one exponential per weight and client.
 
 Use it to compare with the numbers that the papers print for GAA: their code computes this, not
 their formula Σ w² v. Otherwise EAA is simpler.

@@ -1,4 +1,4 @@
-"""Names that begin with where they belong: parts of a map of tensors."""
+"""Parts of a mapping of tensors, whose names begin with a prefix."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ Anything = TypeVar("Anything")
 
 
 def under(prefix: str, held: Mapping[str, Anything]) -> dict[str, Anything]:
-    """Return what lies under names with a prefix, by the rest of its name."""
+    """Return the tensors whose names have a prefix, by the rest of their names."""
     return {name.removeprefix(prefix): v for name, v in held.items() if name.startswith(prefix)}

@@ -1,17 +1,17 @@
 """RKLB, reverse-KL barycentre: 1/v = Σ w / v_k, m = v Σ w m_k / v_k (BA-BFL, eq. 7).
 
-The product of the posteriors to the powers w_k, and argmin_q Σ w_k KL(q || p_k).
+It is the product of the posteriors to the powers w_k, and argmin_q Σ w_k KL(q || p_k).
 
-It assumes that a client's variances show how sure it is: it counts in a weight by w_k/v_k. If all
-have the same variance, the means are FedAvg's.
+It assumes that a client's variances show how certain it is: client k counts by w_k/v_k in the mean.
+If all clients have the same variance, the means are FedAvg's.
 
 Messages: the posterior, once each way: two numbers per Gaussian weight.
 
-Cost: the server goes once over the replies, with one exponential per weight and client.
+Cost: the server makes one pass over the replies, with one exponential per weight and client.
 
-Use it as the default. With `kl_weight=share` it is the posterior of all data exactly, if posteriors
-factorise. If a client may be hostile it needs a bound (`max_precision_ratio`), because a client
-that sends tiny variances decides the aggregate.
+Use it as the default. With `kl_weight=share` and posteriors that factorise, it is exactly the
+posterior of all data. A client that sends tiny variances decides the aggregate. If clients may be
+hostile, set a bound (`max_precision_ratio`).
 
 Reference: Jamoussi, Serra, Stavrou and Kountouris, Information-Geometric Barycenters for Bayesian
 Federated Learning.

@@ -3,12 +3,12 @@
 It is not a barycentre. It shows which part of the difference between RKLB and WB comes from the
 variance.
 
-It assumes that a client's variances show how sure it is, as RKLB does, but uses that only for the
-variances.
+It assumes that a client's variances show how certain it is, as RKLB does, but uses that only for
+the variances.
 
 Messages: the posterior, once each way: two numbers per Gaussian weight.
 
-Cost: the server goes once over the replies, with one exponential per weight and client.
+Cost: the server makes one pass over the replies, with one exponential per weight and client.
 
 Use it in experiments, beside `RKLBMean`, RKLB and WB. For all else take RKLB or WB.
 

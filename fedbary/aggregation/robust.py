@@ -1,7 +1,7 @@
 """A robust rule: a function of all clients' posteriors side by side.
 
-Robust rules give every client the same say: a weight is what a client claims, and a hostile one
-may claim any. A weight of 0 leaves a client out, as it does under every rule.
+Robust rules count every client alike: weights are claims, and a hostile client may claim any
+weight. A weight of 0 leaves a client out, as it does under every rule.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fedbary.errors import SettingError
 
 
 def num_hostile(fraction: float, clients: int) -> int:
-    """Return how many of so many clients may be hostile, ⌊fraction · clients⌋, less than half."""
+    """Return the largest number of hostile clients, ⌊fraction · clients⌋, less than half."""
     return max(0, min(int(fraction * clients + 1e-9), (clients - 1) // 2))
 
 
@@ -30,7 +30,7 @@ class RobustRule:
     trim_fraction : float
         The part of the clients that may be hostile, from 0 to below ½.
     counts_hostile : bool
-        True: the rule needs to know that part.
+        True: the rule depends on `trim_fraction`.
 
     Raises
     ------
@@ -57,7 +57,7 @@ class RobustRule:
         return assumed and self.num_hostile(clients) == 0
 
     def num_hostile(self, clients: int) -> int:
-        """Return how many of so many clients may be hostile, ⌊trim_fraction · clients⌋."""
+        """Return the largest number of hostile clients, ⌊trim_fraction · clients⌋."""
         return num_hostile(self.trim_fraction, clients)
 
 
@@ -68,8 +68,8 @@ class CoordinateRule(RobustRule):
     Parameters
     ----------
     across : callable
-        From the clients' values [clients, weights] and the number of hostile clients to the
-        aggregate's [weights]; it must not change its argument.
+        Takes the clients' values [clients, weights] and the number of hostile clients. Returns the
+        aggregate's values [weights]. It must not change its argument.
     """
 
     across: Callable[[Tensor, int], Tensor]
@@ -85,8 +85,8 @@ class SelectionRule(RobustRule):
     Parameters
     ----------
     select : callable
-        From the squared distances [clients, clients] and the number of hostile clients to the
-        indices of the selected clients. It raises a SettingError if the clients are too few.
+        Takes the squared distances [clients, clients] and the number of hostile clients. Returns
+        the indices of the selected clients. It raises a SettingError if the clients are too few.
     """
 
     select: Callable[[Tensor, int], Sequence[int]]

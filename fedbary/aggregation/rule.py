@@ -13,7 +13,8 @@ from fedbary.gaussian import Posterior
 AddInPlace = Callable[[Sequence[np.ndarray], np.ndarray, np.ndarray, float, np.ndarray], None]
 """Adds w F(mean, log_var) to the sums: (sums, mean, log_var, w, spare).
 
-All are arrays of one shape and dtype. The last one's values do not matter and may change.
+All are arrays of one shape and dtype. The last is working memory: its values are arbitrary and may
+change.
 """
 
 Divergence = Callable[[Posterior, Posterior], float]
@@ -24,10 +25,10 @@ Divergence = Callable[[Posterior, Posterior], float]
 class Rule:
     """A weighted sum of Gaussians N(m_k, v_k) in the coordinates of a chart F.
 
-    The aggregate is F⁻¹(Σ w_k^p F(m_k, log v_k)), the weights w_k summing to 1, or F⁻¹ of that sum
-    over the largest of them. With every power p at 1, and the sum as it is, it is a
-    quasi-arithmetic mean (BA-BFL, eqs. 9-10). Both functions are element-wise on tensors of one
-    shape and floating dtype, and must not change their arguments.
+    The aggregate is F⁻¹(Σ w_k^p F(m_k, log v_k)), with weights w_k that sum to 1. A `relative` rule
+    divides the sum by the largest weight before it applies F⁻¹. If every power p is 1 and the rule
+    is not relative, it is a quasi-arithmetic mean (BA-BFL, eqs. 9-10). F and F⁻¹ work element by
+    element on tensors of one shape and floating dtype. They must not change their arguments.
 
     Parameters
     ----------
@@ -40,8 +41,9 @@ class Rule:
     powers : tuple of int
         The power of the weight for each coordinate.
     centred : bool
-        True: sums run relative to the first client's mean and in float64, for a chart whose inverse
-        subtracts sums of squared means. Shifting all means must then shift the aggregate.
+        True: sums are of means less the first client's mean, in float64. It is for a chart whose
+        inverse subtracts sums of squared means. Adding a number to all means must add it to the
+        aggregate's.
     relative : bool
         True: the sums are divided by the largest weight, so that its client counts once.
     add : callable, optional
@@ -67,5 +69,5 @@ class Rule:
         return all(power == 1 for power in self.powers) and not self.relative
 
     def found(self, sums: Sequence[Tensor], largest: float | Tensor) -> tuple[Tensor, Tensor]:
-        """Return mean and log-variance of the sums of coordinates, given the largest weight."""
+        """Return the mean and log-variance at the sums of coordinates, given the largest weight."""
         return self.inverse(*([total / largest for total in sums] if self.relative else sums))

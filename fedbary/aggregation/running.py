@@ -1,4 +1,4 @@
-"""Aggregation of posteriors that come one at a time and are not held."""
+"""Aggregation of posteriors that are read one at a time and not kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The arithmetic of what needs all clients at once: robust and joint rules, a bound on precisions.
+"""The arithmetic of robust rules, joint rules and the bound, which need all clients at once.
 
 A stack is the clients' means and log-variances (None if deterministic) of one tensor or of one
 piece of it, each [clients, weights].
@@ -46,11 +46,11 @@ def aggregate_stack(
     Parameters
     ----------
     rule
-        The rule; of a selection rule the averaging alone.
+        The rule; a selection rule only averages here.
     stack
         The clients' values.
     weights
-        Normalised, one per client; for a selection rule those that it gives.
+        Normalised, one per client; for a selection rule its own weights.
     """
     mean, log_var = stack
     if isinstance(rule, CoordinateRule):
@@ -87,8 +87,8 @@ def mixed(stack: Stack, matrices: Tensor) -> Stack:
 def update_products(stack: Stack) -> Tensor:
     """Return the inner products of the clients' updates in m and in √v, [2, clients, clients].
 
-    Updates are differences from the stack's last, the centre. In float64, two clients' product
-    loses nothing to a third who is far off.
+    Updates are differences from the stack's last, the centre. In float64 a third, distant client
+    does not make two clients' product less exact.
     """
     mean, log_var = stack
     updates = mean[:-1].double() - mean[-1].double()
@@ -103,8 +103,8 @@ def update_products(stack: Stack) -> Tensor:
 def squared_distances(stack: Stack) -> Tensor:
     """Return the squared Wasserstein-2 distances between clients, [clients, clients].
 
-    Differences are taken before they are squared, in float64: of clients that lie close together
-    and far from 0 nothing is lost.
+    Differences are taken in float64 before they are squared. So distances stay exact for clients
+    that lie close together and far from 0.
     """
     mean, log_var = stack
     points = mean.double()

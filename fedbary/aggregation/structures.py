@@ -1,16 +1,17 @@
 """Structures: how the precision of a linear layer's weights is held, summed and solved with.
 
 A layer's weights and bias are a matrix W (outputs, inputs + 1), and its input x̄ ends in a 1. The
-matrix Λ_i is the Hessian of example i's loss by the outputs. The loss's Hessian by W is Σ Λ_i ⊗
-x̄_i x̄_iᵀ, exactly. A structure keeps some sums of it, its *statistics*. Those of two data sets
-add.
+matrix Λ_i is the Hessian of example i's loss with respect to the outputs. The Hessian with respect
+to W is Σ Λ_i ⊗ x̄_i x̄_iᵀ, exactly. A structure keeps some sums of it, its *statistics*. The
+statistics of two data sets add up.
 
     diagonal   Σ Λ_cc x̄_d²                                            c d numbers
     kronecker  (Σ Λ_i) ⊗ (Σ x̄ x̄ᵀ) / n                                 triangles of c and d, and n
     full       Σ Λ_i ⊗ x̄_i x̄_iᵀ                                       the triangle of c d
     shared     ½ (I − 1 1ᵀ/c) ⊗ Σ x̄ x̄ᵀ, of a softmax alone            the triangle of d
 
-*Shared* is Böhning's bound: no softmax is curved more, whatever W. It costs nothing by class.
+*Shared* is Böhning's upper bound on the Hessian of a softmax, for any W. Its size does not depend
+on the number of classes.
 
 References: Böhning, Multinomial logistic regression algorithm, 1992; Grosse and Martens, 2016.
 """
@@ -32,7 +33,7 @@ Statistics = Mapping[str, Tensor]
 """Vectors by name, which add; in float64 where something is solved."""
 
 ROUNDING = 1e-5
-"""The part of its largest entry by which an eigenvalue may lie below 0, as rounding may bring."""
+"""The part of the largest entry by which an eigenvalue may lie below 0, from rounding."""
 
 
 @dataclass(frozen=True)
@@ -49,13 +50,13 @@ class Structure(ABC):
     inputs: int
 
     softmax_alone: ClassVar[bool] = False
-    """True: it bounds the curvature of one softmax, and holds no other loss's."""
+    """True: it bounds the curvature of a softmax, and is for no other loss."""
 
     undamped: ClassVar[bool] = False
-    """True: sites move all the way, as it holds all of the loss's curvature, or a bound on it."""
+    """True: sites take whole steps, as it holds all of the loss's curvature, or a bound on it."""
 
     damping: ClassVar[float] = 0.3
-    """Part of the way that its sites move in a round if nothing tells how far they may."""
+    """Fraction of a step that sites take in a round if nothing else limits the step."""
 
     @abstractmethod
     def sizes(self) -> dict[str, int]:
@@ -271,7 +272,7 @@ class Quadratic:
     held : Statistics
         Those of P.
     ridge : float
-        The precision of every weight beside P.
+        A precision that is added to that of every weight.
     slope, centre : Tensor
         (outputs, inputs); M is where the slope is taken.
     """

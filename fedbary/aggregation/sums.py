@@ -24,7 +24,8 @@ class RunningSums:
 
     With `dtype` float32 the coordinates are computed in float32, and summed so over groups of 16
     clients. The groups' sums are added in float64, so the rounding error does not grow with the
-    number of clients. That is for log-variances within ±80, where no exponential leaves float32.
+    number of clients. Log-variances must lie within ±80, so that no exponential leaves the range of
+    float32.
 
     Parameters
     ----------

@@ -32,11 +32,11 @@ from fedbary.aggregation.threads import workers
 from fedbary.gaussian import gaussian_pairs
 
 Empty = Callable[[Tensor, torch.dtype], Tensor]
-"""Makes a contiguous tensor of another's shape, with a dtype, whose values are arbitrary."""
+"""Returns a contiguous tensor of another's shape and a given dtype, with arbitrary values."""
 
 
 def new_empty(like: Tensor, dtype: torch.dtype) -> Tensor:
-    """Make one in memory of its own; see `Empty`."""
+    """Return such a tensor in memory of its own; see `Empty`."""
     return torch.empty_like(like, dtype=dtype, memory_format=torch.contiguous_format)
 
 
@@ -54,25 +54,25 @@ def aggregate_tensors(
 ) -> dict[str, Tensor]:
     """Aggregate the clients' tensors under a rule; see `fedbary.aggregation.aggregate`.
 
-    Each tensor is worked through in pieces that fit the cache, on as many threads as torch has.
-    The extra memory is the result's, whatever the number of clients, also where their log-variances
-    are made on demand: see `Converted`.
+    It works on pieces of tensors that fit the cache, on as many threads as torch has. The extra
+    memory is the result's, whatever the number of clients. This holds also if log-variances are
+    converted on demand, see `Converted`.
 
     Parameters
     ----------
     rule : Rule or RobustRule or JointRule
-        The rule for Gaussian tensors; a robust one's is for all.
+        The rule for Gaussian tensors; a robust rule is for all tensors.
     clients : sequence of Mapping[str, Tensor]
         One per client, all with the keys, shapes and dtypes of the first: ``<name>_mean`` with
         ``<name>_log_var`` for Gaussian tensors. None is changed.
     weights : sequence of float
         One per client: finite, none negative, not all 0; any scale.
     max_precision_ratio : float, optional
-        The most that a precision may be of the clients' median; see `fedbary.aggregation.bound`.
+        The largest ratio of a precision to the clients' median; see `fedbary.aggregation.bound`.
     mixing : Mixing, optional
-        Step on the posteriors before the rule aggregates them.
+        Treatment of the posteriors before the rule aggregates them.
     centre : Mapping[str, Tensor], optional
-        The global model that they began from, like a client's; `mixing` needs it.
+        The global model that the clients began from, with the same keys; `mixing` needs it.
     least_dtype : torch.dtype
         The precision to work in where tensors are no wider. In float32 log-variances must be
         within ±80; see `RunningSums`.
@@ -164,7 +164,7 @@ class _Pieces:
         self._arrays = self._in_place(keys, clients) if self._dtype == torch.float32 else []
 
     def between(self, of: Callable[[Stack], Tensor], pool: Executor) -> Iterator[Tensor]:
-        """Return what is between clients in each piece: distances, or products."""
+        """Return the clients' pairwise distances or inner products in each piece."""
         return pool.map(lambda i: of(self._stack(i)), range(self._count))
 
     def aggregate(
@@ -175,7 +175,7 @@ class _Pieces:
         empty: Empty,
         matrices: Tensor | None = None,
     ) -> list[Tensor]:
-        """Return the aggregate's tensors, under normalised weights, of what matrices mix."""
+        """Return the aggregate of the clients, mixed by the matrices, under normalised weights."""
         results = [empty(like, dtype) for like, dtype in self._kinds]
         places = [flat_reals(tensor).split(self._size) for tensor in results]
 

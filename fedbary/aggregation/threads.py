@@ -13,8 +13,8 @@ import torch
 def workers() -> Iterator[Executor]:
     """Give as many threads as torch has, each of which uses torch with one.
 
-    They meet at the end of their work; torch's own threads meet at every operation, which on a
-    busy machine takes many times as long.
+    These threads wait for each other once, at the end. Torch's own threads do so at every
+    operation, which takes many times as long on a busy machine.
     """
     threads = torch.get_num_threads()
     try:

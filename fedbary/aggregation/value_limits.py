@@ -15,19 +15,20 @@ LOG_VAR_LIMIT = 40.0
 LARGEST_LOG_VAR = 0.99 * LOG_VAR_LIMIT
 """The largest magnitude of an aggregate's log-variances, so that admission takes what clients keep.
 
-GAA shrinks variances by Σ w² a round; left alone they would leave what is admitted.
+GAA multiplies variances by Σ w² in each round; without this limit they would fall below the
+admitted range.
 """
 
 _HEADROOM = 2.0**20
-"""The most that sums over clients may multiply a coordinate by."""
+"""The largest factor by which sums over clients may multiply a coordinate."""
 
 
 def value_limit(dtype: torch.dtype, gaussian: bool) -> float:
     """Return the largest magnitude of an admitted value, which every rule's coordinates can carry.
 
-    A Gaussian's m/v (RKLB) is taken in the mean's precision, or float32, with 1/v up to e⁴⁰;
-    squares (FKLB, Multi-Krum, FedAG) in float64. In float32 that is 1.4e15 for means of
-    Gaussians and 3e32 for other arrays.
+    A Gaussian's m/v (RKLB) is computed in the mean's precision, or float32, with 1/v up to e⁴⁰;
+    squares (FKLB, Multi-Krum, FedAG) in float64. In float32 that is 1.4e15 for means of Gaussians
+    and 3e32 for other arrays.
 
     Parameters
     ----------

@@ -1,12 +1,12 @@
 """WB, Wasserstein-2 barycentre: m = Σ w m_k, √v = Σ w √v_k (BA-BFL, eq. 8).
 
-argmin_q Σ w_k W₂²(q, p_k).
+It is argmin_q Σ w_k W₂²(q, p_k).
 
-It assumes nothing of how variances compare: means are FedAvg's, whatever they are.
+It assumes nothing about the variances: they do not change the mean, which is FedAvg's.
 
 Messages: the posterior, once each way: two numbers per Gaussian weight.
 
-Cost: the server goes once over the replies, with one exponential per weight and client.
+Cost: the server makes one pass over the replies, with one exponential per weight and client.
 
 Use it to keep clients' variances without weighing means by them. This suits clients with few
 examples or different tasks, whose precisions cannot be compared.

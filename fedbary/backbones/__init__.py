@@ -1,7 +1,7 @@
 """Pretrained networks that make features of images or texts; their weights never change nor travel.
 
-A backbone is a transformation of data: each client passes its inputs through it once, and trains a
-head on the features. Its name gives its source, see `fedbary.data.forms.BACKBONES`.
+Each client passes its inputs through the backbone once, and trains a model on the features. The
+backbone's name gives its source, see `fedbary.data.forms.BACKBONES`.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def load_text(
     weights
         ``auto``; the path of a folder of the model; or an installed package that holds one.
     tokens
-        Tokens of a text that it reads; ``auto``: as its files say.
+        Number of tokens of a text that it reads; ``auto``: the number in its files.
     download
         True: an absent model may be fetched.
     device

@@ -24,7 +24,7 @@ CHECKPOINTING: Mapping[str, Any] = {
     "gradient_checkpointing_enable": {"use_reentrant": False},
     "set_grad_checkpointing": True,
 }
-"""What libraries call it that activations are computed again, each with what it is told."""
+"""Methods of libraries that turn on activation checkpointing, each with its arguments."""
 
 
 class Adapted(nn.Module):
@@ -62,7 +62,7 @@ class Adapted(nn.Module):
     def train(self, mode: bool = True) -> Any:
         """Set the head's mode; the body stays in evaluation mode.
 
-        A layer of transformers that keeps no activations alone is told that it trains.
+        Only layers of transformers that checkpoint activations are set to training mode.
         """
         super().train(mode)
         self.body.eval()

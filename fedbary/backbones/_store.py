@@ -21,8 +21,9 @@ log = logging.getLogger("flwr.fedbary")
 class Store:
     """A folder of features of one backbone, for inputs of one shape and type.
 
-    Every pass adds a file of the inputs' hashes and their features, written whole. Several
-    processes may read and write it; features computed by two at once are stored twice.
+    Every pass adds a file with the inputs' hashes and their features, written whole. Several
+    processes may use the folder at once; features that two compute at the same time are stored
+    twice.
 
     Parameters
     ----------

@@ -139,7 +139,6 @@ def _sentence(transformers: ModuleType, place: str, how: dict[str, Any]) -> tupl
 
 
 def _pooling(said: dict[str, Any]) -> str:
-    """Return the pooling that a configuration names."""
     if "pooling_mode" in said:
         found = [str(said["pooling_mode"])]
     else:

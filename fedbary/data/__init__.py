@@ -1,1 +1,1 @@
-"""Training data: images, tables, texts, their deal to clients, and sites with data of their own."""
+"""Training data: images, tables, texts, their partition among clients, and sites' own data."""

@@ -16,10 +16,10 @@ Augment = bool | Literal["crop", "flip"]
 
 
 def inputs(batch: Tensor) -> Tensor:
-    """Return images as a network takes them: float32, uint8 divided by 255, floats as they are.
+    """Return images as a network's input in float32: uint8 divided by 255, floats unchanged.
 
-    The result lies in [0, 1] for uint8 images and has the shape of ``batch``; there is no
-    normalisation by mean or standard deviation, as in the papers.
+    The result has the shape of ``batch``, and lies in [0, 1] for uint8 images. As in the papers, it
+    is not normalised by mean and standard deviation.
     """
     return batch.float().div_(255) if batch.dtype == torch.uint8 else batch
 
@@ -28,7 +28,7 @@ def draw_crops(count: int, augment: Augment, generator: torch.Generator) -> Tens
     """Draw a flip and a crop for each of ``count`` images: (count,) int64, see `batch_source`.
 
     The generator is on the CPU, so that one seed gives the same crops on every device. Without
-    augmentation it is left alone.
+    augmentation it is not used.
     """
     if not augment:
         return torch.zeros(count, dtype=torch.int64)
@@ -53,8 +53,8 @@ def batch_source(x: Tensor, augment: Augment) -> Callable[[Tensor, Tensor], Tens
     Augmentation is the CIFAR-10 protocol of the papers' code, independent for each image: flip left
     to right with probability one half, reflect-pad by 4 pixels, crop back at an offset uniform over
     the 9 × 9 possible ones. "flip" does the first alone, "crop" the others. The padded images and
-    their mirror images are made once, in about three times the memory of ``x``; a batch is then one
-    copy. It is a strided view of that copy: `inputs` of bytes is contiguous.
+    their mirror images are made once, and take about three times the memory of ``x``. A batch is
+    then one copy, seen as a strided view; `inputs` makes bytes contiguous.
 
     Parameters
     ----------

@@ -10,7 +10,7 @@ from urllib.parse import urlparse
 import yaml
 
 CARD, SETTINGS = "README.md", ".huggingface.yaml"
-"""The files that say it; `datasets` fetches what they name, wherever that is."""
+"""The files that name places of data; `datasets` fetches from there, wherever that is."""
 
 _PLACES = ("data_files", "data_dir")
 
@@ -18,7 +18,7 @@ _PLACES = ("data_files", "data_dir")
 def require_local(folder: Path) -> None:
     """Raise a ValueError if files of a local data set lie outside of its folder.
 
-    Nothing may be fetched for a folder that is here, nor read from elsewhere on this machine.
+    For a local folder nothing may be fetched, nor read from elsewhere on this machine.
     """
     from huggingface_hub import DatasetCard
 

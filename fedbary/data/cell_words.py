@@ -1,8 +1,8 @@
-"""The meaning of a cell: a name, a number, or nothing. Every format, site and command reads alike.
+"""The meaning of a cell: a name, a number, or nothing; the same for all formats and sites.
 
-A name (of a class, a level, a column) is its text: in Unicode's form NFC, without space around it.
-A whole number keeps all its digits, `007` is not `7` and `1E1` is not `10`. Two forms are made
-one, as programs write them: `3.0` is `3`, and `true`, `TRUE` are `True`.
+A name (of a class, a level, a column) is the cell's text in Unicode's form NFC, without space
+around it. A whole number keeps all its digits: `007` is not `7`, and `1E1` is not `10`. There are
+two exceptions, because programs write both forms: `3.0` is `3`, and `true` and `TRUE` are `True`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def name_of(cell: object) -> str:
 
 
 def is_code(name: str) -> bool:
-    """Return whether a number would lose digits of a name: a leading zero, or beyond 2^53."""
+    """Return whether a name would lose digits as a number: a leading zero, or those beyond 2^53."""
     if not re.fullmatch(DIGITS, name, re.ASCII):
         return False
     digits = name.lstrip("+-")

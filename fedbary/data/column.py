@@ -12,7 +12,7 @@ from fedbary.data.cell_words import DIGITS, EXPONENT, MISSING, is_code, name_of
 from fedbary.texts import SURROGATE
 
 MAX_LEVELS = 50
-"""Different texts of a column above which it is taken for names or notes and refused."""
+"""Most different texts of a column; one with more is refused as names or notes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,8 +30,8 @@ class Column:
     is_text : bool
         True if the cells are names: some are no numbers, or are codes that a number would change.
     unfit : str
-        What is neither a number nor text: the type of cells such as dates, or half a character;
-        "" where nothing is.
+        Type of cells that are neither numbers nor text, such as dates, or half a character; "" if
+        there are none.
     """
 
     numbers: np.ndarray

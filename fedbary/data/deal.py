@@ -1,4 +1,4 @@
-"""The deal of a data set's examples: to clients, to the server, to holdouts and to scoring.
+"""Which examples of a data set go to clients, the server, holdouts and scoring: the deal.
 
 Server and clients compute the same deal from the same settings; no data travel.
 """
@@ -49,7 +49,7 @@ class Deal:
     Parameters
     ----------
     split : int or None
-        Number of the split into training and test; None for a set with one split of its own.
+        Number of the split into training and test; None for a set with a single split.
     evaluate_on : str
         ``test``, or ``validation``: a tenth of the training examples, kept from all clients.
     partition, min_examples
@@ -61,7 +61,7 @@ class Deal:
     train_fraction : float
         Fraction of the training examples that are used at all; validation draws from all of them.
     server_fraction : float
-        Fraction of the used ones that the server keeps to learn from.
+        Fraction of the used examples that the server keeps to learn from.
     partition_parameters : tuple of (str, value)
         Parameters of the partition, such as alpha; for a partitioner of flwr-datasets see
         `fedbary.data.partitioners.partition_by`.
@@ -142,12 +142,12 @@ def evaluation_data(held: Dealable, deal: Deal) -> tuple[Tensor, Tensor]:
 def client_rows(held: Dealable, deal: Deal, clients: int) -> tuple[np.ndarray, ...]:
     """For each client the numbers of its rows, largest client first.
 
-    Targets that are no classes are all alike to the partition.
+    The partition treats all targets alike if they are not classes.
 
     Raises
     ------
     SettingError
-        If there is no such partition, or no such deal.
+        If there is no such partition, or it cannot be made.
     """
     pool = dealt(held, deal)[0].numpy()
     targets = held.strata
@@ -196,7 +196,7 @@ def client_shard(held: Dealable, deal: Deal, clients: int, client: int) -> Shard
 def site_shard(x: Tensor, y: Tensor, deal: Deal, key: int) -> Shard:
     """Return what a site trains on and holds out of inputs and targets of its own.
 
-    `key` tells the sites' draws apart.
+    `key` makes the draws of different sites differ.
     """
     return _shard(x, y, deal, np.arange(len(y)), key)
 

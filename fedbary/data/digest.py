@@ -1,4 +1,4 @@
-"""A digest of a run's data, by which other data can be compared with them."""
+"""A digest of a run's data, for comparison with other data."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Digest:
     Attributes
     ----------
     said : mapping
-        ``rows``, the ``layout`` that sites agree on, the ``type`` of the inputs, the ``least`` and
-        ``most`` of them (of tables by column; None of texts), and hashes: ``content`` of inputs and
-        targets in their order, ``scored`` of those that score models.
+        ``rows``, the ``layout`` that sites agree on, the ``type`` of the inputs, their ``least``
+        and ``most`` value (for tables by column; None for texts). Two hashes: ``content`` of inputs
+        and targets in their order, ``scored`` of those that score models.
     rows : Tensor
         The inputs' hashes, (N,) int64.
     trained : Tensor
@@ -42,7 +42,7 @@ class Digest:
     trained: Tensor
 
     def require_same(self, now: Digest, name: str) -> None:
-        """Raise a SettingError unless data are those of this digest; it names the difference.
+        """Raise a SettingError that names the difference unless data are those of this digest.
 
         Parameters
         ----------
@@ -70,7 +70,7 @@ class Digest:
             raise _other(name, "other test data, of which some may have been trained on")
 
     def trained_on(self, x: Tensor) -> Tensor:
-        """Return which inputs (N, …) are equal to one that was trained on, (N,) bool."""
+        """Return which inputs (N, …) equal a training input, (N,) bool."""
         return torch.isin(row_hashes(x), self.rows[self.trained])
 
 

@@ -25,13 +25,13 @@ class Examples:
     columns : mapping of str to ndarray
         Further columns, (N,) by name; scores can be grouped by them.
     unused : tuple of str
-        Those of a table's columns that are neither inputs nor targets.
+        Columns of a table that are neither inputs nor targets.
     converted : tuple of str
         Names of the pictures whose colours were converted.
     notes : tuple of str
         Lines on inputs that were not read, and on changes to those that were.
     unknown : tuple of int
-        Places of the rows of which the model knows nothing; they go to a person.
+        Places of rows that the model cannot predict; they go to a person.
     lacking : str
         Description of what is missing in these rows.
     """

@@ -44,7 +44,7 @@ class Contents:
 
 
 def contents(folder: Path) -> Contents:
-    """Look at a folder; links to folders, and what is no file, are passed over.
+    """Return a folder's contents; links to folders and special files are skipped.
 
     Raises
     ------

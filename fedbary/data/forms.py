@@ -13,7 +13,7 @@ FUNCTION = "function"
 """The kind of a function of one's own, ``package.module:function``."""
 
 PATH = "path"
-"""The kind of a name of a data set here, and of a path whose ending is no format's."""
+"""The kind of the package's own data sets, and of paths whose ending belongs to no format."""
 
 OTHER_ENDINGS = {".csv.gz": "csv", ".tsv": "csv"}
 """Endings of files that a format reads beside that of its own name."""
@@ -33,8 +33,8 @@ class DataSource:
     text : str
         Text of the setting.
     kind : str
-        A file in `fedbary.data.sources` for ``kind:place:part``, one in `fedbary.data.formats` for
-        the path of a file; `FUNCTION`; or `PATH`.
+        The file that reads it: in `fedbary.data.sources` for ``kind:place:part``, in
+        `fedbary.data.formats` for the path of a file. Otherwise `FUNCTION` or `PATH`.
     place : str
         Name in a library, a module, or a path.
     part : str

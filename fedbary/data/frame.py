@@ -26,7 +26,7 @@ TARGET = "target"
 
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """N rows, before anything is coded.
+    """N rows, before they are coded as numbers.
 
     Attributes
     ----------

@@ -49,7 +49,7 @@ Held = Path | bytes
 def read_image(held: Held, shape: Shape, resize: str = "none", name: str = "") -> np.ndarray:
     """Return an image as uint8, (H, W) where one channel is wanted, else (H, W, 3).
 
-    It is as viewers show it, turned as EXIF says; what is transparent is white.
+    It is as viewers show it: turned as EXIF says, with white behind transparent parts.
 
     Parameters
     ----------
@@ -67,8 +67,8 @@ def read_image(held: Held, shape: Shape, resize: str = "none", name: str = "") -
     Raises
     ------
     SettingError
-        If it is no whole image of that size, or one that can be resized; or it has more than 8 bits
-        a channel, or several pages. An image that is refused for its size is not decoded.
+        If it is not a whole image, or not of that size and cannot be resized; or it has more than 8
+        bits a channel, or several pages. An image that is refused for its size is not decoded.
     """
     called = name or str(held)
 

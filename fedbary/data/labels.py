@@ -1,4 +1,4 @@
-"""Forms of labels: a class an example, a class a pixel, or any of the classes together."""
+"""Forms of labels: one class for each example, one for each pixel, or any set of classes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Labels:
     strata : callable
         The class (N,) by which each example is dealt to clients, and counted.
     exact : bool
-        True if labels show the number of all classes, and not only of those they hold.
+        True if labels show the number of all classes, not only of those that occur.
     """
 
     reader: str
@@ -115,7 +115,7 @@ CLASSES = Labels("read", class_of_each, _highest_and_one, _bins, lambda labels: 
 """A class an example, (N,)."""
 
 MASKS = Labels("read_masks", masks, _highest_and_one, _bins, most_seen)
-"""A class a pixel, (N, H, W); class 0 is the background. Dealt by the object that is largest."""
+"""One class for each pixel, (N, H, W); 0 is the background. Dealt by the largest object."""
 
 SETS = Labels(
     "read_sets",

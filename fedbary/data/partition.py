@@ -67,17 +67,17 @@ def partition(
     Schemes, for N examples and K clients:
 
     ``dirichlet``
-        The image protocol of BA-BFL. Class by class, shares are drawn from Dirichlet(alpha). A
-        client that already holds N/K examples or more gets 0, and the other shares are
-        renormalised. All is redrawn until every client has ``min_examples``.
+        The image protocol of BA-BFL. For each class the clients' shares are drawn from
+        Dirichlet(alpha). A client that already holds N/K examples or more gets none; the other
+        shares are renormalised. Everything is drawn again until every client has ``min_examples``.
     ``iid``
         Examples shuffled and dealt evenly; sizes differ by one at most.
     ``classes``
         Each client gets ``classes_per_client`` classes. Every class has a client, and classes have
         equally many clients (give or take one). A class is divided evenly among its clients.
     ``quantity``
-        Every client gets ``min_examples``, the rest follows shares from Dirichlet(alpha); labels
-        are iid.
+        Every client gets ``min_examples``, and the rest is dealt by shares from Dirichlet(alpha).
+        Labels are iid.
 
     Parameters
     ----------
@@ -101,8 +101,8 @@ def partition(
     -------
     list of ndarray
         K index arrays into ``labels``, disjoint, together all of 0..N-1, each in ascending order.
-        **Clients are numbered by size, the largest first**: a simulation serves clients in that
-        order, and starting the longest work first keeps a round short.
+        **Clients are numbered by size, the largest first**: a simulation runs clients in that
+        order, and a round is shorter if the longest work starts first.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Deals by the partitioners of flwr-datasets, which need no Flower."""
+"""Partitions made by the partitioners of flwr-datasets, which need no Flower."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def partition_by(
     Raises
     ------
     SettingError
-        flwr-datasets is not installed, or the partitioner does not bear what it is given.
+        flwr-datasets is not installed, or the partitioner raises an error.
     """
     partitioners = library("flwr_datasets.partitioner", EXTRA, "partition", name)
     datasets = library("datasets", EXTRA, "partition", name)

@@ -21,7 +21,7 @@ def principal(moments: Tensor, count: int, whiten: bool) -> Tensor:
         entry of each is positive, so that the sign does not depend on the solver.
     whiten : bool
         True: divide each by √λ, so that the projected rows have variance 1. Components beyond the
-        rank of the moments, as with few rows, are 0: no row tells their variance.
+        rank of the moments, as with few rows, are 0: their variance is unknown.
     """
     values, vectors = torch.linalg.eigh(moments)
     first, values = vectors.flip(1)[:, :count], values.flip(0)[:count]

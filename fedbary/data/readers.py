@@ -1,4 +1,4 @@
-"""Reading a source: the request to the file that reads it, and the images that it returns."""
+"""Reading a source: the arguments of the file that reads it, and the images that it returns."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LabelledImages = tuple[np.ndarray, np.ndarray]
 """Images (N, H, W) or (N, H, W, 3) and their labels (N,)."""
 
 TESTS = ("test", "testing", "validation", "valid", "val")
-"""What the part that tests is called: the first of these that is there and has labels."""
+"""Names of the test part; the first that exists and has labels is taken."""
 
 NOTES = "what was read"
 """Optional entry beside the arrays: lines that say what was read."""

@@ -40,7 +40,8 @@ class Site:
         Its own ``.npz`` file or image folder; for a partition the folder of the named data set,
         "" for the settings' ``data_dir``.
     partition, partitions : int
-        Number of its part of the named data set, and of all parts; None and 0 with data of its own.
+        Index of its part of the named data set, and number of all parts; None and 0 with data of
+        its own.
     cpus : int
         Threads that it trains on; 0 for the number in the settings.
     state_path : str

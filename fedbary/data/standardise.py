@@ -1,9 +1,9 @@
 """Standardisation from sums that add over clients, so that no client shows a row.
 
-Each client sends the sums of its columns' deviations from a shift that all are told, and of their
-squares. They are asked twice. Shift 0 gives the mean. The mean as the shift gives the variance
-without cancellation, however far from 0 a column lies (years, say). Every message is a plain sum: a
-secure sum is enough on the server.
+The server sends all clients a shift. Each client sends the sums of its columns' deviations from it,
+and of their squares. The server asks twice. Shift 0 gives the mean. The mean as the shift gives the
+variance without cancellation, however far from 0 a column lies (years, for example). All messages
+are plain sums, so a secure sum suffices.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Standardiser:
     mean, std : Tensor
         Mean and standard deviation of C columns, (C,) float64. A constant column's std is 1.
     fill : Tensor or None
-        Values that replace each feature's missing values (NaN), (D,) float64; None if none is
+        Value that replaces missing values (NaN) of each feature, (D,) float64; None if none is
         missing.
     """
 

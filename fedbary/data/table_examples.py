@@ -19,8 +19,8 @@ from fedbary.errors import SettingError
 def read_rows(path: Path, target: str, layout: Layout, id: str = "") -> Examples:
     """Read rows to predict, coded as the federation's, with targets where there are some.
 
-    Columns are found by name; others are `unused`, and their order does not matter. A target that
-    is empty in every row is none. The column `id`, which names rows, is not called unused.
+    Columns are found by name, in any order; others are `unused`, except for the column `id`, which
+    names rows. A target that is empty in every row counts as absent.
 
     Raises
     ------

@@ -63,7 +63,7 @@ class TextRows:
     notes: tuple[str, ...]
 
     def labels(self, layout: Layout) -> Tensor:
-        """Return the class of each row, (N,) int64; a SettingError as of `labels_of`."""
+        """Return the class of each row, (N,) int64; a SettingError as in `labels_of`."""
         return torch.from_numpy(labels_of(self.frame, layout))
 
 
@@ -115,7 +115,7 @@ def dataset_of(rows: TextRows, classes: Sequence[str] = ()) -> Dataset:
     Raises
     ------
     SettingError
-        As of `layout_of` and `labels_of`; or one of the two parts has no text.
+        As in `layout_of` and `labels_of`; or one of the two parts has no text.
     """
     frame = rows.frame
     layout = layout_of(replace(frame, columns={}), classes)
@@ -148,7 +148,7 @@ def text_examples(
     Raises
     ------
     SettingError
-        As of `read_texts`; or a class is none of the model's.
+        As in `read_texts`; or a class is none of the model's.
     """
     frame = read_file(path, target)
     if frame is None:

@@ -1,4 +1,4 @@
-"""A cache of data that were read: valid while the files stay as they are, one state for a run."""
+"""A cache of data, valid while their files do not change; a run sees one state of them."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def reliability_picture(
     Parameters
     ----------
     prediction, y, ece_bins
-        As of `score`.
+        As in `score`.
     title : str
         Heading.
     """

@@ -84,7 +84,8 @@ def deploy(settings: Settings, sites: Sequence[Path], log: IO[str] | None = None
 def take_keys(folder: Path, names: Sequence[str], runs: Sequence[Path]) -> bool:
     """Copy each site's key from the first of some runs' folders that has it; say if all have one.
 
-    A name belongs to its key. A run that goes on, or starts from another, needs the same keys.
+    A site's name belongs to its key. So a run that goes on, or starts from another, needs the same
+    keys.
     """
     found = []
     for number, name in enumerate(names):

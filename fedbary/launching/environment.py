@@ -23,9 +23,9 @@ RAY_FOLDER_BYTES = 35
 def flower_environment(home: Path) -> dict[str, str]:
     """Return an environment where Flower has its own home, port and Ray, and installs nothing.
 
-    Without an address Ray joins the last cluster started on the machine, even a dead one; with
-    `RAY_ADDRESS` the user names one to join. Ray's prestarted workers lack Flower's environment and
-    would only be ended again, so there are none.
+    Without an address Ray joins the last cluster started on the machine, even a dead one. The user
+    can name a cluster by `RAY_ADDRESS`. Ray starts no workers in advance: they lack Flower's
+    environment and would only be ended again.
     """
     tools = str(Path(sys.executable).parent)
     return {

@@ -2,9 +2,9 @@
 
 `start` marks each program in its environment, which all its children inherit, Ray's too. The first
 `start` also starts a watcher: `python -m fedbary.launching.watcher FD MARK` reads a pipe whose
-other end this process holds. When the pipe ends, the process has ended, and the watcher kills all
-marked processes. It has no parent and a session of its own, so that a signal that kills the command
-spares it.
+other end this process holds. The pipe ends when this process does; the watcher then kills all
+marked processes. It has no parent and a session of its own, so a signal that kills the command does
+not reach it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Code that only some runs need: a user's own function, or a library of an extra."""
+"""Imports that only some runs need: a user's own function, or a library of an extra."""
 
 from __future__ import annotations
 

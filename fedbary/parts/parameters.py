@@ -1,8 +1,8 @@
 """Parameters of parts: dataclass fields whose types give the allowed values.
 
-A part's parameters are the fields of a frozen dataclass. Each has a type of those below, ``float``,
-``int``, ``bool``, ``str`` or ``Literal[…]``, perhaps ``| None``, and a default. The docstring's
-section Parameters gives each meaning; the type alone gives the range.
+A part's parameters are the fields of a frozen dataclass. Each has a default and a type: one of
+those below, ``float``, ``int``, ``bool``, ``str`` or ``Literal[…]``, perhaps ``| None``. The type
+gives the allowed range. The docstring's section Parameters gives the meaning.
 """
 
 from __future__ import annotations

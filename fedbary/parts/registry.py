@@ -1,4 +1,4 @@
-"""The names that settings may hold, from the files of a package's parts, which are not imported."""
+"""The names that settings may hold, read from the parts' files without importing them."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def is_factory(name: str) -> bool:
 def data_sets(task: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the names that a task's `dataset` may have, and the endings of files that it reads.
 
-    The class of the task, or the one above it, says them in ``reads``: a room, the function that
-    reads a data set, and endings; without endings it reads any path.
+    They are in ``reads`` of the task's class or of its base: a folder of modules, the function that
+    reads a data set, and endings. Without endings it reads any path.
     """
     text = _texts(_PACKAGE / "tasks")[task]
     if own := re.search(r'^    reads = "(.+)"', text, re.M):

@@ -12,9 +12,9 @@ Each file of this package chooses networks:
 ``value`` holds the networks that predict, `Predictive`. ``choice`` follows the setting
 `predictive`. ``draws`` stacks networks drawn from any posterior.
 
-Each has a function ``answers(model, x, …)`` that yields the networks' answers batch by batch,
-(networks, batch, classes). `fedbary.predictive.combine` makes a `Prediction` of them: their
-mixture, or their product.
+Each has a function ``answers(model, x, …)`` that yields the networks' logits batch by batch,
+(networks, batch, classes). `fedbary.predictive.combine` makes them a `Prediction`: their mixture,
+or their product.
 """
 
 from fedbary.predictive.combine import Prediction, mixture, product

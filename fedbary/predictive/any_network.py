@@ -12,7 +12,7 @@ fedbary.reliability_picture(prediction, y).savefig("reliability.png")
 Three kinds of networks:
 
 - fedbary's Gaussian layers (`fedbary.variational.variational`): networks are drawn from them;
-- other Bayesian layers (bayesian-torch, Pyro, dropout that stays): they draw at every pass;
+- other Bayesian layers (bayesian-torch, Pyro, dropout that stays on): they draw at every pass;
 - a plain network is one network.
 """
 
@@ -52,18 +52,17 @@ def predict(
     Parameters
     ----------
     network : nn.Module
-        Answers a batch with logits (batch, classes), or with a tuple that begins with them. It
-        works in evaluation mode, on the device of its tensors, and is left as it was.
+        Returns logits (batch, classes) for a batch, or a tuple that begins with them. It is called
+        in evaluation mode, on the device of its tensors, and left as it was.
     x : Tensor
         Inputs (N, …); bytes are divided by 255.
     samples : int
         S, the number of networks to draw.
     networks : Posterior or sequence of state dicts, optional
-        Posterior to draw from in place of the network's own layers, such as `load(run).posterior`;
-        or the networks themselves, such as an ensemble's.
+        A posterior to draw from in place of the network's own layers, such as
+        `load(run).posterior`. Or the networks themselves, such as an ensemble's.
     seed : int
-        Seed of the draws. A network whose layers draw by themselves draws the same in every batch,
-        if the draws do not depend on the batch (as weights).
+        Seed of the draws. Layers that draw weights by themselves draw the same ones in every batch.
     batch_size : int
         Inputs at a time.
 
@@ -75,7 +74,7 @@ def predict(
     Raises
     ------
     SettingError
-        If there is nothing to draw, the network lacks a tensor of `networks`, or the answers are no
+        If there is nothing to draw, the network lacks a tensor of `networks`, or it does not return
         logits.
     """
     parts = _answers(network, x, samples, networks, seed, batch_size)
@@ -102,8 +101,8 @@ def forecast(
     Parameters
     ----------
     network : nn.Module
-        Answers a batch with means (batch,) or (batch, 1), in the target's unit; or with means and
-        the noise's log-variances (batch, 2).
+        Returns means (batch,) or (batch, 1) for a batch, in the target's unit; or means and
+        log-variances of the noise (batch, 2).
     x, samples, networks, seed, batch_size
         As for `predict`.
     noise_var : float

@@ -1,4 +1,4 @@
-"""One prediction of several networks' answers: their mixture, their product, a gated mixture."""
+"""One prediction from several networks: their mixture, their product, or a gated mixture."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from fedbary.errors import SettingError
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """Class probabilities, and the part of their uncertainty that is the data's own.
+    """Class probabilities, and the aleatoric part of their uncertainty.
 
     An example with several classes, of pixels or of labels, has probabilities (N, …, classes) and
     uncertainties (N, …).
 
-    The entropy of the mean of the networks' answers splits in two (Depeweg et al. 2018):
-    H[mean_s p_s] = mean_s H[p_s] + I(y; θ), aleatoric and epistemic.
+    The entropy of the networks' mean splits into an aleatoric and an epistemic part (Depeweg et al.
+    2018): H[mean_s p_s] = mean_s H[p_s] + I(y; θ).
 
     Attributes
     ----------
     probs : Tensor
         Probabilities, (N, classes).
     aleatoric : Tensor
-        Mean over the networks of the entropy of each one's answer, (N,), in nats.
+        Mean of the entropies of the single networks' probabilities, (N,), in nats.
     distance : Tensor or None
         Relative Mahalanobis distance of the features to the nearest class, (N,); None if the method
-        knows no Gaussians of them. See `fedbary.predictive.mahalanobis`.
+        has no Gaussians of features. See `fedbary.predictive.mahalanobis`.
     """
 
     probs: Tensor
@@ -44,7 +44,7 @@ class Prediction:
 
     @property
     def epistemic(self) -> Tensor:
-        """Mutual information of label and weights, (N,), in nats: what more data would remove."""
+        """Mutual information of label and weights, (N,), in nats; more data would reduce it."""
         return (self.entropy - self.aleatoric).clamp_min(0)
 
     def one_by_one(self) -> Prediction:
@@ -98,7 +98,7 @@ class Gate:
 
 
 def pool_from(line: Mapping[str, Any]) -> Pool | Gate:
-    """Return the pool or the gate whose fields a line of metrics.jsonl holds."""
+    """Return the pool or the gate from its fields in a line of metrics.jsonl."""
     return Gate(**line) if "experts" in line else Pool(**line)
 
 
@@ -165,8 +165,8 @@ def product(answers: Iterable[Tensor], weights: Sequence[float] | None = None) -
     answers
         Logits (networks, batch, classes) of each batch.
     weights
-        The powers, which need not sum to 1. The default, 1/networks each, is the geometric mean; 1
-        each is the product of experts. `aleatoric` uses their shares.
+        The powers w_k, which need not sum to 1. The default is 1/networks for each, the geometric
+        mean. With 1 for each it is the product of experts. `aleatoric` weighs by w_k / Σ w_k.
     """
     probs, aleatoric = [], []
     for logits in answers:
@@ -191,11 +191,11 @@ def pooled(
     answers
         Logits (networks, batch, classes) of each batch, client by client.
     pool
-        β, and the networks of a client.
+        β, and the number of networks of a client.
     adjusted
-        Function of log p, up to a constant for each example, and for `aleatoric` of each network's
-        logits. Applied to each before pooling, its K-th power would enter P, for which β was not
-        learned.
+        Function that is applied to log p_β, which is known up to a constant for each example; for
+        `aleatoric` to each network's logits. It is applied after pooling: before, its K-th power
+        would enter P, for which β was not learned.
     """
     probs, aleatoric = [], []
     for logits in answers:

@@ -1,14 +1,15 @@
 """Sets and intervals that hold the truth at a chosen rate: split conformal prediction.
 
-A score says how badly a class, or a number, fits an example. It counts by its bin, see
-`histograms`. With n scores of held-out examples the threshold is the least bin that
-⌈(n + 1) level⌉ of them do not exceed. A set holds the classes whose bins do not exceed it, an
-interval the numbers up to its edge. If a new example and the held-out ones are exchangeable, and
-the model has seen none of them,
+A score says how badly a class, or a number, fits an example. Scores are rounded to bins, see
+`histograms`. The threshold is the least bin that ⌈(n + 1) level⌉ of n held-out examples' scores do
+not exceed. A set holds the classes whose bins do not exceed the threshold. An interval holds the
+numbers up to the bin's edge. If a new example and the held-out ones are exchangeable, and the model
+was trained on none of them, then
 
     level ≤ P(the set holds its class) ≤ level + 1/(n + 1) + the mass of the threshold's bin.
 
-Each row of a histogram has a threshold: one of all examples, one a class, or one a group.
+Each row of a histogram has a threshold: a single row for all examples, or a row for each class or
+group.
 
 References
 ----------
@@ -50,9 +51,10 @@ def class_bins(score: str, probs: Tensor) -> Tensor:
     Parameters
     ----------
     score
-        ``lac``: 1 − p of the class. ``aps``: the probability of all classes above it, 0 for the
-        first, so that no set is empty and nothing is drawn. ``raps``: the same and 0.1 for each
-        rank after the first, divided by the largest such score.
+        ``lac``: 1 − p of the class. ``aps``: the total probability of the more probable classes. It
+        is 0 for the most probable class, so no set is empty, and nothing is drawn at random.
+        ``raps``: that of ``aps`` plus 0.1 for each rank after the first, divided by the largest
+        such score.
     probs
         Probabilities (N, classes).
     """
@@ -72,7 +74,7 @@ def class_bins(score: str, probs: Tensor) -> Tensor:
 
 
 def true_class_bins(score: str, probs: Tensor, y: Tensor) -> Tensor:
-    """Return the bin of each example's own class, (N,) int64; the arguments are `class_bins`'s."""
+    """Return the bin of each example's true class, (N,) int64; arguments: `class_bins`."""
     return class_bins(score, probs).gather(1, y.to(probs.device)[:, None])[:, 0]
 
 
@@ -99,7 +101,7 @@ def threshold(counts: Tensor, level: float) -> int:
     counts
         Number of scores in each bin, (BINS,).
     level
-        From above 0 to below 1.
+        Above 0 and below 1.
     """
     rank = math.ceil((int(counts.sum()) + 1) * Fraction(str(level)))
     place = torch.searchsorted(counts.cumsum(0), torch.tensor(rank))
@@ -112,18 +114,18 @@ SLACK = 1e-12
 
 @dataclass(frozen=True, eq=False)
 class Thresholds:
-    """The largest bin of each row.
+    """The threshold of each row, a bin.
 
     Parameters
     ----------
     level : float
-        The rate at which the truth is held, from above 0 to below 1.
+        The rate at which sets hold the truth, above 0 and below 1.
     counts : Tensor
         The sites' histograms, summed: (rows, BINS).
     counted_as : Tensor, optional
-        How many examples each class has where predictions are made, (rows,), of rows that are
-        classes. The scores of class c then weigh w_c, the ratio of this number to the row's own.
-        The threshold of c is the least bin up to which they weigh level · (Σ w + w_c).
+        Number of examples of each class where predictions are made, (rows,); only for rows that are
+        classes. A score of class c then has weight w_c, the ratio of this number to the row's own.
+        The threshold of c is the least bin up to which scores weigh level · (Σ w + w_c).
 
     Raises
     ------
@@ -152,7 +154,7 @@ class Thresholds:
 
     @cached_property
     def bins(self) -> Tensor:
-        """The largest bin of each row, (rows,): its own; for one that is short that of all."""
+        """The threshold of each row, (rows,); a row that is short has that of all examples."""
         if self.counted_as is not None:
             return self._weighted(self.counted_as.double())
         short, of_all = set(self.short), threshold(self.counts.sum(0), self.level)
@@ -172,14 +174,14 @@ class Thresholds:
         return int(counts[torch.arange(BINS) <= self.bins[:, None]].sum())
 
     def without(self, counts: Tensor) -> Thresholds:
-        """Return what they are without the histogram of a site."""
+        """Return the thresholds without a site's histogram."""
         return Thresholds(self.level, self.counts - counts)
 
     def of_site(self, own: Tensor, by_class: bool) -> Thresholds:
         """Return the thresholds for one site, given its own histogram.
 
-        Rows that are classes weigh as often as the site has them. Other rows are the site's own
-        where it has enough examples, and everybody's where it has not.
+        If rows are classes, they are weighted to the site's class frequencies. Otherwise a row is
+        the site's own if the site has enough examples, and else that of all sites.
         """
         if by_class:
             return Thresholds(self.level, self.counts, own.sum(1))
@@ -194,7 +196,7 @@ class Thresholds:
         Parameters
         ----------
         score, probs
-            As of `class_bins`.
+            As for `class_bins`.
         rows
             The row of each example, (N,); None: the rows are classes, or one for all.
         """
@@ -204,7 +206,8 @@ class Thresholds:
     def intervals(self, forecast: Forecast, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return the lower and the upper end of each interval, mean ∓ q std, (N,) float64 each.
 
-        q is the upper edge of the threshold's bin, infinite in the last. `rows` is as of `sets`.
+        q is the upper edge of the threshold's bin, infinite for the last bin. `rows` is as for
+        `sets`.
         """
         odds = [upper_odds(number) for number in self.bins.tolist()]
         edges = torch.tensor(odds, dtype=torch.float64)

@@ -21,9 +21,9 @@ LAYERS = (
 def answering(model: nn.Module, samples: int, generator: Generator) -> Answers:
     """Return what passes with dropout answer to a batch: logits (samples, batch, classes).
 
-    Dropout layers act at the rates of training, all else is in evaluation mode. Each image has
-    masks of its own, so its answer depends on its place in the batch. PyTorch's default generators
-    keep their state.
+    Dropout layers act at the rates of training; all else is in evaluation mode. Each image has
+    masks of its own, so the answer for an image depends on its place in the batch. PyTorch's
+    default generators keep their state.
 
     Parameters
     ----------

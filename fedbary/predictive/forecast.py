@@ -1,4 +1,4 @@
-"""Gaussian predictions of a number: from networks, from a posterior, in closed form."""
+"""Gaussian predictions of a number: from networks, from a posterior, or in closed form."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Forecast:
     mean : Tensor
         Expected target, (N,).
     epistemic : Tensor
-        Variance from unknown weights, (N,): more data would remove it.
+        Variance from unknown weights, (N,); more data would reduce it.
     aleatoric : Tensor
         Variance of the noise in the target, (N,); 0 where a prediction carries no noise term.
     """

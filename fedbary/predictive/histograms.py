@@ -1,7 +1,7 @@
 """Histograms of scores with fixed bins: sums over sites are exact, whatever the order.
 
-A score s lies in [0, 1]. Bins are equal steps of its log-odds log s − log(1 − s), and so are fine
-near 0 and near 1. The first and the last bin hold scores beyond `LIMIT`.
+A score s lies in [0, 1]. Bins are equal steps of its log-odds log s − log(1 − s), so they are
+narrow near 0 and near 1. The first and the last bin hold scores beyond `LIMIT`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 LIMIT = 16
-"""The log-odds beyond which bins end: a score of 1e-7, or one that far below 1."""
+"""The log-odds at which bins end: scores of 1e-7 and of 1 − 1e-7."""
 
 PER_UNIT = 64
 """Bins in a unit of log-odds."""
@@ -29,7 +29,8 @@ MOST = 10**12
 def bins_of(score: Tensor, rest: Tensor) -> Tensor:
     """Return the bins (…,) int64 of scores s, given s and 1 − s up to one common factor.
 
-    Both are given since 1 − s, computed from an s near 1, has no digits left. NaN is in the last.
+    Both are given because 1 − s, computed from an s near 1, has no digits left. NaN is in the last
+    bin.
     """
     odds = score.log() - rest.log()
     place = ((odds + LIMIT) * PER_UNIT).floor() + 1
@@ -65,9 +66,11 @@ class HeldOut(NamedTuple):
     Attributes
     ----------
     scores : Tensor
-        Histogram of conformal scores, (rows, BINS), a row for all or one a class.
+        Histogram of conformal scores, (rows, BINS); one row for all examples, or one for each
+        class.
     risk : Tensor
-        Of uncertainties, (2, BINS): of right and of wrong predictions; of numbers (0, BINS).
+        Histogram of uncertainties, (2, BINS): of right and of wrong predictions. For predicted
+        numbers it is (0, BINS).
     """
 
     scores: Tensor
@@ -79,7 +82,7 @@ class HeldOut(NamedTuple):
         return int(self.scores.sum())
 
     def told(self) -> dict[str, list[int]]:
-        """Return the cells that are not empty, and their counts, by the names of a message."""
+        """Return the cells that are not empty and their counts, as entries of a message."""
         risk = _sparse("risk-", self.risk) if len(self.risk) else {}
         return {**_sparse("", self.scores), **risk}
 
@@ -91,20 +94,20 @@ def together(sites: Iterable[HeldOut]) -> HeldOut:
 
 
 def believed(answer: Mapping[str, Any], height: int, risks: int) -> HeldOut:
-    """Return the histograms that a message has.
+    """Return the histograms in a site's answer, after a check.
 
     Parameters
     ----------
     answer
-        What `HeldOut.told` returned at a site, if that is honest.
+        At an honest site the result of `HeldOut.told`.
     height, risks
         The number of rows of scores, and of uncertainties: 2, or 0 for numbers.
 
     Raises
     ------
     ValueError
-        Unless they hold whole numbers above 0, each of another cell, and the same number of
-        examples each.
+        Unless all counts are whole numbers above 0, no cell comes twice, and both histograms count
+        equally many examples.
     """
     scores = _dense(answer, "", height)
     held = HeldOut(scores, _dense(answer, "risk-", risks) if risks else scores[:0])

@@ -9,7 +9,7 @@ their mixture's mean m and covariance Σ₀ = Σ + Σ_c w_c δ_c δ_cᵀ, δ_c =
 
     min_c (G_cc − 2 u_c) + uᵀ (W⁻¹ + G)⁻¹ u,    W = diag(w),
 
-a function of u, which follows from linear discriminants of φ.
+This is a function of u alone, and u follows from linear discriminants of φ.
 
 Reference: Ren et al., A Simple Fix to Mahalanobis Distance for Improving Near-OOD Detection, 2021.
 """

@@ -1,8 +1,8 @@
 """Predictions of several networks of one architecture, such as those that the clients sent.
 
-`mixture` is Bayesian model averaging over the members, `product` the geometric mean of their
-predictions. `pooled` is β-PredBayes, between the mixture and the product of experts (powers 1;
-Hasan et al. 2024).
+`mixture` is Bayesian model averaging over the members. `product` is the geometric mean of their
+predictions. `pooled` is β-PredBayes (Hasan et al. 2024), between the mixture and the product of
+experts (powers 1).
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def answering(
     members
         State dicts, of all the model's tensors.
     samples
-        How many networks are drawn from each member's posterior, member by member; 0 for the
-        network of its means.
+        Number of networks drawn from each member's posterior, member by member; 0: the network of
+        its means.
     generator
         Source of the draws, on the model's device.
     """

@@ -54,11 +54,11 @@ def answering(model: nn.Module, samples: int, generator: Generator) -> Answers:
     """Draw networks, and return their answers to a batch.
 
     They are drawn once, so that the answer for an image does not depend on the images beside it.
-    They run in evaluation mode; the model is left as it was. Without variational layers there is
-    one network, which is run once; with 0 samples it is that of the means. The leading plain layers
-    run once for all networks in an `nn.Sequential`, in a network with adapters, and in one with a
-    `trunk` and a head, such as the CNN. The variational layers of a head take all networks in one
-    pass.
+    They run in evaluation mode; the model is left as it was. A model without variational layers is
+    one network, which runs once. With 0 samples the network of the means runs. The leading plain
+    layers run once for all networks, if the model is an `nn.Sequential`, has adapters, or has a
+    `trunk` and a head, as the CNN does. The variational layers of a head compute all networks in
+    one pass.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ def answering(model: nn.Module, samples: int, generator: Generator) -> Answers:
 def drawn(model: nn.Module, samples: int, generator: Generator) -> list[Network]:
     """Draw networks: for each, the tensors that differ from the network of the means.
 
-    A model without variational layers is one network, and so is that of no samples.
+    There is one network if the model has no variational layers, or if `samples` is 0.
     """
     weights = {
         name: sample_weights(layer, samples, generator)

@@ -73,7 +73,7 @@ def batches(model: nn.Module, x: Tensor, batch_size: int) -> Iterator[Tensor]:
 def answers_of(model: nn.Module, networks: Sequence[Network], batch: Tensor) -> Tensor:
     """Return what the networks answer to a batch, (networks, batch, classes).
 
-    Where they differ in the layer alone whose output is the model's, the others run once for all.
+    If they differ only in the last layer, the layers before it run once for all.
     """
     names = {name.rpartition(".")[0] for network in networks for name in network}
     if len(networks) == 1 or len(names) != 1:

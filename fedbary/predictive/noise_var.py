@@ -40,9 +40,9 @@ def noise_sums(
 ) -> NoiseSums:
     """Sum up the errors of the other clients' networks on a client's training data.
 
-    A network fits the noise in its own data, so its residuals there are too small. The others have
-    not seen these rows since they were last averaged. With mean ȳ and variance s² over their
-    answers, (y − ȳ)² is about the noise plus s²; the rest is the noise.
+    A network fits the noise in its own data, so its residuals there are too small. The other
+    clients' networks have not seen these rows since they were last averaged. Let ȳ and s² be the
+    mean and the variance of their answers. Then (y − ȳ)² is about the noise variance plus s².
 
     Parameters
     ----------
@@ -51,8 +51,8 @@ def noise_sums(
     x, y
         The client's standardised features (n, D) and targets (n,).
     own
-        Number of the network that was trained on these rows and is left out; None if there is no
-        such network, or no other.
+        Index of the network that was trained on these rows and is left out; None if there is no
+        such network, or no other one.
     """
     clients = len(networks["output.weight"])
     others = [k for k in range(clients) if k != own] or [0]

@@ -1,13 +1,13 @@
-"""A model of each client's own from any run: its posterior and the global one, between them.
+"""A personal model for each client of any run, between its posterior and the global one.
 
 With strength λ the client's own model is
 
     argmin_q λ D(q, q_k) + D(q, q_g),
 
-the barycentre of {q_k: λ/(1 + λ), q_g: 1/(1 + λ)}. q_k is the posterior that the client trained
-last. D is the divergence that the rule minimises: W2² (WB), the reverse KL (RKLB) or the forward
-one (FKLB). λ = 0 is the global model, λ = ∞ the client's own. It costs no communication; clients
-keep their trained models. Deterministic tensors are mixed linearly.
+the barycentre of {q_k: λ/(1 + λ), q_g: 1/(1 + λ)}. q_g is the global posterior, and q_k the one
+that the client trained last. D is the divergence that the rule minimises: W2² (WB), the reverse KL
+(RKLB) or the forward one (FKLB). λ = 0 gives the global model, λ = ∞ the client's own. It costs no
+communication: clients keep their trained models. Deterministic tensors are mixed linearly.
 
 Reference: arXiv 2509.10132, Personalisation by projection.
 """
@@ -29,7 +29,7 @@ STRENGTHS: Mapping[str, float] = {"1/4": 0.25, "1/2": 0.5, "1": 1.0, "3/2": 1.5,
 def projected(
     rule: str, own: Mapping[str, Tensor], common: Mapping[str, Tensor], strength: float
 ) -> dict[str, Tensor]:
-    """Return the state dict between a client's own and the global one.
+    """Return the state dict of a client's own model, between its posterior and the global one.
 
     Parameters
     ----------

@@ -1,10 +1,10 @@
-"""Largest uncertainty of kept predictions, so that they are rarely wrong, with confidence.
+"""The largest uncertainty at which predictions are kept, so that kept ones are rarely wrong.
 
-Learn then test. Each bin of the uncertainty is a threshold, with the hypothesis that more than a
-fraction r of the predictions up to it are wrong. With e wrong ones among m kept held-out examples
-the p-value is P(Binomial(m, r) ≤ e). From each of `STARTS` fixed thresholds the tests go up, bin by
-bin, at α/`STARTS`, until one fails. With probability 1 − α no threshold that passed has a larger
-error.
+The method is "learn then test". Each bin of the uncertainty is a threshold. Its null hypothesis is
+that more than a fraction r of the predictions up to it are wrong. With e wrong ones among m kept
+held-out examples the p-value is P(Binomial(m, r) ≤ e). Tests start from each of `STARTS` fixed
+thresholds and go up, bin by bin, at level α/`STARTS`, until one does not reject. With probability 1
+− α no threshold that passed has an error above r.
 
 References
 ----------
@@ -31,7 +31,7 @@ STARTS = 8
 _FIRST = [PER_UNIT * (LIMIT - 10 + 2 * k) for k in range(STARTS)]
 
 MOST_TIMES = 10_000
-"""Largest multiple of the examples that is tried to find the number needed."""
+"""Largest multiple of the number of examples that is tried in the search for the number needed."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,11 @@ class Certain:
     Parameters
     ----------
     number : int
-        Its bin, of `uncertainty_bins`; −1: none passes.
+        Its bin, see `uncertainty_bins`; −1 if none passes.
     examples, kept, wrong : int
         Numbers of held-out examples, of kept ones, and of wrong ones among these.
     needed : int
-        Number of held-out examples like these that would suffice; 0: no number does.
+        Number of held-out examples like these that would suffice; 0 if no number does.
     """
 
     number: int
@@ -76,9 +76,9 @@ def certain(counts: Tensor, error_rate: float, confidence: float) -> Certain:
     counts
         Counts of held-out examples, from `risk_histogram`.
     error_rate
-        The fraction r, from above 0 to below 1.
+        The fraction r, above 0 and below 1.
     confidence
-        The probability 1 − α that it holds, from above 0 to below 1.
+        The probability 1 − α that it holds, above 0 and below 1.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Networks that predict: one with draws around it, or several together."""
+"""The networks that predict: draws from a posterior, or several members together."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Predictive:
     pool : Pool or Gate, optional
         Combination of the members' predictions; None: their mixture.
     background : Background, optional
-        What tells from a network's logits how far an input lies from every class.
+        Computes an input's distance from every class, from a network's logits.
     noise_var : float
         Variance of the noise that is added to predictions of numbers, standardised.
     """
@@ -45,7 +45,7 @@ class Predictive:
             object.__setattr__(self, "posterior", Posterior.from_state_dict(self.model))
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return all its tensors by one name each, as `from_tensors` reads them."""
+        """Return all tensors, by names that `from_tensors` reads."""
         groups = {
             "model": self.model,
             "posterior": self.posterior.state_dict(),
@@ -62,7 +62,7 @@ class Predictive:
     def from_tensors(
         cls, tensors: Mapping[str, Tensor], joined_by: str, noise_var: float
     ) -> Predictive:
-        """Return what `tensors` and `joined_by` are of, each group in the order of its names.
+        """Return the value with these `tensors` and `joined_by`, each group in order of names.
 
         Networks are drawn tensor by tensor: the order decides a seed's draws.
         """

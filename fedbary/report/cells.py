@@ -36,7 +36,7 @@ class Metric:
     def show(self, values: Iterable[float]) -> str:
         """Return mean ± standard deviation of values in the table's unit.
 
-        If one is missing there is no mean: the remaining values may be the better ones.
+        If a value is missing, there is no mean: the remaining values may be the better ones.
         """
         found = np.array(list(values), dtype=float) * self.scale
         if (lost := int(np.isnan(found).sum())) > 0:

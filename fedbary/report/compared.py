@@ -92,7 +92,7 @@ def scores_table(table: pd.DataFrame) -> HeadedRows:
 def pairs_table(table: pd.DataFrame) -> HeadedRows:
     """Return the differences of arms over the seeds that both have, with interval and tests.
 
-    `table` is of `with_arms`. Two arms need two seeds in common.
+    `table` is a result of `with_arms`. Two arms need two seeds in common.
     """
     last = result_rows(table)
     metrics = [Metric(key, label, scale) for key, scale, label, _ in curves_of(table)]

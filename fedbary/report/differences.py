@@ -1,4 +1,4 @@
-"""Differences of sides, with tests: one comparison for reports, commands and pages."""
+"""Differences between two sides, with tests: the comparison in reports, commands and pages."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def differences(
         A row for each metric and pair. `metric`, `first` and `second` name it. `mean`, `low`,
         `high`, `t_test`, `wilcoxon` and `pairs` are those of `fedbary.scores.stats.Paired`, in the
         metric's unit. `holm` is the t-test's p corrected for the pairs of the metric. `repeats`
-        counts a side's repeats, `ahead` the pairs in which the first is better, `ties` the equal
-        ones. `points` and `test` are of the `SignedRank` test, None without points.
+        counts a side's repeats, `ahead` the pairs in which the first side is better, `ties` the
+        equal pairs. `points` and `test` are of the `SignedRank` test, None without points.
     """
     found = [
         row

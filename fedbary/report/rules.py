@@ -17,7 +17,8 @@ from fedbary.report.results import REPEATS, Results, grouped
 POINT = ("dataset", "bayesian_layers", *REPEATS)
 
 ENOUGH_DRAWS = 50
-"""Networks drawn for a prediction below which rules are not compared on the ECE."""
+"""Least number of networks drawn for a prediction; with fewer, rules are not compared on the
+ECE."""
 
 TOGETHER = "all together"
 """The name under which the points of all variants are compared."""
@@ -26,8 +27,8 @@ DECIDED = 0.95
 """Probability above which the test counts as decided."""
 
 ENOUGH = 6
-"""Least points for a decision: the ROPE is a quartile, so fewer points never reach that
-probability."""
+"""Least number of points for a decision: with fewer the test never reaches that probability,
+because the ROPE is a quartile."""
 
 
 def add_rules_compared(

@@ -64,7 +64,7 @@ def write_conformal(
 def read_sites(folder: Path, height: int, risks: int) -> dict[str, HeldOut]:
     """Return each site's histograms in a run's folder; none where it has no file.
 
-    `height` and `risks` are as of `believed`.
+    `height` and `risks` are as in `believed`.
 
     Raises
     ------

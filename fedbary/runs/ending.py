@@ -1,4 +1,4 @@
-"""The end of a Flower process: soon, and together with the process that started it."""
+"""The end of a Flower process: without delay, and together with the process that started it."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def spare_imports() -> None:
 def end_with_parent() -> None:
     """End this process, if Flower started it for another, some seconds after that one.
 
-    Flower watches the other process too, but its signal does not wake a main thread that waits for
-    messages. Such a process would ask a dead server for ever.
+    Flower watches the other process too. But its signal does not wake a main thread that waits for
+    messages, which would ask a dead server for ever.
     """
     words = dict(zip(sys.argv, sys.argv[1:], strict=False))
     if PARENT in words:

@@ -13,7 +13,7 @@ from fedbary.runs.schema import BEHIND, FAILING
 from fedbary.settings.config import Settings
 
 PATIENCE = 3
-"""Rounds in a row that are not yet called failing: every run begins with nothing learned."""
+"""Rounds in a row that are not yet reported as failing: every run begins with nothing learned."""
 
 LASTING = 2
 """Rounds in a row of the second half behind a linear model that are reported."""

@@ -17,8 +17,8 @@ def lengthen(folder: Path, settings: Settings) -> None:
     """Give a run, whole or cut off, as many rounds as the settings say.
 
     Its settings.yaml notes under `rounds_before` its old number of rounds, and the round after
-    which it got more. It is whole no longer, and goes on from its checkpoint. If the process is
-    killed, the run is as it was, or cut off with its old or new number of rounds.
+    which it got more. The run then counts as unfinished and goes on from its checkpoint. If the
+    process is killed, the run is as it was, or unfinished with its old or new number of rounds.
 
     Parameters
     ----------

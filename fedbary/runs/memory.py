@@ -1,8 +1,8 @@
 """A client's memory between rounds: named tensors by round, in a folder of its own.
 
-A client cannot know whether its reply was admitted. So it keeps the tensors of several rounds. The
-server's next message names the round that holds: the last whose reply was admitted. Both sides thus
-keep the same past after a refused or lost reply, a restart of the site, or a resume of the server
+A client does not know whether its reply was admitted. So it keeps the tensors of several rounds.
+The server's next message names the round to go on from: the last one whose reply was admitted. So
+both sides agree after a refused or lost reply, a restart of the site, or a resume of the server
 from an earlier checkpoint.
 """
 

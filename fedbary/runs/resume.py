@@ -74,10 +74,10 @@ def rounds_before(folder: Path) -> list[dict[str, int]]:
 def resumable(folder: Path, settings: Settings) -> Settings | None:
     """Return settings that go on with the run that a folder holds; None if none can.
 
-    The run must be of these settings and made by this code. It goes on from its last checkpoint, or
-    from the one before if that or the last round's metrics are damaged. A run does not go on if its
-    last round was skipped: the cause may be gone, but its rounds are lost. Nor does a run that was
-    given more rounds, whose first ones were another run's.
+    The run must have these settings and be made by this code. It goes on from its last checkpoint,
+    or from the one before if the last or its round's metrics are damaged. A run does not go on if
+    its last round was skipped: the cause may be gone, but the skipped rounds are lost. Nor does a
+    run that was given more rounds: its first rounds were made under another number of rounds.
     """
     try:
         if not is_made_alike(read_yaml(folder / SETTINGS), settings) or _ends_skipped(folder):

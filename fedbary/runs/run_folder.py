@@ -53,7 +53,7 @@ BACKGROUND = "background"
 class RunFolder:
     """Writes a run's results as they come; they stay, however the run ends.
 
-    - `site-keys.json`, on real servers: whose key a name or partition is, see `site_keys`;
+    - `site-keys.json`, on real servers: the key that owns each name or partition, see `site_keys`;
     - `settings.yaml`: every resolved setting, who holds what, device, versions and git commit;
     - `signature.json`: what all sites agree on, the shape and the classes or the columns;
     - `data.json` and `data-rows.safetensors`: the digest of the server's data, see `data_kept`;

@@ -1,4 +1,4 @@
-"""Files that hold their old content or their new, whatever happens while they are written."""
+"""Files that hold either their old or their new content, whatever happens during writing."""
 
 from __future__ import annotations
 

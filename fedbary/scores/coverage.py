@@ -9,7 +9,7 @@ from torch import Tensor
 from fedbary.predictive.rates import interval
 
 _TWO_SIDED = 1.959963984540054
-"""Standard errors of a mean to each side of it, at a confidence of 95 %."""
+"""Half-width of a mean's 95 % interval, in standard errors."""
 
 
 def coverage(hits: Tensor, sizes: Tensor, called: str = "set_size") -> dict[str, float]:
@@ -17,8 +17,9 @@ def coverage(hits: Tensor, sizes: Tensor, called: str = "set_size") -> dict[str,
 
     - ``coverage``: part of the examples whose set holds the truth, with a 95 % Clopper-Pearson
       interval, ``coverage_low`` to ``coverage_high``;
-    - ``set_size``, or as it is `called`: mean number of classes in a set, or width of an interval,
-      ``set_size_low`` to ``set_size_high`` by its standard error;
+    - ``set_size``, or another name given as `called`: mean number of classes in a set, or mean
+      width of an interval, with a 95 % interval from its standard error, ``set_size_low`` to
+      ``set_size_high``;
     - ``empty``: part of the sets without any class.
 
     Parameters

@@ -1,8 +1,9 @@
 """Logistic regression with a unit penalty, by accelerated steps of a bound on its curvature.
 
-With centred X (n, d) it minimises Σ_i −log softmax(x_i W + b)_{y_i} + ½ ‖W‖². An example's loss
-curves by at most ½ in its outputs. In the eigenvectors of XᵀX, with eigenvalues s, a step divides
-the gradient by s/2 + 1. Nesterov's momentum starts anew where a step goes uphill.
+With centred X (n, d) it minimises Σ_i −log softmax(x_i W + b)_{y_i} + ½ ‖W‖². The Hessian of an
+example's loss with respect to its outputs is at most ½. In the eigenvectors of XᵀX, with
+eigenvalues s, a step divides the gradient by s/2 + 1. Nesterov's momentum restarts after a step
+that goes uphill.
 
 References: Böhning, Multinomial logistic regression algorithm, 1992; O'Donoghue and Candès,
 Adaptive restart for accelerated gradient schemes, 2015.

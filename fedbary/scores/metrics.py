@@ -13,7 +13,7 @@ NLL_OFFSET = 1e-8
 """Number added to a probability before its logarithm is taken, as in the papers' code."""
 
 NLL_RANGE = (-2 * NLL_OFFSET, 18.5)
-"""Range of the mean NLL: from −log(1 + 1e-8) to −log 1e-8 = 18.42, and rounding."""
+"""Range of the mean NLL: from −log(1 + 1e-8) to −log 1e-8 = 18.42, plus rounding."""
 
 
 def evaluate(
@@ -79,9 +79,9 @@ class Reliability:
     count : ndarray
         Examples of a bin, (bins + 1,), or the sum of their weights.
 
-    Bin b holds confidences in [b/bins, (b+1)/bins). The last, one more than was asked for, holds
-    those of exactly 1, as torchmetrics keeps them: `ece` is the value of its
-    ``multiclass_calibration_error``, without the seconds that importing it takes a process.
+    Bin b holds confidences in [b/bins, (b+1)/bins). One further bin, the last, holds those of
+    exactly 1, as in torchmetrics. `ece` equals torchmetrics' ``multiclass_calibration_error``,
+    which would take seconds to import.
     """
 
     confidence: np.ndarray
@@ -98,7 +98,8 @@ class Reliability:
 def label_share_weights(labels: Tensor, counts: Sequence[int]) -> Tensor | None:
     """Return weights that give examples the label shares of other data.
 
-    w_i = (n_c / Σ n) / N_c for an example of class c, of which there are N_c here and n_c there.
+    An example of class c has the weight (n_c / Σ n) / N_c. There are N_c examples of the class
+    here, and n_c in the other data.
 
     Parameters
     ----------
@@ -110,8 +111,8 @@ def label_share_weights(labels: Tensor, counts: Sequence[int]) -> Tensor | None:
     Returns
     -------
     Tensor or None
-        (N,), float64, on the labels' device; their sum is below 1 where a class has no example
-        here. None where no class of the other data has one.
+        (N,), float64, on the labels' device. Their sum is below 1 if some of the other data's
+        classes have no example here. None if none of them has one.
     """
     there = torch.tensor(counts, dtype=torch.float64, device=labels.device)
     here = torch.bincount(labels, minlength=len(counts)).double()
@@ -124,7 +125,7 @@ def reliability(
 ) -> Reliability:
     """Return mean confidence, accuracy and count per bin of the largest probability.
 
-    Parameters and errors are those of `evaluate`; so is the calibration error of the result.
+    Parameters and errors are those of `evaluate`. The result's `ece` is that of `evaluate`.
     """
     confidence, predicted = _checked(probs, labels, bins).max(1)
     edges = torch.linspace(0, 1, bins + 1, device=confidence.device)
@@ -143,8 +144,9 @@ def reliability(
 def ece_by_chance(probs: Tensor, bins: int, seed: int, repeats: int = 100) -> float:
     """Return the calibration error that a calibrated model of these confidences has by chance.
 
-    E Σ_b n_b/N |acc_b − conf_b|, where each prediction is right with the probability of its
-    confidence. This is the least ECE to expect with N examples; one below it says nothing.
+    It is E Σ_b n_b/N |acc_b − conf_b| if each prediction is right with the probability of its
+    confidence. A calibrated model has this ECE on average with N examples. A lower ECE is no
+    evidence of better calibration.
 
     Parameters
     ----------
@@ -183,7 +185,7 @@ def fairness(accuracies: Sequence[float], weights: Sequence[float]) -> dict[str,
     accuracies : sequence of float
         Accuracy per client, (K,), fractions.
     weights : sequence of float
-        Weight per client, (K,), at least 0 and not all 0; examples held, say.
+        Weight per client, (K,), at least 0 and not all 0, such as its number of examples.
 
     Raises
     ------
@@ -202,8 +204,8 @@ def fairness(accuracies: Sequence[float], weights: Sequence[float]) -> dict[str,
 def auroc(in_distribution: Tensor, out_of_distribution: Tensor) -> float | None:
     """Score the detection of unfamiliar inputs: P(score out > score in), ties counted half.
 
-    1 is perfect, ½ chance; None where all scores are equal, which tells nothing (the mutual
-    information of a single network, say).
+    1 is perfect, ½ is chance. None if all scores are equal, as the mutual information of a single
+    network is.
 
     Parameters
     ----------
@@ -222,7 +224,7 @@ def auroc(in_distribution: Tensor, out_of_distribution: Tensor) -> float | None:
 def accuracy_after_rejection(
     probs: Tensor, labels: Tensor, uncertainty: Tensor, rejected: Sequence[float]
 ) -> list[float]:
-    """Return the selective accuracy: the most uncertain fraction is put aside.
+    """Return the selective accuracy: the accuracy without the most uncertain fraction.
 
     Parameters
     ----------

@@ -11,7 +11,7 @@ from fedbary.scores.roc import Roc
 def macro_f1(predicted: Tensor, labels: Tensor) -> float:
     """Return the mean over the labels of F1 = 2 TP / (2 TP + FP + FN).
 
-    A label that is neither predicted nor borne is left out; NaN if all are.
+    A label that is neither predicted nor true for any example is left out; NaN if all are.
 
     Parameters
     ----------
@@ -24,14 +24,14 @@ def macro_f1(predicted: Tensor, labels: Tensor) -> float:
 
 
 def macro_auroc(probs: Tensor, labels: Tensor) -> float:
-    """Return the mean over the labels of P(score of a bearer > score of another example).
+    """Return the mean over the labels of the AUROC, P(score of a positive > score of a negative).
 
-    Ties count half. A label that every example bears, or none, is left out; NaN if all are.
+    Ties count half. A label that every example has, or none, is left out; NaN if all are.
 
     Parameters
     ----------
     probs, labels : Tensor
-        Probability of each label, and whether it is borne, (N, labels).
+        Probability of each label, and whether the example has it, (N, labels).
     """
     found = [Roc.of(p, y == 1).auroc for p, y in zip(probs.T, labels.T, strict=True)]
     return float(torch.tensor(found).nanmean())

@@ -1,8 +1,8 @@
 """Ridge regression with a penalty chosen by leave-one-out: a linear model without settings.
 
 With centred X (n, d) and Y (n, k), W = (XᵀX + λ)⁻¹ XᵀY. A left-out example has the residual (y_i −
-ŷ_i)/(1 − h_i), h_i = 1/n + x_iᵀ (XᵀX + λ)⁻¹ x_i. λ minimises the sum of its squares, on a grid. The
-eigenvectors are those of the smaller of XᵀX and XXᵀ.
+ŷ_i)/(1 − h_i), h_i = 1/n + x_iᵀ (XᵀX + λ)⁻¹ x_i. λ is the point of a grid that minimises the sum of
+the squared residuals. Eigenvectors are computed of the smaller of XᵀX and XXᵀ.
 
 Reference: Golub, Heath and Wahba, Generalized Cross-Validation, Technometrics 1979.
 """

@@ -11,20 +11,21 @@ from torch import Tensor
 from fedbary.errors import SettingError
 
 ROUNDING = 1e-9
-"""Tolerance by which a threshold's specificity may miss the chosen one."""
+"""Amount by which a threshold's specificity may fall short of the chosen one, by rounding."""
 
 
 @dataclass(frozen=True, eq=False)
 class Roc:
-    """Counts at each threshold: a row is called positive if its score is at or above it.
+    """Counts at each threshold: a row is predicted positive if its score is at or above it.
 
-    Thresholds are the different scores, the highest first, after one above all scores. Rows of
-    one score thus change sides together: no curve runs between them.
+    The first threshold lies above all scores; then come the different scores, the highest first.
+    Rows with one score thus change sides together.
 
     Attributes
     ----------
     true_positives, false_positives : ndarray
-        Positive and negative rows called positive, (T + 1,) int64, rising from 0 to all.
+        Positive and negative rows that are predicted positive, (T + 1,) int64, rising from 0 to
+        all.
     """
 
     true_positives: np.ndarray
@@ -64,15 +65,15 @@ class Roc:
     def sensitivity(self, specificity: float) -> float:
         """Return the greatest sensitivity of the thresholds with at least a specificity; or NaN.
 
-        max over t of #{positive, score ≥ t} / #positive, subject to
+        It is the maximum over t of #{positive, score ≥ t} / #positive, subject to
         #{negative, score < t} ≥ specificity · #negative. Nothing is interpolated: a threshold
-        #attains the result on these rows. The one above all scores has specificity 1, so that the
-        #result is 0 if every other is too unspecific.
+        attains the result on these rows. The threshold above all scores has specificity 1. So the
+        result is 0 if all others have too low a specificity.
 
         Raises
         ------
         SettingError
-            If the specificity is no fraction from 0 to 1.
+            If the specificity is not a fraction from 0 to 1.
         """
         if not 0 <= specificity <= 1:
             raise SettingError("specificity", specificity, "a fraction from 0 to 1")

@@ -9,7 +9,8 @@ from torch import Tensor
 def mean_iou(predicted: Tensor, labels: Tensor, classes: int) -> float:
     """Return the mean over the classes of intersection over union, TP / (TP + FP + FN).
 
-    Pixels of all images count together. A class that is neither predicted nor there is left out.
+    Pixels of all images count together. A class that is neither predicted nor true for any pixel is
+    left out.
 
     Parameters
     ----------

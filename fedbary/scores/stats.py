@@ -48,13 +48,13 @@ def signed_rank(
         first better: Σ_ij u_i u_j 1[z_i + z_j > 2 ROPE],
         second better: Σ_ij u_i u_j 1[z_i + z_j < −2 ROPE],
 
-    and the rest is "equal"; a sum on the border counts half. The probability of each is the share
-    of draws in which it is largest.
+    and the rest is "equal". A sum exactly on the border counts half on each side. The probability
+    of each is the share of draws in which it is largest.
 
-    The ROPE is the 25th percentile of |z_i| (BA-BFL, section IV). If that is 0, because a quarter
-    of the pairs or more are ties, it is the smallest |z_i| above 0. If all pairs are ties the
-    methods are equal with probability 1. A ROPE taken from the data knows no scale: methods that
-    differ by the same amount in every pair come out as equal, however large the amount.
+    The ROPE is the 25th percentile of |z_i| (BA-BFL, section IV). That is 0 if a quarter of the
+    pairs or more are ties; then the ROPE is the smallest |z_i| above 0. If all pairs are ties, the
+    methods are equal with probability 1. This ROPE has no absolute scale: methods that differ by
+    the same amount in every pair count as equal, however large the amount.
 
     Parameters
     ----------
@@ -116,10 +116,10 @@ class Paired:
     mean, low, high : float
         The mean difference, in the unit of the scores, and its 95 % interval by Student's t.
     t_test, wilcoxon : float
-        p-values, two-sided: of the paired t-test, and of Wilcoxon's signed-rank test, which with N
-        pairs are never below 2^(1 − N).
+        Two-sided p-values of the paired t-test and of Wilcoxon's signed-rank test. The latter is
+        never below 2^(1 − N) with N pairs.
     pairs : int
-        Pairs compared. With one there is neither interval nor test: NaN.
+        Number of pairs. With one pair there is neither an interval nor a test: they are NaN.
     """
 
     mean: float
@@ -134,7 +134,7 @@ def paired(first: Sequence[float], second: Sequence[float]) -> Paired:
     """Compare two methods by the paired t-test and Wilcoxon's signed-rank test.
 
     The interval is mean ± t₀.₉₇₅(N − 1) s/√N, with s the standard deviation of the differences.
-    Both tests take pairs as independent: pass one pair a seed.
+    Both tests assume independent pairs: pass one pair for each seed.
 
     Parameters
     ----------
@@ -163,7 +163,7 @@ def paired(first: Sequence[float], second: Sequence[float]) -> Paired:
 
 
 def corrected(p_values: Sequence[float]) -> list[float]:
-    """Return p-values corrected for their number by Holm's method; NaN stays, and counts not.
+    """Return p-values corrected for their number by Holm's method; NaN stays and is not counted.
 
     In ascending order p_(i) becomes the largest of (N − j + 1) p_(j) over j ≤ i, at most 1.
     """

@@ -62,9 +62,9 @@ def rocs(probs: Tensor, labels: Tensor) -> dict[int, Roc]:
 
 
 def pooled(sites: Sequence[Mapping[str, float]], weights: Sequence[float]) -> dict[str, float]:
-    """Return the means of sites' scores, weighted; a site whose score is NaN is left out of it.
+    """Return the weighted means of the sites' scores; a site is left out of a score that is NaN.
 
-    They are means of the sites' values, not the score of all rows together: an AUROC of pooled
+    They are means of the sites' scores, not the scores of all rows together: an AUROC of pooled
     rows needs the rows.
     """
     values = torch.tensor([[site[name] for name in SCORES] for site in sites], dtype=torch.float64)

@@ -1,9 +1,9 @@
 """One calibration temperature for a federation's predictions, from the clients' holdouts.
 
 Temperature scaling (Guo et al., On Calibration of Modern Neural Networks, ICML 2017) predicts by
-p^(1/T), normalised: T > 1 makes a model less sure. T has the least NLL on examples that the model
-was not trained on. Each client sends that NLL at each of a few temperatures, and nothing else. The
-mean over all examples is the NLL as if they lay in one place.
+p^(1/T), normalised: T > 1 makes a model less sure. T minimises the NLL on examples that the model
+was not trained on. Each client sends its NLL at each of a few temperatures, and nothing else. Their
+mean, weighted by examples, is the NLL of all examples together.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def nll_at_temperatures(prediction: Prediction, labels: Tensor) -> dict[str, flo
 def fitted_temperature(clients: Sequence[Mapping[str, Any]]) -> float | None:
     """Return the temperature T of the least mean NLL over the clients' examples; None without any.
 
-    Between the temperatures the NLL is taken as a parabola in log T through the best one and its
-    neighbours.
+    Near the best of the temperatures the NLL is interpolated by a parabola in log T, through it and
+    its neighbours.
 
     Parameters
     ----------

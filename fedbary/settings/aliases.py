@@ -11,7 +11,7 @@ MOST_VALUES = 10**6
 def require_short(text: str) -> None:
     """Raise a ValueError if YAML stands for too many values once its aliases are written out.
 
-    Ten lines of ten aliases each stand for 10^10 values. A file that cannot be read passes here.
+    Ten lines of ten aliases each stand for 10^10 values. It ignores files that cannot be read.
     """
     if "*" not in text:
         return

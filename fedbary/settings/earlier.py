@@ -81,14 +81,15 @@ Files and grids may name them if no part owns them; the names of a sweep's runs 
 """
 
 _OF_CYCLES = ("cycles", "noisy_epochs", "rate_factor")
-"""Rates of samplers of clients' posteriors before the data set them."""
+"""Rates of the clients' posterior samplers, from before the data set them."""
 
 
 def translated(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings in today's form; those in today's form stay unchanged.
 
-    FedAG was a value of `rule`; its parameters had no names. Predictions by the members' networks
-    were called a bootstrap. Samplers had cycles; a run that was written has all their parameters.
+    In earlier versions FedAG was a value of `rule`, and its parameters had no names. Predictions by
+    the members' networks were called a bootstrap. Samplers had cycles; a run's written settings
+    have all their parameters.
     """
     today = dict(values)
     if today.get("rule") == "FedAG":

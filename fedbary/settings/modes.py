@@ -1,4 +1,4 @@
-"""The modes of a federation: in rounds, or whenever replies arrive."""
+"""The modes of a federation: rounds, or aggregation as replies arrive."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Clocked(Checked):
     Parameters
     ----------
     speeds
-        Virtual clock of the simulation. none: no clock. uniform, lognormal: clients' seconds are
-        drawn by the seed. A .csv file: the columns site, seconds_per_example, latency, and perhaps
-        away. The metrics.jsonl of a run: that run is replayed. async needs a clock in simulations.
+        Virtual clock of the simulation; mode=async needs one. none: no clock. uniform, lognormal:
+        the seed draws clients' seconds. A .csv file: columns site, seconds_per_example, latency,
+        and perhaps away. The metrics.jsonl of a run: that run is replayed.
     """
 
     speeds: str = "none"
@@ -32,10 +32,10 @@ class Clocked(Checked):
 
 @dataclass(frozen=True)
 class Asynchronous(Clocked):
-    """The server keeps clients at work, and aggregates whenever some replies are in.
+    """The server keeps clients at work, and aggregates whenever enough replies have arrived.
 
-    A round of the settings and the log is then one aggregate. A client that has replied waits for
-    the aggregate of its reply before it is asked again.
+    A "round" in settings and log is then one aggregate. A client that has replied is asked again
+    only after its reply is aggregated.
 
     Parameters
     ----------
@@ -44,9 +44,10 @@ class Asynchronous(Clocked):
     buffer : int
         Number of replies that make an aggregate.
     staleness : str
-        Weight of a change that began s aggregates ago. constant: 1. even: (1 + s)/u, for u
-        aggregates while the mean client works; fast clients then have no more say. polynomial: (1 +
-        s)^−a. hinge: 1 up to s = b, then 1/(a (s − b) + 1). Sites have no staleness.
+        Weight of a change that began s aggregates ago. constant: 1. even: (1 + s)/u, with u the
+        aggregates made while the mean client works; fast clients then have no more influence.
+        polynomial: (1 + s)^−a. hinge: 1 up to s = b, then 1/(a (s − b) + 1). Methods with sites
+        ignore staleness.
     staleness_rate : float
         a of polynomial and hinge.
     staleness_grace : int
@@ -67,9 +68,9 @@ class Asynchronous(Clocked):
     def weight(self, aggregates: int, at_work: int) -> float:
         """Return the weight of a change that began s aggregates ago, with so many clients at work.
 
-        All but even are from FedAsync, section 5.2. With even a client's total weight follows its
-        number of examples, however fast it is: its working times, counted in aggregates, fill the
-        run.
+        All but even are from FedAsync, section 5.2. With even a client's total weight is in
+        proportion to its number of examples, however fast it is: its working times, counted in
+        aggregates, add up to the run.
         """
         if self.staleness == "polynomial":
             return float((1 + aggregates) ** -self.staleness_rate)
@@ -83,15 +84,16 @@ class Asynchronous(Clocked):
 class Synchronous(Clocked):
     """The server asks clients and waits for all of them, or until `round_timeout`.
 
-    On a virtual clock it may wait for less. A later reply is lost, and its client takes part in the
-    next round. `min_replies` are waited for in any case.
+    On a virtual clock it may wait for fewer clients, but at least for `min_replies`. A later reply
+    is lost; its client may take part in the next round.
 
     Parameters
     ----------
     participation : float
         Fraction of the clients that train in a round.
     compress : str
-        log_var: log-variances travel in 8 bits. all: means and point weights travel in 16, too.
+        log_var: log-variances are sent in 8 bits. all: means and deterministic weights are also
+        sent in 16 bits.
     wait_for : float
         The fraction of a round's clients, the fastest, that the server waits for.
     deadline : float or None

@@ -1,6 +1,7 @@
 """The parts that own settings, by kind, and the parameters of each.
 
-Parts are imported, and PyTorch with them; names alone are in `fedbary.parts.registry`.
+It imports the parts, and PyTorch with them. `fedbary.parts.registry` has their names without
+imports.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ def resolve(overrides: Mapping[str, Any], file: Path = DEFAULTS) -> Settings:
     Raises
     ------
     SettingError
-        As of `completed`; or the run does not use an override.
+        As in `completed`; or the run does not use an override.
     """
     if overrides.keys() >= Settings.model_fields.keys():
         return validated(overrides)
@@ -44,9 +44,9 @@ def resolve(overrides: Mapping[str, Any], file: Path = DEFAULTS) -> Settings:
 def completed(overrides: Mapping[str, Any], file: Path = DEFAULTS) -> Settings:
     """Return the settings of a run; settings that its parts do not use are left out.
 
-    Later sources override earlier ones: simulation.yaml; its section of the run's task in `tasks`,
-    and `on_features` with a backbone; `file`, if it is another; the preset named by `protocol`;
-    `overrides`.
+    Later sources override earlier ones. They are simulation.yaml; its section in `tasks` for the
+    run's task; its section `on_features`, with a backbone; `file`, if it is another file; the
+    preset that `protocol` names; `overrides`.
 
     Parameters
     ----------

@@ -21,7 +21,7 @@ from fedbary.parts.parameters import (
 )
 
 Idle = Mapping[str, tuple[str, object, str]]
-"""Settings that another setting's value makes useless, each with both and the value of use."""
+"""Settings that another setting's value makes ineffective, each with both and the value of use."""
 
 
 @dataclass(frozen=True)
@@ -63,12 +63,12 @@ class OfGuarantees(Checked):
     Parameters
     ----------
     conformal
-        none; 0.9: predictions have sets of classes, or intervals, that hold the truth at that rate.
-        After the last round clients send a histogram of their held-out examples' scores (holdout
-        above 0).
+        none; or a rate such as 0.9: predictions have sets of classes, or intervals, that hold the
+        truth at that rate. It needs holdout above 0: after the last round clients send a histogram
+        of their held-out examples' scores.
     conformal_by
-        all: one threshold. class: a threshold for each class, so the rate holds class by class. Of
-        a table also a column of levels: a threshold for each level.
+        all: one threshold. class: a threshold for each class, so that the rate holds for each
+        class. A table's column of levels: a threshold for each level.
     """
 
     conformal: InsideUnit | None = None
@@ -101,12 +101,12 @@ class OfFeatures(OfClasses):
     Parameters
     ----------
     backbone
-        none; of images a frozen network that turns them into features once; the model trains on
-        these (linear by default). timm:NAME, torchvision:NAME, hf:OWNER/NAME (of timm), or
-        package.module:factory, a function of yours that returns an nn.Module. Of text a network of
-        transformers, hf:OWNER/NAME or hf:PATH; the default's extra is text.
+        none; or a frozen network that turns inputs into features once; the model (by default
+        linear) trains on these. For images: timm:NAME, torchvision:NAME, hf:OWNER/NAME (of timm),
+        or package.module:factory, your own function that returns an nn.Module. For text: a network
+        of transformers, hf:OWNER/NAME or hf:PATH; the default's extra is text.
     backbone_weights
-        auto: the library's own weights. Otherwise the path of a file (of text: of a folder), or an
+        auto: the library's own weights. Otherwise the path of a file (for text: of a folder), or an
         installed package that holds one.
     features
         all; or the number of principal components of a backbone's features, or of data that are
@@ -115,8 +115,8 @@ class OfFeatures(OfClasses):
         True: each component is scaled to variance 1.
     normalise
         none; channels: subtract the mean of each channel, or feature, and divide by its std. Both
-        are of all sites' training examples, from sums that the sites send. The default is none with
-        pixels=signed.
+        are taken over all sites' training examples, from sums that the sites send. With
+        pixels=signed the default is none.
     """
 
     backbone: str = "none"
@@ -142,7 +142,8 @@ class OfAdapters(Checked):
     ----------
     adapters
         none: the backbone makes features once, and the model trains on these. lora: low-rank
-        adapters train with the model, W + lora_alpha/rank B A. Messages hold both (peft).
+        adapters train with the model, W + lora_alpha/rank B A. Messages hold adapters and model. It
+        needs peft.
     rank
         Number of columns of each adapter's B.
     lora_alpha
@@ -154,8 +155,8 @@ class OfAdapters(Checked):
         B: B trains, and A is frozen at a shared draw. The mean of B A is then the mean of B times
         A. both: A and B train. The mean of the product is then not the product of the means.
     checkpointing
-        True: a step computes activations again and keeps few, for less memory. For point adapters
-        of networks of timm and transformers.
+        True: a step needs less memory, because it computes activations again instead of keeping
+        them. Only for deterministic adapters of networks of timm and transformers.
     """
 
     adapters: Literal["none", "lora"] = "none"
@@ -254,9 +255,10 @@ class OfRows(Checked):
     id
         Column that names a row. It is no feature, and comes back in predictions.csv.
     missing
-        Treatment of cells without a value. refuse: stop. mean, median: fill in from all sites' sums
-        or counts; a missing text gets each level's share. indicator: fill in the mean and add a
-        feature that marks the cell, for each column with gaps in the server's table.
+        Treatment of empty cells. refuse: stop. mean, median: fill them with that of all sites, from
+        sums or counts; an empty text cell becomes the levels' shares. indicator: fill in the mean,
+        and add a feature that marks empty cells for each column that has some in the server's
+        table.
     split
         Number of the split into training and test, prescribed or drawn.
     """
@@ -276,9 +278,9 @@ class OfNumbers(OfRows, OfGuarantees):
     Parameters
     ----------
     noise
-        The target's noise. FedAG: none (as in the paper), cross (from the errors of the other
-        clients' networks) or a number. Other methods: learned or a number. A number is the noise's
-        variance as a fraction of the target's.
+        The target's noise. A number: the noise's variance, as a fraction of the target's. For FedAG
+        also none (as in the paper), or cross (from the errors of the other clients' networks). For
+        other methods also learned.
     """
 
     noise: Literal["none", "cross", "learned"] | Positive = "cross"

@@ -38,7 +38,7 @@ def require_used_by_some(named: Mapping[str, Any], runs: Sequence[Settings]) -> 
 
 
 def _unused(settings: Settings) -> Iterator[tuple[str, tuple[str, str]]]:
-    """Yield settings without use, each with the part that ignores it and the settings of that part.
+    """Yield unused settings, each with the part that ignores it and the settings of that part.
 
     If a setting comes twice, the later entry says more.
     """

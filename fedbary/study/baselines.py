@@ -48,7 +48,7 @@ def mean_field(
     hidden
         Hidden units; 0 is the linear model.
     training
-        As of `fedbary.inference.variational`.
+        As in `fedbary.inference.variational`.
     seed
         Seed of the initial weights, the order and the draws.
     init_log_var

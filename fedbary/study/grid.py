@@ -7,8 +7,8 @@
       - {dataset: digits, rule: [RKLB, WB], bayesian_layers: [1, 2, 3], seed: [0, 1, 2]}
 
 Runs come in the order of the file; the last list of a block changes fastest. A setting that a block
-names must have a use in one of its runs, and one that it varies in each run. `settings` may hold
-more.
+names must be used by at least one of its runs; a setting that it varies, by every run. `settings`
+may also hold unused ones.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ from fedbary.settings.owners import methods
 from fedbary.study import files
 
 FORMAT = 1
-"""Increased whenever a column changes its meaning."""
+"""Version of the table; it is increased whenever a column changes its meaning."""
 
 ABOUT, GRID = "about.yaml", "grid.yaml"
 """Either holds an experiment's title and purpose; the former takes precedence."""

@@ -25,8 +25,8 @@ GENTLE_SECONDS = 3.0
 class Workers:
     """Threads that make runs one after another, each with a warm process of its own.
 
-    An exception in their `with` block stops the runs at work, and no further one begins. The
-    threads are daemons: one that hangs, in a download say, does not hold the process.
+    An exception in their `with` block stops the active runs, and no further run begins. The threads
+    are daemons: one that hangs, as in a download, does not keep the process alive.
 
     Parameters
     ----------

@@ -1,10 +1,10 @@
 """Tasks: the data, loss, scores and pictures of a run, a file for each task.
 
 A task is a module of this package whose name has no leading underscore; the setting `task` names
-it. It defines one class, a `Task`. Nothing else has to be told of a new one. `simulation.yaml` says
-under ``tasks`` what its settings are by default. A module of the same name in
-`fedbary.report.sections`, if there is one, says what a report shows of its runs; otherwise it shows
-the scores that `Task.curves` names.
+it. It defines one class, a `Task`. A new one needs no other registration. `simulation.yaml` has its
+settings' defaults under ``tasks``. A module of the same name in `fedbary.report.sections`, if there
+is one, writes the report of its runs. Otherwise the report shows the scores that `Task.curves`
+names.
 """
 
 from __future__ import annotations

@@ -1,19 +1,20 @@
 """Cross-entropy with weights for rare classes, and what the weights do to probabilities.
 
 `balanced` weights w_c = N / (K N_c) give every class the same total weight N/K. N_c counts the rows
-of class c **over all clients**, so that every client minimises its part of one objective. Counts of
-each client alone would give each client weights of its own, and the clients no common objective.
+of class c **over all clients**, so that every client minimises its part of one objective. With
+counts of each client alone, weights would differ between clients, and there would be no common
+objective.
 
 The price is calibration. The best probabilities for weighted rows are
 
     q(c | x) = w_c p(c | x) / Σ_d w_d p(d | x),
 
-those of a population in which all classes are equally frequent. They overstate rare classes: NLL
-and Brier score of real rows become worse, on purpose. The ECE of the largest probability need not
-show it: an overstated and an understated class can cancel in a bin. `natural` undoes it, p ∝ q / w.
-With two classes this keeps the ranking of rows, thus AUROC and sensitivity at a specificity. It
-only changes which class is the more probable. Use weights to learn a rare class (in a few steps,
-say), not to move a threshold.
+those of a population in which all classes are equally frequent. They overstate rare classes on
+purpose, so NLL and Brier score of real rows become worse. The ECE of the largest probability need
+not show it: an overstated and an understated class can cancel in a bin. `natural` undoes the
+weights, p ∝ q / w. With two classes this keeps the ranking of rows, and so AUROC and the
+sensitivity at a specificity. It only changes which class is the more probable. Use weights to learn
+a rare class (in a few steps, say), not to move a threshold.
 """
 
 from __future__ import annotations
@@ -64,13 +65,13 @@ def weighted_cross_entropy(weights: Tensor) -> Callable[[Tensor, Tensor], Tensor
     """Return the loss (1/B) Σ_i w_{y_i} · −log softmax(logits_i)[y_i], in nats.
 
     The sum is divided by the number of rows B. PyTorch's ``weight=`` divides by the sum of the
-    weights instead. A rare row would then count by the other rows of its batch, and weights would
-    cancel in batches and clients of a single class.
+    weights instead. The influence of a rare row would then depend on the other rows of its batch.
+    Weights would cancel in batches, and at clients, with a single class.
 
     Parameters
     ----------
     weights : Tensor
-        One per class, (K,), as of `class_weights`.
+        One per class, (K,), as in `class_weights`.
 
     Returns
     -------

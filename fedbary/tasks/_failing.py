@@ -28,8 +28,8 @@ NOT_FINITE = "its predictions are not finite"
 def no_better(scores: Mapping[str, float], counts: Sequence[float]) -> str:
     """Say in which scores a model is no better than one without inputs; "" if it is better in one.
 
-    The latter answers with the commonest class, and its NLL is the classes' entropy
-    H = −Σ_c π_c log π_c, in nats. Both accuracy and NLL must be no better.
+    A model without inputs predicts the commonest class. Its NLL is the classes' entropy H = −Σ_c
+    π_c log π_c, in nats. The result is "" unless both accuracy and NLL are no better.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ def numbers_failing(rmse: float, targets: Tensor) -> dict[str, str]:
 def dead_layer(model: nn.Module, x: Tensor) -> str:
     """Return the name of the first layer after which inputs no longer differ; "" if there is none.
 
-    After ReLUs that are 0 for every input the next layer takes in the same for all.
+    If all ReLUs are 0 for every input, the next layer's input is always the same.
     """
     alike: dict[str, bool] = {}
 

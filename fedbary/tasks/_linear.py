@@ -1,8 +1,8 @@
 """Lag of a model behind a linear one of pixels or columns, which sees all data in one place.
 
-The server fits it to the training examples that it reads: in a simulation those of all clients,
-else its own. Classes are fitted by logistic regression, numbers by ridge regression. No site is
-asked. Both models are scored on the same examples.
+The server fits the linear model to the training examples that it can read: in a simulation those of
+all clients, else its own. It uses logistic regression for classes and ridge regression for numbers.
+No site is asked. Both models are scored on the same examples.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from fedbary.scores.ridge import ridge
 FAR = 0.04
 """Difference in accuracy or R² that counts as far behind: four points.
 
-The best linear model may be a point ahead of the server's, so that five points are never missed."""
+The best linear model may be one point ahead of the fitted one. So a lag of five points behind the
+best is always noticed."""
 
 PRODUCTS = 4_000_000_000
 """Products of the fit, some 1.5 s of one core; with more examples a part is drawn."""

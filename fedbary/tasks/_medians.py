@@ -1,4 +1,4 @@
-"""The question for medians, by counts alone, with both its ends.
+"""The server's question for medians, by counts alone: both the asking and the answering side.
 
 A median lies within a standard deviation of the mean. Fifteen points cut this range into sixteen
 parts. Sites count a column's values up to each point; the part that holds the median is the next

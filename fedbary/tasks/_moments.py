@@ -1,4 +1,4 @@
-"""The question for second moments of standardised columns, with both its ends.
+"""The server's question for second moments of standardised columns: asking and answering.
 
 A site sends the upper triangle of Σ z zᵀ over its rows, z = (x − mean)/std, and their number. The
 sum over the sites is that of all rows, however they are split.

@@ -24,8 +24,8 @@ def network(
 ) -> nn.Module:
     """Return the network for inputs of a shape, initialised from a seed.
 
-    Its variances are initialised as the local method asks. A user's own network is tried, once per
-    process. An answer has shape (batch, outputs), or (batch, *answer).
+    Its variances are initialised as the local method asks. A user's own network is tried once per
+    process. Its outputs have the shape (batch, outputs), or (batch, *answer).
     """
     answer = answer or (outputs,)
     model = build(

@@ -1,4 +1,4 @@
-"""The question for sums of columns, from which all sites standardise alike, with both its ends.
+"""The server's question for sums of columns, which standardise all sites alike: both sides.
 
 See `fedbary.data.standardise` for why it is asked twice.
 """

@@ -1,4 +1,4 @@
-"""A user's own network is tried before a run: trained on a batch and asked, as in the run."""
+"""A trial of a user's own network before a run: training and prediction of a batch."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Images that bear any number of labels.
 
-Labels are (N, labels) of 0 and 1. Networks answer with a logit a label, whose sigmoid is its
-probability; predictions are the mean of the drawn networks'. Scores are the labels' macro F1 and
-AUROC, and accuracy, NLL, ECE and Brier score over the single decisions. Examples are dealt by the
-first label that they bear.
+Labels are (N, labels) of 0 and 1. Networks return a logit for each label; its sigmoid is the
+label's probability. Predictions are means over the drawn networks. Scores are macro F1 and macro
+AUROC over the labels, and accuracy, NLL, ECE and Brier score over all single decisions. Examples
+are dealt by their first label.
 """
 
 from __future__ import annotations

@@ -80,7 +80,8 @@ class Segmentation(Classification):
     def loss(self, facts: Facts) -> Loss:
         """Return the mean cross-entropy of the pixels.
 
-        Neighbouring pixels are nearly copies: an image counts as one observation, not as H·W.
+        Neighbouring pixels are nearly copies of each other, so an image counts as one observation,
+        not as H·W.
         """
         return pixel_cross_entropy
 

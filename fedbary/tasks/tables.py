@@ -1,9 +1,9 @@
 """Tables and a class for each of their rows.
 
-All sites standardise their columns alike, from sums that they send; a text column is one feature
-for each of its levels. Rare classes can weigh more in the loss (`class_weights=balanced`); the
-predicted probabilities are those of the data's own frequencies all the same. Scores are accuracy,
-NLL, ECE, Brier score, AUROC and the sensitivity at a chosen specificity (`specificity`).
+All sites standardise their columns alike, from sums that they send. A text column becomes one
+feature for each of its levels. Rare classes can weigh more in the loss (`class_weights=balanced`).
+Predicted probabilities still follow the data's own class frequencies. Scores are accuracy, NLL,
+ECE, Brier score, AUROC and the sensitivity at a chosen specificity (`specificity`).
 """
 
 from __future__ import annotations

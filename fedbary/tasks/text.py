@@ -1,9 +1,9 @@
 """Texts and a class for each of them.
 
-A frozen network of transformers turns a text into features, once; the model trains on these as on
-those of images. Or the network's adapters train with the model, on tokens. The texts are a column
-of a table. They never leave their site, nor do their tokens: messages hold the model, and sums of
-features where the settings ask for them.
+A frozen network of transformers turns each text into features, once, and the model trains on these.
+Or the network's adapters train with the model, on tokens. The texts are a column of a table. Texts
+and tokens never leave their site: messages hold the model, and sums of features if the settings
+need them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Use of a run that has ended: load its model, predict, score, refer cases to a person."""
+"""Use of a finished run: load its model, predict, score, refer cases to a person."""
 
 from fedbary.trained.loading import load
 from fedbary.trained.run import Trained

@@ -28,7 +28,7 @@ def set_columns(
 ) -> dict[str, Any]:
     """Return each example's set and its size, or the ends of its interval, by their columns' names.
 
-    Without a level or a site they are the run's; a run that has none has no columns.
+    Level and site are by default the run's; a run without sets or intervals has no columns.
     """
     if not trained.sites and level is None and site is None:
         return {}
@@ -43,7 +43,7 @@ def set_columns(
 def set_scores(
     trained: Trained, examples: Examples, by: Thresholds, column: str | None = None
 ) -> tuple[dict[str, list[Any]], Tensor, Tensor]:
-    """Score sets or intervals, in all, of each class and for each value of a column.
+    """Score sets or intervals: of all examples, of each class, and for each value of a column.
 
     Returns
     -------
@@ -55,7 +55,7 @@ def set_scores(
     Raises
     ------
     SettingError
-        As of `groups`.
+        As in `groups`.
     """
     assert examples.y is not None
     y, signature, settings = examples.y, trained.signature, trained.settings

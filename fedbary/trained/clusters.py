@@ -1,9 +1,9 @@
 """Clusters of clients by their posteriors: k-means with barycentres for centres.
 
-Lloyd's steps for Σ_k w_k min_j D(c_j, q_k): each posterior goes to the centre of least divergence,
-each centre to the barycentre of its posteriors. D is the divergence that the rule minimises: W2²
-for WB, where this is k-means in (m, √v), KL(c ‖ q) for RKLB and KL(q ‖ c) for FKLB. Neither step
-increases the sum. One cluster is the barycentre.
+Lloyd's steps minimise Σ_k w_k min_j D(c_j, q_k). Each posterior joins the centre of least
+divergence; each centre moves to the barycentre of its posteriors. D is the divergence that the rule
+minimises: KL(c ‖ q) for RKLB, KL(q ‖ c) for FKLB, W2² for WB (k-means in (m, √v)). Neither step
+increases the sum. A single cluster's centre is the barycentre.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def clustered(
 ) -> Clusters:
     """Cluster posteriors.
 
-    The first centres are posteriors far apart: first the one nearest to the barycentre of all, then
-    always the one farthest from the centres so far. The steps end when no posterior moves.
+    The first centres are posteriors that lie far apart: the one nearest to the barycentre of all,
+    then repeatedly the one farthest from the centres so far. The steps end when no posterior moves.
 
     Parameters
     ----------

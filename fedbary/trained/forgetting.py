@@ -1,8 +1,8 @@
 """A site that withdraws: the run of a method of sums without it, exact to rounding.
 
-The server holds the sums of each site. The others' sums make the model, which is that of a run
-without the site. The standardisation counted the site too. If features enter a linear model as they
-are, the others' sums give the standardisation without the site, and are converted to it.
+The server holds the sums of each site. The other sites' sums give the model of a run without the
+site. But the standardisation counted the site too. If a linear model sees the features as they are,
+the other sites' sums also give the standardisation without the site, and are converted to it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _Site = tuple[float, Mapping[str, Tensor]]
 """A site's number of examples, and the means over them."""
 
 BARRED = "barred."
-"""Name in a checkpoint of the sites that are refused from now on."""
+"""Prefix in a checkpoint of entries on sites that are refused from now on."""
 
 NEAR = 1e-3
 """Tolerance by rounding of standardised columns: mean from 0, mean square from 1."""
@@ -69,7 +69,7 @@ def forget(run: Path, site: str, output: Path, own_code: bool = False) -> list[s
     output : Path
         The folder to write.
     own_code : bool
-        As of `fedbary.trained.load`.
+        As in `fedbary.trained.load`.
 
     Returns
     -------
@@ -164,7 +164,7 @@ def _require_told_by_sums(
     model: Mapping[str, Tensor],
     facts: Mapping[str, Tensor],
 ) -> None:
-    """Refuse a standardisation that the sums do not give without one of the sites."""
+    """Raise an error if the sums do not give the standardisation without one of the sites."""
     why = ""
     if more := facts.keys() - {"mean", "std", "class_rows"}:
         why = f"{min(more)}, which every site has told"
@@ -190,7 +190,7 @@ def _restandardised(
 ) -> tuple[dict[str, Tensor], dict[str, _Site]]:
     """Return the standardisation of some sites, and their sums of columns in its unit.
 
-    It is that of the first run in which there are any: later ones take its unit over.
+    It is that of the first run that had any of them: later runs keep its units.
     """
     count, means = total_of(state_of(_of_first_run(sites)))
     mean, squares = _by_fact(method.columns(means), facts)

@@ -1,4 +1,4 @@
-"""A run that goes on from one that has ended: what it takes over, and what does not fit."""
+"""A run that starts from a finished one: what it takes over, and checks that both fit."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Beginning:
     model, state
         The global model and the method's state before the first round.
     prior
-        The posterior that is the prior; None where another is.
+        The posterior that is the prior; None if the prior is another.
     """
 
     run: EarlierRun
@@ -41,7 +41,7 @@ class Beginning:
 def beginning_of(
     settings: Settings, task: Task, signature: Signature, model: nn.Module
 ) -> Beginning | None:
-    """Return what the settings' run starts from; None where it begins anew.
+    """Return what the settings' run starts from; None if it starts anew.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ def beginning_of(
     Raises
     ------
     SettingError
-        If the earlier run's network, inputs or frozen weights are others.
+        If the earlier run had another network, other inputs or other frozen weights.
     """
     if (run := read_earlier_run(settings, task.facts)) is None:
         return None

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_GROUPS = 50
-"""Different values of a column above which it is taken for numbers or names and refused."""
+"""Most different values of a column of groups; one with more is refused as numbers or names."""
 
 LONGEST_ENDING = 60
 """Characters of a group in a picture's name."""
@@ -63,7 +63,7 @@ def groups(examples: Examples, by: str | None) -> dict[str, Tensor]:
     Raises
     ------
     SettingError
-        As of `scores`.
+        As in `scores`.
     """
     found = {"all": torch.arange(len(examples.names))}
     if by is None:

@@ -1,4 +1,4 @@
-"""The models that clients of a simulated run keep, for a look at them from outside."""
+"""The models that the clients of a simulated run keep, read from the run's folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedbary.runs.checkpoints import load_checkpoint
 from fedbary.runs.memory import Memory
 
 CLIENTS = "clients"
-"""The folder in a run's where its simulated clients keep things, each in that of its partition."""
+"""The folder in a run's folder with the simulated clients' memories, one for each partition."""
 
 _KEPT, _RUN = "kept.", "run"
 

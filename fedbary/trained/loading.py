@@ -31,7 +31,7 @@ from fedbary.variational.frozen import frozen_tensors
 
 
 def load(run: Path | str, own_code: bool = False) -> Trained:
-    """Load the model of a run that has ended, and try it on two inputs of zeros.
+    """Load the model of a finished run, and try it on two inputs of zeros.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ def _fill(network: nn.Module, posterior: Posterior, folder: Path) -> None:
 
 
 def _is_like(tensor: Tensor, wanted: Tensor) -> bool:
-    """Return whether a tensor can replace another: same shape, same kind of numbers, finite."""
+    """Return whether a tensor can replace another: the same shape and kind of numbers, finite."""
     alike = tensor.is_floating_point() == wanted.is_floating_point()
     return alike and tensor.shape == wanted.shape and bool(tensor.isfinite().all())
 

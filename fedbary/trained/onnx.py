@@ -104,7 +104,7 @@ def with_sets(
     by, score
         What makes the sets, and by which score.
     rows
-        Gives the rows of the inputs, as of `Thresholds.sets`.
+        Gives the rows of the inputs, as in `Thresholds.sets`.
     """
 
     def answered(x: Tensor) -> dict[str, Tensor]:

@@ -24,9 +24,9 @@ class Referral:
     threshold : float
         In nats; cases above it go to a person. −1: all do.
     kept : float
-        Fraction of the examples that are not above.
+        Fraction of the examples at or below the threshold.
     error : float
-        Fraction of these that are wrong; NaN if none is kept.
+        Fraction of the kept examples that are wrong; NaN if none is kept.
     bound : float
         The upper end of the one-sided 95 % Clopper-Pearson interval of that error.
     """

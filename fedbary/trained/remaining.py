@@ -1,4 +1,4 @@
-"""The folder of a run without one of its sites: that of a one-round run of the others."""
+"""The folder of a run without one of its sites: a run of one round of the others."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _Found = TypeVar("_Found")
 
 @dataclass(frozen=True, eq=False)
 class Remaining:
-    """Rest of a run without a site.
+    """What remains of a run without a site.
 
     Attributes
     ----------

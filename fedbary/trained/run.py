@@ -33,13 +33,13 @@ from fedbary.tasks import Outcome, Signature, Task, groups, task_of
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """A federation's model and what it takes to use it; Flower is not needed.
+    """A federation's model and all that its use needs; Flower is not needed.
 
     Attributes
     ----------
     network : nn.Module
-        The global model, a plain module in evaluation mode. Called outside of
-        `fedbary.variational.drawing` it is the network of the posterior's means.
+        The global model, a plain module in evaluation mode. Outside of
+        `fedbary.variational.drawing` it uses the posterior's means.
     posterior : Posterior
         The global posterior.
     members : mapping of str to Tensor
@@ -55,9 +55,9 @@ class Trained:
     data : Digest or None
         Digest of the data; None if the run's folder has none.
     background : Background or None
-        What tells how far inputs lie from all classes; None of most methods.
+        Computes how far inputs lie from all classes; None for most methods.
     sites : mapping of str to HeldOut
-        Each site's histograms by its name; none where the run has no conformal sets.
+        Each site's histograms by its name; empty if the run has no conformal sets.
     """
 
     network: nn.Module
@@ -82,14 +82,14 @@ class Trained:
         return result_line(self.rounds)
 
     def thresholds(self, level: float | None = None, site: str | None = None) -> Thresholds:
-        """Return what makes the run's sets of classes, or intervals.
+        """Return the thresholds of the run's conformal sets or intervals.
 
         Parameters
         ----------
         level
-            From above 0 to below 1; by default the run's.
+            Above 0 and below 1; by default the run's.
         site
-            The site that they are for, see `Thresholds.of_site`; by default all together.
+            The site that they are for, see `Thresholds.of_site`; by default all sites together.
 
         Raises
         ------
@@ -148,7 +148,7 @@ class Trained:
         return examples
 
     def trained_on(self, examples: Examples) -> Tensor:
-        """Return which examples are equal to one that was trained on, (N,) bool."""
+        """Return which examples equal a training example, (N,) bool."""
         if self.data is None:
             return torch.zeros(len(examples.x), dtype=torch.bool)
         return self.data.trained_on(examples.x)
@@ -166,7 +166,7 @@ class Trained:
         samples
             Number of drawn networks; by default the run's. 0: the network of the means alone.
         seed
-            Source of the draws.
+            Seed of the draws.
 
         Returns
         -------
@@ -186,21 +186,21 @@ class Trained:
     ) -> Tensor:
         """Return which classes are in each example's conformal set, (N, classes) bool.
 
-        A set holds the true class at the rate `level`, see `fedbary.predictive.conformal`. The
-        networks are those that the sites scored by: the run's number, drawn from its seed, without
-        a temperature.
+        A set holds the true class at the rate `level`, see `fedbary.predictive.conformal`. It uses
+        the networks by which the sites scored: the run's number of networks, drawn from its seed,
+        without a temperature.
 
         Parameters
         ----------
         x
-            As of `predict`.
+            As in `predict`.
         level, site
-            As of `thresholds`.
+            As in `thresholds`.
 
         Raises
         ------
         SettingError
-            As of `thresholds`.
+            As in `thresholds`.
         """
         by, rows = self.thresholds(level, site), self._rows(x)
         score = told(OfSets, self.settings).conformal_score
@@ -209,7 +209,7 @@ class Trained:
     def intervals(
         self, x: Tensor | Examples, level: float | None = None, site: str | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Return the ends of each example's conformal interval, (N,) each, as `sets` of numbers."""
+        """Return the ends of each example's conformal interval, (N,) each; see `sets`."""
         by, rows = self.thresholds(level, site), self._rows(x)
         return by.intervals(self.scored_by_sites(x), rows)
 
@@ -217,7 +217,7 @@ class Trained:
         return groups(self.settings, self.signature, x.x if isinstance(x, Examples) else x)
 
     def scored_by_sites(self, x: Tensor | Examples | Sequence[str]) -> Any:
-        """Predict as the sites scored: by the run's own networks, without a temperature."""
+        """Predict as the sites did to score: by the run's own networks, without a temperature."""
         inputs = x.x if isinstance(x, Examples) else x
         seed = seed_of_draws(self.settings.seed)
         return self.task.predict(self._plain, inputs, self.facts, seed)
@@ -232,31 +232,31 @@ class Trained:
     ) -> None:
         """Write an ONNX file that predicts as `predict` does on a CPU, with the networks drawn now.
 
-        Its input ``x`` has any number of examples: images (N, C, H, W), float32, bytes divided by
-        255; of a table the features (N, D), float64, in their own units, which the graph
-        standardises; tokens of texts (N, L), int32, −1 after a text's end. Of classes it answers
-        with ``probs`` (N, classes), ``entropy`` and ``epistemic`` (N,), in nats, and each network's
-        probabilities ``networks`` (S, N, classes); of numbers with ``mean``, ``var`` and
+        Its input ``x`` has any number of examples. They are images (N, C, H, W), float32, bytes
+        divided by 255; or a table's features (N, D), float64, in their own units, which the graph
+        standardises; or tokens of texts (N, L), int32, −1 after a text's end. Outputs for classes
+        are ``probs`` (N, classes), ``entropy`` and ``epistemic`` (N,), in nats, and each network's
+        probabilities ``networks`` (S, N, classes). Outputs for numbers are ``mean``, ``var`` and
         ``epistemic`` (N,), and each network's mean ``networks`` (S, N), in the target's units. The
-        file's metadata names classes and features.
-        With conformal sets it answers with ``set`` too, (N, classes) bool, or ``low`` and ``high``
-        (N,), as `sets` and `intervals` do, if number and seed of the networks are the run's.
+        file's metadata names classes and features. A run with conformal sets also has the output
+        ``set``, (N, classes) bool, or ``low`` and ``high`` (N,), as `sets` and `intervals` return
+        them. That needs the run's own number and seed of networks.
 
         Parameters
         ----------
         file
-            File to write, whole or not at all; an existing one is replaced.
+            File to write, whole or not at all; it replaces an existing one.
         samples, seed
-            As of `predict`. 0 samples: the network of the posterior's means alone.
+            As in `predict`. 0 samples: the network of the posterior's means alone.
         level, site
-            As of `thresholds`, of the sets or intervals.
+            As for `thresholds`; they are of the sets or intervals.
 
         Raises
         ------
         SettingError
-            As of `thresholds`; if a level or a site is given with other networks than the run's,
-            the packages of the extra `onnx` are absent, the model predicts with its dropout, or its
-            network cannot be exported.
+            As in `thresholds`; if a level or a site is given with other networks than the run's,
+            the extra `onnx` is not installed, the model predicts with dropout, or its network
+            cannot be exported.
         """
         from fedbary.trained.onnx import onnx_bytes, with_sets
 

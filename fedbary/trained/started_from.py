@@ -1,4 +1,4 @@
-"""The earlier run that a run starts from: what is taken over, and what the new folder notes."""
+"""The earlier run that a run starts from: what it takes over, and notes in its own folder."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from fedbary.runs.schema import ROUND
 from fedbary.settings.config import Settings, read_yaml
 
 METHOD_STATE = "method."
-"""How the names of a method's state begin in a checkpoint."""
+"""Prefix of the names of a method's state in a checkpoint."""
 
 STARTED_FROM = "started_from"
 """The entry of settings.yaml: the earlier run's name, its round and its posterior's SHA-256."""
@@ -43,17 +43,17 @@ PRIOR = "prior"
 """Name of the file of the posterior that is the prior, with prior=earlier."""
 
 SEEN_ALIKE = ("task", "normalise", "pixels", "features", "whiten", "missing")
-"""Settings that say what the network sees; a posterior goes on among the same."""
+"""Settings of the network's input; the new run must have the same values."""
 
 
 @dataclass(frozen=True, eq=False)
 class EarlierRun:
-    """A run that has ended, as another one begins with it.
+    """A finished run that another run starts from.
 
     Attributes
     ----------
     folder, round, sha256
-        Where it lies, the round of its result, and the digest of its posterior's file.
+        Its folder, the round of its result, and the digest of its posterior's file.
     arrays, state
         The global model and the method's state after that round.
     posterior, facts
@@ -78,7 +78,7 @@ class EarlierRun:
         return {"run": self.folder.name, "round": self.round, "sha256": self.sha256, "at": at}
 
     def inherited(self, old: Sequence[str], new: Sequence[str], method: Method) -> Inherited:
-        """Return what a run of some classes takes over from this one of `old` classes.
+        """Return what a run with some classes takes over from this run, which had `old` ones.
 
         Raises
         ------
@@ -128,7 +128,7 @@ class EarlierRun:
         Raises
         ------
         SettingError
-            If there are none, or one of them is a point in the earlier run.
+            If there are none, or one of them was deterministic in the earlier run.
         """
         gaussian = Posterior.from_state_dict(like).log_var
         if not gaussian:
@@ -155,7 +155,7 @@ def read_earlier_run(settings: Settings, facts: str) -> EarlierRun | None:
     settings
         The new run's.
     facts
-        What the file of the task's facts is called; "" for a task without.
+        Name of the file of the task's facts; "" for a task without facts.
 
     Raises
     ------

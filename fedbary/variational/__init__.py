@@ -1,4 +1,4 @@
-"""Gaussian layers, the conversion of a module's layers, their noise, and parts that are frozen."""
+"""Gaussian layers, the conversion of a module's layers, their noise, and frozen parts."""
 
 from fedbary.variational.conversion import gaussian_layers, variational
 from fedbary.variational.frozen import frozen_config, keep_frozen, require_same_frozen

@@ -1,9 +1,9 @@
 """Low-rank adapters (LoRA) of any network, by peft: W + s B A, of which B trains, or both factors.
 
-A is drawn with orthonormal rows. With A frozen ΔW = s B A is linear in B, and ‖ΔW‖ = s ‖B‖. So a
-rule that is linear, or made of KL, W2 or Euclidean distances, makes of the clients' ΔW what it
-makes of their B. With both factors the product of means is not the mean of products: it is short of
-it by s Σ w_k (B_k − B̄)(A_k − Ā), which a residual R can hold: W + s (R + B A).
+A is drawn with orthonormal rows. If A is frozen, ΔW = s B A is linear in B, and ‖ΔW‖ = s ‖B‖. A
+rule that is linear, or built on KL, W2 or Euclidean distances, then aggregates the clients' ΔW by
+aggregating their B. If both factors train, the product of means is not the mean of products. Their
+difference is s Σ w_k (B_k − B̄)(A_k − Ā). A residual R can hold it: W + s (R + B A).
 
 Reference: Hu et al. 2022, LoRA; Sun et al. 2024, FFA-LoRA, for the frozen A.
 """
@@ -32,19 +32,19 @@ EVERY = "all"
 """Value of `targets` for every layer that can have an adapter."""
 
 GRID = 2.0**-16
-"""Grid of the entries of A: a machine's own last bits do not change its digest."""
+"""Grid of the entries of A, so that rounding on different machines does not change its digest."""
 
 _NAME = "default"
 """peft's name of an adapter without a name."""
 
 DOWN, UP = (f".lora_{factor}.{_NAME}.weight" for factor in "AB")
-"""What the names of A and B end in."""
+"""Endings of the names of A and B."""
 
 TRUNCATED = "is_truncated"
-"""The attribute of a network whose adapters have a client's own rank."""
+"""Attribute that marks a network whose adapters have a client's own rank."""
 
 RESIDUAL = ".residual"
-"""What the name of R ends in."""
+"""Ending of the name of R."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Adapters:
     factor : str
         What trains: ``B``, or ``both``.
     has_residual : bool
-        Whether layers have a matrix R that does not train, W + s (R + B A); 0 at first.
+        Whether layers have a matrix R that does not train, W + s (R + B A); it is initialised to 0.
     """
 
     rank: int = 8
@@ -75,14 +75,14 @@ class Adapters:
 def with_adapters(body: nn.Module, how: Adapters, seed: int) -> nn.Module:
     """Return a network with adapters; nothing else trains.
 
-    B is 0, so it answers as before. A is drawn from the seed. The given network answers as before;
-    the two share its tensors, which are frozen.
+    B is 0, so the outputs are those of the given network. A is drawn from the seed. The given
+    network still works as before; the two share its tensors, which are frozen.
 
     Parameters
     ----------
     body : nn.Module
-        A network of any kind. Its Linear and Conv2d layers can have adapters; convolutions in
-        groups or with holes, and layers whose weights others read, have none.
+        A network of any kind. Its Linear and Conv2d layers can have adapters, except for grouped or
+        dilated convolutions and layers whose weights other modules read.
     how : Adapters
         Rank, layers, scale, and the factors that train.
     seed : int
@@ -91,7 +91,7 @@ def with_adapters(body: nn.Module, how: Adapters, seed: int) -> nn.Module:
     Raises
     ------
     SettingError
-        If peft is not installed, no layer matches, or one of them has a lower full rank.
+        If peft is not installed, no layer matches, or a layer's full rank is lower.
     """
     peft = library("peft", EXTRA, "adapters", "lora")
     layers = _chosen(body, how)
@@ -132,7 +132,7 @@ def low_rank(network: nn.Module) -> dict[str, Tensor]:
 
 
 def merged(network: nn.Module) -> nn.Module:
-    """Return a copy without adapters, with weights W + ΔW; a Gaussian B counts by its mean."""
+    """Return a copy without adapters, with weights W + ΔW; a Gaussian B is replaced by its mean."""
     network = copy.deepcopy(network)
     for name, layer in _adapted(network).items():
         plain = copy.deepcopy(layer.base_layer)
@@ -146,8 +146,9 @@ def merged(network: nn.Module) -> nn.Module:
 def truncated(network: nn.Module, rank: int | None) -> Iterator[None]:
     """Let adapters have a smaller rank within the block: the first columns of B and rows of A.
 
-    The others are 0, and stay 0 under training. A frozen A is itself again afterwards. The network
-    bears a mark, `TRUNCATED`: it trains alone, for its frozen weights differ from other clients'.
+    The other columns and rows are 0, and stay 0 under training. A frozen A is restored afterwards.
+    The network has the attribute `TRUNCATED`: it must train alone, because its frozen weights
+    differ from other clients'.
     """
     layers = _adapted(network).values() if rank is not None else ()
     setattr(network, TRUNCATED, rank is not None)

@@ -22,27 +22,27 @@ def variational(
 ) -> nn.Module:
     """Return a copy of a module in which some Linear and Conv2d layers have Gaussian weights.
 
-    A converted layer keeps its name, its bias and its other arguments; its weight becomes the mean
-    of N(weight, exp(init_log_var)): `<name>.weight` is then `<name>.weight_mean` beside
-    `<name>.weight_log_var`. Within `fedbary.variational.noise.drawing` the layer samples.
+    A converted layer keeps its name, its bias and its other arguments. Its weight becomes the mean
+    of N(weight, exp(init_log_var)): `<name>.weight_mean` and `<name>.weight_log_var` replace
+    `<name>.weight`. The layer samples inside of `fedbary.variational.noise.drawing`.
 
     Parameters
     ----------
     module
         A network of any kind. It is not changed.
     last
-        Number of layers to convert, from the last in the order in which the module registers its
-        Linear and Conv2d layers; 0 for none.
+        Number of layers to convert, 0 for none. They are the last Linear and Conv2d layers, in the
+        module's order of registration.
     names
-        In place of `last`: names of layers, as in `module.named_modules()`.
+        Names of layers to convert instead, as in `module.named_modules()`.
     init_log_var
         The natural logarithm of every weight's variance.
 
     Raises
     ------
     SettingError
-        If there are fewer layers than `last`, a name is none of a Linear or Conv2d layer, or the
-        weight of a layer is also another module's.
+        If there are fewer layers than `last`, a name is not that of a Linear or Conv2d layer, or
+        another module shares the weight of a layer.
     ValueError
         If not exactly one of `last` and `names` is given.
     """
@@ -82,15 +82,15 @@ def gaussian_layers(module: nn.Module) -> dict[str, VariationalLinear | Variatio
 
 
 def convertible_layers(module: nn.Module) -> dict[str, Any]:
-    """Return the layers that are variational or can be, by name, in the order of registration."""
+    """Return the layers that are or can be variational, by name, in the order of registration."""
     return {name: layer for name, layer in module.named_modules() if _can_be_gaussian(layer)}
 
 
 def _can_be_gaussian(layer: nn.Module) -> bool:
     """Return whether a layer is variational or can be replaced by a variational one.
 
-    Subclasses are left alone, as others may read their weights (attention does), and so are layers
-    whose weight is computed from other parameters.
+    Subclasses are not converted, because other modules may read their weights (attention does). Nor
+    are layers whose weight is computed from other parameters.
     """
     plain = type(layer) in (nn.Linear, nn.Conv2d) and "weight" in layer._parameters
     return plain or isinstance(layer, VARIATIONAL)

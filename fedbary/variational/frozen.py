@@ -1,9 +1,9 @@
 """Frozen parts of a network: they stay as they are, in evaluation mode, and never travel.
 
 A part is frozen if it has weights and none of them trains (``requires_grad`` is False). Its buffers
-and the modules within belong to it. A norm without weights of its own belongs to the layer before
-it. `keep_frozen` takes frozen tensors out of the network's state dict. So messages and checkpoints
-hold only the tensors that train, and a digest of the frozen ones.
+and inner modules belong to it. A normalisation layer without weights belongs to the layer before
+it. `keep_frozen` takes frozen tensors out of the network's state dict. Messages and checkpoints
+then hold only the tensors that train, and a digest of the frozen ones.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class _Kept(nn.Module):
 def keep_frozen(network: nn.Module) -> nn.Module:
     """Let frozen parts stay in evaluation mode, and take their tensors out of the state dict.
 
-    A state dict without them loads; one that holds them loads too. Call it once a network is as it
-    trains, at the server and at every site.
+    State dicts load with and without them. Call it at the server and at every site, when it is
+    settled which parts train.
 
     Parameters
     ----------
@@ -114,7 +114,7 @@ def hash_tensors(into: Hash, tensors: Mapping[str, Tensor]) -> None:
 def _parts(
     module: nn.Module, before: list[bool], path: str = ""
 ) -> Iterator[tuple[str, nn.Module]]:
-    """Yield the largest frozen parts; `before` ends with whether the layer before is frozen."""
+    """Yield the largest frozen parts; `before` ends with True if the layer before is frozen."""
     for name, child in module.named_children():
         own = list(child.parameters(recurse=False))
         follows = isinstance(child, _NormBase) and not own and before[-1:] == [True]

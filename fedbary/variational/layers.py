@@ -1,9 +1,9 @@
 """Variational layers: Gaussian weights, deterministic bias.
 
-A layer keeps its weight as `weight_mean` and `weight_log_var` (log of the variance); by these names
-`fedbary.Posterior` knows that the tensor is Gaussian. The bias is a point, as in the papers' code.
-Within a block `with drawing(module, generator):` a forward pass samples; elsewhere the weights are
-their means.
+A layer keeps its weight as `weight_mean` and `weight_log_var` (log of the variance). By these names
+`fedbary.Posterior` recognises a Gaussian tensor. The bias is deterministic, as in the papers' code.
+A forward pass samples inside of a block `with drawing(module, generator):`; elsewhere it uses the
+means.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fedbary.gaussian import variance_power
 from fedbary.variational.noise import Source, generator_of
 
 MIN_STD = 1e-15
-"""Least standard deviation of an output, a divisor of its gradient; inputs may all be 0."""
+"""Least standard deviation of an output, by which its gradient is divided: inputs may all be 0."""
 
 
 def normal_like(tensor: Tensor, generator: Source | None) -> Tensor:
@@ -31,7 +31,7 @@ def normal_like(tensor: Tensor, generator: Source | None) -> Tensor:
 def _sampled_linear(
     x: Tensor, mean: Tensor, log_var: Tensor, bias: Tensor | None, noise: Source
 ) -> Tensor:
-    """Return the result of `_SampledLinear` in operations that a vmap takes."""
+    """Return the result of `_SampledLinear` in operations that vmap supports."""
     var = x.square() @ variance_power(log_var, 1).t()
     std = var.clamp_min(MIN_STD**2).sqrt()
     return torch.addcmul(functional.linear(x, mean, bias), std, normal_like(std, noise))
@@ -40,8 +40,8 @@ def _sampled_linear(
 class _SampledLinear(torch.autograd.Function):
     """x ↦ N(x Mᵀ + b, x² Vᵀ) sampled per output, with the gradients written out.
 
-    They share one exponential and need no temporary of the weight's size beyond the gradients. This
-    keeps a variational step's time close to a plain one's.
+    The gradients share one exponential and need no other temporary array of the weight's size. So a
+    variational step takes about as long as a plain one.
     """
 
     @staticmethod
@@ -80,7 +80,7 @@ class _Variational(nn.Module):
     Attributes
     ----------
     log_var_range
-        Bounds to which log-variances are clamped where the layer draws; None for no bounds.
+        Bounds to which log-variances are clamped for drawing; None for no bounds.
     """
 
     log_var_range: tuple[float, float] | None = None
@@ -153,7 +153,7 @@ class VariationalConv2d(_Variational):
     Parameters
     ----------
     in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode
-        As of `torch.nn.Conv2d`.
+        As for `torch.nn.Conv2d`.
     """
 
     def __init__(
@@ -233,8 +233,8 @@ def reset_layer(
     """Initialise a layer's tensors from `generator`; log-variances are constant.
 
     The default is that of the papers' code: means of variational weights from N(0, 1/fan_in); plain
-    weights and every bias from PyTorch's defaults, uniform in ±1/√fan_in. `he` follows He et al.
-    2015: means and plain weights from N(0, 2/fan_in), which keeps the size of ReLU outputs, and
+    weights and all biases uniform in ±1/√fan_in, PyTorch's default. `he` follows He et al. 2015:
+    means and plain weights from N(0, 2/fan_in), which preserves the scale of ReLU outputs, and
     biases 0.
     """
     weight = layer.weight_mean if isinstance(layer, VARIATIONAL) else layer.weight

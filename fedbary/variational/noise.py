@@ -19,17 +19,17 @@ _SOURCES: ContextVar[Mapping[nn.Module, Source | None]] = ContextVar("sources")
 def drawing(module: nn.Module, generator: Source | None) -> Iterator[None]:
     """Let every Gaussian layer within a module draw its weights from a generator.
 
-    Each forward pass within the block is another draw. Blocks nest: an inner one holds for its own
-    module; after it the outer one holds again. A block holds in the thread that enters it, and
-    leaves nothing in the module. Outside of every block a layer's weights are their means.
+    Each forward pass within the block is another draw. Blocks nest: an inner block applies to its
+    own module; after it the outer one applies again. A block applies in the thread that enters it,
+    and changes nothing in the module. Outside of all blocks a layer uses its means.
 
     Parameters
     ----------
     module
         A network of any kind, or one layer.
     generator
-        Source of the noise, on the module's device; None for the network of the means. A function
-        is called for every draw, in the layers' order.
+        Source of the noise, on the module's device; None: the layers use their means. A function is
+        called for every draw, in the order of the layers.
     """
     within = dict.fromkeys(module.modules(), generator)
     token = _SOURCES.set({**_SOURCES.get({}), **within})
@@ -40,7 +40,7 @@ def drawing(module: nn.Module, generator: Source | None) -> Iterator[None]:
 
 
 def generator_of(layer: nn.Module) -> Source | None:
-    """Return a layer's present source of noise; None if its weights are their means."""
+    """Return a layer's present source of noise; None if it uses its means."""
     return _SOURCES.get({}).get(layer)
 
 

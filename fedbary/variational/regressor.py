@@ -29,10 +29,11 @@ class Regressor(nn.Module):
     hidden
         Hidden units; 0 is the linear model.
     bayesian_layers
-        n, the number of last layers with Gaussian weights; 0 is a plain network.
+        n: the last n layers have Gaussian weights; 0 is a plain network.
     noise
-        Variance of the noise: a given number; "learned" (one number, initialised at 1, the tensor
-        `log_noise_var`); "heteroscedastic" (depends on x, the second output); or "none".
+        Variance of the noise. A number: fixed. "learned": one number, the tensor `log_noise_var`,
+        initialised to variance 1. "heteroscedastic": a function of x, the second output. "none": no
+        noise.
 
     Raises
     ------
@@ -80,7 +81,7 @@ class Regressor(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return mean and log-variance of the target, (batch, 2), for features (batch, D).
 
-        A network without noise answers with means alone, (batch, 1).
+        A network without noise returns only means, (batch, 1).
         """
         for name, layer in self.named_children():
             x = layer(x)

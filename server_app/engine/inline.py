@@ -1,7 +1,7 @@
 """The two apps in one process, without Ray: `python -m server_app.engine.inline settings.yaml`.
 
-It is for breakpoints, tests, many short runs, and a machine with one GPU, best used by one process:
-there the clients of a round train side by side (`client_app.together`).
+It is for breakpoints, tests and many short runs. It is also for a machine with one GPU, which one
+process uses best: the clients of a round train side by side (`client_app.together`).
 """
 
 from __future__ import annotations

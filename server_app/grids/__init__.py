@@ -1,1 +1,1 @@
-"""Grids around another: they count replies, read them one by one, or replace them by an attack."""
+"""Grids around another grid: they count, read one by one, or replace its replies."""

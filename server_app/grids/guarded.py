@@ -1,7 +1,7 @@
 """A grid that reads replies one by one: an unreadable reply is an error of its own client.
 
-Flower's SuperLink checks only the headers of a SuperNode's messages. A bad body raises an error in
-the server's app, and all replies that are read at the same time are lost with it.
+Flower's SuperLink checks only the headers of a SuperNode's messages. A damaged body raises an error
+in the server's app, and all replies that are read together with it are lost.
 """
 
 from __future__ import annotations

@@ -16,9 +16,9 @@ Owner = SiteKey | int
 class Claims:
     """Names and partitions with their owners.
 
-    A name belongs to the key that is registered under it. A node with a registered key keeps
-    whatever else it was first to claim. Any other node keeps its claims only while it is there:
-    when it is started again it has another key, and is another node to Flower.
+    A name belongs to the key that is registered under it. A node with a registered key also keeps
+    everything else that it was first to claim. Any other node keeps its claims only while it is
+    connected: after a restart it has another key, and is another node to Flower.
 
     Parameters
     ----------

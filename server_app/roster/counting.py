@@ -23,7 +23,7 @@ def expected(clients: int, members: Iterable[Member]) -> int:
 
 
 def drawn(nodes: Sequence[int], count: int, seed: int) -> list[int]:
-    """Return so many of the nodes, at least one if there is any, in their order."""
+    """Return `count` of the nodes, at least one if there is any, in their order."""
     if not nodes:
         return []
     rng = np.random.default_rng(seed)

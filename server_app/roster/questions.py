@@ -8,8 +8,8 @@ from collections.abc import Iterable
 AGAIN_SECONDS = 60.0
 """Seconds until a question is asked a second time; a third time after twice as long, and so on.
 
-A question is lost if a node's client process dies, or takes longer to start than Flower allows.
-Slow nodes get more time with each, so that questions do not pile up.
+A question is lost if a node's client process dies, or takes longer to start than Flower allows. The
+time grows with each repetition, so that questions to slow nodes do not pile up.
 """
 
 

@@ -109,11 +109,11 @@ class Roster:
     def gather(self) -> None:
         """Wait for the federation's nodes and ask each for its data.
 
-        It waits for the number of partitions that most members name; the setting `clients` has a
-        voice too, and sites with data of their own repeat it. Flower starts the server before all
-        nodes are registered: without the wait round 1 would train only some. Nodes that answer with
-        an error are left out with a warning. Nodes that are absent after `round_timeout` are left
-        out until they come.
+        It waits for the number of partitions that most members name. The setting `clients` counts
+        as one more vote; sites with data of their own vote for it too. Flower starts the server
+        before all nodes are registered: without the wait, round 1 would train only some of them.
+        Nodes that answer with an error are left out with a warning. Nodes that are absent after
+        `round_timeout` are left out until they come.
 
         Raises
         ------

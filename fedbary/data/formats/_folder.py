@@ -26,7 +26,7 @@ from fedbary.errors import SettingError
 __all__ = ["images", "table"]
 
 TRAINS = ("train", "training")
-"""What the part to train on is called, in capital letters too, and `TESTS` likewise."""
+"""Names of the training part, in capital letters too; `TESTS` has those of the test part."""
 
 
 def images(source: DataSource, reading: Reading) -> dict[str, Any]:

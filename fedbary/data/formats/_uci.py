@@ -1,8 +1,8 @@
 """A folder in the format of the UCI sets with the splits of Hernández-Lobato and Adams (2015).
 
-``data.txt`` holds the numbers, ``index_features.txt`` and ``index_target.txt`` say which columns
-are what, ``index_train_<i>.txt`` and ``index_test_<i>.txt`` hold the rows of split i. They lie in
-the folder or, as published by Gal (2016), in its subfolder ``data``.
+``data.txt`` holds the numbers. ``index_features.txt`` and ``index_target.txt`` name the columns of
+features and target. ``index_train_<i>.txt`` and ``index_test_<i>.txt`` hold the rows of split i.
+They lie in the folder or, as published by Gal (2016), in its subfolder ``data``.
 """
 
 from __future__ import annotations

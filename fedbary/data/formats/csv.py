@@ -36,7 +36,7 @@ def table(source: DataSource, reading: Reading) -> Frame:
     Raises
     ------
     SettingError
-        It is no table of text; or as of `frame_of`.
+        It is no table of text; or as in `frame_of`.
     """
     path = source.path(reading.data_dir)
     packed = path.suffix.lower() == ".gz"

@@ -2,7 +2,7 @@
 
 Images may have the names of their ``classes``. A table has these four arrays, which prescribe a
 split, or ``x`` (N, D) and ``y`` (N,) alone, in numbers or text. It may have the names of its
-``features``. An array is read only after its size is known to be that of honest data.
+``features``. An array is read only once its claimed size is plausible.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ def table(source: DataSource, reading: Reading) -> Frame:
 def read_npz_arrays(path: Path, names: Collection[str]) -> dict[str, Any]:
     """Return those arrays of an ``.npz`` file that have one of the names; others stay unread.
 
-    Pickled objects are refused, and an array that would take more than 64 MiB and more than 200
-    times its part of the file, before memory is taken for it.
+    Pickled objects are refused. So is an array that would take more than 64 MiB and more than 200
+    times its bytes in the file; no memory is taken for it.
 
     Raises
     ------

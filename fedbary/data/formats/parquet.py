@@ -21,7 +21,7 @@ def table(source: DataSource, reading: Reading) -> Frame:
     Raises
     ------
     SettingError
-        It cannot be read, or pyarrow, which reads it, is not installed; or as of `frame_of`.
+        It cannot be read, or pyarrow, which reads it, is not installed; or as in `frame_of`.
     """
     import pandas
 
@@ -35,5 +35,5 @@ def table(source: DataSource, reading: Reading) -> Frame:
 
 
 def image_columns(source: DataSource, reading: Reading) -> dict[str, Any]:
-    """Return the four arrays of images in a column; a SettingError as of `hf.load_hub`."""
+    """Return the four arrays of images in a column; a SettingError as in `hf.load_hub`."""
     return hf.image_columns(source, reading)

@@ -10,7 +10,7 @@ A data set is one module whose name has no leading underscore. It defines
 ``AUGMENT``
     True: training images are cropped and flipped at random; "crop" or "flip": one of them.
 
-Nothing else has to be told: ``load("<module>", ...)`` works from the file alone.
+There is no other registration: ``load("<module>", ...)`` works from the file alone.
 """
 
 import importlib
@@ -64,8 +64,8 @@ def load(
     name : str
         One of `names`; a set of a library, see `fedbary.data.sources`; or
         ``package.module:function``, a function that returns the four arrays. Or the path of a file
-        of a format of `fedbary.data.formats`, or of a folder of images by class: absolute, relative
-        to the working directory, or else to ``data_dir``.
+        in one of `fedbary.data.formats`, or of a folder of images by class. A path is absolute,
+        relative to the working directory, or else relative to ``data_dir``.
     data_dir : Path or str
         Folder of the data sets. ``<data_dir>/<name>.npz`` is read in preference to anything else.
     download : bool
@@ -83,14 +83,14 @@ def load(
     Returns
     -------
     Dataset
-        The same object for the same arguments but ``download`` while its files stay as they are.
+        The same object for the same arguments (whatever ``download`` is), until its files change.
         Treat its tensors as read-only.
 
     Raises
     ------
     SettingError
-        The name is unknown, the data are absent and cannot be had, or a file holds what it
-        must not; the message says which.
+        The name is unknown, the data cannot be had, or a file has invalid content; the message says
+        which.
     """
     reading = Reading(user_path(data_dir).absolute(), False, target, shape, resize)
     state = source_state(source_of(name), reading.data_dir), _laid_out_state(name, reading, labels)

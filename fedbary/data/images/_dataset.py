@@ -120,11 +120,11 @@ def from_arrays(
         The name of the data set.
     arrays : Mapping
         ``x_train`` and ``x_test``: N×H×W (one channel), N×H×W×C or N×C×H×W, uint8 or floats. C is 1
-        or 3; H and W are at least 5. Floats lie in [0, 1], or are standardised, up to ±10. Or N×D,
-        features of each example, any finite floats. No side is below 5, so an axis of length 1 or 3
-        is the channels; the last axis is tried first. ``y_train`` and ``y_test``: N integers from
-        0. ``classes``, if it is there: the name of each class, by default its number, up to the
-        largest training label.
+        or 3; H and W are at least 5. So an axis of length 1 or 3 is the channels; the last axis is
+        tried first. Floats lie in [0, 1], or are standardised, up to ±10. Or N×D, features of each
+        example, any finite floats. ``y_train`` and ``y_test``: N integers from 0. ``classes``, if
+        it is there: the name of each class, by default its number, up to the largest training
+        label.
     source : str
         Source of the arrays, for errors.
     augment : Augment

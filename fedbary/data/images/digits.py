@@ -1,8 +1,8 @@
 """The 8×8 handwritten digits that scikit-learn carries: real data, no download.
 
-1,797 images with values 0..16, scaled to [0, 1]. The test set is every fifth image of each class
-in the order of the file: 360 for testing, 1,437 for training, always the same. The file is read
-where scikit-learn keeps it: importing scikit-learn takes a process longer than training on it.
+1,797 images with values 0..16, scaled to [0, 1]. The test set is every fifth image of each class in
+the order of the file: 360 for testing, 1,437 for training, always the same. The file is read from
+scikit-learn's folder without importing scikit-learn, which would take longer than training.
 
 Source: E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UCI, 1998.
 """

@@ -1,8 +1,8 @@
 """Fashion-MNIST: 60,000 + 10,000 grey images of clothing, 28×28, 10 classes.
 
 Source: H. Xiao, K. Rasul and R. Vollgraf, arXiv:1708.07747, 2017. Files as torchvision keeps them:
-``<data_dir>/FashionMNIST/raw``. They are read here, as importing torchvision takes a process
-longer and more memory than the images do.
+``<data_dir>/FashionMNIST/raw``. They are read here, because importing torchvision takes more time
+and memory than the images do.
 """
 
 from pathlib import Path

@@ -1,9 +1,9 @@
 """Shapes on noise: discs, frames and crosses on 16×16 grey pictures, up to three in each.
 
-A toy for tasks whose labels are no single class; it is drawn here, and is the same always.
-`read_masks` labels each pixel with its shape, `read_sets` each picture with the shapes in sight.
-Later shapes lie on earlier ones; their grey says nothing of their kind. 800 pictures for training,
-200 for testing.
+It is a toy set for segmentation and multi-label classification. It is drawn here, always the same.
+`read_masks` labels each pixel with its shape, `read_sets` each picture with the visible shapes.
+Later shapes cover earlier ones. Their grey does not depend on their kind. 800 pictures for
+training, 200 for testing.
 """
 
 from pathlib import Path

@@ -10,7 +10,7 @@ A file has a ``FORM``, which errors show, and one or more of these functions. Ea
 ``table``
     returns a `Frame` of `fedbary.data.frame`, for classification and regression;
 ``local``
-    says where a source lies here, if its place may be a path.
+    returns a source's local path, if its place may be a path.
 
-Nothing else has to be told of a new library.
+A new library needs no other registration.
 """

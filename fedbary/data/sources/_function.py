@@ -18,7 +18,7 @@ def images(source: DataSource, reading: Reading) -> Mapping[str, Any]:
     Raises
     ------
     SettingError
-        It cannot be imported or called without arguments, or returns something else.
+        It cannot be imported or called without arguments, or does not return such arrays.
     """
     found = called_function("dataset", source.text)
     if not isinstance(found, Mapping):
@@ -28,7 +28,7 @@ def images(source: DataSource, reading: Reading) -> Mapping[str, Any]:
 
 
 def table(source: DataSource, reading: Reading) -> Frame:
-    """Return columns and targets of a pandas DataFrame; a SettingError as of `images`."""
+    """Return columns and targets of a pandas DataFrame; a SettingError as in `images`."""
     import pandas
 
     found = called_function("dataset", source.text)

@@ -26,7 +26,7 @@ _SAVED = ("dataset_dict.json", "state.json")
 
 
 def table(source: DataSource, reading: Reading) -> Frame:
-    """Return columns and targets; a SettingError as of `load_hub` and `frame_of`.
+    """Return columns and targets; a SettingError as in `load_hub` and `frame_of`.
 
     The test part prescribes a split. Classes that have names keep their order.
     """
@@ -42,7 +42,7 @@ def table(source: DataSource, reading: Reading) -> Frame:
 
 
 def image_columns(source: DataSource, reading: Reading) -> dict[str, Any]:
-    """Return the four arrays and the classes' names; a SettingError as of `load_hub`."""
+    """Return the four arrays and the classes' names; a SettingError as in `load_hub`."""
     return arrays_of_columns(source.text, load_hub(source, reading), reading)
 
 

@@ -2,7 +2,7 @@
 
 A set by name is one module of this package whose name has no leading underscore. It has
 ``read(data_dir)`` for regression or ``read_labelled(data_dir)`` for classification. Both return a
-`Frame` of `fedbary.data.frame`. Nothing else has to be told of a new set.
+`Frame` of `fedbary.data.frame`. There is no other registration.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ def load(
     name : str
         One of `names`; a set of a library, see `fedbary.data.sources`; or
         ``package.module:function``, a function that returns a pandas DataFrame. Or the path of a
-        file of a format of `fedbary.data.formats`, or of a folder in the format of the UCI sets:
-        absolute, relative to the working directory, or else to ``data_dir``.
+        file in one of `fedbary.data.formats`, or of a folder in the format of the UCI sets. A path
+        is absolute, relative to the working directory, or else relative to ``data_dir``.
     data_dir : Path or str
         Folder of the data sets.
     target : str
@@ -97,13 +97,12 @@ def load(
     Returns
     -------
     Table
-        The same object for the same arguments while its files stay as they are. Treat it as
-        read-only.
+        The same object for the same arguments, until its files change. Treat it as read-only.
 
     Raises
     ------
     SettingError
-        There is no such set, or it holds what it must not; the message says what and where.
+        There is no such set, or its content is invalid; the message says what and where.
     """
     reading = Reading(user_path(data_dir).absolute(), download, target)
 
@@ -130,8 +129,8 @@ def load_labelled(
     Parameters
     ----------
     name, data_dir, target, download, layout, choice
-        As of `load`, and so is what is raised. The names are those of ``names("read_labelled")``,
-        and the target is the class.
+        As for `load`, and so are the errors. The names are those of ``names("read_labelled")``; the
+        target is the class.
     classes : tuple of str
         The classes in their order, the positive one last; by default those of the data, see
         `Layout`.
@@ -150,7 +149,7 @@ def load_labelled(
 
 
 def load_frame(name: str, data_dir: Path | str, target: str, download: bool) -> Frame:
-    """Return a table as its source has it, with a class for each row; errors are as of `load`."""
+    """Return a table as its source has it, with a class for each row; errors are as in `load`."""
     reading = Reading(user_path(data_dir).absolute(), download, target)
     return _with_target(_read("read_labelled", name, reading), target)
 

@@ -47,7 +47,7 @@ def encode(frame: Frame, layout: Layout) -> Labelled:
     Raises
     ------
     SettingError
-        As of `features_of`; or a class is none of the layout's (names the row).
+        As in `features_of`; or a class is none of the layout's (names the row).
     """
     x, unknown = features_of(frame, layout)
     labels = labels_of(frame, layout)

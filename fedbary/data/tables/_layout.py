@@ -20,7 +20,7 @@ from fedbary.texts import alike
 MAX_CLASSES = 100
 
 MANY = 50
-"""Number of rows above which consecutive numbers are no chance."""
+"""Number of rows above which consecutive numbers cannot be chance."""
 
 FEW = 5
 """Number of levels that is allowed however few rows there are."""
@@ -115,7 +115,7 @@ def layout_of(frame: Frame, classes: Sequence[str] = (), missing: str = "refuse"
 
 
 def columns_of(frame: Frame, missing: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Return name and levels of each of a frame's columns; a SettingError as of `layout_of`."""
+    """Return name and levels of each of a frame's columns; a SettingError as in `layout_of`."""
     refused = missing == "refuse"
     return tuple((name, _levels(frame.name, name, v, refused)) for name, v in frame.columns.items())
 

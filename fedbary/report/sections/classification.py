@@ -56,7 +56,6 @@ def write(results: Results, document: Document) -> None:
 
 
 def _add_introduction(results: Results, document: Document) -> None:
-    """Describe the runs and how to read them."""
     document.text(
         """{runs} runs. In each, {clients} clients hold a data set between
         them, each fits the network to its own part, and a **rule** makes one model of their

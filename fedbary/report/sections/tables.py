@@ -58,7 +58,6 @@ def write(results: Results, document: Document) -> None:
 
 
 def _add_introduction(results: Results, document: Document) -> None:
-    """Describe the runs and how to read them."""
     document.text(
         """{runs} runs. In each, {clients} clients hold the rows of a table between them,
         standardised together; each fits the network to its own rows, and a **rule** makes one

@@ -21,8 +21,9 @@ class OwnSettings:
     Parameters : type
         The settings that the task owns, a frozen dataclass.
     reads : str
-        The room of its data sets, the function that reads one, and endings of files that it reads;
-        without endings it reads any path. It is read from the file, before PyTorch is imported.
+        The folder of its data sets, the function that reads one, and the endings of files that it
+        reads. Without endings it reads any path. It is read from the task's file, before PyTorch is
+        imported.
     best_by : mapping of str to function
         Scores that may choose the best round, each with the better direction, ``min`` or ``max``.
     conditions : sequence of functions

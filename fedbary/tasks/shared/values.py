@@ -59,7 +59,7 @@ class Question:
         content. Sites are not trusted: any error leaves the site out.
     config : mapping
         Numbers and texts sent with it, beside signature and facts. The server adds ``place``, the
-        number of the site among those that are asked.
+        index of the site among those asked.
     tensors : mapping of str to Tensor
         Tensors sent with it.
     """
@@ -75,8 +75,8 @@ _Found = TypeVar("_Found")
 Dialogue = Generator[Question, list[Any], _Found]
 """Questions in sequence: the generator is sent each answer's content, and returns the finding.
 
-The content of the answers alone decides their order. A site that does not answer is asked nothing
-more.
+The order of the answers depends on their content alone. A site that does not answer is not asked
+again.
 """
 
 
