@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
+from every_method import night
 from matplotlib.colors import same_color
 from pictures import assert_no_text_overlaps, legend, outcome, picture
 
@@ -181,6 +182,7 @@ def test_no_run_is_no_picture(draw):
         draw(frame)
 
 
+@night  # by day the other tests here draw from one frame
 def test_frames_are_not_changed_and_pyplot_is_left_alone(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
     for frame, draw in (

@@ -71,7 +71,6 @@ def test_a_failed_run_says_why_the_next_goes_on_and_what_is_forked_has_one_threa
     assert "fedbary: rule: 'Mystery'; expected" in (tmp_path / "Mystery.log").read_text()
 
 
-@night  # by day tests/launching/test_warm_lost kills the process of a sweep's run
 def test_a_process_that_was_killed_is_started_again(tmp_path, warm):
     file = tmp_path / "settings.yaml"
     file.write_text(yaml.safe_dump(resolve({**QUICK, "output": str(tmp_path / "a")}).model_dump()))

@@ -5,6 +5,7 @@ import threading
 import psutil
 import pytest
 import yaml
+from every_method import night
 from processes import wait_until
 from rich.console import Console
 
@@ -18,6 +19,7 @@ SETTINGS = {
 }  # fmt: skip
 
 
+@night  # by day tests/launching/test_warm starts a killed process again; a stopped sweep goes on
 @pytest.mark.slow
 def test_a_sweep_goes_on_with_the_run_whose_process_was_killed(tmp_path, monkeypatch):
     made, failed, start = [], [], WarmProcess._start

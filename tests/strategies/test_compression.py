@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from every_method import night
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
@@ -190,6 +191,7 @@ def test_a_hostile_packing_raises_nothing_and_changes_nothing_for_others(data):
     assert all(np.isfinite(array.numpy()).all() for array in result.arrays.values())
 
 
+@night  # by day packed messages carry all that a method sends
 def test_the_apps_send_a_posterior_in_fewer_bytes_than_fedavg_s_model(tmp_path):
     """1.25 of FedAvg's bytes with log-variances in 8 bits, 0.65 with means in 16."""
     quick = {

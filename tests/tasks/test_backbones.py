@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from every_method import night
 from own_backbones import tiny
 from safetensors.torch import load_file, save_file
 from torch import nn
@@ -119,6 +120,7 @@ def test_a_run_that_is_loaded_predicts_images(done):
     assert accuracy == pytest.approx(lines(folder)[-1]["accuracy"], abs=0.15)
 
 
+@night  # by day tests/trained/test_export has graphs of images
 @pytest.mark.slow
 def test_the_graph_has_the_body(done, tmp_path):
     """It takes some 10 s, nearly all of them the exporter's."""
