@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 
 SEED = int(os.environ.get("FEDBARY_FUZZ_SEED") or secrets.randbits(32))
 NAMES = ["0", "1", "-", "nn", "", "int8", "complex64", "quint8", "bfloat16", "float64"]
-REPLIES = int(os.environ.get("FEDBARY_FUZZ_REPLIES") or 1200)
+REPLIES = int(os.environ.get("FEDBARY_FUZZ_REPLIES") or 800)
 
 
 @pytest.fixture(autouse=True)
