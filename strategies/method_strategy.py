@@ -61,9 +61,8 @@ class MethodStrategy(InheritingStrategy):
     bench : Bench, optional
         Network and examples of the server, for methods with `needs_bench`.
     keep_models : bool
-        Whether clients keep the model that they train, and score it. It is for methods whose
-        clients keep nothing. Clients of a method that `personalises` have a model of their own
-        anyway.
+        Whether clients keep and score the model that they train. It is for methods whose clients
+        keep nothing. Clients of a method that `personalises` have a model of their own anyway.
 
     Attributes
     ----------
@@ -250,8 +249,7 @@ class MethodStrategy(InheritingStrategy):
         Parameters
         ----------
         network
-            A network with the global arrays' names, on the device to use; the arrays are loaded
-            into it.
+            Has the global arrays' names and the device to use; the arrays are loaded into it.
         arrays
             The global arrays after the last round, as `start` returns them.
         x
