@@ -122,10 +122,8 @@ def _simulate(settings: Settings, folder: Path) -> None:
 @contextmanager
 def _announced(settings: Settings, starts: str) -> Iterator[None]:
     """Print the run's line once the run starts, at the latest after `PATIENCE`."""
-    line = (
-        f"{settings.clients} clients train {settings.rounds} rounds of {settings.strategy} on "
-        f"{settings.dataset}"
-    )
+    rounds = "1 round" if settings.rounds == 1 else f"{settings.rounds} rounds"
+    line = f"{settings.clients} clients train {rounds} of {settings.strategy} on {settings.dataset}"
     if starts:
         line += f"; {starts} start, which takes a while"
     late = Timer(PATIENCE, print, [line], {"flush": True})

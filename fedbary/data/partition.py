@@ -136,7 +136,7 @@ def partition(
         table = _redraw(
             lambda: _dirichlet_table(class_sizes, clients, alpha, rng),
             min_examples,
-            ("alpha", alpha, f"a larger alpha, fewer clients than {clients}"),
+            ("alpha", alpha, f"a larger alpha or fewer clients than {clients}"),
         )
         owner = _owner(classes, table, rng)
     else:
@@ -150,7 +150,7 @@ def partition(
         table = _redraw(
             lambda: _classes_table(class_sizes, clients, classes_per_client, rng),
             min_examples,
-            ("classes_per_client", classes_per_client, f"more, fewer clients than {clients}"),
+            ("classes_per_client", classes_per_client, f"more, or fewer clients than {clients}"),
         )
         owner = _owner(classes, table, rng)
     sizes = np.bincount(owner, minlength=clients)
@@ -240,8 +240,9 @@ def _redraw(
         if table.sum(0).min() >= min_examples:
             return table
     setting, value, allowed = remedy
-    least = f"or a min_examples below {min_examples}: {DRAWS} draws left a client with too few"
-    raise SettingError(setting, value, f"{allowed}, {least}")
+    if min_examples > 1:
+        allowed += f", or a min_examples below {min_examples}"
+    raise SettingError(setting, value, f"{allowed}: {DRAWS} draws left a client with too few")
 
 
 def _dirichlet_table(

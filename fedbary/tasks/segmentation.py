@@ -75,7 +75,7 @@ class Segmentation(Classification):
 
     def at_once(self, x: Tensor) -> int:
         """Return the number of images that have 2¹⁷ pixels together, 500 at most."""
-        return min(super().at_once(x), max(1, PIXELS_AT_ONCE // x[0, 0].numel()))
+        return min(super().at_once(x), max(1, PIXELS_AT_ONCE // x.shape[2:].numel()))
 
     def loss(self, facts: Facts) -> Loss:
         """Return the mean cross-entropy of the pixels.

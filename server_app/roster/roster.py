@@ -157,10 +157,10 @@ class Roster:
     def evaluators(self, server_round: int) -> list[int]:
         """Return the ids of the members that score the global model after a round.
 
-        They are drawn like `participants`, from members that are present and not silent; after the
-        last round all of these are asked.
+        They are drawn like `participants`, from members that hold examples out, are present and are
+        not silent; after the last round all of these are asked.
         """
-        there = self._ordered(self._listen())
+        there = [node_id for node_id in self._ordered(self._listen()) if self.held_out(node_id)]
         if server_round == self._settings.rounds:
             return there
         part = round(self._settings.evaluate_fraction * len(there))

@@ -125,6 +125,14 @@ def test_who_is_away_or_silent_is_passed_over_and_trains_again_once_back():
     assert roster.participants(5) == [first, second]
 
 
+def test_a_client_that_holds_no_example_out_is_not_asked_to_score():
+    grid, roster = roster_of(settings(clients=40, alpha=0.05, min_examples=1, rounds=2))
+    roster.gather()
+    some = [node_id for node_id in grid.online if roster.held_out(node_id)]
+    assert 0 < len(some) < 40 == len(roster.participants(1))
+    assert roster.evaluators(1) == roster.evaluators(2) == some
+
+
 def test_a_silent_node_that_answers_a_question_is_back():
     grid, roster = roster_of(settings())
     roster.gather()

@@ -147,7 +147,7 @@ def test_labels_need_not_start_at_zero_or_be_consecutive():
         ({"alpha": float("inf")}, "alpha: inf"),
         ({"scheme": "quantity", "alpha": 0.0}, "alpha: 0.0"),
         ({"alpha": 1e-6, "clients": 30}, "alpha: 1e-06;.*larger alpha.*1000 draws"),
-        ({"clients": 300}, "alpha: 0.5;.*larger alpha, fewer clients than 300"),
+        ({"clients": 300}, "alpha: 0.5;.*larger alpha or fewer clients than 300"),
         (
             {"scheme": "classes", "classes_per_client": 0},
             "classes_per_client: 0;.*2 to 10",
