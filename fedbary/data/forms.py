@@ -7,6 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from fedbary.data.paths import user_path
+from fedbary.errors import SettingError
 from fedbary.parts.registry import forms, is_factory, modules
 
 FUNCTION = "function"
@@ -130,6 +131,12 @@ def backbone_of(text: str) -> DataSource | None:
     """Return the source that ``backbone=`` names; None for a text of another form."""
     found = _of_library(text, _OF_BACKBONES)
     return found if found and found.held else None if found else _of_function(text)
+
+
+def require_backbone(text: str) -> None:
+    """Raise a SettingError unless a text has a form that ``backbone=`` reads, or is none."""
+    if text != "none" and backbone_of(text) is None:
+        raise SettingError("backbone", text, f"none, {BACKBONES}")
 
 
 def _of_library(text: str, known: tuple[str, ...]) -> DataSource | None:

@@ -10,11 +10,12 @@ from typing import Any, NoReturn, get_type_hints
 
 from pydantic import ValidationError
 
+from fedbary.data.forms import require_backbone
 from fedbary.errors import SettingError
 from fedbary.parts.parameters import NONE, Parameter, Value, allowed, declared
 from fedbary.settings.combinations import conflicts
 from fedbary.settings.earlier import OF_EVERY_RUN, translated
-from fedbary.settings.model import Settings, require_registered
+from fedbary.settings.model import Settings, require_data, require_registered
 from fedbary.settings.owners import layers_of, methods, owned_by, owners
 from fedbary.settings.partition_names import partitioners
 from fedbary.settings.uses import require_used
@@ -156,8 +157,7 @@ def _read(parameter: Parameter, value: object, part: str) -> Value:
 
 def _typed(values: Mapping[str, Any], extra: Mapping[str, Any] = MappingProxyType({})) -> Settings:
     """Return settings as their types, without their parts' own."""
-    if "rule" in values:
-        require_registered("rule", values["rule"])
+    _require_names(values)
     try:
         found = {k: v for k, v in values.items() if k in Settings.model_fields}
         return Settings(**{**found, **extra})
@@ -170,6 +170,16 @@ def _typed(values: Mapping[str, Any], extra: Mapping[str, Any] = MappingProxyTyp
         held = "missing" if first["type"] == "missing" else values[name]
         allows = allowed(get_type_hints(Settings, include_extras=True)[name])
         raise SettingError(name, held, allows) from None
+
+
+def _require_names(values: Mapping[str, Any]) -> None:
+    """Raise a SettingError for a wrong name among parts' own words; PyTorch is not imported."""
+    if "rule" in values:
+        require_registered("rule", values["rule"])
+    if "backbone" in values:
+        require_backbone(str(values["backbone"]))
+    for name in {"test_dataset", "ood_dataset"} & values.keys():
+        require_data(name, str(values[name]), str(values.get("task")))
 
 
 def parameters_of(method: str) -> Mapping[str, Parameter]:

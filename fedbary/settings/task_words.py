@@ -8,9 +8,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from fedbary.data.forms import BACKBONES, backbone_of
+from fedbary.data.forms import require_backbone
 from fedbary.data.image_layout import parse_classes, parse_shape
-from fedbary.errors import SettingError
 from fedbary.parts.parameters import (
     Checked,
     Count,
@@ -130,8 +129,7 @@ class OfFeatures(OfClasses):
     def __post_init__(self) -> None:
         """Check every parameter."""
         super().__post_init__()
-        if self.backbone != "none" and backbone_of(self.backbone) is None:
-            raise SettingError("backbone", self.backbone, f"none, {BACKBONES}")
+        require_backbone(self.backbone)
 
 
 @dataclass(frozen=True)
