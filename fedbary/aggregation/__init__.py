@@ -1,6 +1,7 @@
 """Rules that aggregate Gaussian posteriors, by name.
 
-A rule is a module of this package that defines ``RULE``; nothing else registers it.
+A rule is a module of this package that defines ``RULE``; nothing else registers it. A module whose
+rule has parameters also defines ``Parameters``, and ``rule(own)``, which makes the rule of some.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ from fedbary.aggregation.sums import normalised
 from fedbary.aggregation.tensors import aggregate_tensors
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior, layout_difference
+from fedbary.parts.parameters import told
 
 __all__ = [
     "DIVERGENCES",
+    "PARAMETERS",
     "RULES",
     "AnyRule",
     "CoordinateRule",
@@ -47,17 +50,27 @@ DIVERGENCES: Mapping[str, Divergence] = MappingProxyType(
 """The divergence that each barycentre minimises, by its name."""
 
 
-def rule_named(name: str) -> AnyRule:
-    """Return the rule of that name.
+PARAMETERS: Mapping[str, type] = MappingProxyType(
+    {module.RULE.name: module.Parameters for module in _modules if hasattr(module, "Parameters")}
+)
+"""The parameters of every rule that has some, by its name."""
+
+
+def rule_named(name: str, values: object = None) -> AnyRule:
+    """Return the rule of that name, its parameters from the attributes of an object.
 
     Raises
     ------
     SettingError
-        If there is none; the message lists the names.
+        If there is none; the message lists the names. If a parameter is out of its range.
     """
     if name not in RULES:
         raise SettingError("rule", name, ", ".join(RULES))
-    return RULES[name]
+    if name not in PARAMETERS:
+        return RULES[name]
+    module = next(m for m in _modules if getattr(m, "RULE", None) is RULES[name])
+    made: AnyRule = module.rule(told(PARAMETERS[name], values))
+    return made
 
 
 def aggregate(

@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib import import_module
 from types import MappingProxyType
+from typing import Any
 
+from fedbary.aggregation import PARAMETERS, rule_named
 from fedbary.errors import SettingError
 from fedbary.inference import PosteriorParameters, StepParameters
 from fedbary.methods._room import require_room
@@ -68,7 +70,10 @@ def method_of(settings: Settings) -> Method:
     SettingError
         If a parameter is out of its range.
     """
-    return method_named(settings.method)(**arguments_of(settings))
+    found: dict[str, Any] = arguments_of(settings)
+    if found.get("rule") in PARAMETERS:
+        found["rule"] = rule_named(found["rule"], settings)
+    return method_named(settings.method)(**found)
 
 
 def arguments_of(settings: Settings) -> dict[str, Value]:

@@ -59,7 +59,7 @@ class FedLAW(Method):
 
     Parameters
     ----------
-    rule : str
+    rule : str or Rule
         Rule that aggregates Gaussians; for point weights each rule is the weighted mean.
     server_epochs : int
         Passes over the server's examples a round; 0: the method is the rule.
@@ -69,7 +69,7 @@ class FedLAW(Method):
         Examples a step at the server.
     """
 
-    rule: str = "RKLB"
+    rule: str | Rule = "RKLB"
     server_epochs: Number = 20
     server_lr: Positive = 0.005
     server_batch_size: Count = 64
@@ -127,7 +127,7 @@ class FedLAW(Method):
 
     @property
     def _chart(self) -> Rule:
-        rule = rule_named(self.rule)
+        rule = rule_named(self.rule) if isinstance(self.rule, str) else self.rule
         if not isinstance(rule, Rule):
             raise SettingError("rule", self.rule, "a weighted sum in a chart, for method=FedLAW")
         return rule

@@ -65,7 +65,7 @@ def data_sets(task: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 def rules() -> tuple[str, ...]:
     """Return the names of the aggregation rules."""
-    return _named("aggregation", r'^RULE = [^"]*"(\w+)"')
+    return _named("aggregation", r'^(?:RULE =|    return) [^"]*"(\w+)"')
 
 
 def methods() -> tuple[str, ...]:

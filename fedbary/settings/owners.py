@@ -73,6 +73,11 @@ def divergences() -> tuple[str, ...]:
     return tuple(import_module("fedbary.aggregation").DIVERGENCES)
 
 
+def counts_hostile(rule: str) -> bool:
+    """Return whether a rule depends on the fraction of clients that may be hostile."""
+    return getattr(import_module("fedbary.aggregation").RULES.get(rule), "counts_hostile", False)
+
+
 def models() -> Mapping[str, Owned]:
     """Return the parameters of every network, by the network's name."""
     return _declared_in("models")
@@ -105,6 +110,7 @@ def owners() -> Mapping[str, Mapping[str, Owned]]:
         "model": models(),
         "mode": {name: declared(kind) for name, kind in MODES.items()},
         "tracker": _declared_in("runs/tracking"),
+        "rule": _of_rules(),
         "method": {name: declared(kind) for name, kind in methods().items()},
     }
 
@@ -122,16 +128,26 @@ def owned_by(chosen: Settings | Mapping[str, Any]) -> dict[str, Owned]:
     A local method owns no parameter that the run's method leaves unused. If the method does not use
     the local inference, the steps replace it.
     """
-    values = chosen if isinstance(chosen, Mapping) else vars(chosen)
-    return dict(_owned_by(tuple((setting, str(values[setting])) for setting in owners())))
+    return dict(_owned_by(names(chosen)))
+
+
+def names(chosen: Settings | Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """Return the name of each of a run's parts, with the setting that chooses it.
+
+    A rule's is the method's default where it is not given, and empty where the method has none.
+    """
+    values = chosen if isinstance(chosen, Mapping) else dict(chosen)
+    rule = declared(methods()[values["method"]]).get("rule")
+    usual = {"rule": rule.default if rule else ""}
+    return tuple((setting, str({**usual, **values}[setting])) for setting in owners())
 
 
 @cache
 def _owned_by(chosen: tuple[tuple[str, str], ...]) -> dict[str, Owned]:
-    names = dict(chosen)
-    found = {setting: parts.get(names[setting], {}) for setting, parts in owners().items()}
-    found["partition"] = parameters_of(names["partition"])
-    unused = unused_by(methods()[names["method"]])
+    called = dict(chosen)
+    found = {setting: parts.get(called[setting], {}) for setting, parts in owners().items()}
+    found["partition"] = parameters_of(called["partition"])
+    unused = unused_by(methods()[called["method"]])
     local = steps() if "inference" in unused else found["inference"]
     found["inference"] = {name: own for name, own in local.items() if name not in unused}
     return found
@@ -142,6 +158,14 @@ def unused_by(method: type[Method]) -> frozenset[str]:
     local = {name for own in local_methods().values() for name in own} - steps().keys()
     of_posteriors = {"inference", *local} if method.deterministic else ()
     return frozenset({"rule", *method.unused, *of_posteriors} - declared(method).keys())
+
+
+def _of_rules() -> Mapping[str, Owned]:
+    room = import_module("fedbary.aggregation")
+    return {
+        name: declared(room.PARAMETERS[name]) if name in room.PARAMETERS else {}
+        for name in room.RULES
+    }
 
 
 @cache

@@ -16,7 +16,7 @@ from fedbary.parts.parameters import NONE, Parameter, Value, allowed, declared
 from fedbary.settings.combinations import conflicts
 from fedbary.settings.earlier import OF_EVERY_RUN, translated
 from fedbary.settings.model import Settings, require_data, require_registered
-from fedbary.settings.owners import layers_of, methods, owned_by, owners
+from fedbary.settings.owners import layers_of, methods, names, owned_by, owners
 from fedbary.settings.partition_names import partitioners
 from fedbary.settings.uses import require_used
 from fedbary.settings.yaml_file import DEFAULTS, read_yaml
@@ -127,8 +127,9 @@ def validated(values: Mapping[str, Any]) -> Settings:
     """
     values = translated(values)
     chosen = _typed(values)
+    called = dict(names(chosen))
     owner = {
-        name: (parameter, f"{setting}={getattr(chosen, setting)}")
+        name: (parameter, f"{setting}={called[setting]}")
         for setting, own in owned_by(chosen).items()
         for name, parameter in own.items()
     }
@@ -137,7 +138,7 @@ def validated(values: Mapping[str, Any]) -> Settings:
         for name, (parameter, part) in owner.items()
         if name not in Settings.model_fields
     }
-    settings = _typed(values, extra)
+    settings = _typed({name: held for name, held in values.items() if name != "rule"}, extra)
     for setting, allows in conflicts(settings):
         raise SettingError(setting, getattr(settings, setting), allows)
     for key in values:  # last: only correct values tell whose parameters there are
@@ -159,7 +160,7 @@ def _typed(values: Mapping[str, Any], extra: Mapping[str, Any] = MappingProxyTyp
     """Return settings as their types, without their parts' own."""
     _require_names(values)
     try:
-        found = {k: v for k, v in values.items() if k in Settings.model_fields}
+        found = {k: v for k, v in values.items() if k in Settings.model_fields or k == "rule"}
         return Settings(**{**found, **extra})
     except ValidationError as error:
         first = error.errors()[0]
@@ -206,8 +207,8 @@ def _refuse(key: str, chosen: Settings) -> NoReturn:
         for setting, parts in owners().items()
     }
     found["partition"] += [name for name, own in partitioners().items() if key in own]
-    if whose := [f"{setting}={name}" for setting, names in found.items() for name in names]:
-        parts = ", ".join(f"{setting}={getattr(chosen, setting)}" for setting in found)
+    if whose := [f"{setting}={name}" for setting, own_of in found.items() for name in own_of]:
+        parts = ", ".join(f"{setting}={name}" for setting, name in names(chosen) if name)
         used = ", ".join(dict.fromkeys(own)) or "none of their own"
         allowed = f"the parameters of {parts}: {used}; {key} is of {', '.join(whose)}"
         raise SettingError("unknown setting", key, allowed)

@@ -9,9 +9,15 @@ from typing import Any
 from fedbary.errors import SettingError
 from fedbary.parts.parameters import NONE, declared, told
 from fedbary.settings.model import Settings
-from fedbary.settings.owners import methods, owned_by, owners, task_kind, unused_by
-
-_WITH_HOSTILE = ("TrimmedMean", "MultiKrum")
+from fedbary.settings.owners import (
+    counts_hostile,
+    methods,
+    names,
+    owned_by,
+    owners,
+    task_kind,
+    unused_by,
+)
 
 
 def require_used(named: Mapping[str, Any], settings: Settings) -> None:
@@ -53,9 +59,9 @@ def _unused(settings: Settings) -> Iterator[tuple[str, tuple[str, str]]]:
     if settings.task == "regression" and method.squares:
         for name in ("momentum", "weight_decay", "max_grad_norm"):
             yield name, (part, "lr, lr_schedule, local_epochs, batch_size, noise")
-    mixes = getattr(settings, "mixing", False)
-    by_rule = {"rule", "trim_fraction"} <= declared(method).keys()
-    if by_rule and (rule := getattr(settings, "rule", "")) not in _WITH_HOSTILE and not mixes:
+    rule = dict(names(settings))["rule"]
+    counts = getattr(settings, "mixing", False) or counts_hostile(rule)
+    if "trim_fraction" in declared(method) and not counts:
         part = f"rule={rule}"
         yield "trim_fraction", (part, "max_precision_ratio, max_weight_ratio, server_momentum")
     own = told(words, settings)
@@ -66,7 +72,7 @@ def _unused(settings: Settings) -> Iterator[tuple[str, tuple[str, str]]]:
 
 def _of_other_parts(settings: Settings) -> Iterator[tuple[str, tuple[str, str]]]:
     """Yield what parts of each kind own and none of the run's does."""
-    yield from _owned_by_others(tuple((s, str(getattr(settings, s))) for s in owners())).items()
+    yield from _owned_by_others(names(settings)).items()
 
 
 @cache

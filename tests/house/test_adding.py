@@ -80,8 +80,8 @@ def copy(tmp_path_factory):
         shutil.copy(ROOT / part, folder)
     blocks = re.findall(r"```python\n# (fedbary/\S+\.py)\n(.*?)```", PAGE, re.DOTALL)
     assert sorted(Path(name).parent.name for name, _ in blocks) == [
-        "aggregation", "aggregation", "attacks", "images", "inference", "methods", "models",
-        "sources", "tables", "tasks", "tracking",
+        *["aggregation"] * 3, "attacks", "images", "inference", "methods", "models", "sources",
+        "tables", "tasks", "tracking",
     ]  # fmt: skip
     for name, text in blocks:
         assert not (folder / name).exists()
@@ -166,6 +166,7 @@ def test_they_run_by_their_names_and_a_task_has_its_scores_in_the_log_and_in_a_r
     hostile = {"attack": of["attack"], "blur": 0.5, "hostile_fraction": 0.4}
     blocks = [
         {**own, "rule": rules, "inference": of["inference"], "cool": 0.5, "bayesian_layers": 1},
+        {**own, "rule": "PowerMean", "power": 0.5, "bayesian_layers": 1},
         {**own, "method": of["method"]},
         {**own, **hostile, "bayesian_layers": 1},
         {**told, "dataset": "moons", "split": [0, 1]},
@@ -175,7 +176,7 @@ def test_they_run_by_their_names_and_a_task_has_its_scores_in_the_log_and_in_a_r
     words = [["sweep", "grid.yaml", "--results", "made", "--jobs", "1"], ["report", "made"]]
     done = python("-c", COMMANDS, json.dumps(words), cwd=copy)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert len(list(copy.glob("made/runs/*/posterior.safetensors"))) == len(rules) + 5
+    assert len(list(copy.glob("made/runs/*/posterior.safetensors"))) == len(rules) + 6
     assert done.stdout.count("  RPS 0.") == 3
     runs = [file.parent / "settings.yaml" for file in copy.glob("made/runs/*/lines.txt")]
     assert len(runs) == 3
