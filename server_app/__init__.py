@@ -1,192 +1,30 @@
-"""The Flower ServerApp: settings → strategy → rounds → results on disk."""
+"""The Flower ServerApp.
+
+The run, and PyTorch with it, is imported when the app starts: Flower loads it before it starts Ray,
+and each takes seconds.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from logging import ERROR, INFO, LogRecord
+from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from flwr.app import ArrayRecord, ConfigRecord, Context
+from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedbary.attacks import require_simulation
-from fedbary.data.unchanged import one_state
-from fedbary.errors import RunError, SettingError
-from fedbary.figures import draw_without_screen
-from fedbary.methods import require_method
-from fedbary.parts.parameters import told
-from fedbary.runs.ending import end_with_parent, spare_imports
-from fedbary.runs.forgotten import forgotten_sites
-from fedbary.runs.location import claimed_folder, require_startable
-from fedbary.runs.lock import only_writer
-from fedbary.runs.resume import checkpoint_to_resume
-from fedbary.runs.run_folder import read_signature
-from fedbary.runs.site_keys import read_site_keys
-from fedbary.settings.config import Settings
-from fedbary.settings.modes import Synchronous, require_real_time, require_virtual_time
-from fedbary.settings.run_config import resolve_run_config
-from fedbary.tasks import task_of
-from fedbary.trained.going_on import beginning_of
-from fedbary.variational.frozen import frozen_config, frozen_tensors, require_same_frozen
-from server_app.beginning import (
-    facts_of,
-    new_folder,
-    prior_of,
-    reopened_folder,
-    set_out,
-)
-from server_app.calibrating import calibrate
-from server_app.clocked import rounds_of
-from server_app.grids.guarded import Guarded, guarded
-from server_app.grids.omniscient import attacked
-from server_app.grids.watched import watched
-from server_app.recorder import Recorder
-from server_app.roster.asker import Asker
-from server_app.roster.roster import Roster
-from server_app.roster.simulated import end_simulation
-from server_app.rounds import until_stale
-from server_app.run_strategy import require_room_for_draws, strategy_of
-from strategies import CompressedGrid
-from strategies.internals import FLOWER_LOGGER as logger
-from strategies.internals import add_exit_handler, is_simulated, log
-from strategies.once import OnceGrid
+if TYPE_CHECKING:
+    from fedbary.settings.config import Settings
 
 app = ServerApp()
-spare_imports()
 
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run the experiment that simulation.yaml and the run config describe."""
-    end_with_parent()
-    draw_without_screen()
-    try:
-        settings = resolve_run_config(context.run_config)
-        if not is_simulated(grid):
-            require_simulation(settings.attack)
-            require_real_time(settings)
-            grid = guarded(grid)
-        with claimed_folder(settings, Path.cwd()) as folder:
-            run(grid, settings, folder)
-    except (SettingError, RunError) as error:
-        _say(error)
-        if is_simulated(grid):
-            end_simulation()
-        raise
-
-
-def _say(error: Exception) -> None:
-    """Log a run's error now, and once more below Flower's own lines at exit."""
-
-    def say() -> None:
-        log(ERROR, "fedbary: %s", said)
-
-    said = str(error)
-    say()
-    add_exit_handler(say)
+    import_module("server_app.experiment").main(grid, context)
 
 
 def run(grid: Grid, settings: Settings, folder: Path) -> None:
-    """Train a federation and write its results to `folder`.
-
-    The folder must not exist yet. With `resume` it may hold a run that was cut off, which goes on
-    from a checkpoint, or from the start if there is none yet.
-
-    Raises
-    ------
-    SettingError
-        If the settings, the data or the folder do not allow it.
-    RunError
-        If the run ends without a result, another process writes to the folder, or there is no
-        room to write.
-    """
-    require_startable(folder, settings)
-    require_method(settings)
-    with only_writer(folder), one_state():
-        _run(grid, settings, folder)
-
-
-def _run(grid: Grid, settings: Settings, folder: Path) -> None:
-    simulated, is_real = is_simulated(grid), isinstance(grid, Guarded)
-    grid = watched(grid, settings.rounds)
-    if is_real:
-        grid = OnceGrid(grid)
-    else:
-        require_virtual_time(settings)
-    task = task_of(settings)
-    signature = task.signature()
-    for note in task.notes():
-        log(INFO, "%s", note)
-    model = task.make_model(signature)
-    require_room_for_draws(settings, model.state_dict())
-    config = {**signature.config(), **frozen_config(model)}
-
-    checkpoint = checkpoint_to_resume(folder, settings)
-    if checkpoint is not None:
-        task.require_same_data(folder)
-        require_same_frozen(model, {**config, **(read_signature(folder) or {})})
-    beginning = None if checkpoint else beginning_of(settings, task, signature, model)
-    before = folder if checkpoint else beginning.run.folder if beginning else None
-    keys = read_site_keys(before) if before else {}
-    forgotten = forgotten_sites(before) if before else frozenset()
-    roster = Roster(grid, settings, signature, keys, simulated, forgotten)
-    roster.gather()
-    if checkpoint is None:
-        results = new_folder(folder, settings, task, roster, config, beginning)
-    else:
-        results = reopened_folder(folder, settings, checkpoint)
-
-    asker = Asker(grid, roster, settings.round_timeout)
-    facts = facts_of(task, results, asker, roster, beginning)
-    config |= {f"fact.{k}": v.tolist() for k, v in facts.items()}
-    way = told(Synchronous, settings).compress
-    packed = None if way == "none" else CompressedGrid(grid, way)
-    recorder = Recorder(settings, results, roster, facts, packed.traffic if packed else {})
-    rounds, clock = rounds_of(roster, asker, recorder, config)
-    recorder.strategy = strategy_of(recorder, rounds, clock, prior_of(settings, results))
-    completed = 0
-    if checkpoint is not None:
-        completed = checkpoint.round
-        frozen = frozen_tensors(model)  # as of this run; an earlier version's checkpoint has some
-        arrays = {n: t for n, t in checkpoint.arrays.items() if n not in frozen}
-        recorder.model.load_state_dict(arrays)
-        recorder.strategy.load_state_dict(checkpoint.strategy, completed)
-    if beginning is not None:
-        set_out(recorder, beginning)
-
-    try:
-        with only_our_lines(), until_stale(results):
-            recorder.strategy.start(
-                attacked(packed or grid, settings, lambda: roster.members),
-                ArrayRecord(recorder.model.state_dict()),
-                settings.rounds - completed,
-                timeout=settings.round_timeout,
-                train_config=ConfigRecord({**config}),
-                evaluate_config=ConfigRecord({**config}),
-                evaluate_fn=rounds.after,
-            )
-        recorder.settle()
-        calibrate(recorder, roster, asker, config)
-        recorder.finish()
-    except BaseException as error:
-        recorder.give_up(error)
-        raise
-    log(INFO, "Results: %s", folder)
-
-
-@contextmanager
-def only_our_lines() -> Iterator[None]:
-    """Keep Flower's own lines on each round out of the log, in favour of one line a round.
-
-    Warnings and errors stay.
-    """
-
-    def ours(record: LogRecord) -> bool:
-        return record.levelno > INFO or "server_app" in Path(record.pathname).parts
-
-    logger.addFilter(ours)
-    try:
-        yield
-    finally:
-        logger.removeFilter(ours)
+    """Train a federation and write its results to a new folder, see `server_app.experiment`."""
+    import_module("server_app.experiment").run(grid, settings, folder)

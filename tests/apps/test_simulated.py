@@ -12,6 +12,7 @@ from flwr.clientapp import ClientApp
 
 import server_app
 from fedbary.errors import SettingError
+from server_app import experiment
 from server_app.engine.inline import InlineGrid
 from server_app.roster import simulated
 
@@ -49,9 +50,9 @@ def test_a_failed_run_ends_the_process_of_a_simulation_and_no_other(
     engine, beside_ray, monkeypatch
 ):
     ended = []
-    monkeypatch.setattr(server_app, "is_simulated", lambda grid: engine)
-    monkeypatch.setattr(server_app, "_say", lambda error: None)
-    monkeypatch.setattr(server_app, "end_simulation", lambda: ended.append(True))
+    monkeypatch.setattr(experiment, "is_simulated", lambda grid: engine)
+    monkeypatch.setattr(experiment, "_say", lambda error: None)
+    monkeypatch.setattr(experiment, "end_simulation", lambda: ended.append(True))
     config = {"settings": "rule=RKBL"}
     with pytest.raises(SettingError):
         grid = InlineGrid(ClientApp(), 1, config)
