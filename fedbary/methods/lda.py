@@ -25,9 +25,10 @@ It assumes that all classes have the same covariance. If features are not Gaussi
 are too sure: `calibrate=temperature` corrects them. There may be fewer examples than features. A
 class without examples gets the mean of all.
 
-Messages: the network down; C + C d + d (d + 1)/2 numbers up, once. A further round adds clients that
-are new; a client's newest sums replace its earlier ones. The server keeps each client's sums. With `epsilon` a client adds Gaussian
-noise to its sums, and the server takes the nearest ones that examples could have.
+Messages: the network down; C + C d + d (d + 1)/2 numbers up, once. A further round adds clients
+that are new; a client's newest sums replace its earlier ones. The server keeps each client's sums.
+With `epsilon` a client adds Gaussian noise to its sums, and the server takes the nearest ones that
+examples could have.
 
 Cost: a client pays one pass and n d² products; the server some ten times d³.
 
