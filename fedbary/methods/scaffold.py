@@ -14,7 +14,8 @@ With clients S of a round, weighed by size, w_k, and η_g the server's rate,
     θ ← θ + η_g Σ_S w_k (y_k − θ),      c ← c + Σ_S (n_k/n) Δ_k.
 
 The paper's option II is c_k⁺ = c_k − c + (θ − y_k)/(K η) after K steps. Both are equal under plain
-SGD. Under momentum only the first is a mean of gradients. If clients have equal sizes, c moves by
+SGD. Only the first is a mean of gradients under momentum, too. If clients have equal sizes, c moves
+by
 |S|/N times the mean Δ_k, as published. All c start at 0, so the first round is FedAvg's.
 
 If c_k is the gradient at the common optimum, no client drifts. On quadratics many local steps end
