@@ -17,7 +17,7 @@ finds posteriors narrower than 0.55. It works for one to three weights: quotient
 are rough, and with ten weights the recursion diverged. The published width does not diverge, but it
 blurs what clients tell about one another.
 
-A site t_k cannot be narrower than q. If it is narrower in a weight, the quotient q/t_k is no
+An exact site t_k is never narrower than q. If one is narrower in a weight, the quotient q/t_k is no
 density there, and particles would run away. For such a weight
 
 - the client leaves q/t_k out, so its q_k is the prior times its own likelihood;
