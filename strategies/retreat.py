@@ -32,7 +32,7 @@ class Before:
     state : mapping
         The strategy's `state_dict` then.
     far : mapping of str to float
-        Clients whose replies stood out, and the multiple of their distance.
+        Clients whose replies stood out, each with its distance as a multiple of the usual one.
     """
 
     round: int
@@ -98,8 +98,8 @@ class Retreat:
 def standing_out(farness: Mapping[str, float]) -> dict[str, float]:
     """Return the clients whose replies stand out: far beyond the usual, and near the farthest.
 
-    So a hostile client cannot hide behind another hostile one, and an honest client that goes far
-    is not blamed if another goes ten times as far.
+    A hostile client thus cannot hide behind another hostile one. An honest client that goes far is
+    not blamed if another goes ten times as far.
     """
     if len(farness) < LEAST:
         return {}

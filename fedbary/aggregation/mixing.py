@@ -1,31 +1,32 @@
 """Defences before any rule: centred clipping, and nearest-neighbour mixing, of posteriors.
 
-Both work in (m, √v), where distances are Wasserstein-2 and the mean is its barycentre. With x_k a
-client's point, c the global model that it began from and u_k = x_k − c its update:
+Both work in (m, √v), where distances are Wasserstein-2 and the mean is its barycentre. Client k's
+point is x_k. It began from the global model c, so its update is u_k = x_k − c. There are K clients,
+of which h may be hostile. The steps are:
 
-- clipping shortens long updates to the median length, u_k ← min(1, r/‖u_k‖) u_k,
-  r = median ‖u_k‖, in m and in √v each by itself (Karimireddy, He and Jaggi, Learning from History
-  for Byzantine Robust Optimization, ICML 2021);
-- mixing then gives every client the mean of K − h points, of K clients of which h may be hostile.
-  These are its own point and those whose updates are most like its own in direction. If all updates
-  have one length, they are its nearest neighbours (Allouah et al., Fixing by Mixing, AISTATS 2023).
-- Points that still lie far out are clipped to the median distance from the middle, in m and in √v
-  each by itself too. The middle is the point whose distances from all sum to least.
+1. Clipping shortens long updates to the median length r = median ‖u_k‖, by
+   u_k ← min(1, r/‖u_k‖) u_k (Karimireddy, He and Jaggi, Learning from History for Byzantine Robust
+   Optimization, ICML 2021).
+2. Mixing replaces each point by the mean of K − h points: its own, and those whose updates are most
+   like its own in direction. If all updates have one length, these are its nearest neighbours
+   (Allouah et al., Fixing by Mixing, AISTATS 2023).
+3. Points that still lie far out are clipped to the median distance from the middle. The middle is
+   the point with the least sum of distances from all.
+4. The rule aggregates as usual.
 
-Lengths are taken in m and in √v separately. A hostile client could spend a joint length on m alone.
-If honest standard deviations move more than honest means, a client that scales its means would then
-go several times as far as any honest one.
+Lengths and distances are taken in m and in √v separately, because a hostile client could spend a
+joint length on m alone. If honest standard deviations move more than honest means, a client that
+scales its means would then go several times as far as any honest one.
 
-Neighbours are chosen by cosines, not by distances as in Allouah et al. If clients differ, small
-updates lie near all others, and the honest mean with its sign flipped is small. The similarity of
-two updates is the sum of their cosines in m and in √v. With a single cosine over both, a client
-that flips m would be hidden by a √v like everybody's.
+Cosines choose the neighbours here; in Allouah et al. distances do. If clients differ, small updates
+lie near all others, and the honest mean with its sign flipped is small. The similarity of two
+updates is the sum of their cosines in m and in √v. A single cosine over both would hide a client
+that flips m, if its √v is like everybody's.
 
-If h is 0, every point becomes the mean of all; then rule and weights have no effect.
+If h is 0, every point becomes the mean of all. Rule and weights then have no effect.
 
-Then the rule aggregates as usual. Every point after both steps is a weighted mean of the clients'
-points and c. So one pass over the replies computes all inner products, and a second one mixes and
-aggregates.
+Every point after these steps is a weighted mean of the clients' points and c. So one pass over the
+replies computes all inner products, and a second one mixes and aggregates.
 """
 
 from __future__ import annotations
@@ -47,14 +48,14 @@ _TIE = 1e-9
 
 @dataclass(frozen=True)
 class Mixing:
-    """The steps before a rule: clipping alone, or mixing too, and for how many hostile clients.
+    """The steps before a rule: clipping alone, or with mixing against so many hostile clients.
 
     Parameters
     ----------
     fraction : float
         The part of the clients that may be hostile, from 0 to below ½; h = ⌊fraction · K⌋.
     mixes : bool
-        True: neighbours are mixed.
+        True: clipping and mixing; False: clipping alone.
 
     Raises
     ------
@@ -80,8 +81,8 @@ class Mixing:
         Returns
         -------
         Tensor
-            (2, K, K); no number is negative, and no row sums to more than 1: the rest is the
-            centre's.
+            (2, K, K). No number is negative, and no row sums to more than 1: the rest of a row is
+            the weight of the centre c.
         """
         made = _kept(products.diagonal(dim1=1, dim2=2).sqrt()).diag_embed()
         if not self.mixes:
@@ -100,9 +101,10 @@ class Mixing:
 
 
 def distances_after(matrices: Tensor, products: Tensor) -> Tensor:
-    """Return the squared distances between the points that matrices make of updates, in m and √v.
+    """Return the squared distances between new points, in m and √v.
 
-    All are (2, K, K). The inner products of the new updates are M G Mᵀ, with G those of the old.
+    The new updates are `matrices` times the old ones, whose inner products are `products`. All are
+    (2, K, K). The new inner products are M G Mᵀ, with G the old ones.
     """
     made = matrices @ products @ matrices.mT
     own = made.diagonal(dim1=1, dim2=2)

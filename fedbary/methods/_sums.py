@@ -45,7 +45,7 @@ class LastLayer(NamedTuple):
 
 @dataclass(frozen=True)
 class SumsMethod(Method):
-    """A head from sums over the clients: of each client the newest that were admitted count.
+    """A head from the clients' sums; each client's newest admitted sums count.
 
     Parameters
     ----------

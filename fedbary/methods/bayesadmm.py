@@ -8,15 +8,15 @@ run's kl_weight, the paper's temperature τ,
              η_g ← (1 − α) mean_k η(q_k) + α (η₀ + Σ_k λ_k),      α = 1/(1 + ρ K).
 
 If all variances are equal and fixed, it is ADMM on the means. With ρ = 1, γ = 1/K and all clients
-in every round it is PVI with that damping. The defaults of both methods agree so for ten clients. A
+in every round it is PVI with that damping. So the defaults of both methods agree for ten clients. A
 fixed point has q_k = η_g for every client. It is the mean-field posterior of all data, with the
-likelihood to the power 1/κ; for linear models exactly. Convergence to it depends on γ. With ρ = 1
-all of our linear problems reached it, fastest at γ = 0.1. Small ρ with γ = 1 diverged.
+likelihood to the power 1/κ, and exact for linear models. Convergence to it depends on γ. All of our
+linear problems reached it with ρ = 1, fastest at γ = 0.1. Small ρ with γ = 1 diverged.
 
 It assumes that posteriors factorise, and that clients come back: K counts those that have ever
 replied. Deterministic tensors are averaged by size.
 
-Messages: to a client the global posterior and its cavity (4 numbers per Gaussian weight), back its
+Messages: down the global posterior and the client's cavity (4 numbers per Gaussian weight); up its
 posterior (2). Clients keep nothing.
 
 Cost: local steps cost what plain variational inference costs. The sites lie at the server, 2

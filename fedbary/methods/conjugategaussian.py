@@ -16,10 +16,10 @@ and the prediction for a new target is a Student's t of n degrees of freedom,
 Predictions mix `networks` draws of (w, b, s²); with more draws they approach that t. The model
 itself is ŵ, its bias, and the noise's variance.
 
-It assumes a linear target and one noise for all. It answers with wide intervals where rows are few.
+It assumes a linear target and one noise for all. Its intervals are wide where rows are few.
 
-Messages: the network down; up (d + 2)(d + 3)/2 numbers, once. A further round counts only clients
-that are new. The server keeps each client's sums.
+Messages: the network down; (d + 2)(d + 3)/2 numbers up, once. A further round adds clients that are
+new; a client's newest sums replace its earlier ones. The server keeps each client's sums.
 
 Cost: a client pays one pass and n d² products; the server some ten times d³.
 

@@ -17,17 +17,19 @@ finds posteriors narrower than 0.55. It works for one to three weights: quotient
 are rough, and with ten weights the recursion diverged. The published width does not diverge, but it
 blurs what clients tell about one another.
 
-A site t_k cannot be narrower than q. If it is, in a weight, the quotient q/t_k is no density and
-particles would run away. For such a weight
+An exact site t_k is never narrower than q. If one is narrower in a weight, the quotient q/t_k is no
+density there, and particles would run away. For such a weight
 
 - the client leaves q/t_k out, so its q_k is the prior times its own likelihood;
 - the server takes q_k for t_k, and the product of all sites, p_0 Π_k t_k / p_0, for q.
 
-If a quotient q_k/q would make a density wider than the prior, t_k stays and the server takes that
-product, too. It warns if the variances of q more than double in a round. This was tried on one
-weight and three clients of 8, 20 and 60 examples. With one client per round, means after 24 rounds
-were within .5 of the posterior's std (241 without the rule), and variances .5 to 1 of the
-posterior's. With all three per round means drift by up to 1 std, and variances fall to .2 to .65.
+If a quotient q_k/q would make a density wider than the prior, t_k stays, and the server takes that
+product, too. It warns if the variances of q more than double in a round.
+
+This rule was tried on one weight and three clients of 8, 20 and 60 examples, for 24 rounds. With
+one client per round, means were within .5 of the posterior's std (241 without the rule), and
+variances .5 to 1 of the posterior's. With all three per round means drift by up to 1 std, and
+variances fall to .2 to .65.
 
 It assumes few weights: in many dimensions SVGD's particles lie too close together. 20 of them have
 27 % of the variance of 10 weights, and 3 % of that of 100.

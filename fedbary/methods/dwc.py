@@ -5,16 +5,16 @@ times; the server takes K − 1 of them out,
 
     1/v = Σ_k 1/v_k − (K − 1)/v₀,      m = v (Σ_k m_k/v_k − (K − 1) m₀/v₀),
 
-where a v_k above v₀, which data cannot cause, counts as v₀: then 1/v ≥ 1/v₀. Clients are not
+where a v_k above v₀ counts as v₀, because data cannot cause it. So 1/v ≥ 1/v₀. Clients are not
 weighed by size, because more data already give a larger precision. Deterministic tensors are
 averaged by size.
 
 One round is exact, for any sizes, if local posteriors are exact and factorise. If features are
 correlated at the clients, the mean is shifted. PVI corrects this over rounds, but sends four
-numbers per weight down in place of two. With prior=normal each round solves the same problem from a
-better initialisation. With prior=global the last global posterior is the prior, and the data of
-every round count again: this is for clients with new data. With kl_weight κ below 1 the data count
-1/κ times, as everywhere.
+numbers per weight down in place of two. Each round solves the same problem with prior=normal, from
+a better initialisation. The last global posterior is the prior with prior=global, and the data of
+every round count again: this is for clients with new data. The data count 1/κ times if kl_weight κ
+is below 1, as everywhere.
 
 The product of K posteriors is narrower than each of them. A client that began with these variances
 would have to widen them K times in every round, and variances would fall from round to round. So
@@ -29,7 +29,7 @@ It assumes that local posteriors are right and factorise. Correlated features br
 
 Messages: the posterior once each way, 2 numbers per Gaussian weight, and n. Clients keep nothing.
 
-Cost: a client's round is plain variational inference; the server takes two sums.
+Cost: a client's round is plain variational inference; the server computes two sums.
 
 Use it for one round, or few, if the prior shall count once and PVI's 4 numbers per weight are too
 many.

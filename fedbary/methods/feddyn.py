@@ -1,4 +1,4 @@
-"""FedDyn: each client's loss is bent round by round until its optimum is that of all.
+"""FedDyn: a linear term bends each client's loss, until its optimum is that of all clients.
 
 Client k keeps h_k, at first 0, and minimises from the global θ
 
@@ -9,7 +9,7 @@ the clients of a round and N the number of all, the server takes
 
     h ← h − (α/N) Σ_S (y_k − θ),      θ ← (1/|S|) Σ_S y_k − h/α.
 
-ω_k weighs clients by size, as the authors' code does: of equal sizes it is 1. Clients' steps
+ω_k weighs clients by size, as the authors' code does. It is 1 for equal sizes. Clients' steps
 are the run's SGD on that objective divided by ω_k. Buffers are averaged by size.
 
 At a fixed point all y_k are θ, and h, the mean of the h_k, is 0. So θ is the optimum of all data,

@@ -1,4 +1,4 @@
-"""Federated expectation propagation: a site per client, the server goes along their changes.
+"""Federated expectation propagation: one site per client; the server steps along their changes.
 
 With natural parameters η = (m/v, 1/v), sites λ_k, C replies in a round and n_k examples at a
 client,
@@ -8,9 +8,9 @@ client,
     server:   u_k ← β u_k + (s/C) (η(q_k) − η_g),      λ_k ← λ_k + u_k,      η_g = Σ_k λ_k,
 
 with κ the run's kl_weight. The prior is in the likelihoods: c is the weight decay of each, and the
-whole prior's precision is c n/κ. The first rounds begin with a flat cavity. At a fixed point of
-Gaussians that factorise, η_g is the mean-field posterior of all data; for linear models exactly. It
-is PVI's recursion (see `PVI`) with momentum, and with the prior divided among the clients.
+whole prior's precision is c n/κ. The first rounds begin with a flat cavity. If Gaussians factorise,
+η_g at a fixed point is the mean-field posterior of all data, exact for linear models. This is PVI's
+recursion (see `PVI`) with momentum, and with the prior divided among the clients.
 
 The run's local inference finds the tilted distribution: natural_gradient is closest to the paper's
 NGVI.
@@ -18,7 +18,7 @@ NGVI.
 It assumes that posteriors factorise, and that clients come back. Deterministic tensors are averaged
 by size.
 
-Messages: to a client the global posterior and its cavity (4 numbers per Gaussian weight), back its
+Messages: down the global posterior and the client's cavity (4 numbers per Gaussian weight); up its
 posterior (2). Clients keep nothing.
 
 Cost: local steps cost what plain variational inference costs. The sites and their momentum lie at
@@ -30,7 +30,7 @@ Reference: Guo et al., Federated Learning as Variational Inference: A Scalable E
 Propagation Approach, ICLR 2023. Its code is HanGuo97/expectation-propagation. There the mean is the
 average of SGD's iterates, and the precision is found separately, for example by a Laplace
 approximation. Each likelihood counts 500 times (κ = 0.002 here). It starts at a checkpoint of
-FedAvg. The server has momentum for the sum and clients for their sites. So Σ λ_k differs from η_g
+FedAvg. The sum has momentum at the server, and each site at its client. So Σ λ_k differs from η_g
 if some clients are away. Here only the sites have momentum, and the two are equal.
 """
 

@@ -1,7 +1,8 @@
 """FedLAW: the server learns the clients' weights, and how much to shrink, on examples of its own.
 
-Clients train from the global model by the local inference. With logits a and a logarithm g the
-server takes the aggregate under a rule, and scales its means and point weights,
+Clients train from the global model by the local inference. The server learns logits a and a
+logarithm g. It takes the aggregate under a rule, with the weights softmax(a), and scales its means
+and point weights by e^g,
 
     q = rule(q_1 … q_K; softmax(a)),   θ = e^g θ_q,   (a, g) = argmin mean NLL of its own examples,
 

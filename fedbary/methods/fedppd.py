@@ -24,10 +24,10 @@ the student's three passes the teacher's answers and a step. The server keeps th
 
 Use it where a prediction must cost one pass.
 
-The paper has one pass of the student per epoch and half of the teacher's rate here (0.055 on
-CIFAR-10). That takes a hundred rounds or more. Its student is larger than the teacher; here both
-are the run's network. The paper also distils at the server, as FedBE does; that is left out, for
-the mean is its default.
+The paper has one pass of the student per epoch, and a teacher's rate of half the default here
+(0.055 on CIFAR-10). That takes a hundred rounds or more. Its student is larger than the teacher;
+here both are the run's network. The paper also distils at the server, as FedBE does; that is left
+out, for the mean is its default.
 
 Mini-batches of B examples add noise at this rate. With h the curvature of the mean NLL, the
 teacher's temperature is T + (η/2) h n_k/(2B). That is about 2 for n_k = 1080, B = 32 and h = 1. It

@@ -5,8 +5,8 @@ A client minimises
     mean NLL_k(θ) + ½ μ ‖θ − θ_g‖²
 
 from θ_g. (It is the square of the norm, not the norm.) The server averages by size. The term is the
-prior N(θ_g, 1/(n_k μ)) per weight. It keeps clients whose data differ from drifting apart in many
-local steps, but makes steps smaller: μ = 0 is FedAvg, with a large μ nothing moves.
+prior N(θ_g, 1/(n_k μ)) per weight. If clients' data differ, it keeps them from drifting apart in
+many local steps. It also makes steps smaller: μ = 0 is FedAvg, and with a large μ nothing moves.
 
 It assumes that a good common model lies near the global one, and point weights; the prediction is a
 point.

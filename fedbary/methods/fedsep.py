@@ -5,10 +5,10 @@ With the tilted distributions of `FedEP`, w_k = n_k/n and C replies in a round,
     cavity:   π_k = (1 − w_k) η_g,
     server:   u ← β u + (s/C) Σ_k (η(q_k) − η_g),      η_g ← η_g + u.
 
-A client's site is approximated by its share of the whole. L_k is what a likelihood adds. If L_k
-does not depend on the cavity, the distance to η_g = Σ L_k shrinks by 1 − s/K per round without
-momentum. That holds for linear models of independent features. In general the fixed point is not
-that of EP.
+A client's site is approximated by its share of the whole. L_k are the natural parameters that
+client k's likelihood adds. If they do not depend on the cavity, the distance to η_g = Σ L_k shrinks
+by 1 − s/K per round without momentum. Linear models of independent features are such a case. The
+fixed point is not that of EP in general.
 
 It assumes that a client's site is its share of the whole, which holds if clients' data are alike.
 Deterministic tensors are averaged by size.
@@ -22,7 +22,7 @@ weight, however many clients there are.
 Use it for a federation of many clients, where PVI and FedEP hold too much.
 
 Reference: Guo et al., Federated Learning as Variational Inference: A Scalable Expectation
-Propagation Approach, ICLR 2023; how its code differs stands in `FedEP`.
+Propagation Approach, ICLR 2023; `FedEP` says how its code differs.
 """
 
 from __future__ import annotations

@@ -34,12 +34,12 @@ It assumes that the loss is quadratic in the last layer, and that all clients ha
 features.
 
 Messages: 1 model down; up 1 and G. A full G has p (p + 1)/2 numbers (8 models of the cnn: p = 850),
-and more than `most_weights` are refused. To clients that score, the drawn last layers: so
-`calibrate=temperature` fits what predicts. Clients keep nothing.
+and more than `most_weights` are refused. Clients that score also receive the drawn last layers, so
+that `calibrate=temperature` fits what predicts. Clients keep nothing.
 
-Cost: full takes p² numbers and one pass of a client. It takes K p³ products of the server for RKLB,
-and some ten times K p³ for WB. For ten clients of the cnn that is 1 s and 20 s a round on a core.
-The others take d² numbers and d³. The server keeps the draws, of full C too.
+Cost: `full` costs a client one pass and p² numbers. It costs the server K p³ products for RKLB, and
+some ten times K p³ for WB: 1 s and 20 s a round for ten clients of the cnn, on a core. The other
+structures cost d² numbers and d³ products. The server keeps the draws, and C if it is full.
 
 Use it where weights of the last layer are correlated: full for tables and small heads, the others
 for features of a pretrained network.

@@ -1,12 +1,12 @@
 """LDA: linear discriminants from clients' sums, in one round, exact under any split.
 
 A client sends three means over its examples: the classes' shares, the features φ by class, and the
-products φ φᵀ as a triangle. The server adds. Class c has n_c examples with mean m_c, m is the mean
-of all, W the scatter within the classes. The model is
+products φ φᵀ as a triangle. The server adds these. Class c has n_c examples with mean m_c, m is the
+mean of all, and W the scatter within the classes. The model is
 
     φ | c ~ N(μ_c, Σ),    μ_c ~ N(m, Σ/κ),    Σ ~ inverse Wishart(ν, Ψ),    Ψ = (ν − d − 1) τ I,
 
-with τ = tr S/(n d), S = W + Σ_c n_c κ/(n_c + κ) (m_c − m)(m_c − m)ᵀ. ν has the largest evidence,
+with τ = tr S/(n d), S = W + Σ_c n_c κ/(n_c + κ) (m_c − m)(m_c − m)ᵀ. ν maximises the evidence,
 
     log p = ½ d Σ_c log κ/(κ + n_c) + ½ ν log|Ψ| − ½ (ν + n) log|Ψ + S|
             + log Γ_d(½ (ν + n)) − log Γ_d(½ ν) − ½ n d log π.
@@ -22,12 +22,13 @@ So neither needs held-out labels. The posterior means
 give the logits φᵀ Σ⁻¹ μ_c − ½ μ_cᵀ Σ⁻¹ μ_c + log π_c: a linear layer, which is the model.
 
 It assumes that all classes have the same covariance. If features are not Gaussian, probabilities
-are too sure: `calibrate=temperature` corrects them. A class without examples gets the mean of all.
-There may be fewer examples than features.
+are too sure: `calibrate=temperature` corrects them. There may be fewer examples than features. A
+class without examples gets the mean of all.
 
-Messages: the network down; up C + C d + d (d + 1)/2 numbers, once. A further round counts only
-clients that are new. The server keeps each client's sums. With `epsilon` a client adds Gaussian
-noise to its sums, and the server takes the nearest ones that examples could have.
+Messages: the network down; C + C d + d (d + 1)/2 numbers up, once. A further round adds clients
+that are new; a client's newest sums replace its earlier ones. The server keeps each client's sums.
+With `epsilon` a client adds Gaussian noise to its sums, and the server takes the nearest ones that
+examples could have.
 
 Cost: a client pays one pass and n d² products; the server some ten times d³.
 

@@ -7,9 +7,9 @@ minimises
 
 from the global model, and the server averages by size. The sum Σ_k w_k log(M − ℓ_k) is the
 logarithm of a Nash product of the utilities M − ℓ_k. Its optimum is proportionally fair. The
-gradient is that of ℓ times M/(M − ℓ), from 1 at ℓ = 0 to M/ε, so clients with large losses have
-more influence. Batches with a loss above M − ε, as of an untrained network, count as under FedAvg.
-M → ∞ is FedAvg.
+gradient is that of ℓ times M/(M − ℓ), from 1 at ℓ = 0 to M/ε. So clients with large losses have
+more influence. Batches with a loss above M − ε, such as an untrained network's, count as under
+FedAvg. M → ∞ is FedAvg.
 
 It assumes losses between 0 and M, such as a classifier's. A regression's loss may be negative;
 clients with little noise then have less influence. The prediction is a point.

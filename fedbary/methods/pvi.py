@@ -5,9 +5,9 @@ With natural parameters η = (m/v, 1/v), prior η₀ and sites λ_k,
     η_g = η₀ + Σ_k λ_k,      q_k = argmin_q E_q[NLL_k] + KL(q ‖ η_g − λ_k),
     λ_k ← λ_k + γ (η(q_k) − η_g).
 
-The prior of a client is the cavity, everything but its own data: it counts once, and local
-posteriors need no weights by size. A fixed point over Gaussians that factorise is the mean-field
-posterior of all data; for linear models exactly (mean and diagonal of the precision).
+A client's prior is the cavity: everything but its own data. So the prior η₀ counts once, and local
+posteriors need no weights by size. If Gaussians factorise, a fixed point is the mean-field
+posterior of all data. It is exact for linear models, in the mean and the precision's diagonal.
 
 It assumes that posteriors factorise, and that clients come back: a site stays until its client
 replies again. Deterministic tensors have no site: they are averaged by size.
@@ -17,20 +17,19 @@ posterior (2). Clients keep nothing, so after a refused or lost reply both sides
 
 Cost: local steps cost what plain variational inference costs. The server holds the sites, 2 numbers
 per weight and client. Synchronous rounds need damping, so many clients per round make it slow. The
-first round needs none: sites are empty, so no two clients explain the same data twice. With
-`undamped_start=true` all sites move the whole way in it. If posteriors factorise, that is the
-result.
+first round needs none: sites are empty, so no two clients explain the same data. All sites move the
+whole way in it with `undamped_start=true`. If posteriors factorise, that is already the result.
 
 Use it where the prior shall count once and clients are few: it is variational inference on all
 data. On features of a pretrained network take `inference=laplace`.
 
 `inference=laplace` is PVI of the last layer's point weights. A client finds the mode of its tilted
-posterior by L-BFGS, so there is no step size. Its site is the likelihood's expansion there. The
-first round is undamped. Full sites stay undamped and converge as Newton's method does. Shared ones
-stay undamped, too, and are slow. The others are damped by Aitken's rule, which has nothing to
-choose; diagonal ones would diverge without it. Initialisation by LDA's head did not pay: an
-expansion there is poor, because its probabilities are too sure. The parameter `covariance` says how
-a site holds its precision, for C classes and d features:
+posterior by L-BFGS, without a step size. Its site is the likelihood's expansion there. All sites
+move the whole way in the first round. Full ones always do, and converge as Newton's method does.
+Shared ones always do, too, and are slow. Aitken's rule damps the others, with nothing to choose;
+diagonal ones would diverge without it. LDA's head as initialisation did not pay: its probabilities
+are too sure, so an expansion there is poor. The parameter `covariance` is the form of a site's
+precision, for C classes and d features:
 
     diagonal    2 C d numbers
     kronecker   C d + d²/2 + C²/2
@@ -70,7 +69,8 @@ class PVI(SiteMethod):
     damping : float
         γ, the part of the way that a site moves. 0, the default: 1 over the number of replies of a
         round. Synchronous rounds then converge, and one client a round moves all the way. Laplace
-        sites move all the way; diagonal and kronecker ones after the first round by Aitken's rule.
+        sites move all the way in the first round; 0 then means all the way for full and shared
+        ones, and Aitken's rule for the others.
     undamped_start : bool
         True: the first round that counts moves its sites all the way, γ = 1.
     prior_std : float

@@ -5,8 +5,8 @@ and B (C, d) holds the sums of the indicators' products with them. The model is
 
     y_c = w_cᵀ (φ − m) + b_c + ε,    w_c ~ N(0, s²/λ),    ε ~ N(0, s²),    b_c free,
 
-with a prior of s² that is worth one unexplained example. Then W = B (A + λ)⁻¹, and b are the
-classes' shares. λ is the point of a grid with the largest evidence:
+with a prior of s² that is worth one unexplained example. The result is W = B (A + λ)⁻¹, and b are
+the classes' shares. λ is the value of a grid with the largest evidence:
 
     log p = −½ C Σ_i log (e_i + λ)/λ − ½ C n log Q + constant,
     Q = (1 + 1/n) Σ_ic y_ic² − Σ_i ‖B v_i‖²/(e_i + λ),
@@ -20,7 +20,7 @@ linear layer that is the model.
 It assumes that least squares separate the classes. `calibrate=temperature` corrects its
 probabilities.
 
-Messages: as of LDA, C + C d + d (d + 1)/2 numbers up, once. The server keeps them.
+Messages: those of LDA, C + C d + d (d + 1)/2 numbers up, once. The server keeps them.
 
 Cost: a client pays one pass and n d² products; the server some ten times d³.
 
@@ -43,8 +43,8 @@ from fedbary.methods.shared.method import Tensors
 from fedbary.predictive.mahalanobis import Background
 
 LAMBDAS = tuple(10 ** (step / 20) for step in range(-120, 21))
-"""The values of λ that are tried, in the unit of the trace of A; less would be lost in the rounding
-of the sums.
+"""The values of λ that are tried, in the unit of the trace of A; smaller ones would be lost in the
+rounding of the sums.
 """
 
 PROBIT = 1.702 / math.sqrt(2)

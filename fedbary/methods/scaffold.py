@@ -13,16 +13,17 @@ With clients S of a round, weighed by size, w_k, and η_g the server's rate,
 
     θ ← θ + η_g Σ_S w_k (y_k − θ),      c ← c + Σ_S (n_k/n) Δ_k.
 
-The paper's option II is c_k⁺ = c_k − c + (θ − y_k)/(K η) after K steps. It is the same by plain
-SGD; a mean of gradients is one with momentum too. With equal sizes c moves by |S|/N times the mean
-Δ_k, as published. All c start at 0, so the first round is FedAvg's.
+The paper's option II is c_k⁺ = c_k − c + (θ − y_k)/(K η) after K steps. Both are equal under plain
+SGD. Only the first is a mean of gradients under momentum, too. If clients have equal sizes, c moves
+by
+|S|/N times the mean Δ_k, as published. All c start at 0, so the first round is FedAvg's.
 
 If c_k is the gradient at the common optimum, no client drifts. On quadratics many local steps end
 at the optimum of all data; FedAvg's do not. Buffers, as batch norm's, have no control variate and
 are averaged.
 
 It assumes point weights, clients that come back, and gradients that change little from round to
-round: the c_k of a client that is seldom asked is outdated. The prediction is a point.
+round. The c_k of a client that is seldom asked is outdated. The prediction is a point.
 
 Messages: the model and c down, the model and Δ_k up: twice what FedAvg sends. A client keeps c_k,
 of its last admitted reply.

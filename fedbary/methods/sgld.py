@@ -9,7 +9,7 @@ It assumes what SGHMC assumes.
 
 Messages: 1 model down, M up. Clients keep nothing.
 
-Cost: as SGHMC.
+Cost: that of SGHMC.
 
 Use it to compare with papers that sample by SGLD; SGHMC moves farther in as many steps.
 

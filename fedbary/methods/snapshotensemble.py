@@ -19,8 +19,8 @@ Messages: the model once each way, as under the rule. Clients that score predict
 examples are also sent the M snapshots. Clients keep nothing.
 
 Cost: a client's round is the local inference; the server keeps M models. A prediction takes as many
-draws as that of one posterior, behind M passes of what lies before the first Gaussian layer; of
-point weights it takes M passes.
+draws as that of one posterior, and M passes through the layers before the first Gaussian one. It
+takes M passes of networks with point weights.
 
 Use it if there are many rounds: it spends the budget of one long training on several networks.
 

@@ -3,7 +3,7 @@
 A network is a module of this package whose name has no leading underscore. It defines
 
 ``Parameters``
-    a frozen dataclass of what the network can be told, with defaults;
+    a frozen dataclass of the network's parameters, with defaults;
 ``make(shape, outputs, parameters)``
     the network, an ``nn.Module``, for inputs of a shape without the batch, (C, H, W) or (D,), and
     with so many outputs, its weights drawn from PyTorch's default generator;

@@ -14,7 +14,7 @@ LAYERS = ("output",)
 
 @dataclass(frozen=True)
 class Parameters:
-    """The model can be told nothing."""
+    """The model has no parameters."""
 
 
 def make(shape: Sequence[int], outputs: int, parameters: Parameters) -> nn.Sequential:

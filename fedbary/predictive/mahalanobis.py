@@ -1,15 +1,17 @@
 """Distance of an input from every class, relative to all data: relative Mahalanobis distance.
 
-Classes are Gaussians N(μ_c, Σ) of features φ with shares w_c. The background is the Gaussian with
-their mixture's mean m and covariance Σ₀ = Σ + Σ_c w_c δ_c δ_cᵀ, δ_c = μ_c − m. The distance is
+Classes are Gaussians N(μ_c, Σ) of features φ with shares w_c. The background is one Gaussian of all
+data: it has the mean m of the classes' mixture, and the covariance Σ₀ = Σ + Σ_c w_c δ_c δ_cᵀ with
+δ_c = μ_c − m. The distance is
 
     min_c (φ − μ_c)ᵀ Σ⁻¹ (φ − μ_c) − (φ − m)ᵀ Σ₀⁻¹ (φ − m).
 
-Σ₀ differs from Σ in the span of the δ_c alone. With u_c = δ_cᵀ Σ⁻¹ (φ − m) and G = δ Σ⁻¹ δᵀ it is
+Σ₀ differs from Σ in the span of the δ_c alone. So the distance follows from the numbers
+u_c = δ_cᵀ Σ⁻¹ (φ − m). With G = δ Σ⁻¹ δᵀ and W = diag(w) it is
 
-    min_c (G_cc − 2 u_c) + uᵀ (W⁻¹ + G)⁻¹ u,    W = diag(w),
+    min_c (G_cc − 2 u_c) + uᵀ (W⁻¹ + G)⁻¹ u,
 
-This is a function of u alone, and u follows from linear discriminants of φ.
+and u is a linear function of the logits of linear discriminants.
 
 Reference: Ren et al., A Simple Fix to Mahalanobis Distance for Improving Near-OOD Detection, 2021.
 """
@@ -25,14 +27,14 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class Background:
-    """Distance from a network's logits, over the K classes that some client holds.
+    """Distance from a network's logits, over the K classes of which a client holds examples.
 
     Attributes
     ----------
     turn : Tensor
-        (K, C), and
+        Matrix in u = turn · logits + shift, (K, C).
     shift : Tensor
-        (K,), with u = turn · logits + shift.
+        Vector in the same formula, (K,).
     gram : Tensor
         G, (K, K).
     shares : Tensor

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class Task(OwnSettings, ABC):
-    """A task under a run's settings; it holds nothing else.
+    """A task: it holds the run's settings, and nothing else.
 
     Attributes
     ----------
@@ -51,10 +51,10 @@ class Task(OwnSettings, ABC):
     counts_classes : bool
         True if the answer to a question counts the examples of each class.
     known_metrics : mapping of str to (float, float)
-        Clients' metrics beside those of all tasks that are recorded, each with its least and its
+        Clients' metrics that are recorded, beside those of all tasks; each with its least and its
         largest value.
     curves : tuple of Curve
-        Scores whose course is drawn.
+        Scores that are drawn over the rounds.
     """
 
     by_split = False
@@ -86,12 +86,12 @@ class Task(OwnSettings, ABC):
     def check(self, own_data: bool) -> None:
         """Raise a SettingError if the data, the model or the split cannot be had.
 
-        With `own_data` at the sites there is no split.
+        There is no split if sites have `own_data`.
         """
 
     @abstractmethod
     def signature(self) -> Signature:
-        """Return the signature that the settings or the server's data say."""
+        """Return the signature of the data, by the settings or by the server's own data."""
 
     @abstractmethod
     def signature_from(self, config: Mapping[str, Any]) -> Signature:
@@ -116,7 +116,7 @@ class Task(OwnSettings, ABC):
         return ()
 
     def digest(self, clients: int = 0) -> Digest | None:
-        """Return the digest of the settings' data, dealt to so many clients; None without data."""
+        """Return the digest of the settings' data, dealt to `clients`; None without data."""
         if self.settings.dataset == "none":
             return None
         held, layout = self.held, self.signature().config()
@@ -153,7 +153,7 @@ class Task(OwnSettings, ABC):
         """Return the mean negative log-likelihood of (outputs, targets), in nats."""
 
     def seen(self, shard: Shard, folder: str = "") -> Shard:
-        """Return a shard of inputs in their own units as `prepared` takes it.
+        """Return a shard in the form that `prepared` takes; its inputs come in their own units.
 
         Results that take long to compute are kept in a folder, by default the settings' `data_dir`.
         """
@@ -164,7 +164,7 @@ class Task(OwnSettings, ABC):
         return shard
 
     def augments(self, site: Site) -> Augment:
-        """Random changes of a site's inputs in training."""
+        """Return the random changes of a site's inputs in training."""
         return False
 
     def strata(self, targets: Tensor) -> Tensor:
@@ -176,7 +176,10 @@ class Task(OwnSettings, ABC):
         return []
 
     def scored_by_clients(self, facts: Facts) -> tuple[Tensor, Tensor] | None:
-        """Return the server's inputs, as the model takes them, and targets, which score models."""
+        """Return inputs and targets of the server's on which clients score models; None: on none.
+
+        The inputs are as the model takes them.
+        """
         return None
 
     def client_scores(
@@ -216,15 +219,15 @@ class Task(OwnSettings, ABC):
     def ask_after(
         self, members: Mapping[str, Tensor], last: Mapping[str, Any]
     ) -> Dialogue[dict[str, Any]]:
-        """Ask the sites of a round after it; return what the round's line has of it.
+        """Ask a round's sites after the round; return the entries for the round's line.
 
         Parameters
         ----------
         members
-            The clients' networks, stacked, if the method keeps them; each site is asked at its own
-            place. Without networks no site is asked.
+            The clients' networks, stacked, if the method keeps them. Each site is told its place in
+            the stack. Without networks no site is asked.
         last
-            The line of the round before; at first none.
+            The line of the round before; empty at first.
         """
         return {}
         yield
@@ -240,7 +243,7 @@ class Task(OwnSettings, ABC):
     def summary(
         self, trained: Sequence[ClientMetrics], held_out: Sequence[ClientMetrics]
     ) -> dict[str, Any]:
-        """Return the entries of the round's line on all clients' metrics."""
+        """Return the entries of the round's line that sum up all clients' metrics."""
         return {}
 
     def pictures_of_clients(self, line: Mapping[str, Any]) -> Iterable[tuple[str, Figure]]:
@@ -255,7 +258,7 @@ class Task(OwnSettings, ABC):
 
     @abstractmethod
     def predict(self, outcome: Outcome, x: Any, facts: Facts, seed: int) -> Any:
-        """Predict inputs in their own units, a tensor; texts may be given as they are."""
+        """Predict inputs: a tensor in their own units, or texts as they are."""
 
     @abstractmethod
     def graph(self, outcome: Outcome, facts: Facts, seed: int) -> Graph:

@@ -33,7 +33,7 @@ from fedbary.tasks import Outcome, Signature, Task, groups, task_of
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """A federation's model and all that its use needs; Flower is not needed.
+    """A federation's model, and all that is needed to use it; it needs no Flower.
 
     Attributes
     ----------
@@ -45,7 +45,7 @@ class Trained:
     members : mapping of str to Tensor
         The networks that predict together, (K, *shape) by name; empty for most methods.
     settings : Settings
-        The run's.
+        The run's settings.
     signature : Signature
         Shape and classes of images, or the columns of a table.
     facts : mapping of str to Tensor
@@ -55,7 +55,7 @@ class Trained:
     data : Digest or None
         Digest of the data; None if the run's folder has none.
     background : Background or None
-        Computes how far inputs lie from all classes; None for most methods.
+        The Gaussians that tell how far inputs lie from every class; None for most methods.
     sites : mapping of str to HeldOut
         Each site's histograms by its name; empty if the run has no conformal sets.
     """
@@ -89,7 +89,7 @@ class Trained:
         level
             Above 0 and below 1; by default the run's.
         site
-            The site that they are for, see `Thresholds.of_site`; by default all sites together.
+            The site for which they are, see `Thresholds.of_site`; by default all sites together.
 
         Raises
         ------
@@ -230,17 +230,22 @@ class Trained:
         level: float | None = None,
         site: str | None = None,
     ) -> None:
-        """Write an ONNX file that predicts as `predict` does on a CPU, with the networks drawn now.
+        """Write an ONNX file of networks drawn now; it predicts as `predict` does on a CPU.
 
-        Its input ``x`` has any number of examples. They are images (N, C, H, W), float32, bytes
-        divided by 255; or a table's features (N, D), float64, in their own units, which the graph
-        standardises; or tokens of texts (N, L), int32, −1 after a text's end. Outputs for classes
-        are ``probs`` (N, classes), ``entropy`` and ``epistemic`` (N,), in nats, and each network's
-        probabilities ``networks`` (S, N, classes). Outputs for numbers are ``mean``, ``var`` and
-        ``epistemic`` (N,), and each network's mean ``networks`` (S, N), in the target's units. The
-        file's metadata names classes and features. A run with conformal sets also has the output
-        ``set``, (N, classes) bool, or ``low`` and ``high`` (N,), as `sets` and `intervals` return
-        them. That needs the run's own number and seed of networks.
+        The input ``x`` has any number N of examples:
+
+        - images (N, C, H, W), float32, bytes divided by 255;
+        - features of a table (N, D), float64, in their own units; the graph standardises them;
+        - tokens of texts (N, L), int32, −1 after a text's end.
+
+        The outputs for classes are ``probs`` (N, classes), ``entropy`` and ``epistemic`` (N,), in
+        nats, and each network's probabilities ``networks`` (S, N, classes). The outputs for numbers
+        are ``mean``, ``var`` and ``epistemic`` (N,), and each network's mean ``networks`` (S, N),
+        in the target's units. The file's metadata names classes and features.
+
+        A run with conformal sets also has the output ``set`` (N, classes), bool, or ``low`` and
+        ``high`` (N,), as `sets` and `intervals` return them. This needs the run's own networks: its
+        number of draws, and its seed.
 
         Parameters
         ----------
@@ -249,7 +254,7 @@ class Trained:
         samples, seed
             As in `predict`. 0 samples: the network of the posterior's means alone.
         level, site
-            As for `thresholds`; they are of the sets or intervals.
+            As in `thresholds`, for the sets or intervals.
 
         Raises
         ------

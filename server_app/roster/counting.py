@@ -14,7 +14,7 @@ NAMED = 10
 
 
 def expected(clients: int, members: Iterable[Member]) -> int:
-    """Return the commonest number of nodes that members and the setting `clients` name.
+    """Return the number of nodes that most members, and the setting `clients`, name.
 
     A tie goes to the largest, so that one member cannot shorten the wait.
     """

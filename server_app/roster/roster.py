@@ -38,9 +38,9 @@ class Roster:
     settings : Settings
         The run's settings.
     signature : Signature
-        Layout that every site's data must fit; the nodes are told.
+        Layout that every site's data must fit; each node is told.
     keys : mapping of str to SiteKey
-        The `keys` of the run that goes on.
+        The `keys` of the run that this one resumes.
     simulated : bool
         True for nodes of Flower's simulation engine.
     forgotten : set of str
@@ -89,7 +89,7 @@ class Roster:
         return member.name if member else self._claims.registered(node_id)
 
     def called(self, node_id: int) -> str:
-        """Return a node's names in a message: its names, if it has any, and its id."""
+        """Return what messages call a node: its names, if it has any, and its id."""
         name, registered = self.name(node_id), self._claims.registered(node_id)
         if name is None:
             return f"node {node_id}"
@@ -109,11 +109,11 @@ class Roster:
     def gather(self) -> None:
         """Wait for the federation's nodes and ask each for its data.
 
-        It waits for the number of partitions that most members name. The setting `clients` counts
-        as one more vote; sites with data of their own vote for it too. Flower starts the server
-        before all nodes are registered: without the wait, round 1 would train only some of them.
-        Nodes that answer with an error are left out with a warning. Nodes that are absent after
-        `round_timeout` are left out until they come.
+        It waits for as many nodes as most votes say. A member votes for its number of partitions,
+        or for the setting `clients` if it has data of its own. The setting itself is one more vote.
+        Flower starts the server before all nodes are registered: without the wait, round 1 would
+        train only some of them. Nodes that answer with an error are left out with a warning. Nodes
+        that are absent after `round_timeout` are left out until they come.
 
         Raises
         ------

@@ -12,8 +12,8 @@ from strategies.internals import log
 GRACE_SECONDS = 120.0
 """Seconds to wait for further nodes when all present ones cannot take part.
 
-If the server was killed while it sent a node a message, the node hears nothing else until Flower
-has missed two heartbeats of the server, a minute.
+A node may be silent for a minute if the server was killed while it sent that node a message: the
+node hears nothing else until Flower has missed two of the server's heartbeats.
 """
 
 LOG_SECONDS = 30.0
