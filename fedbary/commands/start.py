@@ -102,8 +102,8 @@ def deploy(words: list[str], sites: list[Path]) -> None:
             run_lab(prepared, sites)
         except Stopped:
             going_on = shlex.join([f"output={folder}", "resume=last"])
-            said = f"repeat the command with {going_on} to continue"
-            raise _stopped(folder, said) from None
+            again = f"repeat the command with {going_on} to continue"
+            raise _stopped(folder, again) from None
     print(f"Results: {prepared.output}")
 
 
