@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from logging import INFO, WARNING
+from statistics import median
 from typing import Any
 
 import torch
@@ -85,7 +87,8 @@ def _histograms(
     for node in nodes:
         if node not in answers:
             log(WARNING, "%s sent no histogram and is left out of the sets", roster.called(node))
-    sites = {}
+    sites, ratio = {}, recorder.settings.weight_bound or math.inf
+    usual = median(held.examples for held in answers.values()) if answers else 0
     for member in roster.members:
         if (held := answers.get(member.node_id)) is None:
             continue
@@ -97,6 +100,9 @@ def _histograms(
                 held.examples,
                 member.num_held_out,
             )
+        elif held.examples > ratio * usual:
+            said = "%s holds out %d examples and is left out: max_weight_ratio=%g, the median is %g"
+            log(WARNING, said, roster.called(member.node_id), held.examples, ratio, usual)
         elif member.num_held_out:
             sites[member.name] = held
     return sites

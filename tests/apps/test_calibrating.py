@@ -146,14 +146,27 @@ def nothing(metrics):
     del metrics["cells"]
 
 
-@pytest.mark.parametrize("lie", [doubled, unequal, beyond, negative, nothing])
+def no_number(metrics):
+    metrics["counts"] = [math.nan for _ in metrics["counts"]]
+
+
+def huge(metrics):
+    """One example a million times; the site has said before that it holds out so many."""
+    for name in ("cells", "risk-cells"):
+        metrics[name] = metrics[name][:1]
+    metrics["counts"] = metrics["risk-counts"] = [10**6]
+
+
+@pytest.mark.parametrize("lie", [doubled, unequal, beyond, negative, nothing, no_number, huge])
 def test_a_site_whose_histogram_is_not_of_what_it_holds_is_left_out_by_name(lie, tmp_path, caplog):
     def spoil(action, reply):
         metrics = reply.content.metric_records["metrics"]
         if action == "ask" and "counts" in metrics and "cells" in metrics:
             lie(metrics)
+        if action == "query" and lie is huge:
+            metrics["num-held-out"] = 10**6
 
-    run_with_a_hostile_site(settings(), tmp_path / "run", spoil, partition=1)
+    run_with_a_hostile_site(settings(max_weight_ratio=3.0), tmp_path / "run", spoil, partition=1)
     assert kept(tmp_path / "run")["sites"].keys() == {"partition 0", "partition 2"}
     said = [line.getMessage() for line in caplog.records if "left out" in line.getMessage()]
     assert len(said) >= 1 and all("partition 1" in line for line in said)
