@@ -20,7 +20,7 @@ from client_app.job import job_of
 from client_app.same_data import require_same_data, say_whether_compared
 from client_app.scoring import evaluation_scores, scoring_seed
 from fedbary.errors import SettingError
-from fedbary.predictive.conformal import QUESTION
+from fedbary.predictive.conformal import QUESTION, SIZES
 from fedbary.runs.ending import spare_imports
 from fedbary.settings.config import Settings
 from fedbary.tasks import Signature, Tested, task_of
@@ -74,7 +74,7 @@ def ask(message: Message, context: Context) -> Message:
         raise Withheld(f"this site withholds its answer about {question}")
     tensors = message.content.array_records.get("tensors")
     told = tensors.to_torch_state_dict() if tensors is not None else {}
-    if question == QUESTION:
+    if question in (QUESTION, SIZES):
         model = _model(job.node.settings, job.signature)
         answer = answer_of_held_out(job, model, config, told)
     else:

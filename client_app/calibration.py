@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from client_app.job import Job
 from fedbary.parts.parameters import told
 from fedbary.predictive import Predictive
-from fedbary.predictive.conformal import QUESTION
+from fedbary.predictive.conformal import QUESTION, SIZES
+from fedbary.scores.coverage import moments
 from fedbary.seeds import seed_of_draws
 from fedbary.settings.task_words import OfGuarantees
-from fedbary.tasks import held_out
+from fedbary.tasks import groups, held_out, hits_and_sizes
 
 
 def kinds_told(job: Job, question: str) -> set[str]:
     """Return the words of `withhold` that forbid the answer to a question."""
-    if question != QUESTION:
+    if question not in (QUESTION, SIZES):
         return {"label-counts"} if job.task.counts_classes else set()
     by_class = told(OfGuarantees, job.node.settings).conformal_by == "class"
     return {"scores", "label-counts"} if by_class else {"scores"}
@@ -27,7 +29,9 @@ def kinds_told(job: Job, question: str) -> set[str]:
 def answer_of_held_out(
     job: Job, model: nn.Module, config: Mapping[str, Any], tensors: Mapping[str, Tensor]
 ) -> dict[str, Any]:
-    """Return the histograms of scores and uncertainties on the site's holdout.
+    """Return the histograms of scores and uncertainties on the holdout, or the sizes of its sets.
+
+    Of the sizes the answer has mean and standard deviation alone.
 
     The networks are those that `fedbary predict` draws, so that all scores are of one predictor.
 
@@ -36,7 +40,8 @@ def answer_of_held_out(
     job, model
         The site's, and the network of the run.
     config, tensors
-        Of the question: how members are pooled, the noise that is added, and what predicts.
+        Of the question: how members are pooled, the noise that is added, and what predicts; the
+        thresholds, where sizes are asked for.
     """
     settings, own = job.node.settings, job.held
     if not len(own.y_held_out):
@@ -45,5 +50,9 @@ def answer_of_held_out(
     model.load_state_dict({**by.model})
     seed = seed_of_draws(settings.seed)
     prediction = job.task.predicted(model, job.shard.x_held_out, job.facts, seed, by)
-    by_own = prediction, own.x_held_out, own.y_held_out
-    return {**held_out(settings, job.signature, *by_own).told()}
+    x, y = own.x_held_out, own.y_held_out
+    if config["question"] == QUESTION:
+        return {**held_out(settings, job.signature, prediction, x, y).told()}
+    bins, rows = torch.tensor(config["bins"]), groups(settings, job.signature, x)
+    _, sizes = hits_and_sizes(settings, bins, prediction, y, rows)
+    return dict(zip(("mean", "std"), moments(sizes), strict=True))

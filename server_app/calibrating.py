@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from logging import INFO, WARNING
+from statistics import median
 from typing import Any
 
 import torch
@@ -13,11 +16,11 @@ from fedbary.figures.set_sizes import set_size_picture
 from fedbary.figures.spared import spared
 from fedbary.parts.parameters import told
 from fedbary.predictive import Predictive
-from fedbary.predictive.conformal import QUESTION, Thresholds, examples_needed
-from fedbary.predictive.histograms import HeldOut, believed, together
+from fedbary.predictive.conformal import QUESTION, SIZES, Thresholds, examples_needed
+from fedbary.predictive.histograms import BINS, HeldOut, believed, together
 from fedbary.runs.conformal_kept import CONFORMAL, write_conformal
 from fedbary.runs.schema import NOISE_VAR
-from fedbary.scores.coverage import coverage
+from fedbary.scores.coverage import coverage, mean_size
 from fedbary.seeds import seed_of_draws
 from fedbary.settings.task_words import OfGuarantees
 from fedbary.tasks import (
@@ -60,7 +63,8 @@ def calibrate(recorder: Recorder, roster: Roster, asker: Asker, config: Mapping[
     found = Thresholds(level, together(sites.values()).scores)
     tested = _tested(recorder, found, signature)
     kept = edges(settings, signature, found)
-    write_conformal(recorder.results.path, found, sites, kept, tested)
+    sizes = _sizes(recorder, roster, asker, config, found, sites)
+    write_conformal(recorder.results.path, found, sites, kept, tested, sizes)
     _say(found, len(sites), list(kept), tested)
 
 
@@ -72,19 +76,19 @@ def _histograms(
     signature: Signature,
 ) -> dict[str, HeldOut]:
     """Return each site's histogram by its name, of those who told what they hold."""
-    by, height = recorder.predictive, len(row_names(recorder.settings, signature))
-    question = Question(
-        QUESTION,
-        lambda answer, _: believed(answer, height, risks(signature)),
-        {"joined-by": by.joined_by, "noise-var": _noise_var(recorder)},
-        by.tensors(),
-    )
+    height = len(row_names(recorder.settings, signature))
+
+    def read(answer: Mapping[str, Any], _: int) -> HeldOut:
+        return believed(answer, height, risks(signature))
+
+    question = _question(recorder, QUESTION, read)
     nodes = roster.evaluators(recorder.settings.rounds)
     answers = asker.answers(question, nodes, config)
     for node in nodes:
         if node not in answers:
             log(WARNING, "%s sent no histogram and is left out of the sets", roster.called(node))
-    sites = {}
+    sites, ratio = {}, recorder.settings.weight_bound or math.inf
+    usual = median(held.examples for held in answers.values()) if answers else 0
     for member in roster.members:
         if (held := answers.get(member.node_id)) is None:
             continue
@@ -96,9 +100,54 @@ def _histograms(
                 held.examples,
                 member.num_held_out,
             )
+        elif held.examples > ratio * usual:
+            said = "%s holds out %d examples and is left out: max_weight_ratio=%g, the median is %g"
+            log(WARNING, said, roster.called(member.node_id), held.examples, ratio, usual)
         elif member.num_held_out:
             sites[member.name] = held
     return sites
+
+
+def _sizes(
+    recorder: Recorder,
+    roster: Roster,
+    asker: Asker,
+    config: Mapping[str, Any],
+    found: Thresholds,
+    sites: Mapping[str, HeldOut],
+) -> dict[str, dict[str, float]]:
+    """Return the mean size of each site's sets, or width of its intervals, as `mean_size` does.
+
+    Nobody is asked if an interval has no end.
+    """
+    classes = len(recorder.task.signature().classes)
+    if not classes and int(found.bins.max()) == BINS - 1:
+        return {}
+    most = float(classes or sys.float_info.max)
+
+    def read(answer: Mapping[str, Any], _: int) -> tuple[float, float]:
+        mean, std = float(answer["mean"]), float(answer["std"])
+        if not (0 <= mean <= most and 0 <= std <= most):
+            raise ValueError(f"a size beyond 0 to {most:g}")
+        return mean, std
+
+    asked = {member.node_id: member.name for member in roster.members if member.name in sites}
+    question = _question(recorder, SIZES, read, bins=found.bins.tolist())
+    answers = asker.answers(question, list(asked), config)
+    called = "set_size" if classes else "width"
+    return {
+        asked[node]: mean_size(mean, std, sites[asked[node]].examples, called)
+        for node, (mean, std) in answers.items()
+    }
+
+
+def _question(
+    recorder: Recorder, name: str, read: Callable[[Mapping[str, Any], int], Any], **asked: Any
+) -> Question:
+    """Return a question on the sites' holdouts, with what predicts them."""
+    by = recorder.predictive
+    how = {"joined-by": by.joined_by, "noise-var": _noise_var(recorder), **asked}
+    return Question(name, read, how, by.tensors())
 
 
 def _noise_var(recorder: Recorder) -> float:
@@ -120,7 +169,7 @@ def _tested(
     by = Predictive.from_tensors(held.tensors(), held.joined_by, _noise_var(recorder))
     prediction = task.predicted(recorder.model, x, recorder.facts, seed_of_draws(settings.seed), by)
     rows = groups(settings, signature, task.evaluation_examples().x)
-    hits, sizes = hits_and_sizes(settings, found, prediction, y, rows)
+    hits, sizes = hits_and_sizes(settings, found.bins, prediction, y, rows)
     if settings.pictures:
         with spared("set-sizes.png", partial(log, WARNING, "%s")):
             drawn = set_size_picture(hits, sizes, found.level)

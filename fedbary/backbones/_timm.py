@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from fedbary.backbones._body import Transform
+from fedbary.backbones._hub import cached_or_fetched
 from fedbary.backbones._weights import fill
 from fedbary.data.forms import DataSource
 from fedbary.errors import SettingError
@@ -28,8 +29,13 @@ def make(source: DataSource, weights: str) -> tuple[nn.Module, Transform]:
     if not is_hub and not timm.is_model(called.partition(".")[0]):
         close = ", ".join(timm.list_models(f"*{called[:8]}*")[:5]) or "timm.list_models() has them"
         raise SettingError("backbone", name, f"a network of timm: {close}")
+
+    def read() -> nn.Module:
+        found: nn.Module = timm.create_model(called, pretrained=weights == "auto", num_classes=0)
+        return found
+
     try:
-        body = timm.create_model(called, pretrained=weights == "auto", num_classes=0)
+        body = cached_or_fetched(read, asks=True)
     except Exception as error:  # noqa: BLE001 - a network, a hub and a file fail in many ways
         raise _absent(name, called, error) from None
     if weights != "auto":

@@ -8,6 +8,7 @@ import tempfile
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -15,6 +16,7 @@ from typing import Any
 
 import torch
 
+from fedbary.backbones._hub import cached_or_fetched
 from fedbary.backbones._sentences import Encoder, Pooled
 from fedbary.data.forms import DataSource
 from fedbary.data.paths import user_path
@@ -56,14 +58,11 @@ def make(
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     with _place(source, weights) as (place, is_here):
-        for is_local in (True,) if is_here or not download else (True, False):
-            try:
-                tokeniser, model, told, sentence = _read(transformers, place, is_local)
-                break
-            except Exception as error:  # noqa: BLE001 - a model, a hub and a file fail in many ways
-                absent = _absent(name, weights, is_here, error)
-        else:
-            raise absent from None
+        try:
+            found = cached_or_fetched(partial(_read, transformers, place), download and not is_here)
+        except Exception as error:  # noqa: BLE001 - a model, a hub and a file fail in many ways
+            raise _absent(name, weights, is_here, error) from None
+    tokeniser, model, told, sentence = found
     pooling, is_normalised, length = sentence
     missing = sorted(key for key in told["missing_keys"] if not key.startswith("pooler."))
     if missing:
@@ -78,19 +77,17 @@ def make(
     return Pooled(model, pooling, is_normalised, filler), Encoder(tokeniser, longest)
 
 
-def _read(transformers: ModuleType, place: str, is_local: bool) -> tuple[Any, ...]:
-    """Return tokeniser, model, what was not loaded, and `_sentence`; the hub only if not local."""
-    how = {"local_files_only": is_local, "trust_remote_code": False}
-    tokeniser = transformers.AutoTokenizer.from_pretrained(place, **how)
+def _read(transformers: ModuleType, place: str) -> tuple[Any, ...]:
+    """Return tokeniser, model, what was not loaded, and `_sentence`."""
+    tokeniser = transformers.AutoTokenizer.from_pretrained(place, trust_remote_code=False)
     model, told = transformers.AutoModel.from_pretrained(
         place,
-        **how,
-        adapter_kwargs={"local_files_only": is_local},  # with peft it looks for adapters by itself
+        trust_remote_code=False,
         use_safetensors=True,
         dtype=torch.float32,
         output_loading_info=True,
     )
-    return tokeniser, model, told, _sentence(transformers, place, how)
+    return tokeniser, model, told, _sentence(transformers, place)
 
 
 def _longest(tokeniser: Any, config: Any, length: int, tokens: int | str) -> int:
@@ -108,7 +105,7 @@ def _longest(tokeniser: Any, config: Any, length: int, tokens: int | str) -> int
     return int(tokens)
 
 
-def _sentence(transformers: ModuleType, place: str, how: dict[str, Any]) -> tuple[str, bool, int]:
+def _sentence(transformers: ModuleType, place: str) -> tuple[str, bool, int]:
     """Return pooling, normalisation and length from a model's files.
 
     Without such files it is pooled by the mean, without normalisation.
@@ -118,7 +115,6 @@ def _sentence(transformers: ModuleType, place: str, how: dict[str, Any]) -> tupl
         cached = transformers.utils.cached_file(
             place,
             file,
-            local_files_only=how["local_files_only"],
             _raise_exceptions_for_missing_entries=False,
             _raise_exceptions_for_connection_errors=False,
         )

@@ -12,7 +12,14 @@ from fedbary.attacks import require_simulation
 from fedbary.errors import SettingError, Stopped
 from fedbary.launching.launch import flower, launch, prepare
 from fedbary.runs.damage import as_written
-from fedbary.runs.location import METRICS, SETTINGS, claimed_folder, is_deployed, read_settings
+from fedbary.runs.location import (
+    METRICS,
+    SETTINGS,
+    claimed_folder,
+    is_deployed,
+    is_whole,
+    read_settings,
+)
 from fedbary.runs.own_code import require_trusted
 from fedbary.settings.config import DEFAULTS, Settings, parse_overrides, resolve, validated
 from fedbary.settings.modes import require_real_time, require_virtual_time
@@ -95,7 +102,8 @@ def deploy(words: list[str], sites: list[Path]) -> None:
             run_lab(prepared, sites)
         except Stopped:
             going_on = shlex.join([f"output={folder}", "resume=last"])
-            raise Stopped(f"repeat the command with {going_on} to continue") from None
+            again = f"repeat the command with {going_on} to continue"
+            raise _stopped(folder, again) from None
     print(f"Results: {prepared.output}")
 
 
@@ -115,8 +123,15 @@ def _simulate(settings: Settings, folder: Path) -> None:
 
         note_killed(settings, folder)
         command = shlex.join(["fedbary", "resume", str(folder)])
-        raise Stopped(f"{command} goes on from the last whole round") from None
+        raise _stopped(folder, f"{command} goes on from the last whole round") from None
     print(f"Results: {prepared.output}")
+
+
+def _stopped(folder: Path, going_on: str) -> Stopped:
+    """Return how a run goes on that was stopped: not at all before it began, or after its end."""
+    if is_whole(folder):
+        return Stopped(f"the run had ended: {folder}")
+    return Stopped(going_on) if (folder / SETTINGS).exists() else Stopped()
 
 
 @contextmanager

@@ -189,11 +189,13 @@ def evaluate(
 
     The folder gets scores.csv and pictures, in all and for each group: reliability, and the
     accuracy after referral of the most uncertain predictions. A run with conformal sets has
-    sets.csv, with their coverage and sizes, and set-sizes.png.
+    sets.csv, with their coverage and sizes, and set-sizes.png; and sites.csv, with those on each
+    site's own held-out examples.
 
     Examples: `fedbary evaluate runs/RUN ward7.csv --by sex`; `fedbary evaluate runs/RUN test.npz`.
     """
     from fedbary.figures.set_sizes import set_size_picture
+    from fedbary.runs.conformal_kept import table_of_sites
     from fedbary.texts import alike
     from fedbary.trained import load, writing
     from fedbary.trained.class_sets import lacking, set_scores
@@ -213,6 +215,7 @@ def evaluate(
     found = scores(trained, prediction, examples, by)
     has_sets = trained.sites or level is not None or site is not None
     covered: dict[str, list[Any]] = {}
+    by_site = table_of_sites(run) if trained.sites else {}
     with writing.written_whole(output) as folder:
         with spared("pictures", tell):
             for name, figure in pictures(trained, prediction, examples, by):
@@ -223,12 +226,13 @@ def evaluate(
                 tell(line)
             covered, hits, sizes = set_scores(trained, examples, thresholds, by)
             writing.write_table(folder / "sets.csv", covered)
+            writing.write_table(folder / "sites.csv", by_site)
             with spared("set-sizes.png", tell):
                 drawn = set_size_picture(hits, sizes, thresholds.level)
                 writing.write_picture(folder / "set-sizes.png", drawn)
         writing.write_table(folder / "scores.csv", found)
-    for line in [*aligned(found), *(aligned(covered) if covered else ())]:
-        print(line)
+    for table in filter(None, (found, covered, by_site)):
+        print("\n".join(aligned(table)))
     for one, other in alike(found["group"]):
         said = f"{one!r} and {other!r} differ only in case or blanks, and count as two groups"
         print(f"{data}: {said}", file=sys.stderr)

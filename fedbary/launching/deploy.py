@@ -290,6 +290,10 @@ def lab(folder: Path, configs: Sequence[NodeConfig]) -> Iterator[Lab]:
         for (name, key), config in zip(keys.items(), configs, strict=True):
             servers.start_site(name, config, key)
         yield servers
+    except BaseException:
+        if "superlink" in servers.processes:  # first: without its sites it would skip the round
+            stop_tree(servers.processes["superlink"], seconds=0)
+        raise
     finally:
         for process in reversed(servers.processes.values()):
             stop_tree(process)

@@ -39,6 +39,9 @@ from fedbary.predictive.histograms import BINS, bins_of, upper_odds
 QUESTION = "conformal"
 """Name of the server's question for the sites' histograms."""
 
+SIZES = "conformal-sizes"
+"""Name of its question for the sizes of a site's sets, or the widths of its intervals."""
+
 PENALTY = 0.1
 """Increase of a ``raps`` score for each rank after the first `FREE_RANKS`."""
 
@@ -191,26 +194,39 @@ class Thresholds:
         return Thresholds(self.level, torch.where(enough, own, whole))
 
     def sets(self, score: str, probs: Tensor, rows: Tensor | None = None) -> Tensor:
-        """Return which classes are in each example's set, (N, classes) bool.
-
-        Parameters
-        ----------
-        score, probs
-            As for `class_bins`.
-        rows
-            The row of each example, (N,); None: the rows are classes, or one for all.
-        """
-        bins = self.bins.to(probs.device)
-        return class_bins(score, probs) <= (bins if rows is None else bins[rows][:, None])
+        """Return which classes are in each example's set; arguments: `sets_within`."""
+        return sets_within(self.bins, score, probs, rows)
 
     def intervals(self, forecast: Forecast, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return the lower and the upper end of each interval, mean ∓ q std, (N,) float64 each.
+        """Return the ends of each interval; arguments: `intervals_within`."""
+        return intervals_within(self.bins, forecast, rows)
 
-        q is the upper edge of the threshold's bin, infinite for the last bin. `rows` is as for
-        `sets`.
-        """
-        odds = [upper_odds(number) for number in self.bins.tolist()]
-        edges = torch.tensor(odds, dtype=torch.float64)
-        edges = edges if rows is None else edges[rows]
-        half = torch.where(edges.isinf(), edges, edges * forecast.var.double().sqrt())
-        return forecast.mean.double() - half, forecast.mean.double() + half
+
+def sets_within(bins: Tensor, score: str, probs: Tensor, rows: Tensor | None = None) -> Tensor:
+    """Return which classes are in each example's set, (N, classes) bool.
+
+    Parameters
+    ----------
+    bins
+        The threshold of each row, (rows,).
+    score, probs
+        As for `class_bins`.
+    rows
+        The row of each example, (N,); None: the rows are classes, or one for all.
+    """
+    bins = bins.to(probs.device)
+    return class_bins(score, probs) <= (bins if rows is None else bins[rows][:, None])
+
+
+def intervals_within(
+    bins: Tensor, forecast: Forecast, rows: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return the lower and the upper end of each interval, mean ∓ q std, (N,) float64 each.
+
+    q is the upper edge of the threshold's bin, infinite for the last bin. `bins` and `rows` are as
+    for `sets_within`.
+    """
+    edges = torch.tensor([upper_odds(number) for number in bins.tolist()], dtype=torch.float64)
+    edges = edges if rows is None else edges[rows]
+    half = torch.where(edges.isinf(), edges, edges * forecast.var.double().sqrt())
+    return forecast.mean.double() - half, forecast.mean.double() + half

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -26,6 +27,7 @@ def write_conformal(
     sites: Mapping[str, HeldOut],
     edges: Mapping[str, float],
     tested: Mapping[str, Mapping[str, float]],
+    sizes: Mapping[str, Mapping[str, float]],
 ) -> None:
     """Write a run's conformal sets or intervals.
 
@@ -41,6 +43,8 @@ def write_conformal(
         The largest score of each row by its name.
     tested
         How they do on the server's test set, in all and by class.
+    sizes
+        Each site's mean size or width, by its name, if it is known.
     """
     names = list(edges)
     content = {
@@ -53,6 +57,7 @@ def write_conformal(
             name: {
                 "examples": held.examples,
                 **_by_others(found, held.scores),
+                **sizes.get(name, {}),
                 **held.told(),
             }
             for name, held in sites.items()
@@ -79,6 +84,18 @@ def read_sites(folder: Path, height: int, risks: int) -> dict[str, HeldOut]:
         return {name: believed(site, height, risks) for name, site in sites.items()}
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise SettingError(str(file), error, "the file as the run wrote it") from None
+
+
+def table_of_sites(folder: Path) -> dict[str, list[Any]]:
+    """Return each site's examples, coverage and sizes in a run's folder, as columns.
+
+    A site that did not say its sizes has NaN there.
+    """
+    sites = json.loads(content_of(folder / CONFORMAL))["sites"]
+    columns = dict.fromkeys(key for site in sites.values() for key in site)
+    kept = [key for key in columns if not key.endswith(("cells", "counts"))]
+    found = {key: [site.get(key, math.nan) for site in sites.values()] for key in kept}
+    return {"site": list(sites), **found}
 
 
 def _by_others(found: Thresholds, counts: Tensor) -> dict[str, float]:

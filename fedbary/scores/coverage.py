@@ -29,14 +29,21 @@ def coverage(hits: Tensor, sizes: Tensor, called: str = "set_size") -> dict[str,
     """
     count, held = int(hits.sum()), sizes.double()
     low, high = interval(count, len(hits))
-    size = float(held.mean())
-    error = _TWO_SIDED * float(held.std(correction=0)) / math.sqrt(len(hits))
     return {
         "coverage": count / len(hits),
         "coverage_low": low,
         "coverage_high": high,
-        called: size,
-        f"{called}_low": size - error,
-        f"{called}_high": size + error,
+        **mean_size(*moments(held), len(held), called),
         **({"empty": float((held == 0).double().mean())} if called == "set_size" else {}),
     }
+
+
+def moments(sizes: Tensor) -> tuple[float, float]:
+    """Return mean and standard deviation of at least one size."""
+    return float(sizes.double().mean()), float(sizes.double().std(correction=0))
+
+
+def mean_size(mean: float, std: float, count: int, called: str) -> dict[str, float]:
+    """Return a mean size by its name, with the interval of `coverage`, from `count` sizes."""
+    error = _TWO_SIDED * std / math.sqrt(count)
+    return {called: mean, f"{called}_low": mean - error, f"{called}_high": mean + error}

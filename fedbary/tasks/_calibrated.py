@@ -9,7 +9,13 @@ from fedbary.data.tables import Layout
 from fedbary.errors import SettingError
 from fedbary.parts.parameters import told
 from fedbary.predictive import Prediction
-from fedbary.predictive.conformal import Thresholds, residual_bins, true_class_bins
+from fedbary.predictive.conformal import (
+    Thresholds,
+    intervals_within,
+    residual_bins,
+    sets_within,
+    true_class_bins,
+)
 from fedbary.predictive.forecast import Forecast
 from fedbary.predictive.histograms import BINS, HeldOut, counted, upper_edge, upper_odds
 from fedbary.predictive.risk import risk_histogram
@@ -84,7 +90,7 @@ def held_out(
 
 def hits_and_sizes(
     settings: Settings,
-    found: Thresholds,
+    bins: Tensor,
     predicted: Prediction | Forecast,
     y: Tensor,
     rows: Tensor | None,
@@ -93,15 +99,17 @@ def hits_and_sizes(
 
     Parameters
     ----------
-    settings, found
-        Of the run.
+    settings
+        The run's.
+    bins
+        The threshold of each row.
     predicted, y, rows
         Predictions and targets (N,), in their own units, and the `groups` of the inputs.
     """
     if isinstance(predicted, Forecast):
-        low, high = found.intervals(predicted, rows)
+        low, high = intervals_within(bins, predicted, rows)
         return (low <= y) & (y <= high), high - low
-    sets = found.sets(told(OfSets, settings).conformal_score, predicted.probs, rows).cpu()
+    sets = sets_within(bins, told(OfSets, settings).conformal_score, predicted.probs, rows).cpu()
     return sets.gather(1, y.cpu()[:, None])[:, 0], sets.sum(1)
 
 

@@ -61,7 +61,7 @@ def set_scores(
     y, signature, settings = examples.y, trained.signature, trained.settings
     rows = rows_of(settings, signature, examples.x)
     predicted = trained.scored_by_sites(examples)
-    hits, sizes = hits_and_sizes(settings, by, predicted, y, rows)
+    hits, sizes = hits_and_sizes(settings, by.bins, predicted, y, rows)
     of_class = {f"class={name}": _places(y == k) for k, name in enumerate(signature.classes)}
     parts = groups(examples, None) | of_class | groups(examples, column)
     called = "set_size" if signature.classes else "width"

@@ -110,7 +110,7 @@ def _write_sets(folder: Path, run: Path, site: str, settings: Settings, signatur
     sites.pop(site, None)
     if level is not None and sites:
         found = Thresholds(level, together(sites.values()).scores)
-        write_conformal(folder, found, sites, edges(settings, signature, found), {})
+        write_conformal(folder, found, sites, edges(settings, signature, found), {}, {})
 
 
 def _line(

@@ -37,23 +37,27 @@ def read(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def tables(results: Path) -> str:
-    """Return the scores, the step sizes that were tried, and the costs, in Markdown."""
-    rows, tried = (read(result_rows(read_table(of))) for of in (results, results / "steps"))
-    return f"{_scores(rows)}\n\n{_tried(tried)}\n\n{_cost(results)}"
+    """Return scores and step sizes, of images and then of texts, and the costs, in Markdown."""
+    made = []
+    for of in (results, results / "texts"):
+        made += [_scores(_result(of)), _tried(_result(of / "steps"))]
+    return "\n\n".join([*made, _cost(results)])
+
+
+def _result(folder: Path) -> pd.DataFrame:
+    return read(result_rows(read_table(folder)))
 
 
 def _scores(rows: pd.DataFrame) -> str:
     body = []
     for side, name in SIDES.items():
-        runs = rows[rows["side"] == side]
-        if runs.empty:
-            continue
-        told = [f"{len(runs)}", f"{runs['rounds'].iloc[0]}", f"{runs['kilobytes'].mean():,.0f}"]
-        body.append(
-            [name, *told, *(metric.show(runs[metric.column]) for metric in (ACCURACY, NLL, ECE_15))]
-        )
-    head = ["side", "seeds", "rounds", "KB up a client", ACCURACY.label, NLL.label, ECE_15.label]
-    return markdown_table(head, body)
+        for lr, runs in rows[rows["side"] == side].groupby("lr", dropna=False):
+            sent = f"{runs['kilobytes'].mean():,.0f}"
+            told = [f"{lr:g}" if lr > 0 else "–", len(runs), runs["rounds"].iloc[0], sent]
+            shown = [metric.show(runs[metric.column]) for metric in (ACCURACY, NLL, ECE_15)]
+            body.append([name, *map(str, told), *shown])
+    labels = [metric.label for metric in (ACCURACY, NLL, ECE_15)]
+    return markdown_table(["side", "`lr`", "seeds", "rounds", "KB up a client", *labels], body)
 
 
 def _tried(rows: pd.DataFrame) -> str:
@@ -61,7 +65,8 @@ def _tried(rows: pd.DataFrame) -> str:
     steps = sorted(rows["lr"].dropna().unique())
     body = []
     for side, name in SIDES.items():
-        by = rows[rows["side"] == side].set_index("lr")["nll"]
+        if (by := rows[rows["side"] == side].set_index("lr")["nll"]).empty:
+            continue
         held = [f"{by[lr]:.3f}" if lr in by.index else "–" for lr in steps]
         kilobytes = rows.loc[rows["side"] == side, "kilobytes"].mean()
         alone = f"{by.iloc[0]:.3f}" if side == "LDA" else "–"

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 
 import numpy as np
 import pytest
@@ -15,10 +16,11 @@ from fedbary.commands.use import evaluate, predict
 from fedbary.data.images import load
 from fedbary.data.sites import Site
 from fedbary.errors import SettingError
+from fedbary.runs.conformal_kept import table_of_sites
 from fedbary.seeds import seed_of_draws
 from fedbary.settings.config import resolve
 from fedbary.settings.uses import require_used
-from fedbary.tasks import held_out, row_names
+from fedbary.tasks import held_out, hits_and_sizes, row_names
 from fedbary.trained.class_sets import set_scores
 from server_app import run
 from server_app.engine.inline import InlineGrid, run_inline
@@ -73,6 +75,11 @@ def test_the_histograms_are_those_of_the_model_that_is_loaded(name, tmp_path):
         site = trained.sites[f"partition {partition}"]
         assert torch.equal(site.scores, expected.scores) and torch.equal(site.risk, expected.risk)
         assert len(site.scores) == len(row_names(chosen, trained.signature))
+        _, sizes = hits_and_sizes(chosen, trained.thresholds().bins, predicted, own[1], None)
+        told, called = kept(folder)["sites"][f"partition {partition}"], "set_size"
+        called = called if classes else "width"
+        assert told[called] == pytest.approx(float(sizes.double().mean()))
+        assert told[f"{called}_low"] <= told[called] <= told[f"{called}_high"]
     assert trained.thresholds().examples == kept(folder)["examples"]
     known = trained.evaluation_examples()
     table, *_ = set_scores(trained, known, trained.thresholds())
@@ -139,17 +146,43 @@ def nothing(metrics):
     del metrics["cells"]
 
 
-@pytest.mark.parametrize("lie", [doubled, unequal, beyond, negative, nothing])
+def no_number(metrics):
+    metrics["counts"] = [math.nan for _ in metrics["counts"]]
+
+
+def huge(metrics):
+    """One example a million times; the site has said before that it holds out so many."""
+    for name in ("cells", "risk-cells"):
+        metrics[name] = metrics[name][:1]
+    metrics["counts"] = metrics["risk-counts"] = [10**6]
+
+
+@pytest.mark.parametrize("lie", [doubled, unequal, beyond, negative, nothing, no_number, huge])
 def test_a_site_whose_histogram_is_not_of_what_it_holds_is_left_out_by_name(lie, tmp_path, caplog):
     def spoil(action, reply):
         metrics = reply.content.metric_records["metrics"]
         if action == "ask" and "counts" in metrics and "cells" in metrics:
             lie(metrics)
+        if action == "query" and lie is huge:
+            metrics["num-held-out"] = 10**6
 
-    run_with_a_hostile_site(settings(), tmp_path / "run", spoil, partition=1)
+    run_with_a_hostile_site(settings(max_weight_ratio=3.0), tmp_path / "run", spoil, partition=1)
     assert kept(tmp_path / "run")["sites"].keys() == {"partition 0", "partition 2"}
     said = [line.getMessage() for line in caplog.records if "left out" in line.getMessage()]
     assert len(said) >= 1 and all("partition 1" in line for line in said)
+
+
+@pytest.mark.parametrize("lie", [math.nan, 11.0])
+def test_a_site_that_lies_about_its_sizes_changes_no_other_number(lie, tmp_path, caplog):
+    def spoil(action, reply):
+        metrics = reply.content.metric_records["metrics"]
+        if action == "ask" and "mean" in metrics:
+            metrics["mean"] = lie
+
+    run_with_a_hostile_site(settings(), tmp_path / "run", spoil, 1)
+    found = table_of_sites(tmp_path / "run")
+    assert [math.isnan(size) for size in found["set_size"]] == [False, True, False]
+    assert "sent no conformal-sizes" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -243,6 +276,10 @@ def test_the_command_writes_sets_and_how_often_they_hold_the_class(run_with_sets
     three = [hit for hit, y in zip(hits, labels, strict=True) if y == 3]
     assert float(scored["class=3"]["coverage"]) == pytest.approx(np.mean(three), abs=1e-5)
     assert float(scored["all"]["coverage_low"]) <= np.mean(hits)
+    by_site = rows("evaluation/sites.csv")
+    assert [float(row["set_size"]) for row in by_site] == pytest.approx(
+        [site["set_size"] for site in kept(run_with_sets)["sites"].values()], rel=1e-4
+    )
     assert (scans.parent / "evaluation" / "set-sizes.png").exists()
     assert "set_size" in capsys.readouterr().out
     predict(run_with_sets, scans, level=0.5, output=scans.parent / "half.csv")

@@ -15,9 +15,11 @@ from runs_of import same
 from safetensors.torch import load_file
 
 from fedbary.commands import start
-from fedbary.errors import RunError, SettingError
+from fedbary.errors import RunError, SettingError, Stopped
+from fedbary.launching import deploy as lab_of
 from fedbary.launching.credentials import write_site_key
 from fedbary.launching.deploy import deploy, keep_keys, site_configs, take_keys
+from fedbary.launching.programs import stop_tree
 from fedbary.settings.config import resolve
 from server_app.engine.inline import run_inline
 
@@ -50,6 +52,39 @@ def test_what_the_servers_logged_outlives_them_however_the_run_ends(ends, tmp_pa
     assert (kept / "site0.log").read_text() == "the cause"
     assert 'site1.log: {"partition-id": 1' in (kept / "sites.txt").read_text()
     assert not isinstance(ends, RunError) or f"are kept in {kept}" in str(caught.value)
+
+
+def test_a_federation_that_is_cut_off_loses_its_server_before_its_sites(tmp_path, monkeypatch):
+    """A server that outlives its sites counts the round as skipped; a resume would go on after."""
+    started, ended = [], []
+
+    def sleeps(command, environment, **how):
+        started.append(subprocess.Popen(["sleep", "60"], **how))
+        return started[-1]
+
+    def noted(process, **how):
+        ended.append([other.poll() is None for other in started])
+        stop_tree(process, **how)
+
+    monkeypatch.setattr(lab_of, "start", sleeps)
+    monkeypatch.setattr(lab_of, "stop_tree", noted)
+    monkeypatch.setattr(lab_of, "wait_for_superlink", lambda *_: None)
+    monkeypatch.setattr(lab_of.Lab, "register", lambda *_: None)
+    configs = lab_of.partition_configs(resolve({"clients": 2}))
+    with pytest.raises(Stopped), lab_of.lab(tmp_path, configs):
+        raise Stopped
+    assert ended[:2] == [[True, True, True], [False, True, True]]
+    assert not any(process.poll() is None for process in started)
+
+
+@pytest.mark.parametrize("has_begun, has_ended, told", [(0, 0, ()), (1, 0, ("on",)), (1, 1, None)])
+def test_a_stopped_run_says_whether_it_goes_on(has_begun, has_ended, told, tmp_path):
+    for is_there, name in ((has_begun, "settings.yaml"), (has_ended, "posterior.safetensors")):
+        if is_there:
+            (tmp_path / name).touch()
+    assert start._stopped(tmp_path, "on").args == (
+        told or ((f"the run had ended: {tmp_path}",) if has_ended else ())
+    )
 
 
 def test_each_site_has_a_folder_for_what_it_keeps_that_a_resumed_run_finds_again(

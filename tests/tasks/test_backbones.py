@@ -1,6 +1,7 @@
 """A backbone is a transformation of data: a run with one is a run on its features."""
 
 import json
+import socket
 from dataclasses import replace
 
 import numpy as np
@@ -276,3 +277,29 @@ def test_the_digest_of_a_network_that_sees_whole_images_is_as_it_was():
     assert str(transform) == before
     cut = Backbone("a", body, replace(transform, shorter=110))
     assert cut.digest != Backbone("a", body, transform).digest
+
+
+def test_a_network_of_timm_is_read_from_the_cache_and_an_absent_one_asks_the_hub_once(
+    tmp_path, monkeypatch
+):
+    """Without a network the hub's own library asks for a minute."""
+    timm, asked = pytest.importorskip("timm"), []
+
+    def unreachable(*of, **_):
+        asked.append(of)
+        raise OSError
+
+    monkeypatch.setattr(socket, "getaddrinfo", unreachable)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    held = tmp_path / "models--timm--test_resnet.r160_in1k"
+    (held / "snapshots" / "abc").mkdir(parents=True)
+    (held / "refs").mkdir()
+    (held / "refs" / "main").write_text("abc")
+    given = timm.create_model("test_resnet").state_dict()
+    save_file(given, held / "snapshots" / "abc" / "model.safetensors")
+    found = load("timm:test_resnet.r160_in1k", "auto", "auto", torch.device("cpu"))
+    own = found.body.state_dict()
+    assert not asked and all(torch.equal(tensor, given[name]) for name, tensor in own.items())
+    with pytest.raises(SettingError, match="or the internet, to fetch them"):
+        load("timm:test_vit.r160_in1k", "auto", "auto", torch.device("cpu"))
+    assert len(asked) == 1
