@@ -8,7 +8,8 @@ of barycentres under one rule, a mean in a chart F:
 
 A group's model is then F⁻¹((1 − λ) F(g_G) + λ F(q)), with λ the `global_weight`. Its clients begin
 the next round from it, and predict by it. In the first round all begin from the global model. A
-group of which nobody replies keeps its model, and does not count in that round's global model.
+group of which nobody replies keeps its model, and does not count in that round's global model. With
+prior=global a client's prior is its group's posterior. A run with start_from makes groups anew.
 
 With W_G = n_G / n two levels are one level: the global model is the barycentre of all clients. The
 server computes it so, in one pass over the replies. Equal weights are for groups that stand for
