@@ -23,6 +23,7 @@ from fedbary.runs.tracking import Tracking
 from fedbary.settings.config import Settings
 from fedbary.tasks import ClientMetrics, Outcome, Scored, task_of
 from fedbary.variational.frozen import frozen_tensors
+from server_app.groups import by_group
 from server_app.pictures import draw
 from server_app.roster.roster import Roster
 from server_app.spread import log_var_spread
@@ -155,6 +156,7 @@ class Recorder:
             **self._replies(server_round),
             **clients,
             **self.task.summary(self._trained or [], self._held_out),
+            **by_group(self.strategy.groups, self._held_out),
             **told,
             **(
                 {schema.MEMBERS: len(next(iter(outcome.members.values())))}

@@ -9,6 +9,7 @@ from fedbary.aggregation import RULES
 from fedbary.errors import SettingError
 from fedbary.methods import METHODS
 from fedbary.methods.barycentre import Barycentre
+from fedbary.methods.hierarchy import Hierarchy
 
 from .method_strategy import MethodStrategy
 from .strategy import PosteriorStrategy
@@ -30,10 +31,8 @@ def strategy_for(name: str) -> type[MethodStrategy]:
     kind: type[MethodStrategy]
     members: dict[str, Any]
     if name in METHODS:
-        kind, members = (
-            MethodStrategy,
-            {"method_class": METHODS[name], "__doc__": METHODS[name].__doc__},
-        )
+        kind = PosteriorStrategy if METHODS[name] is Hierarchy else MethodStrategy
+        members = {"method_class": METHODS[name], "__doc__": METHODS[name].__doc__}
     elif name in RULES:
         doc = f"Flower strategy that aggregates posteriors under the rule {name}."
         kind, members = PosteriorStrategy, {"rule": RULES[name], "__doc__": doc}

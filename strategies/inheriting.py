@@ -49,6 +49,11 @@ class InheritingStrategy(GatedStrategy, ABC):
         self._inherited: Tensors | None = None
         self._state: Mapping[str, Tensor] = {}
 
+    @property
+    def groups(self) -> Mapping[str, str]:
+        """Each client's group by its name; empty for methods without groups."""
+        return self.method.groups_of(self._state)
+
     def start_from(self, arrays: ArrayRecord, state: Mapping[str, Tensor]) -> ArrayRecord:
         """Begin with an earlier run; return the arrays to start from.
 

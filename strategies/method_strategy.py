@@ -156,19 +156,19 @@ class MethodStrategy(InheritingStrategy):
         server = self._server(model, Blanks())
         own = {METHOD_KEY: self.method.name}
         own |= {f"{METHOD_KEY}.{name}": value for name, value in self._told().items()}
-        before: Tensors | None = None
+        groups, before = self.groups, dict[str | None, tuple[Tensors, ArrayRecord]]()
         for message in messages:
             name = self._named(message.metadata.dst_node_id)
             sent = content(server, name)
-            if before is None or not _are_same(sent, before):
-                record, before = _record(sent, model, names, arrays), sent
+            group = groups.get(name)
+            if group not in before or not _are_same(sent, before[group][0]):
+                before[group] = sent, _record(sent, model, names, arrays)
             said = ConfigRecord({**message.content.config_records[self.configrecord_key], **own})
             if self._keeps:
                 said[KEPT_KEY] = [rounds.get(name, 0) for rounds in kept]
                 said[RUN_KEY] = self._run
-            message.content = RecordDict(
-                {self.arrayrecord_key: record, self.configrecord_key: said}
-            )
+            message.content = RecordDict({self.configrecord_key: said})
+            message.content[self.arrayrecord_key] = before[group][1]
         return messages
 
     def _told(self) -> dict[str, Any]:

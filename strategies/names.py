@@ -14,6 +14,7 @@ from fedbary.aggregation.reals import flat_reals
 from fedbary.aggregation.sums import PIECE
 from fedbary.aggregation.threads import workers
 from fedbary.gaussian import LOG_VAR_SUFFIX, MEAN_SUFFIX, gaussian_pairs
+from fedbary.methods.hierarchy import OWN
 
 from .arrays import Blanks, tensor_from_array
 from .conventions import Convention
@@ -59,8 +60,12 @@ class Names:
         )
 
     def key(self, name: str) -> str:
-        """Return the key of the array with a name; names of no array are returned as they are."""
-        return self._keys.get(name, name)
+        """Return the key of the array with a name; names of no array are returned as they are.
+
+        A group's array has the global one's key behind the prefix `OWN`.
+        """
+        prefix = OWN if name.startswith(OWN) else ""
+        return prefix + self._keys.get(name.removeprefix(OWN), name.removeprefix(OWN))
 
     def read(self, record: ArrayRecord) -> Mapping[str, Tensor]:
         """Return a record's tensors. They share its bytes: do not write to them.
@@ -82,8 +87,8 @@ class Names:
         Tensors that lie in blanks are not copied.
         """
         with workers() as pool:
-            for name in self._converted & tensors.keys():
-                dtype = tensor_from_array(like[self._keys[name]]).dtype
+            for name in [n for n in tensors if n.removeprefix(OWN) in self._converted]:
+                dtype = tensor_from_array(like[self._keys[name.removeprefix(OWN)]]).dtype
                 tensors[name] = self._scales(tensors[name], dtype, blanks, pool)
         arrays = blanks.arrays(tensors)
         return ArrayRecord({self.key(name): array for name, array in arrays.items()})

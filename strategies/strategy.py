@@ -14,6 +14,7 @@ from fedbary.aggregation.robust import num_hostile
 from fedbary.errors import SettingError
 from fedbary.methods import Reply
 from fedbary.methods.barycentre import Barycentre
+from fedbary.methods.hierarchy import Hierarchy
 
 from .admission import arrays_of
 from .internals import log
@@ -42,7 +43,8 @@ class PosteriorStrategy(MethodStrategy):
     *args, **kwargs
         Arguments of `MethodStrategy`, and so of `flwr.serverapp.strategy.FedAvg`, in its order.
         Then the parameters of `Barycentre`: `rule` (by default the class's), `trim_fraction`,
-        `max_precision_ratio`, `clipping`, `mixing` and `server_momentum`.
+        `max_precision_ratio`, `clipping`, `mixing` and `server_momentum`. With `groups`, clients
+        of a group share a model, as in `Hierarchy`; an evaluation message has it under ``group/``.
 
     Raises
     ------
@@ -56,6 +58,8 @@ class PosteriorStrategy(MethodStrategy):
     rule: AnyRule = RULES["RKLB"]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
+        if "groups" in kwargs:
+            self.method_class = Hierarchy
         super().__init__(*args, **{"rule": self.rule, **kwargs})
         self.rule = self.method.chosen
         self._stillness = Stillness()
@@ -92,6 +96,9 @@ class PosteriorStrategy(MethodStrategy):
         """Log how many arrays are Gaussian; refuse wrappers whose noise would hide no client."""
         self._wrapper = driving_wrapper()
         if self._wrapper is not None:
+            if self.method.personalises:
+                name = type(self._wrapper).__name__
+                raise SettingError("groups", "some", f"no value for {name}: a group has no noise")
             require_plain_mean(
                 self._wrapper,
                 self.rule,

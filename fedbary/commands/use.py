@@ -47,6 +47,10 @@ ForSite = Annotated[
         show_default="all sites together",
     ),
 ]
+ForGroup = Annotated[
+    str | None,
+    typer.Option(help="Predict by the model of this group.", show_default="the global model"),
+]
 Force = Annotated[bool, typer.Option("--force", help="Replace existing files.")]
 
 
@@ -75,6 +79,7 @@ def predict(
     ] = None,
     level: Level = None,
     site: ForSite = None,
+    group: ForGroup = None,
     target: Target = "",
     own_code: OwnCode = False,
     force: Force = False,
@@ -102,7 +107,7 @@ def predict(
         raise SettingError("--held-out", str(held_out), "only together with --error-rate")
     if confidence is not None and error_rate is None:
         raise SettingError("--confidence", confidence, "only together with --error-rate")
-    trained = learned(load(run, own_code))
+    trained = learned(load(run, own_code, group))
     picture = writing.picture_beside(output)
     writing.require_free([output, picture], force)
     examples = read(trained, data, target)

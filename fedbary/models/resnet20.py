@@ -36,14 +36,15 @@ class Parameters(Checked):
     pixels
         Scale of the first layer's inputs, for images x in [0, 1]. unit: x. signed: 2x − 1.
     width
-        Channels of the first stage, a multiple of `groups`; each further stage has twice as many.
-    groups
+        Channels of the first stage, a multiple of `norm_groups`; each further stage has twice as
+        many.
+    norm_groups
         Groups of channels that are normalised together.
     """
 
     pixels: Literal["unit", "signed"] = "unit"
     width: Count = 16
-    groups: Count = 8
+    norm_groups: Count = 8
 
 
 class Signed(nn.Module):
@@ -77,11 +78,11 @@ class Block(nn.Module):
 
 def make(shape: Sequence[int], outputs: int, parameters: Parameters) -> nn.Sequential:
     """Return the network for images of a shape (C, H, W), its convolutions initialised as He's."""
-    width, groups = parameters.width, parameters.groups
+    width, groups = parameters.width, parameters.norm_groups
     if len(shape) != 3:
         raise SettingError("image shape", shape, "channels, height and width")
     if width % groups:
-        raise SettingError("width", width, f"a multiple of groups, {groups}, from 1")
+        raise SettingError("width", width, f"a multiple of norm_groups, {groups}, from 1")
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     if parameters.pixels == "signed":
         layers["signed"] = Signed()

@@ -28,22 +28,22 @@ class Parameters(Checked):
     Parameters
     ----------
     channels
-        Channels at full size, a multiple of `groups`; each lower level has twice as many.
-    groups
+        Channels at full size, a multiple of `norm_groups`; each lower level has twice as many.
+    norm_groups
         Groups of channels that are normalised together.
     """
 
     channels: Count = 8
-    groups: Count = 8
+    norm_groups: Count = 8
 
 
 def make(shape: Sequence[int], outputs: int, parameters: Parameters) -> UNet:
     """Return the network for images of a shape (C, H, W)."""
-    channels, groups = parameters.channels, parameters.groups
+    channels, groups = parameters.channels, parameters.norm_groups
     if len(shape) != 3 or shape[1] % 4 or shape[2] % 4:
         raise SettingError("image shape", shape, "channels, and sides that are multiples of 4")
     if channels % groups:
-        raise SettingError("channels", channels, f"a multiple of groups, {groups}, from 1")
+        raise SettingError("channels", channels, f"a multiple of norm_groups, {groups}, from 1")
     return UNet(shape[0], outputs, channels, groups)
 
 

@@ -113,6 +113,11 @@ HELD_OUT = _entry(
     "clients hold examples out",
     "mean scores of the global model there, their fairness, and each site's under `clients`",
 )
+GROUPS = _entry(
+    "groups",
+    "with `groups`",
+    "each group's `sites`, and mean scores of its clients on what they hold out, by group",
+)
 PERSONAL = _entry(
     "personal",
     "methods with personal models",

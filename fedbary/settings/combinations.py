@@ -146,6 +146,9 @@ def _with_method(settings: Settings) -> Iterator[tuple[str, str]]:
     }:
         why = "share spreads the run's prior over the clients, and the method has its own"
         yield "kl_weight", f"a number for {method}: {why}"
+    listed = str(getattr(settings, "groups", "")).split(",")
+    if len(listed) > 1 and ":" not in listed[0] and len(listed) != settings.clients:
+        yield "groups", f"a group for each of the {settings.clients} clients, or client:group"
     if settings.projection != "none" and kind.personalises:
         yield "projection", f"none for {method}, whose clients have models of their own"
     elif settings.projection != "none" and kind.remembers:

@@ -83,19 +83,24 @@ Files and grids may name them if no part owns them; the names of a sweep's runs 
 _OF_CYCLES = ("cycles", "noisy_epochs", "rate_factor")
 """Rates of the clients' posterior samplers, from before the data set them."""
 
+_OF_NORM = {"width", "channels"}
+"""Parameters that stand beside the groups of a group norm."""
+
 
 def translated(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings in today's form; those in today's form stay unchanged.
 
     In earlier versions FedAG was a value of `rule`, and its parameters had no names. Predictions by
-    the members' networks were called a bootstrap. Samplers had cycles; a run's written settings
-    have all their parameters.
+    the members' networks were called a bootstrap. Samplers had cycles, and networks `groups` of
+    their group norm; a run's written settings have all their parameters.
     """
     today = dict(values)
     if today.get("rule") == "FedAG":
         today |= {"method": "FedAG", "rule": "RKLB", "estimator": "sample"}
     if today.keys() >= set(_OF_CYCLES) and today.get("method") in ("SGHMC", "SGLD", "PredBayes"):
         today = {name: value for name, value in today.items() if name not in _OF_CYCLES}
+    if "groups" in today and today.keys() & _OF_NORM and today.get("method") != "Hierarchy":
+        today = {"norm_groups" if n == "groups" else n: value for n, value in today.items()}
     if today.get("predictive") == "bootstrap":
         today["predictive"] = "members"
     return today

@@ -46,8 +46,8 @@ class Asynchronous(Clocked):
     staleness : str
         Weight of a change that began s aggregates ago. constant: 1. even: (1 + s)/u, with u the
         aggregates made while the mean client works; fast clients then have no more influence.
-        polynomial: (1 + s)^−a. hinge: 1 up to s = b, then 1/(a (s − b) + 1). Methods with sites
-        ignore staleness.
+        polynomial: (1 + s)^−a. hinge: 1 up to s = b, then 1/(a (s − b) + 1). Sites, sums and
+        FedAG's networks are replaced whole, however late; point weights beside sites are weighed.
     staleness_rate : float
         a of polynomial and hinge.
     staleness_grace : int

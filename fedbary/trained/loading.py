@@ -26,11 +26,12 @@ from fedbary.runs.resume import require_ended
 from fedbary.runs.run_folder import BACKGROUND, NETWORKS, POSTERIOR, read_signature
 from fedbary.settings.config import completed
 from fedbary.tasks import risks, row_names, task_of
+from fedbary.trained.group import of_group
 from fedbary.trained.run import Trained
 from fedbary.variational.frozen import frozen_tensors
 
 
-def load(run: Path | str, own_code: bool = False) -> Trained:
+def load(run: Path | str, own_code: bool = False, group: str | None = None) -> Trained:
     """Load the model of a finished run, and try it on two inputs of zeros.
 
     Parameters
@@ -40,17 +41,23 @@ def load(run: Path | str, own_code: bool = False) -> Trained:
     own_code
         True: functions that the run's settings name, as in ``model=own:resnet``, may be imported
         and called. Use it only for a folder that you trust: the writer of its settings chose them.
+    group
+        A group of a run of ``method=Hierarchy``: its model is loaded in place of the global one.
 
     Raises
     ------
     SettingError, RunError
         If the folder holds no whole run, see `fedbary.runs.resume.require_ended`; if it is damaged;
-        if it names code that the user has not asked for, or that lies within the folder.
+        if it names code that the user has not asked for, or that lies within the folder; if it has
+        no such group, or a temperature or sets, which are the global model's.
     """
     folder = user_path(run)
     with as_written(folder), one_state():
         require_ended(folder)
         trained = _loaded(folder, own_code)
+        if group is not None:
+            trained = of_group(trained, folder, group)
+            _fill(trained.network, trained.posterior, folder)
         trained.predict(task_of(trained.settings).zeros(trained.signature), samples=1)
     return trained
 

@@ -56,6 +56,20 @@ def scheduled(method, data, arriving, buffer=1, lost=()):
     return model
 
 
+@pytest.mark.parametrize("method", [PVI(), FedEP(), BayesADMM()], ids=lambda m: m.name)
+def test_a_late_reply_replaces_its_site_whole_and_moves_point_weights_less(method):
+    model = {"w_mean": torch.zeros(3), "w_log_var": torch.full((3,), -2.0), "b": torch.zeros(2)}
+    server = Server(model, method.start(model))
+    sent, moved = method.send(server, "0"), torch.ones(3)
+    reply = {"w_mean": moved, "w_log_var": model["w_log_var"] - moved, "b": torch.ones(2)}
+    soon, late = (
+        method.arrive(server, [Arrival("0", 9.0, reply, sent, part, 4)]) for part in (0.25, 0.025)
+    )
+    assert torch.equal(soon[0]["w_mean"], late[0]["w_mean"]) and soon[0]["w_mean"].all()
+    assert all(torch.equal(soon[1][name], late[1][name]) for name in soon[1])
+    torch.testing.assert_close(soon[0]["b"], 10 * late[0]["b"])
+
+
 @given(SCHEDULES, st.integers(1, 3), st.sets(st.integers(0, 30)))
 @settings(max_examples=40, deadline=None)
 def test_sites_end_at_the_exact_posterior_in_any_order_with_any_delays(schedule, buffer, lost):

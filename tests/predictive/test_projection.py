@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from fedbary.aggregation import DIVERGENCES, aggregate
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
+from fedbary.methods.shared.clusters import clustered
 from fedbary.predictive.projection import STRENGTHS, projected
-from fedbary.trained.clusters import clustered
 
 
 def state(mean, var):

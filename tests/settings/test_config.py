@@ -280,8 +280,14 @@ def test_a_method_and_a_network_do_not_share_a_parameters_name():
         resolve({"method": "DSVGD", "model": "resnet20"})
 
 
+def test_groups_of_a_network_s_norm_had_another_name():
+    written = resolve({"model": "resnet20", "norm_groups": 4}).model_dump()
+    earlier = {"groups" if name == "norm_groups" else name: v for name, v in written.items()}
+    assert validated(earlier).model_dump() == written
+
+
 def test_channels_of_a_u_net_are_a_count():
-    for setting in ("channels", "groups"):
+    for setting in ("channels", "norm_groups"):
         with pytest.raises(SettingError, match=f"{setting}.*from 1"):
             resolve({"model": "unet", setting: 0})
 

@@ -53,7 +53,7 @@ def test_what_has_no_use_is_refused(overrides, unused, named):
         {"task": "regression", "hidden_units": 20, "noise": "none", "alpha": 1.0,
          "partition": "quantity"},
         {"task": "tables", "specificity": 0.9, "class_weights": "balanced", "classes": "a,b"},
-        {"model": "resnet20", "width": 8, "groups": 4, "pixels": "signed"},
+        {"model": "resnet20", "width": 8, "norm_groups": 4, "pixels": "signed"},
         {"method": "FedBN", "rule": "WB", "prior": "global", "prior_std": 0.5},
         {"method": "FedBN", "server_momentum": 0.5},
         {"method": "FedLAW", "server_fraction": 0.1, "prior": "global"},

@@ -76,6 +76,16 @@ def test_it_trains_and_evaluates_and_the_strategy_predicts(name):
     assert evaluate(prediction.probs, y)["nll"] < 2
 
 
+def test_a_rule_with_groups_is_the_hierarchy_and_its_clients_score_both_levels():
+    ours, found = run("Hierarchy", strategy_for("RKLB")(groups=3))
+    theirs, expected = run("Hierarchy", strategy_for("Hierarchy")(groups=3))
+    one, other = (result.arrays.to_torch_state_dict() for result in (found, expected))
+    assert all(torch.equal(one[key], other[key]) for key in one)
+    assert ours.groups == theirs.groups and sorted(ours.groups.values()) == ["1", "2", "3"]
+    scores = found.evaluate_metrics_clientapp[ROUNDS]
+    assert scores["nll"] != scores["personal-nll"]
+
+
 @pytest.mark.parametrize("name", [name for name in METHODS if METHODS[name].remembers])
 def test_what_clients_keep_in_their_node_s_state_is_what_they_keep_in_a_folder(name, tmp_path):
     _, in_state = run(name)

@@ -266,13 +266,14 @@ def test_a_listener_hears_all_that_clients_are_sent(name):
 
 @pytest.mark.parametrize("name", EACH)
 def test_what_all_clients_score_lies_in_memory_once(name):
-    """A copy for each would be thousands of models."""
+    """A copy for each would be thousands of models; a group has one."""
     chosen = strategy(name)
     _, arrays = run(name, rounds=1, chosen=chosen)
     chosen.fraction_evaluate = 1.0
     grid = InlineGrid(client_app(name), CLIENTS, {})
     messages = list(chosen.configure_evaluate(1, arrays, ConfigRecord(), grid))
     assert len({message.metadata.dst_node_id for message in messages}) == CLIENTS
-    (record,) = {id(r): r for r in (m.content[chosen.arrayrecord_key] for m in messages)}.values()
+    record, *others = {id(r): r for r in (m.content["arrays"] for m in messages)}.values()
+    assert len(others) == max(0, len({*chosen.groups.values()}) - 1)
     assert not METHODS[name].shows or record.keys() > arrays.keys()
     assert METHODS[name].shows == (METHODS[name].show is not Method.show)

@@ -9,6 +9,7 @@ from strategies_replies import reply
 
 from fedbary.aggregation import RULES
 from fedbary.gaussian import Posterior
+from fedbary.methods.hierarchy import OWN
 from strategies import (
     CONVENTIONS,
     Convention,
@@ -42,9 +43,11 @@ def test_reading_and_writing_is_the_identity(name, words, plain):
     ours = Posterior.from_state_dict(dict(read))
     assert list(ours.mean) == list(posterior.mean)
     assert all(torch.equal(ours.log_var[n], posterior.log_var[n]) for n in posterior.log_var)
-    written = names.write(dict(read), record, Blanks())
-    assert list(written) == keys
+    of_group = {OWN + name: tensor for name, tensor in read.items()}
+    written = names.write({**read, **of_group}, record, Blanks())
+    assert list(written) == [*keys, *(OWN + key for key in keys)]
     for key in keys:
+        assert torch.equal(*(tensor_from_array(written[k]) for k in (key, OWN + key)))
         there, back = tensor_from_array(record[key]), tensor_from_array(written[key])
         torch.testing.assert_close(back, there, rtol=1e-6, atol=1e-6)
 

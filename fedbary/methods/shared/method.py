@@ -264,6 +264,10 @@ class Method(Checked):
         """
         raise TypeError(f"{type(self).__name__} does not say what it does with arrivals")
 
+    def groups_of(self, state: Tensors) -> Mapping[str, str]:
+        """Return each client's group by its name, for methods with a model for each group."""
+        return {}
+
     def check_state(self, model: Tensors, state: Tensors) -> None:
         """Raise a ValueError unless the state after a round, and its posterior, are finite.
 
