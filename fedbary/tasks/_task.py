@@ -176,10 +176,7 @@ class Task(OwnSettings, ABC):
         return []
 
     def scored_by_clients(self, facts: Facts) -> tuple[Tensor, Tensor] | None:
-        """Return inputs and targets of the server's on which clients score models; None: on none.
-
-        The inputs are as the model takes them.
-        """
+        """Return the server's inputs and targets on which clients score, for the model; or None."""
         return None
 
     def client_scores(

@@ -232,20 +232,16 @@ class Trained:
     ) -> None:
         """Write an ONNX file of networks drawn now; it predicts as `predict` does on a CPU.
 
-        The input ``x`` has any number N of examples:
-
-        - images (N, C, H, W), float32, bytes divided by 255;
-        - features of a table (N, D), float64, in their own units; the graph standardises them;
-        - tokens of texts (N, L), int32, −1 after a text's end.
+        The input ``x`` has N examples: images (N, C, H, W), float32, bytes divided by 255;
+        features of a table (N, D), float64, in their own units; or tokens of texts (N, L), int32,
+        −1 after a text's end.
 
         The outputs for classes are ``probs`` (N, classes), ``entropy`` and ``epistemic`` (N,), in
         nats, and each network's probabilities ``networks`` (S, N, classes). The outputs for numbers
         are ``mean``, ``var`` and ``epistemic`` (N,), and each network's mean ``networks`` (S, N),
-        in the target's units. The file's metadata names classes and features.
-
-        A run with conformal sets also has the output ``set`` (N, classes), bool, or ``low`` and
-        ``high`` (N,), as `sets` and `intervals` return them. This needs the run's own networks: its
-        number of draws, and its seed.
+        in the target's units. The file's metadata names classes and features. Conformal sets give
+        the output ``set`` (N, classes), bool, or ``low`` and ``high`` (N,), as `sets` and
+        `intervals` return them. These need the run's number of draws and its seed.
 
         Parameters
         ----------
