@@ -235,7 +235,6 @@ class Trained:
         The input ``x`` has N examples: images (N, C, H, W), float32, bytes divided by 255;
         features of a table (N, D), float64, in their own units; or tokens of texts (N, L), int32,
         −1 after a text's end.
-
         The outputs for classes are ``probs`` (N, classes), ``entropy`` and ``epistemic`` (N,), in
         nats, and each network's probabilities ``networks`` (S, N, classes). The outputs for numbers
         are ``mean``, ``var`` and ``epistemic`` (N,), and each network's mean ``networks`` (S, N),
