@@ -88,8 +88,10 @@ def _cell(runs: pd.DataFrame) -> str:
     return f"{100 * runs['accuracy'].mean():.2f} / {runs['nll'].mean():.3f}"
 
 
-def chosen(results: Path, conditions: Mapping[str, Mapping[str, object]]) -> str:
-    """Return the NLL on validation data after the last round, by condition and step size."""
+def chosen(
+    results: Path, conditions: Mapping[str, Mapping[str, object]], data: str = "validation data"
+) -> str:
+    """Return the NLL on some data after the last round, by condition and step size."""
     table = read_table(results)
     last = table[table["round"] == table["rounds"]]
     body = []
@@ -100,4 +102,4 @@ def chosen(results: Path, conditions: Mapping[str, Mapping[str, object]]) -> str
             cells = ", ".join(f"{lr:g}: {nll:.4f}" for lr, nll in mean.items())
             if cells:
                 body.append([name, "FedAvg" if kind == "barycentre" else kind, cells])
-    return markdown_table(["condition", "side", "`lr`: NLL on validation data"], body)
+    return markdown_table(["condition", "side", f"`lr`: NLL on {data}"], body)

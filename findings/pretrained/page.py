@@ -27,11 +27,12 @@ NAMES = {
     "diagonal": "PVI, diagonal sites",
     "FedAvg": "FedAvg",
     "SCAFFOLD": "SCAFFOLD",
+    "FedLPA": "FedLPA",
     "one place": "all examples in one place",
 }
 """Each kind of head, and what the page calls it."""
 
-SIDES = ["LDA", "Ridge", "sites 2"]
+SIDES = ["LDA", "Ridge", "FedLPA", "sites 2"]
 SIDES += [f"{rival} {rounds}" for rival in ("FedAvg", "SCAFFOLD") for rounds in (1, 5, 10, 20)]
 SIDES += ["one place"]
 """The sides of the table in its order; a number is that of rounds."""
@@ -110,11 +111,12 @@ def _tests(rows: pd.DataFrame) -> str:
 
 
 def _chosen(results: Path) -> list[str]:
-    """Return the NLL on validation data by setting and rounds: of FedAvg, SCAFFOLD, the centre."""
+    """Return the NLL on validation data by setting and rounds, a table a side."""
     table = read_table(results)
     keys = {
         "FedAvg": ["local_epochs", "lr", "weight_decay"],
         "SCAFFOLD": ["lr", "weight_decay"],
+        "FedLPA": ["local_epochs", "lr", "weight_decay"],
         "PVI": ["prior_std"],
     }
     kind = table["method"].replace("barycentre", "FedAvg")
