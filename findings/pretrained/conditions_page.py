@@ -1,7 +1,8 @@
-"""Heads on pretrained features in other conditions: a table of docs/results/pretrained.md."""
+"""Heads on pretrained features in other conditions: tables of docs/results/pretrained.md."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -13,8 +14,9 @@ from fedbary.study.table import read_table
 from findings._pairs import SEED
 from findings.pretrained.page import read
 
-CONDITIONS = {
+CONDITIONS: dict[str, dict[str, object]] = {
     "Dirichlet 0.5": {"partition": "dirichlet", "alpha": 0.5},
+    "two classes a client": {"partition": "classes", "classes_per_client": 2},
     "one class a client": {"partition": "classes", "classes_per_client": 1},
     "100 clients, a fifth a round": {"clients": 100},
     "200 labels in all": {"train_fraction": 0.004},
@@ -22,37 +24,60 @@ CONDITIONS = {
 }
 """What differs from the first table, by its name on the page."""
 
-SIDES = ["LDA", "sites", "FedAvg", "SCAFFOLD"]
-PAIRS = [("LDA", "FedAvg"), ("LDA", "SCAFFOLD"), ("sites", "FedAvg"), ("sites", "SCAFFOLD")]
+HEADS = {
+    "LDA": "LDA, 1 round",
+    "sites": "Kronecker sites, 2",
+    "FedAvg": "FedAvg, 20",
+    "SCAFFOLD": "SCAFFOLD, 20",
+    "one place": "one place",
+}
+"""The sides in their order, and what the page calls them."""
+
+PAIRS = [("LDA", "FedAvg"), ("LDA", "SCAFFOLD")]
+PAIRS += [("sites", "FedAvg"), ("sites", "SCAFFOLD"), ("sites", "one place")]
 
 
-def of_condition(rows: pd.DataFrame, settings: dict[str, object]) -> pd.DataFrame:
+def tables(results: Path) -> str:
+    """Return the scores by condition, the differences, and the chosen step sizes.
+
+    One place is the first table's, where a condition has its examples.
+    """
+    rows, first = read(results), read(results.parent)
+    central = first[first["kind"] == "one place"]
+    groups = {}
+    for name, settings in CONDITIONS.items():
+        runs = of_condition(rows, settings)
+        if "train_fraction" not in settings:
+            runs = pd.concat([runs, central[central["seed"].isin(runs["seed"])]])
+        groups[name] = runs
+    return "\n\n".join([compared(groups, HEADS, PAIRS), chosen(results / "choice", CONDITIONS)])
+
+
+def of_condition(rows: pd.DataFrame, settings: Mapping[str, object]) -> pd.DataFrame:
     """Return the runs of one condition."""
     return rows[(rows[list(settings)] == pd.Series(settings)).all(axis=1)]
 
 
-def tables(results: Path) -> str:
-    """Return the scores by condition, the differences, and the chosen step sizes."""
-    rows = read(results).assign(side=lambda found: found["kind"])
+def compared(
+    groups: Mapping[str, pd.DataFrame],
+    heads: Mapping[str, str],
+    pairs: Sequence[tuple[str, str]],
+) -> str:
+    """Return the scores of each group of runs by side, and the differences in NLL."""
     scores, tests = [], []
-    for name, settings in CONDITIONS.items():
-        runs = of_condition(rows, settings)
-        if runs.empty:
-            continue
-        by_side = {side: runs[runs["side"] == side] for side in SIDES}
-        scores.append([name, *(_cell(each) for each in by_side.values())])
-        found = {
+    for name, found in groups.items():
+        runs = found.assign(side=found["kind"])
+        scores.append([name, *(_cell(runs[runs["side"] == side]) for side in heads)])
+        told = {
             (row.first, row.second): NLL.difference(row)
-            for row in differences(runs, PAIRS, [NLL], SEED).itertuples()
+            for row in differences(runs, pairs, [NLL], SEED).itertuples()
         }
-        tests.append([name, *(found.get(pair, "–") for pair in PAIRS)])
-    heads = ["LDA, 1 round", "Kronecker sites, 2", "FedAvg, 20", "SCAFFOLD, 20"]
-    pairs = [f"{one} − {other}, NLL [95 %]" for one, other in PAIRS]
+        tests.append([name, *(told.get(pair, "–") for pair in pairs)])
+    titles = [f"{one} − {other}, NLL [95 %]" for one, other in pairs]
     return "\n\n".join(
         [
-            markdown_table(["accuracy % / NLL", *heads], scores),
-            markdown_table(["condition", *pairs], tests),
-            _chosen(results / "choice"),
+            markdown_table(["accuracy % / NLL", *heads.values()], scores),
+            markdown_table(["condition", *titles], tests),
         ]
     )
 
@@ -63,16 +88,18 @@ def _cell(runs: pd.DataFrame) -> str:
     return f"{100 * runs['accuracy'].mean():.2f} / {runs['nll'].mean():.3f}"
 
 
-def _chosen(results: Path) -> str:
-    """Return the NLL on validation data after the last round, by condition and step size."""
+def chosen(
+    results: Path, conditions: Mapping[str, Mapping[str, object]], data: str = "validation data"
+) -> str:
+    """Return the NLL on some data after the last round, by condition and step size."""
     table = read_table(results)
     last = table[table["round"] == table["rounds"]]
     body = []
-    for name, settings in CONDITIONS.items():
+    for name, settings in conditions.items():
         for kind in ("barycentre", "SCAFFOLD"):
             runs = of_condition(last, settings)
             mean = runs[runs["method"] == kind].groupby("lr")["nll"].mean()
             cells = ", ".join(f"{lr:g}: {nll:.4f}" for lr, nll in mean.items())
             if cells:
                 body.append([name, "FedAvg" if kind == "barycentre" else kind, cells])
-    return markdown_table(["condition", "side", "`lr`: NLL on validation data"], body)
+    return markdown_table(["condition", "side", f"`lr`: NLL on {data}"], body)

@@ -27,11 +27,12 @@ NAMES = {
     "diagonal": "PVI, diagonal sites",
     "FedAvg": "FedAvg",
     "SCAFFOLD": "SCAFFOLD",
+    "FedLPA": "FedLPA",
     "one place": "all examples in one place",
 }
 """Each kind of head, and what the page calls it."""
 
-SIDES = ["LDA", "Ridge", "sites 2"]
+SIDES = ["LDA", "Ridge", "FedLPA", "sites 2"]
 SIDES += [f"{rival} {rounds}" for rival in ("FedAvg", "SCAFFOLD") for rounds in (1, 5, 10, 20)]
 SIDES += ["one place"]
 """The sides of the table in its order; a number is that of rounds."""
@@ -54,9 +55,13 @@ COLORS = {"LDA": BLUE, "Ridge": SKY, "sites": GREEN, "FedAvg": RED, "SCAFFOLD": 
 
 
 def read(results: Path) -> pd.DataFrame:
-    """Return the result of every run, with its kind of head and its side."""
+    """Return the result of every run, with its kind of head and its side.
+
+    A client's mode in the first round of sites is that of a client alone.
+    """
     rows = result_rows(read_table(results))
     kind = rows["method"].replace({"barycentre": "FedAvg", "PVI": "sites"})
+    kind = kind.mask((kind == "sites") & (rows["rounds"] == 1), "alone")
     kind = kind.where(rows["clients"] > 1, "one place")
     told = kind.isin(["sites", "FedAvg", "SCAFFOLD"])
     side = kind.where(~told, kind + " " + rows["rounds"].astype(str))
@@ -67,6 +72,18 @@ def tables(results: Path) -> str:
     """Return the scores, the tests, and what was chosen, in Markdown."""
     rows = read(results)
     return "\n\n".join([scores(rows, SIDES), _tests(rows), *_chosen(results / "choice")])
+
+
+def facts(results: Path) -> list[float]:
+    """Return the accuracy of a client alone in per cent: of the mean client, and of the worst."""
+    return of_alone(read(results))
+
+
+def of_alone(rows: pd.DataFrame) -> list[float]:
+    """Return the accuracies that `facts` does, of the side `alone`."""
+    alone = rows[rows["side"] == "alone"]
+    names = "weighted_accuracy", "worst10_accuracy"
+    return [float(100 * alone[f"local_models.{name}"].mean()) for name in names]
 
 
 def scores(rows: pd.DataFrame, sides: list[str]) -> str:
@@ -94,11 +111,12 @@ def _tests(rows: pd.DataFrame) -> str:
 
 
 def _chosen(results: Path) -> list[str]:
-    """Return the NLL on validation data by setting and rounds: of FedAvg, SCAFFOLD, the centre."""
+    """Return the NLL on validation data by setting and rounds, a table a side."""
     table = read_table(results)
     keys = {
         "FedAvg": ["local_epochs", "lr", "weight_decay"],
         "SCAFFOLD": ["lr", "weight_decay"],
+        "FedLPA": ["local_epochs", "lr", "weight_decay"],
         "PVI": ["prior_std"],
     }
     kind = table["method"].replace("barycentre", "FedAvg")

@@ -54,10 +54,7 @@ def tables(results: Path) -> str:
 
 def facts(results: Path) -> list[float]:
     """Return the accuracy of a client alone in per cent: of the mean client, and of the worst."""
-    rows = read(results)
-    alone = rows[rows["side"] == "alone"]
-    names = "weighted_accuracy", "worst10_accuracy"
-    return [float(100 * alone[f"local_models.{name}"].mean()) for name in names]
+    return pretrained.of_alone(read(results))
 
 
 def _chosen(results: Path) -> list[str]:
