@@ -90,7 +90,8 @@ def picture(results: Path) -> Figure:
     figure = sheet(6.0, 3.6)
     axes = figure.subplots()
     for side, name in SIDES.items():
-        of_it = rows[rows["side"] == side]
+        if (of_it := rows[rows["side"] == side]).empty:
+            continue
         if side == "LDA":
             last = of_it[of_it["round"] == of_it["rounds"]]["nll"].mean()
             axes.axhline(last, color=COLORS[side], linestyle="--", label=name)
