@@ -20,7 +20,7 @@ from flwr.supercore.logger import FLOWER_LOGGER
 
 from fedbary.data.sites import WITHHOLDABLE
 from fedbary.errors import RunError, SettingError
-from fedbary.settings.config import Settings, resolve
+from fedbary.settings.config import Settings, completed
 from fedbary.settings.owners import methods
 from server_app.engine.inline import InlineGrid
 
@@ -71,6 +71,8 @@ _MEANINGS = {
     "counts": ("how many it holds out in each", "examples", "scores"),
     "risk-cells": ("bins of uncertainty of right and of wrong predictions", "–", "scores"),
     "risk-counts": ("how many it holds out in each", "examples", "scores"),
+    "mean": ("mean size of its sets, or width of its intervals", "classes or the target", "scores"),
+    "std": ("standard deviation of these", "classes or the target", "scores"),
     "seen": ("values of each column that are not missing", "examples", "answers"),
     "below": ("values of each column below a number that the server names", "examples", "answers"),
     "moments": ("sum of products of each two features, standardised", "–", "answers"),
@@ -128,7 +130,7 @@ def heard(task: str, **changes: Any) -> dict[str, dict[str, set[str]]]:
         with tempfile.TemporaryDirectory() as scratch:
             folder = Path(scratch) / "run"
             try:
-                settings = resolve(
+                settings = completed(
                     {**_QUICK, "task": task, "output": str(folder), **changes, **needed}
                 )
                 return _heard(settings, folder)
@@ -172,6 +174,7 @@ _SAID = {
     "query.ask below": "answer: medians, four times",
     "query.ask noise": "answer: noise, after each round",
     "query.ask conformal": "answer: conformal, after the last round",
+    "query.ask conformal-sizes": "answer: sizes of sets, after the last round",
     "train": "training",
     "evaluate": "evaluation",
 }

@@ -55,7 +55,7 @@ def strategy_of(
         tell=rounds.tell,
         known_metrics=recorder.known_metrics,
         listener=recorder,
-        prior=prior,
+        prior_arrays=prior,
     )
 
 

@@ -35,7 +35,7 @@ class InheritingStrategy(GatedStrategy, ABC):
     ----------
     *args, **kwargs
         Those of `GatedStrategy`.
-    prior : ArrayRecord, optional
+    prior_arrays : ArrayRecord, optional
         A posterior in the global arrays' names: clients use it as the prior in every round. Its
         Gaussian arrays are part of each training message. None: clients have their own prior.
     """
@@ -43,9 +43,9 @@ class InheritingStrategy(GatedStrategy, ABC):
     method: Method
     convention: Convention
 
-    def __init__(self, *args: Any, prior: ArrayRecord | None = None, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, prior_arrays: ArrayRecord | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.prior = prior
+        self.prior_arrays = prior_arrays
         self._inherited: Tensors | None = None
         self._state: Mapping[str, Tensor] = {}
 
@@ -93,14 +93,16 @@ class InheritingStrategy(GatedStrategy, ABC):
 
     def _with_prior(self, messages: list[Message], arrays: ArrayRecord) -> list[Message]:
         """Add the prior to messages; those that share a record share the new one."""
-        assert self.prior is not None
+        assert self.prior_arrays is not None
         pairs = self.convention.pairs(arrays.keys())
         keys = sorted({*pairs, *pairs.values()})
-        prior = ArrayRecord({key: self.prior[key] for key in keys if key in self.prior})
+        prior = ArrayRecord(
+            {key: self.prior_arrays[key] for key in keys if key in self.prior_arrays}
+        )
         try:
             check_arrays(prior, ArrayRecord({key: arrays[key] for key in keys}), self.convention)
         except ValueError as error:
-            raise SettingError("prior", error, "the global arrays' Gaussians") from None
+            raise SettingError("prior_arrays", error, "the global arrays' Gaussians") from None
         made: dict[int, ArrayRecord] = {}
         for message in messages:
             record = message.content.array_records[self.arrayrecord_key]

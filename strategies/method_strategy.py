@@ -132,7 +132,7 @@ class MethodStrategy(InheritingStrategy):
         earlier, self._at_checkpoint = self._at_checkpoint, dict(self._kept)
         kept = [self._kept] if earlier is None else [self._kept, earlier]
         messages = self._filled(messages, arrays, kept, self.method.send)
-        return messages if self.prior is None else self._with_prior(messages, arrays)
+        return messages if self.prior_arrays is None else self._with_prior(messages, arrays)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

@@ -204,7 +204,7 @@ def test_a_server_that_says_nothing_of_frozen_layers_is_told_what_to_say():
 
 def test_a_strategy_starts_from_another_ones_end_and_clients_see_its_posterior_as_the_prior():
     first, result = run("PVI")
-    for name, own in (("PVI", {}), ("RKLB", {"prior": result.arrays})):
+    for name, own in (("PVI", {}), ("RKLB", {"prior_arrays": result.arrays})):
         chosen, priors = strategy_for(name)(fraction_evaluate=0.0, **own), []
 
         def seen(local, priors=priors):
@@ -221,8 +221,8 @@ def test_a_strategy_starts_from_another_ones_end_and_clients_see_its_posterior_a
             for part in ("shift", "precision"):
                 one, other = (getattr(each, part)["2.weight"] for each in (found, wanted))
                 torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-2)
-    with pytest.raises(SettingError, match=r"prior: .*'2\.weight_log_var' is missing"):
-        strategy_for("RKLB")(prior=ArrayRecord()).start(
+    with pytest.raises(SettingError, match=r"prior_arrays: .*'2\.weight_log_var' is missing"):
+        strategy_for("RKLB")(prior_arrays=ArrayRecord()).start(
             grid=InlineGrid(client_app("barycentre"), CLIENTS, {}),
             initial_arrays=result.arrays,
             num_rounds=1,

@@ -1,6 +1,7 @@
 """What holds for every method as a Flower strategy: refusals, the order of replies, resume."""
 
 import copy
+import inspect
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from fedbary import strategies
 from fedbary.errors import SettingError
 from fedbary.inference import Training
 from fedbary.methods import METHODS, Bench, Method, Reply, Server, method_named
+from fedbary.parts.parameters import declared
 from fedbary.variational.layers import VariationalLinear, reset_layer
 from server_app.engine.inline import InlineGrid
 
@@ -25,6 +27,13 @@ CLIENTS, ROUNDS = 4, 4
 TRAINING = Training(epochs=3, batch_size=8, lr=0.01, kl_weight=1.0)
 POINT = sorted(name for name, method in METHODS.items() if method.deterministic)
 GAUSSIAN = sorted(METHODS.keys() - POINT)
+
+
+def test_no_method_calls_a_parameter_as_every_strategy_calls_an_argument():
+    kinds = [kind for kind in strategies.strategy_for("DWC").__mro__ if "__init__" in vars(kind)]
+    words = {word for kind in kinds for word in inspect.signature(kind.__init__).parameters}
+    assert {"prior_arrays", "seed", "fraction_train"} <= words
+    assert {name: both for name, m in METHODS.items() if (both := words & declared(m).keys())} == {}
 
 
 def network(name):
