@@ -127,6 +127,9 @@ def _with_method(settings: Settings) -> Iterator[tuple[str, str]]:
         )
     elif kind.needs_numbers and getattr(settings, "noise", "learned") != "learned":
         yield "noise", f"learned for {method}"
+    if kind.fits_last_layer and not kind.needs_numbers and settings.task == "regression":
+        allowed = f"another for task=regression, such as ConjugateGaussian: {settings.method} "
+        yield "method", f"{allowed}predicts classes"
     has_classes, has_one = (
         issubclass(task_kind(settings.task).Parameters, of) for of in (OfClasses, OfSets)
     )

@@ -49,13 +49,20 @@ TASKS = {"regression": REGRESSION, "tables": {"task": "tables"}}
 
 @pytest.mark.parametrize(
     ("name", "task"),
-    [(n, t) for i, n in enumerate(EACH) for j, t in enumerate(TASKS) if NIGHT or (i + j) % 2],
+    [
+        (name, task)
+        for i, name in enumerate(EACH)
+        for j, task in enumerate(TASKS)
+        if (NIGHT or (i + j) % 2) and not (METHODS[name].fits_last_layer and task == "regression")
+    ],
 )
 def test_it_trains_in_every_task_that_is_no_classification_of_images(name, task, tmp_path):
     """By day every other kind of method in each task."""
     chosen = dict(TASKS[task])
     if task == "regression" and not METHODS[name].squares:
         chosen["noise"] = "learned"
+    if name == "FedAvgM":
+        chosen["server_momentum"] = 0.3  # three rounds at 0.9 go too far
     chosen = settings(name, **chosen, bayesian_layers=gaussian_layers(name))
     run_inline(chosen, tmp_path / "run")
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()

@@ -19,6 +19,10 @@ EARLY = {"keep_best": "nll", "evaluate_on": "validation", "patience": 2}
 def test_a_regression_says_which_noise_its_method_takes(name):
     method = METHODS[name]
     chosen = {"method": name, "bayesian_layers": 0 if method.deterministic else 1}
+    if method.fits_last_layer and not method.needs_numbers:
+        with pytest.raises(SettingError, match=f"method: '{name}'.*ConjugateGaussian.*classes"):
+            resolve({"task": "regression", **chosen})
+        return
     wrong, said = ("learned", "none, cross") if method.squares else ("cross", "learned")
     with pytest.raises(SettingError, match=f"noise: '{wrong}'.*{said}.*{name}"):
         resolve({"task": "regression", **chosen, "noise": wrong})
