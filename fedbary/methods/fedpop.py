@@ -15,12 +15,16 @@ Batches of B examples add noise. With h the curvature of the mean NLL, the chain
 with s = min(0.06, 2B/(3 n_k)) and the largest h at the round's start. The chain then forgets no
 faster than an epoch's batches cancel.
 
-The part `burn_in` of the steps is dropped. In the first three quarters of these, ε is SGD's rate,
-so that heads learn; a client without a head takes that rate in all of them. Over the other steps
-the client takes three means and sends them: of ∇_φ mean NLL at the φ that it was sent, of θ − m,
-and of (θ − m)². The first is the gradient of the marginal likelihood over the head, by Fisher's
-identity. The server steps along its mean by size with Adam, and sets the prior to the optimum of
-EM,
+A round's steps have three parts:
+
+1. Three quarters of the part `burn_in`: ε is SGD's rate, so that heads learn.
+2. The last quarter of `burn_in`: ε is the chain's own, and the samples are dropped. A client
+   without a head keeps SGD's rate here.
+3. The other steps: the client takes the means of ∇_φ mean NLL, at the φ that it was sent, of θ − m,
+   and of (θ − m)², and sends them.
+
+The first mean is the gradient of the marginal likelihood over the head, by Fisher's identity. The
+server steps along its mean by size with Adam. It sets the prior to the optimum of EM,
 
     m ← m + mean_k E[θ_k − m],      v ← mean_k E[(θ_k − m)²] − (mean_k E[θ_k − m])².
 
