@@ -23,7 +23,7 @@ from scipy.ndimage import rotate
 from sklearn.datasets import load_digits
 
 import fedbary
-from fedbary.settings.config import resolve
+from fedbary.settings.config import completed
 from server_app.engine.inline import run_inline
 
 TASKS, DEGREES = 5, 20
@@ -110,7 +110,7 @@ def measure(out: Path, kind: str, seed: int, done: set[str]) -> None:
                     del values["prior"]
                 if method == "LDA":
                     values = {n: v for n, v in values.items() if n not in STEPS} | {"rounds": 1}
-                run_inline(resolve(values), folder)
+                run_inline(completed(values), folder)
                 line = {"key": key, "stream": kind, "seed": seed, "method": method, "task": task}
                 line |= scores(folder, tasks[: task + 1])
                 with open(out / "cells.jsonl", "a", encoding="utf-8") as file:
