@@ -46,7 +46,7 @@ def sweep(
     findings/protocol/short/grid.yaml --only dataset=cifar10 --only bayesian_layers=0,3 --jobs 2`.
 
     Each run has a folder under RESULTS/runs and a log under RESULTS/logs. RESULTS/runs.csv has a
-    row a run, RESULTS/common.csv what is the same in all runs, RESULTS/rounds.csv.gz a row a round.
+    row a run, RESULTS/common.csv what is the same in all runs, RESULTS/rounds.csv.xz a row a round.
     You may stop the sweep at any time; the same command continues it.
     """
     from rich.console import Console

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import lzma
 import zlib
 from pathlib import Path
 
@@ -20,8 +21,11 @@ COMMON = "common.csv"
 RUNS = "runs.csv"
 """A row a run: its name, and the settings, versions and commit in which runs differ."""
 
-ROUNDS = "rounds.csv.gz"
+ROUNDS = "rounds.csv.xz"
 """A row a round: the run's name and its measurements."""
+
+PACKED_BEFORE = "rounds.csv.gz"
+"""The same as earlier versions packed it; it is only read."""
 
 TOGETHER = "results.csv"
 """A row a round with the run's settings, written by earlier versions; it is only read."""
@@ -51,7 +55,8 @@ def write(folder: Path, table: pd.DataFrame) -> None:
     differ = [name for name in once if name == "run" or runs[name].nunique(dropna=False) > 1]
     rounds = table[["run", *(name for name in columns if name not in once)]]
     common = runs.head(1).assign(**dict.fromkeys(differ))
-    write_whole(folder / ROUNDS, gzip.compress(_text(rounds), mtime=0))
+    write_whole(folder / ROUNDS, lzma.compress(_text(rounds)))
+    (folder / PACKED_BEFORE).unlink(missing_ok=True)
     write_whole(folder / RUNS, _text(runs[differ]))
     write_whole(folder / COMMON, _text(common))
 
@@ -80,13 +85,19 @@ def read(folder: Path) -> pd.DataFrame:
         told = {name: value for name, (value,) in common.items() if name not in runs}
         runs = runs.assign(**told)[[*common, *(name for name in runs if name not in common)]]
     try:
-        rounds = _parsed(gzip.decompress((folder / ROUNDS).read_bytes()))
-    except (OSError, EOFError, zlib.error) as error:
+        rounds = _parsed(_unpacked(folder))
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         raise ValueError(f"{ROUNDS}: {error}") from None
     if lost := sorted(set(runs["run"]) - set(rounds["run"])):
         raise ValueError(f"{ROUNDS} lacks {lost[0]}")
     table = rounds.merge(runs, on="run")
     return table[[*runs, *(name for name in rounds if name not in runs)]]
+
+
+def _unpacked(folder: Path) -> bytes:
+    if (folder / ROUNDS).exists() or not (folder / PACKED_BEFORE).exists():
+        return lzma.decompress((folder / ROUNDS).read_bytes())
+    return gzip.decompress((folder / PACKED_BEFORE).read_bytes())
 
 
 def _parsed(content: bytes) -> pd.DataFrame:

@@ -1,5 +1,7 @@
 """The commands on experiments read what earlier versions left."""
 
+import gzip
+import lzma
 import shutil
 from pathlib import Path
 
@@ -11,7 +13,7 @@ from pandas.testing import assert_frame_equal
 from fedbary.report import compared
 from fedbary.report.report import write_report
 from fedbary.settings.config import resolve
-from fedbary.study.files import COMMON, ROUNDS, RUNS, TOGETHER
+from fedbary.study.files import COMMON, PACKED_BEFORE, ROUNDS, RUNS, TOGETHER, read, write
 from fedbary.study.grid import read_experiment
 from fedbary.study.sweep import SweepFolder
 from fedbary.study.table import read_about, read_table, write_about
@@ -44,6 +46,18 @@ def test_a_sweep_has_nothing_to_do_and_writes_the_new_form(old):
     results.write()
     assert {COMMON, RUNS, ROUNDS} < {file.name for file in old.iterdir()}
     assert_frame_equal(read_table(old), read_table(NEW), check_dtype=False)
+
+
+def test_rounds_packed_as_before_are_read_and_then_packed_anew(tmp_path):
+    shutil.copytree(NEW, tmp_path, dirs_exist_ok=True)
+    (tmp_path / PACKED_BEFORE).write_bytes(
+        gzip.compress(lzma.decompress((tmp_path / ROUNDS).read_bytes()))
+    )
+    (tmp_path / ROUNDS).unlink()
+    old = read(tmp_path)
+    assert_frame_equal(old, read(NEW))
+    write(tmp_path, old)
+    assert (tmp_path / ROUNDS).exists() and not (tmp_path / PACKED_BEFORE).exists()
 
 
 def test_runs_without_the_settings_of_today_are_compared(tmp_path):
