@@ -10,7 +10,8 @@ from threading import Timer
 
 from fedbary.attacks import require_simulation
 from fedbary.errors import SettingError, Stopped
-from fedbary.launching.launch import flower, launch, prepare
+from fedbary.launching.launch import launch, prepare
+from fedbary.launching.simulation import Simulate, simulation
 from fedbary.runs.damage import as_written
 from fedbary.runs.location import (
     METRICS,
@@ -29,10 +30,14 @@ PATIENCE = 3.5
 
 
 def simulate(words: list[str]) -> None:
-    """Run a simulated federation: a file of settings, if one is named first, and overrides."""
-    settings = _settings(words)
-    with claimed_folder(settings, Path.cwd()) as folder:
-        _simulate(settings, folder)
+    """Run a simulated federation: a file of settings, if one is named first, and overrides.
+
+    The program of a simulation on Ray starts before the words are read, which takes seconds.
+    """
+    with nullcontext() if "engine=inline" in words else simulation() as on_ray:
+        settings = _settings(words)
+        with claimed_folder(settings, Path.cwd()) as folder:
+            _simulate(settings, folder, on_ray)
 
 
 def resume(run: Path, checkpoint: str, words: Sequence[str] = (), own_code: bool = False) -> None:
@@ -107,15 +112,16 @@ def deploy(words: list[str], sites: list[Path]) -> None:
     print(f"Results: {prepared.output}")
 
 
-def _simulate(settings: Settings, folder: Path) -> None:
+def _simulate(settings: Settings, folder: Path, on_ray: Simulate | None = None) -> None:
     if settings.dataset == "none":
         raise SettingError("dataset", "none", "a data set; without one, deploy with --site")
     require_virtual_time(settings)
     try:
-        with flower() if settings.engine == "ray" else nullcontext() as started:
-            with _announced(settings, "Flower and Ray" if started else ""):
+        started = on_ray is not None or settings.engine == "inline"
+        with nullcontext(on_ray) if started else simulation() as simulate:
+            with _announced(settings, "Flower and Ray" if settings.engine == "ray" else ""):
                 prepared = prepare(settings, folder)
-            launch(prepared, started=started)
+            launch(prepared, simulate=simulate)
     except Stopped:
         if not (folder / SETTINGS).exists():
             raise

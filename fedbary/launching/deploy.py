@@ -20,9 +20,8 @@ from fedbary.errors import RunError, SettingError
 from fedbary.launching.app import app_folder
 from fedbary.launching.credentials import public_key, write_certificates, write_site_key
 from fedbary.launching.environment import flower_environment
-from fedbary.launching.launch import to_toml
 from fedbary.launching.programs import free_port, stop_tree, tool
-from fedbary.launching.superlink import flwr_run, last_status, wait_for_superlink
+from fedbary.launching.superlink import flwr_run, last_status, to_toml, wait_for_superlink
 from fedbary.launching.watcher import start
 from fedbary.runs.location import KEYS, SETTINGS, SITE_KEYS, is_whole
 from fedbary.settings.config import Settings

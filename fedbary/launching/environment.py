@@ -24,8 +24,7 @@ def flower_environment(home: Path) -> dict[str, str]:
     """Return an environment where Flower has its own home, port and Ray, and installs nothing.
 
     Without an address Ray joins the last cluster started on the machine, even a dead one. The user
-    can name a cluster by `RAY_ADDRESS`. Ray starts no workers in advance: they lack Flower's
-    environment and would only be ended again.
+    can name a cluster by `RAY_ADDRESS`.
     """
     tools = str(Path(sys.executable).parent)
     return {
@@ -39,8 +38,6 @@ def flower_environment(home: Path) -> dict[str, str]:
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
         "FLWR_TELEMETRY_ENABLED": "0",
-        "RAY_enable_worker_prestart": "0",
-        "RAY_prestart_worker_first_driver": "0",
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
         "RAY_ADDRESS": os.environ.get("RAY_ADDRESS") or "local",
     }

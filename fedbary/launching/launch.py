@@ -1,13 +1,12 @@
-"""Start a simulated federation: in one process, or on a SuperLink of its own."""
+"""Start a simulated federation: in one process, or on Ray."""
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import tempfile
 import warnings
-from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import IO
 
@@ -19,16 +18,15 @@ from fedbary.data.unchanged import one_state
 from fedbary.errors import RunError, SettingError
 from fedbary.launching.environment import flower_environment, progress_in
 from fedbary.launching.programs import run_program
-from fedbary.launching.superlink import Flower, flower, flwr_run, last_status, superlink
+from fedbary.launching.simulation import Simulate, simulation
 from fedbary.launching.warm_process import WarmProcess
 from fedbary.parts.registry import data_sets
-from fedbary.runs.location import is_left_whole, is_whole, require_startable
+from fedbary.runs.location import is_whole, require_startable
 from fedbary.runs.lock import require_free
 from fedbary.settings.config import Settings
 from fedbary.settings.model import data_task
-from fedbary.settings.run_config import to_run_config
 
-__all__ = ["flower", "flower_environment", "launch", "located", "prepare", "superlink", "to_toml"]
+__all__ = ["flower_environment", "launch", "located", "prepare"]
 
 DATA = ("dataset", "test_dataset", "ood_dataset")
 """Settings that name data sets."""
@@ -41,7 +39,7 @@ def launch(
     settings: Settings,
     log: IO[str] | None = None,
     warm: WarmProcess | None = None,
-    started: Flower | None = None,
+    simulate: Simulate | None = None,
 ) -> None:
     """Run a simulation to its end; the results lie in the folder `output`.
 
@@ -53,8 +51,8 @@ def launch(
         File of the run's own lines; None: this process's output.
     warm
         Process that runs `engine=inline`, if there is a log; None: a new one.
-    started
-        SuperLink that runs `engine=ray`; None: one that is started now.
+    simulate
+        Program that runs `engine=ray`, see `simulation`; None: one that is started now.
 
     Raises
     ------
@@ -63,11 +61,9 @@ def launch(
     """
     if settings.engine == "inline":
         _run_inline(settings, log, warm)
-    elif started is not None:
-        _run_flower(settings, log, started)
     else:
-        with flower(log) as started:
-            _run_flower(settings, log, started)
+        with nullcontext(simulate) if simulate else simulation(log) as on_ray:
+            on_ray(settings)
     if not is_whole(Path(settings.output)):
         raise RunError("the run ended without a result; the messages above say why")
 
@@ -149,39 +145,3 @@ def _run_inline(settings: Settings, log: IO[str] | None, warm: WarmProcess | Non
             ended_well = run_program(command, environment, log) == 0
     if not ended_well:
         raise RunError("the run failed; the messages above say why")
-
-
-def _run_flower(settings: Settings, log: IO[str] | None, started: Flower) -> None:
-    run_config, output = started.home / "run.toml", Path(settings.output)
-    run_config.write_text(to_run_config(settings), encoding="utf-8")
-    federation = (
-        f"num-supernodes={settings.clients} "
-        f"client-resources-num-cpus={settings.cpus_per_client} "
-        f"client-resources-num-gpus={_gpu_share(settings)}"
-    )
-    words = ["--federation-config", federation, "--run-config", str(run_config)]
-    started.wait()
-    flwr_run(started.environment, "local", words, log, lambda: is_left_whole(output))
-    if not is_whole(output):
-        status = last_status(started.environment, "local")
-        raise RunError(f"the run ended as {status}; the messages above say why")
-
-
-def _gpu_share(settings: Settings) -> float:
-    """Return the fraction of a GPU for each client that the CPUs serve at once."""
-    if settings.gpus_per_client != "auto":
-        return float(settings.gpus_per_client)
-    from fedbary.settings.device import torch_device
-
-    if torch_device(settings).type != "cuda":
-        return 0.0
-    import torch
-
-    at_once = max(1, (os.cpu_count() or 1) // settings.cpus_per_client)
-    return min(1.0, torch.cuda.device_count() / min(settings.clients, at_once))
-
-
-def to_toml(values: Mapping[str, str | int | float | bool]) -> str:
-    """Return flat settings as TOML; JSON writes all but the delete character the same way."""
-    lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in values.items()]
-    return "".join(lines).replace("\x7f", "\\u007f")

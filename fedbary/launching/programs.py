@@ -9,10 +9,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import psutil
 
@@ -27,7 +27,7 @@ POLL_SECONDS = 0.2
 
 def run_program(
     command: list[str],
-    environment: dict[str, str] | None,
+    environment: Mapping[str, str] | None,
     log: IO[str] | None,
     is_over: Callable[[], bool] | None = None,
 ) -> int:
@@ -37,14 +37,30 @@ def run_program(
     every run. If its environment names a file for its progress, a bar shows the round. A Ctrl-C in
     the terminal reaches this process alone, which kills the program.
     """
-    folder, file = app_folder(), (environment or {}).get(PROGRESS_VARIABLE)
+    return followed(started(command, environment, log), environment, log, is_over)
+
+
+def started(
+    command: list[str], environment: Mapping[str, str] | None, log: IO[str] | None, **how: Any
+) -> subprocess.Popen[bytes]:
+    """Start a program beside the apps, whose lines `followed` passes on."""
     output = subprocess.PIPE if log is None else log
-    errors = subprocess.STDOUT if file else output
+    errors = subprocess.STDOUT if PROGRESS_VARIABLE in (environment or {}) else output
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
-        process = start(command, environment, cwd=folder, stdout=output, stderr=errors)
+        return start(command, environment, cwd=app_folder(), stdout=output, stderr=errors, **how)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def followed(
+    process: subprocess.Popen[bytes],
+    environment: Mapping[str, str] | None,
+    log: IO[str] | None,
+    is_over: Callable[[], bool] | None = None,
+) -> int:
+    """Follow a program that `started` to its end, or until it `is_over`, as `run_program` does."""
+    file = (environment or {}).get(PROGRESS_VARIABLE)
     if is_over is not None:
         threading.Thread(target=_end_once, args=[process, is_over], daemon=True).start()
     try:

@@ -1,15 +1,12 @@
-"""Flower's SuperLink of a simulation, and its commands."""
+"""Flower's commands on a SuperLink."""
 
 from __future__ import annotations
 
 import json
 import ssl
 import subprocess
-import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO
 from urllib.error import URLError
@@ -17,44 +14,10 @@ from urllib.request import HTTPSHandler, OpenerDirector, ProxyHandler, build_ope
 
 from fedbary.errors import RunError
 from fedbary.launching.app import app_folder
-from fedbary.launching.environment import flower_environment, progress_in, ray_folder
-from fedbary.launching.programs import run_program, stop_tree, tool
-from fedbary.launching.watcher import start
+from fedbary.launching.programs import run_program, tool
 
 SUPERLINK_SECONDS = 180
 """How long a machine with much else to do may take to start one."""
-
-
-@dataclass(frozen=True)
-class Flower:
-    """A SuperLink with a home of its own, for one simulation; it may not be ready yet.
-
-    Parameters
-    ----------
-    home : Path
-        Its folder, FLWR_HOME.
-    environment : mapping
-        The variables that its commands need.
-    wait : callable
-        Waits until it is ready; raises a RunError if it does not start.
-    """
-
-    home: Path
-    environment: dict[str, str]
-    wait: Callable[[], None]
-
-
-@contextmanager
-def flower(log: IO[str] | None = None) -> Iterator[Flower]:
-    """Start a SuperLink with a home of its own; stop it, and all it started, at the end.
-
-    Output to `log` shows no progress bar.
-    """
-    with tempfile.TemporaryDirectory(prefix="fedbary-") as scratch:
-        home = Path(scratch)
-        environment = {**flower_environment(home), **ray_folder(), **progress_in(home, log)}
-        with superlink(environment, home) as wait:
-            yield Flower(home, environment, wait)
 
 
 def flwr_run(
@@ -70,34 +33,6 @@ def flwr_run(
     """
     command = [tool("flwr"), "run", str(app_folder()), name, "--stream", *words]
     run_program(command, environment, log, is_over)
-
-
-@contextmanager
-def superlink(environment: dict[str, str], home: Path) -> Iterator[Callable[[], None]]:
-    """Start a SuperLink with the simulation runtime; yield a function that waits until it is ready.
-
-    It is stopped at the end, with all that it started.
-    """
-    port = environment["FLWR_LOCAL_SUPERLINK_HTTP_API_PORT"]
-    command = [tool("flower-superlink"), "--insecure", "--simulation", "--isolation", "subprocess"]
-    command += ["--host", "127.0.0.1", "--port", port]
-    log = home / "superlink.log"
-    with open(log, "wb") as output:
-        process = start(
-            command,
-            environment,
-            cwd=home,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    try:
-        yield lambda: wait_for_superlink(process, f"127.0.0.1:{port}", log)
-    except BaseException:
-        stop_tree(process)
-        raise
-    stop_tree(process, seconds=0)
 
 
 def wait_for_superlink(
@@ -142,3 +77,9 @@ def last_status(environment: dict[str, str], name: str) -> str:
         return str(json.loads(done.stdout)["runs"][0]["status"])
     except (ValueError, KeyError, IndexError):
         return "unknown"
+
+
+def to_toml(values: Mapping[str, str | int | float | bool]) -> str:
+    """Return flat settings as TOML; JSON writes all but the delete character the same way."""
+    lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in values.items()]
+    return "".join(lines).replace("\x7f", "\\u007f")

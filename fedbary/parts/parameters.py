@@ -13,7 +13,7 @@ import operator
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from numbers import Integral, Real
 from types import MappingProxyType, NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -233,9 +233,17 @@ def told(part: type[_Part], values: object) -> _Part:
     SettingError
         If one is out of its range.
     """
+    named = ((name, getattr(values, name, MISSING)) for name in declared(part))
+    held = tuple((name, type(value), value) for name, value in named if value is not MISSING)
+    found: _Part = _told(part, held)
+    return found
+
+
+@lru_cache(256)
+def _told(part: Any, held: tuple[tuple[str, type, Any], ...]) -> Any:
+    """Return a part with values by name; the types tell True, 1 and 1.0 apart."""
     own = declared(part)
-    held = {name: getattr(values, name) for name in own if hasattr(values, name)}
-    return part(**{name: own[name].read(value) for name, value in held.items()})
+    return part(**{name: own[name].read(value) for name, _, value in held})
 
 
 class Checked:

@@ -13,7 +13,7 @@ from hypothesis import given
 from fedbary import __version__
 from fedbary.commands.cli import app, main, refuse_settings_with_dashes
 from fedbary.errors import SettingError
-from fedbary.launching.launch import to_toml
+from fedbary.launching.superlink import to_toml
 from fedbary.report.report import write_report
 from fedbary.settings.config import Settings, resolve
 

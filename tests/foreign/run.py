@@ -9,10 +9,13 @@ from pathlib import Path
 
 from fedbary.launching import launch
 
+sys.path.append(str(Path(__file__).parents[1]))
+from superlinks import superlink  # noqa: E402
+
 home, *projects = map(Path, sys.argv[1:])
 environment = launch.flower_environment(home)
 federation = "num-supernodes=3 client-resources-num-cpus=2"
-with launch.superlink(environment, home) as wait:
+with superlink(environment, home) as wait:
     wait()
     for project in projects:
         folder = project / "out"

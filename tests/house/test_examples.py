@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from every_method import night
 from flwr.app import Context, RecordDict
+from superlinks import superlink
 
 from fedbary.launching import launch
 from server_app.engine.inline import InlineGrid
@@ -111,7 +112,7 @@ def test_a_resnet_s_rounds_run(capsys):
 def test_the_projects_run_under_flower(tmp_path):
     environment = launch.flower_environment(tmp_path)
     federation = "num-supernodes=3 client-resources-num-cpus=1"
-    with launch.superlink(environment, tmp_path) as wait:
+    with superlink(environment, tmp_path) as wait:
         wait()
         for name in PROJECTS:
             command = [str(Path(sys.executable).parent / "flwr"), "run", str(EXAMPLES / name)]

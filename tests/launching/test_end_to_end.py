@@ -10,6 +10,7 @@ import pytest
 import yaml
 from every_method import ON_SERVERS, few, night, same
 from processes import dead_ray, marked, servers_of
+from superlinks import superlink
 from terminals import shown_in_a_terminal, shows_its_rounds_and_its_lines
 
 from fedbary.launching import launch
@@ -113,13 +114,12 @@ def test_a_run_that_fails_exits_with_an_error(tmp_path):
     assert servers_of(tmp_path) == []
 
 
-@night  # by day `fedbary simulate` starts the app by flwr run, as foreign projects do theirs
 def test_plain_flwr_run_takes_the_federation_as_it_is_and_run_config_over_the_file(tmp_path):
     environment = launch.flower_environment(tmp_path)
     output = tmp_path / "run"
     config = f'settings="rule=WB rounds=1 local_epochs=1 samples=2 output={output}"'
     command = [str(BIN / "flwr"), "run", str(ROOT), "local", "--stream", "--run-config", config]
-    with launch.superlink(environment, tmp_path) as wait:
+    with superlink(environment, tmp_path) as wait:
         wait()
         subprocess.run(command, cwd=ROOT, env=environment, timeout=240, check=True)
     settings = yaml.safe_load((output / "settings.yaml").read_text())["settings"]

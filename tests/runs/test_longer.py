@@ -31,7 +31,7 @@ def settings(**changes):
 def resume(folder, *words, which="last"):
     """Go on with a run as the command does, in this process."""
 
-    def launch(prepared, started=None):
+    def launch(prepared, simulate=None):
         run_inline(prepared, folder)
 
     with pytest.MonkeyPatch.context() as patch:

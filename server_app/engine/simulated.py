@@ -1,0 +1,140 @@
+"""The two apps on Flower's simulation engine: `python -m server_app.engine.simulated`.
+
+A line of standard input names the settings file. Before it comes, Ray starts while PyTorch is
+imported. The run is that of `flwr run`, without the processes of a SuperLink.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from importlib import import_module
+from logging import ERROR, LogRecord
+from pathlib import Path
+
+import ray
+import yaml
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from flwr.simulation import run_simulation
+
+from client_app import app
+from fedbary.errors import RunError, SettingError, one_line
+from fedbary.settings.model import Settings
+from server_app import run
+
+HEAVY = "server_app.experiment"
+"""The module whose import takes seconds: PyTorch's."""
+
+POLL_SECONDS = 0.02
+"""Seconds after which the server looks again for replies; Flower's 0.1 are a part of a round."""
+
+RAY_OPTIONS = {"include_dashboard": False, "logging_level": "WARNING", "log_to_driver": True}
+"""The options with which Flower starts Ray."""
+
+
+class Configured(ClientApp):
+    """The ClientApp with a run config, which Flower's Python interface does not pass on.
+
+    Parameters
+    ----------
+    run_config
+        The run config that the app sees in each context.
+    """
+
+    def __init__(self, run_config: dict[str, str | int | float | bool]) -> None:
+        super().__init__()
+        self.run_config = run_config
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        """Answer a message; the context leaves with the run config that it came with."""
+        before, context.run_config = context.run_config, {**self.run_config}
+        try:
+            return app(message, context)
+        finally:
+            context.run_config = before
+
+
+def run_simulated(settings: Settings, folder: Path) -> None:
+    """Run the server app and the client app on Ray; results go to `folder`, and this process ends.
+
+    Flower's own end takes seconds, in which Ray closes down; the command ends Ray's processes.
+
+    Raises
+    ------
+    SettingError, RunError, OSError
+        What ends the run; it is logged already.
+    """
+    from server_app.roster.simulated import end_simulation
+    from strategies.internals import FLOWER_LOGGER, log
+
+    settings = settings.model_copy(update={"output": str(folder)})
+    server = ServerApp()
+
+    @server.main()
+    def main(grid: Grid, context: Context) -> None:
+        grid.pull_interval = POLL_SECONDS  # type: ignore[attr-defined]
+        try:
+            run(grid, settings, folder)
+            sys.stdout.flush()
+            os._exit(0)
+        except (SettingError, RunError, OSError) as error:
+            log(ERROR, "fedbary: %s", one_line(error))
+            end_simulation()
+            raise
+
+    FLOWER_LOGGER.addFilter(_is_news)
+    resources = {"num_cpus": settings.cpus_per_client, "num_gpus": _gpu_share(settings)}
+    client = Configured(settings.model_dump())
+    run_simulation(server, client, settings.clients, backend_config={"client_resources": resources})
+
+
+def _is_news(record: LogRecord) -> bool:
+    """Return whether a line is not Flower's advice to use `flwr run` instead of this interface."""
+    return "`run_simulation` function is deprecated" not in record.getMessage()
+
+
+def _gpu_share(settings: Settings) -> float:
+    """Return the fraction of a GPU for each client that the CPUs serve at once."""
+    if settings.gpus_per_client != "auto":
+        return float(settings.gpus_per_client)
+    import torch
+
+    from fedbary.settings.device import torch_device
+
+    if torch_device(settings).type != "cuda":
+        return 0.0
+    at_once = max(1, (os.cpu_count() or 1) // settings.cpus_per_client)
+    return min(1.0, torch.cuda.device_count() / min(settings.clients, at_once))
+
+
+def main() -> None:
+    """Run the settings file that standard input names; without one the command has given up."""
+    imports = threading.Thread(target=import_module, args=[HEAVY])
+    imports.start()
+    if os.environ.get("RAY_ADDRESS") == "local":
+        os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)
+        ray.init(**RAY_OPTIONS)
+    imports.join()
+    if file := sys.stdin.readline().rstrip("\n"):
+        _run(Path(file))
+
+
+def _run(file: Path) -> None:
+    from fedbary.figures import draw_without_screen
+    from fedbary.runs.location import claimed_folder
+    from fedbary.settings.config import validated
+
+    draw_without_screen()
+    try:
+        settings = validated(yaml.safe_load(file.read_text(encoding="utf-8")))
+        with claimed_folder(settings, Path.cwd()) as folder:
+            run_simulated(settings, folder)
+    except (SettingError, RunError, OSError) as error:
+        sys.exit(f"fedbary: {one_line(error)}")
+
+
+if __name__ == "__main__":
+    main()
