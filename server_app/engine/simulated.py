@@ -28,9 +28,6 @@ from server_app import run
 HEAVY = "server_app.experiment"
 """The module whose import takes seconds: PyTorch's."""
 
-POLL_SECONDS = 0.02
-"""Seconds after which the server looks again for replies; Flower's 0.1 are a part of a round."""
-
 RAY_OPTIONS = {"include_dashboard": False, "logging_level": "WARNING", "log_to_driver": True}
 """The options with which Flower starts Ray."""
 
@@ -75,7 +72,6 @@ def run_simulated(settings: Settings, folder: Path) -> None:
 
     @server.main()
     def main(grid: Grid, context: Context) -> None:
-        grid.pull_interval = POLL_SECONDS  # type: ignore[attr-defined]
         try:
             run(grid, settings, folder)
             sys.stdout.flush()
