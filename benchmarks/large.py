@@ -1,16 +1,17 @@
-"""Time a federation of a thousand clients, fifty of whom train in a round.
+"""Time a federation of many clients, few of whom train in a round.
 
-pfl-research's CIFAR-10 setting: 1,000 clients of 50 images, 50 a round, one local epoch; here with
-the papers' network, n = 3, in one process and on one thread. Clients' work is the time in which
-the ClientApp answers; the server's is the rest of a round, without the scoring of the test set,
-which is told beside it. Flower's own FedAvg then drives the same ClientApp over the same nodes and
-arrays, without checkpoints, metrics or scores. Rounds are told in CPU seconds, which other programs
-on the machine change little. With more rounds it is a soak: the memory of the
+The default is pfl-research's CIFAR-10 setting: 1,000 clients of 50 images, 50 a round, one local
+epoch; here with the papers' network, n = 3, in one process and on one thread. Clients' work is the
+time in which the ClientApp answers. The server's is the rest of a round, without the scoring of the
+test set, which is told beside it. Flower's own FedAvg then drives the same ClientApp over the same
+nodes and arrays, without checkpoints, metrics or scores. Rounds are told in CPU seconds, which
+other programs on the machine change little. With more rounds it is a soak: the memory of the
 process is told after each tenth of them. Where pfl-research is installed (``pip install pfl``) its
-FedAvg trains the same network without Gaussians on the same parts; its round holds the clients'
+FedAvg trains the same network without Gaussians on the same parts. Its round holds the clients'
 work, and is to be compared with both parts of ours under `rule=FedAvg bayesian_layers=0`.
 
     python -m benchmarks.large data_dir=DATA
+    python -m benchmarks.large data_dir=DATA --clients 10000 --per-round 100 min_examples=1
     python -m benchmarks.large data_dir=DATA --rounds 500 dataset=fashionmnist
 """
 
@@ -41,11 +42,16 @@ from fedbary.data.sites import site_from
 from fedbary.inference import StepParameters
 from fedbary.parts.parameters import told
 from fedbary.settings.config import Settings, parse_overrides, resolve
+from fedbary.settings.modes import Synchronous
 from fedbary.tasks import task_of
 from server_app.engine.inline import InlineGrid
 
-CLIENTS, PER_ROUND = 1000, 50
 MIB = 2**20
+
+
+def per_round(settings: Settings) -> int:
+    """Return the number of clients that train in a round."""
+    return round(settings.clients * told(Synchronous, settings).participation)
 
 
 class TimedGrid(InlineGrid):
@@ -112,7 +118,7 @@ def ours(settings: Settings, folder: Path) -> None:
     lines = (folder / "metrics.jsonl").read_bytes().splitlines()
     size = statistics.median(len(line) for line in lines[1:])
     print(f"a round's line in metrics.jsonl: median {size / 1e3:.1f} kB")
-    assert len(json.loads(lines[-1])["clients"]) == PER_ROUND
+    assert len(json.loads(lines[-1])["clients"]) == per_round(settings)
 
 
 def flowers(settings: Settings) -> None:
@@ -120,7 +126,7 @@ def flowers(settings: Settings) -> None:
     grid, task = TimedGrid(settings), task_of(settings)
     signature = task.signature()
     arrays = ArrayRecord(task.make_model(signature).state_dict())
-    strategy = FedAvg(fraction_train=PER_ROUND / CLIENTS, fraction_evaluate=0.0)
+    strategy = FedAvg(fraction_train=per_round(settings) / settings.clients, fraction_evaluate=0.0)
     config = ConfigRecord({**signature.config(), "num-examples": 1})
     start = time.process_time()
     strategy.start(grid, arrays, settings.rounds, train_config=config)
@@ -171,7 +177,7 @@ def pfls(settings: Settings) -> None:
     users = FederatedDataset(part, MinimizeReuseUserSampler(list(range(settings.clients))))
     start = time.process_time()
     FederatedAveraging().run(
-        NNAlgorithmParams(settings.rounds, settings.rounds + 1, PER_ROUND, None),
+        NNAlgorithmParams(settings.rounds, settings.rounds + 1, per_round(settings), None),
         SimulatedBackend(training_data=users, val_data=users),
         model,
         NNTrainHyperParams(by.batch_size, by.local_epochs, by.lr),
@@ -185,13 +191,15 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("settings", nargs="*", help="key=value, such as data_dir")
+    parser.add_argument("--clients", type=int, default=1000)
+    parser.add_argument("--per-round", type=int, default=50)
     parser.add_argument("--rounds", type=int, default=10)
     args = parser.parse_intermixed_args()
     torch.set_num_threads(1)
     logging.getLogger("flwr").setLevel(logging.WARNING)
     words = {
-        "engine": "inline", "dataset": "cifar10", "partition": "iid", "clients": CLIENTS,
-        "participation": PER_ROUND / CLIENTS, "local_epochs": 1, "evaluate_clients": 0,
+        "engine": "inline", "dataset": "cifar10", "partition": "iid", "clients": args.clients,
+        "participation": args.per_round / args.clients, "local_epochs": 1, "evaluate_clients": 0,
         "samples": 1, "device": "cpu", "rounds": args.rounds,
     }  # fmt: skip
     settings = resolve({**words, **parse_overrides(args.settings)})

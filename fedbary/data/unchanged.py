@@ -8,15 +8,16 @@ import stat
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from fedbary.data.forms import DataSource
 
 ReadOnce = TypeVar("ReadOnce")
+Looked = TypeVar("Looked")
 
-_seen: dict[Hashable, Hashable] | None = None
+_seen: dict[Hashable, Any] | None = None
 
-_of_run: dict[int, dict[Hashable, Hashable]] = {}
+_of_run: dict[int, dict[Hashable, Any]] = {}
 """States that the last run in this process has looked at."""
 
 
@@ -56,13 +57,13 @@ def state_of(path: Path) -> Hashable:
 
     Outside `one_state` the path is looked at anew.
     """
-    return _once(path.absolute(), lambda: _look(path))
+    return once(path.absolute(), lambda: _look(path))
 
 
 def source_state(source: DataSource, data_dir: Path) -> Hashable:
     """Return the state of a source's data; a user's own function has a new one each time."""
     if source.is_code:
-        return _once(source, object)
+        return once(source, object)
     return state_of(source.path(data_dir)) if source.text else None
 
 
@@ -90,12 +91,14 @@ class Kept(Generic[ReadOnce]):
         return found[1]
 
 
-def _once(key: Hashable, look: Callable[[], Hashable]) -> Hashable:
+def once(key: Hashable, look: Callable[[], Looked]) -> Looked:
+    """Return what a look finds; inside `one_state` it is that of the first look for the key."""
     if _seen is None:
         return look()
     if key not in _seen:
         _seen[key] = look()
-    return _seen[key]
+    found: Looked = _seen[key]
+    return found
 
 
 def _look(path: Path) -> Hashable:

@@ -31,7 +31,7 @@ def simulation(log: IO[str] | None = None) -> Iterator[Simulate]:
     with tempfile.TemporaryDirectory(prefix="fedbary-") as scratch:
         home = Path(scratch)
         environment = {**flower_environment(home), **ray_folder(), **progress_in(home, log)}
-        command = [sys.executable, "-m", "server_app.engine.simulated"]
+        command = [sys.executable, "-m", "server_app.engine.on_ray"]
         how = {"stdin": subprocess.PIPE, "start_new_session": True}
         process = started(command, environment, log, **how)
 

@@ -18,7 +18,7 @@ from numbers import Integral, Real
 from types import MappingProxyType, NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from fedbary.errors import SettingError
 
@@ -233,17 +233,19 @@ def told(part: type[_Part], values: object) -> _Part:
     SettingError
         If one is out of its range.
     """
-    named = ((name, getattr(values, name, MISSING)) for name in declared(part))
-    held = tuple((name, type(value), value) for name, value in named if value is not MISSING)
-    found: _Part = _told(part, held)
+    own: Any = part
+    found: _Part = (_told_once if isinstance(values, BaseModel) else _told)(own, values)
     return found
 
 
-@lru_cache(256)
-def _told(part: Any, held: tuple[tuple[str, type, Any], ...]) -> Any:
-    """Return a part with values by name; the types tell True, 1 and 1.0 apart."""
+def _told(part: Any, values: object) -> Any:
     own = declared(part)
-    return part(**{name: own[name].read(value) for name, _, value in held})
+    held = {name: getattr(values, name) for name in own if hasattr(values, name)}
+    return part(**{name: own[name].read(value) for name, value in held.items()})
+
+
+_told_once = lru_cache(256)(_told)
+"""The same of settings, which are frozen; every message asks for some parts' again."""
 
 
 class Checked:

@@ -114,8 +114,9 @@ class Classification(Classes):
         _features.require_same(self.pretrained, signature)
         if site.partition is None:
             return self.seen(self.own_shard(site, signature), site.state_path)
-        _images.require_fit(self.held, signature)
-        shard = deal.client_shard(self.held, self.deal, site.partitions, site.partition)
+        held = self.held
+        _images.require_fit(held, signature)
+        shard = deal.client_shard(held, self.deal, site.partitions, site.partition)
         return self.seen(shard, site.state_path)
 
     def own_shard(self, site: Site, signature: ImageLayout) -> Shard:

@@ -1,4 +1,4 @@
-"""The two apps on Flower's simulation engine: `python -m server_app.engine.simulated`.
+"""The two apps on Flower's simulation engine: `python -m server_app.engine.on_ray`.
 
 A line of standard input names the settings file. Before it comes, Ray starts while PyTorch is
 imported. The run is that of `flwr run`, without the processes of a SuperLink.
@@ -12,6 +12,7 @@ import threading
 from importlib import import_module
 from logging import ERROR, LogRecord
 from pathlib import Path
+from typing import Any
 
 import ray
 import yaml
@@ -28,7 +29,11 @@ from server_app import run
 HEAVY = "server_app.experiment"
 """The module whose import takes seconds: PyTorch's."""
 
-RAY_OPTIONS = {"include_dashboard": False, "logging_level": "WARNING", "log_to_driver": True}
+RAY_OPTIONS: dict[str, Any] = {
+    "include_dashboard": False,
+    "logging_level": "WARNING",
+    "log_to_driver": True,
+}
 """The options with which Flower starts Ray."""
 
 
@@ -83,8 +88,9 @@ def run_simulated(settings: Settings, folder: Path) -> None:
 
     FLOWER_LOGGER.addFilter(_is_news)
     resources = {"num_cpus": settings.cpus_per_client, "num_gpus": _gpu_share(settings)}
+    backend: Any = {"client_resources": resources}
     client = Configured(settings.model_dump())
-    run_simulation(server, client, settings.clients, backend_config={"client_resources": resources})
+    run_simulation(server, client, settings.clients, backend_config=backend)
 
 
 def _is_news(record: LogRecord) -> bool:
