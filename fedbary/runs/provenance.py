@@ -20,12 +20,16 @@ from fedbary.settings.device import torch_device
 PACKAGES = ("flwr", "torch", "torchvision", "numpy", "ray")
 
 
+_FAST = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+"""PyYAML's dumper in C, where it is built; it writes the same."""
+
+
 def write_settings(folder: Path, content: Mapping[str, Any]) -> None:
     """Write a run's settings.yaml at once; the label counts come last, a site a line."""
     rest = {key: value for key, value in content.items() if key != "label_counts"}
     text = yaml.safe_dump(rest, sort_keys=False)
     counts = {"label_counts": content.get("label_counts", [])}
-    text += yaml.safe_dump(counts, default_flow_style=None)
+    text += yaml.dump(counts, Dumper=_FAST, default_flow_style=None)
     write_whole(folder / SETTINGS, text.encode())
 
 
