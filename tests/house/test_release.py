@@ -71,7 +71,7 @@ def test_ray_needs_no_clone_and_nobody_speaks_of_flower_or_nodes(environment, tm
 def speaks_of_the_run_alone(said):
     first, *lines = re.sub(r"\x1b\[\d+m", "", said).splitlines()
     assert first.startswith("2 clients train 1 round of RKLB on digits")
-    ours = r"\w+ *: +(\d+ of 2 nodes|round|Results|Ray runs, but no worker)|Results"
+    ours = r"\w+ *: +(\d+ of 2 nodes|round|Results|The model|Ray runs, but no worker)|Results"
     for line in lines:
         assert re.match(ours, line), line
         assert not re.search(r"\d{17}", line)
