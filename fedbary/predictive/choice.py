@@ -9,7 +9,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from fedbary.gaussian import LOG_VAR_SUFFIX, Posterior
-from fedbary.predictive import dropout, members, montecarlo
+from fedbary.predictive import members, montecarlo
 from fedbary.predictive.combine import Gate, Pool, Prediction, gated, mixture, pooled, product
 from fedbary.predictive.draws import drawn
 from fedbary.predictive.mahalanobis import Background
@@ -52,7 +52,7 @@ class Predictor:
 
 
 def predicted(
-    kind: str,
+    kind: str | Callable[[nn.Module, int, Generator], Answers],
     model: nn.Module,
     x: Tensor,
     samples: int,
@@ -68,7 +68,7 @@ def predicted(
 
 
 def predictor(
-    kind: str,
+    kind: str | Callable[[nn.Module, int, Generator], Answers],
     model: nn.Module,
     samples: int,
     generator: Generator,
@@ -77,13 +77,14 @@ def predictor(
     adjusted: Callable[[Tensor], Tensor] = lambda logits: logits,
     pool: Pool | Gate | None = None,
 ) -> Predictor:
-    """Draw the networks that predict: from a posterior, the members', or by dropout.
+    """Draw the networks that predict: from a posterior, the members', or passes of one.
 
     Parameters
     ----------
     kind
-        ``montecarlo``, ``members``, ``dropout``, ``product`` (the geometric mean of the members'
-        predictions), or ``auto``: the members if there are some, pooled by the method, else draws.
+        ``montecarlo``, ``members``, ``product`` (the geometric mean of the members' predictions),
+        or ``auto``: the members if there are some, pooled by the method, else draws. Or a predictor
+        of `fedbary.predictive.passes`.
     model
         The network of the global model; its device does the work.
     samples
@@ -109,8 +110,8 @@ def predictor(
 
     if not samples:
         return mixed(montecarlo.answering(model, 0, generator))
-    if kind == "dropout":
-        return mixed(dropout.answering(model, samples, generator))
+    if not isinstance(kind, str):
+        return mixed(kind(model, samples, generator))
     if not together or kind == "montecarlo":
         if posterior is not None and posterior.log_var and not gaussian_layers(model):
             networks = unstacked(drawn(posterior, samples, generator))

@@ -26,6 +26,7 @@ _ROOMS = (
     ("model", "models"),
     ("attack", "attacks"),
     ("tracker", "runs/tracking"),
+    ("predictive", "predictive/passes"),
 )
 """Settings whose values are modules, each with the folder of these."""
 
@@ -53,7 +54,7 @@ class Part:
 
 
 def parts() -> Iterator[Part]:
-    """Yield every method, rule, inference, data set, model, tracker, partition and protocol."""
+    """Yield every part that a setting may name, and every protocol."""
     for method in methods().values():
         yield Part(
             "method", method.name, _docstring("methods", method.__module__.rpartition(".")[2])

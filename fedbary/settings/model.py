@@ -64,7 +64,7 @@ class Settings(BaseModel):
     start_from: str
 
     evaluate_on: Literal["test", "validation"]
-    predictive: Literal["auto", "montecarlo", "members", "product", "dropout", "closed"]
+    predictive: str
     samples: Count
     evaluate_clients: Number
     evaluate_fraction: Share
@@ -131,7 +131,7 @@ class Settings(BaseModel):
         """Number of clients that train in a round."""
         return max(1, round(told(Synchronous, self).participation * self.clients))
 
-    @field_validator("task", "method", "inference", "partition", "attack", "tracker")
+    @field_validator("task", "method", "inference", "partition", "predictive", "attack", "tracker")
     @classmethod
     def _is_registered(cls, value: str, info: ValidationInfo) -> str:
         require_registered(str(info.field_name), value)
@@ -202,6 +202,8 @@ def registered(setting: str) -> tuple[str, ...]:
         return modules("inference")
     if setting == "tracker":
         return ("none", *modules("runs/tracking"))
+    if setting == "predictive":
+        return ("auto", "montecarlo", "members", "product", "closed", *modules("predictive/passes"))
     if setting == "attack":
         return ("none", *ATTACKS, *OMNISCIENT)
     return (*PARTITIONS, *partitioners())

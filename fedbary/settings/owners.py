@@ -110,6 +110,7 @@ def owners() -> Mapping[str, Mapping[str, Owned]]:
         "model": models(),
         "mode": {name: declared(kind) for name, kind in MODES.items()},
         "tracker": _declared_in("runs/tracking"),
+        "predictive": _declared_in("predictive/passes"),
         "rule": _of_rules(),
         "method": {name: declared(kind) for name, kind in methods().items()},
     }

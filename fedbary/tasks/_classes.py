@@ -21,6 +21,7 @@ from fedbary.parts.parameters import told
 from fedbary.predictive import Prediction, Predictive
 from fedbary.predictive.choice import Predictor, predictor
 from fedbary.predictive.networks import device_of
+from fedbary.predictive.passes import chosen
 from fedbary.runs import schema
 from fedbary.scores.metrics import evaluate
 from fedbary.scores.temperature import nll_at_temperatures
@@ -270,10 +271,11 @@ class Classes(Task):
     def _predictor(
         self, model: nn.Module, by: Outcome | Predictive, facts: Facts, seed: int
     ) -> Predictor:
-        """Return the networks that predict together: draws, members or by dropout."""
+        """Return the networks that predict together: draws, members or passes of one."""
         generator = Generator(device_of(model)).manual_seed(seed)
+        kind = chosen(self.settings.predictive, self.settings)
         found = predictor(
-            self.settings.predictive, model, self.settings.samples, generator, by.posterior,
+            kind, model, self.settings.samples, generator, by.posterior,
             by.members, adjusted=self.adjusting(facts), pool=by.pool,
         )  # fmt: skip
         return replace(found, background=by.background)

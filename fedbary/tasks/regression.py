@@ -84,8 +84,8 @@ def of_numbers(settings: Settings) -> Iterator[Condition]:
         also = "protocol=regression-vi sets all that variational posteriors need"
         known = noise not in ("none", "cross")
         yield "noise", known, f"learned or a number for {name}; {also}"
-    product = settings.predictive not in ("product", "dropout")
-    yield "predictive", product, "auto, montecarlo, members or closed for regression"
+    known = settings.predictive in ("auto", "montecarlo", "members", "closed")
+    yield "predictive", known, "auto, montecarlo, members or closed for regression"
     closed = settings.predictive != "closed" or settings.model == "linear"
     yield "predictive", closed, "auto, montecarlo or members for a network"
 

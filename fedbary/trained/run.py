@@ -22,6 +22,7 @@ from fedbary.predictive.combine import pool_from
 from fedbary.predictive.conformal import Thresholds
 from fedbary.predictive.histograms import HeldOut, together
 from fedbary.predictive.mahalanobis import Background
+from fedbary.predictive.passes import PASSES
 from fedbary.runs.best import result_line
 from fedbary.runs.schema import NOISE_VAR, POOL, ROUND
 from fedbary.runs.whole import write_whole
@@ -255,15 +256,14 @@ class Trained:
         ------
         SettingError
             As in `thresholds`; if a level or a site is given with other networks than the run's,
-            the extra `onnx` is not installed, the model predicts with dropout, or its network
-            cannot be exported.
+            the extra `onnx` is not installed, the model predicts by passes, as with dropout,
+            or its network cannot be exported.
         """
         from fedbary.trained.onnx import onnx_bytes, with_sets
 
         task, held = self._told(samples, device="cpu"), self.settings.samples
-        if samples != 0 and self.settings.predictive == "dropout":
-            allowed = "another, or 0 samples: a graph has no dropout"
-            raise SettingError("predictive", "dropout", allowed)
+        if samples != 0 and (kind := self.settings.predictive) in PASSES:
+            raise SettingError("predictive", kind, f"another, or 0 samples: a graph has no {kind}")
         outcome = replace(self._outcome, model=copy.deepcopy(self.network).cpu())
         graph = task.graph(outcome, self.facts, seed_of_draws(self.settings.seed, seed))
         are_asked = (level, site) != (None, None)

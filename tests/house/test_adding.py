@@ -80,8 +80,8 @@ def copy(tmp_path_factory):
         shutil.copy(ROOT / part, folder)
     blocks = re.findall(r"```python\n# (fedbary/\S+\.py)\n(.*?)```", PAGE, re.DOTALL)
     assert sorted(Path(name).parent.name for name, _ in blocks) == [
-        *["aggregation"] * 3, "attacks", "images", "inference", "methods", "models", "sources",
-        "tables", "tasks", "tracking",
+        *["aggregation"] * 3, "attacks", "images", "inference", "methods", "models", "passes",
+        "sources", "tables", "tasks", "tracking",
     ]  # fmt: skip
     for name, text in blocks:
         assert not (folder / name).exists()
@@ -156,7 +156,8 @@ def test_every_test_that_reads_a_registry_stays_green(copy, added, tmp_path):
 def test_they_run_by_their_names_and_a_task_has_its_scores_in_the_log_and_in_a_report(copy, added):
     of = {part.partition("=")[0]: part.partition("=")[2] for part in added}
     assert of.keys() == {
-        "rule", "dataset", "inference", "attack", "method", "model", "task", "tracker",
+        "rule", "dataset", "inference", "attack", "method", "model", "predictive", "task",
+        "tracker",
     }  # fmt: skip
     assert added >= {"dataset=bars", "dataset=moons"}
     rules = [part.partition("=")[2] for part in added if part.startswith("rule=")]
@@ -164,10 +165,12 @@ def test_they_run_by_their_names_and_a_task_has_its_scores_in_the_log_and_in_a_r
     own = {"dataset": "bars", "model": of["model"]}
     told = {"task": of["task"], "tracker": of["tracker"], "decimals": 2, "note": "a try"}
     hostile = {"attack": of["attack"], "blur": 0.5, "hostile_fraction": 0.4}
+    passes = {"predictive": of["predictive"], "jitter_std": 0.2, "bayesian_layers": 0}
     blocks = [
         {**own, "rule": rules, "inference": of["inference"], "cool": 0.5, "bayesian_layers": 1},
         {**own, "rule": "PowerMean", "power": 0.5, "bayesian_layers": 1},
         {**own, "method": of["method"]},
+        {**own, **passes, "rule": "FedAvg"},
         {**own, **hostile, "bayesian_layers": 1},
         {**told, "dataset": "moons", "split": [0, 1]},
         {**told, "dataset": "sklearn:wine"},
@@ -176,7 +179,7 @@ def test_they_run_by_their_names_and_a_task_has_its_scores_in_the_log_and_in_a_r
     words = [["sweep", "grid.yaml", "--results", "made", "--jobs", "1"], ["report", "made"]]
     done = python("-c", COMMANDS, json.dumps(words), cwd=copy)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert len(list(copy.glob("made/runs/*/posterior.safetensors"))) == len(rules) + 6
+    assert len(list(copy.glob("made/runs/*/posterior.safetensors"))) == len(rules) + 7
     assert done.stdout.count("  RPS 0.") == 3
     runs = [file.parent / "settings.yaml" for file in copy.glob("made/runs/*/lines.txt")]
     assert len(runs) == 3

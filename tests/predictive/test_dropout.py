@@ -6,8 +6,9 @@ from torch import Generator, nn
 
 from fedbary.errors import SettingError
 from fedbary.models import build
-from fedbary.predictive import dropout, predict
+from fedbary.predictive import predict
 from fedbary.predictive.choice import predicted
+from fedbary.predictive.passes import dropout
 from fedbary.settings.config import resolve
 
 
@@ -45,7 +46,7 @@ def test_a_rate_of_zero_is_the_plain_cnn_and_evaluation_is_without_masks(n):
 def test_passes_with_dropout_are_uncertain_and_of_a_rate_of_zero_are_not():
     x = torch.rand(5, 1, 8, 8)
     for rate, least, most in ((0.0, -1e-6, 1e-6), (0.5, 1e-6, 1.0)):
-        found = predicted("dropout", cnn(rate), x, 50, Generator().manual_seed(0))
+        found = predicted(dropout.answering, cnn(rate), x, 50, Generator().manual_seed(0))
         assert ((found.epistemic >= least) & (found.epistemic <= most)).all()
 
 

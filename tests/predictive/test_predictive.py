@@ -8,8 +8,9 @@ from torch import Generator, nn
 
 from fedbary.gaussian import Posterior
 from fedbary.models import build
-from fedbary.predictive import dropout, members, mixture, montecarlo, predict, product
+from fedbary.predictive import members, mixture, montecarlo, predict, product
 from fedbary.predictive.choice import predicted
+from fedbary.predictive.passes import dropout
 from fedbary.variational.conversion import variational
 from fedbary.variational.noise import drawing
 
