@@ -110,7 +110,7 @@ def go_on(folder):
 @pytest.mark.parametrize("task", [use, go_on, clusters])
 @pytest.mark.parametrize("seed", range(20))
 def test_a_damaged_folder_is_one_line(task, seed, runs, tmp_path, monkeypatch):
-    monkeypatch.setattr(start, "launch", lambda s, started: run_inline(s, Path(s.output)))
+    monkeypatch.setattr(start, "launch", lambda s, simulate: run_inline(s, Path(s.output)))
     rng = random.Random(f"{task.__name__} {seed}")
     folder = tmp_path / "run"
     shutil.copytree(runs / ("images" if task is clusters else rng.choice(list(RUNS))), folder)
