@@ -2,10 +2,16 @@
 
 import json
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
+from every_method import night
 
 from benchmarks import authors, gpu
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_the_gpu_benchmark_runs_on_a_cpu_and_its_sides_agree(monkeypatch, tmp_path):
@@ -60,3 +66,11 @@ def test_a_command_without_a_whole_round_is_told_in_one_line(tmp_path):
     command = ["python", "-c", "raise SystemExit('such is life')"]
     with pytest.raises(authors.RunError, match="no whole round; it ended with: such is life"):
         authors.timed(command, tmp_path, "1", lambda: 0)
+
+
+@night  # by day the golden runs' bits, and the whole suite's time
+@pytest.mark.slow
+def test_nothing_is_dearer_than_its_kept_count():
+    words = [sys.executable, "-m", "benchmarks.all"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
