@@ -45,6 +45,7 @@ from fedbary.settings.config import Settings, parse_overrides, resolve
 from fedbary.settings.modes import Synchronous
 from fedbary.tasks import task_of
 from server_app.engine.inline import InlineGrid
+from strategies.method_strategy import METHOD_KEY
 
 MIB = 2**20
 
@@ -127,9 +128,10 @@ def flowers(settings: Settings) -> None:
     signature = task.signature()
     arrays = ArrayRecord(task.make_model(signature).state_dict())
     strategy = FedAvg(fraction_train=per_round(settings) / settings.clients, fraction_evaluate=0.0)
-    config = ConfigRecord({**signature.config(), "num-examples": 1})
+    config = ConfigRecord({**signature.config(), "num-examples": 1, METHOD_KEY: settings.method})
     start = time.process_time()
-    strategy.start(grid, arrays, settings.rounds, train_config=config)
+    result = strategy.start(grid, arrays, settings.rounds, train_config=config)
+    assert result.train_metrics_clientapp, "no client has trained"
     spent = (time.process_time() - start - grid.answering) / settings.rounds
     print(f"Flower's FedAvg, a round, server: mean {spent:.2f} CPU s")
 
