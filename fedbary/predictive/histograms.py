@@ -26,6 +26,9 @@ BINS = 2 * LIMIT * PER_UNIT + 2
 MOST = 10**12
 """Largest count of a cell that is believed."""
 
+FEW = 100
+"""Number of examples up to which a site counts in full, however few the others hold."""
+
 
 def bins_of(score: Tensor, rest: Tensor) -> Tensor:
     """Return the bins (…,) int64 of scores s, given s and 1 − s up to one common factor.
@@ -97,15 +100,16 @@ def together(sites: Iterable[HeldOut]) -> HeldOut:
 def bounded(sites: Mapping[str, HeldOut], ratio: float | None) -> dict[str, HeldOut]:
     """Return histograms by site, of which none decides alone.
 
-    A site counts for at most as many examples as all the others together. A ratio replaces this
-    bound: a site counts for at most the ratio times the median, the lower one of two. A lone site
-    counts in full.
+    A site counts for at most as many examples as all the others together, or `FEW`. A ratio
+    replaces this bound: a site counts for at most the ratio times the median, the lower one of two.
+    A lone site counts in full.
     """
     held = {name: site.examples for name, site in sites.items()}
     usual = median_low(held.values()) if held else 0
 
     def most(name: str) -> int:
-        return sum(held.values()) - held[name] if ratio is None else math.floor(ratio * usual)
+        others = sum(held.values()) - held[name]
+        return max(others, FEW) if ratio is None else math.floor(ratio * usual)
 
     return {
         name: site if len(sites) == 1 or held[name] <= most(name) else _lighter(site, most(name))

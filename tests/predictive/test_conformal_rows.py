@@ -20,6 +20,7 @@ from fedbary.predictive.conformal import (
 from fedbary.predictive.forecast import Forecast
 from fedbary.predictive.histograms import (
     BINS,
+    FEW,
     HeldOut,
     bins_of,
     bounded,
@@ -73,7 +74,7 @@ def test_no_site_counts_for_more_than_all_others_or_than_the_ratio_of_the_median
         sites[str(name)] = HeldOut(counts, counts[:0])
     held = [site.examples for site in sites.values()]
     for (name, found), n in zip(bounded(sites, ratio).items(), held, strict=True):
-        most = sum(held) - n if ratio is None else math.floor(ratio * median_low(held))
+        most = max(sum(held) - n, FEW) if ratio is None else math.floor(ratio * median_low(held))
         most = n if len(held) == 1 else min(n, most)
         assert found.examples == most and (found.scores >= 0).all()
         before, after = (x.flatten().cumsum(0) for x in (sites[name].scores, found.scores))
