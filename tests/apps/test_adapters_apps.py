@@ -165,7 +165,11 @@ def test_the_graph_of_point_adapters_is_that_of_merged_weights(done, tmp_path):
 
 @pytest.mark.parametrize(
     ("changes", "said"),
-    [({"seed": 5}, "frozen weights as of"), ({"backbone": "own_backbones:other"}, "backbone")],
+    [
+        ({"seed": 5}, "frozen weights as of"),
+        ({"rank": 3}, "frozen weights as of"),
+        ({"backbone": "own_backbones:other"}, "backbone"),
+    ],
 )
 def test_a_site_with_other_frozen_weights_is_left_out_by_name(changes, said, tmp_path, caplog):
     settings = chosen(rounds=1)
