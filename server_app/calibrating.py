@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from logging import INFO, WARNING
-from statistics import median
 from typing import Any
 
 import torch
@@ -17,7 +15,7 @@ from fedbary.figures.spared import spared
 from fedbary.parts.parameters import told
 from fedbary.predictive import Predictive
 from fedbary.predictive.conformal import QUESTION, SIZES, Thresholds, examples_needed
-from fedbary.predictive.histograms import BINS, HeldOut, believed, together
+from fedbary.predictive.histograms import BINS, HeldOut, believed, bounded, together
 from fedbary.runs.conformal_kept import CONFORMAL, write_conformal
 from fedbary.runs.schema import NOISE_VAR
 from fedbary.scores.coverage import coverage, mean_size
@@ -75,7 +73,7 @@ def _histograms(
     config: Mapping[str, Any],
     signature: Signature,
 ) -> dict[str, HeldOut]:
-    """Return each site's histogram by its name, of those who told what they hold."""
+    """Return each site's histogram by its name, bounded, of those who told what they hold."""
     height = len(row_names(recorder.settings, signature))
 
     def read(answer: Mapping[str, Any], _: int) -> HeldOut:
@@ -87,8 +85,7 @@ def _histograms(
     for node in nodes:
         if node not in answers:
             log(WARNING, "%s sent no histogram and is left out of the sets", roster.called(node))
-    sites, ratio = {}, recorder.settings.weight_bound or math.inf
-    usual = median(held.examples for held in answers.values()) if answers else 0
+    sites: dict[str, HeldOut] = {}
     for member in roster.members:
         if (held := answers.get(member.node_id)) is None:
             continue
@@ -100,12 +97,14 @@ def _histograms(
                 held.examples,
                 member.num_held_out,
             )
-        elif held.examples > ratio * usual:
-            said = "%s holds out %d examples and is left out: max_weight_ratio=%g, the median is %g"
-            log(WARNING, said, roster.called(member.node_id), held.examples, ratio, usual)
         elif member.num_held_out:
             sites[member.name] = held
-    return sites
+    counted = bounded(sites, recorder.settings.weight_bound)
+    for name, held in counted.items():
+        if held.examples < (claimed := sites[name].examples):
+            said = "%s holds out %d examples, which count as %d in the sets: see max_weight_ratio"
+            log(WARNING, said, name, claimed, held.examples)
+    return counted
 
 
 def _sizes(

@@ -24,6 +24,12 @@ def other():
     return body, transform
 
 
+def wide():
+    """Return a network of 256 features of grey images: its messages are mostly numbers."""
+    with seeded(derive_seed(0, "wide")):
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 256), nn.ReLU()), {"size": 8}
+
+
 def flat():
     """Return the layer of a network that answers with no features."""
     return nn.Flatten(0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from statistics import median_low
 from typing import Any, NamedTuple
 
 import torch
@@ -24,6 +25,9 @@ BINS = 2 * LIMIT * PER_UNIT + 2
 
 MOST = 10**12
 """Largest count of a cell that is believed."""
+
+FEW = 100
+"""Number of examples up to which a site counts in full, however few the others hold."""
 
 
 def bins_of(score: Tensor, rest: Tensor) -> Tensor:
@@ -91,6 +95,37 @@ def together(sites: Iterable[HeldOut]) -> HeldOut:
     """Return the sum of the histograms of at least one site."""
     scores, risk = zip(*sites, strict=True)
     return HeldOut(sum(scores[1:], scores[0]), sum(risk[1:], risk[0]))
+
+
+def bounded(sites: Mapping[str, HeldOut], ratio: float | None) -> dict[str, HeldOut]:
+    """Return histograms by site, of which none decides alone.
+
+    A site counts for at most as many examples as all the others together, or `FEW`. A ratio
+    replaces this bound: a site counts for at most the ratio times the median, the lower one of two.
+    A lone site counts in full.
+    """
+    held = {name: site.examples for name, site in sites.items()}
+    usual = median_low(held.values()) if held else 0
+
+    def most(name: str) -> int:
+        others = sum(held.values()) - held[name]
+        return max(others, FEW) if ratio is None else math.floor(ratio * usual)
+
+    return {
+        name: site if len(sites) == 1 or held[name] <= most(name) else _lighter(site, most(name))
+        for name, site in sites.items()
+    }
+
+
+def _lighter(site: HeldOut, most: int) -> HeldOut:
+    """Return histograms of `most` examples in the same proportions, but for one example."""
+    return HeldOut(*(_scaled(counts, most, site.examples) for counts in site))
+
+
+def _scaled(counts: Tensor, most: int, examples: int) -> Tensor:
+    """Return counts whose sums up to each cell are most/examples of the given, rounded down."""
+    sums = [0, *(most * reached // examples for reached in counts.flatten().cumsum(0).tolist())]
+    return torch.tensor(sums, dtype=torch.int64).diff().view_as(counts)
 
 
 def believed(answer: Mapping[str, Any], height: int, risks: int) -> HeldOut:

@@ -61,16 +61,16 @@ def _scores(rows: pd.DataFrame) -> str:
 
 
 def _tried(rows: pd.DataFrame) -> str:
-    """Return the NLL of each side by its step size; LDA has none."""
+    """Return the NLL of each side by its step size, as means of seeds; LDA has no step size."""
     steps = sorted(rows["lr"].dropna().unique())
     body = []
     for side, name in SIDES.items():
-        if (by := rows[rows["side"] == side].set_index("lr")["nll"]).empty:
+        if (of_it := rows[rows["side"] == side]).empty:
             continue
+        by = of_it.groupby("lr")["nll"].mean()
         held = [f"{by[lr]:.3f}" if lr in by.index else "–" for lr in steps]
-        kilobytes = rows.loc[rows["side"] == side, "kilobytes"].mean()
-        alone = f"{by.iloc[0]:.3f}" if side == "LDA" else "–"
-        body.append([name, f"{kilobytes:,.0f}", alone, *held])
+        alone = f"{of_it['nll'].mean():.3f}" if side == "LDA" else "–"
+        body.append([name, f"{of_it['kilobytes'].mean():,.0f}", alone, *held])
     head = ["NLL on validation data", "KB up a client", "no step size"]
     return markdown_table([*head, *(f"`lr={lr:g}`" for lr in steps)], body)
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pandas as pd
+from scipy.stats import beta
 
 from fedbary.figures.sheet import BLUE, GREEN, ORANGE, RED, SKY, open_frame, sheet
 from fedbary.report.markup import markdown_table
@@ -46,6 +48,10 @@ def facts(results: Path) -> Iterator[float]:
     """Yield the numbers of the page's sentences that its tables have not."""
     rows = read(results)
     yield 1.6  # points: the standard error of a rate of 90 % of 360 examples
+    for n in (rows["examples"].min(), rows["examples"].max()):
+        rank = ceil((n + 1) * NOMINAL)
+        coverage = beta(rank, n + 1 - rank)
+        yield from (100 * coverage.mean(), 100 * coverage.std())
     yield from (100 * abs(rows["coverage"] - NOMINAL)).tolist()
     for way in WAYS:
         mean = rows[rows["way"] == way].groupby(["data", "split"])[["coverage", "size"]].mean()

@@ -103,6 +103,26 @@ def test_every_kind_of_method_trains_them(changes, tmp_path):
     assert delta.abs().max() > 0
 
 
+@pytest.mark.parametrize(
+    ("changes", "part"),
+    [
+        ({}, 1 / 2),  # 16 of 32 bits
+        ({"bayesian_layers": 2, "rule": "RKLB"}, 3 / 8),  # 16 and 8 of 64 bits
+    ],
+)
+def test_compressed_adapters_take_fewer_bytes_and_the_scores_stay(changes, part, tmp_path):
+    wide, last = {"backbone": "own_backbones:wide", "dataset": "digits", "partition": "iid"}, []
+    for compress in ("none", "all"):
+        settings = chosen(**wide, compress=compress, lr=0.2, **changes)
+        run_inline(settings, tmp_path / compress)
+        last.append(lines(tmp_path / compress)[-1])
+    plain, small = last
+    for way in ("up", "down"):
+        assert small["bytes"][way] < (part + 0.05) * plain["bytes"][way]
+    assert plain["accuracy"] > 0.8
+    assert small["nll"] == pytest.approx(plain["nll"], abs=0.002)
+
+
 def test_the_body_is_asked_once_where_the_head_alone_is_gaussian():
     model, calls = network(chosen(bayesian_layers=1, rule="RKLB")), []
     model.body.register_forward_hook(lambda *_: calls.append(1))
@@ -145,7 +165,11 @@ def test_the_graph_of_point_adapters_is_that_of_merged_weights(done, tmp_path):
 
 @pytest.mark.parametrize(
     ("changes", "said"),
-    [({"seed": 5}, "frozen weights as of"), ({"backbone": "own_backbones:other"}, "backbone")],
+    [
+        ({"seed": 5}, "frozen weights as of"),
+        ({"rank": 3}, "frozen weights as of"),
+        ({"backbone": "own_backbones:other"}, "backbone"),
+    ],
 )
 def test_a_site_with_other_frozen_weights_is_left_out_by_name(changes, said, tmp_path, caplog):
     settings = chosen(rounds=1)

@@ -16,6 +16,7 @@ from fedbary.commands.use import evaluate, predict
 from fedbary.data.images import load
 from fedbary.data.sites import Site
 from fedbary.errors import SettingError
+from fedbary.predictive.histograms import bounded
 from fedbary.runs.conformal_kept import table_of_sites
 from fedbary.seeds import seed_of_draws
 from fedbary.settings.config import resolve
@@ -62,24 +63,26 @@ def test_the_histograms_are_those_of_the_model_that_is_loaded(name, tmp_path):
     chosen, folder = settings(**RUNS[name]), tmp_path / "run"
     run_inline(chosen, folder)
     trained = fedbary.load(folder)
-    task, classes = trained.task, len(trained.signature.classes)
+    task, classes, expected = trained.task, len(trained.signature.classes), {}
     for partition in range(3):
-        shard = task.shard(Site(f"partition {partition}", "", partition, 3), trained.signature)
+        site = Site(f"partition {partition}", "", partition, 3)
+        shard = task.shard(site, trained.signature)
         prepared = task.prepared(shard, trained.facts) if trained.facts else shard
         outcome = trained._outcome
         seed = seed_of_draws(chosen.seed)
         x = prepared.x_held_out
         predicted = task.predicted(trained.network, x, trained.facts, seed, outcome)
         own = shard.x_held_out, shard.y_held_out
-        expected = held_out(chosen, trained.signature, predicted, *own)
-        site = trained.sites[f"partition {partition}"]
-        assert torch.equal(site.scores, expected.scores) and torch.equal(site.risk, expected.risk)
-        assert len(site.scores) == len(row_names(chosen, trained.signature))
+        expected[site.name] = held_out(chosen, trained.signature, predicted, *own)
         _, sizes = hits_and_sizes(chosen, trained.thresholds().bins, predicted, own[1], None)
-        told, called = kept(folder)["sites"][f"partition {partition}"], "set_size"
+        told, called = kept(folder)["sites"][site.name], "set_size"
         called = called if classes else "width"
         assert told[called] == pytest.approx(float(sizes.double().mean()))
         assert told[f"{called}_low"] <= told[called] <= told[f"{called}_high"]
+    for site, held in bounded(expected, None).items():
+        found = trained.sites[site]
+        assert torch.equal(found.scores, held.scores) and torch.equal(found.risk, held.risk)
+        assert len(held.scores) == len(row_names(chosen, trained.signature))
     assert trained.thresholds().examples == kept(folder)["examples"]
     known = trained.evaluation_examples()
     table, *_ = set_scores(trained, known, trained.thresholds())
@@ -150,26 +153,46 @@ def no_number(metrics):
     metrics["counts"] = [math.nan for _ in metrics["counts"]]
 
 
-def huge(metrics):
-    """One example a million times; the site has said before that it holds out so many."""
-    for name in ("cells", "risk-cells"):
-        metrics[name] = metrics[name][:1]
-    metrics["counts"] = metrics["risk-counts"] = [10**6]
-
-
-@pytest.mark.parametrize("lie", [doubled, unequal, beyond, negative, nothing, no_number, huge])
+@pytest.mark.parametrize("lie", [doubled, unequal, beyond, negative, nothing, no_number])
 def test_a_site_whose_histogram_is_not_of_what_it_holds_is_left_out_by_name(lie, tmp_path, caplog):
     def spoil(action, reply):
         metrics = reply.content.metric_records["metrics"]
         if action == "ask" and "counts" in metrics and "cells" in metrics:
             lie(metrics)
-        if action == "query" and lie is huge:
-            metrics["num-held-out"] = 10**6
 
-    run_with_a_hostile_site(settings(max_weight_ratio=3.0), tmp_path / "run", spoil, partition=1)
+    run_with_a_hostile_site(settings(), tmp_path / "run", spoil, partition=1)
     assert kept(tmp_path / "run")["sites"].keys() == {"partition 0", "partition 2"}
     said = [line.getMessage() for line in caplog.records if "left out" in line.getMessage()]
     assert len(said) >= 1 and all("partition 1" in line for line in said)
+
+
+@pytest.mark.parametrize(("ratio", "share"), [("none", 1.0), (1.0, 0.5)])
+def test_a_site_that_claims_a_million_moves_coverage_by_the_stated_bound(
+    ratio, share, tmp_path, caplog
+):
+    """All its scores are the lowest, so sets get as small as it can make them."""
+    million = 10**6
+
+    def spoil(action, reply):
+        metrics = reply.content.metric_records["metrics"]
+        if action == "query":
+            metrics["num-held-out"] = million
+            metrics["label-counts"] = []
+        if action == "ask" and "cells" in metrics:
+            metrics["cells"], metrics["risk-cells"] = [0], [0]
+            metrics["counts"] = metrics["risk-counts"] = [million]
+
+    chosen = settings(max_weight_ratio=ratio, partition="iid")
+    run_with_a_hostile_site(chosen, tmp_path / "run", spoil, partition=1)
+    trained = fedbary.load(tmp_path / "run")
+    forged = trained.sites["partition 1"]
+    honest = sum(trained.sites[name].scores for name in ("partition 0", "partition 2"))
+    n = int(honest.sum())
+    assert forged.examples == pytest.approx(share * n, abs=1)
+    covered = trained.thresholds().covered(honest)
+    assert covered / n >= 0.9 - 0.1 * forged.examples / (n + 1) >= 0.8
+    assert covered / n < 0.9
+    assert f"partition 1 holds out {million} examples, which count as" in caplog.text
 
 
 @pytest.mark.parametrize("lie", [math.nan, 11.0])

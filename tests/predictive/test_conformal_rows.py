@@ -1,6 +1,7 @@
 """Thresholds of classes, groups and sites, intervals of numbers, and what a hostile site moves."""
 
 import math
+from statistics import median_low
 
 import numpy as np
 import pytest
@@ -17,7 +18,16 @@ from fedbary.predictive.conformal import (
     true_class_bins,
 )
 from fedbary.predictive.forecast import Forecast
-from fedbary.predictive.histograms import BINS, HeldOut, bins_of, counted, together, upper_odds
+from fedbary.predictive.histograms import (
+    BINS,
+    FEW,
+    HeldOut,
+    bins_of,
+    bounded,
+    counted,
+    together,
+    upper_odds,
+)
 
 seeds = st.integers(0, 10**6)
 
@@ -49,6 +59,27 @@ def test_a_hostile_site_moves_coverage_no_further_than_its_share(seed, level, ro
     own = by.of_site(counts, by_class=False)
     enough = [row for row in range(rows) if row not in Thresholds(level, counts).short]
     assert [int(own.bins[k]) for k in enough] == [threshold(counts[k], level) for k in enough]
+
+
+@settings(max_examples=40, deadline=None)
+@given(seeds, st.lists(st.integers(1, 10**9), min_size=1, max_size=5), st.sampled_from([None, 1.5]))
+def test_no_site_counts_for_more_than_all_others_or_than_the_ratio_of_the_median(
+    seed, sizes, ratio
+):
+    """What counts of a site has its proportions: sums of cells differ by less than an example."""
+    generator = torch.Generator().manual_seed(seed)
+    sites = {}
+    for name, size in enumerate(sizes):
+        counts = size * torch.randint(3, (2, BINS), generator=generator) // 7
+        sites[str(name)] = HeldOut(counts, counts[:0])
+    held = [site.examples for site in sites.values()]
+    for (name, found), n in zip(bounded(sites, ratio).items(), held, strict=True):
+        most = max(sum(held) - n, FEW) if ratio is None else math.floor(ratio * median_low(held))
+        most = n if len(held) == 1 else min(n, most)
+        assert found.examples == most and (found.scores >= 0).all()
+        before, after = (x.flatten().cumsum(0) for x in (sites[name].scores, found.scores))
+        short = before.double() * most / max(n, 1) - after
+        assert (-1e-3 <= short).all() and (short < 1 + 1e-3).all()
 
 
 @given(seeds, st.integers(2, 5), st.sampled_from([0.8, 0.9]))
