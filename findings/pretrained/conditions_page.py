@@ -53,6 +53,13 @@ def tables(results: Path) -> str:
     return "\n\n".join([compared(groups, HEADS, PAIRS), chosen(results / "choice", CONDITIONS)])
 
 
+def facts(results: Path) -> list[float]:
+    """Return the NLL of the sites with 100 clients after each round."""
+    table = read_table(results)
+    runs = table[(table["method"] == "PVI") & (table["clients"] == 100)]
+    return runs.groupby("round")["nll"].mean().tolist()
+
+
 def of_condition(rows: pd.DataFrame, settings: Mapping[str, object]) -> pd.DataFrame:
     """Return the runs of one condition."""
     return rows[(rows[list(settings)] == pd.Series(settings)).all(axis=1)]
