@@ -36,8 +36,8 @@ class Side:
     ----------
     method
         The method.
-    bayesian_layers
-        Of the network.
+    network
+        The client's.
     x, y
         The client's examples.
     epochs
@@ -45,10 +45,9 @@ class Side:
     """
 
     def __init__(
-        self, method: Method, bayesian_layers: int, x: Tensor, y: Tensor, epochs: int
+        self, method: Method, network: nn.Module, x: Tensor, y: Tensor, epochs: int
     ) -> None:
         self.method = method
-        network = build("cnn", SHAPE, CLASSES, 0, bayesian_layers, init_log_var=-5.0)
         self.local = Local(
             network, x, y, nn.functional.cross_entropy, local_method("variational"),
             Training(epochs, batch_size=64, lr=0.01), prior=1.0, round=2, seed=0,
@@ -66,8 +65,14 @@ class Side:
 
     def aggregate(self) -> tuple[Tensors, Tensors]:
         """Do the server's, of replies of all clients."""
-        replies = [Reply(str(k), 600.0, self.fitted.reply) for k in range(CLIENTS)]
+        weight = float(len(self.local.x))
+        replies = [Reply(str(k), weight, self.fitted.reply) for k in range(CLIENTS)]
         return self.method.aggregate(self.server, replies)
+
+
+def cnn(bayesian_layers: int) -> nn.Module:
+    """Return the papers' CNN."""
+    return build("cnn", SHAPE, CLASSES, 0, bayesian_layers, init_log_var=-5.0)
 
 
 def seconds(call: Callable[[], Any]) -> float:
@@ -87,10 +92,10 @@ def main() -> None:
     torch.set_num_threads(1)
     x = torch.randint(0, 256, (args.examples, *SHAPE), dtype=torch.uint8)
     y = torch.randint(0, CLASSES, (len(x),))
-    plain = Side(Method(), 3, x, y, args.epochs)
-    sites = {name: Side(method_named(name)(), 3, x, y, args.epochs) for name in SITES}
-    average = Side(method_named("barycentre")(rule="FedAvg"), 0, x, y, args.epochs)
-    sampled = Side(method_named("FedPA")(), 0, x, y, args.epochs)
+    plain = Side(Method(), cnn(3), x, y, args.epochs)
+    sites = {name: Side(method_named(name)(), cnn(3), x, y, args.epochs) for name in SITES}
+    average = Side(method_named("barycentre")(rule="FedAvg"), cnn(0), x, y, args.epochs)
+    sampled = Side(method_named("FedPA")(), cnn(0), x, y, args.epochs)
     ratios: dict[str, list[float]] = {name: [] for name in SITES}
     added: list[tuple[float, float]] = []
     for _ in range(args.repeats):

@@ -79,7 +79,7 @@ def _read(file: Path) -> dict[str, Tensor]:
             return load_file(file)
         held = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # noqa: BLE001 - a stranger's file is damaged in many ways
-        allowed = f"a file of tensors by name; reading it was a {type(error).__name__}"
+        allowed = f"a file of tensors by name; reading it ended with {type(error).__name__}"
         raise SettingError("backbone_weights", str(file), allowed) from None
     held = held.get("state_dict", held) if isinstance(held, dict) else {}
     if not held or not all(isinstance(tensor, Tensor) for tensor in held.values()):

@@ -63,7 +63,8 @@ def keep_frozen(network: nn.Module) -> nn.Module:
         return network
     names = []
     for path, part in _parts(network, []):
-        part.__class__ = type(type(part).__name__, (_Kept, type(part)), {})
+        if not isinstance(part, _Kept):
+            part.__class__ = type(type(part).__name__, (_Kept, type(part)), {})
         part.eval()
         names += [f"{path}{name}" for name, t in part.state_dict().items() if isinstance(t, Tensor)]
     if found := dict.fromkeys([*names, *_alone(network)]):

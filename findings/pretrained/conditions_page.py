@@ -53,6 +53,13 @@ def tables(results: Path) -> str:
     return "\n\n".join([compared(groups, HEADS, PAIRS), chosen(results / "choice", CONDITIONS)])
 
 
+def facts(results: Path) -> list[float]:
+    """Return the NLL of the sites with 100 clients after each round."""
+    table = read_table(results)
+    runs = table[(table["method"] == "PVI") & (table["clients"] == 100)]
+    return runs.groupby("round")["nll"].mean().tolist()
+
+
 def of_condition(rows: pd.DataFrame, settings: Mapping[str, object]) -> pd.DataFrame:
     """Return the runs of one condition."""
     return rows[(rows[list(settings)] == pd.Series(settings)).all(axis=1)]
@@ -89,17 +96,17 @@ def _cell(runs: pd.DataFrame) -> str:
 
 
 def chosen(
-    results: Path, conditions: Mapping[str, Mapping[str, object]], data: str = "validation data"
+    results: Path, conditions: Mapping[str, Mapping[str, object]], score: str = "nll"
 ) -> str:
-    """Return the NLL on some data after the last round, by condition and step size."""
+    """Return a score on validation data after the last round, by condition and step size."""
     table = read_table(results)
     last = table[table["round"] == table["rounds"]]
     body = []
     for name, settings in conditions.items():
         for kind in ("barycentre", "SCAFFOLD"):
             runs = of_condition(last, settings)
-            mean = runs[runs["method"] == kind].groupby("lr")["nll"].mean()
+            mean = runs[runs["method"] == kind].groupby("lr")[score].mean()
             cells = ", ".join(f"{lr:g}: {nll:.4f}" for lr, nll in mean.items())
             if cells:
                 body.append([name, "FedAvg" if kind == "barycentre" else kind, cells])
-    return markdown_table(["condition", "side", f"`lr`: NLL on {data}"], body)
+    return markdown_table(["condition", "side", "`lr`: NLL on validation data"], body)

@@ -3,12 +3,16 @@
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 from every_method import NIGHT
+from runs_of import network, same
 from scipy.stats import ttest_rel
 
 from fedbary.report.cells import ACCURACY, DETECTION, NLL
 from fedbary.report.differences import better
+from fedbary.settings.config import resolve
 from fedbary.study.table import FORMAT, result_rows, write_table
+from findings._docs import ROOT
 from findings._pairs import of_pair
 from findings.best import page as best
 from findings.pays import page as pays
@@ -147,3 +151,14 @@ def test_ties_are_nobody_s_wins():
     one, two = [1.0, 2.0, 3.0], [1.0, 3.0, 2.0]
     assert told(rules.BRIER, one, two) == told(rules.ACCURACY, one, two) == "1 of 3, 1 equal"
     assert told(rules.BRIER, [-4.0, -3.0, -2.0], two) == "3 of 3"
+
+
+def test_heads_on_pretrained_features_begin_from_the_same_bits():
+    grid = yaml.safe_load((ROOT / "findings/pretrained/grid.yaml").read_text(encoding="utf-8"))
+    parts = "method", "rule", "bayesian_layers", "inference", "covariance", "momentum"
+    sides = [{part: block[part] for part in parts if part in block} for block in grid["grid"]]
+    heads = [
+        network(resolve({"model": "linear", "seed": 2, **side})).state_dict() for side in sides
+    ]
+    assert {"LDA", "SCAFFOLD", "PVI"} <= {side.get("method") for side in sides}
+    assert all(same(heads[0], head) for head in heads[1:])

@@ -245,7 +245,7 @@ def test_a_file_of_weights_that_is_damaged_says_no_more_than_that(tmp_path):
     (tmp_path / "secret.pt").write_bytes(b"no weights" * 9)
     with pytest.raises(SettingError) as error:
         fill(torch.nn.Linear(2, 2), str(tmp_path / "secret.pt"))
-    assert error.value.allowed == "a file of tensors by name; reading it was a UnpicklingError"
+    assert error.value.allowed == "a file of tensors by name; reading it ended with UnpicklingError"
 
 
 @pytest.mark.parametrize("sides", [(30, 40), (400, 300), (224, 224), (256, 300), (8, 8)])

@@ -110,7 +110,9 @@ def test_a_network_of_which_nothing_trains_is_refused():
         keep_frozen(nn.Linear(2, 2).requires_grad_(False))
 
 
-def test_it_may_be_said_twice():
-    network = nn.Sequential(nn.Linear(3, 3).requires_grad_(False), nn.Linear(3, 2))
-    assert keep_frozen(keep_frozen(network)) is network
-    assert network.state_dict().keys() == {"1.weight", "1.bias"}
+def test_it_may_be_said_twice_and_of_networks_that_share_a_body():
+    body = nn.Linear(3, 3).requires_grad_(False)
+    network, other = (nn.Sequential(body, nn.Linear(3, 2)) for _ in range(2))
+    assert keep_frozen(keep_frozen(network)) is network and keep_frozen(other) is other
+    for each in (network, other):
+        assert each.state_dict().keys() == {"1.weight", "1.bias"}
