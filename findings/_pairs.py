@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import pandas as pd
@@ -49,9 +51,46 @@ def equivalence(found: Any, bound: float) -> float:
     return _one_sided(found, abs(found.mean), bound)
 
 
+def detectable(found: Any, power: float = 0.8) -> float:
+    """Return the least mean difference that a paired t-test at 5 % shows with this power.
+
+    It takes the differences' standard deviation for the true one. A smaller difference is likely to
+    go unseen: that a test shows none says nothing of it.
+    """
+    return _least(found.pairs, power) * _deviation(found)
+
+
+def pairs_for(found: Any, difference: float, power: float = 0.8) -> int:
+    """Return how many pairs show a mean difference with this power, as `detectable` has it."""
+    pairs = 3
+    while _least(pairs, power) * _deviation(found) > difference:
+        pairs += 1
+    return pairs
+
+
+@cache
+def _least(pairs: int, power: float) -> float:
+    """Return the least difference that is shown, in standard deviations of the differences."""
+    from scipy import optimize, stats
+
+    limit = stats.t(pairs - 1).ppf(0.975)
+
+    def missing(difference: float) -> float:
+        shift = difference * math.sqrt(pairs)
+        return float(stats.nct.cdf(limit, pairs - 1, shift)) - (1 - power)
+
+    return float(optimize.brentq(missing, 0, (2 * limit + 3) / math.sqrt(pairs)))
+
+
+def _deviation(found: Any) -> float:
+    from scipy import stats
+
+    reach = stats.t(found.pairs - 1).ppf(0.975)
+    return float((found.high - found.low) / (2 * reach) * math.sqrt(found.pairs))
+
+
 def _one_sided(found: Any, worse: float, bound: float) -> float:
     from scipy import stats
 
-    student = stats.t(found.pairs - 1)
-    error = (found.high - found.low) / (2 * student.ppf(0.975))
-    return float(student.sf((bound - worse) / error))
+    error = _deviation(found) / math.sqrt(found.pairs)
+    return float(stats.t(found.pairs - 1).sf((bound - worse) / error))

@@ -21,7 +21,7 @@ from fedbary.report.differences import better, difference, differences, p_value
 from fedbary.report.markup import markdown_table
 from fedbary.report.method_tables import BRIER
 from fedbary.study.table import read_table, result_rows
-from findings._pairs import SEED, by_seed, of_pair
+from findings._pairs import SEED, by_seed, detectable, equivalence, of_pair
 from findings.best.choices import CHOICES, RULES, choice_table
 from findings.published import PERSONAL, PRINTED, published, table1
 
@@ -37,6 +37,9 @@ TARGETS = {
 
 MOONSHOTS = {"fashionmnist": (90.5, 0.27), "cifar10": (70.0, 0.87)}
 """Accuracy and NLL that were wished for beyond the targets."""
+
+BOUND = 0.01
+"""The difference in NLL below which two sides are taken for equal."""
 
 ECE = (ECE_15, ECE_100)
 DRAWN = (ACCURACY, NLL, ECE_15)
@@ -131,8 +134,10 @@ def differences_table(last: pd.DataFrame) -> str:
         rows = pd.concat(sides).assign(side=lambda rows: rows["rule"])
         for row in differences(rows, [RULES], metrics, SEED).itertuples():
             cells = [difference(row), better(row), p_value(row.t_test)]
+            cells.append(f"{detectable(row):.{row.metric.decimals}f}")
             body.append([NAMES[dataset], row.metric.label, *cells])
-    return markdown_table(["", "", "RKLB − FedAvg [95 %]", "RKLB better", "p, t-test"], body)
+    head = ["RKLB − FedAvg [95 %]", "RKLB better", "p, t-test", "seen from"]
+    return markdown_table(["", "", *head], body)
 
 
 def detection_table(last: pd.DataFrame) -> str:
@@ -205,6 +210,8 @@ def facts(results: Path) -> Iterator[float]:
         last["temperature"].groupby([last["dataset"], last["rule"]]).agg(["min", "max"]).stack()
     )
     for dataset, (gaussian, plain) in _sides(last):
+        both = pd.concat([gaussian, plain]).assign(side=lambda rows: rows["rule"])
+        yield from (equivalence(of_pair(both, RULES, NLL), BOUND), BOUND)
         yield from MOONSHOTS[dataset]
         for metric, target in TARGETS[dataset].items():
             ours, theirs = by_seed(gaussian, metric), by_seed(plain, metric)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -15,7 +16,7 @@ from fedbary.report.differences import differences
 from fedbary.report.markup import markdown_table
 from fedbary.study.table import read_table, result_rows, with_methods
 from findings._page import draw_differences
-from findings._pairs import SEED
+from findings._pairs import SEED, detectable
 from findings.published import PRINTED, published
 
 if TYPE_CHECKING:
@@ -104,6 +105,11 @@ def facts(results: Path) -> Iterator[float]:
     every = [read_table(results / folder) for folder in FOLDERS]
     yield sum(table["seconds"].sum() for table in every) / 3600
     yield from LOCAL_PRINTED
+    for folder in (".", "cifar10", "digits"):
+        for metric in (ACCURACY, NLL):
+            found = beside_fedavg(read(results / folder), metric)
+            yield median(detectable(row) for row in found.itertuples())
+            yield from found["holm"]
     rows = read(results)
     for method, metric in itertools.product(("FedAvg", *SHOWN), (NLL, LOCAL)):
         scores = metric.scale * rows.loc[rows["rule"] == method, metric.column]
@@ -120,15 +126,19 @@ def facts(results: Path) -> Iterator[float]:
     yield from by_rule.loc[["RKLB", "WB", "EAA", "AALV"]].mean(axis=1)
 
 
+def beside_fedavg(rows: pd.DataFrame, metric: Metric) -> pd.DataFrame:
+    """Return each method's score less FedAvg's, the best mean NLL first: rows of `differences`."""
+    names = rows.groupby("rule")["nll"].mean().dropna().sort_values().index.drop("FedAvg")
+    pairs = [(name, "FedAvg") for name in names]
+    return differences(rows.assign(side=rows["rule"]), pairs, [metric], SEED)
+
+
 def picture(results: Path) -> Figure:
     """Return each method's NLL less FedAvg's on Fashion-MNIST, the best first."""
-    rows = read(results)
-    rows = rows.assign(side=rows["rule"])
-    names = rows.groupby("side")["nll"].mean().dropna().sort_values().index.drop("FedAvg")
-    found = differences(rows, [(name, "FedAvg") for name in names], [NLL], SEED).itertuples()
-    figure = sheet(5.5, 0.19 * len(names) + 0.6)
+    found = beside_fedavg(read(results), NLL)
+    figure = sheet(5.5, 0.19 * len(found) + 0.6)
     axes = figure.subplots()
-    draw_differences(axes, NLL, {row.first: row for row in found})
+    draw_differences(axes, NLL, {row.first: row for row in found.itertuples()})
     axes.tick_params("y", labelsize=7)
     axes.set_xlabel("NLL less FedAvg's")
     return figure

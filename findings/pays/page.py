@@ -6,7 +6,7 @@ folder within, `start`, and draws `picture.png`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from fedbary.report.method_tables import BRIER
 from fedbary.scores.stats import corrected
 from fedbary.study.table import read_table, result_rows
 from findings import _page
-from findings._pairs import SEED
+from findings._pairs import SEED, detectable, equivalence, pairs_for
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -61,6 +61,10 @@ UNTEMPERED = tuple(
     for metric in (NLL, ECE_15, BRIER)
 )
 DRAWN = (ACCURACY, NLL, ECE_15, FOREIGN)
+SEEN = (ACCURACY, NLL, ECE_15)
+
+BOUND = 0.01
+"""The difference in NLL below which two sides are taken for equal."""
 
 
 def read(results: Path) -> pd.DataFrame:
@@ -140,6 +144,28 @@ def price_table(rows: pd.DataFrame) -> str:
     return markdown_table(["", *(text for arm in arms for text in (f"{arm} [95 %]", "p"))], body)
 
 
+def power_table(rows: pd.DataFrame) -> str:
+    """Return the least difference that the tests show with a power of 80 %, by rival and score."""
+    body = []
+    for rival in RIVALS:
+        found = [beside(rows[of_it(rows)], rival, SEEN) for of_it in CONDITIONS.values()]
+        for metric, *cells in zip(SEEN, *found, strict=True):
+            shown = (f"{detectable(cell):.{metric.decimals}f}" for cell in cells)
+            body.append([rival, metric.label, *shown])
+    return markdown_table(["beside", "seen from", *CONDITIONS], body)
+
+
+def facts(results: Path) -> Iterator[float]:
+    """Yield p of the equivalence in NLL, and the pairs that show the bound after twenty rounds."""
+    rows = read(results)
+    for condition, of_it in CONDITIONS.items():
+        for rival in RIVALS:
+            (found,) = beside(rows[of_it(rows)], rival, (NLL,))
+            yield equivalence(found, BOUND)
+            if condition == "twenty rounds":
+                yield pairs_for(found, BOUND)
+
+
 def tables(results: Path) -> str:
     """Return all tables in Markdown."""
     rows = read(results)
@@ -147,6 +173,7 @@ def tables(results: Path) -> str:
         f"### {name[0].upper()}{name[1:]}\n\n{condition_table(rows[of_it(rows)])}"
         for name, of_it in CONDITIONS.items()
     ]
+    parts.append(f"### What could be seen\n\n{power_table(rows)}")
     ahead = "\n\n".join(summary_table(rows, rival) for rival in RIVALS)
     price = f"### The price of federation\n\n{price_table(rows)}"
     return "\n\n".join([f"### Who is ahead\n\n{ahead}", *parts, price])

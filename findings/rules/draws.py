@@ -3,7 +3,7 @@
 It writes `draws.csv` beside a sweep's results, a row for a number of draws and a run whose folder
 is still there, and prints the table that `findings.rules.page` makes of it.
 
-    python -m findings.rules.draws findings/rules/all data_dir=DIR
+    python -m findings.rules.draws findings/rules/cifar10 data_dir=DIR
 """
 
 from __future__ import annotations

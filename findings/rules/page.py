@@ -6,7 +6,8 @@ what `findings.rules.draws` wrote, and draws `picture.png` beside them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,9 +19,10 @@ from fedbary.report.differences import better, difference, differences, p_value
 from fedbary.report.differences import pairs_table as tested
 from fedbary.report.markup import markdown_table
 from fedbary.report.method_tables import BRIER
+from fedbary.scores.stats import corrected
 from fedbary.study.table import read_table, result_rows
 from findings import _page
-from findings._pairs import SEED, of_pair
+from findings._pairs import SEED, detectable, equivalence, of_pair
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -44,8 +46,12 @@ DIFFER = {
     ("RKLB", "GAA"): "both",
     ("RKLB", "FedAvg"): "Gaussian weights",
     ("WB", "FedAvg"): "Gaussian weights",
+    ("GAA", "FedAvg"): "initialisation, early noise",
 }
 """All pairs, and what they differ in."""
+
+TESTED = tuple(DIFFER)[:6]
+"""The pairs whose tests, in all of `METRICS`, are corrected together: 24."""
 
 METRICS = (NLL, ACCURACY, ECE_15, BRIER)
 SHOWN = (
@@ -56,6 +62,9 @@ SHOWN = (
     BRIER,
     Metric("uncertainty.epistemic", "epistemic, nats", 1, 4),
 )
+BOUND = 0.01
+"""The difference in NLL below which two rules are taken for equal."""
+
 ROUNDS = (1, 2, 5, 10, 20, 30, 40)
 
 DRAWS = "draws.csv"
@@ -96,11 +105,29 @@ def compared(rows: pd.DataFrame, metric: Metric, pairs: Sequence[tuple[str, str]
     return differences(scores, pairs, [metric], SEED, SEED)
 
 
-def pairs_table(last: pd.DataFrame, metric: Metric) -> str:
-    """Return every pair's difference after the last round."""
+def holm(last: pd.DataFrame) -> dict[tuple[str, str, str], float]:
+    """Return p of the t-tests of the pairs in `TESTED` and all scores, corrected for their number.
+
+    By the score's column and the pair.
+    """
+    pairs = [pair for pair in _pairs_in(last) if pair in TESTED]
+    found = {
+        (metric.column, row.first, row.second): row.t_test
+        for metric in METRICS
+        for row in compared(last, metric, pairs).itertuples()
+    }
+    return dict(zip(found, corrected([*found.values()]), strict=True))
+
+
+def pairs_table(last: pd.DataFrame, metric: Metric, p: Mapping[tuple[str, str, str], float]) -> str:
+    """Return every pair's difference after the last round, with `holm`'s p."""
     found = compared(last, metric, _pairs_in(last))
-    effects = [DIFFER[pair] for pair in zip(found["first"], found["second"], strict=True)]
-    return markdown_table(*tested(found, {"they differ in": effects}))
+    pairs = [*zip(found["first"], found["second"], strict=True)]
+    head, body = tested(found, {"they differ in": [DIFFER[pair] for pair in pairs]})
+    place = head.index("p, t-test") + 1
+    for row, pair in zip(body, pairs, strict=True):
+        row.insert(place, p_value(p.get((metric.column, *pair), math.nan)))
+    return markdown_table([*head[:place], "p, Holm", *head[place:]], body)
 
 
 def rounds_table(rows: pd.DataFrame, metric: Metric) -> str:
@@ -137,7 +164,8 @@ def tables(results: Path) -> str:
     rows = read(results)
     last = result_rows(rows)
     parts = [f"### Rules\n\n{arms_table(last)}"]
-    parts += [f"### {metric.label}\n\n{pairs_table(last, metric)}" for metric in METRICS]
+    p = holm(last)
+    parts += [f"### {metric.label}\n\n{pairs_table(last, metric, p)}" for metric in METRICS]
     parts.append(f"### NLL by round\n\n{rounds_table(rows, NLL)}")
     if (results / DRAWS).exists():
         parts.append(f"### More draws\n\n{draws_table(pd.read_csv(results / DRAWS))}")
@@ -145,7 +173,10 @@ def tables(results: Path) -> str:
 
 
 def facts(results: Path) -> Iterator[float]:
-    """Yield the mean NLL of each step size and range of pixels that was tried, on CIFAR-10."""
+    """Yield what could be seen in NLL, and the mean NLL of each setting tried on CIFAR-10."""
+    last = result_rows(read(results))
+    for row in compared(last, NLL, _pairs_in(last)).itertuples():
+        yield from (detectable(row), equivalence(row, BOUND))
     if (choice := results.with_name(f"{results.name}-choice")).is_dir():
         tried = result_rows(read_table(choice)).groupby(["lr", "pixels"])["nll"]
         yield from (*tried.mean(), *tried.first())

@@ -9,12 +9,17 @@ import pandas as pd
 
 from fedbary.figures.sheet import BLUE, GREY, open_frame, sheet
 from fedbary.report.cells import Metric
-from findings._pairs import scores_table
+from fedbary.report.differences import p_value
+from fedbary.report.markup import markdown_table
+from findings._pairs import detectable, equivalence, of_pair, scores_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SCORES = "scores.csv"
+BOUND = 0.01
+"""The difference in NLL below which two sides are taken for equal."""
+
 METRICS = (
     Metric("accuracy", "accuracy %", 100, 1),
     Metric("nll", "NLL"),
@@ -24,9 +29,18 @@ METRICS = (
 
 
 def tables(results: Path) -> str:
-    """Return the table in Markdown."""
+    """Return the scores, and how far each method is from the first, in Markdown."""
     rows = pd.read_csv(results / SCORES)
-    return scores_table("", dict(list(rows.groupby("method", sort=False))), METRICS)
+    scores = scores_table("", dict(list(rows.groupby("method", sort=False))), METRICS)
+    rows = rows.assign(side=rows["method"], seed=rows["split"])
+    first, *others = rows["side"].unique()
+    body = []
+    for other in others:
+        accuracy, nll = (of_pair(rows, (other, first), metric) for metric in METRICS[:2])
+        cells = [METRICS[0].difference(accuracy), METRICS[1].difference(nll), p_value(nll.t_test)]
+        body.append([other, *cells, p_value(equivalence(nll, BOUND)), f"{detectable(nll):.3f}"])
+    head = ["accuracy, points [95 %]", "NLL [95 %]", "p, NLL", "p, equivalence", "seen from"]
+    return f"{scores}\n\n{markdown_table([f'less {first}', *head], body)}"
 
 
 def picture(results: Path) -> Figure:

@@ -6,14 +6,14 @@ import pytest
 import yaml
 from every_method import NIGHT
 from runs_of import network, same
-from scipy.stats import ttest_rel
+from scipy.stats import ttest_1samp, ttest_rel
 
 from fedbary.report.cells import ACCURACY, DETECTION, NLL
 from fedbary.report.differences import better
 from fedbary.settings.config import resolve
 from fedbary.study.table import FORMAT, result_rows, write_table
 from findings._docs import ROOT
-from findings._pairs import of_pair
+from findings._pairs import detectable, of_pair, pairs_for
 from findings.best import page as best
 from findings.pays import page as pays
 from findings.rules import page as rules
@@ -153,12 +153,19 @@ def test_ties_are_nobody_s_wins():
     assert told(rules.BRIER, [-4.0, -3.0, -2.0], two) == "3 of 3"
 
 
-def test_heads_on_pretrained_features_begin_from_the_same_bits():
-    grid = yaml.safe_load((ROOT / "findings/pretrained/grid.yaml").read_text(encoding="utf-8"))
-    parts = "method", "rule", "bayesian_layers", "inference", "covariance", "momentum"
-    sides = [{part: block[part] for part in parts if part in block} for block in grid["grid"]]
-    heads = [
-        network(resolve({"model": "linear", "seed": 2, **side})).state_dict() for side in sides
-    ]
-    assert {"LDA", "SCAFFOLD", "PVI"} <= {side.get("method") for side in sides}
-    assert all(same(heads[0], head) for head in heads[1:])
+from findings._docs import ROOT
+def test_what_could_be_seen_is_seen_four_times_in_five():
+    """By 10,000 experiments of differences of that mean, and of their own standard deviation."""
+    rng, scores = np.random.default_rng(0), np.random.default_rng(1).normal(size=(2, 6))
+    rows = pd.DataFrame(
+        {"side": side, "seed": seed, NLL.column: score}
+        for side, of_it in zip("ab", scores, strict=True)
+        for seed, score in enumerate(of_it)
+    )
+    found = of_pair(rows, ("a", "b"), NLL)
+    std = (scores[0] - scores[1]).std(ddof=1)
+    drawn = rng.normal(detectable(found), std, (10_000, 6))
+    assert (ttest_1samp(drawn, 0, axis=1).pvalue < 0.05).mean() == pytest.approx(0.8, abs=0.015)
+    pairs = pairs_for(found, 0.5 * std)
+    drawn = rng.normal(0.5 * std, std, (10_000, pairs))
+    assert (ttest_1samp(drawn, 0, axis=1).pvalue < 0.05).mean() == pytest.approx(0.8, abs=0.02)

@@ -45,12 +45,14 @@ def cells(text, start):
 
 
 def test_a_pair_s_row_is_that_of_the_tests_over_seeds(results):
-    table = rules.pairs_table(rules.result_rows(rules.read(results)), rules.BRIER)
+    rows = rules.result_rows(rules.read(results))
+    table = rules.pairs_table(rows, rules.BRIER, rules.holm(rows))
     one, two = (last(results, arm, "brier") for arm in ("RKLBMean", "WB"))
-    _, effect, difference, better, t_test, wilcoxon, signed = cells(table, "RKLBMean − WB")
+    _, effect, difference, better, t_test, holm, wilcoxon, signed = cells(table, "RKLBMean − WB")
     assert effect == "its mean" and better == f"{int((one < two).sum())} of {SEEDS}"
     assert float(difference.split()[0]) == pytest.approx(float((one - two).mean()), abs=6e-4)
     assert float(t_test) == pytest.approx(stats.ttest_rel(one, two).pvalue, abs=6e-4)
+    assert float(holm) >= float(t_test)
     assert float(wilcoxon) == pytest.approx(stats.wilcoxon(one, two).pvalue, abs=6e-4)
     shares, equal = signed.removesuffix(")").split(" (± ")
     assert sum(map(float, shares.split("/"))) == pytest.approx(1, abs=0.02)
@@ -62,6 +64,7 @@ def test_where_a_score_is_missing_the_rows_and_the_picture_say_of_how_many_pairs
     assert f"({SEEDS - 1} of {SEEDS} pairs)" in cells(text, "RKLB − WB")[2]
     assert "pairs" not in cells(text, "RKLBMean − WB")[2]
     assert "RKLBVariance" not in text and "FedAvg" not in text
+    assert len(rules.holm(rules.result_rows(rules.read(results)))) == 4 * len(rules.METRICS)
     by_round, at_end = rules.picture(results).axes
     assert len(by_round.lines) == 3 + 1  # three effects are there, and the line of no difference
     shown = [label.get_text() for label in at_end.get_yticklabels()]
