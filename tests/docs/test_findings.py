@@ -153,7 +153,17 @@ def test_ties_are_nobody_s_wins():
     assert told(rules.BRIER, [-4.0, -3.0, -2.0], two) == "3 of 3"
 
 
-from findings._docs import ROOT
+def test_heads_on_pretrained_features_begin_from_the_same_bits():
+    grid = yaml.safe_load((ROOT / "findings/pretrained/grid.yaml").read_text(encoding="utf-8"))
+    parts = "method", "rule", "bayesian_layers", "inference", "covariance", "momentum"
+    sides = [{part: block[part] for part in parts if part in block} for block in grid["grid"]]
+    heads = [
+        network(resolve({"model": "linear", "seed": 2, **side})).state_dict() for side in sides
+    ]
+    assert {"LDA", "SCAFFOLD", "PVI"} <= {side.get("method") for side in sides}
+    assert all(same(heads[0], head) for head in heads[1:])
+
+
 def test_what_could_be_seen_is_seen_four_times_in_five():
     """By 10,000 experiments of differences of that mean, and of their own standard deviation."""
     rng, scores = np.random.default_rng(0), np.random.default_rng(1).normal(size=(2, 6))
