@@ -1,0 +1,76 @@
+"""Changes that the server remembers: the newest of each client stands for those that are away.
+
+In the chart F of a rule that is a mean, client k's newest change is h_k = F(q_k) − F(θ_k), 0 before
+its first reply. With b replies, C clients at work and examples n_k of n, an aggregate is
+
+    F(θ) ← F(θ) + Σ_k∈replies a_k (d_k − h_k) + (b/C) Σ_j (n_j/n) h_j,      h_k ← d_k,
+
+d_k being a reply's change and a_k its part (`fedbary.aggregation.arriving`). The sum of all clients
+keeps classes in that only some clients hold. A round of all clients is the rule's own.
+
+References: Wang, Cao, Wu, Chen and Chen, Tackling the Data Heterogeneity in Asynchronous Federated
+Learning with Cached Update Calibration (CA2FL), ICLR 2024. Jhunjhunwala, Sharma, Nagarkatti and
+Joshi, FedVARP, UAI 2022, is the same for rounds of a part of the clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from urllib.parse import quote, unquote
+
+import torch
+from torch import Tensor
+
+from fedbary.aggregation.arriving import change_of
+from fedbary.aggregation.prefixes import under
+from fedbary.aggregation.rule import Rule
+from fedbary.methods.shared.method import Arrival, Server, Tensors
+
+_NEWEST, _EXAMPLES = "newest/", "examples"
+
+
+def with_remembered(
+    rule: Rule, server: Server, arrivals: Sequence[Arrival], left_out: Collection[str]
+) -> tuple[Tensors, Tensors]:
+    """Return what the remembered changes add in the chart, and the changes to remember now.
+
+    Parameters
+    ----------
+    rule
+        A rule that is a mean.
+    server, arrivals
+        Those of `Method.arrive`.
+    left_out
+        Keys of tensors without a change, such as buffers.
+    """
+    held = remembered(server.state)
+    every = float(server.examples) or sum(float(own[_EXAMPLES]) for own in held.values())
+    replies = len(arrivals) / arrivals[0].at_work
+    weights = {client: replies * float(own[_EXAMPLES]) / every for client, own in held.items()}
+    new: dict[str, Mapping[str, Tensor]] = {}
+    for each in arrivals:
+        sent = {name: each.sent[name] for name in server.model}
+        own = change_of(rule, sent, each.tensors, left_out)
+        examples = {_EXAMPLES: torch.tensor(each.weight, dtype=torch.float64)}
+        new[each.client] = {n: t.to(torch.float32) for n, t in own.items()} | examples
+        weights[each.client] = weights.get(each.client, 0.0) - each.part
+    further: dict[str, Tensor] = {}
+    for client, own in sorted(held.items()):
+        for name in own.keys() - {_EXAMPLES}:
+            term = weights[client] * own[name].double()
+            further[name] = further[name] + term if name in further else term
+    state = {
+        f"{_NEWEST}{quote(client, safe='')}/{name}": tensor
+        for client, own in {**held, **new}.items()
+        for name, tensor in own.items()
+    }
+    return further, state
+
+
+def remembered(state: Tensors) -> dict[str, dict[str, Tensor]]:
+    """Return each client's newest change, and its number of examples, by client."""
+    found: dict[str, dict[str, Tensor]] = {}
+    for key, tensor in under(_NEWEST, state).items():
+        client, _, name = key.partition("/")
+        found.setdefault(unquote(client), {})[name] = tensor
+    return found
