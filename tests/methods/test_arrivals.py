@@ -17,6 +17,7 @@ from fedbary.methods.fedag import FedAG
 from fedbary.methods.fedavgm import FedAvgM
 from fedbary.methods.fedep import FedEP
 from fedbary.methods.pvi import PVI
+from fedbary.methods.shared.remembered import LONGEST
 
 CLIENTS = 4
 SCHEDULES = st.lists(st.integers(0, CLIENTS - 1), min_size=1, max_size=30)
@@ -161,6 +162,20 @@ def test_remembered_changes_alter_no_round_of_all(rule):
         model, state = plain.aggregate(Server(model, state), replies)
         torch.testing.assert_close(found, dict(model), rtol=1e-4, atol=1e-5)
     assert {key.split("/")[1] for key in held if "/" in key} == {"0", "1", "2"}
+
+
+def test_the_change_of_a_client_that_vanishes_counts_for_some_time_and_no_longer():
+    """One of four clients replies once, and moves the weight by 1/4 a round; the others stay."""
+    method, state, model = Barycentre("FedAvg", remember=True), {}, {"w": torch.zeros(1)}
+    first = Arrival("gone", 1.0, {"w": torch.ones(1)}, model, 0.25, 4)
+    model, state = method.arrive(Server(model, state, examples=4, clients=4), [first])
+    moved = []
+    for number in range(40):
+        still = Arrival(str(number % 3), 1.0, model, model, 0.25, 4)
+        model, state = method.arrive(Server(model, state, examples=4, clients=4), [still])
+        moved.append(float(model["w"]))
+    assert moved[-1] == pytest.approx(0.25 + LONGEST * 0.25) and moved[-2] == moved[-1]
+    assert not any("gone" in key for key in state)
 
 
 @given(st.lists(st.integers(0, CLIENTS - 1), min_size=1, max_size=20), st.integers(1, 3))

@@ -6,11 +6,15 @@ its first reply. With b replies, C clients at work and examples n_k of n, an agg
     F(θ) ← F(θ) + Σ_k∈replies a_k (d_k − h_k) + (b/C) Σ_j (n_j/n) h_j,      h_k ← d_k,
 
 d_k being a reply's change and a_k its part (`fedbary.aggregation.arriving`). The sum of all clients
-keeps classes in that only some clients hold. A round of all clients is the rule's own.
+keeps classes in that only some clients hold. A round of all clients is the rule's own. A client's
+say is that of its examples, however often it replies.
+
+A client may vanish, and its change would be added for ever. So it is forgotten after `LONGEST` times
+as many replies of others as there are clients.
 
 References: Wang, Cao, Wu, Chen and Chen, Tackling the Data Heterogeneity in Asynchronous Federated
 Learning with Cached Update Calibration (CA2FL), ICLR 2024. Jhunjhunwala, Sharma, Nagarkatti and
-Joshi, FedVARP, UAI 2022, is the same for rounds of a part of the clients.
+Joshi, FedVARP, UAI 2022, is the same for rounds of a part of the clients. Both remember for ever.
 """
 
 from __future__ import annotations
@@ -26,7 +30,11 @@ from fedbary.aggregation.prefixes import under
 from fedbary.aggregation.rule import Rule
 from fedbary.methods.shared.method import Arrival, Server, Tensors
 
-_NEWEST, _EXAMPLES = "newest/", "examples"
+LONGEST = 5.0
+"""Replies per client after which the change of one that does not reply is forgotten."""
+
+_NEWEST, _COUNTS = "newest/", "counts"
+"""The state's keys; counts are a client's examples, and replies per client since its own."""
 
 
 def with_remembered(
@@ -43,32 +51,37 @@ def with_remembered(
     left_out
         Keys of tensors without a change, such as buffers.
     """
-    held = remembered(server.state)
-    every = float(server.examples) or sum(float(own[_EXAMPLES]) for own in held.values())
-    replies = len(arrivals) / arrivals[0].at_work
-    weights = {client: replies * float(own[_EXAMPLES]) / every for client, own in held.items()}
-    new: dict[str, Mapping[str, Tensor]] = {}
+    held = _remembered(server.state)
+    every = float(server.examples) or sum(float(own[_COUNTS][0]) for own in held.values())
+    rounds = len(arrivals) / arrivals[0].at_work
+    passed = len(arrivals) / (server.clients or max(arrivals[0].at_work, len(held)))
+    weights = {client: rounds * float(own[_COUNTS][0]) / every for client, own in held.items()}
+    newest: dict[str, Mapping[str, Tensor]] = {}
+    for client, own in held.items():
+        examples, age = own[_COUNTS].tolist()
+        newest[client] = {**own, _COUNTS: torch.tensor([examples, age + passed])}
     for each in arrivals:
         sent = {name: each.sent[name] for name in server.model}
-        own = change_of(rule, sent, each.tensors, left_out)
-        examples = {_EXAMPLES: torch.tensor(each.weight, dtype=torch.float64)}
-        new[each.client] = {n: t.to(torch.float32) for n, t in own.items()} | examples
+        change = change_of(rule, sent, each.tensors, left_out)
+        counts = {_COUNTS: torch.tensor([each.weight, 0.0])}
+        newest[each.client] = {n: t.to(torch.float32) for n, t in change.items()} | counts
         weights[each.client] = weights.get(each.client, 0.0) - each.part
     further: dict[str, Tensor] = {}
     for client, own in sorted(held.items()):
-        for name in own.keys() - {_EXAMPLES}:
+        for name in own.keys() - {_COUNTS}:
             term = weights[client] * own[name].double()
             further[name] = further[name] + term if name in further else term
     state = {
         f"{_NEWEST}{quote(client, safe='')}/{name}": tensor
-        for client, own in {**held, **new}.items()
+        for client, own in newest.items()
+        if float(own[_COUNTS][1]) < LONGEST
         for name, tensor in own.items()
     }
     return further, state
 
 
-def remembered(state: Tensors) -> dict[str, dict[str, Tensor]]:
-    """Return each client's newest change, and its number of examples, by client."""
+def _remembered(state: Tensors) -> dict[str, dict[str, Tensor]]:
+    """Return each client's newest change and its counts, by client."""
     found: dict[str, dict[str, Tensor]] = {}
     for key, tensor in under(_NEWEST, state).items():
         client, _, name = key.partition("/")
