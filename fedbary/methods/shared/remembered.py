@@ -9,8 +9,8 @@ d_k being a reply's change and a_k its part (`fedbary.aggregation.arriving`). Th
 keeps classes in that only some clients hold. A round of all clients is the rule's own. A client's
 say is that of its examples, however often it replies.
 
-A client may vanish, and its change would be added for ever. So it is forgotten after `LONGEST` times
-as many replies of others as there are clients.
+A client may vanish, and its change would be added for ever. So it is forgotten after `LONGEST`
+times as many replies of others as there are clients.
 
 References: Wang, Cao, Wu, Chen and Chen, Tackling the Data Heterogeneity in Asynchronous Federated
 Learning with Cached Update Calibration (CA2FL), ICLR 2024. Jhunjhunwala, Sharma, Nagarkatti and
