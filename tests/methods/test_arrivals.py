@@ -88,6 +88,23 @@ def test_sites_end_at_the_exact_posterior_in_any_order_with_any_delays(schedule,
     torch.testing.assert_close(model["weight_log_var"].exp(), var)
 
 
+@pytest.mark.parametrize("gone", range(CLIENTS))
+def test_a_site_that_withdraws_leaves_the_exact_posterior_of_the_others(gone):
+    data, method = independent(clients(2, CLIENTS)), PVI(damping=1.0)
+    model, state = start(method, data)
+    for k in range(CLIENTS):
+        sent = method.send(Server(model, state), str(k))
+        reply = answer(method, sent, data[k], str(k))
+        own = (reply.client, reply.weight, reply.tensors)
+        model, state = method.arrive(Server(model, state), [Arrival(*own, sent, 0.1, CLIENTS)])
+    left, held = method.without(Server(model, state), str(gone))
+    mean, var = posterior_of_all([own for k, own in enumerate(data) if k != gone])
+    torch.testing.assert_close(left["weight_mean"], mean)
+    torch.testing.assert_close(left["weight_log_var"].exp(), var)
+    with pytest.raises(SettingError, match="site"):
+        method.without(Server(left, held), str(gone))
+
+
 @given(SCHEDULES)
 @settings(max_examples=20, deadline=None)
 def test_damped_sites_come_as_near_as_their_replies_are_many(schedule):
@@ -170,7 +187,7 @@ def test_the_change_of_a_client_that_vanishes_counts_for_some_time_and_no_longer
     first = Arrival("gone", 1.0, {"w": torch.ones(1)}, model, 0.25, 4)
     model, state = method.arrive(Server(model, state, examples=4, clients=4), [first])
     moved = []
-    for number in range(40):
+    for number in range(60):
         still = Arrival(str(number % 3), 1.0, model, model, 0.25, 4)
         model, state = method.arrive(Server(model, state, examples=4, clients=4), [still])
         moved.append(float(model["w"]))
@@ -181,7 +198,7 @@ def test_the_change_of_a_client_that_vanishes_counts_for_some_time_and_no_longer
 @given(st.lists(st.integers(0, CLIENTS - 1), min_size=1, max_size=20), st.integers(1, 3))
 @settings(max_examples=30, deadline=None)
 def test_who_is_away_counts_with_the_change_that_the_server_remembers(schedule, buffer):
-    """If changes stay, b of C replies move the model b/C of a round, whoever replies."""
+    """If changes stay, a share of all examples moves the model by that part of a round."""
     method, examples = Barycentre("RKLB", remember=True), torch.arange(1.0, CLIENTS + 1)
     model = {"w_mean": torch.zeros(CLIENTS), "w_log_var": torch.zeros(CLIENTS), "b": torch.ones(1)}
     ways = torch.rand(CLIENTS, CLIENTS, generator=torch.Generator().manual_seed(0))
@@ -204,10 +221,11 @@ def test_who_is_away_counts_with_the_change_that_the_server_remembers(schedule, 
     for first in range(0, len(schedule), buffer):
         who, before = sorted({*schedule[first : first + buffer]}), model
         model, state = arrived(model, state, who)
-        move = len(who) / CLIENTS * (examples @ ways) / every
+        share = float(examples[who].sum()) / every
+        move = share * (examples @ ways) / every
         torch.testing.assert_close(natural(model), natural(before) + move, rtol=1e-4, atol=1e-4)
         numbers = float(examples @ torch.arange(CLIENTS).float()) / every
-        torch.testing.assert_close(model["b"], before["b"] - len(who) / CLIENTS * numbers)
+        torch.testing.assert_close(model["b"], before["b"] - share * numbers)
 
 
 @pytest.mark.parametrize("method", [FedAvgM(0.5, 0.9), FedAdam(0.1)])

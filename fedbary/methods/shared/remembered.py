@@ -1,16 +1,17 @@
 """Changes that the server remembers: the newest of each client stands for those that are away.
 
 In the chart F of a rule that is a mean, client k's newest change is h_k = F(q_k) − F(θ_k), 0 before
-its first reply. With b replies, C clients at work and examples n_k of n, an aggregate is
+its first reply. With n_k of all n examples, an aggregate is
 
-    F(θ) ← F(θ) + Σ_k∈replies a_k (d_k − h_k) + (b/C) Σ_j (n_j/n) h_j,      h_k ← d_k,
+    F(θ) ← F(θ) + Σ_k∈replies a_k (d_k − h_k) + φ Σ_j (n_j/n) h_j,      h_k ← d_k,
 
-d_k being a reply's change and a_k its part (`fedbary.aggregation.arriving`). The sum of all clients
-keeps classes in that only some clients hold. A round of all clients is the rule's own. A client's
-say is that of its examples, however often it replies.
+d_k being a reply's change and a_k its part (`fedbary.aggregation.arriving`). The replies' share of
+all examples is φ: once as many examples have replied as there are, the model has moved by a round.
+The sum over all clients keeps classes in that only some clients hold. A round of all clients is the
+rule's own. A client's say is that of its examples, however often it replies.
 
-A client may vanish, and its change would be added for ever. So it is forgotten after `LONGEST`
-times as many replies of others as there are clients.
+A client may vanish, and its change would be added for ever. So it is forgotten once the others'
+replies have had `LONGEST` times as many examples as there are.
 
 References: Wang, Cao, Wu, Chen and Chen, Tackling the Data Heterogeneity in Asynchronous Federated
 Learning with Cached Update Calibration (CA2FL), ICLR 2024. Jhunjhunwala, Sharma, Nagarkatti and
@@ -30,11 +31,11 @@ from fedbary.aggregation.prefixes import under
 from fedbary.aggregation.rule import Rule
 from fedbary.methods.shared.method import Arrival, Server, Tensors
 
-LONGEST = 5.0
-"""Replies per client after which the change of one that does not reply is forgotten."""
+LONGEST = 10.0
+"""Passes over all examples after which the change of a client that does not reply is forgotten."""
 
 _NEWEST, _COUNTS = "newest/", "counts"
-"""The state's keys; counts are a client's examples, and replies per client since its own."""
+"""The state's keys; counts are a client's examples, and the passes since its reply."""
 
 
 def with_remembered(
@@ -52,14 +53,15 @@ def with_remembered(
         Keys of tensors without a change, such as buffers.
     """
     held = _remembered(server.state)
-    every = float(server.examples) or sum(float(own[_COUNTS][0]) for own in held.values())
-    rounds = len(arrivals) / arrivals[0].at_work
-    passed = len(arrivals) / (server.clients or max(arrivals[0].at_work, len(held)))
-    weights = {client: rounds * float(own[_COUNTS][0]) / every for client, own in held.items()}
+    examples_of = {client: float(own[_COUNTS][0]) for client, own in held.items()}
+    examples_of |= {each.client: each.weight for each in arrivals}
+    every = float(server.examples) or sum(examples_of.values())
+    passes = sum(each.weight for each in arrivals) / every
+    weights = {client: passes * float(own[_COUNTS][0]) / every for client, own in held.items()}
     newest: dict[str, Mapping[str, Tensor]] = {}
     for client, own in held.items():
         examples, age = own[_COUNTS].tolist()
-        newest[client] = {**own, _COUNTS: torch.tensor([examples, age + passed])}
+        newest[client] = {**own, _COUNTS: torch.tensor([examples, age + passes])}
     for each in arrivals:
         sent = {name: each.sent[name] for name in server.model}
         change = change_of(rule, sent, each.tensors, left_out)
