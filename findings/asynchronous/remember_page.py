@@ -17,7 +17,7 @@ from findings.asynchronous.page import ALL, ASYNC, COLORS, POINT, TIME, _draw, r
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NAMES = {"./components.npz": "components", "fashionmnist": "Fashion-MNIST"}
+NAMES = {"components.npz": "components"}
 """What the data sets are called."""
 
 CELL = ["dataset", "clients", "name", "alpha"]
