@@ -20,6 +20,7 @@ from fedbary.runs.longer import earlier_rates
 from fedbary.runs.provenance import changed_bits
 from fedbary.runs.run_folder import RunFolder
 from fedbary.runs.site_keys import write_site_keys
+from fedbary.settings.combinations import has_earlier_prior
 from fedbary.settings.config import Settings
 from fedbary.tasks import Task
 from fedbary.trained.going_on import Beginning
@@ -74,7 +75,7 @@ def reopened_folder(folder: Path, settings: Settings, checkpoint: Checkpoint) ->
 
 def prior_of(settings: Settings, results: RunFolder) -> ArrayRecord | None:
     """Return the earlier posterior that is the prior, as the run's folder keeps it."""
-    if getattr(settings, "prior", "normal") != "earlier":
+    if not has_earlier_prior(settings):
         return None
     return ArrayRecord(results.read_tensors(PRIOR))
 

@@ -53,7 +53,13 @@ def driving_wrapper() -> Wrapper | None:
     return None
 
 
-PLAIN = {"server_momentum": 0, "max_precision_ratio": None, "clipping": False, "mixing": False}
+PLAIN = {
+    "server_momentum": 0,
+    "max_precision_ratio": None,
+    "clipping": False,
+    "mixing": False,
+    "remember": False,
+}
 """Parameters of `Barycentre` with which the aggregate depends on this round alone, by the rule."""
 
 
@@ -69,10 +75,10 @@ def require_plain_mean(
     Raises
     ------
     SettingError
-        If the aggregate is not the plain mean of the arrays. Causes are another rule; momentum,
-        which repeats earlier aggregates without their noise; a bound, clipping or mixing that
-        depends on the other clients; arrays that are not floating; an array without dimensions,
-        which Flower's clipping does not change.
+        If the aggregate is not the plain mean of the arrays. Causes are another rule; momentum
+        or remembered changes, which repeat earlier aggregates without their noise; a bound,
+        clipping or mixing that depends on the other clients; arrays that are not floating; an
+        array without dimensions, which Flower's clipping does not change.
     """
     name = type(wrapper).__name__
     if not averages_arrays(rule, convention):

@@ -43,8 +43,9 @@ class PosteriorStrategy(MethodStrategy):
     *args, **kwargs
         Arguments of `MethodStrategy`, and so of `flwr.serverapp.strategy.FedAvg`, in its order.
         Then the parameters of `Barycentre`: `rule` (by default the class's), `trim_fraction`,
-        `max_precision_ratio`, `clipping`, `mixing` and `server_momentum`. With `groups`, clients
-        of a group share a model, as in `Hierarchy`; an evaluation message has it under ``group/``.
+        `max_precision_ratio`, `clipping`, `mixing`, `remember` and `server_momentum`.
+        With `groups`, clients of a group share a model, as in `Hierarchy`; an evaluation message
+        has it under ``group/``.
 
     Raises
     ------

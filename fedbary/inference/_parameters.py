@@ -63,6 +63,7 @@ class PosteriorParameters(StepParameters):
     prior
         normal: N(0, prior_std²) in every round. global: the last global posterior; round 1 takes
         normal. earlier: the posterior of the run that start_from names, in every round.
+        earlier_only: the same, and the network begins as a new one.
     prior_std
         Standard deviation of the prior N(0, prior_std²).
     kl_weight
@@ -75,7 +76,7 @@ class PosteriorParameters(StepParameters):
         natural_gradient it is the part of its way that a precision moves in a step. 0 freezes them.
     """
 
-    prior: Literal["normal", "global", "earlier"] = "normal"
+    prior: Literal["normal", "global", "earlier", "earlier_only"] = "normal"
     prior_std: Positive = 1.0
     kl_weight: Literal["share"] | NotNegative = 0.001
     init_log_var: LogVar = -7.0

@@ -41,7 +41,8 @@ from fedbary.aggregation.structures import STRUCTURES, Quadratic, Structure
 from fedbary.errors import SettingError
 from fedbary.inference._head import Head
 from fedbary.methods._kronecker import conjugate_gradients, last_layer, matrix, tensors_of
-from fedbary.methods.shared.inherited import Inherited, older
+from fedbary.methods._sites import require_some
+from fedbary.methods.shared.inherited import Inherited, older, whose
 from fedbary.methods.shared.method import Arrival, Fitted, Local, Reply, Server, Tensors
 
 SLOPE = "slope"
@@ -171,9 +172,29 @@ class Expanded:
                 own = before.get(client, nothing)
                 sites[client] = {n: torch.lerp(own[n], t, step) for n, t in site.items()}
             moved = self._product(structure, mean, sites).mode
-        names, model = last_layer(server.model), dict(server.model)
-        like = server.model[names[0]]
-        model |= tensors_of(moved, names, server.model)
+        model, held = self._at(structure, server.model, sites, moved)
+        return model, {**kept, **held}
+
+    def without(self, server: Server, site: str) -> tuple[Tensors, Tensors]:
+        """Return the model and the state without a site; the others' expansions stay."""
+        structure, mean = self.structure(server.model), self.mean(server.model)
+        sites = dict(self.sites(server.state, structure))
+        left = {name: own for name, own in sites.items() if whose(name) != site}
+        require_some(site, sites, left)
+        moved = self._product(structure, mean, left).mode
+        return self._at(structure, server.model, left, moved)
+
+    def _at(
+        self,
+        structure: Structure,
+        before: Tensors,
+        sites: Mapping[str, Tensors],
+        moved: Tensor,
+    ) -> tuple[Tensors, dict[str, Tensor]]:
+        """Return the model with another mean, and the sites with their slopes there."""
+        names, model, mean = last_layer(before), dict(before), self.mean(before)
+        like, kept = before[names[0]], dict[str, Tensor]()
+        model |= tensors_of(moved, names, before)
         away = self.mean(model) - mean  # as the model holds it, in its own precision
         for client, site in sorted(sites.items()):
             slope = site[SLOPE].view_as(mean) + structure.product(site)(away)

@@ -11,6 +11,10 @@ tensors) m_t:
 Momentum leaves the scales of Gaussians and buffers as the rule gives them, so variances stay
 positive.
 
+With `remember=true` the server keeps each client's newest change, which stands for the client while
+it is away (`fedbary.methods.shared.remembered`). It is for mode=async, and for rounds of a part of
+the clients, where labels are skewed.
+
 It assumes that posteriors factorise over the weights, and that one Gaussian can describe all
 clients: differences between clients are averaged, not kept.
 
@@ -18,7 +22,8 @@ Messages: the posterior once each way, 2 numbers per Gaussian weight. Clients ke
 
 Cost: a client's round is the local inference. The server takes a weighted sum in the rule's
 coordinates, in about a plain mean's time, and keeps u. The settings `clipping` and `mixing`,
-against hostile clients, go over the replies once more, for K (K + 1)/2 products.
+against hostile clients, go over the replies once more, for K (K + 1)/2 products. With `remember`
+the server holds a change of the model for each client.
 
 Use it as the first thing to try, and as the rival of every other method.
 
@@ -29,6 +34,7 @@ Distribution for Federated Visual Classification, 2019 (FedAvgM, here with serve
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -49,6 +55,7 @@ from fedbary.aggregation.value_limits import LARGEST_LOG_VAR, check_values
 from fedbary.errors import SettingError
 from fedbary.gaussian import gaussian_pairs
 from fedbary.methods.shared.method import Arrival, Method, Reply, Server, Tensors
+from fedbary.methods.shared.remembered import with_remembered
 from fedbary.methods.shared.server_steps import ServerSGD, is_buffer
 from fedbary.parts.parameters import BelowHalf, BelowOne, Ratio
 
@@ -77,6 +84,8 @@ class Barycentre(Method):
         point its way most. `trim_fraction` says how many are honest, and so how many these are.
     server_momentum : float
         β, the server's momentum. It multiplies the clients' progress by up to 1/(1 − β).
+    remember : bool
+        True: clients that do not reply count with their newest change, as in CA2FL.
     """
 
     rule: str | AnyRule = "RKLB"
@@ -85,6 +94,7 @@ class Barycentre(Method):
     clipping: bool = False
     mixing: bool = False
     server_momentum: BelowOne = 0.0
+    remember: bool = False
 
     name: ClassVar[str] = "barycentre"
 
@@ -94,6 +104,8 @@ class Barycentre(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         _ = self.chosen, self._before
+        if self.remember:
+            self._require_chart("remember=true")
 
     @property
     def chosen(self) -> AnyRule:
@@ -110,8 +122,21 @@ class Barycentre(Method):
             return None
         return Mixing(self.trim_fraction, self.mixing)
 
+    def held(self, clients: int) -> int:
+        """Return the global model, and the clients' changes if it remembers them."""
+        return clients + 1 if self.remember else 1
+
     def aggregate(self, server: Server, replies: Sequence[Reply]) -> tuple[Tensors, Tensors]:
         """Return the aggregate, moved on by the momentum; log-variances end at ±39.6."""
+        if self.remember:
+            every, count = math.fsum(reply.weight for reply in replies), len(replies)
+            return self.arrive(
+                server,
+                [
+                    Arrival(r.client, r.weight, r.tensors, server.model, r.weight / every, count)
+                    for r in replies
+                ],
+            )
         found = aggregate_tensors(
             self.chosen,
             [reply.tensors for reply in replies],
@@ -128,22 +153,32 @@ class Barycentre(Method):
 
     def check_arrivals(self) -> None:
         """Refuse rules that are no mean in a chart, and protections by a round's other replies."""
+        self._require_chart("mode=async")
+
+    def _require_chart(self, wanted: str) -> Rule:
+        """Return the rule; a SettingError if it, or a step before it, is of a round's replies."""
         rule = self.chosen
         if not (isinstance(rule, Rule) and rule.is_mean):
             means = ", ".join(n for n, r in RULES.items() if isinstance(r, Rule) and r.is_mean)
-            raise SettingError("rule", rule.name, f"a mean in a chart for mode=async: {means}")
+            raise SettingError("rule", rule.name, f"a mean in a chart for {wanted}: {means}")
         for name in ("clipping", "mixing", "max_precision_ratio"):
             if value := getattr(self, name):
-                allowed = "no value for mode=async: it compares the replies of a round"
+                allowed = f"no value for {wanted}: it compares the replies of a round"
                 raise SettingError(name, value, allowed)
+        return rule
 
     def arrive(self, server: Server, arrivals: Sequence[Arrival]) -> tuple[Tensors, Tensors]:
         """Go along the replies' changes in the rule's chart, then on by the momentum."""
         changes = [Change(each.sent, each.tensors, each.part) for each in arrivals]
         buffers = [name for name, tensor in server.model.items() if is_buffer(name, tensor)]
-        found = along(self.chosen, server.model, changes, buffers, LARGEST_LOG_VAR)
+        further: Tensors = {}
+        newest: Tensors = {}
+        if self.remember:
+            rule = self._require_chart("remember=true")
+            further, newest = with_remembered(rule, server, arrivals, buffers)
+        found = along(self.chosen, server.model, changes, buffers, LARGEST_LOG_VAR, further)
         moved, velocity = self._moved(server, found)
-        return {**found, **moved}, velocity
+        return {**found, **moved}, {**velocity, **newest}
 
     def _moved(self, server: Server, found: Tensors) -> tuple[Tensors, Tensors]:
         """Return what momentum makes of some tensors of the aggregate, and the momentum.

@@ -104,7 +104,7 @@ class Hierarchy(Barycentre):
         if not has_levels(self.chosen):
             names = ", ".join(name for name, rule in RULES.items() if has_levels(rule))
             raise SettingError("rule", self.chosen.name, f"for method={self.name}: {names}")
-        for name in ("clipping", "mixing", "server_momentum"):
+        for name in ("clipping", "mixing", "server_momentum", "remember"):
             if value := getattr(self, name):
                 allowed = f"no value for method={self.name}: its clients begin from several models"
                 raise SettingError(name, value, allowed)

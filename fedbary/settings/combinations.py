@@ -57,10 +57,15 @@ def conflicts(settings: Settings) -> Iterator[tuple[str, str]]:
     for conditions in task.conditions:
         yield from ((name, allowed) for name, fits, allowed in conditions(settings) if not fits)
     yield from _with_best(settings)
-    if getattr(settings, "prior", "normal") == "earlier" and settings.start_from == "none":
+    if has_earlier_prior(settings) and settings.start_from == "none":
         yield "prior", "normal or global without start_from, the earlier run"
     if settings.dataset == "none":
         yield from _without_data(settings)
+
+
+def has_earlier_prior(settings: Settings) -> bool:
+    """Return whether the earlier run's posterior is the prior of local inference."""
+    return getattr(settings, "prior", "normal") in ("earlier", "earlier_only")
 
 
 def _with_sets(settings: Settings) -> Iterator[tuple[str, str]]:

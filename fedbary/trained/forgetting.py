@@ -1,8 +1,11 @@
-"""A site that withdraws: the run of a method of sums without it, exact to rounding.
+"""A site that withdraws: the run of a method of sums without it, exact to rounding; or of sites.
 
 The server holds the sums of each site. The other sites' sums give the model of a run without the
 site. But the standardisation counted the site too. If a linear model sees the features as they are,
 the other sites' sums also give the standardisation without the site, and are converted to it.
+
+A method of sites divides the site's factor out. The other factors were found beside it, so that is
+exact where they do not depend on each other, as for linear models whose posterior factorises.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from torch import Tensor
@@ -19,6 +23,7 @@ from fedbary.data.standardise import Standardiser, renewed
 from fedbary.errors import SettingError
 from fedbary.methods import METHODS, Server, method_of
 from fedbary.methods._class_sums import SHARES
+from fedbary.methods._sites import SiteMethod
 from fedbary.methods._sums import SumsMethod, head_names, sites_of, state_of, total_of
 from fedbary.methods.shared.inherited import age, whose
 from fedbary.parts.parameters import told
@@ -27,8 +32,10 @@ from fedbary.runs.commit import git_commit
 from fedbary.runs.damage import as_written
 from fedbary.runs.forgotten import forgotten_by, note_forgotten
 from fedbary.runs.location import is_deployed, read_settings
+from fedbary.runs.metrics_file import read_rounds
 from fedbary.runs.own_code import require_trusted
 from fedbary.runs.resume import require_ended, rounds_before, sound_checkpoint
+from fedbary.runs.schema import CLIENTS
 from fedbary.seeds import derive_seed
 from fedbary.settings.config import ROOT, Settings, validated
 from fedbary.settings.task_words import OfClasses, OfGuarantees
@@ -43,6 +50,8 @@ _Site = tuple[float, Mapping[str, Tensor]]
 
 BARRED = "barred."
 """Prefix in a checkpoint of entries on sites that are refused from now on."""
+
+MORE_ROUNDS = "further rounds bring them to where they are without it"
 
 NEAR = 1e-3
 """Tolerance by rounding of standardised columns: mean from 0, mean square from 1."""
@@ -85,7 +94,9 @@ def forget(run: Path, site: str, output: Path, own_code: bool = False) -> list[s
     with as_written(run):
         require_ended(run)
         settings = validated({**read_settings(run), "resume": "last"})
-        _require_sums(settings)
+        method = method_of(settings)
+        if not isinstance(method, SiteMethod):
+            _require_sums(settings)
         require_trusted(settings, run, own_code)
         earlier = [made["rounds"] for made in rounds_before(run)]
         checkpoint = sound_checkpoint(run, settings, earlier)
@@ -95,7 +106,11 @@ def forget(run: Path, site: str, output: Path, own_code: bool = False) -> list[s
         raise SettingError("site", site, f"one that {run} has not forgotten already")
     task = task_of(settings)
     task.require_same_data(run)
-    left = _without(site, checkpoint, settings, _facts(run, task))
+    of_sites = isinstance(method, SiteMethod)
+    left = (_divided if of_sites else _without)(site, checkpoint, settings, _facts(run, task))
+    if of_sites:
+        counted = _examples(run)
+        left = replace(left, examples=counted.pop(site, 0.0), sites=counted)
     note = {
         "site": site,
         "examples": int(left.examples),
@@ -111,6 +126,9 @@ def forget(run: Path, site: str, output: Path, own_code: bool = False) -> list[s
     said = [f"{run} still holds the sums of {site}: delete it to be rid of them"]
     if settings.start_from != "none":
         said.append(f"So may {settings.start_from}, from which the run started")
+    if of_sites:
+        said[0] = said[0].replace("the sums", "the factor")
+        said.append(f"The other sites' factors were found beside that of {site}: {MORE_ROUNDS}")
     again = "another run" if is_deployed(run) else f"fedbary resume {output} rounds=2"
     if told(OfClasses, settings).calibrate != "none":
         said.append(f"Its temperature counted {site} and is gone: {again} finds one without it")
@@ -118,6 +136,26 @@ def forget(run: Path, site: str, output: Path, own_code: bool = False) -> list[s
         scored = f"by the model that counted {site}"
         said.append(f"Its sets are of the other sites' scores {scored}: {again} makes new ones")
     return said
+
+
+def _divided(
+    site: str, checkpoint: Checkpoint, settings: Settings, facts: Mapping[str, Tensor]
+) -> Remaining:
+    """Return the rest of a run of sites without one of them, in the units of all."""
+    method = method_of(settings)
+    assert isinstance(method, SiteMethod)
+    server = Server(checkpoint.arrays, under(METHOD_STATE, checkpoint.strategy))
+    model, state = method.without(server, site)
+    method.check_state(model, state)
+    barred = {n: t for n, t in checkpoint.strategy.items() if n.startswith(BARRED)}
+    barred.pop(BARRED + site, None)
+    return Remaining(model, state, facts, {}, 0.0, barred)
+
+
+def _examples(run: Path) -> dict[str, float]:
+    """Return the examples of each site that has replied, by the lines of a run's rounds."""
+    clients = [each for line in read_rounds(run) for each in line.get(CLIENTS, [])]
+    return {each["site"]: float(each["num-examples"]) for each in clients}
 
 
 def _require_sums(settings: Settings) -> None:

@@ -12,6 +12,7 @@ from fedbary.inference import PosteriorParameters
 from fedbary.methods import Tensors, method_of
 from fedbary.parts.parameters import told
 from fedbary.runs.damage import as_written
+from fedbary.settings.combinations import has_earlier_prior
 from fedbary.settings.config import Settings
 from fedbary.tasks import Signature, Task
 from fedbary.trained.started_from import EarlierRun, read_earlier_run
@@ -70,8 +71,11 @@ def beginning_of(
     arrays = {n: t for n, t in run.arrays.items() if n not in frozen}
     tensors = replace(run, arrays=arrays).model(wanted, inherited)
     prior = None
-    if getattr(settings, "prior", "normal") == "earlier":
-        prior = run.prior(wanted, inherited, told(PosteriorParameters, settings).prior_std)
+    if has_earlier_prior(settings):
+        own = told(PosteriorParameters, settings)
+        prior = run.prior(wanted, inherited, own.prior_std)
+        if own.prior == "earlier_only":
+            return Beginning(run, wanted, method_of(settings).start(wanted), prior)
     with as_written(run.folder):
         started, state = method_of(settings).inherit(tensors, inherited)
     return Beginning(run, started, state, prior)

@@ -29,11 +29,17 @@ ALL, ASYNC = "all", "not at all"
 COLORS = {ALL: GREY, "the fastest 80 %": ORANGE, "4 seconds at most": RED, ASYNC: BLUE}
 """What the server waits for, and the colour of it."""
 
+KEYS = ("dataset", "clients", "name", "alpha", "seed")
+"""Columns whose values a pair of runs shares."""
+
 TIME, SMOOTH = "virtual_seconds", ["accuracy", "nll"]
 
 
 def read(results: Path) -> pd.DataFrame:
-    """Return every round, what its server waits for, and scores as means of the last `WINDOW`."""
+    """Return every round, what its server waits for, and scores as means of the last `WINDOW`.
+
+    Sites do not go to and fro: their scores are those of a round.
+    """
     table = read_table(results)
     waits = np.select(
         [table["mode"] == "async", table["wait_for"] < 1, table["deadline"] != "none"],
@@ -44,7 +50,9 @@ def read(results: Path) -> pd.DataFrame:
     table["name"] = np.where(table["at"] == "", table["rule"], table["at"])
     table = table.sort_values(["run", "round"])
     means = table.groupby("run")[SMOOTH].rolling(WINDOW, min_periods=1).mean()
-    table[SMOOTH] = means.reset_index(level=0, drop=True)
+    means, sites = means.reset_index(level=0, drop=True), table["name"] == "PVI"
+    table[SMOOTH] = means.where(~sites, table[SMOOTH])
+    table["is_mean"] = sites | (table["round"] >= WINDOW)
     return table
 
 
@@ -55,12 +63,12 @@ def reached(table: pd.DataFrame, below: float = 0.0) -> pd.DataFrame:
     NaN where the run does not get there; `ratio` is to that of the run that waits for all.
     """
     last = table.groupby("run", sort=False).tail(1).set_index("run")
-    keys = ["name", "alpha", "seed"]
+    keys = [key for key in KEYS if key in table]
     targets = last[last["waits"] == ALL].set_index(keys)["accuracy"] - below
     times = {}
     for run, rounds in table.groupby("run"):
         target = targets.get(tuple(rounds.iloc[0][keys]), np.nan)
-        had = rounds[(rounds["accuracy"] >= target) & (rounds["round"] >= WINDOW)]
+        had = rounds[(rounds["accuracy"] >= target) & rounds["is_mean"]]
         times[run] = had[TIME].iloc[0] if len(had) else np.nan
     last["time"] = pd.Series(times)
     waited = last[last["waits"] == ALL].set_index(keys)["time"]

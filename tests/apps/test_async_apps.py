@@ -48,7 +48,7 @@ def test_the_clock_goes_on_and_late_replies_are_told(whole):
     assert all(line["admitted"] == 1 for line in found[1:])
 
 
-@pytest.mark.parametrize("changes", [SITES, {"buffer": 2, "concurrency": 3}])
+@pytest.mark.parametrize("changes", [SITES, {"buffer": 2, "concurrency": 3, "remember": True}])
 def test_a_run_cut_off_at_any_moment_goes_on_to_the_same_bits(changes, tmp_path):
     whole = made(tmp_path / "whole", **changes)
     for messages in (2, 7):

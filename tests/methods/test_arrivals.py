@@ -17,6 +17,7 @@ from fedbary.methods.fedag import FedAG
 from fedbary.methods.fedavgm import FedAvgM
 from fedbary.methods.fedep import FedEP
 from fedbary.methods.pvi import PVI
+from fedbary.methods.shared.remembered import LONGEST
 
 CLIENTS = 4
 SCHEDULES = st.lists(st.integers(0, CLIENTS - 1), min_size=1, max_size=30)
@@ -87,6 +88,23 @@ def test_sites_end_at_the_exact_posterior_in_any_order_with_any_delays(schedule,
     torch.testing.assert_close(model["weight_log_var"].exp(), var)
 
 
+@pytest.mark.parametrize("gone", range(CLIENTS))
+def test_a_site_that_withdraws_leaves_the_exact_posterior_of_the_others(gone):
+    data, method = independent(clients(2, CLIENTS)), PVI(damping=1.0)
+    model, state = start(method, data)
+    for k in range(CLIENTS):
+        sent = method.send(Server(model, state), str(k))
+        reply = answer(method, sent, data[k], str(k))
+        own = (reply.client, reply.weight, reply.tensors)
+        model, state = method.arrive(Server(model, state), [Arrival(*own, sent, 0.1, CLIENTS)])
+    left, held = method.without(Server(model, state), str(gone))
+    mean, var = posterior_of_all([own for k, own in enumerate(data) if k != gone])
+    torch.testing.assert_close(left["weight_mean"], mean)
+    torch.testing.assert_close(left["weight_log_var"].exp(), var)
+    with pytest.raises(SettingError, match="site"):
+        method.without(Server(left, held), str(gone))
+
+
 @given(SCHEDULES)
 @settings(max_examples=20, deadline=None)
 def test_damped_sites_come_as_near_as_their_replies_are_many(schedule):
@@ -146,6 +164,70 @@ def test_replies_of_all_to_the_model_of_now_are_a_round(method):
         torch.testing.assert_close(shared, dict(state), rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("rule", ["RKLB", "WB", "FKLB", "EAA"])
+def test_remembered_changes_alter_no_round_of_all(rule):
+    data = clients(1, 3)
+    plain, remembering = (
+        Barycentre(rule, server_momentum=0.5),
+        Barycentre(rule, server_momentum=0.5, remember=True),
+    )
+    model, state = start(plain, data)
+    held = state
+    for _ in range(3):
+        replies = [answer(plain, model, data[k], str(k)) for k in range(3)]
+        found, held = remembering.aggregate(Server(model, held), replies)
+        model, state = plain.aggregate(Server(model, state), replies)
+        torch.testing.assert_close(found, dict(model), rtol=1e-4, atol=1e-5)
+    assert {key.split("/")[1] for key in held if "/" in key} == {"0", "1", "2"}
+
+
+def test_the_change_of_a_client_that_vanishes_counts_for_some_time_and_no_longer():
+    """One of four clients replies once, and moves the weight by 1/4 a round; the others stay."""
+    method, state, model = Barycentre("FedAvg", remember=True), {}, {"w": torch.zeros(1)}
+    first = Arrival("gone", 1.0, {"w": torch.ones(1)}, model, 0.25, 4)
+    model, state = method.arrive(Server(model, state, examples=4, clients=4), [first])
+    moved = []
+    for number in range(60):
+        still = Arrival(str(number % 3), 1.0, model, model, 0.25, 4)
+        model, state = method.arrive(Server(model, state, examples=4, clients=4), [still])
+        moved.append(float(model["w"]))
+    assert moved[-1] == pytest.approx(0.25 + LONGEST * 0.25) and moved[-2] == moved[-1]
+    assert not any("gone" in key for key in state)
+
+
+@given(st.lists(st.integers(0, CLIENTS - 1), min_size=1, max_size=20), st.integers(1, 3))
+@settings(max_examples=30, deadline=None)
+def test_who_is_away_counts_with_the_change_that_the_server_remembers(schedule, buffer):
+    """If changes stay, a share of all examples moves the model by that part of a round."""
+    method, examples = Barycentre("RKLB", remember=True), torch.arange(1.0, CLIENTS + 1)
+    model = {"w_mean": torch.zeros(CLIENTS), "w_log_var": torch.zeros(CLIENTS), "b": torch.ones(1)}
+    ways = torch.rand(CLIENTS, CLIENTS, generator=torch.Generator().manual_seed(0))
+    state, every = {}, float(examples.sum())
+
+    def natural(of):
+        precision = (-of["w_log_var"]).exp()
+        return torch.stack([of["w_mean"] * precision, precision])
+
+    def arrived(model, state, who):
+        replies = []
+        for k in who:
+            shift, precision = natural(model) + ways[k]
+            own = {"w_mean": shift / precision, "w_log_var": -precision.log(), "b": model["b"] - k}
+            part = float(examples[k]) / every
+            replies.append(Arrival(f"a/{k}", float(examples[k]), own, model, part, CLIENTS))
+        return method.arrive(Server(model, state, examples=int(every), clients=CLIENTS), replies)
+
+    model, state = arrived(model, state, range(CLIENTS))
+    for first in range(0, len(schedule), buffer):
+        who, before = sorted({*schedule[first : first + buffer]}), model
+        model, state = arrived(model, state, who)
+        share = float(examples[who].sum()) / every
+        move = share * (examples @ ways) / every
+        torch.testing.assert_close(natural(model), natural(before) + move, rtol=1e-4, atol=1e-4)
+        numbers = float(examples @ torch.arange(CLIENTS).float()) / every
+        torch.testing.assert_close(model["b"], before["b"] - share * numbers)
+
+
 @pytest.mark.parametrize("method", [FedAvgM(0.5, 0.9), FedAdam(0.1)])
 def test_a_server_s_optimiser_takes_the_changes_of_all_for_a_round(method):
     generator = torch.Generator().manual_seed(0)
@@ -196,3 +278,5 @@ def test_a_method_without_arrivals_is_refused_by_name():
 def test_what_compares_the_replies_of_a_round_is_refused(parameters):
     with pytest.raises(SettingError, match="mode=async"):
         Barycentre(**parameters).check_arrivals()
+    with pytest.raises(SettingError, match="remember=true"):
+        Barycentre(**parameters, remember=True)

@@ -24,6 +24,7 @@ from fedbary.runs.checkpoints import load_checkpoint
 from fedbary.runs.conformal_kept import CONFORMAL
 from fedbary.runs.longer import lengthen
 from fedbary.runs.metrics_file import read_rounds
+from fedbary.settings.config import resolve
 from server_app.engine.inline import run_inline
 
 FACTS = {"images": "normaliser", "tables": "standardiser", "numbers": "standardiser"}
@@ -243,3 +244,21 @@ def test_a_state_tells_its_sites_apart_by_any_names(names):
 def test_the_distance_to_the_classes_is_without_the_site_too(made):
     left, two = made("pixels") / "pixels-left", made("pixels") / "pixels-two"
     assert same(tensors(left, "background"), tensors(two, "background"))
+
+
+@pytest.mark.parametrize("own", [{"kl_weight": 1.0, "local_epochs": 1}, {"covariance": "full"}])
+def test_the_factor_of_a_site_is_divided_out_and_further_rounds_are_of_the_others(own, tmp_path):
+    if "covariance" in own:
+        own = {**own, "inference": "laplace", "model": "linear"}
+    quick = {"engine": "inline", "task": "tables", "clients": 3, "device": "cpu", "samples": 2}
+    settings = {**quick, "pictures": False, "method": "PVI", "rounds": 1, **own}
+    run_inline(resolve(settings), tmp_path / "all")
+    left = tmp_path / "left"
+    forget(tmp_path / "all", "partition 1", left)
+    assert not any("partition%201" in key for key in load_checkpoint(left, "last").strategy)
+    assert not same(posterior(tmp_path / "all"), posterior(left))
+    more = resolve({**settings, "rounds": 2, "resume": "last"})
+    lengthen(left, more)
+    run_inline(more, left)
+    for line in lines(left)[1:]:
+        assert [c["site"] for c in line["clients"]] == ["partition 0", "partition 2"]

@@ -93,6 +93,19 @@ def test_a_heavy_prior_holds_the_model_to_the_earlier_posterior_and_not_to_zero(
     assert (note["run"], note["round"]) == ("a", 1)
 
 
+def test_the_earlier_posterior_may_be_the_prior_of_a_new_network(first, tmp_path):
+    """Round 0 is that of a run without the earlier one, and a heavy prior draws it there."""
+    held = settings(start_from=first / "a", prior="earlier_only", kl_weight=100)
+    run_inline(held, tmp_path / "held")
+    run_inline(settings(kl_weight=100), tmp_path / "new")
+    assert lines(tmp_path / "held")[0]["nll"] == lines(tmp_path / "new")[0]["nll"]
+    priors = [load_file(run / "prior.safetensors") for run in (tmp_path / "held", first / "b")]
+    assert same(*priors)
+    goal, name = posterior(first / "a"), "output.weight_mean"
+    away = [(posterior(tmp_path / run)[name] - goal[name]).norm() for run in ("held", "new")]
+    assert away[0] < 0.5 * away[1]
+
+
 def test_it_resumes_to_the_same_bits_when_the_earlier_run_is_gone(first, tmp_path):
     shutil.copytree(first / "b", tmp_path / "b")
     held = settings(
