@@ -55,3 +55,15 @@ def _one_sided(found: Any, worse: float, bound: float) -> float:
     student = stats.t(found.pairs - 1)
     error = (found.high - found.low) / (2 * student.ppf(0.975))
     return float(student.sf((bound - worse) / error))
+
+
+def least_seen(found: Any, power: float = 0.8) -> float:
+    """Return the least true difference that a two-sided t-test at 5 % finds with this power.
+
+    Its standard error is that of the pairs.
+    """
+    from scipy import stats
+
+    student = stats.t(found.pairs - 1)
+    error = (found.high - found.low) / (2 * student.ppf(0.975))
+    return float((student.ppf(0.975) + student.ppf(power)) * error)
