@@ -61,13 +61,13 @@ def made(
         seed = each.settings.seed
         for factor in FACTORS:
             yield scored(each, each.model, factor, noise=True, rule=rule)
-            if rule == "RKLB":
-                without = around(points[seed], each.model)
-                yield scored(each, without, factor, noise=False, rule=rule)
-                swapped = method_named("barycentre")(rule="WB").aggregate(
-                    each.server(), each.replies
-                )[0]
-                yield scored(each, swapped, factor, noise=True, rule="WB last")
+        if rule == "RKLB":
+            without = around(points[seed], each.model)
+            yield scored(each, without, 0.0, noise=False, rule=rule)
+            yield scored(each, without, 1.0, noise=False, rule=rule)
+            by_wb = method_named("barycentre")(rule="WB")
+            swapped, _ = by_wb.aggregate(each.server(), each.replies)
+            yield scored(each, swapped, 1.0, noise=True, rule="WB last")
 
 
 def main(grid: Path, folder: Path, data: Path) -> None:

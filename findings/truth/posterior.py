@@ -19,6 +19,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+TOLERANCE = 1e-16
+"""Twice the decrease of U that is left, at which Newton's method ends."""
+
 WARM_UP, STEP, LEAPS = 50, 0.22, 7
 """Draws that are dropped; size and number of leapfrog steps, together about π/2."""
 
@@ -75,11 +78,11 @@ class Softmax:
         for _ in range(100):
             slope = self.slope(w)
             step = torch.linalg.solve(self.hessian(w), slope.flatten()).reshape(self.shape)
+            if (slope * step).sum() < TOLERANCE:
+                break
             size = 1.0
             while self.energy(w - size * step) > self.energy(w) - 0.1 * size * (slope * step).sum():
                 size /= 2
-                if size < 1e-6:
-                    return w
             w = w - size * step
         return w
 
