@@ -83,8 +83,10 @@ class Federation:
     def server(self) -> Server:
         """Return the server in the round that begins."""
         seed = derive_seed(self.settings.seed, "server", self.round)
-        known = {"examples": self.examples, "clients": len(self.shards)}
-        return Server(self.model, self.state, self.round, seed, **known)
+        return Server(
+            self.model, self.state, self.round, seed, examples=self.examples,
+            clients=len(self.shards),
+        )  # fmt: skip
 
     def local(self, client: int) -> Local:
         """Return a client's part in the round."""

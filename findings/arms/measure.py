@@ -19,7 +19,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fedbary.methods import method_named
+from fedbary.methods.barycentre import Barycentre
 from fedbary.predictive import Predictive
 from fedbary.settings.config import Settings
 from findings.federations import Federation, trained
@@ -65,7 +65,7 @@ def made(
             without = around(points[seed], each.model)
             yield scored(each, without, 0.0, noise=False, rule=rule)
             yield scored(each, without, 1.0, noise=False, rule=rule)
-            by_wb = method_named("barycentre")(rule="WB")
+            by_wb = Barycentre(rule="WB")
             swapped, _ = by_wb.aggregate(each.server(), each.replies)
             yield scored(each, swapped, 1.0, noise=True, rule="WB last")
 

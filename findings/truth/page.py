@@ -22,13 +22,19 @@ NLL = Metric("nll", "NLL by the labels")
 SHOWN = (1, 5, 20)
 """Rounds of the table, beside the last."""
 
-COLORS = {
-    "FedAvg": RED,
-    "SCAFFOLD": ORANGE,
-    "RKLB, the prior by share": BLUE,
-    "PVI": SKY,
-    "PVI, full sites": GREEN,
+MEAN_FIELD = "PVI (BayesADMM, ρ = 1)"
+"""Both are the same recursion, see `fedbary.methods.bayesadmm`."""
+
+LINES = {
+    "FedAvg": (RED, "-"),
+    "SCAFFOLD": (ORANGE, "-"),
+    "RKLB, the prior by share": (BLUE, "-"),
+    MEAN_FIELD: (SKY, "-"),
+    "PVI, full sites": (GREEN, "-"),
+    "PVI, Kronecker sites": (GREEN, "--"),
+    "PVI, diagonal sites": (GREEN, ":"),
 }
+"""Sides of the picture, each with colour and style."""
 
 
 def name_of(side: str) -> str:
@@ -36,7 +42,9 @@ def name_of(side: str) -> str:
     own: dict[str, Any] = json.loads(side)
     method = own.get("method", own.get("rule"))
     if own.get("inference") == "laplace":
-        return f"PVI, {own['covariance']} sites"
+        return f"PVI, {own['covariance']} sites".replace("kron", "Kron")
+    if method == "PVI":
+        return "PVI, undamped start" if "undamped_start" in own else MEAN_FIELD
     if method not in ("RKLB", "WB"):
         return str(method)
     kl = own["kl_weight"]
@@ -101,16 +109,16 @@ def _truth(rows: pd.DataFrame) -> str:
 
 def _choice(results: Path) -> str:
     rows = read(results)
-    end = rows[rows["last"]].copy()
-    end["lr"] = [json.loads(key)["lr"] for key in end["key"]]
-    body = [
-        [
-            str(side),
-            ", ".join(f"{lr:g}: {kl:.4f}" for lr, kl in own.groupby("lr")["kl"].mean().items()),
-        ]
-        for side, own in end.groupby("side", sort=False)
-    ]
-    return markdown_table(["side", "`lr`: KL at two other seeds"], body)
+    end = rows[rows["last"]]
+    body = []
+    for side, own in end.groupby("side", sort=False):
+        tried = {}
+        for key, seeds in own.groupby("key"):
+            words = json.loads(key)
+            rates = [words["lr"], *([words["log_var_lr"]] if "log_var_lr" in words else [])]
+            tried[" / ".join(f"{rate:g}" for rate in rates)] = seeds["kl"].mean()
+        body.append([str(side), ", ".join(f"{rate}: {kl:.4f}" for rate, kl in tried.items())])
+    return markdown_table(["side", "`lr` (/ `log_var_lr`): KL at two other seeds"], body)
 
 
 def picture(results: Path) -> Figure:
@@ -121,10 +129,10 @@ def picture(results: Path) -> Figure:
     for axes, column in zip(
         figure.subplots(1, 2, sharey=True), ("round", "kilobytes"), strict=True
     ):
-        for side, color in COLORS.items():
+        for side, (color, style) in LINES.items():
             mean = rows[rows["side"] == side].groupby("round")[["kl", "kilobytes"]].mean()
             x = mean.index if column == "round" else mean["kilobytes"]
-            axes.plot(x, mean["kl"], "o-", color=color, markersize=4, label=side)
+            axes.plot(x, mean["kl"], f"o{style}", color=color, markersize=4, label=side)
         axes.axhline(rows["mode_kl"].mean(), color=GREY, linestyle="--", label="the truth's mode")
         axes.axhline(
             rows["draws_kl"].mean(), color=GREY, linestyle=":", label="200 draws of the truth"
@@ -134,5 +142,6 @@ def picture(results: Path) -> Figure:
         axes.set_xlabel("rounds" if column == "round" else "KB that a client sends in all")
         open_frame(axes)
     figure.axes[0].set_ylabel(KL.label)
-    figure.axes[0].legend(frameon=False, fontsize=7)
+    named = figure.axes[0].get_legend_handles_labels()
+    figure.legend(*named, loc="outside lower center", ncols=5, frameon=False, fontsize=7)
     return figure
