@@ -70,7 +70,7 @@ def tried(grid: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def main(grid: Path, folder: Path, data: Path) -> None:
-    """Score every side of a grid after its last round: `scores.csv` of the folder."""
+    """Score every side of a grid after its last round: `scores.csv.xz` of the folder."""
     for key, values in tried(grid):
         seeds = values.pop("seed")
         several = settings_of(values, {}, seeds if isinstance(seeds, list) else [seeds], data)
@@ -79,4 +79,4 @@ def main(grid: Path, folder: Path, data: Path) -> None:
             for each in trained(several):
                 yield {"seed": each.settings.seed, **scores(each, each.predicted)}
 
-        add(folder / "scores.csv", key, rows)
+        add(folder / "scores.csv.xz", key, rows)

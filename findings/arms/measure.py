@@ -1,4 +1,4 @@
-"""Noise in training, draws in prediction, and variances times a factor: `scores.csv`.
+"""Noise in training, draws in prediction, and variances times a factor: `scores.csv.xz`.
 
     python -m findings.arms.measure findings/arms/grid.yaml findings/arms DATA_DIR
 
@@ -80,7 +80,7 @@ def main(grid: Path, folder: Path, data: Path) -> None:
             continue
 
         rows = partial(made, several, points, values["rule"])
-        add(folder / "scores.csv", key, rows)
+        add(folder / "scores.csv.xz", key, rows)
 
 
 if __name__ == "__main__":

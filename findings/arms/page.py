@@ -23,7 +23,7 @@ RKLB, SWAPPED = "RKLB", "WB last"
 
 def read(results: Path) -> pd.DataFrame:
     """Return every row, with the posterior's KL weight."""
-    table = pd.read_csv(results / "scores.csv")
+    table = pd.read_csv(results / "scores.csv.xz")
     table["kl_weight"] = [str(json.loads(side)["kl_weight"]) for side in table["side"]]
     return table
 

@@ -1,4 +1,4 @@
-"""As many settings a side, then fresh seeds of the best: `choice.csv` and `scores.csv`.
+"""As many settings a side, then fresh seeds of the best: `choice.csv.xz` and `scores.csv.xz`.
 
     python -m findings.budgets.measure findings/budgets/grid.yaml findings/budgets DATA_DIR
 
@@ -87,10 +87,10 @@ def main(grid: Path, folder: Path, data: Path) -> None:
     on_validation = {**common, "evaluate_on": "validation"}
     for one, other in itertools.zip_longest(tried("posterior"), tried("point")):
         for own in (one, other):
-            _score(folder / "choice.csv", on_validation, own, CHOICE_SEEDS, data)
-    choice = pd.read_csv(folder / "choice.csv")
+            _score(folder / "choice.csv.xz", on_validation, own, CHOICE_SEEDS, data)
+    choice = pd.read_csv(folder / "choice.csv.xz")
     for side in SIDES:
-        _score(folder / "scores.csv", common, json.loads(best(choice, side)[0]), SEEDS, data)
+        _score(folder / "scores.csv.xz", common, json.loads(best(choice, side)[0]), SEEDS, data)
 
 
 def _score(

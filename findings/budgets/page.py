@@ -18,14 +18,14 @@ BUDGETS = (8, 16, 32)
 
 def read(results: Path) -> pd.DataFrame:
     """Return the rows of the fresh seeds, by side."""
-    table = pd.read_csv(results / "scores.csv")
+    table = pd.read_csv(results / "scores.csv.xz")
     of = {json.dumps(own): side for side in SIDES for own in tried(side)}
     return table.assign(key=table["side"], side=table["side"].map(of))
 
 
 def tables(results: Path) -> str:
     """Return what each side found, the fresh seeds' scores, and the test."""
-    choice, rows = pd.read_csv(results / "choice.csv"), read(results)
+    choice, rows = pd.read_csv(results / "choice.csv.xz"), read(results)
     return "\n\n".join([_found(choice), _scores(rows), _tests(rows)])
 
 

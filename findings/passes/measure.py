@@ -1,4 +1,4 @@
-"""Five forward passes spent in several ways: `scores.csv`.
+"""Five forward passes spent in several ways: `scores.csv.xz`.
 
     python -m findings.passes.measure findings/passes/grid.yaml findings/passes DATA_DIR
 
@@ -101,7 +101,7 @@ def main(grid: Path, folder: Path, data: Path) -> None:
                 ):
                     yield {"way": way, **scored(each, together(held, samples), foreign)}
 
-        add(folder / "scores.csv", key, rows)
+        add(folder / "scores.csv.xz", key, rows)
 
 
 if __name__ == "__main__":

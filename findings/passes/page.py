@@ -32,7 +32,7 @@ PAIRS = [
 
 def read(results: Path) -> pd.DataFrame:
     """Return every row, with its way as the side."""
-    table = pd.read_csv(results / "scores.csv")
+    table = pd.read_csv(results / "scores.csv.xz")
     return table.assign(side=table["way"])
 
 

@@ -1,4 +1,4 @@
-"""How far each method's predictive is from that of the posterior of all data: `scores.csv`.
+"""How far each method's predictive is from that of the posterior of all data: `scores.csv.xz`.
 
     python -m findings.truth.measure GRID FOLDER DATA_DIR
 
@@ -150,7 +150,7 @@ def _place(settings: Settings) -> Settings:
 
 def main(grid: Path, folder: Path, data_dir: Path) -> None:
     """Write the table."""
-    file = folder / "scores.csv"
+    file = folder / "scores.csv.xz"
     found = [pd.read_csv(file)] if file.exists() else []
     there = set(found[0]["side"]) if found else set()
     for side, several in blocks(grid, data_dir):

@@ -53,7 +53,7 @@ def name_of(side: str) -> str:
 
 def read(results: Path) -> pd.DataFrame:
     """Return every row, with the side's name and split, and whether it is of the last round."""
-    table = pd.read_csv(results / "scores.csv")
+    table = pd.read_csv(results / "scores.csv.xz")
     table["alpha"] = [json.loads(side).get("alpha", 0.1) for side in table["side"]]
     table["key"], table["side"] = table["side"], table["side"].map(name_of)
     last = table.groupby("key")["round"].transform("max")
