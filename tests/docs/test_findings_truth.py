@@ -17,6 +17,7 @@ WORDS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "own",
     [
@@ -42,6 +43,7 @@ def two_classes():
     return x, y, 1.5
 
 
+@pytest.mark.slow
 def test_chains_have_the_predictive_of_quadrature():
     x, y, std = two_classes()
     model = Softmax(x, y, 2, std)
