@@ -10,8 +10,9 @@ from typing import Any
 import pandas as pd
 
 from fedbary.report.cells import Metric
-from fedbary.report.differences import differences
+from fedbary.report.differences import differences, p_value
 from fedbary.report.markup import markdown_table
+from fedbary.scores.stats import corrected
 
 SEED = ("seed",)
 
@@ -94,3 +95,19 @@ def _one_sided(found: Any, worse: float, bound: float) -> float:
 
     error = _deviation(found) / math.sqrt(found.pairs)
     return float(stats.t(found.pairs - 1).sf((bound - worse) / error))
+
+
+def tests_table(head: str, metric: Metric, named: Mapping[str, Any], bound: float = 0.0) -> str:
+    """Return differences with Holm's p over them all, and the least effect that was to be seen.
+
+    With a bound also the p of equivalence. `named` has rows of `of_pair` by their names.
+    """
+    holm = corrected([row.t_test for row in named.values()])
+    body = []
+    for (name, row), p in zip(named.items(), holm, strict=True):
+        same = [p_value(equivalence(row, bound))] if bound else []
+        seen = f"{detectable(row):.{metric.decimals + 1}f}"
+        body.append([name, metric.difference(row), p_value(p), *same, seen, f"{row.pairs}"])
+    between = [f"p, within ±{bound:g}"] if bound else []
+    shown = [head, f"{metric.label} [95 %]", "p, Holm", *between, "least effect seen at 80 %"]
+    return markdown_table([*shown, "seeds"], body)

@@ -1,0 +1,206 @@
+"""Many small federations at once, without Flower: one setting, several seeds.
+
+Their clients train side by side, as on a GPU: the steps of a hundred small networks cost little
+more than those of one. A round is that of a run; `tests/docs/test_findings_truth.py` compares them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedbary.data import deal
+from fedbary.data.shard import Shard
+from fedbary.inference import Local, Training, local_method
+from fedbary.inference._parameters import PosteriorParameters, lr_in
+from fedbary.inference._side_by_side import TrainedState, fit, hindrance
+from fedbary.inference._stacked import Call
+from fedbary.methods import Fitted, Method, Reply, Server, method_of
+from fedbary.parts.parameters import told
+from fedbary.predictive import Prediction, Predictive
+from fedbary.seeds import derive_seed
+from fedbary.settings.config import Settings
+from fedbary.tasks import Task, task_of
+
+
+class _Asked(BaseException):
+    """Ends a client's first run where it calls its local inference."""
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+
+
+def _ask(local: Local) -> dict[str, float]:
+    raise _Asked(Call(**vars(local), start=local.state()))
+
+
+@dataclass(eq=False)
+class Federation:
+    """A federation between two rounds.
+
+    Attributes
+    ----------
+    settings : Settings
+        Of a run without facts: `normalise=none`, all clients in every round.
+    member : int
+        Above 0: another initial network, and other batches and noise, of the same split.
+    model, state : mapping of str to Tensor
+        The global model, and the method's state.
+    numbers : int
+        Numbers that a client has sent in all.
+    """
+
+    settings: Settings
+    member: int = 0
+    task: Task = field(init=False)
+    method: Method = field(init=False)
+    shards: list[Shard] = field(init=False)
+    numbers: int = 0
+    round: int = 0
+
+    def __post_init__(self) -> None:
+        self.task, self.method = task_of(self.settings), method_of(self.settings)
+        clients = range(self.settings.clients)
+        by = self.task.held, self.task.deal, len(clients)
+        self.shards = [deal.client_shard(*by, client) for client in clients]
+        self.network = self.task.make_model(self.task.signature())
+        other = {"seed": self.settings.seed + 1000 * self.member}
+        begun = task_of(self.settings.model_copy(update=other)).make_model(self.task.signature())
+        self.model: Mapping[str, Tensor] = copied(begun.state_dict())
+        self.state: Mapping[str, Tensor] = self.method.start(self.model)
+        self.kept: list[Mapping[str, Tensor]] = [{} for _ in clients]
+        self.replies: list[Reply] = []
+
+    @property
+    def examples(self) -> int:
+        """Number of the clients' training examples."""
+        return sum(len(shard.y) for shard in self.shards)
+
+    def server(self) -> Server:
+        """Return the server in the round that begins."""
+        seed = derive_seed(self.settings.seed, "server", self.round)
+        return Server(
+            self.model, self.state, self.round, seed, examples=self.examples,
+            clients=len(self.shards),
+        )  # fmt: skip
+
+    def local(self, client: int) -> Local:
+        """Return a client's part in the round."""
+        shard, by = self.shards[client], told(PosteriorParameters, self.settings)
+        share = by.kl_weight == "share"
+        training = Training(
+            epochs=by.local_epochs, batch_size=by.batch_size, lr=lr_in(self.settings, self.round),
+            momentum=by.momentum, weight_decay=by.weight_decay, max_grad_norm=by.max_grad_norm,
+            log_var_lr=by.log_var_lr,
+            kl_weight=len(shard.y) / self.examples if share else float(by.kl_weight),
+        )  # fmt: skip
+        return Local(
+            self.network, shard.x, shard.y, self.task.loss({}),
+            local_method(self.settings.inference, self.settings), training, by.prior_std,
+            self.round, self.task.seed("train", client, self.round, *self._again),
+            share=len(shard.y) * len(self.shards) / self.examples,
+        )  # fmt: skip
+
+    @property
+    def _again(self) -> list[int]:
+        return [self.member] if self.member else []
+
+    def fitted(self, client: int, local: Local) -> Fitted:
+        """Return what a client makes of what it is sent."""
+        sent = self.method.send(self.server(), f"partition {client}")
+        return self.method.fit(local, sent, self.kept[client])
+
+    def end(self, fits: Sequence[Fitted]) -> None:
+        """Aggregate."""
+        self.replies = [
+            Reply(f"partition {client}", len(shard.y), fitted.reply)
+            for client, (shard, fitted) in enumerate(zip(self.shards, fits, strict=True))
+        ]
+        self.numbers += sum(tensor.numel() for tensor in fits[0].reply.values())
+        self.kept = [fitted.kept for fitted in fits]
+        self.model, self.state = self.method.aggregate(self.server(), self.replies)
+
+    def predicted(
+        self, x: Tensor, by: Predictive | None = None, samples: int | None = None
+    ) -> Prediction:
+        """Predict by draws of a posterior, or by members; by default by what the method says."""
+        by = by or self.method.predictive(self.model, self.state)
+        task = self.task
+        if samples is not None:
+            task = task_of(self.settings.model_copy(update={"samples": samples}))
+        self.network.load_state_dict({**by.model})
+        seed = task.seed("predict-global", self.round, *self._again)
+        return task.predicted(self.network, x, {}, seed, by)
+
+    def held_out(self) -> tuple[Tensor, Tensor]:
+        """Return all that the clients hold out."""
+        parts = ((shard.x_held_out, shard.y_held_out) for shard in self.shards)
+        x, y = map(torch.cat, zip(*parts, strict=True))
+        return x, y
+
+
+def rounds_of(federations: Sequence[Federation]) -> Iterator[int]:
+    """Let federations take their rounds, and yield each round's number after it.
+
+    They differ in seeds, splits and members alone.
+    """
+    for number in range(1, federations[0].settings.rounds + 1):
+        for each in federations:
+            each.round = number
+        for each, fits in zip(federations, _fits(federations), strict=True):
+            each.end(fits)
+        yield number
+
+
+def trained(several: Sequence[Settings], member: int = 0) -> list[Federation]:
+    """Return federations after their last round."""
+    federations = [Federation(settings, member) for settings in several]
+    for _ in rounds_of(federations):
+        pass
+    return federations
+
+
+def _fits(federations: Sequence[Federation]) -> Iterator[list[Fitted]]:
+    name = federations[0].settings.inference
+    calls: list[Call] = []
+    try:
+        for each in federations:
+            for client in range(len(each.shards)):
+                try:
+                    each.fitted(client, replace(each.local(client), inference=_ask))
+                    raise _Alone
+                except _Asked as asked:
+                    calls.append(asked.call)
+        if hindrance(name, calls):
+            raise _Alone
+    except _Alone:
+        for each in federations:
+            yield [each.fitted(k, each.local(k)) for k in range(len(each.shards))]
+        return
+    ready = iter(fit(name, calls))
+    for each in federations:
+        yield [
+            each.fitted(k, replace(each.local(k), inference=_given(next(ready))))
+            for k in range(len(each.shards))
+        ]
+
+
+class _Alone(BaseException):
+    """A method trains by itself, or its inference is for one client at a time."""
+
+
+def _given(found: TrainedState) -> Any:
+    def take(local: Local) -> dict[str, float]:
+        local.load(found[0])
+        return found[1]
+
+    return take
+
+
+def copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors of their own memory."""
+    return {name: tensor.detach().clone() for name, tensor in tensors.items()}

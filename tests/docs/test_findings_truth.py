@@ -1,0 +1,82 @@
+"""Federations without Flower are those of runs, and the sampled posterior is the true one."""
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from fedbary.scores.stats import paired
+from fedbary.settings.config import resolve
+from findings._pairs import least_seen
+from findings.federations import trained
+from findings.truth.posterior import Softmax, effective_size, laplace, predictive, sample
+from server_app.engine.inline import run_inline
+
+WORDS = {
+    "engine": "inline", "device": "cpu", "pictures": False, "train_fraction": 0.1, "clients": 3,
+    "rounds": 2, "local_epochs": 1, "normalise": "none", "model": "linear", "evaluate_clients": 0,
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"rule": "RKLB", "bayesian_layers": 1, "kl_weight": "share"},
+        {"method": "SCAFFOLD", "momentum": 0.0, "bayesian_layers": 0},
+    ],
+    ids=["side by side", "one after another"],
+)
+def test_federations_at_once_are_runs(own, tmp_path):
+    several = [resolve({**WORDS, **own, "seed": seed}) for seed in (3, 4)]
+    run_inline(several[1], tmp_path / "run")
+    kept, found = load_file(tmp_path / "run" / "posterior.safetensors"), trained(several)
+    assert kept.keys() == found[1].model.keys()
+    for name, tensor in found[1].model.items():
+        torch.testing.assert_close(tensor, kept[name], rtol=0, atol=2e-6)
+        assert not torch.equal(tensor, found[0].model[name])
+
+
+def two_classes():
+    """Two classes and a feature: w₁ − w₀ and b₁ − b₀ are N(0, 2 s²) before the data."""
+    x = torch.linspace(-2, 3, 12)[:, None]
+    y = torch.tensor([0, 0, 1, 0, 0, 1, 0, 1, 1, 0, 1, 1])
+    return x, y, 1.5
+
+
+@pytest.mark.slow
+def test_chains_have_the_predictive_of_quadrature():
+    x, y, std = two_classes()
+    model = Softmax(x, y, 2, std)
+    grid = torch.linspace(-8, 8, 401, dtype=torch.float64)
+    slope, bias = torch.meshgrid(grid, grid, indexing="ij")
+    logits = slope[..., None] * x[:, 0] + bias[..., None]
+    log = torch.nn.functional.logsigmoid(torch.where(y > 0, logits, -logits)).sum(-1)
+    weight = (log - (slope**2 + bias**2) / (4 * std**2)).flatten().softmax(0)
+    wanted = weight @ torch.sigmoid(logits).flatten(0, 1)
+    chains = sample(model, 4, 800, seed=1)
+    assert chains.accepted > 0.8
+    found = predictive(chains.draws, x)[:, 1]
+    torch.testing.assert_close(found, wanted, rtol=0, atol=0.01)
+    assert model.slope(model.mode()).abs().max() < 1e-8
+    cover = torch.cov(laplace(model, 20_000, 0).flatten(1).T)
+    torch.testing.assert_close(
+        cover, torch.linalg.inv(model.hessian(model.mode())), rtol=0.1, atol=0.1
+    )
+
+
+def test_the_effective_size_of_an_autoregression_is_known():
+    rho, values = 0.6, [torch.randn(4)]
+    torch.manual_seed(0)
+    for _ in range(4000):
+        values.append(rho * values[-1] + (1 - rho**2) ** 0.5 * torch.randn(4))
+    size = effective_size(torch.stack(values[1:], 1)[..., None].double())
+    assert float(size) == pytest.approx(16_000 * (1 - rho) / (1 + rho), rel=0.12)
+
+
+def test_the_least_effect_is_found_with_its_power():
+    from scipy import stats
+
+    found = paired([0.1, 0.4, 0.2, 0.9, 0.3, 0.5], [0.0, 0.1, 0.3, 0.2, 0.1, 0.1])
+    student, error = stats.t(5), (found.high - found.low) / (2 * stats.t(5).ppf(0.975))
+    power = stats.nct(5, least_seen(found) / error).sf(student.ppf(0.975))
+    assert power == pytest.approx(0.8, abs=0.03)
