@@ -23,7 +23,7 @@ from fedbary.settings.config import read_yaml
 from findings.federations import trained
 from findings.heads import add, scores, settings_of
 
-BUDGET, CHOICE_SEEDS, SEEDS = 32, (100, 101), range(30)
+BUDGET, CHOICE_SEEDS, SEEDS = 64, (100, 101), range(30)
 
 Side = Callable[[list[float]], dict[str, Any]]
 

@@ -4,9 +4,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fedbary.scores.stats import paired
 from fedbary.settings.config import resolve
-from findings._pairs import least_seen
 from findings.federations import trained
 from findings.truth.posterior import Softmax, effective_size, laplace, predictive, sample
 from server_app.engine.inline import run_inline
@@ -71,12 +69,3 @@ def test_the_effective_size_of_an_autoregression_is_known():
         values.append(rho * values[-1] + (1 - rho**2) ** 0.5 * torch.randn(4))
     size = effective_size(torch.stack(values[1:], 1)[..., None].double())
     assert float(size) == pytest.approx(16_000 * (1 - rho) / (1 + rho), rel=0.12)
-
-
-def test_the_least_effect_is_found_with_its_power():
-    from scipy import stats
-
-    found = paired([0.1, 0.4, 0.2, 0.9, 0.3, 0.5], [0.0, 0.1, 0.3, 0.2, 0.1, 0.1])
-    student, error = stats.t(5), (found.high - found.low) / (2 * stats.t(5).ppf(0.975))
-    power = stats.nct(5, least_seen(found) / error).sf(student.ppf(0.975))
-    assert power == pytest.approx(0.8, abs=0.03)
