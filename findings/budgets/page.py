@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -13,18 +14,22 @@ from findings._pairs import of_pair, tests_table
 from findings.arms.page import AT_T, BOUND, ECE, TEMPERATURE
 from findings.budgets.measure import SIDES, best, tried
 
-BUDGETS = (8, 16, 32)
+BUDGETS = (16, 32, 64)
 
 
 def read(results: Path) -> pd.DataFrame:
-    """Return the rows of the fresh seeds, by side."""
+    """Return the rows of the fresh seeds, by method or rule."""
     table = pd.read_csv(results / "scores.csv.xz")
-    of = {json.dumps(own): side for side in SIDES for own in tried(side)}
-    return table.assign(key=table["side"], side=table["side"].map(of))
+    return table.assign(side=table["side"].map(lambda key: name_of(json.loads(key))))
+
+
+def name_of(own: dict[str, Any]) -> str:
+    """Return the method or rule of a setting."""
+    return str(own.get("method", own.get("rule")))
 
 
 def tables(results: Path) -> str:
-    """Return what each side found, the fresh seeds' scores, and the test."""
+    """Return what each side found, the fresh seeds' scores, and the tests."""
     choice, rows = pd.read_csv(results / "choice.csv.xz"), read(results)
     return "\n\n".join([_found(choice), _scores(rows), _tests(rows)])
 
@@ -32,12 +37,15 @@ def tables(results: Path) -> str:
 def _found(choice: pd.DataFrame) -> str:
     nll, body = choice.groupby("side")["nll"].mean(), []
     for side in SIDES:
-        keys = [json.dumps(own) for own in tried(side)]
-        least = [f"{nll[keys[:number]].min():.4f}" for number in BUDGETS]
-        first = json.loads(best(choice, side)[0])
-        own = ", ".join(f"`{name}={value}`" for name, value in first.items())
-        body.append([side, *least, own])
-    head = ["side", *(f"best of {number}" for number in BUDGETS), "the best setting"]
+        settings = tried(side)
+        for name in dict.fromkeys(map(name_of, settings)):
+            least = []
+            for number in BUDGETS:
+                own = [json.dumps(one) for one in settings[:number] if name_of(one) == name]
+                least.append(f"{nll[own].min():.4f} ({len(own)})")
+            found = ", ".join(f"`{key}={value}`" for key, value in best(choice, name).items())
+            body.append([name, *least, found])
+    head = ["side", *(f"of the first {number} (its own)" for number in BUDGETS), "the best setting"]
     return markdown_table(head, body)
 
 
@@ -51,5 +59,6 @@ def _scores(rows: pd.DataFrame) -> str:
 
 
 def _tests(rows: pd.DataFrame) -> str:
-    named = {"posterior − point": of_pair(rows, ("posterior", "point"), AT_T)}
+    pairs = (("RKLB", "FedAvg"), ("RKLB", "SCAFFOLD"), ("FedAvg", "SCAFFOLD"))
+    named = {f"{one} − {other}": of_pair(rows, (one, other), AT_T) for one, other in pairs}
     return tests_table("best of each", AT_T, named, BOUND)

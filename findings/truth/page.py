@@ -63,8 +63,12 @@ def read(results: Path) -> pd.DataFrame:
 def tables(results: Path) -> str:
     """Return the distances by method and split, the tests, how sure the truth is, the choice."""
     rows = read(results)
-    splits = [_distances(rows[rows["alpha"] == alpha]) for alpha in sorted(set(rows["alpha"]))]
-    return "\n\n".join([*splits, _tests(rows), _truth(rows), _choice(results / "choice")])
+    return "\n\n".join([by_split(rows), _truth(rows), _choice(results / "choice")])
+
+
+def by_split(rows: pd.DataFrame) -> str:
+    """Return the distances by method at one split, and the tests."""
+    return "\n\n".join([_distances(rows), _tests(rows)])
 
 
 def _distances(rows: pd.DataFrame) -> str:
@@ -93,9 +97,9 @@ def pairs(rows: pd.DataFrame) -> list[tuple[str, str]]:
 
 
 def _tests(rows: pd.DataFrame) -> str:
-    end = rows[rows["last"] & (rows["alpha"] == 0.1)]
+    end, alpha = rows[rows["last"]], rows["alpha"].iloc[0]
     named = {f"{pair[0]} − {pair[1]}": of_pair(end, pair, KL) for pair in pairs(rows)}
-    return tests_table("pair, Dirichlet 0.1", KL, named)
+    return tests_table(f"pair, Dirichlet {alpha:g}", KL, named)
 
 
 def _truth(rows: pd.DataFrame) -> str:
@@ -124,7 +128,6 @@ def _choice(results: Path) -> str:
 def picture(results: Path) -> Figure:
     """Return the distance against rounds and against bytes, at Dirichlet 0.1."""
     rows = read(results)
-    rows = rows[rows["alpha"] == 0.1]
     figure = sheet(9.0, 3.8)
     for axes, column in zip(
         figure.subplots(1, 2, sharey=True), ("round", "kilobytes"), strict=True

@@ -28,7 +28,7 @@ def chosen(name: str, values: object) -> str | Answering:
     if name not in PASSES:
         return name
     module = import_module(f"fedbary.predictive.passes.{name}")
-    found: Answering = module.answering
     if hasattr(module, "Parameters"):
-        return partial(found, parameters=told(module.Parameters, values))
+        return partial(module.answering, parameters=told(module.Parameters, values))
+    found: Answering = module.answering
     return found
