@@ -40,7 +40,8 @@ def require_used_by_some(named: Mapping[str, Any], runs: Sequence[Settings]) -> 
         if all(name in without_use for without_use in unused):
             part, uses = unused[0][name]
             value = getattr(runs[0], name, named[name])
-            raise SettingError(name, value, f"no value: {part} does not use it; it uses {uses}")
+            others = uses if uses.endswith(" do") else f"it uses {uses}"
+            raise SettingError(name, value, f"no value: {part} does not use it; {others}")
 
 
 def _unused(settings: Settings) -> Iterator[tuple[str, tuple[str, str]]]:
@@ -86,6 +87,8 @@ def _owned_by_others(chosen: tuple[tuple[str, str], ...]) -> dict[str, tuple[str
             for name in parameters.keys() - taken:
                 whose.setdefault(name, []).append(f"{setting}={part}")
         for name, others in whose.items():
+            if name in found and dict(chosen)[setting] == NONE:
+                continue
             uses = ", ".join(own[setting]) or f"{', '.join(others)} do"
             found[name] = f"{setting}={dict(chosen)[setting]}", uses
     return found

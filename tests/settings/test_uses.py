@@ -30,7 +30,7 @@ from fedbary.settings.config import completed, resolve
         ({"noise": 0.5}, "noise", ["task=classification"]),
         ({"task": "regression", "specificity": 0.9}, "specificity", ["task=regression", "noise"]),
         ({"task": "tables", "input_shape": "1x8x8"}, "input_shape", ["class_weights"]),
-        ({"hostile_fraction": 0.1}, "hostile_fraction", ["attack"]),
+        ({"hostile_fraction": 0.1}, "hostile_fraction", ["it; attack=", " do"]),
         ({"partition": "iid", "alpha": 1.0}, "alpha", ["iid"]),
         ({"task": "regression", "classes": "a,b"}, "classes", ["task=regression"]),
         ({"task": "segmentation", "missing": "mean"}, "missing", ["task=segmentation"]),

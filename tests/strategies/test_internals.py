@@ -18,6 +18,7 @@ PUBLIC = {
     "flwr.clientapp.mod",
     "flwr.serverapp",
     "flwr.serverapp.strategy",
+    "flwr.simulation",
 }
 
 
