@@ -7,9 +7,8 @@ from typing import Any
 
 from fedbary.aggregation import RULES
 from fedbary.errors import SettingError
-from fedbary.methods import METHODS
+from fedbary.methods import METHODS, hierarchy
 from fedbary.methods.barycentre import Barycentre
-from fedbary.methods.hierarchy import Hierarchy
 
 from .method_strategy import MethodStrategy
 from .strategy import PosteriorStrategy
@@ -31,7 +30,7 @@ def strategy_for(name: str) -> type[MethodStrategy]:
     kind: type[MethodStrategy]
     members: dict[str, Any]
     if name in METHODS:
-        kind = PosteriorStrategy if METHODS[name] is Hierarchy else MethodStrategy
+        kind = PosteriorStrategy if METHODS[name] is hierarchy.Hierarchy else MethodStrategy
         members = {"method_class": METHODS[name], "__doc__": METHODS[name].__doc__}
     elif name in RULES:
         doc = f"Flower strategy that aggregates posteriors under the rule {name}."
@@ -39,3 +38,10 @@ def strategy_for(name: str) -> type[MethodStrategy]:
     else:
         raise SettingError("rule or method", name, ", ".join([*RULES, *METHODS]))
     return type(name, (kind,), {**members, "__module__": __name__})
+
+
+def __getattr__(name: str) -> type[MethodStrategy]:
+    """Return a strategy class by its name, by which pickle finds it."""
+    if name in METHODS or name in RULES:
+        return strategy_for(name)
+    raise AttributeError(name)

@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import pickle
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from small_apps import answering
 from torch import nn
 
 from fedbary import strategies
+from fedbary.aggregation import RULES
 from fedbary.errors import SettingError
 from fedbary.inference import Training
 from fedbary.methods import METHODS, Bench, Method, Reply, Server, method_named
@@ -27,6 +29,12 @@ CLIENTS, ROUNDS = 4, 4
 TRAINING = Training(epochs=3, batch_size=8, lr=0.01, kl_weight=1.0)
 POINT = sorted(name for name, method in METHODS.items() if method.deterministic)
 GAUSSIAN = sorted(METHODS.keys() - POINT)
+
+
+@pytest.mark.parametrize("name", [*METHODS, *RULES])
+def test_a_strategy_class_is_pickled_by_its_name(name):
+    kind = strategies.strategy_for(name)
+    assert pickle.loads(pickle.dumps(kind)) is kind
 
 
 def test_no_method_calls_a_parameter_as_every_strategy_calls_an_argument():
