@@ -39,7 +39,8 @@ def test_a_run_has_what_its_parts_own_and_refuses_what_others_do(setting, name):
     assert settings.model_dump().keys() == Settings.model_fields.keys() | own
     others = {word for parameters in owners()[setting].values() for word in parameters}
     for word in others - own - Settings.model_fields.keys():
-        with pytest.raises(SettingError, match=rf"^{word}: 1; .* does not use it; (it uses |.* do$)"):
+        said = rf"^{word}: 1; .* does not use it; (it uses |.* do$)"
+        with pytest.raises(SettingError, match=said):
             require_used({word: 1}, settings)
 
 
