@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import itertools
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from logging import INFO
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -151,17 +151,22 @@ def run_inline(settings: Settings, folder: Path) -> None:
     run(grid, settings, folder)
 
 
-def main() -> None:
-    """Run the settings file that the command line names."""
+def run_file(file: Path, run: Callable[[Settings, Path], None]) -> None:
+    """Run the settings of a file in the folder that they name; an error ends the process."""
     from fedbary.runs.location import claimed_folder
 
     draw_without_screen()
     try:
-        settings = validated(yaml.safe_load(Path(sys.argv[1]).read_text(encoding="utf-8")))
+        settings = validated(yaml.safe_load(file.read_text(encoding="utf-8")))
         with claimed_folder(settings, Path.cwd()) as folder:
-            run_inline(settings, folder)
+            run(settings, folder)
     except (SettingError, RunError, OSError) as error:
         sys.exit(f"fedbary: {one_line(error)}")
+
+
+def main() -> None:
+    """Run the settings file that the command line names."""
+    run_file(Path(sys.argv[1]), run_inline)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import ray
-import yaml
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
@@ -121,21 +120,9 @@ def main() -> None:
         ray.init(**RAY_OPTIONS)
     imports.join()
     if file := sys.stdin.readline().rstrip("\n"):
-        _run(Path(file))
+        from server_app.engine.inline import run_file
 
-
-def _run(file: Path) -> None:
-    from fedbary.figures import draw_without_screen
-    from fedbary.runs.location import claimed_folder
-    from fedbary.settings.config import validated
-
-    draw_without_screen()
-    try:
-        settings = validated(yaml.safe_load(file.read_text(encoding="utf-8")))
-        with claimed_folder(settings, Path.cwd()) as folder:
-            run_simulated(settings, folder)
-    except (SettingError, RunError, OSError) as error:
-        sys.exit(f"fedbary: {one_line(error)}")
+        run_file(Path(file), run_simulated)
 
 
 if __name__ == "__main__":
