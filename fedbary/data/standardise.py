@@ -1,9 +1,10 @@
 """Standardisation from sums that add over clients, so that no client shows a row.
 
 The server sends all clients a shift. Each client sends the sums of its columns' deviations from it,
-and of their squares. The server asks twice. Shift 0 gives the mean. The mean as the shift gives the
-variance without cancellation, however far from 0 a column lies (years, for example). All messages
-are plain sums, so a secure sum suffices.
+and of their squares. Shift 0 gives the mean, and the variance of columns near 0. If a column lies
+far from 0 (years, for example), its squares cancel, and the server asks again. The mean as the
+shift gives the variance without cancellation. All messages are plain sums, so a secure sum
+suffices.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from torch import Tensor
 
 CONSTANT = 1e-12
 """Standard deviation, relative to the mean, at or below which a column counts as constant."""
+
+CANCELLED = 1e-4
+"""Variance, as a fraction of the mean square, below which rounding costs it digits."""
 
 SAME = 1e-6
 """Variance, as a fraction of the mean square, at or below which it is rounding error and counts as
@@ -85,6 +89,11 @@ class Sums:
         """Variance of each column over the n values, (C,): Σ (c − s)² / n − (mean − s)²."""
         n = self._counts
         return (self.squares / n - (self.total / n).square()).clamp_min(0)
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether a column lies so far from the shift that its variance has lost digits."""
+        return bool((self.var < CANCELLED * self.squares / self._counts).any())
 
 
 @dataclass(frozen=True, eq=False)

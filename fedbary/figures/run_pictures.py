@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 ANNOTATED_CELLS = 150
 NAMED_SITES = 40
+MOST_ROWS = 500
 LONGEST_LABEL = 24
 
 Curve = tuple[str, float, str, str]
@@ -57,7 +58,8 @@ def partition_heatmap(counts: np.ndarray, sites: Sequence[str] = ()) -> Figure:
     Parameters
     ----------
     counts : ndarray
-        Examples, (clients, classes). Up to 150 cells bear their number.
+        Examples, (clients, classes). Up to 150 cells bear their number. Of more than 500 clients
+        neighbours share a row, which shows their mean.
     sites : sequence of str
         The clients' names; none for clients that have but a number. Up to 40 are drawn.
     """
@@ -65,18 +67,26 @@ def partition_heatmap(counts: np.ndarray, sites: Sequence[str] = ()) -> Figure:
     numbered = counts.size <= ANNOTATED_CELLS
     named = 0 < len(sites) <= NAMED_SITES
     names = [_shortened(site) for site in sites] if named else []
-    height = 0.32 * clients if numbered or named else max(4.0, 0.07 * clients)
+    together = -(-clients // MOST_ROWS)
+    starts = np.arange(0, clients, together)
+    rows = np.add.reduceat(counts, starts) / np.diff(starts, append=clients)[:, None]
+    height = 0.32 * clients if numbered or named else max(4.0, 0.07 * len(rows))
     width = 1.8 + 0.55 * classes + 0.07 * max(map(len, names), default=0)
     figure = sheet(max(4.0, width), max(3.0, 1.1 + height))
     axes = figure.subplots()
-    image = axes.imshow(np.ma.masked_equal(counts, 0), cmap="YlGnBu", aspect="auto", vmin=1)
+    extent = (-0.5, classes - 0.5, together * len(rows) - 0.5, -0.5)
+    shown, least = np.ma.masked_equal(rows, 0), 1 / together
+    image = axes.imshow(shown, cmap="YlGnBu", aspect="auto", vmin=least, extent=extent)
     axes.set_facecolor("lightgrey")
     axes.set(xlabel="Class", ylabel=_clients_label(counts, sites))
     axes.set_xticks(range(classes))
     _whole_numbers(axes.yaxis)
     if named:
         axes.set_yticks(range(clients), names, parse_math=False)
-    figure.colorbar(image, label="Training examples (grey: none)", pad=0.02)
+    of = (
+        "Training examples" if together == 1 else f"Mean over {together} clients' training examples"
+    )
+    figure.colorbar(image, label=f"{of} (grey: none)", pad=0.02)
     if numbered:
         if not named:
             axes.set_yticks(range(clients))

@@ -206,14 +206,15 @@ def _refuse(key: str, chosen: Settings) -> NoReturn:
         setting: [name for name, parameters in parts.items() if key in parameters]
         for setting, parts in owners().items()
     }
-    found["partition"] += [name for name, own in partitioners().items() if key in own]
+    known = [*Settings.model_fields, *own]
+    close = difflib.get_close_matches(key, known, n=1)
+    if not close and not any(found.values()):  # flwr-datasets takes seconds to import
+        found["partition"] = [name for name, has in partitioners().items() if key in has]
     if whose := [f"{setting}={name}" for setting, own_of in found.items() for name in own_of]:
         parts = ", ".join(f"{setting}={name}" for setting, name in names(chosen) if name)
         used = ", ".join(dict.fromkeys(own)) or "none of their own"
         allowed = f"the parameters of {parts}: {used}; {key} is of {', '.join(whose)}"
         raise SettingError("unknown setting", key, allowed)
-    known = [*Settings.model_fields, *own]
-    close = difflib.get_close_matches(key, known, n=1)
     raise SettingError(
         "unknown setting", key, f"{close[0]}, perhaps" if close else ", ".join(known)
     )

@@ -1,6 +1,6 @@
 """The server's question for sums of columns, which standardise all sites alike: both sides.
 
-See `fedbary.data.standardise` for why it is asked twice.
+See `fedbary.data.standardise` for why it is sometimes asked twice.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ LARGEST_SUM = 1e280
 
 
 def ask(columns: int, classes: int = 0, pixels: int = 0, missing: bool = False) -> Dialogue[Sums]:
-    """Ask twice, and return the sums over all sites that answered both times.
+    """Ask once or twice, and return the sums over all sites that answered each time.
+
+    The second question is for columns whose squares cancel.
 
     The last columns stand for the `classes`: 1 if a row is of the class, else 0. With `pixels` an
     image the rows are pixels, whose columns lie within ±10. With `missing` sites count each
@@ -46,6 +48,8 @@ def ask(columns: int, classes: int = 0, pixels: int = 0, missing: bool = False) 
         if not answers:
             raise RunError("no node answered with the sums of its columns")
         total = functools.reduce(operator.add, answers)
+        if not total.cancelled:
+            break
         shift = total.mean
     return total
 

@@ -66,6 +66,17 @@ def test_partition_heatmap(clients, numbered):
     assert axes.get_xlabel() == "Class" and axes.get_ylabel().startswith("Client")
 
 
+def test_many_clients_share_the_rows_of_a_heatmap():
+    counts = RNG.integers(0, 5, (1234, 3))
+    figure = partition_heatmap(counts)
+    axes, bar = figure.axes
+    rows = axes.images[0].get_array().filled(0)
+    assert len(rows) == 412 and np.allclose(rows[0], counts[:3].mean(0))
+    assert np.allclose(rows[-1], counts[1233])
+    assert axes.images[0].get_extent()[2:] == [1235.5, -0.5]
+    assert "3 clients" in bar.get_ylabel() and figure.get_size_inches()[1] < 40
+
+
 def test_reliability_diagram_shows_the_gaps():
     confidence = np.array([0.1, 0.4, 0.7, 0.9, 1.0])
     accuracy = np.array([0.2, 0.4, 0.5, 0.8, 1.0])

@@ -126,6 +126,20 @@ def test_the_sums_are_those_of_all_honest_rows_whatever_others_send(lies, seed, 
     torch.testing.assert_close(sums.var, rows.var(0, correction=0), rtol=1e-6, atol=1e-12)
 
 
+@pytest.mark.parametrize(("far", "questions"), [(0.0, 1), (3.0, 1), (1000.0, 2)])
+def test_columns_far_from_0_are_asked_for_again(far, questions):
+    rows = torch.randn(50, 2, generator=torch.Generator().manual_seed(0)).double() + far
+    dialogue, asked = _sums.ask(2), 1
+    question = next(dialogue)
+    with pytest.raises(StopIteration) as end:
+        while True:
+            answers = [question.read(_sums.answer(rows, question.config), 50)]
+            question = dialogue.send(answers)
+            asked += 1
+    assert asked == questions
+    torch.testing.assert_close(end.value.value.var, rows.var(0, correction=0), rtol=1e-11, atol=0)
+
+
 def test_without_an_answer_there_is_no_standardisation():
     with pytest.raises(RunError, match="no node answered"):
         held(_sums.ask(2), [], [{"count": 1}])
