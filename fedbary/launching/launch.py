@@ -17,7 +17,7 @@ from fedbary.data.paths import user_path
 from fedbary.data.unchanged import one_state
 from fedbary.errors import RunError, SettingError
 from fedbary.launching.environment import flower_environment, progress_in
-from fedbary.launching.programs import run_program
+from fedbary.launching.programs import cause_of, run_program
 from fedbary.launching.simulation import Simulate, simulation
 from fedbary.launching.warm_process import WarmProcess
 from fedbary.parts.registry import data_sets
@@ -60,12 +60,13 @@ def launch(
         If the run ends without a whole result.
     """
     if settings.engine == "inline":
-        _run_inline(settings, log, warm)
+        if code := _run_inline(settings, log, warm):
+            raise RunError(f"the run failed; {cause_of(code)}")
     else:
         with nullcontext(simulate) if simulate else simulation(log) as on_ray:
-            on_ray(settings)
+            code = on_ray(settings)
     if not is_whole(Path(settings.output)):
-        raise RunError("the run ended without a result; the messages above say why")
+        raise RunError(f"the run ended without a result; {cause_of(code)}")
 
 
 def located(settings: Settings, folder: Path) -> Settings:
@@ -133,15 +134,11 @@ def _require_file(setting: str, settings: Settings) -> None:
         raise SettingError(setting, name, f"{', '.join(known)}, or the path of data")
 
 
-def _run_inline(settings: Settings, log: IO[str] | None, warm: WarmProcess | None) -> None:
+def _run_inline(settings: Settings, log: IO[str] | None, warm: WarmProcess | None) -> int:
     with tempfile.TemporaryDirectory(prefix="fedbary-") as scratch:
         file = Path(scratch) / "settings.yaml"
         file.write_text(yaml.safe_dump(settings.model_dump()), encoding="utf-8")
         if log is not None and warm is not None:
-            ended_well = warm.run(file, log)
-        else:
-            command = [sys.executable, "-m", "server_app.engine.inline", str(file)]
-            environment = {**os.environ, **progress_in(Path(scratch), log)}
-            ended_well = run_program(command, environment, log) == 0
-    if not ended_well:
-        raise RunError("the run failed; the messages above say why")
+            return 0 if warm.run(file, log) else 1
+        command = [sys.executable, "-m", "server_app.engine.inline", str(file)]
+        return run_program(command, {**os.environ, **progress_in(Path(scratch), log)}, log)

@@ -74,6 +74,13 @@ def followed(
         process.wait()
 
 
+def cause_of(code: int) -> str:
+    """Say why a program ended that should not have, by its exit code."""
+    if code < 0:
+        return f"signal {-code} killed its program, as the system does where memory runs out"
+    return "the messages above say why"
+
+
 def _end_once(process: subprocess.Popen[bytes], is_over: Callable[[], bool]) -> None:
     """End a program that is over, after a moment for its last lines."""
     while process.poll() is None:

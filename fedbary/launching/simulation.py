@@ -17,8 +17,8 @@ from fedbary.launching.programs import followed, started, stop_tree
 from fedbary.runs.location import is_left_whole
 from fedbary.settings.config import Settings
 
-Simulate = Callable[[Settings], None]
-"""Runs the apps with settings to their end, whatever that is."""
+Simulate = Callable[[Settings], int]
+"""Runs the apps with settings to their end, whatever that is; returns the program's exit code."""
 
 
 @contextmanager
@@ -35,13 +35,13 @@ def simulation(log: IO[str] | None = None) -> Iterator[Simulate]:
         how = {"stdin": subprocess.PIPE, "start_new_session": True}
         process = started(command, environment, log, **how)
 
-        def simulate(settings: Settings) -> None:
+        def simulate(settings: Settings) -> int:
             file, output = home / "settings.yaml", Path(settings.output)
             file.write_text(yaml.safe_dump(settings.model_dump()), encoding="utf-8")
             assert process.stdin is not None
             with suppress(BrokenPipeError), process.stdin as words:
                 words.write(f"{file}\n".encode())
-            followed(process, environment, log, lambda: is_left_whole(output))
+            return followed(process, environment, log, lambda: is_left_whole(output))
 
         try:
             yield simulate

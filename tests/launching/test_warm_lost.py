@@ -1,5 +1,7 @@
-"""The process that makes a sweep's runs is killed: its run ends too, and then goes on."""
+"""A run's process is killed: the command says so; a sweep's run ends too, and then goes on."""
 
+import subprocess
+import sys
 import threading
 
 import psutil
@@ -9,7 +11,10 @@ from every_method import night
 from processes import wait_until
 from rich.console import Console
 
+from fedbary.errors import RunError
+from fedbary.launching.launch import launch
 from fedbary.launching.warm_process import WarmProcess
+from fedbary.settings.config import resolve
 from fedbary.study import sweep as study
 from fedbary.study.grid import read_experiment
 
@@ -17,6 +22,15 @@ SETTINGS = {
     "engine": "inline", "pictures": False, "clients": 2, "rounds": 8, "local_epochs": 1,
     "samples": 2, "evaluate_clients": 0,
 }  # fmt: skip
+
+
+def test_a_killed_program_is_called_killed(tmp_path):
+    killed = [sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"]
+    with pytest.raises(RunError, match="signal 9 killed its program, as .* memory"):
+        launch(
+            resolve({"output": str(tmp_path / "run")}),
+            simulate=lambda _: subprocess.run(killed).returncode,
+        )
 
 
 @night  # by day tests/launching/test_warm starts a killed process again; a stopped sweep goes on
