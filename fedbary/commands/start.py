@@ -9,8 +9,9 @@ from pathlib import Path
 from threading import Timer
 
 from fedbary.attacks import require_simulation
-from fedbary.errors import SettingError, Stopped
+from fedbary.errors import RunError, SettingError, Stopped
 from fedbary.launching.launch import launch, prepare
+from fedbary.launching.programs import Killed
 from fedbary.launching.simulation import Simulate, simulation
 from fedbary.runs.damage import as_written
 from fedbary.runs.location import (
@@ -122,14 +123,17 @@ def _simulate(settings: Settings, folder: Path, on_ray: Simulate | None = None) 
             with _announced(settings, "Flower and Ray" if settings.engine == "ray" else ""):
                 prepared = prepare(settings, folder)
             launch(prepared, simulate=simulate)
-    except Stopped:
+    except (Stopped, Killed) as end:
         if not (folder / SETTINGS).exists():
             raise
         from fedbary.runs.tracking import note_killed
 
         note_killed(settings, folder)
         command = shlex.join(["fedbary", "resume", str(folder)])
-        raise _stopped(folder, f"{command} goes on from the last whole round") from None
+        going_on = f"{command} goes on from the last whole round"
+        if isinstance(end, Killed):
+            raise RunError(f"{end}; {going_on}") from None
+        raise _stopped(folder, going_on) from None
     print(f"Results: {prepared.output}")
 
 

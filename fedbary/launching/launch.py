@@ -15,9 +15,9 @@ import yaml
 from fedbary.data.forms import source_of
 from fedbary.data.paths import user_path
 from fedbary.data.unchanged import one_state
-from fedbary.errors import RunError, SettingError
+from fedbary.errors import SettingError
 from fedbary.launching.environment import flower_environment, progress_in
-from fedbary.launching.programs import cause_of, run_program
+from fedbary.launching.programs import failure, run_program
 from fedbary.launching.simulation import Simulate, simulation
 from fedbary.launching.warm_process import WarmProcess
 from fedbary.parts.registry import data_sets
@@ -57,16 +57,16 @@ def launch(
     Raises
     ------
     RunError
-        If the run ends without a whole result.
+        If the run ends without a whole result; `Killed` if its program was killed.
     """
     if settings.engine == "inline":
         if code := _run_inline(settings, log, warm):
-            raise RunError(f"the run failed; {cause_of(code)}")
+            raise failure(code)
     else:
         with nullcontext(simulate) if simulate else simulation(log) as on_ray:
             code = on_ray(settings)
     if not is_whole(Path(settings.output)):
-        raise RunError(f"the run ended without a result; {cause_of(code)}")
+        raise failure(code)
 
 
 def located(settings: Settings, folder: Path) -> Settings:

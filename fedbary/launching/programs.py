@@ -16,6 +16,7 @@ from typing import IO, Any
 
 import psutil
 
+from fedbary.errors import RunError
 from fedbary.launching.app import app_folder
 from fedbary.launching.watcher import start
 from fedbary.runs.progress import PROGRESS_VARIABLE
@@ -74,11 +75,15 @@ def followed(
         process.wait()
 
 
-def cause_of(code: int) -> str:
-    """Say why a program ended that should not have, by its exit code."""
+class Killed(RunError):
+    """A run's program was killed from outside."""
+
+
+def failure(code: int) -> RunError:
+    """Return the error of a run whose program ended without a result, by its exit code."""
     if code < 0:
-        return f"signal {-code} killed its program, as the system does where memory runs out"
-    return "the messages above say why"
+        return Killed(f"signal {-code} killed the run, as the system does where memory runs out")
+    return RunError("the run ended without a result; the messages above say why")
 
 
 def _end_once(process: subprocess.Popen[bytes], is_over: Callable[[], bool]) -> None:

@@ -11,8 +11,8 @@ from every_method import night
 from processes import wait_until
 from rich.console import Console
 
-from fedbary.errors import RunError
 from fedbary.launching.launch import launch
+from fedbary.launching.programs import Killed
 from fedbary.launching.warm_process import WarmProcess
 from fedbary.settings.config import resolve
 from fedbary.study import sweep as study
@@ -26,7 +26,7 @@ SETTINGS = {
 
 def test_a_killed_program_is_called_killed(tmp_path):
     killed = [sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"]
-    with pytest.raises(RunError, match="signal 9 killed its program, as .* memory"):
+    with pytest.raises(Killed, match="signal 9 killed the run, as .* memory"):
         launch(
             resolve({"output": str(tmp_path / "run")}),
             simulate=lambda _: subprocess.run(killed).returncode,
