@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from concurrent.futures import Executor
 
 import torch
 from flwr.app import ArrayRecord
@@ -12,7 +11,7 @@ from torch import Tensor
 from fedbary.aggregation.converted import Converted
 from fedbary.aggregation.reals import flat_reals
 from fedbary.aggregation.sums import PIECE
-from fedbary.aggregation.threads import workers
+from fedbary.aggregation.threads import Workers, workers
 from fedbary.gaussian import LOG_VAR_SUFFIX, MEAN_SUFFIX, gaussian_pairs
 from fedbary.methods.hierarchy import OWN
 
@@ -98,7 +97,7 @@ class Names:
         return self._convention.to_log_var(scale.to(wide))
 
     def _scales(
-        self, log_var: Tensor, dtype: torch.dtype, blanks: Blanks, pool: Executor
+        self, log_var: Tensor, dtype: torch.dtype, blanks: Blanks, pool: Workers
     ) -> Tensor:
         scales = blanks.empty(log_var, dtype)
 
