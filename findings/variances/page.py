@@ -13,7 +13,7 @@ from fedbary.report.cells import ACCURACY, NLL
 from fedbary.report.differences import differences
 from fedbary.report.markup import markdown_table
 from fedbary.study.table import read_table, result_rows
-from findings._pairs import SEED
+from findings._pairs import SEED, detectable, of_pair
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -56,6 +56,11 @@ def facts(results: Path) -> Iterator[float]:
     points = (*SETTINGS, *SEED)
     (found,) = differences(sided, [("RKLB", "WB")], [NLL], SEED, points).itertuples()
     yield from (found.mean, found.low, found.high, found.test.first, found.test.second)
+    yield detectable(found)
+    settings = sided.groupby(SETTINGS, sort=False, dropna=False)
+    papers = dict(zip(NAMES, (own for _, own in settings), strict=True))[NAMES[1]]
+    of_gaa = of_pair(papers, ("GAA", "RKLB"), NLL)
+    yield from (of_gaa.mean, of_gaa.low, of_gaa.high)
 
 
 def picture(results: Path) -> Figure:
