@@ -68,7 +68,9 @@ class PosteriorParameters(StepParameters):
         Standard deviation of the prior N(0, prior_std²).
     kl_weight
         Weight of KL(q‖prior)/n_k beside the mean cross-entropy. share: n_k/n, the client's share of
-        all examples; all clients together then count the prior once.
+        all examples. All clients together then count the prior once. For linear models RKLB then
+        has the exact posterior after one round if features are orthogonal at each client, and its
+        variances in any case.
     init_log_var
         Initial log-variance of the variational weights.
     log_var_lr

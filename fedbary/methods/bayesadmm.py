@@ -10,8 +10,9 @@ run's kl_weight, the paper's temperature τ,
 If all variances are equal and fixed, it is ADMM on the means. With ρ = 1, γ = 1/K and all clients
 in every round it is PVI with that damping. So the defaults of both methods agree for ten clients. A
 fixed point has q_k = η_g for every client. It is the mean-field posterior of all data, with the
-likelihood to the power 1/κ, and exact for linear models. Convergence to it depends on γ. All of our
-linear problems reached it with ρ = 1, fastest at γ = 0.1. Small ρ with γ = 1 diverged.
+likelihood to the power 1/κ. For linear models that is exact, also with correlated features, unlike
+sizes, and clients that leave and return. Convergence to it depends on γ. All of our linear problems
+reached it with ρ = 1, fastest at γ = 0.1. Small ρ with γ = 1 diverged.
 
 It assumes that posteriors factorise, and that clients come back: K counts those that have ever
 replied. Deterministic tensors are averaged by size.

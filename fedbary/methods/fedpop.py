@@ -28,6 +28,9 @@ server steps along its mean by size with Adam. It sets the prior to the optimum 
 
     m ← m + mean_k E[θ_k − m],      v ← mean_k E[(θ_k − m)²] − (mean_k E[θ_k − m])².
 
+If the chains are exact, trunk and prior end at the maximum of the marginal likelihood of all
+clients, also of unlike sizes, and if some leave and return.
+
 A client predicts by the mean of its heads' predictions on the trunk that it is sent. For everybody,
 heads are drawn from the prior.
 

@@ -7,7 +7,8 @@ With natural parameters η = (m/v, 1/v), prior η₀ and sites λ_k,
 
 A client's prior is the cavity: everything but its own data. So the prior η₀ counts once, and local
 posteriors need no weights by size. If Gaussians factorise, a fixed point is the mean-field
-posterior of all data. It is exact for linear models, in the mean and the precision's diagonal.
+posterior of all data, whatever the likelihood. For linear models it is exact in the mean and the
+precision's diagonal: with correlated features, unlike sizes, and clients that leave and return.
 
 It assumes that posteriors factorise, and that clients come back: a site stays until its client
 replies again. Deterministic tensors have no site: they are averaged by size.

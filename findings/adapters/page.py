@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from fedbary.figures.sheet import BLUE, GREEN, RED, SKY, open_frame, sheet
 from fedbary.report.cells import ACCURACY, ECE_15, NLL
 from fedbary.report.markup import markdown_table
 from fedbary.study.table import read_table, result_rows
+from findings._pairs import detectable, of_pair
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -42,6 +44,17 @@ def tables(results: Path) -> str:
     for of in (results, results / "texts"):
         made += [_scores(_result(of)), _tried(_result(of / "steps"))]
     return "\n\n".join([*made, _cost(results)])
+
+
+def facts(results: Path) -> Iterator[float]:
+    """Yield differences in NLL to LDA on frozen features, seed by seed and in the mean."""
+    for folder in (results, results / "texts"):
+        rows = _result(folder)
+        nll = rows.pivot_table("nll", "seed", "side")
+        yield from (nll["adapters"] - nll["LDA"]).dropna()
+        for side in ("adapters", "FedAvg"):
+            found = of_pair(rows, (side, "LDA"), NLL)
+            yield from (found.mean, found.low, found.high, detectable(found))
 
 
 def _result(folder: Path) -> pd.DataFrame:

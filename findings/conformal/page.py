@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 from scipy.stats import beta
 
 from fedbary.figures.sheet import BLUE, GREEN, ORANGE, RED, SKY, open_frame, sheet
+from fedbary.report.cells import Metric
 from fedbary.report.markup import markdown_table
+from fedbary.scores.stats import corrected
+from findings._pairs import of_pair
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -57,6 +60,17 @@ def facts(results: Path) -> Iterator[float]:
         mean = rows[rows["way"] == way].groupby(["data", "split"])[["coverage", "size"]].mean()
         yield from (100 * mean["coverage"]).tolist()
         yield from mean["size"].tolist()
+    for column, scale in (("worst_client", 100), ("size", 1)):
+        found = list(_by_class(rows, column, scale))
+        yield from corrected([row.t_test for row in found])
+        for row in found:
+            yield from (row.mean, row.low, row.high, row.t_test)
+
+
+def _by_class(rows: pd.DataFrame, column: str, scale: float) -> Iterator[Any]:
+    """Yield thresholds by class less one threshold, over seeds, for each set and split."""
+    for _, own in rows[rows["data"] != "kin8nm"].groupby(["data", "split"]):
+        yield of_pair(own.assign(side=own["way"]), ("class", "sum"), Metric(column, "", scale))
 
 
 def _targets(rows: pd.DataFrame) -> str:

@@ -12,6 +12,7 @@ from fedbary.figures.looks import COLORS
 from fedbary.figures.sheet import literal, open_frame, sheet
 from fedbary.report.cells import Metric
 from fedbary.report.markup import markdown_table
+from fedbary.scores.stats import corrected
 from findings._pairs import of_pair, scores_table
 
 if TYPE_CHECKING:
@@ -65,8 +66,17 @@ def differences(rows: pd.DataFrame) -> str:
 
 
 def facts(results: Path) -> Iterator[float]:
-    """Yield no number beside those of the tables."""
-    yield from ()
+    """Yield Holm's p of the last table, and the least rate of ten right runs in ten at 95 %."""
+    rows = read(results)
+    sides = [own.assign(side=own["method"]) for _, own in rows.groupby("stream")]
+    tests = [
+        of_pair(own, (GIVEN, method), metric).t_test
+        for own in sides
+        for method in own["side"].unique()
+        if method not in (GIVEN, FOUND)
+        for metric in (ACCURACY, NLL)
+    ]
+    yield from (*corrected(tests), 0.05**0.1)
 
 
 def picture(results: Path) -> Figure:

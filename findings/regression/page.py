@@ -14,10 +14,13 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from fedbary.figures.sheet import BLUE, GREEN, GREY, ORANGE, RED, open_frame, sheet
+from fedbary.report.cells import NLL
 from fedbary.report.estimate import Estimate
 from fedbary.report.markup import bold, italic, markdown_table
 from fedbary.report.sections.regression import scores_by_method
+from fedbary.scores.stats import corrected
 from fedbary.study.table import read_table, result_rows, with_methods
+from findings._pairs import of_pair
 from findings.published import DATASETS, fedag_published
 
 if TYPE_CHECKING:
@@ -140,6 +143,10 @@ def facts(results: Path) -> Iterator[float]:
         for one, two in (("RKLB", "WB"), (strongest[name], "DE")):
             found = Estimate.of((of_set[one] - of_set[two]).dropna())
             yield from (found.mean, found.error)
+    sided = scores.assign(side=scores["method"], seed=scores["split"])
+    found = [of_pair(own, ("RKLB", "WB"), NLL) for _, own in sided.groupby("set")]
+    yield from corrected([row.t_test for row in found])
+    yield from ((row.high - row.low) / 2 for row in found)
     rates = result_rows(read_table(results / "rates"))
     tried = rates.groupby(["dataset", "lr", "local_epochs"])
     yield from tried[["without_noise.nll", "rmse"]].mean().to_numpy().flatten()

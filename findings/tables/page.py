@@ -35,12 +35,19 @@ def tables(results: Path) -> str:
     rows = rows.assign(side=rows["method"], seed=rows["split"])
     first, *others = rows["side"].unique()
     body = []
-    for other in others:
-        accuracy, nll = (of_pair(rows, (other, first), metric) for metric in METRICS[:2])
+    for other, rival in (*((each, first) for each in others), ("linear, RKLB", "linear, FedAvg")):
+        accuracy, nll = (of_pair(rows, (other, rival), metric) for metric in METRICS[:2])
         cells = [METRICS[0].difference(accuracy), METRICS[1].difference(nll), p_value(nll.t_test)]
-        body.append([other, *cells, p_value(equivalence(nll, BOUND)), f"{detectable(nll):.3f}"])
+        body.append(
+            [
+                f"{other} − {rival}",
+                *cells,
+                p_value(equivalence(nll, BOUND)),
+                f"{detectable(nll):.3f}",
+            ]
+        )
     head = ["accuracy, points [95 %]", "NLL [95 %]", "p, NLL", "p, equivalence", "seen from"]
-    return f"{scores}\n\n{markdown_table([f'less {first}', *head], body)}"
+    return f"{scores}\n\n{markdown_table(['pair', *head], body)}"
 
 
 def picture(results: Path) -> Figure:

@@ -13,7 +13,7 @@ from fedbary.report.cells import NLL
 from fedbary.report.differences import differences, p_value
 from fedbary.report.markup import markdown_table
 from fedbary.study.table import read_table
-from findings._pairs import SEED
+from findings._pairs import SEED, detectable, of_pair
 from findings.pretrained import page as pretrained
 
 if TYPE_CHECKING:
@@ -53,8 +53,14 @@ def tables(results: Path) -> str:
 
 
 def facts(results: Path) -> list[float]:
-    """Return the accuracy of a client alone in per cent: of the mean client, and of the worst."""
-    return pretrained.of_alone(read(results))
+    """Return a client alone's accuracy in per cent, the mean and the worst, and differences."""
+    rows = read(results)
+    seen = [detectable(of_pair(rows, (side, "FedAvg 5"), NLL)) for side in ("LDA", "sites 2")]
+    also = [of_pair(rows, (side, "LDA"), NLL) for side in ("sites 2", "Ridge")]
+    return [
+        *pretrained.of_alone(rows), *seen,
+        *(value for row in also for value in (row.mean, row.low, row.high)),
+    ]  # fmt: skip
 
 
 def _chosen(results: Path) -> list[str]:

@@ -32,7 +32,7 @@ from findings.truth.posterior import (
     split_r_hat,
 )
 
-CHAINS, DRAWS, PRIOR_STD = 4, 300, 1.0
+CHAINS, DRAWS, PRIOR_STD = 4, 400, 1.0
 ROUNDS = (1, 2, 5, 10, 20)
 """Those that are scored, beside the last."""
 
@@ -55,10 +55,10 @@ class Truth:
         model = Softmax(x, y, federation.task.held.num_classes, PRIOR_STD)
         runs = [sample(model, CHAINS, DRAWS, 2 * federation.settings.seed + k) for k in (0, 1)]
         tested = federation.task.scored_by_clients({})[0]
-        one, other = (predictive(chains.draws, tested) for chains in runs)
+        one, other = (predictive(draws, tested) for draws in runs)
         self.predictive = (one + other) / 2
-        weights = torch.cat([chains.draws for chains in runs]).flatten(2)
-        few = runs[1].draws.flatten(0, 1)[:: CHAINS * DRAWS // federation.settings.samples]
+        weights = torch.cat(runs).flatten(2)
+        few = runs[1].flatten(0, 1)[:: CHAINS * DRAWS // federation.settings.samples]
         others = {
             "mode": predictive(model.mode()[None], tested),
             "laplace": predictive(laplace(model, DRAWS, federation.settings.seed), tested),

@@ -22,8 +22,10 @@ NLL = Metric("nll", "NLL by the labels")
 SHOWN = (1, 5, 20)
 """Rounds of the table, beside the last."""
 
-MEAN_FIELD = "PVI (BayesADMM, ρ = 1)"
-"""Both are the same recursion, see `fedbary.methods.bayesadmm`."""
+KILOBYTES = (1.6, 8, 28, 180)
+"""What a client may send in all, in the table of bytes."""
+
+MEAN_FIELD = "PVI"
 
 LINES = {
     "FedAvg": (RED, "-"),
@@ -44,7 +46,13 @@ def name_of(side: str) -> str:
     if own.get("inference") == "laplace":
         return f"PVI, {own['covariance']} sites".replace("kron", "Kron")
     if method == "PVI":
-        return "PVI, undamped start" if "undamped_start" in own else MEAN_FIELD
+        name = "PVI, undamped start" if "undamped_start" in own else MEAN_FIELD
+        return name + (", natural gradients" if "inference" in own else "")
+    if "rho" in own or method == "BayesADMM":
+        return f"BayesADMM, ρ = {own.get('rho', 1):g}, γ = {own['damping']:g}"
+    if method == "FedEP":
+        step, momentum = own.get("server_lr", 0.5), own.get("server_momentum", 0.9)
+        return f"FedEP, s = {step:g}, β = {momentum:g}"
     if method not in ("RKLB", "WB"):
         return str(method)
     kl = own["kl_weight"]
@@ -68,7 +76,7 @@ def tables(results: Path) -> str:
 
 def by_split(rows: pd.DataFrame) -> str:
     """Return the distances by method at one split, and the tests."""
-    return "\n\n".join([_distances(rows), _tests(rows)])
+    return "\n\n".join([_distances(rows), _bytes(rows), _tests(rows)])
 
 
 def _distances(rows: pd.DataFrame) -> str:
@@ -88,6 +96,22 @@ def _distances(rows: pd.DataFrame) -> str:
         body.append([f"*{name}*", "–", "–", "–", *far, "–"])
     head = [f"Dirichlet {alpha:g}", *(f"KL, round {number}" for number in SHOWN), "KL, last round"]
     head += ["last round", "KB up a client", TV.label, NLL.label]
+    return markdown_table(head, body)
+
+
+def _bytes(rows: pd.DataFrame) -> str:
+    """Return the distance after the last scored round in which a client has sent so much."""
+    body = []
+    for side, own in rows.groupby("side", sort=False):
+        sent = own.groupby("round")["kilobytes"].mean()
+        cells = []
+        for most in KILOBYTES:
+            within = sent[sent <= most]
+            last = own[own["round"] == within.index.max()] if len(within) else own[:0]
+            cells.append(KL.show(last["kl"]) if len(within) else "–")
+        body.append([side, f"{sent.iloc[0] / sent.index[0]:.3g}", *cells])
+    head = [f"KL, Dirichlet {rows['alpha'].iloc[0]:g}", "KB up a round"]
+    head += [f"within {most:g} KB" for most in KILOBYTES]
     return markdown_table(head, body)
 
 

@@ -1,36 +1,29 @@
-"""The posterior of a softmax regression with all data in one place, by Hamiltonian Monte Carlo.
+"""The posterior of a softmax regression with all data in one place, by the No-U-Turn sampler.
 
 With n examples (x_i, y_i), x_i with a last 1 for the bias, and weights W of C classes,
 
     U(W) = Σ_i (log Σ_c exp(w_cᵀ x_i) − w_{y_i}ᵀ x_i) + ‖W‖²/(2 s²).
 
 Chains run in the coordinates of the Laplace approximation, W = mode + L z with L Lᵀ the inverse of
-the Hessian at the mode. There the posterior is almost N(0, I). Every proposal is accepted or
-refused by Metropolis and Hastings, so the chains are exact but for their length.
+the Hessian at the mode. There the posterior is almost N(0, I). `findings.truth.nuts` has the
+sampler.
 
-References: Neal, MCMC using Hamiltonian dynamics, 2011; Vehtari et al., Rank-normalization, folding
-and localization: an improved R̂, 2021, for the split R̂ and the effective size.
+References: Vehtari et al., Rank-normalization, folding and localization: an improved R̂, 2021, for
+the split R̂ and the effective size.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
+
+from findings.truth.nuts import Point, next_draw
 
 TOLERANCE = 1e-16
 """Twice the decrease of U that is left, at which Newton's method ends."""
 
-WARM_UP, STEP, LEAPS = 50, 0.22, 7
-"""Draws that are dropped; size and number of leapfrog steps, together about π/2."""
-
-
-class Chains(NamedTuple):
-    """Draws of W, (chains, draws, C, d + 1), and the part of the proposals that was accepted."""
-
-    draws: Tensor
-    accepted: float
+WARM_UP, STEP = 50, 0.3
+"""Draws that are dropped; the mean step size in the chains' coordinates."""
 
 
 class Softmax:
@@ -99,45 +92,30 @@ def _root(model: Softmax, mode: Tensor) -> Tensor:
     return torch.linalg.inv(torch.linalg.cholesky(model.hessian(mode))).T
 
 
-def sample(model: Softmax, chains: int, draws: int, seed: int) -> Chains:
-    """Sample by chains that begin at draws of the Laplace approximation, twice as wide."""
+def sample(model: Softmax, chains: int, draws: int, seed: int) -> Tensor:
+    """Return draws of W, (chains, draws, C, d + 1), of the No-U-Turn sampler.
+
+    Chains begin at draws of the Laplace approximation, twice as wide.
+    """
     generator = torch.Generator().manual_seed(seed)
     mode = model.mode()
-    root, size = _root(model, mode), mode.numel()
+    root = _root(model, mode)
 
     def at(z: Tensor) -> Tensor:
-        return mode + (z @ root.T).unflatten(-1, mode.shape)
+        return mode + (z @ root.T).reshape(mode.shape)
 
-    def pull(z: Tensor) -> Tensor:
-        return model.slope(at(z)).flatten(-2) @ root
+    def begun(z: Tensor) -> Point:
+        return Point(z, model.slope(at(z)).flatten() @ root, float(model.energy(at(z))))
 
-    def noise(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-    z = 2 * noise(chains, size)
-    energy, slope = model.energy(at(z)), pull(z)
-    kept, accepted = [], 0.0
-    for number in range(WARM_UP + draws):
-        momentum = noise(chains, size)
-        jitter = 0.8 + 0.4 * torch.rand(1, generator=generator, dtype=torch.float64)
-        here, force, speed, step = z, slope, momentum, STEP * jitter
-        for _ in range(LEAPS):
-            speed = speed - 0.5 * step * force
-            here = here + step * speed
-            force = pull(here)
-            speed = speed - 0.5 * step * force
-        new = model.energy(at(here))
-        before = energy + 0.5 * momentum.square().sum(-1)
-        change = before - new - 0.5 * speed.square().sum(-1)
-        uniform = torch.rand(chains, generator=generator, dtype=torch.float64)
-        taken = uniform.log() < change
-        z = torch.where(taken[:, None], here, z)
-        slope = torch.where(taken[:, None], force, slope)
-        energy = torch.where(taken, new, energy)
-        if number >= WARM_UP:
-            kept.append(at(z))
-            accepted += float(taken.double().mean()) / draws
-    return Chains(torch.stack(kept, 1), accepted)
+    found = []
+    for _ in range(chains):
+        here, kept = begun(2 * torch.randn(mode.numel(), generator=generator).double()), []
+        for number in range(WARM_UP + draws):
+            here = next_draw(here, begun, STEP, generator)
+            if number >= WARM_UP:
+                kept.append(at(here.z))
+        found.append(torch.stack(kept))
+    return torch.stack(found)
 
 
 def predictive(draws: Tensor, x: Tensor) -> Tensor:

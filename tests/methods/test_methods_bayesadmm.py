@@ -35,15 +35,6 @@ def test_it_reaches_the_posterior_of_all_data(correlation, damping, kl_weight):
     assert_is(model, *posterior_of_all(data, 0.7, kl_weight))
 
 
-def test_it_reaches_it_when_two_of_four_take_part():
-    data, method = clients(2, 4, features=3), BayesADMM(damping=0.1)
-    model, state = start(method, data)
-    turns = [[0, 1], [2, 3], [0, 3], [1, 2]]
-    for number in range(1500):
-        model, state = one_round(method, model, state, data, turns[number % 4])
-    assert_is(model, *posterior_of_all(data), 1e-5)
-
-
 @settings(deadline=None, max_examples=20)
 @given(st.integers(0, 10**6), st.integers(1, 6), st.floats(0.3, 3.0))
 def test_one_round_is_exact_where_posteriors_factorise(seed, count, prior_std):
