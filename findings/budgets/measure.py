@@ -33,10 +33,10 @@ def name_of(own: Mapping[str, Any]) -> str:
     return str(own.get("method", own.get("rule")))
 
 
-def settings_in(block: Mapping[str, Any], budget: int) -> list[dict[str, Any]]:
+def settings_in(block: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the settings of a block."""
-    shared = {name: value for name, value in block.items() if name not in ("sample", "keep")}
-    return [{**shared, **own} for own in tried(block["sample"], budget)]
+    shared = {name: block[name] for name in block if name not in ("sample", "budget", "keep")}
+    return [{**shared, **own} for own in tried(block["sample"], block["budget"])]
 
 
 def best(table: pd.DataFrame, settings: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -62,14 +62,14 @@ def begun(settings: Settings, start: float) -> Federation:
 def main(grid: Path, folder: Path, data: Path) -> None:
     """Write the tables."""
     held = read_yaml(grid)
-    common, seeds, budget = held["settings"], range(*held["seeds"]), held["budget"]
+    common, seeds = held["settings"], range(*held["seeds"])
     on_validation = {**common, "evaluate_on": "validation"}
     first, few = folder / "first.csv.xz", {**on_validation, **held["first"]}
-    every = [(settings_in(block, budget), block["keep"]) for block in held["grid"]]
-    for own in _in_turn([of_block for of_block, keep in every if keep < budget]):
+    every = [(settings_in(block), block["keep"]) for block in held["grid"]]
+    for own in _in_turn([of_block for of_block, keep in every if keep < len(of_block)]):
         _score(first, few, own, CHOICE_SEEDS[:1], data)
     kept = [
-        best(pd.read_csv(first), of_block)[:keep] if keep < budget else of_block
+        best(pd.read_csv(first), of_block)[:keep] if keep < len(of_block) else of_block
         for of_block, keep in every
     ]
     for own in _in_turn(kept):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +24,31 @@ NEAR = 0.1
 NO_SETTING = ("rule", "method", "bayesian_layers")
 
 
+def samples(results: Path) -> dict[str, str]:
+    """Return the sample of each setting, which is named by its key."""
+    held = read_yaml(results / "grid.yaml")
+    return {
+        json.dumps(own): block["sample"] for block in held["grid"] for own in settings_in(block)
+    }
+
+
 def read(results: Path) -> pd.DataFrame:
-    """Return the rows of the fresh seeds, by method or rule."""
+    """Return the rows of the fresh seeds, by sample."""
     table = pd.read_csv(results / "scores.csv.xz")
-    return table.assign(side=table["side"].map(lambda key: name_of(json.loads(key))))
+    return table.assign(side=table["side"].map(samples(results)))
+
+
+def chosen(results: Path) -> dict[str, str]:
+    """Return the sample with the best setting of each method or rule on validation data."""
+    choice, by = pd.read_csv(results / "choice.csv.xz"), samples(results)
+    ranked = best(choice, map(json.loads, by))[::-1]
+    return {name_of(own): by[json.dumps(own)] for own in ranked}
 
 
 def tables(results: Path) -> str:
     """Return what each side found, the fresh seeds' scores, and the tests."""
     rows = read(results)
-    return "\n\n".join([_found(results), _scores(rows), _tests(rows)])
+    return "\n\n".join([_found(results), _scores(rows), _tests(rows, chosen(results))])
 
 
 def at_ends(own: dict[str, Any]) -> list[str]:
@@ -53,12 +69,15 @@ def _found(results: Path) -> str:
     first, choice = (pd.read_csv(results / f"{name}.csv.xz") for name in ("first", "choice"))
     early, late, body = first.set_index("side")["nll"], choice.groupby("side")["nll"].mean(), []
     held = read_yaml(results / "grid.yaml")
-    numbers = [held["budget"] // part for part in (4, 2, 1)]
+    numbers = (8, 16, 32, 64)
     for block in held["grid"]:
-        settings = settings_in(block, held["budget"])
+        settings = settings_in(block)
         keys = [json.dumps(own) for own in settings]
         ran = keys[0] in early.index
-        least = [f"{early[keys[:number]].min():.3f}" if ran else "–" for number in numbers]
+        least = [
+            f"{early[keys[:number]].min():.3f}" if ran and number <= len(keys) else "–"
+            for number in numbers
+        ]
         own = best(choice, settings)[0]
         told = ", ".join(f"`{key}={own[key]}`" for key in own if key not in NO_SETTING)
         nll = f"{late[json.dumps(own)]:.3f}"
@@ -77,7 +96,8 @@ def _scores(rows: pd.DataFrame) -> str:
     return markdown_table(head, body)
 
 
-def _tests(rows: pd.DataFrame) -> str:
-    pairs = (("RKLB", "FedAvg"), ("RKLB", "SCAFFOLD"), ("FedAvg", "SCAFFOLD"))
+def _tests(rows: pd.DataFrame, of: Mapping[str, str]) -> str:
+    names = (("RKLB", "FedAvg"), ("RKLB", "SCAFFOLD"), ("FedAvg", "SCAFFOLD"))
+    pairs = [(of[one], of[other]) for one, other in names]
     named = {f"{one} − {other}": of_pair(rows, (one, other), AT_T) for one, other in pairs}
     return tests_table("best of each", AT_T, named, BOUND)
