@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from fedbary.parts.parameters import Checked, Units
+from fedbary.parts.parameters import BelowOne, Checked, Units
 
 LAYERS = ("hidden", "output")
 
@@ -22,19 +22,21 @@ class Parameters(Checked):
     ----------
     hidden_units
         Units of the hidden layer.
+    dropout
+        Probability that training drops an input of the last layer.
     """
 
     hidden_units: Units = 50
+    dropout: BelowOne = 0.0
 
 
 def make(shape: Sequence[int], outputs: int, parameters: Parameters) -> nn.Sequential:
     """Return the network for inputs of any shape."""
     units = parameters.hidden_units
-    return nn.Sequential(
-        OrderedDict(
-            flatten=nn.Flatten(),
-            hidden=nn.Linear(math.prod(shape), units),
-            relu=nn.ReLU(),
-            output=nn.Linear(units, outputs),
-        )
+    layers = OrderedDict[str, nn.Module](
+        flatten=nn.Flatten(), hidden=nn.Linear(math.prod(shape), units), relu=nn.ReLU()
     )
+    if parameters.dropout:
+        layers["dropout"] = nn.Dropout(parameters.dropout)
+    layers["output"] = nn.Linear(units, outputs)
+    return nn.Sequential(layers)

@@ -25,14 +25,15 @@ def test_a_linear_layer_s_passes_have_the_variance_of_its_masks():
         torch.testing.assert_close(passes.mean(0), model[1](x), rtol=0, atol=0.03)
 
 
-def cnn(rate, n=0):
-    return build("cnn", (1, 8, 8), 3, 0, n, parameters={"dropout": rate})
+def network(rate, n=0, model="cnn"):
+    return build(model, (1, 8, 8), 3, 0, n, parameters={"dropout": rate})
 
 
+@pytest.mark.parametrize("model", ["cnn", "mlp"])
 @pytest.mark.parametrize("n", [0, 2])
-def test_a_rate_of_zero_is_the_plain_cnn_and_evaluation_is_without_masks(n):
+def test_a_rate_of_zero_is_the_plain_network_and_evaluation_is_without_masks(n, model):
     x = torch.rand(5, 1, 8, 8)
-    plain, dropping = cnn(0.0, n), cnn(0.4, n)
+    plain, dropping = network(0.0, n, model), network(0.4, n, model)
     assert plain.state_dict().keys() == dropping.state_dict().keys()
     for name, tensor in plain.state_dict().items():
         assert torch.equal(tensor, dropping.state_dict()[name])
@@ -46,14 +47,15 @@ def test_a_rate_of_zero_is_the_plain_cnn_and_evaluation_is_without_masks(n):
 def test_passes_with_dropout_are_uncertain_and_of_a_rate_of_zero_are_not():
     x = torch.rand(5, 1, 8, 8)
     for rate, least, most in ((0.0, -1e-6, 1e-6), (0.5, 1e-6, 1.0)):
-        found = predicted(dropout.answering, cnn(rate), x, 50, Generator().manual_seed(0))
+        found = predicted(dropout.answering, network(rate), x, 50, Generator().manual_seed(0))
         assert ((found.epistemic >= least) & (found.epistemic <= most)).all()
 
 
-def test_the_rate_is_a_setting_of_the_cnn():
+def test_the_rate_is_a_setting_of_networks_that_drop():
     words = {"rule": "FedAvg", "bayesian_layers": 0, "dropout": 0.2, "predictive": "dropout"}
-    assert resolve(words).dropout == 0.2
+    for model in ("cnn", "mlp"):
+        assert resolve({**words, "model": model}).dropout == 0.2
+        with pytest.raises(SettingError, match="dropout"):
+            network(1.0, model=model)
     with pytest.raises(SettingError, match="dropout"):
-        resolve({"model": "mlp", "dropout": 0.2})
-    with pytest.raises(SettingError, match="dropout"):
-        cnn(1.0)
+        resolve({"model": "linear", "dropout": 0.2})
