@@ -109,7 +109,7 @@ class AsynchronousStrategy(MethodStrategy):
         return state
 
     def load_state_dict(self, state: Mapping[str, Tensor], completed_rounds: int) -> None:
-        """Take a state of `state_dict`, or a method's alone; questions that were out are repeated."""
+        """Take a state of `state_dict`, or a method's alone; what was out is asked again."""
         super().load_state_dict(state, completed_rounds)
         self.now = float(state.get(_NOW, 0.0))
         self._recent = [tuple(pair) for pair in state.get(_RECENT, torch.zeros(0, 2)).tolist()]
