@@ -11,7 +11,7 @@ import yaml
 from every_method import night
 from processes import marked, servers_of, wait_until
 from runs_of import lines
-from walkthroughs import ROOT, blocks_of, clone_in, script_of
+from walkthroughs import blocks_of, clone_in, script_of
 
 from fedbary.launching.programs import stop
 
@@ -36,8 +36,9 @@ def test_the_next_run_starts_when_there_are_new_examples_whenever_the_service_is
         blocks_of("stays.md", "walkthrough.py"),
     )
     parts = ["set -e\n", *servers[:4], settings, months, "set +e\n", KILLED, servers[-1]]
-    paths = os.pathsep.join([forked.tools(), str(Path(sys.executable).parent), os.environ["PATH"]])
-    environment = {**marked(tmp_path), "PATH": paths, "PYTHONPATH": str(ROOT)}
+    (tmp_path / "fedbary").symlink_to(forked.command())
+    paths = [tmp_path, forked.tools(), Path(sys.executable).parent, os.environ["PATH"]]
+    environment = {**marked(tmp_path), "PATH": os.pathsep.join(map(str, paths))}
     clone = clone_in(tmp_path)
     with open(tmp_path / "output", "w+") as output:
         shell = subprocess.Popen(
@@ -45,7 +46,7 @@ def test_the_next_run_starts_when_there_are_new_examples_whenever_the_service_is
             cwd=clone, env=environment, stdout=output, stderr=output, start_new_session=True,
         )  # fmt: skip
         try:
-            code = shell.wait(900)
+            code = shell.wait(1500)
             wait_until(lambda: servers_of(tmp_path) == [], 30)
         finally:
             stop(servers_of(tmp_path))
