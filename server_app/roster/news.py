@@ -75,4 +75,4 @@ def require_enough(settings: Settings, members: Iterable[Member]) -> None:
         told = f"{round(counted)} of {wanted} new examples"
         raise RunError(f"no run starts yet: {told} ({', '.join(said)})")
     if wanted:
-        log(INFO, "%s: the run starts", f"{round(counted)} new examples")
+        log(INFO, "%d new examples count, %d are enough: the run starts", counted, wanted)
