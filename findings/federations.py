@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedbary.data import deal
 from fedbary.data.shard import Shard
+from fedbary.gaussian import Posterior
 from fedbary.inference import Local, Training, local_method
 from fedbary.inference._parameters import PosteriorParameters, lr_in
 from fedbary.inference._side_by_side import TrainedState, fit, hindrance
@@ -50,6 +51,8 @@ class Federation:
         Above 0: another initial network, and other batches and noise, of the same split.
     model, state : mapping of str to Tensor
         The global model, and the method's state.
+    prior : Posterior, optional
+        Prior of local inference; by default N(0, prior_std²).
     numbers : int
         Numbers that a client has sent in all.
     """
@@ -59,6 +62,7 @@ class Federation:
     task: Task = field(init=False)
     method: Method = field(init=False)
     shards: list[Shard] = field(init=False)
+    prior: Posterior | None = None
     numbers: int = 0
     round: int = 0
 
@@ -100,7 +104,8 @@ class Federation:
         )  # fmt: skip
         return Local(
             self.network, shard.x, shard.y, self.task.loss({}),
-            local_method(self.settings.inference, self.settings), training, by.prior_std,
+            local_method(self.settings.inference, self.settings), training,
+            self.prior or by.prior_std,
             self.round, self.task.seed("train", client, self.round, *self._again),
             share=len(shard.y) * len(self.shards) / self.examples,
         )  # fmt: skip

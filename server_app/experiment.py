@@ -43,6 +43,7 @@ from server_app.grids.omniscient import attacked
 from server_app.grids.watched import watched
 from server_app.recorder import Recorder
 from server_app.roster.asker import Asker
+from server_app.roster.news import left_out_of, require_enough
 from server_app.roster.roster import Roster
 from server_app.roster.simulated import end_simulation
 from server_app.rounds import until_stale
@@ -132,10 +133,11 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
     beginning = None if checkpoint else beginning_of(settings, task, signature, model)
     before = folder if checkpoint else beginning.run.folder if beginning else None
     keys = read_site_keys(before) if before else {}
-    forgotten = forgotten_sites(before) if before else frozenset()
-    roster = Roster(grid, settings, signature, keys, simulated, forgotten)
+    left_out = left_out_of(settings, forgotten_sites(before) if before else ())
+    roster = Roster(grid, settings, signature, keys, simulated, left_out)
     roster.gather()
     if checkpoint is None:
+        require_enough(settings, roster.members)
         results = new_folder(folder, settings, task, roster, config, beginning)
     else:
         results = reopened_folder(folder, settings, checkpoint)

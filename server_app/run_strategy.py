@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedbary.gaussian import Posterior
 from fedbary.methods import Bench, arguments_of, method_of, require_room
+from fedbary.runs.journal import journal_of
 from fedbary.settings.config import Settings
 from fedbary.settings.modes import mode_of, replays
 from fedbary.tasks import task_of
@@ -18,7 +19,6 @@ from server_app.clocked import Clock
 from server_app.means import means_of
 from server_app.recorder import Recorder
 from server_app.rounds import Rounds
-from server_app.speeds import journal_of
 from strategies import MethodStrategy, asynchronous, strategy_for
 
 
@@ -38,7 +38,7 @@ def strategy_of(
         mode = mode_of(settings)
         kind, own = asynchronous(kind), {**own, "asynchronous": mode}
         own["seconds"] = clock.seconds if clock else None
-        own["journal"] = journal_of(mode.speeds) if replays(settings) else None
+        own["journal"] = journal_of(settings) if replays(settings) else None
         max_skipped *= math.ceil((mode.concurrency or settings.clients) / mode.buffer)
     return kind(
         **own,

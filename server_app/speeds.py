@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
 from fedbary.data.paths import content_of, user_path
 from fedbary.errors import SettingError
-from fedbary.runs.metrics_file import read_rounds
-from fedbary.runs.schema import JOURNAL
 from fedbary.seeds import derive_seed
 
 COLUMNS = ("site", "seconds_per_example", "latency")
@@ -87,20 +84,6 @@ def speeds_of(chosen: str, seed: int) -> Callable[[str], Speed]:
         return Speed(seconds, LATENCY_EXAMPLES * seconds)
 
     return drawn
-
-
-def journal_of(path: str) -> list[Mapping[str, Any]]:
-    """Return the ends of all questions of a run without rounds, from its metrics.jsonl.
-
-    Raises
-    ------
-    SettingError
-        If the file cannot be read, or is that of a run with rounds.
-    """
-    rounds = read_rounds(user_path(path).parent)
-    if any(JOURNAL not in line for line in rounds[1:]) or not rounds:
-        raise SettingError("speeds", path, f"the metrics of a run with mode=async: {JOURNAL}")
-    return [row for line in rounds[1:] for row in line[JOURNAL]]
 
 
 def _traced(path: str) -> Callable[[str], Speed]:

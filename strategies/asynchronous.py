@@ -109,10 +109,10 @@ class AsynchronousStrategy(MethodStrategy):
         return state
 
     def load_state_dict(self, state: Mapping[str, Tensor], completed_rounds: int) -> None:
-        """Take a state of `state_dict`; questions that were out are asked again in `start`."""
+        """Take a state of `state_dict`, or a method's alone; what was out is asked again."""
         super().load_state_dict(state, completed_rounds)
-        self.now = float(state[_NOW])
-        self._recent = [tuple(pair) for pair in state[_RECENT].tolist()]
+        self.now = float(state.get(_NOW, 0.0))
+        self._recent = [tuple(pair) for pair in state.get(_RECENT, torch.zeros(0, 2)).tolist()]
         self._at_work = errands(state, self.arrayrecord_key, self.configrecord_key)
 
     def _go_back(
@@ -161,7 +161,7 @@ class AsynchronousStrategy(MethodStrategy):
     def _gathered(
         self, step: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid, timeout: float
     ) -> list[Message]:
-        """Keep clients at work until the buffer is full; return its replies."""
+        """Keep clients at work until the buffer is full, or none is left; return its replies."""
         self._arrived, lost, replies = {}, list[Message](), list[Message]()
         self.journal = []
         self._global_arrays, self._round = arrays, step + self.completed_rounds  # if none is asked
@@ -169,6 +169,8 @@ class AsynchronousStrategy(MethodStrategy):
             if free := self._free(step, grid):
                 self._asked_now = free
                 self._send(list(self.configure_train(step, arrays, config, grid)), grid)
+            if not self._at_work and replies:
+                break  # every client that can be asked has replied
             if not self._at_work:
                 raise RunError("no client is at work or can be asked")
             errand, self.now, reply = self.clock.next(grid, self._at_work.values(), timeout)

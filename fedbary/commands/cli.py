@@ -18,6 +18,7 @@ from typer.core import TyperGroup
 from fedbary import __version__
 from fedbary.commands.experiments import central, compare, report, sweep
 from fedbary.commands.grouping import clusters
+from fedbary.commands.service import stay
 from fedbary.commands.use import OwnCode, evaluate, export, predict
 from fedbary.commands.withdraw import forget
 from fedbary.errors import RunError, SettingError, Stopped
@@ -176,6 +177,7 @@ app.command()(evaluate)
 app.command()(export)
 app.command()(clusters)
 app.command()(forget)
+app.command()(stay)
 
 
 def main() -> None:

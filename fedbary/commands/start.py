@@ -72,6 +72,7 @@ def resume(run: Path, checkpoint: str, words: Sequence[str] = (), own_code: bool
 
 def replay(run: Path, output: Path, own_code: bool = False) -> None:
     """Make a run without rounds again, in one process and in the order of its journal."""
+    from fedbary.runs.journal import journal_of
     from fedbary.runs.resume import require_ended
 
     with as_written(run):
@@ -83,6 +84,7 @@ def replay(run: Path, output: Path, own_code: bool = False) -> None:
         changes = {"speeds": str(run.resolve() / METRICS), "resume": "none", "engine": "inline"}
         settings = validated({**held, **changes, "output": str(output)})
         require_trusted(settings, run, own_code)
+        journal_of(settings)  # raises an error if it cannot be repeated
     with claimed_folder(settings, Path.cwd()) as folder:
         _simulate(settings, folder)
 

@@ -36,7 +36,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from fedbary.methods.barycentre import Barycentre
-from fedbary.methods.shared.method import Fitted, Local, Reply, Server, Tensors
+from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, Tensors
 from fedbary.predictive import Predictive
 
 _MARK = "running_mean"
@@ -51,6 +51,10 @@ class FedBN(Barycentre):
     called_by = "method"
     remembers = True
     personalises = True
+
+    def check_arrivals(self) -> None:
+        """Refuse: clients keep their batch norms from round to round."""
+        Method.check_arrivals(self)
 
     def fit(self, local: Local, received: Tensors, kept: Tensors) -> Fitted:
         """Infer with the client's own batch norms, and keep these."""

@@ -57,7 +57,7 @@ from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
 from fedbary.methods.barycentre import Barycentre
 from fedbary.methods.shared.clusters import clustered
-from fedbary.methods.shared.method import Local, Reply, Server, Tensors
+from fedbary.methods.shared.method import Local, Method, Reply, Server, Tensors
 from fedbary.parts.parameters import Count, NameList, ShareOrZero
 from fedbary.predictive import Predictive
 
@@ -143,7 +143,7 @@ class Hierarchy(Barycentre):
 
     def check_arrivals(self) -> None:
         """Refuse: a group's barycentre is of a round."""
-        raise SettingError("mode", "async", f"rounds for {self.name}: it needs a round's replies")
+        Method.check_arrivals(self)
 
     def held(self, clients: int) -> int:
         """Return the number of the groups' models and the global one."""

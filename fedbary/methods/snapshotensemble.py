@@ -42,7 +42,7 @@ import torch
 
 from fedbary.errors import SettingError
 from fedbary.methods.barycentre import Barycentre
-from fedbary.methods.shared.method import Fitted, Local, Reply, Server, Tensors
+from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, Tensors
 from fedbary.parts.parameters import Count
 from fedbary.predictive import Predictive
 
@@ -80,6 +80,10 @@ class SnapshotEnsemble(Barycentre):
         if 0 < patience < self.cycle:
             allowed = f"0, or at least cycle={self.cycle}: scores improve only at a cycle's end"
             raise SettingError("patience", patience, allowed)
+
+    def check_arrivals(self) -> None:
+        """Refuse: a cycle is one of rounds."""
+        Method.check_arrivals(self)
 
     def held(self, clients: int) -> int:
         """Return the snapshots and the global model."""

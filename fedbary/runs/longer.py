@@ -6,11 +6,12 @@ from pathlib import Path
 
 from fedbary.errors import SettingError
 from fedbary.inference import lr_in
-from fedbary.runs.location import POSTERIOR, SETTINGS
+from fedbary.runs.location import POSTERIOR, SETTINGS, read_settings
 from fedbary.runs.lock import only_writer
 from fedbary.runs.provenance import write_settings
 from fedbary.runs.resume import rounds_before, sound_checkpoint
 from fedbary.settings.config import Settings, read_yaml
+from fedbary.settings.modes import replays
 
 
 def lengthen(folder: Path, settings: Settings) -> None:
@@ -30,10 +31,14 @@ def lengthen(folder: Path, settings: Settings) -> None:
     Raises
     ------
     SettingError
-        If these are no more rounds, or there is no sound checkpoint to go on from.
+        If these are no more rounds, there is no sound checkpoint to go on from, or the run repeats
+        another.
     RunError
         If another process is writing to the folder.
     """
+    if replays(settings):
+        allowed = f"{read_settings(folder)['rounds']}, as in the run that it repeats"
+        raise SettingError("rounds", settings.rounds, allowed)
     with only_writer(folder):
         content, before = read_yaml(folder / SETTINGS), rounds_before(folder)
         old = content["settings"]["rounds"]

@@ -13,6 +13,7 @@ ADDED: Mapping[str, Any] = MappingProxyType(
     {
         "mode": "rounds",
         "start_from": "none",
+        "new_examples": 0,
     }
 )
 """Settings that earlier versions did not write, each with the value that their runs had."""

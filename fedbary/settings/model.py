@@ -62,6 +62,7 @@ class Settings(BaseModel):
     max_weight_ratio: Literal["none"] | Ratio
     rounds: Count
     start_from: str
+    new_examples: Number
 
     evaluate_on: Literal["test", "validation"]
     predictive: str

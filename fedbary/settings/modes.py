@@ -42,7 +42,7 @@ class Asynchronous(Clocked):
     concurrency : int or None
         Number of clients at work at a time; none: all.
     buffer : int
-        Number of replies that make an aggregate.
+        Number of replies that make an aggregate; fewer if no further client can be asked.
     staleness : str
         Weight of a change that began s aggregates ago. constant: 1. even: (1 + s)/u, with u the
         aggregates made while the mean client works; fast clients then have no more influence.

@@ -40,6 +40,7 @@ BOOKKEEPING = frozenset(
         "gpus_per_client",
         "round_timeout",
         "max_skipped",
+        "new_examples",
         "resume",
         "protocol",
     }

@@ -22,6 +22,7 @@ from fedbary.runs.provenance import write_settings
 from fedbary.runs.run_folder import BACKGROUND, NETWORKS, RunFolder, read_signature
 from fedbary.runs.site_keys import read_site_keys, write_site_keys
 from fedbary.settings.config import Settings, read_yaml
+from fedbary.settings.modes import Clocked
 from fedbary.settings.task_words import OfGuarantees
 from fedbary.tasks import Dialogue, Outcome, Task, edges, risks, row_names, task_of
 from fedbary.trained.started_from import METHOD_STATE, STARTED_FROM
@@ -123,11 +124,11 @@ def _line(
 ) -> dict[str, Any]:
     """Return the line of a round, scored on the server's test data if it has some."""
     by = method_of(task.settings).predictive(network.state_dict(), state)
-    told = _unanswered(task.ask_after(by.members, {}))
+    answers = _unanswered(task.ask_after(by.members, {}))
     known = [of_class for name, of_class in counts.items() if name in left.sites and of_class]
     every = [sum(column) for column in zip(*known, strict=True)]
     outcome = Outcome(
-        number, network, by.posterior, by.members, told, [], by.pool, every, by.background
+        number, network, by.posterior, by.members, answers, [], by.pool, every, by.background
     )
     scored = task.scores(outcome, left.facts)
     line: dict[str, Any] = {
@@ -136,9 +137,11 @@ def _line(
         schema.SECONDS: 0.0,
         schema.LOG_VAR: {},
         schema.SKIPPED: False,
-        **told,
+        **answers,
         **scored.line,
     }
+    if told(Clocked, task.settings).speeds != "none":
+        line[schema.VIRTUAL_SECONDS] = 0.0
     if number:
         clients = [{"site": name, "num-examples": int(n)} for name, n in left.sites.items()]
         line |= {schema.ADMITTED: len(clients), schema.REFUSED: [], schema.UNANSWERED: []}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,39 +13,53 @@ from fedbary.figures.looks import COLORS
 from fedbary.figures.sheet import literal, open_frame, sheet
 from fedbary.report.cells import Metric
 from fedbary.report.markup import markdown_table
+from findings.stream.cells import chosen
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-CELLS = "cells.jsonl"
-STREAMS = {"classes": "classes in pairs", "turns": "digits that turn"}
+CELLS, TRIED = "cells.csv.xz", "tried.csv.xz"
+STREAMS = {
+    "digits pairs": "digits, classes in pairs",
+    "digits turns": "digits that turn",
+    "features pairs": "features of CIFAR-10, classes in pairs",
+    "fashion pairs": "Fashion-MNIST, classes in pairs",
+}
 SCORES = (
     Metric("new", "the last task, %", 100, 1),
     Metric("old", "earlier tasks, %", 100, 1),
     Metric("nll", "NLL, all tasks", 1, 2),
 )
+SHOWN = (
+    "lr", "local_epochs", "rounds", "kl_weight", "inference", "log_var_lr", "strength",
+    "covariance", "prior_std",
+)  # fmt: skip
+"""The chosen settings that the tables show."""
 
 
-def read(results: Path) -> pd.DataFrame:
-    """Return a row a run."""
-    return pd.read_json(results / CELLS, lines=True)
-
-
-def table(cells: pd.DataFrame, name: str) -> str:
+def table(cells: pd.DataFrame, tried: pd.DataFrame, stream: str) -> str:
     """Return mean ± standard deviation over the seeds after the last task, a row a method."""
-    last = cells[cells["task"] == cells["task"].max()]
-    body = [
-        [str(method), *(score.show(runs[score.column]) for score in SCORES)]
-        for method, runs in last.groupby("method", sort=False)
-    ]
-    return markdown_table([name, *(score.label for score in SCORES)], body)
+    last = cells[(cells["stream"] == stream) & (cells["task"] == cells["task"].max())]
+    body = []
+    for method, runs in last.groupby("method", sort=False):
+        best = chosen(tried, stream, str(method), 1)
+        held = json.loads(best[0]) if best else {}
+        words = ", ".join(f"`{name}={held[name]}`" for name in SHOWN if name in held)
+        scores = (score.show(runs[score.column]) for score in SCORES)
+        body.append([str(method), *scores, words or "none"])
+    head = [STREAMS[stream], *(score.label for score in SCORES), "chosen settings"]
+    return markdown_table(head, body)
 
 
 def tables(results: Path) -> str:
     """Return a table for each stream in Markdown."""
-    cells = read(results)
-    kinds = (table(cells[cells["stream"] == kind], name) for kind, name in STREAMS.items())
-    return "\n\n".join(kinds)
+    cells, tried = (pd.read_csv(results / name) for name in (CELLS, TRIED))
+    return "\n\n".join(table(cells, tried, stream) for stream in _measured(cells))
+
+
+def _measured(cells: pd.DataFrame) -> list[str]:
+    """Return the streams that have been measured."""
+    return [stream for stream in STREAMS if stream in set(cells["stream"])]
 
 
 def facts(results: Path) -> Iterator[float]:
@@ -54,18 +69,22 @@ def facts(results: Path) -> Iterator[float]:
 
 def picture(results: Path) -> Figure:
     """Draw accuracy on the earlier tasks after each task: a panel a stream, a line a method."""
-    cells = read(results)
-    figure = sheet(7.6, 3.4)
-    panels = figure.subplots(1, len(STREAMS), sharey=True)
-    for axes, (kind, name) in zip(panels, STREAMS.items(), strict=True):
-        of_kind = cells[(cells["stream"] == kind) & (cells["task"] > 0)]
-        for index, (method, runs) in enumerate(of_kind.groupby("method", sort=False)):
+    cells = pd.read_csv(results / CELLS)
+    streams = _measured(cells)
+    figure = sheet(2.0 + 2.8 * len(streams), 3.4)
+    panels = figure.subplots(1, len(streams), sharey=True)
+    methods = list(dict.fromkeys(cells["method"]))
+    shown = {}
+    for axes, stream in zip(panels, streams, strict=True):
+        of_stream = cells[(cells["stream"] == stream) & (cells["task"] > 0)]
+        for method, runs in of_stream.groupby("method", sort=False):
             means = 100 * runs.groupby("task")["old"].mean()
-            color = COLORS[index % len(COLORS)]
+            color = COLORS[methods.index(method) % len(COLORS)]
             axes.plot(means.index + 1, means, "o-", color=color, label=literal(method), ms=3)
-        axes.set(xlabel="Task", title=name, xticks=range(2, 6))
+        axes.set(title=STREAMS[stream], xticks=range(2, 6), xlabel="Task")
         axes.grid(alpha=0.3)
         open_frame(axes)
+        shown |= dict(zip(*axes.get_legend_handles_labels()[::-1], strict=True))
     panels[0].set_ylabel("Accuracy on earlier tasks, %")
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right", fontsize=6)
+    figure.legend(shown.values(), shown.keys(), loc="outside right", fontsize=6)
     return figure

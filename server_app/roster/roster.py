@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from logging import INFO, WARNING
 from types import MappingProxyType
 
@@ -43,8 +43,8 @@ class Roster:
         The `keys` of the run that this one resumes.
     simulated : bool
         True for nodes of Flower's simulation engine.
-    forgotten : set of str
-        The sites that the run has forgotten: they are left out.
+    left_out : callable
+        Takes a member, and returns why the run leaves it out; "" if it does not.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Roster:
         signature: Signature,
         keys: Mapping[str, SiteKey] = MappingProxyType({}),
         simulated: bool = False,
-        forgotten: frozenset[str] = frozenset(),
+        left_out: Callable[[Member], str] = lambda member: "",
     ) -> None:
         self._grid = grid
         self._settings = settings
@@ -66,7 +66,7 @@ class Roster:
         self._questions = Questions()
         self._claims = Claims(keys)
         self._simulated = simulated
-        self._forgotten = forgotten
+        self._left_out = left_out
 
     @property
     def members(self) -> list[Member]:
@@ -221,8 +221,8 @@ class Roster:
             return
         try:
             member = member_from(node, reply.content, len(self._signature.classes))
-            if member.name in self._forgotten:
-                raise ValueError(f"the run has forgotten {member.name}")
+            if why := self._left_out(member):
+                raise ValueError(why)
             self._claim(member, online)
         except ValueError as error:
             self._refuse(node, str(error))

@@ -1,5 +1,7 @@
 """Runs without rounds on a virtual clock: the same bits at any speed, resume, refusals, faults."""
 
+import shutil
+
 import pytest
 import torch
 from flwr.app import ArrayRecord
@@ -10,6 +12,8 @@ from runs_of import lines, posterior, same, timeless_lines
 import client_app
 from fedbary.errors import SettingError
 from fedbary.methods import require_method
+from fedbary.runs.journal import journal_of
+from fedbary.runs.longer import lengthen
 from fedbary.settings.config import resolve
 from fedbary.settings.modes import require_real_time
 from server_app import run
@@ -37,6 +41,23 @@ def test_a_run_is_made_again_to_the_same_bits(whole, tmp_path):
     again = made(tmp_path / "again")
     assert same(posterior(whole), posterior(again))
     assert timeless_lines(whole) == timeless_lines(again)
+
+
+def test_a_replay_has_the_same_bits_and_neither_it_nor_a_run_of_two_schedules_goes_further(
+    whole, tmp_path
+):
+    metrics = {"speeds": str(whole / "metrics.jsonl")}
+    again = made(tmp_path / "again", **metrics)
+    assert same(posterior(whole), posterior(again))
+    with pytest.raises(SettingError, match="rounds: 8; expected 7, as in the run that it repeats"):
+        lengthen(again, resolve({**ASYNC, **metrics, "rounds": 8, "resume": "last"}))
+    longer = shutil.copytree(whole, tmp_path / "longer")
+    more = {**ASYNC, "rounds": 8, "output": str(longer)}
+    lengthen(longer, resolve({**more, "resume": "last"}))
+    with pytest.raises(SettingError, match="one schedule. Rounds 1 to 7 had rates from 0.02 to"):
+        journal_of(
+            resolve({**more, "speeds": str(longer / "metrics.jsonl"), "lr_schedule": "cosine"})
+        )
 
 
 def test_the_clock_goes_on_and_late_replies_are_told(whole):

@@ -2,8 +2,6 @@
 
 import json
 import os
-import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,16 +14,16 @@ from every_method import NIGHT
 from processes import marked, servers_of, wait_until
 from runs_of import lines
 from safetensors.torch import load_file
+from walkthroughs import blocks_of, clone_in, script_of
 
 import client_app
-from fedbary.launching.programs import free_port, stop
+from fedbary.launching.programs import stop
 from fedbary.settings.config import resolve
 from server_app import run
 from server_app.engine.inline import InlineGrid
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).resolve().parents[2]
 BIN = str(Path(sys.executable).parent)
 
 
@@ -50,26 +48,15 @@ kill -KILL $(jobs -p | head -1)
 
 
 def test_the_walkthrough_gives_the_global_model_of_the_simulation(tmp_path):
-    page = (ROOT / "docs" / "howto" / "deploy.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"<!-- run by \S+walkthrough.py -->\n```bash\n(.*?)```", page, re.DOTALL)
+    blocks = blocks_of("deploy.md", "walkthrough.py")
     assert len(blocks) == 6
-    clone = tmp_path / "clone"
-    clone.mkdir()
-    for part in ("client_app", "examples", "fedbary", "server_app", "strategies"):
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / part, clone / part, ignore=ignored)
-    for part in (".gitignore", "pyproject.toml", "simulation.yaml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / part, clone)
+    clone = clone_in(tmp_path)
     before = {path.name for path in clone.iterdir()}
     *blocks, end = blocks
     status = "flwr list ours --format json > status.json\n"
     *blocks, started = blocks
     parts = ["set -e\n", *blocks, STRANGERS, started, status, KILLED * NIGHT, "set +e\n", end]
-    script = "".join([*parts, "wait\n"])
-    script = script.replace("9092", str(free_port()))
-    for port in ("9101", "9102", "9103", "9104", "9105"):
-        script = script.replace(port, str(free_port()))
-    script = script.replace("python ", f"{sys.executable} ").replace("rounds=2", "rounds=1")
+    script = script_of(parts).replace("rounds=2", "rounds=1")
     paths = os.pathsep.join([forked.tools(), BIN, os.environ["PATH"]])
     environment = {**marked(tmp_path), "PATH": paths}
     with open(tmp_path / "output", "w+") as output:

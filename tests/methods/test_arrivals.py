@@ -268,6 +268,13 @@ def test_a_method_without_arrivals_is_refused_by_name():
     rivals = {"FedAvgM", "FedAdam"}
     assert {"barycentre", "PVI", "FedEP", "BayesADMM", "FedAG", "LDA", "Ridge"} | rivals <= {*able}
     assert not {"FedSEP", "SCAFFOLD"} & set(able)
+    for name in able:
+        kinds = METHODS[name].__mro__
+        at, of_rounds = (
+            next(place for place, kind in enumerate(kinds) if word in vars(kind))
+            for word in ("arrive", "aggregate")
+        )
+        assert at <= of_rounds, f"{name} aggregates in its own way in rounds alone"
 
 
 @pytest.mark.parametrize(

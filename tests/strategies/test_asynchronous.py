@@ -1,5 +1,7 @@
 """A strategy without rounds, in a project of one's own."""
 
+from contextlib import suppress
+
 import pytest
 import torch
 from flwr.app import ArrayRecord
@@ -8,6 +10,7 @@ from hypothesis import strategies as st
 from strategies_clients import CLIENTS, assert_posterior, grid, initial
 
 from fedbary.errors import SettingError
+from fedbary.methods import METHODS
 from fedbary.settings.modes import Asynchronous
 from strategies import CONVENTIONS, asynchronous, posterior_from_arrays, strategy_for
 from strategies.asking import CLIENTS_KEY, EXAMPLES_KEY
@@ -45,6 +48,19 @@ def test_a_reply_that_arrives_alone_is_refused_if_it_lies_far_beyond_the_latest_
     assert all("as far from the sent arrays as usual" in each.reason for each in run.refusals)
     tensors = result.arrays.to_torch_state_dict().values()
     assert all(float(tensor.double().abs().max()) < 100 for tensor in tensors)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_s_own_state_is_enough_to_go_on_from(name):
+    """`fedbary forget` writes no other: no clock, no counts, nothing of the sites' questions."""
+    given = {"bench": object()} if METHODS[name].needs_bench else {}
+    held = {"method.a tensor": torch.ones(2)}
+    runs = [strategy_for(name)(**given)]
+    with suppress(SettingError):
+        runs.append(strategy(name, Asynchronous(), **given))
+    for run in runs:
+        run.load_state_dict(held, 1)
+        assert torch.equal(run.state_dict()["method.a tensor"], torch.ones(2))
 
 
 def test_the_clock_is_that_of_the_replies():

@@ -1,0 +1,36 @@
+"""The journal of a run without rounds, by which another run repeats it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fedbary.data.paths import user_path
+from fedbary.errors import SettingError
+from fedbary.parts.parameters import told
+from fedbary.runs.longer import earlier_rates
+from fedbary.runs.metrics_file import read_rounds
+from fedbary.runs.schema import JOURNAL
+from fedbary.settings.config import Settings
+from fedbary.settings.modes import Clocked
+
+
+def journal_of(settings: Settings) -> list[Mapping[str, Any]]:
+    """Return the ends of all questions of the run whose metrics.jsonl the settings name.
+
+    Raises
+    ------
+    SettingError
+        If the file cannot be read, or is that of a run with rounds, of one that `fedbary forget`
+        wrote, or of one whose first learning rates were those of fewer rounds.
+    """
+    path = told(Clocked, settings).speeds
+    folder = user_path(path).parent
+    rounds = read_rounds(folder)
+    if any(JOURNAL not in line for line in rounds[1:]) or not rounds:
+        allowed = f"the metrics of a run with mode=async, each aggregate with its {JOURNAL}"
+        raise SettingError("speeds", path, allowed)
+    if said := earlier_rates(folder, settings):
+        allowed = f"a run whose learning rates followed one schedule. {said[0]}"
+        raise SettingError("speeds", path, allowed)
+    return [row for line in rounds[1:] for row in line[JOURNAL]]
