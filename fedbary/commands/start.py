@@ -12,7 +12,7 @@ from fedbary.attacks import require_simulation
 from fedbary.errors import RunError, SettingError, Stopped
 from fedbary.launching.launch import launch, prepare
 from fedbary.launching.programs import Killed
-from fedbary.launching.simulation import Simulate, simulation
+from fedbary.launching.simulation import PROGRAMS, Simulate
 from fedbary.runs.damage import as_written
 from fedbary.runs.location import (
     METRICS,
@@ -33,12 +33,13 @@ PATIENCE = 3.5
 def simulate(words: list[str]) -> None:
     """Run a simulated federation: a file of settings, if one is named first, and overrides.
 
-    The program of a simulation on Ray starts before the words are read, which takes seconds.
+    The simulation's program starts before the words are read, which takes seconds.
     """
-    with nullcontext() if "engine=inline" in words else simulation() as on_ray:
+    engine = "inline" if "engine=inline" in words else "ray"
+    with PROGRAMS[engine]() as started:
         settings = _settings(words)
         with claimed_folder(settings, Path.cwd()) as folder:
-            _simulate(settings, folder, on_ray)
+            _simulate(settings, folder, started if settings.engine == engine else None)
 
 
 def resume(run: Path, checkpoint: str, words: Sequence[str] = (), own_code: bool = False) -> None:
@@ -115,13 +116,12 @@ def deploy(words: list[str], sites: list[Path]) -> None:
     print(f"Results: {prepared.output}")
 
 
-def _simulate(settings: Settings, folder: Path, on_ray: Simulate | None = None) -> None:
+def _simulate(settings: Settings, folder: Path, started: Simulate | None = None) -> None:
     if settings.dataset == "none":
         raise SettingError("dataset", "none", "a data set; without one, deploy with --site")
     require_virtual_time(settings)
     try:
-        started = on_ray is not None or settings.engine == "inline"
-        with nullcontext(on_ray) if started else simulation() as simulate:
+        with nullcontext(started) if started else PROGRAMS[settings.engine]() as simulate:
             with _announced(settings, "Flower and Ray" if settings.engine == "ray" else ""):
                 prepared = prepare(settings, folder)
             launch(prepared, simulate=simulate)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import tempfile
 import warnings
 from contextlib import nullcontext
@@ -16,9 +14,9 @@ from fedbary.data.forms import source_of
 from fedbary.data.paths import user_path
 from fedbary.data.unchanged import one_state
 from fedbary.errors import SettingError
-from fedbary.launching.environment import flower_environment, progress_in
-from fedbary.launching.programs import failure, run_program
-from fedbary.launching.simulation import Simulate, simulation
+from fedbary.launching.environment import flower_environment
+from fedbary.launching.programs import failure
+from fedbary.launching.simulation import PROGRAMS, Simulate
 from fedbary.launching.warm_process import WarmProcess
 from fedbary.parts.registry import data_sets
 from fedbary.runs.location import is_whole, require_startable
@@ -52,20 +50,20 @@ def launch(
     warm
         Process that runs `engine=inline`, if there is a log; None: a new one.
     simulate
-        Program that runs `engine=ray`, see `simulation`; None: one that is started now.
+        Program of the settings' engine, see `PROGRAMS`; None: one that is started now.
 
     Raises
     ------
     RunError
         If the run ends without a whole result; `Killed` if its program was killed.
     """
-    if settings.engine == "inline":
-        if code := _run_inline(settings, log, warm):
-            raise failure(code)
+    is_inline = settings.engine == "inline"
+    if is_inline and log is not None and warm is not None:
+        code = _run_warm(settings, log, warm)
     else:
-        with nullcontext(simulate) if simulate else simulation(log) as on_ray:
-            code = on_ray(settings)
-    if not is_whole(Path(settings.output)):
+        with nullcontext(simulate) if simulate else PROGRAMS[settings.engine](log) as run:
+            code = run(settings)
+    if (is_inline and code) or not is_whole(Path(settings.output)):
         raise failure(code)
 
 
@@ -134,11 +132,8 @@ def _require_file(setting: str, settings: Settings) -> None:
         raise SettingError(setting, name, f"{', '.join(known)}, or the path of data")
 
 
-def _run_inline(settings: Settings, log: IO[str] | None, warm: WarmProcess | None) -> int:
+def _run_warm(settings: Settings, log: IO[str], warm: WarmProcess) -> int:
     with tempfile.TemporaryDirectory(prefix="fedbary-") as scratch:
         file = Path(scratch) / "settings.yaml"
         file.write_text(yaml.safe_dump(settings.model_dump()), encoding="utf-8")
-        if log is not None and warm is not None:
-            return 0 if warm.run(file, log) else 1
-        command = [sys.executable, "-m", "server_app.engine.inline", str(file)]
-        return run_program(command, {**os.environ, **progress_in(Path(scratch), log)}, log)
+        return 0 if warm.run(file, log) else 1

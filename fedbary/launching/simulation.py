@@ -1,12 +1,13 @@
-"""A simulation on Flower's engine, which runs on Ray, in a program of its own."""
+"""A simulation in a program of its own: Flower\'s engine on Ray, or one process."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -22,8 +23,8 @@ Simulate = Callable[[Settings], int]
 
 
 @contextmanager
-def simulation(log: IO[str] | None = None) -> Iterator[Simulate]:
-    """Start the program of a simulation; stop it, and Ray with it, at the end.
+def on_ray(log: IO[str] | None = None) -> Iterator[Simulate]:
+    """Start the program of a simulation on Ray; stop it, and Ray with it, at the end.
 
     It imports PyTorch, starts Ray, and waits for the settings of its one run. The command checks
     them meanwhile. Output to `log` shows no progress bar.
@@ -47,3 +48,37 @@ def simulation(log: IO[str] | None = None) -> Iterator[Simulate]:
             yield simulate
         finally:
             stop_tree(process, seconds=0)
+
+
+@contextmanager
+def inline(log: IO[str] | None = None) -> Iterator[Simulate]:
+    """Start the program of a simulation in one process; kill it at the end.
+
+    It imports PyTorch and reads the settings from a pipe, which holds them at once. Its standard
+    input is this process's, for breakpoints.
+    """
+    with tempfile.TemporaryDirectory(prefix="fedbary-") as scratch:
+        environment = {**os.environ, **progress_in(Path(scratch), log)}
+        read, write = os.pipe()
+        command = [sys.executable, "-m", "server_app.engine.inline", f"/dev/fd/{read}"]
+        process = started(command, environment, log, pass_fds=[read])
+        os.close(read)
+
+        def simulate(settings: Settings) -> int:
+            with suppress(BrokenPipeError), words:
+                words.write(yaml.safe_dump(settings.model_dump()))
+            return followed(process, environment, log)
+
+        try:
+            with open(write, "w", encoding="utf-8") as words:
+                yield simulate
+        finally:
+            process.kill()
+            process.wait()
+
+
+PROGRAMS: Mapping[str, Callable[..., AbstractContextManager[Simulate]]] = {
+    "inline": inline,
+    "ray": on_ray,
+}
+"""Programs by their engine; each waits for the settings of one run."""

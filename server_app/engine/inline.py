@@ -10,6 +10,7 @@ import copy
 import itertools
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib import import_module
 from logging import INFO
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -165,7 +166,9 @@ def run_file(file: Path, run: Callable[[Settings, Path], None]) -> None:
 
 
 def main() -> None:
-    """Run the settings file that the command line names."""
+    """Run the settings file that the command line names; it may be a pipe, and come late."""
+    for module in ("client_app.answers", "server_app.experiment"):
+        import_module(module)
     run_file(Path(sys.argv[1]), run_inline)
 
 

@@ -6,7 +6,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 from terminals import shown_in_a_terminal, shows_its_rounds_and_its_lines
 
-from fedbary.launching.launch import progress_in
+from fedbary.launching.environment import progress_in
 from fedbary.runs.progress import Progress
 from server_app.engine.inline import InlineGrid
 from server_app.grids.watched import Watched
