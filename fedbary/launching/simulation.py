@@ -1,4 +1,4 @@
-"""A simulation in a program of its own: Flower\'s engine on Ray, or one process."""
+"""A simulation in a program of its own: Flower's engine on Ray, or one process."""
 
 from __future__ import annotations
 
