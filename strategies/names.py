@@ -96,9 +96,7 @@ class Names:
         wide = torch.promote_types(scale.dtype, torch.float32)
         return self._convention.to_log_var(scale.to(wide))
 
-    def _scales(
-        self, log_var: Tensor, dtype: torch.dtype, blanks: Blanks, pool: Workers
-    ) -> Tensor:
+    def _scales(self, log_var: Tensor, dtype: torch.dtype, blanks: Blanks, pool: Workers) -> Tensor:
         scales = blanks.empty(log_var, dtype)
 
         def convert(source: Tensor, target: Tensor) -> None:

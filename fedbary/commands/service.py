@@ -22,8 +22,9 @@ def stay(
     """Start the next run of a federation of real servers once there are enough new examples.
 
     SUPERLINK is its name in Flower's configuration. RUNS is the folder of the runs 0001, 0002, …
-    Each starts from the newest one that has ended; one that was cut off goes on. The setting
-    `new_examples` says how many examples are enough. The command may be stopped at any moment.
+    Each starts from the newest one that has ended; one that was cut off goes on. SETTINGS.yaml is a
+    file of settings; the default is simulation.yaml. KEY=VALUE sets one of them: `new_examples`
+    says how many examples are enough. The command may be stopped at any moment.
 
     Example: `fedbary stay ours runs next.yaml new_examples=500 --every 600`.
     """
