@@ -11,7 +11,7 @@ from torch import Tensor
 from fedbary.aggregation.converted import Converted
 from fedbary.aggregation.reals import flat_reals
 from fedbary.aggregation.sums import PIECE
-from fedbary.aggregation.threads import Workers, workers
+from fedbary.aggregation.threads import Threads, workers
 from fedbary.gaussian import LOG_VAR_SUFFIX, MEAN_SUFFIX, gaussian_pairs
 from fedbary.methods.hierarchy import OWN
 
@@ -96,7 +96,7 @@ class Names:
         wide = torch.promote_types(scale.dtype, torch.float32)
         return self._convention.to_log_var(scale.to(wide))
 
-    def _scales(self, log_var: Tensor, dtype: torch.dtype, blanks: Blanks, pool: Workers) -> Tensor:
+    def _scales(self, log_var: Tensor, dtype: torch.dtype, blanks: Blanks, pool: Threads) -> Tensor:
         scales = blanks.empty(log_var, dtype)
 
         def convert(source: Tensor, target: Tensor) -> None:

@@ -27,7 +27,7 @@ from fedbary.aggregation.stack import (
     update_products,
 )
 from fedbary.aggregation.sums import PIECE, RunningSums, normalised
-from fedbary.aggregation.threads import Workers, workers
+from fedbary.aggregation.threads import Threads, workers
 from fedbary.gaussian import gaussian_pairs
 
 Empty = Callable[[Tensor, torch.dtype], Tensor]
@@ -162,14 +162,14 @@ class _Pieces:
             self._dtype = torch.promote_types(self._dtype, dtype.to_real())
         self._arrays = self._in_place(keys, clients) if self._dtype == torch.float32 else []
 
-    def between(self, of: Callable[[Stack], Tensor], pool: Workers) -> Iterator[Tensor]:
+    def between(self, of: Callable[[Stack], Tensor], pool: Threads) -> Iterator[Tensor]:
         """Return the clients' pairwise distances or inner products in each piece."""
         return pool.map(lambda i: of(self._stack(i)), range(self._count))
 
     def aggregate(
         self,
         shares: Sequence[float],
-        pool: Workers,
+        pool: Threads,
         largest_log_var: float,
         empty: Empty,
         matrices: Tensor | None = None,

@@ -18,7 +18,7 @@ HERE_SECONDS = 0.002
 _Result = TypeVar("_Result")
 
 
-class Workers:
+class Threads:
     """Threads that start once the work has taken a while; until then it is done here.
 
     Parameters
@@ -51,7 +51,7 @@ class Workers:
 
 
 @contextmanager
-def workers() -> Iterator[Workers]:
+def workers() -> Iterator[Threads]:
     """Give as many threads as torch has, each of which uses torch with one.
 
     These threads wait for each other once, at the end. Torch's own threads do so at every
@@ -61,6 +61,6 @@ def workers() -> Iterator[Workers]:
     torch.set_num_threads(1)
     try:
         with ExitStack() as stack:
-            yield Workers(threads, stack)
+            yield Threads(threads, stack)
     finally:
         torch.set_num_threads(threads)
