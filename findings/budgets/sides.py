@@ -87,6 +87,7 @@ SIDES: Mapping[str, Side] = {
     "RKLB": (9, posterior),
     "RKLB, no dropout": (7, plain),
     "RKLB, FedAvg's steps": (5, variances),
+    "RKLB, no search": (1, lambda u: {}),
     "FedAvg": (5, point),
     "SCAFFOLD": (5, point),
 }

@@ -24,8 +24,9 @@ OF = {
 
 @pytest.mark.parametrize("side", SIDES)
 def test_a_side_has_its_budget_of_settings_that_runs_accept_within_their_ranges(side):
-    settings = tried(side, 64)
-    assert len({json.dumps(own) for own in settings}) == 64
+    budget = 64 if SIDES[side][0] > 1 else 1
+    settings = tried(side, budget)
+    assert len({json.dumps(own) for own in settings}) == budget
     for number, own in enumerate(settings):
         start = own.pop("start", 1.0)
         if number % 8 == 0:
