@@ -35,6 +35,12 @@ RAY_OPTIONS: dict[str, Any] = {
 }
 """The options with which Flower starts Ray."""
 
+WORKER_OPTIONS = {"max_restarts": -1, "max_task_retries": 1}
+"""A worker that dies is started anew and answers its message again.
+
+Flower would give every later message to the dead worker.
+"""
+
 
 class Configured(ClientApp):
     """The ClientApp with a run config, which Flower's Python interface does not pass on.
@@ -87,7 +93,7 @@ def run_simulated(settings: Settings, folder: Path) -> None:
 
     FLOWER_LOGGER.addFilter(_is_news)
     resources = {"num_cpus": settings.cpus_per_client, "num_gpus": _gpu_share(settings)}
-    backend: Any = {"client_resources": resources}
+    backend: Any = {"client_resources": resources | WORKER_OPTIONS}
     client = Configured(settings.model_dump())
     run_simulation(server, client, settings.clients, backend_config=backend)
 
