@@ -230,9 +230,9 @@ def differing_setting(rows: pd.DataFrame, settings: Mapping[str, Any]) -> str | 
 
 
 def public(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Remove paths of this machine's folders; the last part of a data set's path stays."""
+    """Remove paths of this machine's folders; the last part of a file's path stays."""
     kept = {k: v for k, v in settings.items() if k not in ("output", "data_dir")}
-    for key in ("dataset", "test_dataset", "ood_dataset", "backbone_weights"):
+    for key in ("dataset", "test_dataset", "ood_dataset", "backbone_weights", "speeds"):
         if key in kept:
             kept[key] = Path(kept[key]).name
     return kept

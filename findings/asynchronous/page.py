@@ -1,158 +1,140 @@
-"""Rounds that do not wait beside rounds that wait for less: docs/results/asynchronous.md."""
+"""Rounds that do not wait beside rounds that wait: docs/results/asynchronous.md."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
-from fedbary.figures.sheet import BLUE, GREY, ORANGE, RED, open_frame, sheet
+from fedbary.figures.sheet import BLUE, GREEN, GREY, ORANGE, RED, open_frame, sheet
 from fedbary.report.cells import ACCURACY, NLL
-from fedbary.report.differences import differences, p_value
 from fedbary.report.markup import markdown_table
 from fedbary.study.table import read_table
-from findings._pairs import SEED
+from findings._pairs import of_pair
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-WINDOW = 5
-"""So many rounds or aggregates are averaged: single ones differ."""
+NEAR = 0.005
+"""What an NLL may be above the other and count as reached."""
 
-POINT = 0.01
-"""What an accuracy may be below the other and count as near."""
-
-ALL, ASYNC = "all", "not at all"
-COLORS = {ALL: GREY, "the fastest 80 %": ORANGE, "4 seconds at most": RED, ASYNC: BLUE}
+ALL, PART, DEADLINE = "all", "the fastest 80 %", "a second at most"
+ASYNC, MEMORY = "nobody", "nobody, remembers"
+COLORS = {ALL: GREY, PART: ORANGE, DEADLINE: RED, ASYNC: GREEN, MEMORY: BLUE}
 """What the server waits for, and the colour of it."""
 
-KEYS = ("dataset", "clients", "name", "alpha", "seed")
-"""Columns whose values a pair of runs shares."""
+CELL = ["clients", "name", "alpha"]
+"""Columns whose values the runs of a panel share."""
 
-TIME, SMOOTH = "virtual_seconds", ["accuracy", "nll"]
+TIME, SCORES = "virtual_seconds", ["accuracy", "nll"]
 
 
 def read(results: Path) -> pd.DataFrame:
-    """Return every round, what its server waits for, and scores as means of the last `WINDOW`.
+    """Return every round, what its server waits for, and scores.
 
-    Sites do not go to and fro: their scores are those of a round.
+    Scores of an aggregate are means over the latest aggregates, of as many replies as a round has:
+    single ones go to and fro. Those of sites do not.
     """
     table = read_table(results)
-    waits = np.select(
-        [table["mode"] == "async", table["wait_for"] < 1, table["deadline"] != "none"],
-        [ASYNC, "the fastest 80 %", "4 seconds at most"],
-        ALL,
-    )
-    table = table.assign(waits=waits, at=table["method"].replace("barycentre", ""))
-    table["name"] = np.where(table["at"] == "", table["rule"], table["at"])
-    table = table.sort_values(["run", "round"])
-    means = table.groupby("run")[SMOOTH].rolling(WINDOW, min_periods=1).mean()
-    means, sites = means.reset_index(level=0, drop=True), table["name"] == "PVI"
-    table[SMOOTH] = means.where(~sites, table[SMOOTH])
-    table["is_mean"] = sites | (table["round"] >= WINDOW)
-    return table
+    for column in {"remember", "rule", "buffer"} - {*table}:  # sites have no rule
+        table[column] = np.nan
+    is_async, remembers = table["mode"] == "async", table["remember"].eq(True)
+    chosen = [is_async & remembers, is_async, table["wait_for"] < 1, table["deadline"] != "none"]
+    table = table.assign(waits=np.select(chosen, [MEMORY, ASYNC, PART, DEADLINE], ALL))
+    of_rule = table["method"] == "barycentre"
+    table["name"] = table["rule"].where(of_rule, table["method"])
+    every = []
+    for _, rounds in table.sort_values(["run", "round"]).groupby("run", sort=False):
+        first = rounds.iloc[0]
+        is_mean = first["mode"] == "async" and first["method"] == "barycentre"
+        window = round(first["clients"] / first["buffer"]) if is_mean else 1
+        means = rounds[SCORES].rolling(window, min_periods=1).mean()
+        every.append(rounds.assign(**means, is_whole=rounds["round"] >= window))
+    return pd.concat(every)
 
 
-def reached(table: pd.DataFrame, below: float = 0.0) -> pd.DataFrame:
-    """Return a row a run: its last scores, and the `time` when it had the accuracy of `ALL`.
+def reached(table: pd.DataFrame, column: str = "accuracy", near: float = 0.0) -> pd.DataFrame:
+    """Return a row a run: its last scores, and the `time` when it had the last score of `ALL`.
 
-    That is the last accuracy of the run of its seed that waits for all, less `below`. The time is
-    NaN where the run does not get there; `ratio` is to that of the run that waits for all.
+    That is the score, or one `near` to it, of the last round of the run of its seed that waits for
+    all. The time is NaN where the run does not get there. `part` is the time over the whole time of
+    the run that waits for all, `first` over the time of its first round with that score.
     """
+    sign = 1 if column == "accuracy" else -1
     last = table.groupby("run", sort=False).tail(1).set_index("run")
-    keys = [key for key in KEYS if key in table]
-    targets = last[last["waits"] == ALL].set_index(keys)["accuracy"] - below
+    keys = [*CELL, "seed"]
+    waited = last[last["waits"] == ALL].set_index(keys)
     times = {}
     for run, rounds in table.groupby("run"):
-        target = targets.get(tuple(rounds.iloc[0][keys]), np.nan)
-        had = rounds[(rounds["accuracy"] >= target) & rounds["is_mean"]]
+        target = sign * waited[column].get(tuple(rounds.iloc[0][keys]), np.nan) - near
+        had = rounds[(sign * rounds[column] >= target) & rounds["is_whole"]]
         times[run] = had[TIME].iloc[0] if len(had) else np.nan
     last["time"] = pd.Series(times)
-    waited = last[last["waits"] == ALL].set_index(keys)["time"]
-    last["ratio"] = [
-        row["time"] / waited.get(tuple(row[keys]), np.nan) for _, row in last.iterrows()
-    ]
+    waited = last[last["waits"] == ALL].set_index(keys)
+    for name, divisor in (("part", TIME), ("first", "time")):
+        by = [waited[divisor].get(tuple(row[keys]), np.nan) for _, row in last.iterrows()]
+        last[name] = last["time"] / by
     return last.reset_index()
 
 
 def tables(results: Path) -> str:
-    """Return times and scores by split, rule and what the server waits for, and the tests."""
+    """Return times and differences from the server that waits for all, a row a server."""
     table = read(results)
-    rows = reached(table)
-    near = reached(table, POINT).set_index("run")
+    rows, nll = reached(table), reached(table, "nll", NEAR).set_index("run")
     body = []
-    for alpha, name, waits in _sides(rows):
-        runs = rows[(rows["alpha"] == alpha) & (rows["name"] == name) & (rows["waits"] == waits)]
-        told = [*_time(runs), *_time(near.loc[runs["run"]])]
-        shown = [metric.show(runs[metric.column]) for metric in (ACCURACY, NLL)]
-        seconds = f"{runs[TIME].mean():.1f}"
-        body.append([f"{alpha:g}", name, waits, seconds, *told, *shown])
-    head = ["α", "rule", "waits for", "seconds in all", "to the accuracy", "ratio"]
-    head += ["to a point below", "ratio", ACCURACY.label, NLL.label]
-    return "\n\n".join([markdown_table(head, body), _tests(rows)])
+    for (clients, name, alpha), cell in rows.groupby(CELL, sort=False):
+        seconds = cell.loc[cell["waits"] == ALL, TIME].mean()
+        for waits in [each for each in COLORS if each != ALL and each in {*cell["waits"]}]:
+            runs, sides = cell[cell["waits"] == waits], cell.assign(side=cell["waits"])
+            parts = [runs["part"], runs["first"], nll.loc[runs["run"], "part"]]
+            pairs = [of_pair(sides, (waits, ALL), metric) for metric in (ACCURACY, NLL)]
+            scores = [ACCURACY.difference(pairs[0]), NLL.difference(pairs[1])]
+            told = [f"{clients}", name, f"{alpha:g}", waits, f"{seconds:.0f}"]
+            lasts = f"{(runs[TIME] / seconds).mean():.2f}"
+            body.append([*told, *map(_middle, parts), lasts, *scores])
+    head = ["clients", "method", "α", "waits for", "seconds of rounds", "accuracy after"]
+    head += ["over the first such round", "NLL after", "ran for"]
+    return markdown_table([*head, "last accuracy, % [95 %]", "last NLL [95 %]"], body)
 
 
-def _time(runs: pd.DataFrame) -> list[str]:
-    """Return the mean time of the runs that get there, how many do, and the median ratio."""
-    there = runs[runs["time"].notna()]
-    if there.empty:
-        return [f"none of {len(runs)}", "–"]
-    which = "" if len(there) == len(runs) else f" ({len(there)} of {len(runs)})"
-    return [f"{there['time'].mean():.1f}{which}", f"{there['ratio'].median():.2f}"]
+def _middle(parts: pd.Series) -> str:
+    """Return the median over all runs, where one that does not get there is the slowest."""
+    filled, there = parts.fillna(float("inf")), int(parts.notna().sum())
+    middle = filled.median()
+    said = f"{middle:.2f}" if middle < float("inf") else "none"
+    return said if there == len(parts) else f"{said} ({there} of {len(parts)})"
 
 
-def _sides(rows: pd.DataFrame) -> list[tuple[float, str, str]]:
-    found = rows[["alpha", "name", "waits"]].drop_duplicates()
-    order = list(COLORS)
-    sides = [*found.itertuples(index=False, name=None)]
-    return sorted(sides, key=lambda side: (side[0], side[1], order.index(side[2])))
-
-
-def _tests(rows: pd.DataFrame) -> str:
-    body = []
-    for (alpha, name), of_it in rows.groupby(["alpha", "name"]):
-        found = differences(
-            of_it.assign(side=of_it["waits"]), [(ASYNC, ALL)], [ACCURACY, NLL], SEED
-        )
-        accuracy, nll = found.itertuples()
-        cells = [ACCURACY.difference(accuracy), NLL.difference(nll), p_value(nll.t_test)]
-        body.append([f"{alpha:g}", name, *cells])
-    return markdown_table(["α", "rule", "accuracy [95 %]", "NLL [95 %]", "p of the NLL"], body)
+def facts(results: Path) -> Iterator[float]:
+    """Yield what the page says beside its tables: the bound of an NLL."""
+    yield NEAR
 
 
 def picture(results: Path) -> Figure:
-    """Return accuracy and NLL of FedAvg against virtual time, a row a split."""
+    """Draw accuracy against virtual time, a panel a federation."""
     table = read(results)
-    table = table[table["name"] == "FedAvg"]
-    alphas = sorted(table["alpha"].unique())
-    figure = sheet(9.0, 2.8 * len(alphas))
-    grid = figure.subplots(len(alphas), 2, squeeze=False)
-    for alpha, pair in zip(alphas, grid, strict=True):
-        of_it = table[table["alpha"] == alpha]
-        for axes, column, scale in zip(pair, SMOOTH, (100, 1), strict=True):
-            for waits, color in COLORS.items():
-                _draw(axes, of_it[of_it["waits"] == waits], column, scale, waits, color)
-            axes.set_ylabel("accuracy %" if column == "accuracy" else "NLL")
-            open_frame(axes)
-        pair[0].set_ylim(30, 85)
-        pair[1].set_ylim(0.5, 2.0)
-        pair[0].set_title(f"Dirichlet {alpha:g}", loc="left")
-    for axes in grid[-1]:
-        axes.set_xlabel("virtual seconds")
-    grid[0][0].legend(frameon=False, title="the server waits for", loc="lower right")
+    cells = [*table.groupby(CELL, sort=False)]
+    figure = sheet(9.0, 2.6 * -(-len(cells) // 2))
+    panels = figure.subplots(-(-len(cells) // 2), 2, squeeze=False).ravel()
+    for axes, ((clients, name, alpha), of_it) in zip(panels, cells, strict=False):
+        for waits, color in COLORS.items():
+            _draw(axes, of_it[of_it["waits"] == waits], waits, color)
+        axes.set_title(f"{name}, {clients} clients, α = {alpha:g}", loc="left")
+        axes.set(xlabel="virtual seconds", ylabel="accuracy %")
+        open_frame(axes)
+    panels[0].legend(frameon=False, title="the server waits for", loc="lower right")
     return figure
 
 
-def _draw(
-    axes: Axes, runs: pd.DataFrame, column: str, scale: float, label: str, color: str
-) -> None:
+def _draw(axes: Axes, runs: pd.DataFrame, label: str, color: str) -> None:
     """Draw the mean over seeds, as far as every one goes."""
     if runs.empty:
         return
     by_run = [rounds for _, rounds in runs.groupby("run")]
     times = np.linspace(0, min(rounds[TIME].max() for rounds in by_run), 200)
-    lines = [np.interp(times, rounds[TIME], scale * rounds[column]) for rounds in by_run]
+    lines = [np.interp(times, rounds[TIME], 100 * rounds["accuracy"]) for rounds in by_run]
     axes.plot(times, np.mean(lines, axis=0), color=color, label=label)

@@ -41,6 +41,12 @@ DIRECT_BYTES = 8 * 2**20
 Ray's own limit is 100 KB. The way through the store costs some 10 ms of CPU for each message.
 """
 
+WORKER_OPTIONS = {"max_restarts": -1, "max_task_retries": 1}
+"""A worker that dies is started anew and answers its message again.
+
+Flower would give every later message to the dead worker.
+"""
+
 
 class Configured(ClientApp):
     """The ClientApp with a run config, which Flower's Python interface does not pass on.
@@ -93,7 +99,7 @@ def run_simulated(settings: Settings, folder: Path) -> None:
 
     FLOWER_LOGGER.addFilter(_is_news)
     resources = {"num_cpus": settings.cpus_per_client, "num_gpus": _gpu_share(settings)}
-    backend: Any = {"client_resources": resources}
+    backend: Any = {"client_resources": resources | WORKER_OPTIONS}
     client = Configured(settings.model_dump())
     run_simulation(server, client, settings.clients, backend_config=backend)
 

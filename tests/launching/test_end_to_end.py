@@ -4,8 +4,11 @@ import json
 import socket
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 import yaml
 from every_method import ON_SERVERS, few, night, same
@@ -83,12 +86,29 @@ def test_ray_gives_the_model_of_one_process_and_leaves_nothing_behind(on_ray, tm
         ]
 
 
+def a_worker_of(run):
+    """Return a process in which clients of a run on Ray train; others may end meanwhile."""
+    for process in psutil.Process(run.pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if "ClientAppActor" in " ".join(process.cmdline()):
+                return process
+    raise AssertionError("no worker")
+
+
 @night
-def test_without_rounds_ray_gives_the_model_of_one_process(tmp_path):
+def test_without_rounds_ray_gives_the_model_of_one_process_though_a_worker_is_killed(tmp_path):
     """Costs a start of Ray, some 20 seconds: clients work at once, in the clock's order."""
-    words = [*QUICK, "mode=async", "speeds=uniform", "rounds=4", "method=PVI", "kl_weight=1"]
-    done = simulate(*words, "engine=ray", "output=ray", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    words = [*QUICK, "mode=async", "speeds=uniform", "rounds=40", "method=PVI", "kl_weight=1"]
+    command, metrics = [str(BIN / "fedbary"), "simulate"], tmp_path / "ray" / "metrics.jsonl"
+    with (tmp_path / "said").open("w+") as said, subprocess.Popen(
+        [*command, *words, "engine=ray", "output=ray"], cwd=tmp_path, env=marked(tmp_path),
+        stdout=said, stderr=said,
+    ) as run:  # fmt: skip
+        while not (metrics.exists() and metrics.read_bytes().count(b"\n") > 4):
+            assert run.poll() is None, said.seek(0) or said.read()
+            time.sleep(0.05)
+        a_worker_of(run).kill()
+        assert run.wait(240) == 0, said.seek(0) or said.read()
     run_inline(resolve({**parse_overrides(words), "engine": "inline"}), tmp_path / "inline")
     assert same(tmp_path / "ray", tmp_path / "inline")
 

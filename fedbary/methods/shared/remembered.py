@@ -3,15 +3,16 @@
 In the chart F of a rule that is a mean, client k's newest change is h_k = F(q_k) − F(θ_k), 0 before
 its first reply. With n_k of all n examples, an aggregate is
 
-    F(θ) ← F(θ) + Σ_k∈replies a_k (d_k − h_k) + φ Σ_j (n_j/n) h_j,      h_k ← d_k,
+    F(θ) ← F(θ) + Σ_k∈replies a_k (d_k − h_k) + Σ_j φ_j (n_j/n) h_j,      h_k ← d_k,
 
-d_k being a reply's change and a_k its part (`fedbary.aggregation.arriving`). The replies' share of
-all examples is φ: once as many examples have replied as there are, the model has moved by a round.
-The sum over all clients keeps classes in that only some clients hold. A round of all clients is the
-rule's own. A client's say is that of its examples, however often it replies.
+d_k being a reply's change and a_k its part (`fedbary.aggregation.arriving`). φ_j is the replies'
+share of all examples: once as many examples have replied as there are, the model has moved by a
+round. The sum over all clients keeps classes in that only some clients hold. A round of all clients
+is the rule's own. A client's say is that of its examples at most, however often it replies.
 
-A client may vanish, and its change would be added for ever. So it is forgotten once the others'
-replies have had `LONGEST` times as many examples as there are.
+A change that is added for long leads beyond the client's own optimum, as the client has not seen
+the model since. A client that vanished would be added for ever. So φ_j falls to 0 once the replies
+since client j's have had `LONGEST` times as many examples as there are.
 
 References: Wang, Cao, Wu, Chen and Chen, Tackling the Data Heterogeneity in Asynchronous Federated
 Learning with Cached Update Calibration (CA2FL), ICLR 2024. Jhunjhunwala, Sharma, Nagarkatti and
@@ -31,8 +32,8 @@ from fedbary.aggregation.prefixes import under
 from fedbary.aggregation.rule import Rule
 from fedbary.methods.shared.method import Arrival, Server, Tensors
 
-LONGEST = 10.0
-"""Passes over all examples after which the change of a client that does not reply is forgotten."""
+LONGEST = 2.0
+"""Passes over all examples for which the change of a client that does not reply is added."""
 
 _NEWEST, _COUNTS = "newest/", "counts"
 """The state's keys; counts are a client's examples, and the passes since its reply."""
@@ -57,10 +58,11 @@ def with_remembered(
     examples_of |= {each.client: each.weight for each in arrivals}
     every = float(server.examples) or sum(examples_of.values())
     passes = sum(each.weight for each in arrivals) / every
-    weights = {client: passes * float(own[_COUNTS][0]) / every for client, own in held.items()}
+    weights: dict[str, float] = {}
     newest: dict[str, Mapping[str, Tensor]] = {}
     for client, own in held.items():
         examples, age = own[_COUNTS].tolist()
+        weights[client] = min(passes, max(0.0, LONGEST - age)) * examples / every
         newest[client] = {**own, _COUNTS: torch.tensor([examples, age + passes])}
     for each in arrivals:
         sent = {name: each.sent[name] for name in server.model}
@@ -76,7 +78,6 @@ def with_remembered(
     state = {
         f"{_NEWEST}{quote(client, safe='')}/{name}": tensor
         for client, own in newest.items()
-        if float(own[_COUNTS][1]) < LONGEST
         for name, tensor in own.items()
     }
     return further, state
