@@ -2,7 +2,7 @@
 
     python -m findings.stream.cells DATA FOLDER
 
-DATA holds Fashion-MNIST and the `features64.npz` of `findings.features`. FOLDER gets
+DATA holds the `features64.npz` of `findings.features`. FOLDER gets
 `tried.csv.xz`, the NLL on validation data of every setting that was tried, and `cells.csv.xz`, the
 scores on the test after each task. What is there is not measured again.
 """

@@ -10,13 +10,11 @@ import numpy as np
 from scipy.ndimage import rotate
 from sklearn.datasets import load_digits
 
-from fedbary.data.images import load
-
 TASKS, DEGREES = 5, 20
 IMAGES, TESTED = 6_000, 1_000
 """Numbers of images of a stream for training and validation, and for the test."""
 
-STREAMS = ("digits pairs", "digits turns", "features pairs", "fashion pairs")
+STREAMS = ("digits pairs", "digits turns", "features pairs")
 """By the data and what changes. Features are those of `findings.features`, of CIFAR-10."""
 
 Arrays = Mapping[str, np.ndarray]
@@ -31,13 +29,8 @@ def images(data: str, folder: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray,
         x, y = (held.images[order, None] / 16 * 255).astype(np.uint8), held.target[order]
         tested = len(y) // 5
         return x[tested:], y[tested:], x[:tested], y[:tested]
-    if data == "features":
-        with np.load(folder / "features64.npz") as file:
-            x, y, xt, yt = (file[name] for name in ("x_train", "y_train", "x_test", "y_test"))
-    else:
-        known = load("fashionmnist", str(folder), False)
-        x, y = known.x_train.numpy(), known.y_train.numpy()
-        xt, yt = known.x_test.numpy(), known.y_test.numpy()
+    with np.load(folder / "features64.npz") as file:
+        x, y, xt, yt = (file[name] for name in ("x_train", "y_train", "x_test", "y_test"))
     return x, y, xt[:TESTED], yt[:TESTED]
 
 
