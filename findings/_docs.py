@@ -76,7 +76,7 @@ def loose(page: Path) -> list[str]:
     tables = [table for each in near for table in tables_of(every.get(each, []))]
     known = {float(number) for table in tables for number in NUMBER.findall(table)}
     for module, folder in every.get(page, []):
-        for grid in folder.rglob("grid.yaml"):
+        for grid in folder.rglob("*.yaml"):
             known.update(_values(yaml.safe_load(grid.read_text(encoding="utf-8"))))
         known.update(map(abs, module.facts(folder) if hasattr(module, "facts") else ()))
     sentences = NO_SENTENCE.sub(" ", TABLE.sub(" ", text))

@@ -44,10 +44,11 @@ def on_ray(log: IO[str] | None = None) -> Iterator[Simulate]:
                 words.write(f"{file}\n".encode())
             return followed(process, environment, log, lambda: is_left_whole(output))
 
-        try:
-            yield simulate
-        finally:
-            stop_tree(process, seconds=0)
+        with process:
+            try:
+                yield simulate
+            finally:
+                stop_tree(process, seconds=0)
 
 
 @contextmanager
@@ -69,12 +70,11 @@ def inline(log: IO[str] | None = None) -> Iterator[Simulate]:
                 words.write(yaml.safe_dump(settings.model_dump()))
             return followed(process, environment, log)
 
-        try:
-            with open(write, "w", encoding="utf-8") as words:
+        with process, open(write, "w", encoding="utf-8") as words:
+            try:
                 yield simulate
-        finally:
-            process.kill()
-            process.wait()
+            finally:
+                process.kill()
 
 
 PROGRAMS: Mapping[str, Callable[..., AbstractContextManager[Simulate]]] = {

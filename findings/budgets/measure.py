@@ -1,6 +1,6 @@
 """As many settings a side, then fresh seeds of the best: `choice.csv.xz` and `scores.csv.xz`.
 
-    python -m findings.budgets.measure findings/budgets/grid.yaml findings/budgets DATA_DIR
+    python -m findings.budgets.measure findings/budgets/plan.yaml findings/budgets DATA_DIR
 
 DATA_DIR holds the grid's data; `findings.features` makes `features64.npz`. A block of the grid is a
 `sample` of settings (`sides.py`). They are scored on validation data at seeds that are not

@@ -26,7 +26,7 @@ NO_SETTING = ("rule", "method", "bayesian_layers")
 
 def samples(results: Path) -> dict[str, str]:
     """Return the sample of each setting, which is named by its key."""
-    held = read_yaml(results / "grid.yaml")
+    held = read_yaml(results / "plan.yaml")
     return {
         json.dumps(own): block["sample"] for block in held["grid"] for own in settings_in(block)
     }
@@ -68,7 +68,7 @@ def at_ends(own: dict[str, Any]) -> list[str]:
 def _found(results: Path) -> str:
     first, choice = (pd.read_csv(results / f"{name}.csv.xz") for name in ("first", "choice"))
     early, late, body = first.set_index("side")["nll"], choice.groupby("side")["nll"].mean(), []
-    held = read_yaml(results / "grid.yaml")
+    held = read_yaml(results / "plan.yaml")
     numbers = (8, 16, 32, 64)
     for block in held["grid"]:
         settings = settings_in(block)
