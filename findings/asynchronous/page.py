@@ -126,7 +126,8 @@ def picture(results: Path) -> Figure:
         axes.set_title(f"{name}, {clients} clients, α = {alpha:g}", loc="left")
         axes.set(xlabel="virtual seconds", ylabel="accuracy %")
         open_frame(axes)
-    panels[0].legend(frameon=False, title="the server waits for", loc="lower right")
+    shown = panels[0].get_legend_handles_labels()
+    figure.legend(*shown, title="the server waits for", loc="outside right", frameon=False)
     return figure
 
 
