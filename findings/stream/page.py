@@ -22,6 +22,8 @@ CELLS, TRIED = "cells.csv.xz", "tried.csv.xz"
 STREAMS = {
     "digits pairs": "digits, classes in pairs",
     "digits turns": "digits that turn",
+    "fashion pairs": "Fashion-MNIST, classes in pairs",
+    "fashion turns": "Fashion-MNIST that turns",
     "features pairs": "features, classes in pairs",
 }
 SCORES = (

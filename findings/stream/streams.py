@@ -10,12 +10,14 @@ import numpy as np
 from scipy.ndimage import rotate
 from sklearn.datasets import load_digits
 
+from fedbary.data.images import load
+
 TASKS, DEGREES = 5, 20
 IMAGES, TESTED = 6_000, 1_000
 """Numbers of images of a stream for training and validation, and for the test."""
 
-STREAMS = ("digits pairs", "digits turns", "features pairs")
-"""By the data and what changes. Features are those of `findings.features`, of CIFAR-10."""
+STREAMS = ("digits pairs", "digits turns", "fashion pairs", "fashion turns", "features pairs")
+"""By the data and what changes: Fashion-MNIST, and features of CIFAR-10, of `findings.features`."""
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -29,8 +31,13 @@ def images(data: str, folder: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray,
         x, y = (held.images[order, None] / 16 * 255).astype(np.uint8), held.target[order]
         tested = len(y) // 5
         return x[tested:], y[tested:], x[:tested], y[:tested]
-    with np.load(folder / "features64.npz") as file:
-        x, y, xt, yt = (file[name] for name in ("x_train", "y_train", "x_test", "y_test"))
+    names = ("x_train", "y_train", "x_test", "y_test")
+    if data == "fashion":
+        read = load("fashionmnist", folder, download=True)
+        x, y, xt, yt = (getattr(read, name).numpy() for name in names)
+    else:
+        with np.load(folder / "features64.npz") as file:
+            x, y, xt, yt = (file[name] for name in names)
     return x, y, xt[:TESTED], yt[:TESTED]
 
 
