@@ -288,9 +288,10 @@ class Expanded:
             right = right - site[SLOPE].view_as(mean)
             held = {name: tensor + site[name] for name, tensor in held.items()}
 
+        products = [structure.product(site) for _, site in sorted(sites.items())]
+
         def applied(to: Tensor) -> Tensor:
-            parts = (structure.product(site)(to) for _, site in sorted(sites.items()))
-            return sum(parts, self.prior_precision * to)
+            return sum((times(to) for times in products), self.prior_precision * to)
 
         solve = structure.solve(held, self.prior_precision)
         move, _ = conjugate_gradients(applied, solve, right, torch.zeros_like(mean))

@@ -13,8 +13,9 @@ from sklearn.datasets import load_digits
 from fedbary.data.images import load
 
 TASKS, DEGREES = 5, 20
-IMAGES, TESTED = 6_000, 1_000
-"""Numbers of images of a stream for training and validation, and for the test."""
+IMAGES: Mapping[str, int] = {"fashion": 3_000}
+USUAL, TESTED = 6_000, 1_000
+"""Numbers of images of a stream for training and validation, by the data, and for the test."""
 
 STREAMS = ("digits pairs", "digits turns", "fashion pairs", "fashion turns", "features pairs")
 """By the data and what changes: Fashion-MNIST, and features of CIFAR-10, of `findings.features`."""
@@ -35,6 +36,7 @@ def images(data: str, folder: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray,
     if data == "fashion":
         read = load("fashionmnist", folder, download=True)
         x, y, xt, yt = (getattr(read, name).numpy() for name in names)
+        x, xt = halved(x), halved(xt)
     else:
         with np.load(folder / "features64.npz") as file:
             x, y, xt, yt = (file[name] for name in names)
@@ -48,7 +50,7 @@ def stream(name: str, seed: int, folder: Path) -> list[Arrays]:
     """
     data, change = name.split()
     x, y, x_test, y_test = images(data, folder)
-    order = np.random.default_rng(seed).permutation(len(y))[:IMAGES]
+    order = np.random.default_rng(seed).permutation(len(y))[: IMAGES.get(data, USUAL)]
     cut = len(order) // 5
     parts = {
         "valid": (x[order[:cut]], y[order[:cut]]),
@@ -71,3 +73,10 @@ def turned(x: np.ndarray, degrees: int) -> np.ndarray:
     """Return images (n, 1, height, width) turned by so many degrees."""
     by = rotate(x.astype(float), degrees, axes=(2, 3), reshape=False, order=1)
     return by.clip(0, 255).astype(np.uint8)
+
+
+def halved(x: np.ndarray) -> np.ndarray:
+    """Return images (n, 1, height, width) of half the height and width: means of four pixels."""
+    count, _, height, width = x.shape
+    fours = x.reshape(count, 1, height // 2, 2, width // 2, 2)
+    return fours.mean((3, 5)).round().astype(np.uint8)
