@@ -235,7 +235,7 @@ class Roster:
         self._claimants |= dict.fromkeys(member.claims, node)
 
     def _claim(self, member: Member, online: set[int]) -> None:
-        """Give a node the name and the partition that it claims; raise Claimed if one is another's."""
+        """Give a node the name and the partition that it claims; Claimed if one is another's."""
         node, claims = member.node_id, member.claims
         for claim in sorted(claims):
             owner = self._claims.owner(claim, node, lambda n: n in online and n in self._members)

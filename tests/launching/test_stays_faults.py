@@ -38,7 +38,8 @@ if any("flwr-clientapp" in word for word in sys.orig_argv):
 NODE = """
 node() {
   FLWR_HOME=$PWD/$1 flower-supernode --superlink $SERVER:9092 --root-certificates keys/ca.crt \\
-    --port $2 --auth-supernode-private-key keys/$1 --node-config "data-path='$PWD/sites/$3' name='$1'"
+    --port $2 --auth-supernode-private-key keys/$1 \\
+    --node-config "data-path='$PWD/sites/$3' name='$1'"
 }
 look() { echo "LOOK $1"; echo "$2" > lie.json; fedbary stay ours runs stays.yaml round_timeout=60; }
 new() { python ../examples/deployment/cut_sites.py sites $1; }
